@@ -1,0 +1,165 @@
+"""A client's graphs, collated once, and mini-batches cut from them by slicing.
+
+PyG's ``DataLoader`` collates Python objects graph by graph in every epoch. Here the
+graphs of a client lie in flat tensors on the device, and a batch is a handful of
+vectorised gathers whose result equals the loader's, batch for batch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Graphs joined into one, as in PyG.
+
+    Parameters
+    ----------
+    x : tensor, shape (num_nodes, num_features) float32 or (num_nodes,) int64
+        Node features; integers name the column of a one-hot row.
+    edge_index : int64 tensor, shape (2, num_edges)
+        Sorted by source, then target.
+    adjacency : sparse CSR tensor, shape (num_nodes, num_nodes)
+        Entry (source, target) of each edge is 1. For undirected graphs it is its own
+        transpose, and ``adjacency @ x`` sums over neighbours.
+    membership : sparse CSR tensor, shape (num_graphs, num_nodes)
+        Entry (graph, node) is 1: ``membership @ x`` is sum pooling.
+    graph_of_node : int64 tensor, shape (num_nodes,)
+    y : int64 tensor, shape (num_graphs,)
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    adjacency: Tensor
+    membership: Tensor
+    graph_of_node: Tensor
+    y: Tensor
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs."""
+        return len(self.y)
+
+
+class CollatedGraphs:
+    """Flat tensors of many graphs on one device, ready to be cut into batches.
+
+    Sizes are kept on the host too, so that cutting a batch never waits for the
+    device: the length of every result is known beforehand.
+
+    Parameters
+    ----------
+    graphs : GraphSet
+        Undirected graphs.
+    device : torch.device
+    """
+
+    def __init__(self, graphs: GraphSet, device: torch.device) -> None:
+        self.device = device
+        self._node_ptr = graphs.node_ptr
+        self._edge_ptr = graphs.edge_ptr
+        x = torch.from_numpy(np.ascontiguousarray(graphs.x))
+        self.x = (x.long() if x.dim() == 1 else x.float()).to(device)
+        edges = np.ascontiguousarray(graphs.edge_index, np.int64)
+        self.edge_index = torch.from_numpy(edges).to(device)
+        of_graph = np.repeat(np.arange(len(graphs)), np.diff(graphs.edge_ptr))
+        degree = np.bincount(
+            edges[0] + graphs.node_ptr[of_graph], minlength=graphs.num_nodes
+        )
+        self.degree = torch.from_numpy(degree).to(device)
+        self.y = torch.from_numpy(np.ascontiguousarray(graphs.y)).to(device)
+
+    def batch(self, positions: IntArray) -> Batch:
+        """Join the graphs at ``positions``, in that order."""
+        nodes, node_ptr, node_sizes = self._gather(self._node_ptr, positions)
+        edges, _, edge_sizes = self._gather(self._edge_ptr, positions)
+        num_nodes, num_edges = len(nodes), len(edges)
+        ids = self._send(np.arange(len(positions)))
+        shift = torch.repeat_interleave(
+            self._send(node_ptr[:-1]), self._send(edge_sizes), output_size=num_edges
+        )
+        edge_index = self.edge_index[:, edges] + shift
+        row_ptr = torch.zeros(num_nodes + 1, dtype=torch.int64, device=self.device)
+        torch.cumsum(self.degree[nodes], 0, out=row_ptr[1:])
+        return Batch(
+            x=self.x[nodes],
+            edge_index=edge_index,
+            adjacency=_csr(row_ptr, edge_index[1], num_nodes),
+            membership=_csr(
+                self._send(node_ptr),
+                torch.arange(num_nodes, device=self.device),
+                num_nodes,
+            ),
+            graph_of_node=torch.repeat_interleave(
+                ids, self._send(node_sizes), output_size=num_nodes
+            ),
+            y=self.y[self._send(positions)],
+        )
+
+    def _gather(
+        self, ptr: IntArray, positions: IntArray
+    ) -> tuple[Tensor, IntArray, IntArray]:
+        """Row numbers of the chosen graphs, the new pointer, and the sizes."""
+        sizes = ptr[positions + 1] - ptr[positions]
+        new_ptr = np.concatenate([[0], np.cumsum(sizes)])
+        total = int(new_ptr[-1])
+        offsets = torch.repeat_interleave(
+            self._send(ptr[positions] - new_ptr[:-1]),
+            self._send(sizes),
+            output_size=total,
+        )
+        return offsets + torch.arange(total, device=self.device), new_ptr, sizes
+
+    def _send(self, values: IntArray) -> Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(values, np.int64))
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientData:
+    """A partition together with its collated graphs and ready evaluation batches."""
+
+    partition: GraphPartition
+    graphs: CollatedGraphs
+    evaluation: tuple[Batch, ...]
+    num_val: int
+
+    @classmethod
+    def collate(
+        cls, partition: GraphPartition, device: torch.device, *, max_nodes: int = 200_000
+    ) -> ClientData:
+        """Collate; validation then test graphs form batches of <= ``max_nodes``."""
+        graphs = CollatedGraphs(partition.graphs, device)
+        held_out = np.concatenate([partition.val, partition.test])
+        sizes = np.diff(partition.graphs.node_ptr)[held_out]
+        part = np.cumsum(sizes) // max_nodes
+        batches = tuple(
+            graphs.batch(held_out[part == number]) for number in np.unique(part)
+        )
+        return cls(
+            partition=partition, graphs=graphs, evaluation=batches,
+            num_val=len(partition.val),
+        )
+
+
+def _csr(row_ptr: Tensor, columns: Tensor, num_columns: int) -> Tensor:
+    with warnings.catch_warnings():
+        # torch calls its CSR support beta each time a process first uses it.
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
+        return torch.sparse_csr_tensor(
+            row_ptr,
+            columns,
+            torch.ones(len(columns), device=columns.device),
+            (len(row_ptr) - 1, num_columns),
+            check_invariants=False,
+        )

@@ -1,0 +1,58 @@
+"""Client side of FedAvg, FedProx and self-train."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from fedgraph_flwr.methods.fedavg import FedProxParams, LocalParams
+
+from .base import Array, GraphClient
+from .batching import Batch
+
+
+@final
+class FedAvgClient(GraphClient):
+    """Send the trained shared tensors (McMahan et al. 2017, Algorithm 1)."""
+
+
+@final
+class FedProxClient(GraphClient):
+    """FedAvg with a pull towards the received tensors (Li et al. 2020, Eq. 2)."""
+
+    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Cross-entropy + (mu / 2) ||w - w_received||^2 over the shared tensors.
+
+        Differs from the GCFL authors' ``client.py:train_gc_prox``, whose reference
+        point in round 1 is the client's own start: here it is always what was
+        received in this round.
+        """
+        assert isinstance(self.job.params, FedProxParams)
+        named = dict(self.model.named_parameters())
+        drift = torch.stack(
+            [(named[n] - w).square().sum() for n, w in self.received.items()]
+        ).sum()
+        return super().loss(batch, generator) + 0.5 * self.job.params.mu * drift
+
+
+@final
+class LocalClient(GraphClient):
+    """Self-train: everything is private after the common start; nothing is sent."""
+
+    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
+        """Send nothing."""
+        return []
+
+    def private_keys(self) -> list[str]:
+        """All tensors."""
+        return [n for n, _ in self.model.named_parameters()]
+
+    def num_epochs(self, server_round: int) -> int:
+        """Epochs left of ``local.epochs``, at most ``local-epochs``; 0: no limit."""
+        assert isinstance(self.job.params, LocalParams)
+        per_round = self.job.settings.local_epochs
+        if not self.job.params.epochs:
+            return per_round
+        return min(per_round, max(0, self.job.params.epochs - per_round * (server_round - 1)))

@@ -1,0 +1,34 @@
+"""Client side of GCFL and GCFL+: train, keep the private layers, send the update.
+
+Xie et al. 2021, arXiv:2106.13423, Sec. 4.1, Eq. (6).
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor
+
+from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, GCFLParams
+
+from .base import Array, GraphClient, Metrics, to_arrays
+from .training import gradient_norm
+
+
+@final
+class GCFLClient(GraphClient):
+    """Sends Delta = theta_trained - theta_received of the shared tensors."""
+
+    UPLINK = DELTA
+
+    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:
+        """See base class."""
+        return to_arrays([trained[n] - self.received[n] for n in self.shared_keys])
+
+    def extra_metrics(self) -> Metrics:
+        """Norm of the last mini-batch's gradient, where GCFL+ is to compare that."""
+        assert isinstance(self.job.params, GCFLParams)
+        if self.job.params.seq_source != "last-grad-norm":
+            return {}
+        named = dict(self.model.named_parameters())
+        return {GRAD_NORM: gradient_norm([named[n] for n in self.shared_keys])}

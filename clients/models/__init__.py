@@ -1,0 +1,1 @@
+"""Encoders and whole models, plain ``nn.Module``s."""

@@ -1,0 +1,83 @@
+"""GIN for graph classification with a private input and output.
+
+Encoder: Xu et al. 2019, arXiv:1810.00826. Groups as in Xie et al. 2021 (GCFL), code
+``models.py:GIN``: ``pre`` (input projection), ``convs``, ``post`` and ``readout``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..batching import Batch
+from ..ops import linear, project, relu_dropout, sum_neighbours, sum_pool
+
+
+class GINConv(nn.Module):
+    """h_v <- MLP(h_v + sum of h_u over neighbours u), i.e. epsilon = 0, fixed."""
+
+    def __init__(self, hidden_dim: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            linear(hidden_dim, hidden_dim, generator),
+            nn.ReLU(inplace=True),
+            linear(hidden_dim, hidden_dim, generator),
+        )
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        """(num_nodes, hidden) -> (num_nodes, hidden)."""
+        return self.mlp(x + sum_neighbours(x, adjacency))  # type: ignore[no-any-return]
+
+
+class GIN(nn.Module):
+    """Graph classifier: pre -> GIN layers -> sum pooling -> post -> readout.
+
+    Parameters
+    ----------
+    num_features, num_classes : int
+        Widths of this client's data; may differ between clients.
+    hidden_dim, num_layers : int
+    dropout : float
+        After each layer and after ``post``, while training.
+    shared_generator, private_generator : torch.Generator
+        Initialise ``convs`` and the rest; two, so that the shared start is the same
+        whatever the private widths are.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        num_classes: int,
+        *,
+        hidden_dim: int,
+        num_layers: int,
+        dropout: float,
+        shared_generator: torch.Generator,
+        private_generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.pre = linear(num_features, hidden_dim, private_generator)
+        self.convs = nn.ModuleList(
+            GINConv(hidden_dim, shared_generator) for _ in range(num_layers)
+        )
+        self.post = linear(hidden_dim, hidden_dim, private_generator)
+        self.readout = linear(hidden_dim, num_classes, private_generator)
+
+    def forward(self, batch: Batch, generator: torch.Generator | None) -> Tensor:
+        """Logits, shape (num_graphs, num_classes); dropout iff a generator is given."""
+        x = project(batch.x, self.pre)  # (num_nodes, hidden)
+        for conv in self.convs:
+            x = relu_dropout(conv(x, batch.adjacency), self.dropout, generator)
+        g = sum_pool(x, batch.membership, batch.graph_of_node)  # (num_graphs, hidden)
+        g = relu_dropout(self.post(g), self.dropout, generator)
+        return self.readout(g)  # type: ignore[no-any-return]
+
+
+def shared_keys(model: nn.Module, shared_group: str) -> list[str]:
+    """Names of the tensors that travel: those of ``convs``, or all."""
+    return [
+        name
+        for name, _ in model.named_parameters()
+        if shared_group == "all" or name.startswith("convs.")
+    ]

@@ -1,0 +1,111 @@
+"""Differentiable building blocks, written for speed; oracles in tests/unit/test_ops.
+
+All randomness comes from a generator argument.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class _SumNeighbours(torch.autograd.Function):
+    """``adjacency @ x``; the gradient uses the same matrix, as it is symmetric."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, adjacency: Tensor) -> Tensor:
+        ctx.adjacency = adjacency
+        return adjacency @ x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.adjacency @ grads[0].contiguous(), None
+
+
+class _SumPool(torch.autograd.Function):
+    """``membership @ x``; the gradient of a graph goes to each of its nodes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, membership: Tensor, graph_of_node: Tensor) -> Tensor:
+        ctx.graph_of_node = graph_of_node
+        return membership @ x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return grads[0].index_select(0, ctx.graph_of_node), None, None
+
+
+class _ReluDropout(torch.autograd.Function):
+    """ReLU and dropout in one pass; keeps only its output for the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor, scale: float) -> Tensor:
+        y = torch.relu(x).mul_(mask)
+        ctx.save_for_backward(y)
+        ctx.scale = scale
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (y,) = ctx.saved_tensors
+        passed = torch.ops.aten.threshold_backward(grads[0], y, 0.0)
+        return passed.mul_(ctx.scale), None, None
+
+
+def sum_neighbours(x: Tensor, adjacency: Tensor) -> Tensor:
+    """Sum the features of each node's neighbours: (num_nodes, d) -> the same."""
+    return _SumNeighbours.apply(x, adjacency)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def sum_pool(x: Tensor, membership: Tensor, graph_of_node: Tensor) -> Tensor:
+    """Sum node features per graph: (num_nodes, d) -> (num_graphs, d)."""
+    return _SumPool.apply(x, membership, graph_of_node)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def relu_dropout(
+    x: Tensor, p: float, generator: torch.Generator | None
+) -> Tensor:
+    """ReLU, then dropout with probability ``p``; no dropout without a generator.
+
+    Differs from ``torch.nn.functional.dropout``: masks come from ``generator``, not
+    from the global one, and ``p`` is rounded to a multiple of 2**-16 (0.5 is exact),
+    which lets one 64-bit draw serve four entries.
+    """
+    if generator is None or p == 0:
+        return torch.relu(x)
+    mask, scale = dropout_mask(x, p, generator)
+    return _ReluDropout.apply(x, mask, scale)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def dropout_mask(
+    like: Tensor, p: float, generator: torch.Generator
+) -> tuple[Tensor, float]:
+    """Draw a mask of 0 and 1 / (1 - p), shaped and placed as ``like``; and its scale."""
+    level = round(p * 2**16)
+    scale = 2**16 / (2**16 - level)
+    words = torch.empty((like.numel() + 3) // 4, dtype=torch.int64, device=like.device)
+    words.random_(-(2**63), None, generator=generator)
+    draws = words.view(torch.int16)[: like.numel()].view(like.shape)
+    return (draws >= level - 2**15).to(like.dtype).mul_(scale), scale
+
+
+def linear(num_in: int, num_out: int, generator: torch.Generator) -> nn.Linear:
+    """Return a linear layer initialised as torch does, but from ``generator``.
+
+    Weights and biases are uniform in +-1/sqrt(num_in).
+    """
+    layer = nn.utils.skip_init(nn.Linear, num_in, num_out)
+    bound = num_in**-0.5
+    with torch.no_grad():
+        layer.weight.uniform_(-bound, bound, generator=generator)
+        layer.bias.uniform_(-bound, bound, generator=generator)
+    return layer
+
+
+def project(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Apply ``layer`` to features that may be given as one-hot column numbers."""
+    if x.dim() == 1:
+        return nn.functional.embedding(x, layer.weight.t()) + layer.bias
+    return layer(x)  # type: ignore[no-any-return]

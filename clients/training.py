@@ -1,0 +1,87 @@
+"""The local epoch and the evaluation of a classifier; pure functions of their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedgraph_flwr.data import IntArray
+
+from .batching import Batch, ClientData
+
+Loss = Callable[[Batch], Tensor]
+
+
+def epoch_batches(
+    data: ClientData, batch_size: int, generator: torch.Generator
+) -> Iterator[Batch]:
+    """Training batches in a fresh random order drawn from ``generator`` (on the CPU)."""
+    train = data.partition.train
+    order: IntArray = torch.randperm(len(train), generator=generator).numpy()
+    for begin in range(0, len(order), batch_size):
+        yield data.graphs.batch(train[order[begin : begin + batch_size]])
+
+
+def train_epochs(
+    loss_of: Loss,
+    optimizer: torch.optim.Optimizer,
+    data: ClientData,
+    *,
+    num_epochs: int,
+    batch_size: int,
+    generator: torch.Generator,
+) -> float:
+    """Train for ``num_epochs`` and return the mean loss per graph of the last one.
+
+    The loss is read once per epoch, so the loop never waits for the device.
+    """
+    mean = torch.zeros(())
+    for _ in range(num_epochs):
+        total = torch.zeros((), device=data.graphs.device)
+        for batch in epoch_batches(data, batch_size, generator):
+            optimizer.zero_grad(set_to_none=True)
+            loss = loss_of(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += loss.detach() * batch.num_graphs
+        mean = total / len(data.partition.train)
+    return float(mean)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Result of one evaluation of one split."""
+
+    accuracy: float
+    loss: float
+    num_examples: int
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, data: ClientData) -> dict[str, Score]:
+    """Accuracy and mean cross-entropy on the "val" and "test" graphs."""
+    hits, losses = [], []
+    for batch in data.evaluation:
+        logits = model(batch, None)
+        hits.append(logits.argmax(1) == batch.y)
+        losses.append(nn.functional.cross_entropy(logits, batch.y, reduction="none"))
+    both = torch.stack([torch.cat(hits).to(torch.float64), torch.cat(losses).double()])
+    both = both.cpu()  # (2, num_val + num_test)
+    parts = {"val": both[:, : data.num_val], "test": both[:, data.num_val :]}
+    return {
+        split: Score(
+            accuracy=float(part[0].mean()),
+            loss=float(part[1].mean()),
+            num_examples=part.shape[1],
+        )
+        for split, part in parts.items()
+    }
+
+
+def gradient_norm(parameters: list[nn.Parameter]) -> float:
+    """L2 norm of the gradients left by the last mini-batch."""
+    grads = [p.grad for p in parameters if p.grad is not None]
+    return float(torch.linalg.vector_norm(torch.cat([g.flatten().double() for g in grads])))

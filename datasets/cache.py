@@ -1,0 +1,162 @@
+"""Disk cache of graph sets as flat, memory-mapped arrays; safe for many processes.
+
+An entry is one folder: five ``.npy`` files and ``manifest.json``. It is built in a
+scratch folder under a file lock and appears by one rename, so that a half-built entry
+is never seen. Opening checks every array against the manifest; an entry that fails
+counts as damaged and is built again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.errors import DataError
+
+log = logging.getLogger("fedgraph")
+
+CACHE_FORMAT = 1  # part of every fingerprint: raise it when the conversion changes
+CACHE_ENV = "FEDGRAPH_CACHE"
+ARRAYS = ("x", "edge_index", "node_ptr", "edge_ptr", "y")
+SCALARS = ("name", "num_features", "num_classes", "is_undirected", "raw_sha256")
+
+
+def cache_root(cache_dir: str = "") -> Path:
+    """Return the cache folder: ``cache_dir``, else FEDGRAPH_CACHE, else XDG's."""
+    chosen = cache_dir or os.environ.get(CACHE_ENV, "")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    xdg = os.environ.get("XDG_CACHE_HOME", "") or "~/.cache"
+    return Path(xdg).expanduser().absolute() / "fedgraph-flwr"
+
+
+def open_or_build(entry: Path, build: Callable[[Path], GraphSet]) -> GraphSet:
+    """Open a cache entry, building it first where it is missing or damaged.
+
+    Parameters
+    ----------
+    entry : Path
+        Folder of the entry.
+    build : callable
+        Makes the graph set; is given an empty scratch folder, removed afterwards.
+
+    Returns
+    -------
+    GraphSet
+        Its arrays are memory-mapped and read-only.
+
+    Raises
+    ------
+    DataError
+        From ``build``, or if the cache folder cannot be written.
+    """
+    graphs = _open(entry)
+    if graphs is not None:
+        return graphs
+    try:
+        with locked(entry):
+            graphs = _open(entry)  # another process may have built it meanwhile
+            if graphs is None:
+                with scratch_folder(entry) as scratch:
+                    (scratch / "work").mkdir()
+                    _write(scratch / "entry", build(scratch / "work"))
+                    if entry.exists():  # damaged: out of the way, also by rename
+                        entry.rename(scratch / "damaged")
+                    (scratch / "entry").rename(entry)
+                graphs = _open(entry)
+    except OSError as error:
+        raise unusable(entry.parent, error) from error
+    if graphs is None:
+        raise DataError(
+            f"cache entry {entry} cannot be read back right after writing it; check"
+            f" the disk, or set cache-dir (or {CACHE_ENV}) to another folder"
+        )
+    return graphs
+
+
+def unusable(folder: Path, error: OSError) -> DataError:
+    """Word the error for a cache folder that cannot be read or written."""
+    return DataError(
+        f"the cache folder {folder} cannot be used: {error}; set cache-dir (or the"
+        f" environment variable {CACHE_ENV}) to a writable folder with free space"
+    )
+
+
+@contextmanager
+def locked(entry: Path) -> Iterator[None]:
+    """Hold the lock of ``entry``; the system releases it should the process die."""
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with (entry.parent / f"{entry.name}.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def scratch_folder(entry: Path) -> Iterator[Path]:
+    """Make a folder beside ``entry`` to build in. Hold the lock of ``entry``."""
+    prefix = f".{entry.name}.building-"
+    for stale in entry.parent.glob(f"{prefix}*"):  # of a killed process: we hold
+        shutil.rmtree(stale, ignore_errors=True)  # the lock, nobody else is at work
+    scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=entry.parent))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write(folder: Path, graphs: GraphSet) -> None:
+    """Write arrays and manifest of one entry."""
+    folder.mkdir()
+    arrays: dict[str, Any] = {}
+    for name in ARRAYS:
+        array = np.ascontiguousarray(getattr(graphs, name))
+        np.save(folder / f"{name}.npy", array)
+        arrays[name] = _describe(array)
+    manifest = {
+        "format": CACHE_FORMAT,
+        **{name: getattr(graphs, name) for name in SCALARS},
+        "arrays": arrays,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _describe(array: NDArray[Any]) -> dict[str, Any]:
+    """Shape, type and checksum of an array, as they stand in the manifest."""
+    return {
+        "shape": list(array.shape),
+        "dtype": array.dtype.str,
+        "crc32": zlib.crc32(np.ascontiguousarray(array).data),
+    }
+
+
+def _open(entry: Path) -> GraphSet | None:
+    """Open an entry, or return None where it is missing or damaged."""
+    if not entry.is_dir():
+        return None
+    try:
+        manifest = json.loads((entry / "manifest.json").read_text())
+        arrays = {
+            name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in ARRAYS
+        }
+        for name, array in arrays.items():
+            if _describe(array) != manifest["arrays"][name]:
+                raise ValueError(f"{name}.npy is not as the manifest describes it")
+        return GraphSet(**{name: manifest[name] for name in SCALARS}, **arrays)
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        log.warning(
+            "cache entry %s is damaged (%s); it is built again", entry, error
+        )
+        return None

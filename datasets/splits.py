@@ -1,0 +1,265 @@
+"""Which graph goes to which client, and to train, validation or test.
+
+Partitioners are pure functions of labels, client count and seed. They return, for
+each client, the ascending data set rows of its graphs.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.seeding import numpy_rng
+
+log = logging.getLogger("fedgraph")
+
+MIN_GRAPHS = 3  # one each to train, validate and test
+DIRICHLET_MIN_GRAPHS = 10  # below that, validation and test sets say nothing
+CHUNK_SIZE = 50  # GCFL's code: the contiguous block each client starts with
+OVERLAP_SIZES = (50, 150)  # GCFL's code: client sizes, upper end excluded
+HELD_OUT = 0.2  # half of it validates, half of it tests
+
+
+def reference_chunks(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]:
+    """Contiguous block per client, each remaining graph to a random client.
+
+    Parameters
+    ----------
+    y : int array, shape (num_graphs,)
+        Classes; only their number matters here.
+    num_clients : int
+    seed : int
+        Split seed.
+
+    Returns
+    -------
+    list of int64 arrays
+        Every graph once.
+
+    Source
+    ------
+    Xie et al. 2021 (GCFL), code ``setupGC.py``; our spec Sec. 3. NumPy's legacy
+    generator is used because the reference seeds that one: it draws the same clients.
+    """
+    size = min(CHUNK_SIZE, len(y) // num_clients)
+    rest = len(y) - size * num_clients
+    drawn = np.random.RandomState(seed).randint(0, num_clients, size=rest)
+    owner = np.concatenate([np.repeat(np.arange(num_clients), size), drawn])
+    return [np.flatnonzero(owner == client) for client in range(num_clients)]
+
+
+def overlapping_chunks(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]:
+    """Random graphs per client; clients may share some.
+
+    Each client draws U{50..149} graphs with replacement. A graph that one client drew
+    twice is kept once, since it could otherwise be trained and tested on by the same
+    client; clients are hence a little smaller than drawn.
+
+    Source
+    ------
+    As :func:`reference_chunks`. Differs: repeats dropped; own random stream.
+    """
+    rng = numpy_rng(seed, "partition", "chunks-overlap")
+    sizes = rng.integers(*OVERLAP_SIZES, size=num_clients)
+    return [np.unique(rng.integers(0, len(y), size=size)) for size in sizes]
+
+
+def shuffled_chunks(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]:
+    """Shuffle, then cut into equal chunks (sizes differ by one at most)."""
+    order = numpy_rng(seed, "partition", "chunks-shuffled").permutation(len(y))
+    return [np.sort(chunk) for chunk in np.array_split(order, num_clients)]
+
+
+def iid_shares(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]:
+    """Equal shares of every class (class counts and sizes differ by one at most)."""
+    rng = numpy_rng(seed, "partition", "iid")
+    # Dealing class after class without starting over evens out the remainders.
+    order = np.concatenate(
+        [rng.permutation(np.flatnonzero(y == label)) for label in np.unique(y)]
+    )
+    return [np.sort(order[client::num_clients]) for client in range(num_clients)]
+
+
+def dirichlet_labels(
+    y: IntArray, num_clients: int, *, seed: int, alpha: float
+) -> list[IntArray]:
+    """Label skew: each class is shared out by its own Dirichlet(alpha) draw.
+
+    A client left with fewer than ``min(10, num_graphs // num_clients)`` graphs is
+    filled up, one graph at a time, from whichever client is the largest at that time.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than 3 graphs per client.
+    """
+    minimum = _dirichlet_minimum(len(y), num_clients)
+    rng = numpy_rng(seed, "partition", "dirichlet-labels")
+    owned: list[list[int]] = [[] for _ in range(num_clients)]
+    for label in np.unique(y):
+        rows = rng.permutation(np.flatnonzero(y == label))
+        for client, part in enumerate(_share(rows, rng, num_clients, alpha)):
+            owned[client].extend(part.tolist())
+    for rows_of_client in owned:
+        rng.shuffle(rows_of_client)  # so that a giver loses random graphs
+    for needy in owned:
+        while len(needy) < minimum:  # ends: the largest has more than the minimum
+            needy.append(max(owned, key=len).pop())
+    return [np.array(sorted(rows), dtype=np.int64) for rows in owned]
+
+
+def dirichlet_quantity(
+    y: IntArray, num_clients: int, *, seed: int, alpha: float
+) -> list[IntArray]:
+    """Size skew: client sizes by one Dirichlet(alpha) draw, graphs at random.
+
+    ``min(10, num_graphs // num_clients)`` graphs go to every client first; the draw
+    shares out the others.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than 3 graphs per client.
+    """
+    minimum = _dirichlet_minimum(len(y), num_clients)
+    rng = numpy_rng(seed, "partition", "dirichlet-quantity")
+    order = rng.permutation(len(y))
+    base, free = np.split(order, [minimum * num_clients])
+    shares = _share(free, rng, num_clients, alpha)
+    blocks = np.split(base, num_clients)
+    return [
+        np.sort(np.concatenate([block, share]))
+        for block, share in zip(blocks, shares, strict=True)
+    ]
+
+
+def _share(
+    rows: IntArray, rng: np.random.Generator, num_clients: int, alpha: float
+) -> list[IntArray]:
+    """Cut ``rows`` in proportions drawn from a symmetric Dirichlet."""
+    weights = rng.dirichlet(np.full(num_clients, alpha))
+    if not np.isfinite(weights).all():  # alpha so small that all weights underflow:
+        weights = np.eye(num_clients)[rng.integers(num_clients)]  # its limit
+    cuts = np.rint(np.cumsum(weights)[:-1] * len(rows)).astype(np.int64)
+    return np.split(rows, cuts)
+
+
+def _dirichlet_minimum(num_graphs: int, num_clients: int) -> int:
+    minimum = min(DIRICHLET_MIN_GRAPHS, num_graphs // num_clients)
+    if minimum < MIN_GRAPHS:
+        raise DataError(
+            f"{num_graphs} graphs cannot give each of {num_clients} clients at least"
+            f" {MIN_GRAPHS}; set num-clients to {num_graphs // MIN_GRAPHS} or less"
+        )
+    return minimum
+
+
+PARTITIONERS: dict[str, Callable[..., list[IntArray]]] = {
+    "chunks": reference_chunks,
+    "chunks-overlap": overlapping_chunks,
+    "chunks-shuffled": shuffled_chunks,
+    "iid": iid_shares,
+    "dirichlet-labels": dirichlet_labels,
+    "dirichlet-quantity": dirichlet_quantity,
+}
+
+
+def partition_graphs(
+    kind: str, y: IntArray, *, num_clients: int, seed: int, alpha: float
+) -> list[IntArray]:
+    """Partition by name (a key of ``PARTITIONERS``), checking every client's share.
+
+    Raises
+    ------
+    DataError
+        If some client gets fewer than 3 graphs.
+    """
+    extra = {"alpha": alpha} if kind.startswith("dirichlet") else {}
+    clients = PARTITIONERS[kind](y, num_clients, seed=seed, **extra)
+    for client, rows in enumerate(clients):
+        if len(rows) < MIN_GRAPHS:
+            raise DataError(
+                f"client {client} gets {len(rows)} of {len(y)} graphs by partition"
+                f" {kind!r}, but training, validating and testing needs at least"
+                f" {MIN_GRAPHS}; lower num-clients (now {num_clients}) or choose"
+                " another partition or split-seed"
+            )
+    return clients
+
+
+def split_client(
+    graph_ids: IntArray, y: IntArray, *, seed: int
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Split one client's graphs 80/10/10, keeping class shares.
+
+    Parameters
+    ----------
+    graph_ids : int array, shape (n,)
+        Rows of the client's graphs, unique, n >= 3.
+    y : int array, shape (num_graphs,)
+        Class of every row that ``graph_ids`` may name.
+    seed : int
+        Split seed.
+
+    Returns
+    -------
+    train, val, test : int64 arrays
+        Positions into ``graph_ids``, ascending, disjoint, never empty: two graphs at
+        least are held out.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than 3 graphs.
+    ValueError
+        If a graph occurs twice.
+
+    Source
+    ------
+    GCFL, our spec Sec. 3 and 4.14: scikit-learn's ``train_test_split`` twice with the
+    split seed. Where a class is too small to stratify by, the split is plain random
+    and a warning is logged.
+    """
+    num_graphs = len(graph_ids)
+    if num_graphs < MIN_GRAPHS:
+        raise DataError(
+            f"{num_graphs} graphs cannot be split into train, validation and test"
+            f" (at least {MIN_GRAPHS}); lower num-clients"
+        )
+    if len(np.unique(graph_ids)) != num_graphs:
+        raise ValueError("graph_ids has repeats, which would leak into the test set")
+    labels = np.asarray(y)[graph_ids]
+    held_out = max(2, math.ceil(HELD_OUT * num_graphs))
+    everything = np.arange(num_graphs)
+    train, rest = _split_off(everything, labels, held_out, seed=seed)
+    val, test = _split_off(rest, labels, math.ceil(len(rest) / 2), seed=seed)
+    return np.sort(train), np.sort(val), np.sort(test)
+
+
+def _split_off(
+    positions: IntArray, labels: IntArray, count: int, *, seed: int
+) -> tuple[IntArray, IntArray]:
+    """Split ``count`` of the positions off, stratified where possible."""
+    # here, because scikit-learn takes seconds to import and the server needs none
+    from sklearn.model_selection import train_test_split
+
+    strata = labels[positions]
+    classes, sizes = np.unique(strata, return_counts=True)
+    smaller_side = min(count, len(positions) - count)
+    can_stratify = sizes.min() >= 2 and smaller_side >= len(classes)
+    if not can_stratify:
+        log.warning(
+            "split of %d graphs is not stratified: class sizes are %s, %d to split off",
+            len(positions), dict(zip(classes.tolist(), sizes.tolist(), strict=True)),
+            count,
+        )
+    left, right = train_test_split(
+        positions, test_size=count, random_state=seed,
+        stratify=strata if can_stratify else None,
+    )
+    return left, right

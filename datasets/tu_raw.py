@@ -1,0 +1,301 @@
+"""Raw files of a TU data set: where they are, and whether they fit together.
+
+PyTorch Geometric reads these text files without comparing them: a cut-off line, a
+node outside its graph or a missing label goes unnoticed. What is checked here cannot
+go wrong there any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import os
+import tarfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.errors import DataError
+
+from .cache import CACHE_FORMAT, locked, scratch_folder, unusable
+
+DATA_ENV = "FEDGRAPH_DATA"
+REQUIRED = ("A", "graph_indicator", "graph_labels")
+OPTIONAL = ("node_labels",)  # attributes and edge labels are not used, hence not read
+SET_DATA_DIR = (
+    f"set data-dir (or the environment variable {DATA_ENV}) to a folder with"
+    " tudataset/{name}/raw or {name}/raw"
+)
+
+
+@dataclass(frozen=True)
+class RawSource:
+    """A raw folder with the files of one data set, or an archive of it.
+
+    Parameters
+    ----------
+    name : str
+    origin : Path
+        The folder or the archive.
+    files : tuple of Path
+        What the fingerprint is taken from: the used text files, or the archive.
+    """
+
+    name: str
+    origin: Path
+    files: tuple[Path, ...]
+
+    def fingerprint(self) -> str:
+        """Hash of file names, sizes and times; reading contents would take long."""
+        digest = hashlib.sha256(f"format {CACHE_FORMAT}".encode())
+        for path in self.files:
+            stat = path.stat()
+            digest.update(f"/{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
+        return digest.hexdigest()[:12]
+
+    def place(self, raw: Path) -> dict[str, Path]:
+        """Link or unpack the files into ``raw``; return them by kind.
+
+        Raises
+        ------
+        DataError
+            If the archive is corrupt or lacks a file.
+        """
+        raw.mkdir(parents=True)
+        if self.origin.is_dir():
+            for path in self.files:
+                (raw / path.name).symlink_to(path)
+        else:
+            self._unpack(raw)
+        return _files_by_kind(self.name, raw, shown=self.origin)
+
+    def _unpack(self, raw: Path) -> None:
+        wanted = {f"{self.name}_{kind}.txt" for kind in (*REQUIRED, *OPTIONAL)}
+        try:
+            with tarfile.open(self.origin) as archive:
+                for member in archive:
+                    filename = Path(member.name).name
+                    stream = archive.extractfile(member)
+                    if filename in wanted and stream is not None:
+                        with stream, (raw / filename).open("wb") as out:
+                            while block := stream.read(1 << 22):
+                                out.write(block)
+        except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+            raise DataError(
+                f"the archive {self.origin} is corrupt or cut off ({error});"
+                " fetch it again"
+            ) from error
+
+
+def find_raw(name: str, data_dir: str, cache: Path) -> RawSource:
+    """Find the raw files of a TU data set, downloading them as the last resort.
+
+    Parameters
+    ----------
+    name : str
+    data_dir : str
+        Folder given by the user; "" falls back to FEDGRAPH_DATA. Where either is
+        set nothing is downloaded.
+    cache : Path
+        Cache folder, which also keeps downloads.
+
+    Raises
+    ------
+    DataError
+        If the data set is not where the user says, or cannot be downloaded.
+    """
+    key, folder = "data-dir", data_dir
+    if not folder:
+        key, folder = DATA_ENV, os.environ.get(DATA_ENV, "")
+    if not folder:
+        return _folder_source(name, _download(name, cache))
+    root = Path(folder).expanduser().absolute()
+    if not root.is_dir():
+        raise DataError(f"{key} is {folder!r}, which is not a folder; correct it")
+    places = [root / "tudataset" / name / "raw", root / name / "raw"]
+    archive = root / "tudataset_packed" / f"{name}.tar.xz"
+    for place in places:
+        if place.is_dir():
+            return _folder_source(name, place)
+    if archive.is_file():
+        return RawSource(name, archive, (archive,))
+    looked = ", ".join(map(str, [*places, archive]))
+    cure = SET_DATA_DIR.format(name=name)
+    raise DataError(
+        f"TU data set {name!r} is not in {key} {folder!r}: looked for {looked};"
+        f" {cure}, or leave both unset to download it"
+    )
+
+
+def _folder_source(name: str, raw: Path) -> RawSource:
+    files = _files_by_kind(name, raw, shown=raw)
+    return RawSource(name, raw, tuple(path.resolve() for path in files.values()))
+
+
+def _files_by_kind(name: str, raw: Path, *, shown: Path) -> dict[str, Path]:
+    """Return the files of a raw folder by kind, all required ones being there."""
+    paths = {k: raw / f"{name}_{k}.txt" for k in (*REQUIRED, *OPTIONAL)}
+    found = {kind: path for kind, path in paths.items() if path.is_file()}
+    missing = [paths[kind].name for kind in REQUIRED if kind not in found]
+    if not found:
+        raise DataError(
+            f"{shown} has none of the files {name}_*.txt of TU data set {name!r};"
+            " fetch the data set again"
+        )
+    if missing:
+        extra = (
+            " (sets with graph_attributes only are regression sets, which this"
+            " application does not cover)"
+            if missing == [f"{name}_graph_labels.txt"] else ""
+        )
+        raise DataError(
+            f"{shown} lacks {', '.join(missing)}{extra}; fetch the data set again"
+        )
+    return found
+
+
+def _download(name: str, cache: Path) -> Path:
+    """Download with PyTorch Geometric into the cache; return the raw folder."""
+    target = cache / "downloads" / name / "raw"
+    try:
+        with locked(target.parent):
+            if target.is_dir():
+                return target
+            # here, because PyTorch Geometric takes seconds to import
+            from torch_geometric.datasets import TUDataset
+            from torch_geometric.io import fs
+
+            url = f"{TUDataset.url}/{name}.zip"
+            with scratch_folder(target.parent) as scratch:
+                try:
+                    fs.cp(url, str(scratch), extract=True, log=False)
+                    unpacked = (scratch / name).resolve(strict=True)
+                except Exception as error:  # many kinds: network, HTTP, zip
+                    cure = SET_DATA_DIR.format(name=name)
+                    raise DataError(
+                        f"no data-dir is set and TU data set {name!r} cannot be"
+                        f" downloaded from {url} ({error}); not in {target} either;"
+                        f" {cure}"
+                    ) from error
+                target.parent.mkdir(exist_ok=True)
+                unpacked.rename(target)
+    except OSError as error:
+        raise unusable(cache, error) from error
+    return target
+
+
+def read_ints(path: Path, *, columns: int | None, where: str) -> IntArray:
+    """Read one raw file of comma-separated ints, shape (num_lines, num_columns).
+
+    Raises
+    ------
+    DataError
+        Naming file and place, if the file is empty, cut off or not numeric.
+    """
+    with path.open("rb") as handle:
+        size = handle.seek(0, os.SEEK_END)
+        handle.seek(max(size - 1, 0))
+        last = handle.read(1)
+    if size == 0:
+        raise DataError(f"{where} is empty; fetch the data set again")
+    if last != b"\n":  # PyTorch Geometric would drop the last line in silence
+        raise DataError(
+            f"{where} does not end with a newline: it is cut off; fetch the data set"
+            " again (or append the newline if the last line is complete)"
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # loadtxt only warns where nothing is read
+            table: IntArray = np.loadtxt(
+                path, dtype=np.int64, delimiter=",", ndmin=2, comments=None,
+                encoding="utf-8",
+            )
+    except (ValueError, OverflowError, Warning) as error:
+        raise DataError(
+            f"{where} is corrupt: {error}; fetch the data set again"
+        ) from error
+    if columns is not None and table.shape[1] != columns:
+        raise DataError(
+            f"{where} must have {columns} column(s), got {table.shape[1]}; fetch the"
+            " data set again"
+        )
+    return table
+
+
+def check_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> IntArray:
+    """Check the raw files against each other.
+
+    Parameters
+    ----------
+    name : str
+    files : mapping
+        Raw files by kind, at least those of ``REQUIRED``.
+    origin : Path
+        Folder or archive to name in messages.
+
+    Returns
+    -------
+    int64 array, shape (num_nodes,)
+        Graph of each node, ascending, from 0.
+
+    Raises
+    ------
+    DataError
+        Naming the file, the line and what is wrong.
+    """
+    def bad(kind: str, problem: str) -> DataError:
+        return DataError(
+            f"{name}_{kind}.txt in {origin}: {problem}; fetch the data set again"
+        )
+
+    def read(kind: str, columns: int | None = 1) -> IntArray:
+        where = f"{name}_{kind}.txt in {origin}"
+        return read_ints(files[kind], columns=columns, where=where)
+
+    graph = read("graph_indicator")[:, 0]
+    num_nodes, num_graphs = len(graph), int(graph[-1])
+    steps = np.diff(graph, prepend=0)
+    wrong = np.flatnonzero((steps < 0) | (steps > 1))
+    if graph[0] != 1 or len(wrong):
+        line = int(wrong[0]) + 1 if len(wrong) else 1
+        raise bad(
+            "graph_indicator",
+            "graphs must be numbered 1, 2, ... without gap and nodes be sorted by"
+            f" graph, but line {line} says {graph[line - 1]}",
+        )
+    num_labels = len(read("graph_labels"))
+    if num_labels != num_graphs:
+        raise bad(
+            "graph_labels",
+            f"{num_labels} labels for the {num_graphs} graphs of graph_indicator",
+        )
+    if "node_labels" in files:
+        num_labels = len(read("node_labels", columns=None))
+        if num_labels != num_nodes:
+            raise bad(
+                "node_labels",
+                f"{num_labels} lines for the {num_nodes} nodes of graph_indicator",
+            )
+    edges = read("A", columns=2)
+    wrong = np.flatnonzero(((edges < 1) | (edges > num_nodes)).any(axis=1))
+    if len(wrong):
+        raise bad(
+            "A",
+            f"line {wrong[0] + 1} has edge {edges[wrong[0]].tolist()}, but"
+            f" graph_indicator has nodes 1..{num_nodes}",
+        )
+    across = graph[edges[:, 0] - 1] != graph[edges[:, 1] - 1]
+    wrong = np.flatnonzero(across)
+    if len(wrong):
+        raise bad(
+            "A",
+            f"line {wrong[0] + 1} has edge {edges[wrong[0]].tolist()}, which joins"
+            " two graphs of graph_indicator",
+        )
+    if (edges[:, 0] == edges[:, 1]).all():
+        raise bad("A", "there are no edges but self-loops")
+    return graph - 1

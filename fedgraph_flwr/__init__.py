@@ -1,0 +1,1 @@
+"""Federated learning on graphs with Flower: five published methods, one frame."""

@@ -1,0 +1,272 @@
+"""Run configuration: flat TOML values in, frozen dataclasses out.
+
+Keys are kebab-case in TOML and snake_case in Python; this module is the one place
+that translates. Each field declares a :class:`Rule`, which checks a value, words the
+error and supplies bad values to the tests. The text ``"auto"`` stands, where a rule
+allows it, for the value that the data set recommends (see ``registry.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
+
+from .errors import ConfigError
+
+AUTO = "auto"
+Value = bool | int | float | str
+T = TypeVar("T", bound="Settings")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What one configuration value may be.
+
+    Parameters
+    ----------
+    kind : type
+        ``bool``, ``int``, ``float`` or ``str``. An int may stand for a float, a bool
+        never for a number.
+    low, high : float
+        Bounds of a number, inclusive unless ``low_open`` / ``high_open``.
+    choices : tuple of str
+        Allowed texts; empty allows any.
+    auto : bool
+        Whether ``"auto"`` may be written instead.
+    """
+
+    kind: type
+    low: float = -math.inf
+    high: float = math.inf
+    low_open: bool = False
+    high_open: bool = False
+    choices: tuple[str, ...] = ()
+    auto: bool = False
+
+    def describe(self) -> str:
+        """Say in words what is allowed."""
+        if self.choices:
+            text = "one of " + ", ".join(map(repr, self.choices))
+        elif self.kind in (int, float):
+            text = {int: "an int", float: "a finite number"}[self.kind]
+            if self.low > -math.inf:
+                text += f" {'>' if self.low_open else '>='} {self.low:g}"
+            if self.high < math.inf:
+                both = " and" if self.low > -math.inf else ""
+                text += f"{both} {'<' if self.high_open else '<='} {self.high:g}"
+        else:
+            text = {bool: "true or false", str: "a text"}[self.kind]
+        return f"{text}, or 'auto'" if self.auto else text
+
+    def allows(self, value: object) -> bool:
+        """Whether ``value`` has the exact type and lies in range (NaN never does)."""
+        if self.kind is bool:
+            return isinstance(value, bool)
+        if self.kind is str:
+            return isinstance(value, str) and (
+                not self.choices or value in self.choices
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if self.kind is int and not isinstance(value, int):
+            return False
+        above = self.low < value if self.low_open else self.low <= value
+        below = value < self.high if self.high_open else value <= self.high
+        return above and below and math.isfinite(value)
+
+    def bad_values(self) -> list[object]:
+        """Values that must be refused, for the contract tests."""
+        if self.kind is bool:
+            return [1, "true"]
+        if self.kind is str:
+            return [3, *(["no-such-choice"] if self.choices else [])]
+        bad: list[object] = ["12", True, math.nan, math.inf]
+        if self.kind is int:
+            bad.append(1.5)
+        if self.low > -math.inf:
+            bad.append(int(self.low) - 1)
+        if self.high < math.inf:
+            bad.append(int(self.high) + 1)
+        return bad
+
+
+def setting(default: Value, rule: Rule) -> Any:
+    """Declare a configuration field with its default and rule."""
+    return field(default=default, metadata={"rule": rule})
+
+
+def number(
+    default: float | str,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    low_open: bool = False,
+    high_open: bool = False,
+    auto: bool = False,
+) -> Any:
+    """Declare a float field."""
+    return setting(default, Rule(float, low, high, low_open, high_open, (), auto))
+
+
+def integer(
+    default: int | str, low: float, high: float = math.inf, *, auto: bool = False
+) -> Any:
+    """Declare an int field."""
+    return setting(default, Rule(int, low, high, auto=auto))
+
+
+def choice(default: str, *choices: str, auto: bool = False) -> Any:
+    """Declare a text field with a closed list of values."""
+    return setting(default, Rule(str, choices=choices, auto=auto))
+
+
+def text(default: str) -> Any:
+    """Declare a free text field."""
+    return setting(default, Rule(str))
+
+
+def flag(default: bool) -> Any:
+    """Declare a true/false field."""
+    return setting(default, Rule(bool))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of every configuration table; checks each field against its rule."""
+
+    TABLE: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            check_value(self.key(f.name), getattr(self, f.name), f.metadata["rule"])
+
+    @classmethod
+    def key(cls, name: str) -> str:
+        """Run-config key of the field ``name``, e.g. ``gcfl.seq-length``."""
+        kebab = name.replace("_", "-")
+        return f"{cls.TABLE}.{kebab}" if cls.TABLE else kebab
+
+    @classmethod
+    def config_fields(cls) -> dict[str, Field[Any]]:
+        """Fields by run-config key."""
+        return {cls.key(f.name): f for f in fields(cls)}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Value]:
+        """Return run-config defaults, as they stand in ``pyproject.toml``."""
+        return {
+            k: f.default for k, f in cls.config_fields().items()
+            if f.default is not MISSING
+        }
+
+    def to_config(self) -> dict[str, Value]:
+        """Back to run-config keys and values."""
+        return {k: getattr(self, f.name) for k, f in self.config_fields().items()}
+
+
+def check_value(key: str, value: object, rule: Rule) -> None:
+    """Raise ConfigError unless ``rule`` allows ``value``."""
+    if not rule.allows(value):
+        raise ConfigError(
+            f"{key} must be {rule.describe()}, got {value!r}"
+            f" ({type(value).__name__}); set it in the run config"
+        )
+
+
+def build(
+    cls: type[T], run_config: Mapping[str, Value], automatic: Mapping[str, Value]
+) -> T:
+    """Build one table from a run config.
+
+    Parameters
+    ----------
+    cls : type
+        Table to build; only its own keys are read.
+    run_config : mapping
+        Flat run config; keys of the table that it lacks are an error.
+    automatic : mapping
+        Values that replace ``"auto"``, by run-config key.
+
+    Raises
+    ------
+    ConfigError
+        Missing key, wrong type, value out of range, or ``"auto"`` without a
+        recommended value.
+    """
+    values: dict[str, Any] = {}
+    for key, f in cls.config_fields().items():
+        if key not in run_config:
+            raise ConfigError(
+                f"run-config key {key!r} is missing; its default belongs in"
+                " [tool.flwr.app.config] of pyproject.toml"
+            )
+        value = run_config[key]
+        rule: Rule = f.metadata["rule"]
+        if rule.auto and value == AUTO:
+            if key not in automatic:
+                raise ConfigError(
+                    f"{key} is 'auto', but no value is published for this data set;"
+                    f" set it in the run config to {rule.describe()}"
+                )
+            value = automatic[key]
+        if rule.kind is float and isinstance(value, int) and rule.allows(value):
+            value = float(value)
+        values[f.name] = value
+    return cls(**values)
+
+
+def check_tables(
+    tables: list[type[Settings]], run_config: Mapping[str, Value]
+) -> None:
+    """Refuse unknown keys and check the values of every table, used or not."""
+    rules = {k: f.metadata["rule"] for t in tables for k, f in t.config_fields().items()}
+    for key, value in run_config.items():
+        if key not in rules:
+            raise ConfigError(
+                f"unknown run-config key {key!r}; known keys: "
+                f"{', '.join(sorted(rules))}"
+            )
+        if not (rules[key].auto and value == AUTO):
+            check_value(key, value, rules[key])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(Settings):
+    """Settings that every method shares. Defaults: GCFL paper and code, Sec. 3."""
+
+    method: str = text("gcfl+")
+    dataset: str = text("synthetic")
+    data_dir: str = text("")
+    results_dir: str = text("")
+    state_dir: str = text("")
+    cache_dir: str = text("")
+    resume: str = text("")
+
+    num_clients: int = integer("auto", 1, auto=True)
+    num_server_rounds: int = integer("auto", 1, auto=True)
+    partition: str = choice(
+        "auto", "chunks", "chunks-overlap", "chunks-shuffled", "datasets", "iid",
+        "dirichlet-labels", "dirichlet-quantity", "planted", auto=True,
+    )
+    dirichlet_alpha: float = number(0.5, 0, low_open=True)
+    features: str = choice("auto", "labels", "degree", auto=True)
+    seed: int = integer(10, 0, 2**31 - 1)
+    split_seed: int = integer(123, 0, 2**31 - 1)
+
+    local_epochs: int = integer(1, 0)
+    batch_size: int = integer(128, 1)
+    learning_rate: float = number(1e-3, 0)
+    weight_decay: float = number(5e-4, 0)
+    persist_optimizer: bool = flag(True)
+    hidden_dim: int = integer(64, 1)
+    num_layers: int = integer(3, 1)
+    dropout: float = number(0.5, 0, 1, high_open=True)
+    shared_group: str = choice("auto", "convs", "all", auto=True)
+
+    device: str = text("auto")
+    torch_threads: int = integer(1, 1)
+    min_fit_replies: float = number(1.0, 0, 1, low_open=True)
+    round_timeout_s: float = number(3600.0, 0, low_open=True)
+    roll_call_timeout_s: float = number(120.0, 0, low_open=True)

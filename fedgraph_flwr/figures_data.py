@@ -1,0 +1,105 @@
+"""What the figures read: the files of a results folder, with the csv module.
+
+Nothing here raises for a file that is missing or cut short: a failed run is drawn as
+far as it got.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Series: TypeAlias = dict[int, dict[int, float]]  # client -> round -> value
+Partition: TypeAlias = list[list[int]]
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """Read ``summary.json``; empty where it is missing or unreadable."""
+    return _read_json(run_dir / "summary.json")
+
+
+def read_series(run_dir: Path, *, split: str, point: str, metric: str) -> Series:
+    """Read one quantity from ``rounds.csv`` as client -> round -> value.
+
+    A run that was killed may end in half a line; such a line is passed over, and so
+    is a value that is not finite.
+    """
+    wanted = (split, point, metric)
+    series: Series = {}
+    try:
+        with (run_dir / "rounds.csv").open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                if (row.get("split"), row.get("point"), row.get("metric")) != wanted:
+                    continue
+                try:
+                    client, server_round = int(row["client"]), int(row["round"])
+                    value = float(row["value"])
+                except (KeyError, TypeError, ValueError):
+                    continue
+                if math.isfinite(value):
+                    series.setdefault(client, {})[server_round] = value
+    except OSError:
+        return {}
+    return dict(sorted(series.items()))
+
+
+def read_partitions(run_dir: Path) -> dict[int, Partition]:
+    """Read ``clusters.json``: the clusters after each round, rounds ascending."""
+    rounds = _read_json(run_dir / "clusters.json").get("rounds") or {}
+    return {int(t): rounds[t] for t in sorted(rounds, key=int)}
+
+
+def split_rounds(partitions: Mapping[int, Partition]) -> list[int]:
+    """List the rounds after which there are more clusters than the round before."""
+    return [
+        now for before, now in itertools.pairwise(sorted(partitions))
+        if len(partitions[now]) > len(partitions[before])
+    ]
+
+
+def present_clusters(clusters: Partition | None, series: Series) -> Partition:
+    """Give the clusters without the clients that have no values, largest first."""
+    kept = [[c for c in members if c in series] for members in clusters or []]
+    return sorted((m for m in kept if m), key=lambda m: (-len(m), min(m)))
+
+
+def value_table(
+    series: Series, clients: Sequence[int]
+) -> tuple[list[int], NDArray[np.float64]]:
+    """Give the rounds with any value, and values of shape (num_rounds, num_clients)."""
+    rounds = sorted({t for c in clients for t in series[c]})
+    rows = [[series[c].get(t, math.nan) for c in clients] for t in rounds]
+    return rounds, np.array(rows, dtype=np.float64)
+
+
+def client_scores(summary: Mapping[str, Any], rule: str) -> dict[int, float]:
+    """Give the test score of each client by one selection rule; empty if absent."""
+    values = (summary.get(rule) or {}).get("per_client") or {}
+    return {int(c): float(v) for c, v in values.items() if v is not None}
+
+
+def client_ranges(clients: Iterable[int]) -> str:
+    """Write client ids shortly: ``[0, 1, 2, 5]`` becomes ``"0-2, 5"``."""
+    runs: list[list[int]] = []
+    for c in sorted(clients):
+        if runs and c == runs[-1][-1] + 1:
+            runs[-1].append(c)
+        else:
+            runs.append([c])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

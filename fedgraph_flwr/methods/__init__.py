@@ -1,0 +1,1 @@
+"""The contract of each paper: citation, parameters, names of message fields."""

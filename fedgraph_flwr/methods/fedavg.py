@@ -1,0 +1,51 @@
+"""FedAvg and FedProx, and self-train, the two ends between which methods lie.
+
+McMahan et al. 2017, arXiv:1602.05629 (FedAvg); Li et al. 2020, arXiv:1812.06127
+(FedProx). Self-train ("local") is the baseline of Xie et al. 2021, Sec. 5.1: every
+client trains alone from the common start.
+
+Message fields
+--------------
+down  ``shared/<name>``: the averaged tensors (``local``: round 1 only, the start).
+up    ``shared/<name>``: the trained tensors (``local``: nothing).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..config import Settings, integer, number
+
+SHARED = "shared/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgParams(Settings):
+    """FedAvg has no parameters of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProxParams(Settings):
+    """Parameters of FedProx.
+
+    ``mu`` weighs the proximal term (mu/2) ||w - w_received||^2 over the shared
+    tensors; 0.01 as in Xie et al. 2021, Sec. 5.1.
+    """
+
+    TABLE = "fedprox"
+
+    mu: float = number(0.01, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalParams(Settings):
+    """Parameters of self-train.
+
+    ``epochs`` ends training after that many local epochs in total; 0 trains as long
+    as a federated run (rounds x local epochs). The authors' code uses 50 on one data
+    set and 100 on many.
+    """
+
+    TABLE = "local"
+
+    epochs: int = integer(0, 0)

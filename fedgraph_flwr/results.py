@@ -1,0 +1,381 @@
+"""The results folder of a run: written as the run goes, usable whenever it stops."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from sklearn.metrics import adjusted_rand_score
+from strategies.base import AbstractGraphStrategy
+from strategies.report import ClientInfo, Evaluation, LedgerEntry, RoundReport
+
+from . import selection
+from .data import hash_federation
+from .errors import ConfigError
+from .registry import Resolved, project_root
+from .wire import NamedArrays
+
+ROUNDS = ("round", "client", "split", "point", "metric", "value", "num_examples")
+LEDGER = ("round", "client", "direction", "record", "bytes")
+# May differ between a run and its continuation.
+RESUME_MAY_CHANGE = {
+    "resume", "num-server-rounds", "results-dir", "state-dir", "data-dir", "cache-dir",
+    "min-fit-replies", "round-timeout-s", "roll-call-timeout-s", "torch-threads",
+}
+
+
+def results_root(configured: str) -> tuple[Path, str]:
+    """Folder for results, and why that one.
+
+    ``results-dir`` if set; else ``results/`` of the project that env.sh was sourced in
+    (FEDGRAPH_HOME); else of the working folder if it is this project; else of the
+    user's home folder.
+    """
+    if configured:
+        path = Path(configured)
+        if not path.is_absolute():
+            raise ConfigError(
+                f"results-dir must be an absolute path, got {configured!r}: a run does"
+                " not start in the folder where `flwr run` was typed"
+            )
+        return path, "results-dir"
+    if home := os.environ.get("FEDGRAPH_HOME"):
+        return Path(home) / "results", "FEDGRAPH_HOME, set by env.sh"
+    here = Path.cwd()
+    if (here / "fedgraph_flwr" / "server_app.py").is_file():
+        return here / "results", "the working folder is the project"
+    return Path.home() / "fedgraph-results", (
+        "neither results-dir nor FEDGRAPH_HOME is set"
+    )
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON atomically."""
+    partial = path.with_suffix(".tmp")
+    partial.write_text(json.dumps(value, indent=2, sort_keys=False) + "\n")
+    partial.replace(path)
+
+
+class RunFolder:
+    """Writes ``rounds.csv``, ``ledger.csv``, checkpoints, models and the summary.
+
+    Parameters
+    ----------
+    path : path
+        The run's folder; created here unless the run is resumed.
+    resolved : Resolved
+    run_id : str
+    """
+
+    def __init__(self, path: Path, resolved: Resolved, *, run_id: str) -> None:
+        self.path = path
+        self.resolved = resolved
+        self.run_id = run_id
+        self.resumed_from: int | None = None
+        self.clusters: dict[str, list[list[int]]] = {}
+        self.snapshots: list[tuple[int, list[int]]] = []
+        self.failures: list[dict[str, Any]] = []
+        self.bytes = {"up": 0, "down": 0}
+        self.times = {"wall_s": 0.0, "client_compute_s": 0.0, "busy_s": 0.0}
+        self.tables: dict[str, selection.Table] = {"val": {}, "test": {}}
+        self.last_round = 0
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "checkpoint").mkdir(exist_ok=True)
+
+    @classmethod
+    def create(cls, resolved: Resolved, *, run_id: int) -> RunFolder:
+        """New folder ``<UTC>-<method>-<dataset>-<seed>-<short run id>``."""
+        s = resolved.settings
+        root, _ = results_root(s.results_dir)
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        short = f"{run_id:x}"[:8]
+        dataset = s.dataset.replace(":", "-")
+        folder = cls(
+            root / f"{stamp}-{s.method}-{dataset}-{s.seed}-{short}", resolved,
+            run_id=str(run_id),
+        )
+        folder._write_header("rounds.csv", ROUNDS)
+        folder._write_header("ledger.csv", LEDGER)
+        write_json(folder.path / "config.json", resolved.to_config())
+        return folder
+
+    @property
+    def experiment(self) -> str:
+        """Name under which clients keep their state; the same after a resume."""
+        return self.path.name
+
+    def _write_header(self, name: str, columns: tuple[str, ...]) -> None:
+        with (self.path / name).open("w", newline="") as file:
+            csv.writer(file).writerow(columns)
+
+    # While the run goes on -------------------------------------------------------
+
+    def record(self, report: RoundReport) -> None:
+        """Append one round."""
+        self._append("rounds.csv", [_evaluation_row(e) for e in report.evaluations])
+        self._append("ledger.csv", [_ledger_row(e) for e in report.ledger])
+        self._remember(report.evaluations, report.ledger)
+        self.times["wall_s"] += report.wall_s
+        self.times["client_compute_s"] += report.client_compute_s
+        self.times["busy_s"] += report.busy_s
+        self.failures += [
+            {"round": report.server_round, "client": c, "reason": r}
+            for c, r in sorted(report.failures.items())
+        ]
+        if report.is_complete:
+            self.last_round = report.server_round
+            self.clusters[str(report.server_round)] = report.facts["clusters"]
+            self.snapshots += [
+                (report.server_round, members)
+                for members in report.facts.get("snapshots", [])
+            ]
+            write_json(self.path / "clusters.json", {"rounds": self.clusters})
+
+    def _append(self, name: str, rows: list[tuple[Any, ...]]) -> None:
+        with (self.path / name).open("a", newline="") as file:
+            csv.writer(file).writerows(rows)
+
+    def _remember(
+        self, evaluations: list[Evaluation], ledger: list[LedgerEntry]
+    ) -> None:
+        for e in evaluations:
+            if e.point == "post_aggregation" and e.metric == "accuracy":
+                self.tables[e.split].setdefault(e.server_round, {})[e.client] = e.value
+        for entry in ledger:
+            self.bytes[entry.direction] += entry.bytes
+
+    def mean_accuracy(self, split: str, server_round: int) -> float:
+        """Unweighted client mean after aggregation; NaN where nothing was measured."""
+        values = self.tables[split].get(server_round, {})
+        return float(np.mean(list(values.values()))) if values else float("nan")
+
+    def checkpoint(self, strategy: AbstractGraphStrategy) -> None:
+        """Save the server's state after a round, atomically; keeps the last two."""
+        arrays, facts = strategy.state()
+        meta = {
+            "round": self.last_round,
+            "experiment": self.experiment,
+            "facts": facts,
+            "clusters": self.clusters,
+            "snapshots": self.snapshots,
+            "failures": self.failures,
+            "times": self.times,
+            "bytes": self.bytes,
+            "sizes": {
+                n: (self.path / n).stat().st_size for n in ("rounds.csv", "ledger.csv")
+            },
+        }
+        target = self.path / "checkpoint" / f"round-{self.last_round:06d}.safetensors"
+        partial = target.with_suffix(".tmp")
+        contiguous = {n: np.ascontiguousarray(a) for n, a in arrays.items()}
+        save_file(contiguous, partial, metadata={"meta": json.dumps(meta)})
+        partial.replace(target)
+        for old in sorted(target.parent.glob("round-*.safetensors"))[:-2]:
+            old.unlink()
+
+    @classmethod
+    def resume(
+        cls, path: Path, resolved: Resolved, *, run_id: int
+    ) -> tuple[RunFolder, NamedArrays, dict[str, Any]]:
+        """Reopen a run's folder at its last checkpoint.
+
+        Returns the folder, the server's arrays and its facts.
+
+        Raises
+        ------
+        ConfigError
+            No checkpoint there, or the run's configuration differs.
+        """
+        found = sorted((path / "checkpoint").glob("round-*.safetensors"))
+        if not found:
+            raise ConfigError(
+                f"resume = {str(path)!r} holds no checkpoint/round-*.safetensors; give"
+                " the absolute path of a results folder"
+            )
+        _check_same_config(path, resolved)
+        with safe_open(found[-1], framework="numpy") as file:
+            meta = json.loads(file.metadata()["meta"])
+            arrays = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+        folder = cls(path, resolved, run_id=str(run_id))
+        folder.resumed_from = folder.last_round = int(meta["round"])
+        folder.clusters = meta["clusters"]
+        folder.snapshots = [(r, list(m)) for r, m in meta["snapshots"]]
+        folder.failures = meta["failures"]
+        folder.times, folder.bytes = meta["times"], meta["bytes"]
+        for name, size in meta["sizes"].items():
+            os.truncate(path / name, size)  # drop rows of a round that did not finish
+        folder._reread()
+        write_json(path / "config.json", resolved.to_config())
+        return folder, arrays, meta["facts"]
+
+    def _reread(self) -> None:
+        with (self.path / "rounds.csv").open(newline="") as file:
+            for row in csv.DictReader(file):
+                if row["point"] == "post_aggregation" and row["metric"] == "accuracy":
+                    table = self.tables[row["split"]].setdefault(int(row["round"]), {})
+                    table[int(row["client"])] = float(row["value"])
+
+    # At the end ------------------------------------------------------------------
+
+    def finish(
+        self, strategy: AbstractGraphStrategy, *, error: BaseException | None = None
+    ) -> dict[str, Any]:
+        """Write models and ``summary.json``; also for a run that failed."""
+        models = strategy.models() if self.last_round else {}
+        (self.path / "models").mkdir(exist_ok=True)
+        for name, arrays in models.items():
+            contiguous = {n: np.ascontiguousarray(a) for n, a in arrays.items()}
+            save_file(contiguous, self.path / "models" / f"{name}.safetensors")
+        summary = self._summary(strategy, models, error)
+        write_json(self.path / "summary.json", summary)
+        return summary
+
+    def _summary(
+        self,
+        strategy: AbstractGraphStrategy,
+        models: dict[str, NamedArrays],
+        error: BaseException | None,
+    ) -> dict[str, Any]:
+        s = self.resolved.settings
+        val, test = self.tables["val"], self.tables["test"]
+        # A failed run has no closing evaluation: its last measured round is the one
+        # before the last trained.
+        last = self.last_round if error is None else max(test, default=0)
+        clusters = self.clusters.get(str(self.last_round), [])
+        groups = {c: i.group for c, i in sorted(strategy.clients.items())}
+        planted = groups if groups and min(groups.values()) >= 0 else None
+        return {
+            "status": "completed" if error is None else "failed",
+            "error": None if error is None else f"{type(error).__name__}: {error}",
+            "method": s.method,
+            "dataset": s.dataset,
+            "metric": "accuracy",
+            "num_clients": s.num_clients,
+            "rounds": self.last_round,
+            "seed": s.seed,
+            "split_seed": s.split_seed,
+            "split_hash": split_hash(strategy.clients),
+            "final": selection.final(test, last),
+            "best_val": selection.best_val(val, test),
+            "best_snapshot": selection.best_snapshot(test, self.snapshots, last),
+            "num_clusters": len(clusters),
+            "clusters": clusters,
+            "planted_groups": planted and {str(c): g for c, g in planted.items()},
+            "adjusted_rand_index": planted and _rand_index(clusters, planted),
+            "bytes_up": self.bytes["up"],
+            "bytes_down": self.bytes["down"],
+            "wall_s": self.times["wall_s"],
+            "client_compute_s": self.times["client_compute_s"],
+            "overhead_s": self.times["wall_s"] - self.times["busy_s"],
+            "weights_sha256": hash_weights(models, strategy.client_hashes),
+            "failures": self.failures,
+            "run_id": self.run_id,
+            "experiment": self.experiment,
+            "resumed_from_round": self.resumed_from,
+            "data_sha256": {
+                str(c): i.raw_sha256 for c, i in sorted(strategy.clients.items())
+            },
+            "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": versions(),
+            "git_commit": git_commit(),
+            "config": self.resolved.to_config(),
+        }
+
+
+def split_hash(clients: Mapping[int, ClientInfo]) -> str:
+    """SHA-256 over the clients' split hashes."""
+    return hash_federation({c: i.split_hash for c, i in clients.items()})
+
+
+def hash_weights(
+    models: Mapping[str, NamedArrays], client_hashes: Mapping[int, str]
+) -> str:
+    """SHA-256 over the server's models and the hashes of the clients' whole models."""
+    digest = hashlib.sha256()
+    for model in sorted(models):
+        for name in sorted(models[model]):
+            digest.update(f"{model}/{name}".encode())
+            digest.update(np.ascontiguousarray(models[model][name]).tobytes())
+    for client in sorted(client_hashes):
+        digest.update(f"{client}:{client_hashes[client]}".encode())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    names = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
+    return {n: importlib.metadata.version(n) for n in names}
+
+
+def git_commit() -> str:
+    """Commit of the code, with "+dirty" for local changes; "unknown" outside git."""
+    root = os.environ.get("FEDGRAPH_HOME", str(project_root()))
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return commit + ("+dirty" if _git(root, "status", "--porcelain") else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _git(root: str, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", root, *arguments],  # noqa: S607
+        capture_output=True, text=True, check=True, timeout=10,
+    )
+    return done.stdout.strip()
+
+
+def _check_same_config(path: Path, resolved: Resolved) -> None:
+    before = json.loads((path / "config.json").read_text())
+    now = resolved.to_config()
+    for key in sorted(set(before) | set(now)):
+        if key not in RESUME_MAY_CHANGE and before.get(key) != now.get(key):
+            raise ConfigError(
+                f"cannot resume {path}: {key} was {before.get(key)!r} and is now"
+                f" {now.get(key)!r}; only {', '.join(sorted(RESUME_MAY_CHANGE))} may"
+                " change"
+            )
+
+
+def _rand_index(clusters: list[list[int]], planted: Mapping[int, int]) -> float:
+    found = {c: k for k, members in enumerate(clusters) for c in members}
+    order = sorted(planted)
+    return float(
+        adjusted_rand_score([planted[c] for c in order], [found[c] for c in order])
+    )
+
+
+def _evaluation_row(e: Evaluation) -> tuple[Any, ...]:
+    return (
+        e.server_round, e.client, e.split, e.point, e.metric, repr(e.value),
+        e.num_examples,
+    )
+
+
+def _ledger_row(e: LedgerEntry) -> tuple[Any, ...]:
+    return (e.server_round, e.client, e.direction, e.record, e.bytes)
+
+
+class Clock:
+    """Estimates the time left from the pace so far."""
+
+    def __init__(self, done: int, total: int) -> None:
+        self._begin, self._first, self._total = time.monotonic(), done, total
+
+    def left(self, done: int) -> str:
+        """Remaining time as ``m:ss``."""
+        pace = (time.monotonic() - self._begin) / max(1, done - self._first)
+        seconds = round(pace * (self._total - done))
+        return f"{seconds // 60}:{seconds % 60:02d}"

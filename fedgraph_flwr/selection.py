@@ -1,0 +1,80 @@
+"""Which round a result is read at. Selection never sees test data, except where the
+name says so: ``best_snapshot`` is the reference protocol, kept for comparison.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Table = dict[int, dict[int, float]]  # round -> client -> value
+
+PROTOCOLS = {
+    "final": "model of the last round (headline)",
+    "best_val": "round with the best mean validation accuracy; ties: the earliest",
+    "best_snapshot": (
+        "per client the best test accuracy over cluster snapshots;"
+        " reference protocol, optimistic: selects on test data"
+    ),
+}
+
+
+def summarize(values: Mapping[int, float], protocol: str) -> dict[str, Any]:
+    """Mean, std (ddof 1), min, max over clients, unweighted, and each client's value."""
+    numbers = [values[c] for c in sorted(values)]
+    many = len(numbers) > 1
+    return {
+        "protocol": PROTOCOLS[protocol],
+        "mean": statistics.fmean(numbers) if numbers else None,
+        "std": statistics.stdev(numbers) if many else None,
+        "min": min(numbers, default=None),
+        "max": max(numbers, default=None),
+        "per_client": {str(c): values[c] for c in sorted(values)},
+    }
+
+
+def final(test: Table, last_round: int) -> dict[str, Any]:
+    """Test accuracy of the model of the last round."""
+    return summarize(test.get(last_round, {}), "final")
+
+
+def best_val(val: Table, test: Table) -> dict[str, Any]:
+    """Test accuracy in the round of the best mean validation accuracy, from round 1.
+
+    Rounds in which a client is missing are not comparable and do not take part,
+    unless no round is complete.
+    """
+    rounds = [r for r in sorted(val) if r >= 1]
+    most = max((len(val[r]) for r in rounds), default=0)
+    rounds = [r for r in rounds if len(val[r]) == most]
+    if not rounds:
+        return {**summarize({}, "best_val"), "round": None}
+    best = max(rounds, key=lambda r: (statistics.fmean(val[r].values()), -r))
+    return {**summarize(test.get(best, {}), "best_val"), "round": best}
+
+
+def best_snapshot(
+    test: Table, snapshots: Sequence[tuple[int, Sequence[int]]], last_round: int
+) -> dict[str, Any]:
+    """Per client the best of: accuracy before each split of its cluster, and at the end.
+
+    Parameters
+    ----------
+    test : Table
+    snapshots : sequence of (round, clients)
+        A cluster of these clients was split in this round; the snapshot holds the
+        accuracies of the round before.
+    last_round : int
+
+    Source
+    ------
+    GCFL authors' code, ``training.py:run_gcfl`` and ``server.py:cache_model``.
+    """
+    best = dict(test.get(last_round, {}))
+    for server_round, members in snapshots:
+        before = test.get(server_round - 1, {})
+        for client in members:
+            if client in before:
+                best[client] = max(best.get(client, 0.0), before[client])
+    return summarize(best, "best_snapshot")

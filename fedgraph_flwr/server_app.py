@@ -1,0 +1,153 @@
+"""Flower ServerApp: check the configuration, call the roll, train, write results."""
+
+from __future__ import annotations
+
+import io
+from logging import ERROR, INFO
+from pathlib import Path
+from typing import Any
+
+from clients.base import initial_arrays
+from flwr.app import ArrayRecord, Context
+from flwr.common.logger import log
+from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
+from rich.table import Table
+from strategies.base import AbstractGraphStrategy
+from strategies.report import ClientInfo, RoundReport
+
+from .errors import ConfigError
+from .figures import draw_run
+from .registry import Resolved, resolve
+from .results import Clock, RunFolder, results_root, split_hash
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment that the run config describes."""
+    try:
+        resolved = resolve(context.run_config)
+        root, why = results_root(resolved.settings.results_dir)
+        log(INFO, "results go to %s (%s)", root, why)
+        folder = run(grid, resolved, run_id=context.run_id)
+    except Exception as error:
+        log(ERROR, "run failed: %s: %s", type(error).__name__, error)
+        raise
+    log(INFO, "results: %s", folder)
+
+
+def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
+    """Train on whatever nodes ``grid`` reaches and return the results folder.
+
+    Raises
+    ------
+    FedGraphError
+        As the parts do. What was computed before is in the folder, whose summary then
+        says ``"status": "failed"``.
+    """
+    settings = resolved.settings
+    if settings.resume:
+        folder, arrays, facts = RunFolder.resume(
+            Path(settings.resume), resolved, run_id=run_id
+        )
+    else:
+        folder, arrays, facts = RunFolder.create(resolved, run_id=run_id), {}, {}
+    clock = Clock(folder.last_round, settings.num_server_rounds)
+
+    def observe(report: RoundReport) -> None:
+        folder.record(report)
+        if not report.is_complete:
+            return
+        folder.checkpoint(strategy)
+        log(INFO, "%s", progress_line(folder, report, clock, settings.num_server_rounds))
+
+    strategy = resolved.method.make_strategy(
+        settings, resolved.params, experiment=folder.experiment, observer=observe
+    )
+    try:
+        clients = strategy.roll_call(grid)
+        log(INFO, "split hash %s", split_hash(clients))
+        if settings.resume:
+            strategy.restore(arrays, facts)
+            strategy.first_round = folder.last_round + 1
+        else:
+            strategy.initialise(common_start(resolved, clients))
+        strategy.start(
+            grid, ArrayRecord(), num_rounds=settings.num_server_rounds,
+            timeout=settings.round_timeout_s,
+        )
+    except BaseException as error:
+        folder.finish(strategy, error=error)
+        log(ERROR, "what was computed is in %s", folder.path)
+        raise
+    summary = folder.finish(strategy)
+    draw_run(folder.path)
+    log(INFO, "\n%s", summary_table(summary))
+    return folder.path
+
+
+def common_start(
+    resolved: Resolved, clients: dict[int, ClientInfo]
+) -> dict[str, Any]:
+    """Initial shared tensors; with ``shared-group = "all"`` the widths must agree.
+
+    Raises
+    ------
+    ConfigError
+        Everything is to be shared, but clients differ in features or classes.
+    """
+    widths = {c: (i.num_features, i.num_classes) for c, i in clients.items()}
+    if resolved.settings.shared_group == "all" and len(set(widths.values())) > 1:
+        raise ConfigError(
+            "shared-group is \"all\", but clients differ in (features, classes):"
+            f" {widths}; use shared-group=\"convs\""
+        )
+    num_features, num_classes = widths[min(widths)]
+    return initial_arrays(resolved.settings, num_features, num_classes)
+
+
+def progress_line(
+    folder: RunFolder, report: RoundReport, clock: Clock, num_rounds: int
+) -> str:
+    """Round, accuracy, clusters, time left. Accuracy is that of the model received."""
+    done = report.server_round
+    text = (
+        f"round {done}/{num_rounds} · accuracy after round {done - 1}:"
+        f" val {folder.mean_accuracy('val', done - 1):.3f}"
+        f" test {folder.mean_accuracy('test', done - 1):.3f}"
+        f" · clusters {len(report.facts['clusters'])} · {clock.left(done)} left"
+    )
+    return text + (f" · {len(report.failures)} failed" if report.failures else "")
+
+
+def summary_table(summary: dict[str, Any]) -> str:
+    """The table at the end of a run, as text."""
+    table = Table(
+        title=f"{summary['method']} on {summary['dataset']}, seed {summary['seed']},"
+        f" {summary['num_clients']} clients, {summary['rounds']} rounds",
+        caption=f"test accuracy, unweighted client mean; split {summary['split_hash'][:12]}",
+    )
+    for column in ("rule", "mean", "std", "min", "max", "selected by"):
+        table.add_column(column)
+    for rule in ("final", "best_val", "best_snapshot"):
+        row = summary[rule]
+        cells = [
+            "-" if row[k] is None else f"{row[k]:.4f}"
+            for k in ("mean", "std", "min", "max")
+        ]
+        table.add_row(rule, *cells, row["protocol"])
+    out = Console(file=io.StringIO(), width=110)
+    out.print(table)
+    ari = summary["adjusted_rand_index"]
+    planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
+    out.print(f"clusters {summary['clusters']}{planted}", highlight=False)
+    out.print(
+        f"up {summary['bytes_up'] / 1e6:.1f} MB · down {summary['bytes_down'] / 1e6:.1f}"
+        f" MB · {summary['wall_s']:.1f} s, of which no client was computing"
+        f" {summary['overhead_s']:.1f} s · weights {summary['weights_sha256'][:12]}",
+        highlight=False,
+    )
+    text: str = out.file.getvalue()  # type: ignore[attr-defined]
+    return text

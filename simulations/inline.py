@@ -1,0 +1,148 @@
+"""The same ServerApp and ClientApp in one process: no Ray, no SuperLink.
+
+For sweeps, breakpoints and tests. Messages are those of a real run, down to the
+serialised records; only the transport between the two apps is a function call.
+"""
+
+from __future__ import annotations
+
+import secrets
+import traceback
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedgraph_flwr.client_app import app as client_app
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.server_app import run
+
+_CLIENT_APP_RAISED = 2  # Flower's error code
+
+
+class InlineGrid(Grid):
+    """A Grid whose nodes are contexts in this process.
+
+    The one place that touches what Flower sets on messages in transit.
+
+    Parameters
+    ----------
+    app : ClientApp
+    node_configs : sequence of mapping
+        One node-config per node.
+    run_config : mapping
+        Complete flat run config, as Flower would hand it to the apps.
+    run_id : int
+    """
+
+    def __init__(
+        self,
+        app: ClientApp,
+        node_configs: Iterable[Mapping[str, Any]],
+        *,
+        run_config: Mapping[str, Value],
+        run_id: int,
+    ) -> None:
+        self._app = app
+        self._run_id = run_id
+        self._contexts = {
+            secrets.randbits(63): Context(
+                run_id=run_id, node_id=0, node_config=dict(config), state=RecordDict(),
+                run_config=dict(run_config),
+            )
+            for config in node_configs
+        }
+        self._replies: dict[str, Message] = {}
+        # Flower sets these when it starts an app's process.
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, 1
+
+    def set_run(self, run: Any) -> None:
+        """Do nothing: the run is given to the constructor."""
+
+    @property
+    def run(self) -> Any:
+        """Nothing asks for it here."""
+        raise AttributeError("InlineGrid has no Run")
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Deprecated in Flower and not offered here."""
+        raise AttributeError("use Message(...) instead of grid.create_message")
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Ids of the nodes, random as in Flower."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Let the nodes answer, one after the other."""
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = secrets.token_hex(16)
+            ids.append(message.metadata.message_id)
+            self._replies[ids[-1]] = self._deliver(message)
+        return ids
+
+    def _deliver(self, message: Message) -> Message:
+        context = self._contexts[message.metadata.dst_node_id]
+        try:
+            return self._app(message, context)
+        except Exception as error:  # as Flower reports it
+            text = f"{type(error)}:<'{error}'>\n{traceback.format_exc()}"
+            return Message(Error(_CLIENT_APP_RAISED, text), reply_to=message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Replies that are ready, each handed out once."""
+        ready = [i for i in message_ids if i in self._replies]
+        return [self._replies.pop(i) for i in ready]
+
+    def send_and_receive(
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,  # noqa: ARG002  calls return at once
+    ) -> Iterable[Message]:
+        """Push, then pull."""
+        return self.pull_messages(self.push_messages(messages))
+
+
+def simulated_nodes(num_nodes: int) -> list[dict[str, int]]:
+    """Node-configs as Flower's simulation gives them."""
+    return [
+        {"partition-id": p, "num-partitions": num_nodes} for p in range(num_nodes)
+    ]
+
+
+def run_inline(
+    overrides: Mapping[str, Value],
+    *,
+    num_nodes: int = 1,
+    node_configs: Iterable[Mapping[str, Any]] | None = None,
+) -> Path:
+    """Run one experiment in this process and return its results folder.
+
+    Parameters
+    ----------
+    overrides : mapping
+        Run-config keys that differ from the defaults.
+    num_nodes : int
+        Number of simulated nodes.
+    node_configs : iterable of mapping, optional
+        Node-configs instead of the simulated ones, e.g. ``{"clients": "3,4"}``.
+
+    Raises
+    ------
+    FedGraphError
+        As :func:`fedgraph_flwr.server_app.run`.
+    """
+    run_config = {**defaults(), **overrides}
+    resolved = resolve(run_config)
+    run_id = secrets.randbits(63)
+    nodes = simulated_nodes(num_nodes) if node_configs is None else node_configs
+    grid = InlineGrid(client_app, nodes, run_config=run_config, run_id=run_id)
+    return run(grid, resolved, run_id=run_id)
+
+

@@ -1,0 +1,1 @@
+"""What the server computes. NumPy only; nothing here imports torch."""

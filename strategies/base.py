@@ -1,0 +1,308 @@
+"""Base of every strategy: all Flower plumbing, so that papers see only clients.
+
+A node hosts one or more clients. One message per node and round carries a parcel per
+hosted client; a paper's strategy sees ``{client_id: parcel}`` in ascending order and
+returns the same, hence results cannot depend on how clients are spread over nodes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from logging import INFO, WARNING
+from typing import Any
+
+from flwr.app import (
+    ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict,
+)
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.wire import NamedArrays, Parcel, pack, record_sizes, unpack
+
+from .nodes import Directory, exchange
+from .report import (
+    ClientInfo, LedgerEntry, RoundReport, busy_seconds, read_evaluations,
+)
+
+Observer = Callable[[RoundReport], None]
+
+
+class AbstractGraphStrategy(Strategy):
+    """A Flower strategy that reasons about clients.
+
+    A paper fills in :meth:`outgoing`, :meth:`step`, :meth:`models` and the pair
+    :meth:`state` / :meth:`restore`; it sees neither nodes nor messages.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    params : Settings
+        Parameters of the method.
+    experiment : str
+        Name under which clients keep their private state.
+    observer : callable
+        Called once per round with a :class:`RoundReport`, after aggregation.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        params: Settings,
+        *,
+        experiment: str,
+        observer: Observer = lambda _report: None,
+    ) -> None:
+        self.settings = settings
+        self.params = params
+        self.experiment = experiment
+        self.observer = observer
+        self.clients: dict[int, ClientInfo] = {}
+        self.client_hashes: dict[int, str] = {}
+        self.first_round = 1
+        self._directory = Directory(settings)
+        self._report = RoundReport(server_round=0)
+        self._sent: list[Message] = []
+        self._compute_s: dict[int, float] = {}
+        self._waiting_since = 0.0
+
+    # What a paper fills in -------------------------------------------------------
+
+    @abstractmethod
+    def initialise(self, arrays: NamedArrays) -> None:
+        """Set the state before round 1 from the common initial shared tensors."""
+
+    @abstractmethod
+    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
+        """Arrays to send to each client that takes part, by client id."""
+
+    @abstractmethod
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
+        """Aggregate the replies, given in ascending client order."""
+
+    @abstractmethod
+    def models(self) -> dict[str, NamedArrays]:
+        """Return the server's models by name, for the results folder."""
+
+    @abstractmethod
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
+        """Arrays and JSON facts from which :meth:`restore` continues exactly."""
+
+    @abstractmethod
+    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
+        """Set the state that :meth:`state` returned."""
+
+    def clusters(self) -> list[list[int]]:
+        """Sets of clients with one server model; one set unless overridden."""
+        return [sorted(self.clients)]
+
+    # Flower's interface ----------------------------------------------------------
+
+    def roll_call(self, grid: Grid) -> dict[int, ClientInfo]:
+        """Find out which node hosts which client; every client must answer.
+
+        Raises
+        ------
+        RunFailedError
+            Clients are missing when ``roll-call-timeout-s`` is over, or two nodes
+            claim the same one.
+        DataError
+            A client cannot load its data; its own message is passed on.
+        """
+        self.clients = self._directory.call(grid)
+        return self.clients
+
+    def configure_train(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,  # noqa: ARG002  models live in the strategy
+        config: ConfigRecord,  # noqa: ARG002
+        grid: Grid,
+    ) -> Iterable[Message]:
+        """One message per node, with a parcel for each client it hosts."""
+        return self._configure(MessageType.TRAIN, server_round, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Map replies to clients, count failures, let the paper aggregate."""
+        parcels = self._collect(server_round, replies)
+        self._require(server_round, parcels)
+        self.step(server_round, parcels)
+        return None, None
+
+    def configure_evaluate(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,  # noqa: ARG002
+        config: ConfigRecord,  # noqa: ARG002
+        grid: Grid,
+    ) -> Iterable[Message]:
+        """Only after the last round: evaluations ride on train messages before."""
+        if server_round < self.settings.num_server_rounds:
+            return []
+        return self._configure(MessageType.EVALUATE, server_round + 1, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Read the last evaluations and the hashes of the clients' models."""
+        if server_round < self.settings.num_server_rounds:
+            return None
+        parcels = self._collect(server_round + 1, replies)
+        self.client_hashes = {
+            c: str(p.facts["weights-sha256"]) for c, p in parcels.items()
+        }
+        self._report.is_closing = True
+        self._require(server_round + 1, parcels)
+        return None
+
+    def summary(self) -> None:
+        """Log what is about to run."""
+        log(
+            INFO, "%s on %s: %d clients, %d rounds, seed %d",
+            self.settings.method, self.settings.dataset, self.settings.num_clients,
+            self.settings.num_server_rounds, self.settings.seed,
+        )
+
+    def start(  # noqa: PLR0913  Flower's signature
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: object = None,  # noqa: ARG002  the server holds no data
+    ) -> Result:
+        """Run rounds ``first_round..num_rounds`` and the closing evaluation.
+
+        Differs from Flower's loop in three ways: it can begin after a checkpoint, it
+        polls for replies at a pace that follows the length of the round (Flower's
+        waits 0.1 s in simulation and 3 s in deployment), and it sends no evaluate
+        messages between rounds.
+        """
+        train_config = train_config or ConfigRecord()
+        evaluate_config = evaluate_config or ConfigRecord()
+        self.summary()
+        for server_round in range(self.first_round, num_rounds + 1):
+            messages = self.configure_train(
+                server_round, initial_arrays, train_config, grid
+            )
+            replies = exchange(grid, messages, timeout)
+            try:
+                self.aggregate_train(server_round, replies)
+                self._report.is_complete = True
+            finally:
+                self._publish()
+        messages = self.configure_evaluate(
+            num_rounds, initial_arrays, evaluate_config, grid
+        )
+        replies = exchange(grid, messages, timeout)
+        try:
+            self.aggregate_evaluate(num_rounds, replies)
+        finally:
+            self._publish()
+        return Result()
+
+    # Plumbing --------------------------------------------------------------------
+
+    def _configure(
+        self, message_type: str, server_round: int, grid: Grid
+    ) -> list[Message]:
+        self._report = RoundReport(server_round=server_round)
+        self._waiting_since = time.time()
+        parcels = {
+            c: Parcel(arrays=a) for c, a in sorted(self.outgoing(server_round).items())
+        }
+        hosts = self._directory.hosts(grid, parcels)
+        header = {"server-round": server_round, "experiment": self.experiment}
+        contents = {
+            node: pack({c: parcels[c] for c in members}, header)
+            for node, members in hosts.items()
+        }
+        # Longest first, so that the slowest node does not start last.
+        order = sorted(contents, key=lambda n: (-self._load(hosts[n]), hosts[n]))
+        for node in sorted(contents, key=lambda n: hosts[n]):
+            self._enter("down", contents[node])
+        self._sent = [Message(contents[n], n, message_type) for n in order]
+        return self._sent
+
+    def _load(self, members: list[int]) -> float:
+        return sum(self._compute_s.get(c, 0.0) for c in members)
+
+    def _enter(self, direction: str, content: RecordDict) -> None:
+        self._report.ledger.extend(
+            LedgerEntry(
+                server_round=self._report.server_round, client=client,
+                direction=direction, record=record, bytes=size,
+            )
+            for client, record, size in record_sizes(content)
+        )
+
+    def _collect(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> dict[int, Parcel]:
+        """Good parcels by client; everything else becomes a named failure."""
+        report = self._report
+        asked = {m.metadata.message_id: m for m in self._sent}
+        good: dict[int, Parcel] = {}
+        for reply in sorted(replies, key=self._first_client):
+            node = asked[reply.metadata.reply_to_message_id].metadata.dst_node_id
+            if reply.has_error():
+                self._directory.fail(node, reply.error)
+                reason = f"node {node}: error {reply.error.code}: {reply.error.reason}"
+                report.failures |= dict.fromkeys(self._directory.members(node), reason)
+                continue
+            self._enter("up", reply.content)
+            for client, parcel in unpack(reply.content)[0].items():
+                if parcel.error:
+                    report.failures[client] = parcel.error
+                else:
+                    good[client] = parcel
+        for client in sorted(set(self.clients) - set(good) - set(report.failures)):
+            report.failures[client] = "no reply before the round's timeout"
+        good = dict(sorted(good.items()))
+        for client, reason in sorted(report.failures.items()):
+            log(WARNING, "round %d: client %d failed: %s", server_round, client, reason)
+        self._compute_s |= {c: p.metrics["compute-s"] for c, p in good.items()}
+        ended_at = time.time()
+        report.wall_s = ended_at - self._waiting_since
+        report.client_compute_s = sum(p.metrics["compute-s"] for p in good.values())
+        report.busy_s = busy_seconds(good.values(), self._waiting_since, ended_at)
+        for client, parcel in good.items():
+            report.evaluations += read_evaluations(
+                server_round, client, parcel.metrics
+            )
+        return good
+
+    def _first_client(self, reply: Message) -> int:
+        for message in self._sent:
+            if message.metadata.message_id == reply.metadata.reply_to_message_id:
+                return min(self._directory.members(message.metadata.dst_node_id))
+        raise RunFailedError(
+            f"got a reply to message {reply.metadata.reply_to_message_id!r}, which"
+            " was not sent in this round"
+        )
+
+    def _require(self, server_round: int, good: Mapping[int, Parcel]) -> None:
+        needed = math.ceil(self.settings.min_fit_replies * len(self.clients))
+        if len(good) >= needed:
+            return
+        failed = "; ".join(f"client {c}: {r}" for c, r in
+                           sorted(self._report.failures.items()))
+        raise RunFailedError(
+            f"round {server_round}: {len(good)} of {len(self.clients)} clients replied,"
+            f" min-fit-replies = {self.settings.min_fit_replies:g} needs {needed}."
+            f" {failed}. Mend the clients, or lower min-fit-replies to go on without"
+        )
+
+    def _publish(self) -> None:
+        self._report.wall_s = time.time() - self._waiting_since
+        self._report.facts["clusters"] = self.clusters()
+        self.observer(self._report)

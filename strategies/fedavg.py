@@ -1,0 +1,80 @@
+"""Server side of FedAvg, FedProx (the same server) and self-train.
+
+McMahan et al. 2017, arXiv:1602.05629: theta <- sum_i (n_i / n) theta_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
+
+from .averaging import weighted_mean
+from .base import AbstractGraphStrategy
+
+
+@final
+class FedAvg(AbstractGraphStrategy):
+    """One global model: the mean of the clients', weighted by training examples."""
+
+    def initialise(self, arrays: NamedArrays) -> None:
+        """See base class."""
+        self.theta = arrays
+
+    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:  # noqa: ARG002
+        """See base class."""
+        return dict.fromkeys(self.clients, with_prefix(SHARED, self.theta))
+
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:  # noqa: ARG002
+        """See base class."""
+        self.theta = weighted_mean(
+            [select(SHARED, p.arrays) for p in replies.values()],
+            [p.metrics["num-examples"] for p in replies.values()],
+        )
+
+    def models(self) -> dict[str, NamedArrays]:
+        """See base class."""
+        return {"global": self.theta}
+
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
+        """See base class."""
+        return self.theta, {}
+
+    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """See base class."""
+        self.theta = arrays
+
+
+@final
+class Local(AbstractGraphStrategy):
+    """Self-train: hand out the common start, then send and receive no model."""
+
+    def initialise(self, arrays: NamedArrays) -> None:
+        """See base class."""
+        self.start_arrays = arrays
+
+    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
+        """See base class."""
+        arrays = with_prefix(SHARED, self.start_arrays) if server_round == 1 else {}
+        return dict.fromkeys(self.clients, arrays)
+
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
+        """Nothing to aggregate: the clients' models stay with them."""
+
+    def models(self) -> dict[str, NamedArrays]:
+        """See base class: there is none."""
+        return {}
+
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
+        """See base class."""
+        return self.start_arrays, {}
+
+    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """See base class."""
+        self.start_arrays = arrays
+
+    def clusters(self) -> list[list[int]]:
+        """Every client on its own."""
+        return [[client] for client in sorted(self.clients)]

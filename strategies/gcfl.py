@@ -1,0 +1,355 @@
+"""Server side of GCFL and GCFL+: split clusters that pull apart, average the rest.
+
+Xie et al. 2021, arXiv:2106.13423, Sec. 4. Symbols: Delta_i update of client i (a
+vector of all shared tensors), I the clients of a cluster, eps_1 / eps_2 the
+thresholds, alpha cosine similarity, beta DTW distance, Q_i history of norms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from logging import INFO
+from typing import Any, final
+
+import networkx as nx
+import numpy as np
+from dtaidistance import dtw
+from flwr.common.logger import log
+from numpy.typing import NDArray
+
+from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, SHARED, GCFLParams
+from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
+
+from .averaging import check_same_layout, weighted_mean
+from .base import AbstractGraphStrategy
+from .report import Evaluation
+
+FloatArray = NDArray[np.float64]
+
+
+def flatten(model: NamedArrays) -> FloatArray:
+    """Concatenate all tensors, by name, into one float64 vector."""
+    return np.concatenate(
+        [model[n].ravel().astype(np.float64) for n in sorted(model)]
+    )
+
+
+def mean_update_norm(updates: FloatArray, weights: Sequence[float]) -> float:
+    """Norm of the weighted mean update, delta_mean.
+
+    Parameters
+    ----------
+    updates : float array, shape (num_clients, num_parameters)
+    weights : sequence of float
+        One per client, normalised here.
+
+    Source
+    ------
+    Xie et al. 2021, Eq. (4). Differs by default: uniform weights, as in the authors'
+    ``server.py:compute_mean_update_norm``, with which the thresholds were tuned.
+    """
+    w = np.asarray(weights, np.float64)
+    return float(np.linalg.norm((w / w.sum()) @ updates))
+
+
+def max_update_norm(updates: FloatArray) -> float:
+    """Largest norm of a client's update, delta_max (Eq. 5)."""
+    return float(np.linalg.norm(updates, axis=1).max())
+
+
+def cosine_weights(updates: FloatArray) -> FloatArray:
+    """Similarities 1 + cos(Delta_p, Delta_q), shape (n, n), in [0, 2].
+
+    Source
+    ------
+    Xie et al. 2021, Sec. 4.2. Differs: clamped at 0, because for opposite updates
+    rounding makes 1 + cos negative and the minimum cut fails.
+    """
+    norms = np.linalg.norm(updates, axis=1)
+    products = np.maximum(np.outer(norms, norms), 1e-12)
+    return np.clip(1.0 + (updates @ updates.T) / products, 0.0, 2.0)
+
+
+def dtw_weights(series: FloatArray, *, standardize: bool = False) -> FloatArray:
+    """Similarities max(beta) - beta from DTW distances beta between series.
+
+    Parameters
+    ----------
+    series : float array, shape (num_clients, seq_length)
+        Histories of norms.
+    standardize : bool
+        Divide each series by its standard deviation (ddof 0; no mean removal), unless
+        that is below 1e-12.
+
+    Returns
+    -------
+    float array, shape (num_clients, num_clients)
+
+    Source
+    ------
+    Xie et al. 2021, Sec. 4.3, Eq. (8); standardised variant:
+    ``server.py:compute_pairwise_distances``.
+    """
+    rows = np.ascontiguousarray(series, np.float64)
+    if standardize:
+        deviation = rows.std(axis=1, keepdims=True)
+        rows = rows / np.where(deviation < 1e-12, 1.0, deviation)
+    n = len(rows)
+    beta = np.zeros((n, n))
+    for p in range(n):
+        for q in range(p + 1, n):
+            beta[p, q] = beta[q, p] = dtw.distance(rows[p], rows[q])
+    return np.asarray(beta.max() - beta)
+
+
+def min_cut(weights: FloatArray) -> tuple[list[int], list[int]]:
+    """Split one cluster in two along its global minimum cut.
+
+    Parameters
+    ----------
+    weights : float array, shape (n, n)
+        Symmetric, >= 0; larger is more alike. The diagonal is ignored.
+
+    Returns
+    -------
+    left, right : lists of int
+        Row numbers, ascending; together ``range(n)``; row 0 is in ``left``.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two rows.
+
+    Source
+    ------
+    Stoer & Wagner 1997, as in Xie et al. 2021, Sec. 4.2.
+    """
+    n = len(weights)
+    if n < 2:
+        raise ValueError(f"a cut needs at least 2 clients, got {n}")
+    graph = nx.Graph()
+    graph.add_nodes_from(range(n))
+    graph.add_weighted_edges_from(
+        (p, q, float(weights[p, q])) for p in range(n) for q in range(p + 1, n)
+    )
+    _, (one, other) = nx.stoer_wagner(graph)
+    left, right = sorted(one), sorted(other)
+    return (left, right) if left[0] == 0 else (right, left)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GCFLState:
+    """What the server knows between rounds.
+
+    ``clusters`` holds ascending client ids and ``theta`` the tensors of each cluster,
+    in the same order; ``history`` is Q.
+    """
+
+    clusters: tuple[tuple[int, ...], ...]
+    theta: tuple[NamedArrays, ...]
+    history: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+
+
+def step(
+    state: GCFLState,
+    replies: Mapping[int, Parcel],
+    params: GCFLParams,
+    *,
+    server_round: int,
+    use_dtw: bool,
+) -> tuple[GCFLState, list[int]]:
+    """One round: extend histories, split, average within the new clusters.
+
+    Returns the new state and the positions (in the old state) of clusters that were
+    split. A cluster is split only when all of its members replied.
+
+    Source
+    ------
+    Xie et al. 2021, Algorithm 1 and Eq. (7). Differs: Eq. (7) is a plain sum, which
+    multiplies the step by the number of clients; we average by training size, as
+    the authors' ``server.py:reduce_add_average`` does.
+    """
+    deltas = {c: select(DELTA, p.arrays) for c, p in sorted(replies.items())}
+    check_same_layout(list(deltas.values()))
+    flat = {c: flatten(d) for c, d in deltas.items()}
+    sizes = {c: float(p.metrics["num-examples"]) for c, p in replies.items()}
+    history = _extend(state.history, replies, flat, params)
+
+    clusters: list[tuple[int, ...]] = []
+    theta: list[NamedArrays] = []
+    split: list[int] = []
+    forget: set[int] = set()
+    for position, members in enumerate(state.clusters):
+        parts = [members]
+        if set(members) <= set(flat):
+            weights = split_weights(
+                members, flat, sizes, history, params,
+                server_round=server_round, use_dtw=use_dtw,
+            )
+            if weights is not None:
+                parts = [tuple(members[i] for i in rows) for rows in min_cut(weights)]
+                split.append(position)
+                everybody = params.history_reset == "all"
+                forget |= set(history) if everybody else set(members)
+        for part in parts:
+            clusters.append(part)
+            theta.append(_advance(state.theta[position], part, deltas, sizes))
+    if use_dtw:
+        history = {c: () if c in forget else q for c, q in history.items()}
+    new = replace(
+        state, clusters=tuple(clusters), theta=tuple(theta), history=history
+    )
+    return new, split
+
+
+def split_weights(
+    members: Sequence[int],
+    flat: Mapping[int, FloatArray],
+    sizes: Mapping[int, float],
+    history: Mapping[int, Sequence[float]],
+    params: GCFLParams,
+    *,
+    server_round: int,
+    use_dtw: bool,
+) -> FloatArray | None:
+    """Similarities to cut by, or None where the cluster must not split.
+
+    Source
+    ------
+    Xie et al. 2021, Sec. 4.2: ||mean|| < eps_1 and max > eps_2; the guards on round
+    and cluster size are from the authors' code.
+    """
+    if server_round <= params.min_round or len(members) < params.min_cluster_size:
+        return None
+    updates = np.stack([flat[c] for c in members])
+    by_samples = params.mean_norm_weighting == "samples"
+    weights = [sizes[c] if by_samples else 1.0 for c in members]
+    stalled = mean_update_norm(updates, weights) < params.mean_norm_threshold
+    moving = max_update_norm(updates) > params.max_norm_threshold
+    if not (stalled and moving):
+        return None
+    if not use_dtw:
+        return cosine_weights(updates)
+    d = params.seq_length
+    if any(len(q) < d for q in history.values()):
+        return None
+    series = np.array([history[c][-d:] for c in members])
+    weights_dtw = dtw_weights(series, standardize=params.standardize)
+    # Identical series make every cut minimal; then there is nothing to go by.
+    return weights_dtw if weights_dtw.max() > 0 else None
+
+
+def _extend(
+    history: Mapping[int, Sequence[float]],
+    replies: Mapping[int, Parcel],
+    flat: Mapping[int, FloatArray],
+    params: GCFLParams,
+) -> dict[int, tuple[float, ...]]:
+    """Q_i <- Q_i + [norm]; only the last ``seq_length`` are ever looked at."""
+    extended = {c: tuple(q) for c, q in history.items()}
+    for c in sorted(flat):
+        if params.seq_source == "update-norm":
+            norm = float(np.linalg.norm(flat[c]))
+        else:
+            norm = float(replies[c].metrics[GRAD_NORM])
+        extended[c] = (*extended.get(c, ()), norm)[-params.seq_length:]
+    return extended
+
+
+def _advance(
+    theta: NamedArrays,
+    members: Sequence[int],
+    deltas: Mapping[int, NamedArrays],
+    sizes: Mapping[int, float],
+) -> NamedArrays:
+    """Theta_k + sum_i (n_i / N_k) Delta_i over the members that replied (Eq. 7)."""
+    present = [c for c in members if c in deltas]
+    if not present:
+        return theta
+    mean = weighted_mean([deltas[c] for c in present], [sizes[c] for c in present])
+    return {
+        n: (a.astype(np.float64) + mean[n]).astype(a.dtype) for n, a in theta.items()
+    }
+
+
+@final
+class GCFL(AbstractGraphStrategy):
+    """GCFL (cosine of last updates) or, with ``use_dtw``, GCFL+ (DTW of histories)."""
+
+    params: GCFLParams
+
+    def __init__(self, *args: Any, use_dtw: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.use_dtw = use_dtw
+
+    def initialise(self, arrays: NamedArrays) -> None:
+        """One cluster holding everybody."""
+        clients = tuple(sorted(self.clients))
+        self.gcfl = GCFLState(
+            clusters=(clients,), theta=(arrays,), history=dict.fromkeys(clients, ())
+        )
+
+    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:  # noqa: ARG002
+        """Theta of the client's cluster."""
+        return {
+            c: with_prefix(SHARED, theta)
+            for members, theta in zip(self.gcfl.clusters, self.gcfl.theta, strict=True)
+            for c in members
+        }
+
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
+        """See :func:`step`; also records norms and, for ``best_snapshot``, splits."""
+        before = self.gcfl
+        self.gcfl, split = step(
+            before, replies, self.params, server_round=server_round,
+            use_dtw=self.use_dtw,
+        )
+        for client, parcel in replies.items():
+            self._report.evaluations.append(
+                Evaluation(
+                    server_round=server_round, client=client, split="train",
+                    point="update", metric="update_norm",
+                    value=float(np.linalg.norm(flatten(select(DELTA, parcel.arrays)))),
+                    num_examples=int(parcel.metrics["num-examples"]),
+                )
+            )
+        # The authors' snapshot holds the accuracies of the round before the split.
+        self._report.facts["snapshots"] = [
+            list(before.clusters[position]) for position in split
+        ]
+        for position in split:
+            log(
+                INFO, "round %d: split %s into %s", server_round,
+                list(before.clusters[position]),
+                [list(m) for m in self.gcfl.clusters
+                 if set(m) <= set(before.clusters[position])],
+            )
+
+    def models(self) -> dict[str, NamedArrays]:
+        """One model per cluster, numbered as in ``clusters.json``."""
+        return {f"cluster-{k}": theta for k, theta in enumerate(self.gcfl.theta)}
+
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
+        """See base class."""
+        arrays: NamedArrays = {}
+        for position, theta in enumerate(self.gcfl.theta):
+            arrays |= with_prefix(f"{position}/", theta)
+        facts = {
+            "clusters": [list(members) for members in self.gcfl.clusters],
+            "history": {str(c): list(q) for c, q in self.gcfl.history.items()},
+        }
+        return arrays, facts
+
+    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
+        """See base class."""
+        clusters = tuple(tuple(members) for members in facts["clusters"])
+        self.gcfl = GCFLState(
+            clusters=clusters,
+            theta=tuple(select(f"{k}/", arrays) for k in range(len(clusters))),
+            history={int(c): tuple(q) for c, q in facts["history"].items()},
+        )
+
+    def clusters(self) -> list[list[int]]:
+        """See base class."""
+        return [list(members) for members in self.gcfl.clusters]

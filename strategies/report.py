@@ -1,0 +1,128 @@
+"""What a strategy tells about a round: evaluations, bytes, failures, times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedgraph_flwr.wire import Parcel
+
+_EVAL = "eval"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One measured value of one client.
+
+    ``server_round`` is the round whose model was measured: a model received in
+    round t is the aggregate of round t - 1. ``point`` is "post_aggregation" (the
+    received model), "post_training" (the trained one) or "update".
+    """
+
+    server_round: int
+    client: int
+    split: str
+    point: str
+    metric: str
+    value: float
+    num_examples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerEntry:
+    """Bytes of one record of a serialised message; client -1: the header."""
+
+    server_round: int
+    client: int
+    direction: str  # "down" or "up"
+    record: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientInfo:
+    """What a client says at roll call."""
+
+    client: int
+    node_id: int
+    num_train: int
+    num_val: int
+    num_test: int
+    num_features: int
+    num_classes: int
+    group: int
+    split_hash: str
+    raw_sha256: str
+
+
+@dataclass(kw_only=True)
+class RoundReport:
+    """Everything observed in one exchange with the clients."""
+
+    server_round: int
+    evaluations: list[Evaluation] = field(default_factory=list)
+    ledger: list[LedgerEntry] = field(default_factory=list)
+    failures: dict[int, str] = field(default_factory=dict)
+    wall_s: float = 0.0
+    client_compute_s: float = 0.0
+    busy_s: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)
+    is_complete: bool = False  # aggregated; False if the run stopped in this round
+    is_closing: bool = False  # the evaluation after the last round
+
+
+def evaluation_key(split: str, point: str, metric: str) -> str:
+    """Metric name under which a client reports an evaluation."""
+    return f"{_EVAL}/{split}/{point}/{metric}"
+
+
+def count_key(split: str) -> str:
+    """Metric name under which a client reports the size of a split."""
+    return f"count/{split}"
+
+
+def read_evaluations(
+    server_round: int, client: int, metrics: Mapping[str, int | float]
+) -> list[Evaluation]:
+    """Collect the evaluations in a client's metrics.
+
+    ``server_round`` is the round of the message; what was measured on the received
+    model belongs to the round before.
+    """
+    found = []
+    for name, value in metrics.items():
+        kind, *rest = name.split("/")
+        if kind != _EVAL:
+            continue
+        split, point, metric = rest
+        shift = 1 if point == "post_aggregation" else 0
+        found.append(
+            Evaluation(
+                server_round=server_round - shift, client=client, split=split,
+                point=point, metric=metric, value=float(value),
+                num_examples=int(metrics[count_key(split)]),
+            )
+        )
+    return found
+
+
+def busy_seconds(
+    parcels: Iterable[Parcel], started_at: float, ended_at: float
+) -> float:
+    """Length of the union of the clients' working intervals, in seconds.
+
+    Clipped to the round on the server's clock, so a site whose clock is off distorts
+    the figure but cannot make it negative or longer than the round.
+    """
+    spans = sorted(
+        (max(started_at, p.metrics["started-at"]),
+         min(ended_at, p.metrics["started-at"] + p.metrics["compute-s"]))
+        for p in parcels
+        if "started-at" in p.metrics
+    )
+    busy, reached = 0.0, started_at
+    for begin, end in spans:
+        busy += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return busy
