@@ -62,9 +62,13 @@ def build_gin(
     shared.manual_seed(derive_seed(settings.seed, "common", "init"))
     private.manual_seed(derive_seed(settings.seed, owner, "init-private"))
     return GIN(
-        num_features, num_classes, hidden_dim=settings.hidden_dim,
-        num_layers=settings.num_layers, dropout=settings.dropout,
-        shared_generator=shared, private_generator=private,
+        num_features,
+        num_classes,
+        hidden_dim=settings.hidden_dim,
+        num_layers=settings.num_layers,
+        dropout=settings.dropout,
+        shared_generator=shared,
+        private_generator=private,
     )
 
 
@@ -94,7 +98,9 @@ class GraphClient(NumPyClient):
         self.job = job
         graphs = job.data.partition.graphs
         self.model = build_gin(
-            job.settings, graphs.num_features, graphs.num_classes,
+            job.settings,
+            graphs.num_features,
+            graphs.num_classes,
             client_id=job.client_id,
         ).to(job.device)
         self.shared_keys = shared_keys(self.model, job.settings.shared_group)
@@ -173,11 +179,14 @@ class GraphClient(NumPyClient):
             for name, array in self._received(parameters).items():
                 named[name].copy_(torch.from_numpy(np.array(array)))
         self.received = {
-            n: named[n].detach().clone() for n in (self.shared_keys if parameters else [])
+            n: named[n].detach().clone()
+            for n in (self.shared_keys if parameters else [])
         }
         s = self.job.settings
         optimizer = torch.optim.Adam(
-            list(named.values()), lr=s.learning_rate, weight_decay=s.weight_decay,
+            list(named.values()),
+            lr=s.learning_rate,
+            weight_decay=s.weight_decay,
             fused=True,
         )
         if s.persist_optimizer:
@@ -188,8 +197,10 @@ class GraphClient(NumPyClient):
         self, server_round: int, parameters: list[Array]
     ) -> dict[str, Tensor]:
         """Nothing stored: normal in round 1, worth a word later, fatal for a model."""
-        where = f"no private state of client {self.job.client_id} before round" \
+        where = (
+            f"no private state of client {self.job.client_id} before round"
             f" {server_round} in {self.job.store.folder}"
+        )
         if not parameters:
             raise DataError(f"{where}; restore the folder, or start a new run")
         if server_round > 1:
@@ -205,7 +216,7 @@ class GraphClient(NumPyClient):
             raise WireError(
                 f"client {self.job.client_id} received arrays of shapes"
                 f" {[p.shape for p in parameters]}, its model shares {expected};"
-                " shared-group = \"all\" needs equal features and classes everywhere"
+                ' shared-group = "all" needs equal features and classes everywhere'
             )
         return dict(zip(self.shared_keys, parameters, strict=True))
 
@@ -219,8 +230,12 @@ class GraphClient(NumPyClient):
             derive_seed(job.settings.seed, job.client_id, server_round, "dropout")
         )
         loss = train_epochs(
-            lambda batch: self.loss(batch, noise), optimizer, job.data,
-            num_epochs=num_epochs, batch_size=job.settings.batch_size, generator=order,
+            lambda batch: self.loss(batch, noise),
+            optimizer,
+            job.data,
+            num_epochs=num_epochs,
+            batch_size=job.settings.batch_size,
+            generator=order,
         )
         return {"eval/train/post_training/loss": loss, **self.extra_metrics()}
 
@@ -246,9 +261,11 @@ class GraphClient(NumPyClient):
     def _hash(self) -> str:
         """SHA-256 of every tensor of the model, shared and private, by name."""
         digest = hashlib.sha256()
-        for name, tensor in sorted(self._named_parameters(
-            [n for n, _ in self.model.named_parameters()]
-        ).items()):
+        for name, tensor in sorted(
+            self._named_parameters(
+                [n for n, _ in self.model.named_parameters()]
+            ).items()
+        ):
             digest.update(name.encode())
             digest.update(tensor.cpu().numpy().tobytes())
         return digest.hexdigest()

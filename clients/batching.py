@@ -136,7 +136,11 @@ class ClientData:
 
     @classmethod
     def collate(
-        cls, partition: GraphPartition, device: torch.device, *, max_nodes: int = 200_000
+        cls,
+        partition: GraphPartition,
+        device: torch.device,
+        *,
+        max_nodes: int = 200_000,
     ) -> ClientData:
         """Collate; validation then test graphs form batches of <= ``max_nodes``."""
         graphs = CollatedGraphs(partition.graphs, device)
@@ -147,7 +151,9 @@ class ClientData:
             graphs.batch(held_out[part == number]) for number in np.unique(part)
         )
         return cls(
-            partition=partition, graphs=graphs, evaluation=batches,
+            partition=partition,
+            graphs=graphs,
+            evaluation=batches,
             num_val=len(partition.val),
         )
 

@@ -55,4 +55,6 @@ class LocalClient(GraphClient):
         per_round = self.job.settings.local_epochs
         if not self.job.params.epochs:
             return per_round
-        return min(per_round, max(0, self.job.params.epochs - per_round * (server_round - 1)))
+        return min(
+            per_round, max(0, self.job.params.epochs - per_round * (server_round - 1))
+        )

@@ -28,7 +28,9 @@ class _SumPool(torch.autograd.Function):
     """``membership @ x``; the gradient of a graph goes to each of its nodes."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, membership: Tensor, graph_of_node: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, membership: Tensor, graph_of_node: Tensor
+    ) -> Tensor:
         ctx.graph_of_node = graph_of_node
         return membership @ x
 
@@ -64,9 +66,7 @@ def sum_pool(x: Tensor, membership: Tensor, graph_of_node: Tensor) -> Tensor:
     return _SumPool.apply(x, membership, graph_of_node)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def relu_dropout(
-    x: Tensor, p: float, generator: torch.Generator | None
-) -> Tensor:
+def relu_dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
     """ReLU, then dropout with probability ``p``; no dropout without a generator.
 
     Differs from ``torch.nn.functional.dropout``: masks come from ``generator``, not
@@ -82,7 +82,7 @@ def relu_dropout(
 def dropout_mask(
     like: Tensor, p: float, generator: torch.Generator
 ) -> tuple[Tensor, float]:
-    """Draw a mask of 0 and 1 / (1 - p), shaped and placed as ``like``; and its scale."""
+    """Draw a mask of 0 and 1 / (1 - p), laid out as ``like``; also return the scale."""
     level = round(p * 2**16)
     scale = 2**16 / (2**16 - level)
     words = torch.empty((like.numel() + 3) // 4, dtype=torch.int64, device=like.device)
@@ -96,7 +96,9 @@ def linear(num_in: int, num_out: int, generator: torch.Generator) -> nn.Linear:
 
     Weights and biases are uniform in +-1/sqrt(num_in).
     """
-    layer = nn.utils.skip_init(nn.Linear, num_in, num_out)
+    with torch.device("meta"):  # no draw from the global generator
+        layer = nn.Linear(num_in, num_out)
+    layer.to_empty(device="cpu")
     bound = num_in**-0.5
     with torch.no_grad():
         layer.weight.uniform_(-bound, bound, generator=generator)

@@ -48,7 +48,9 @@ class ClientStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         target = self._path(server_round)
         partial = target.with_suffix(f".{os.getpid()}.tmp")
-        save_file({n: t.detach().cpu().contiguous() for n, t in tensors.items()}, partial)
+        save_file(
+            {n: t.detach().cpu().contiguous() for n, t in tensors.items()}, partial
+        )
         partial.replace(target)
         done = [r for r in self._rounds() if r <= server_round]
         for old in done[:-_KEPT]:

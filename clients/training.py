@@ -1,4 +1,4 @@
-"""The local epoch and the evaluation of a classifier; pure functions of their inputs."""
+"""The local epoch and the evaluation of a classifier, as pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Loss = Callable[[Batch], Tensor]
 def epoch_batches(
     data: ClientData, batch_size: int, generator: torch.Generator
 ) -> Iterator[Batch]:
-    """Training batches in a fresh random order drawn from ``generator`` (on the CPU)."""
+    """Training batches in a random order drawn from ``generator`` (on the CPU)."""
     train = data.partition.train
     order: IntArray = torch.randperm(len(train), generator=generator).numpy()
     for begin in range(0, len(order), batch_size):
@@ -84,4 +84,6 @@ def evaluate(model: nn.Module, data: ClientData) -> dict[str, Score]:
 def gradient_norm(parameters: list[nn.Parameter]) -> float:
     """L2 norm of the gradients left by the last mini-batch."""
     grads = [p.grad for p in parameters if p.grad is not None]
-    return float(torch.linalg.vector_norm(torch.cat([g.flatten().double() for g in grads])))
+    return float(
+        torch.linalg.vector_norm(torch.cat([g.flatten().double() for g in grads]))
+    )

@@ -21,7 +21,12 @@ from . import splits, synthetic
 from .tu import load_tu
 
 __all__ = [
-    "DATASETS", "DatasetInfo", "find_dataset", "load_group_labels", "load_partition",
+    "DATASETS",
+    "DatasetInfo",
+    "check_settings",
+    "find_dataset",
+    "load_group_labels",
+    "load_partition",
 ]
 
 SYNTHETIC = "synthetic"
@@ -54,8 +59,15 @@ class DatasetInfo:
 
 
 def _info(
-    name: str, members: tuple[str, ...], *, partition: str, num_clients: int,
-    features: str = "labels", rounds: int = 200, shared_group: str = "convs",
+    name: str,
+    members: tuple[str, ...],
+    *,
+    partition: str,
+    num_clients: int,
+    features: str = "labels",
+    rounds: int = 200,
+    shared_group: str = "convs",
+    weight_decay: float = 5e-4,
 ) -> DatasetInfo:
     automatic: dict[str, Value] = {
         "num-clients": num_clients,
@@ -63,6 +75,7 @@ def _info(
         "partition": partition,
         "features": features,
         "shared-group": shared_group,
+        "weight-decay": weight_decay,
     }
     return DatasetInfo(name, members, MappingProxyType(automatic))
 
@@ -77,19 +90,27 @@ def _group(name: str, members: tuple[str, ...]) -> DatasetInfo:
     return _info(name, members, partition="datasets", num_clients=len(members))
 
 
-DATASETS: Mapping[str, DatasetInfo] = MappingProxyType({
-    info.name: info
-    for info in (
-        _info(
-            SYNTHETIC, (SYNTHETIC,), partition="planted", num_clients=10,
-            features="degree", rounds=50, shared_group="all",
-        ),
-        *map(_single, MIX),
-        _group("molecules", MOLECULES),
-        _group("biochem", BIOCHEM),
-        _group("mix", MIX),
-    )
-})
+DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
+    {
+        info.name: info
+        for info in (
+            _info(
+                SYNTHETIC,
+                (SYNTHETIC,),
+                partition="planted",
+                num_clients=10,
+                features="degree",
+                rounds=50,
+                shared_group="all",
+                weight_decay=0.0,
+            ),
+            *map(_single, MIX),
+            _group("molecules", MOLECULES),
+            _group("biochem", BIOCHEM),
+            _group("mix", MIX),
+        )
+    }
+)
 
 
 def find_dataset(name: str) -> DatasetInfo:
@@ -137,7 +158,13 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         If data are missing or unreadable, or some client gets fewer than 3 graphs.
     """
     info = find_dataset(settings.dataset)
-    _check_request(info, settings, client_id)
+    check_settings(settings)
+    if not 0 <= client_id < settings.num_clients:
+        raise ConfigError(
+            f"client id must be in 0..{settings.num_clients - 1} for num-clients"
+            f" {settings.num_clients}, got {client_id}; start as many nodes as"
+            " num-clients says"
+        )
     seed = settings.split_seed
     if info.name == SYNTHETIC:
         graphs = synthetic.generate_client(client_id, seed)
@@ -146,18 +173,27 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
     else:
         is_group = len(info.members) > 1
         whole = load_tu(
-            info.members[client_id if is_group else 0], settings.features,
-            data_dir=settings.data_dir, cache_dir=settings.cache_dir,
+            info.members[client_id if is_group else 0],
+            settings.features,
+            data_dir=settings.data_dir,
+            cache_dir=settings.cache_dir,
         )
-        rows = np.arange(len(whole)) if is_group else _rows_of_client(
-            whole.y, settings, client_id
+        rows = (
+            np.arange(len(whole))
+            if is_group
+            else _rows_of_client(whole.y, settings, client_id)
         )
         graphs = whole.take(rows)
         group = -1
     train, val, test = splits.split_client(np.arange(len(rows)), graphs.y, seed=seed)
     return GraphPartition(
-        client_id=client_id, graphs=graphs, graph_ids=rows,
-        train=train, val=val, test=test, group=group,
+        client_id=client_id,
+        graphs=graphs,
+        graph_ids=rows,
+        train=train,
+        val=val,
+        test=test,
+        group=group,
     )
 
 
@@ -168,9 +204,7 @@ def load_group_labels(settings: RunSettings) -> dict[int, int] | None:
     return {c: synthetic.client_group(c) for c in range(settings.num_clients)}
 
 
-def _rows_of_client(
-    y: IntArray, settings: RunSettings, client_id: int
-) -> IntArray:
+def _rows_of_client(y: IntArray, settings: RunSettings, client_id: int) -> IntArray:
     """Rows of one client in a single real data set."""
     if settings.num_clients > len(y):
         raise ConfigError(
@@ -179,19 +213,23 @@ def _rows_of_client(
             f" {len(y) // splits.MIN_GRAPHS} or less"
         )
     return splits.partition_graphs(
-        settings.partition, y, num_clients=settings.num_clients,
-        seed=settings.split_seed, alpha=settings.dirichlet_alpha,
+        settings.partition,
+        y,
+        num_clients=settings.num_clients,
+        seed=settings.split_seed,
+        alpha=settings.dirichlet_alpha,
     )[client_id]
 
 
-def _check_request(info: DatasetInfo, settings: RunSettings, client_id: int) -> None:
-    """Refuse settings that contradict each other, before anything is loaded."""
-    if not 0 <= client_id < settings.num_clients:
-        raise ConfigError(
-            f"client id must be in 0..{settings.num_clients - 1} for num-clients"
-            f" {settings.num_clients}, got {client_id}; start as many nodes as"
-            " num-clients says"
-        )
+def check_settings(settings: RunSettings) -> None:
+    """Refuse settings that contradict each other, before anything is loaded.
+
+    Raises
+    ------
+    ConfigError
+        If data set, partition and client count do not fit together.
+    """
+    info = find_dataset(settings.dataset)
     natural = info.automatic["partition"]
     special = ("datasets", "planted")  # one way only to share these out
     allowed = [natural] if natural in special else sorted(splits.PARTITIONERS)

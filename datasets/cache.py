@@ -156,7 +156,5 @@ def _open(entry: Path) -> GraphSet | None:
                 raise ValueError(f"{name}.npy is not as the manifest describes it")
         return GraphSet(**{name: manifest[name] for name in SCALARS}, **arrays)
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        log.warning(
-            "cache entry %s is damaged (%s); it is built again", entry, error
-        )
+        log.warning("cache entry %s is damaged (%s); it is built again", entry, error)
         return None

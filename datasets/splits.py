@@ -142,9 +142,8 @@ def _share(
     rows: IntArray, rng: np.random.Generator, num_clients: int, alpha: float
 ) -> list[IntArray]:
     """Cut ``rows`` in proportions drawn from a symmetric Dirichlet."""
-    weights = rng.dirichlet(np.full(num_clients, alpha))
-    if not np.isfinite(weights).all():  # alpha so small that all weights underflow:
-        weights = np.eye(num_clients)[rng.integers(num_clients)]  # its limit
+    # beyond the cap shares are equal anyway, and much further the draw overflows to 0
+    weights = rng.dirichlet(np.full(num_clients, min(alpha, 1e9)))
     cuts = np.rint(np.cumsum(weights)[:-1] * len(rows)).astype(np.int64)
     return np.split(rows, cuts)
 
@@ -255,11 +254,14 @@ def _split_off(
     if not can_stratify:
         log.warning(
             "split of %d graphs is not stratified: class sizes are %s, %d to split off",
-            len(positions), dict(zip(classes.tolist(), sizes.tolist(), strict=True)),
+            len(positions),
+            dict(zip(classes.tolist(), sizes.tolist(), strict=True)),
             count,
         )
     left, right = train_test_split(
-        positions, test_size=count, random_state=seed,
+        positions,
+        test_size=count,
+        random_state=seed,
         stratify=strata if can_stratify else None,
     )
     return left, right

@@ -88,7 +88,9 @@ def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
     if not is_undirected:
         log.warning(
             "%s in %s has edges in one direction only; %s_A.txt may be cut off",
-            name, source.origin, name,
+            name,
+            source.origin,
+            name,
         )
     labels = None if data.x is None or data.x.shape[1] == 0 else data.x.numpy()
     if labels is None and "node_labels" in files:
@@ -168,6 +170,4 @@ def _is_undirected(edges: IntArray) -> bool:
     source, target = edges.astype(np.int64)
     size = int(edges.max()) + 1
     # Edges are unique and sorted by (source, target), so this key is ascending.
-    return bool(
-        np.array_equal(source * size + target, np.sort(target * size + source))
-    )
+    return bool(np.array_equal(source * size + target, np.sort(target * size + source)))

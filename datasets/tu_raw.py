@@ -150,7 +150,8 @@ def _files_by_kind(name: str, raw: Path, *, shown: Path) -> dict[str, Path]:
         extra = (
             " (sets with graph_attributes only are regression sets, which this"
             " application does not cover)"
-            if missing == [f"{name}_graph_labels.txt"] else ""
+            if missing == [f"{name}_graph_labels.txt"]
+            else ""
         )
         raise DataError(
             f"{shown} lacks {', '.join(missing)}{extra}; fetch the data set again"
@@ -211,7 +212,11 @@ def read_ints(path: Path, *, columns: int | None, where: str) -> IntArray:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # loadtxt only warns where nothing is read
             table: IntArray = np.loadtxt(
-                path, dtype=np.int64, delimiter=",", ndmin=2, comments=None,
+                path,
+                dtype=np.int64,
+                delimiter=",",
+                ndmin=2,
+                comments=None,
                 encoding="utf-8",
             )
     except (ValueError, OverflowError, Warning) as error:
@@ -247,6 +252,7 @@ def check_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> IntArray
     DataError
         Naming the file, the line and what is wrong.
     """
+
     def bad(kind: str, problem: str) -> DataError:
         return DataError(
             f"{name}_{kind}.txt in {origin}: {problem}; fetch the data set again"

@@ -16,14 +16,15 @@ from logging import ERROR
 from pathlib import Path
 from typing import Any
 
-import datasets
 import torch
-from clients.base import GraphClient, Job
-from clients.batching import ClientData
-from clients.store import ClientStore, default_state_dir
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
+
+import datasets
+from clients.base import GraphClient, Job
+from clients.batching import ClientData
+from clients.store import ClientStore, default_state_dir
 
 from .config import RunSettings
 from .device import choose_device
@@ -82,7 +83,10 @@ def hosted_clients(node_config: Mapping[str, Any], num_clients: int) -> list[int
             )
         return ids
     if {"partition-id", "num-partitions"} <= set(node_config):
-        first, step = int(node_config["partition-id"]), int(node_config["num-partitions"])
+        first, step = (
+            int(node_config["partition-id"]),
+            int(node_config["num-partitions"]),
+        )
         return list(range(first, num_clients, step))
     raise ConfigError(
         "this node does not know its clients; start the SuperNode with"
@@ -91,7 +95,9 @@ def hosted_clients(node_config: Mapping[str, Any], num_clients: int) -> list[int
 
 
 @lru_cache(maxsize=512)
-def load_data(settings: RunSettings, client_id: int, device: torch.device) -> ClientData:
+def load_data(
+    settings: RunSettings, client_id: int, device: torch.device
+) -> ClientData:
     """Load and collate a client's graphs once per process."""
     return ClientData.collate(datasets.load_partition(settings, client_id), device)
 
@@ -129,7 +135,9 @@ def _serve(
         client = _make_client(resolved, client_id, str(header["experiment"]))
         return action(client, parcel, header)
 
-    return Message(pack(_answer_all(sorted(parcels), parcels, answer)), reply_to=message)
+    return Message(
+        pack(_answer_all(sorted(parcels), parcels, answer)), reply_to=message
+    )
 
 
 def _answer_all(
@@ -195,15 +203,16 @@ def _reply(arrays: NamedArrays, values: Mapping[str, Any]) -> Parcel:
 
 
 def _introduce(settings: RunSettings, client_id: int) -> Parcel:
-    partition = load_data(
-        settings, client_id, choose_device(settings.device)
-    ).partition
+    partition = load_data(settings, client_id, choose_device(settings.device)).partition
     graphs = partition.graphs
     return Parcel(
         metrics={
-            "num-train": len(partition.train), "num-val": len(partition.val),
-            "num-test": len(partition.test), "num-features": graphs.num_features,
-            "num-classes": graphs.num_classes, "group": partition.group,
+            "num-train": len(partition.train),
+            "num-val": len(partition.val),
+            "num-test": len(partition.test),
+            "num-features": graphs.num_features,
+            "num-classes": graphs.num_classes,
+            "group": partition.group,
         },
         facts={"split-hash": partition.split_hash, "raw-sha256": graphs.raw_sha256},
     )

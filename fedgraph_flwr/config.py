@@ -157,7 +157,8 @@ class Settings:
     def defaults(cls) -> dict[str, Value]:
         """Return run-config defaults, as they stand in ``pyproject.toml``."""
         return {
-            k: f.default for k, f in cls.config_fields().items()
+            k: f.default
+            for k, f in cls.config_fields().items()
             if f.default is not MISSING
         }
 
@@ -217,11 +218,11 @@ def build(
     return cls(**values)
 
 
-def check_tables(
-    tables: list[type[Settings]], run_config: Mapping[str, Value]
-) -> None:
+def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) -> None:
     """Refuse unknown keys and check the values of every table, used or not."""
-    rules = {k: f.metadata["rule"] for t in tables for k, f in t.config_fields().items()}
+    rules = {
+        k: f.metadata["rule"] for t in tables for k, f in t.config_fields().items()
+    }
     for key, value in run_config.items():
         if key not in rules:
             raise ConfigError(
@@ -247,8 +248,16 @@ class RunSettings(Settings):
     num_clients: int = integer("auto", 1, auto=True)
     num_server_rounds: int = integer("auto", 1, auto=True)
     partition: str = choice(
-        "auto", "chunks", "chunks-overlap", "chunks-shuffled", "datasets", "iid",
-        "dirichlet-labels", "dirichlet-quantity", "planted", auto=True,
+        "auto",
+        "chunks",
+        "chunks-overlap",
+        "chunks-shuffled",
+        "datasets",
+        "iid",
+        "dirichlet-labels",
+        "dirichlet-quantity",
+        "planted",
+        auto=True,
     )
     dirichlet_alpha: float = number(0.5, 0, low_open=True)
     features: str = choice("auto", "labels", "degree", auto=True)
@@ -258,7 +267,7 @@ class RunSettings(Settings):
     local_epochs: int = integer(1, 0)
     batch_size: int = integer(128, 1)
     learning_rate: float = number(1e-3, 0)
-    weight_decay: float = number(5e-4, 0)
+    weight_decay: float = number("auto", 0, auto=True)
     persist_optimizer: bool = flag(True)
     hidden_dim: int = integer(64, 1)
     num_layers: int = integer(3, 1)

@@ -119,9 +119,7 @@ class GraphPartition:
 
 def hash_split(partition: GraphPartition) -> str:
     """SHA-256 over data set, client id and the sorted graph ids of each split."""
-    digest = hashlib.sha256(
-        f"{partition.graphs.name}/{partition.client_id}".encode()
-    )
+    digest = hashlib.sha256(f"{partition.graphs.name}/{partition.client_id}".encode())
     for split in SPLITS:
         ids = np.sort(partition.graph_ids[partition.positions(split)])
         digest.update(f"/{split}:{','.join(map(str, ids.tolist()))}".encode())

@@ -29,6 +29,6 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"device is {name!r}, but this machine has {torch.cuda.device_count()} CUDA"
-            " devices; use device=\"cpu\" or \"auto\""
+            ' devices; use device="cpu" or "auto"'
         )
     return device

@@ -36,7 +36,13 @@ if TYPE_CHECKING:
 # Okabe and Ito's colour-blind-safe palette, without the yellow that fades on white
 # and with Tol's indigo for the black, which is the mean's.
 PALETTE = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288",
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#332288",
 )
 _DASHES = ("-", "--", ":", "-.")
 _BETTER, _WORSE, _GREY = "#0072B2", "#D55E00", "#6b6b6b"
@@ -121,8 +127,12 @@ def draw_gain(
 
 
 def _accuracy_figure(
-    series: Series, clusters: Partition, splits: list[int],
-    summary: Mapping[str, Any], *, point: str,
+    series: Series,
+    clusters: Partition,
+    splits: list[int],
+    summary: Mapping[str, Any],
+    *,
+    point: str,
 ) -> Figure:
     rounds, values = value_table(series, list(series))
     mean = np.nanmean(values, axis=1)
@@ -134,16 +144,23 @@ def _accuracy_figure(
         rounds, low, high, color="0.90", linewidth=0, label="all clients, min to max"
     )
     axes.fill_between(
-        rounds, np.maximum(mean - std, low), np.minimum(mean + std, high),
-        color="0.80", linewidth=0, label="±1 std over clients",
+        rounds,
+        np.maximum(mean - std, low),
+        np.minimum(mean + std, high),
+        color="0.80",
+        linewidth=0,
+        label="±1 std over clients",
     )
     shown = present_clusters(clusters, series)
     for k, members in enumerate(shown if len(shown) > 1 else []):
         at, of_members = value_table(series, members)
         axes.plot(
-            at, np.nanmean(of_members, axis=1), alpha=0.9,
+            at,
+            np.nanmean(of_members, axis=1),
+            alpha=0.9,
             linewidth=1.6 if len(members) > 1 else 0.9,
-            label=_cluster_label(k, members), **_line(k),
+            label=_cluster_label(k, members),
+            **_line(k),
         )
     axes.plot(rounds, mean, color="black", linewidth=2.4, label="mean over clients")
     axes.set_ylabel("test accuracy")
@@ -159,15 +176,26 @@ def _norms_figure(
         summary, "norm of each client's update, coloured by its final cluster"
     )
     shown = present_clusters(clusters, series)
-    unplaced = sorted(set(series) - {c for members in shown for c in members})
-    for k, members in enumerate([*shown, unplaced] if unplaced else shown):
+    for k, members in enumerate(shown):
         label: str | None = _cluster_label(k, members)
         for client in members:
             axes.plot(
-                list(series[client]), list(series[client].values()),
-                linewidth=1.2, alpha=0.85, label=label, **_line(k),
+                list(series[client]),
+                list(series[client].values()),
+                linewidth=1.2,
+                alpha=0.85,
+                label=label,
+                **_line(k),
             )
             label = None  # one legend entry per cluster
+    for client in sorted(set(series) - {c for members in shown for c in members}):
+        axes.plot(
+            list(series[client]),
+            list(series[client].values()),
+            linewidth=1.0,
+            color="0.6",
+            label=f"client {client}, in no cluster",
+        )
     axes.set_ylabel("L2 norm of the update")
     axes.set_ylim(bottom=0)
     _finish(axes, sorted({t for of in series.values() for t in of}), splits)
@@ -183,7 +211,8 @@ def _gain_figure(
     widest = max(len(gains[0]) for gains in panels.values())
     figure = Figure(
         figsize=(max(6.4, 1.6 + 0.32 * widest), 1.3 + 2.0 * len(panels)),
-        dpi=150, layout="constrained",
+        dpi=150,
+        layout="constrained",
     )
     grid = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False)
     for axes, (name, runs) in zip(grid[:, 0], panels.items(), strict=True):
@@ -195,14 +224,20 @@ def _gain_figure(
         if len(runs) > 1:
             for row in table:
                 axes.plot(
-                    clients, row, "o", color="white", markeredgecolor="0.25",
-                    markersize=3.6, markeredgewidth=0.8,
+                    clients,
+                    row,
+                    "o",
+                    color="white",
+                    markeredgecolor="0.25",
+                    markersize=3.6,
+                    markeredgewidth=0.8,
                 )
         axes.axhline(0, color="0.2", linewidth=0.9)
         axes.set_title(
             f"{name}: mean gain {mean.mean():+.1f} points, "
             f"{improved.sum()} of {len(clients)} clients not worse",
-            fontsize=10, loc="left",
+            fontsize=10,
+            loc="left",
         )
         axes.grid(axis="y", color="0.92")
         axes.set_axisbelow(True)
@@ -217,13 +252,19 @@ def _gain_figure(
     dots = "; dots: single seeds" if num_seeds[-1] > 1 else ""
     figure.supylabel("gain over self-train (points)", fontsize=10)
     figure.suptitle(
-        f"Gain in test accuracy over self-train, {dataset}\n", fontsize=12,
-        fontweight="bold", x=0.01, ha="left",
+        f"Gain in test accuracy over self-train, {dataset}\n",
+        fontsize=12,
+        fontweight="bold",
+        x=0.01,
+        ha="left",
     )
     figure.text(
-        0.01, 1 - 0.42 / figure.get_figheight(),
+        0.01,
+        1 - 0.42 / figure.get_figheight(),
         f"rule {rule}, paired by seed, {seeds}{dots}",
-        fontsize=8.5, color=_GREY, va="center",
+        fontsize=8.5,
+        color=_GREY,
+        va="center",
     )
     return figure
 
@@ -248,7 +289,10 @@ def _new_figure(summary: Mapping[str, Any], what: str) -> tuple[Figure, Axes]:
     axes.set_title(
         f"{summary.get('method', unknown)} on {summary.get('dataset', unknown)}, "
         f"seed {summary.get('seed', unknown)}{failed}",
-        loc="left", fontsize=12, fontweight="bold", pad=22,
+        loc="left",
+        fontsize=12,
+        fontweight="bold",
+        pad=22,
     )
     axes.text(
         0, 1.03, "; ".join(facts), transform=axes.transAxes, fontsize=8.5, color=_GREY
@@ -261,7 +305,11 @@ def _finish(axes: Axes, rounds: Sequence[int], splits: list[int]) -> None:
 
     for i, at in enumerate(splits):
         axes.axvline(
-            at, color="0.35", linewidth=0.8, linestyle=(0, (2, 2)), zorder=1.5,
+            at,
+            color="0.35",
+            linewidth=0.8,
+            linestyle=(0, (2, 2)),
+            zorder=1.5,
             label="cluster split" if i == 0 else None,
         )
     axes.set_xlabel("communication round")
@@ -279,8 +327,13 @@ def _finish(axes: Axes, rounds: Sequence[int], splits: list[int]) -> None:
         labels = [*labels[: _MAX_LEGEND - 2], *labels[-2:]]
         labels[_MAX_LEGEND - 3] += f"  (+{more} more)"
     axes.legend(
-        handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8.5,
-        frameon=False, borderaxespad=0,
+        handles,
+        labels,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        fontsize=8.5,
+        frameon=False,
+        borderaxespad=0,
     )
 
 

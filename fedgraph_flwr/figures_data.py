@@ -60,7 +60,8 @@ def read_partitions(run_dir: Path) -> dict[int, Partition]:
 def split_rounds(partitions: Mapping[int, Partition]) -> list[int]:
     """List the rounds after which there are more clusters than the round before."""
     return [
-        now for before, now in itertools.pairwise(sorted(partitions))
+        now
+        for before, now in itertools.pairwise(sorted(partitions))
         if len(partitions[now]) > len(partitions[before])
     ]
 

@@ -59,7 +59,9 @@ METHODS: Mapping[str, Method] = {
     "fedavg": Method(params=FedAvgParams, strategy=FedAvg, client=FedAvgClient),
     "fedprox": Method(params=FedProxParams, strategy=FedAvg, client=FedProxClient),
     "gcfl": Method(
-        params=GCFLParams, strategy=GCFL, client=GCFLClient,
+        params=GCFLParams,
+        strategy=GCFL,
+        client=GCFLClient,
         options={"use_dtw": False},
     ),
     "gcfl+": Method(
@@ -110,7 +112,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     published = getattr(params_type, "AUTO", {}).get(info.name, {})
     settings = build(RunSettings, run_config, info.automatic)
     params = build(params_type, run_config, published)
-    datasets._check_request(info, settings, 0)
+    datasets.check_settings(settings)
     return Resolved(settings=settings, params=params)
 
 
@@ -125,6 +127,12 @@ def project_root() -> Path:
 
 
 __all__ = [
-    "AUTO", "METHODS", "Method", "Resolved", "defaults", "project_root", "resolve",
+    "AUTO",
+    "METHODS",
+    "Method",
+    "Resolved",
+    "defaults",
+    "project_root",
+    "resolve",
     "tables",
 ]

@@ -18,6 +18,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from sklearn.metrics import adjusted_rand_score
+
 from strategies.base import AbstractGraphStrategy
 from strategies.report import ClientInfo, Evaluation, LedgerEntry, RoundReport
 
@@ -31,8 +32,16 @@ ROUNDS = ("round", "client", "split", "point", "metric", "value", "num_examples"
 LEDGER = ("round", "client", "direction", "record", "bytes")
 # May differ between a run and its continuation.
 RESUME_MAY_CHANGE = {
-    "resume", "num-server-rounds", "results-dir", "state-dir", "data-dir", "cache-dir",
-    "min-fit-replies", "round-timeout-s", "roll-call-timeout-s", "torch-threads",
+    "resume",
+    "num-server-rounds",
+    "results-dir",
+    "state-dir",
+    "data-dir",
+    "cache-dir",
+    "min-fit-replies",
+    "round-timeout-s",
+    "roll-call-timeout-s",
+    "torch-threads",
 }
 
 
@@ -96,14 +105,15 @@ class RunFolder:
 
     @classmethod
     def create(cls, resolved: Resolved, *, run_id: int) -> RunFolder:
-        """New folder ``<UTC>-<method>-<dataset>-<seed>-<short run id>``."""
+        """Make the folder ``<UTC>-<method>-<dataset>-<seed>-<short run id>``."""
         s = resolved.settings
         root, _ = results_root(s.results_dir)
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         short = f"{run_id:x}"[:8]
         dataset = s.dataset.replace(":", "-")
         folder = cls(
-            root / f"{stamp}-{s.method}-{dataset}-{s.seed}-{short}", resolved,
+            root / f"{stamp}-{s.method}-{dataset}-{s.seed}-{short}",
+            resolved,
             run_id=str(run_id),
         )
         folder._write_header("rounds.csv", ROUNDS)
@@ -331,8 +341,11 @@ def git_commit() -> str:
 
 def _git(root: str, *arguments: str) -> str:
     done = subprocess.run(
-        ["git", "-C", root, *arguments],  # noqa: S607
-        capture_output=True, text=True, check=True, timeout=10,
+        ["git", "-C", root, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
     )
     return done.stdout.strip()
 
@@ -359,7 +372,12 @@ def _rand_index(clusters: list[list[int]], planted: Mapping[int, int]) -> float:
 
 def _evaluation_row(e: Evaluation) -> tuple[Any, ...]:
     return (
-        e.server_round, e.client, e.split, e.point, e.metric, repr(e.value),
+        e.server_round,
+        e.client,
+        e.split,
+        e.point,
+        e.metric,
+        repr(e.value),
         e.num_examples,
     )
 

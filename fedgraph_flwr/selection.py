@@ -1,5 +1,7 @@
-"""Which round a result is read at. Selection never sees test data, except where the
-name says so: ``best_snapshot`` is the reference protocol, kept for comparison.
+"""Which round a result is read at.
+
+Selection never sees test data, except where the name says so: ``best_snapshot`` is the
+reference protocol, kept for comparison.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ PROTOCOLS = {
 
 
 def summarize(values: Mapping[int, float], protocol: str) -> dict[str, Any]:
-    """Mean, std (ddof 1), min, max over clients, unweighted, and each client's value."""
+    """Mean, std (ddof 1), min and max over clients, unweighted; and each client."""
     numbers = [values[c] for c in sorted(values)]
     many = len(numbers) > 1
     return {
@@ -57,7 +59,7 @@ def best_val(val: Table, test: Table) -> dict[str, Any]:
 def best_snapshot(
     test: Table, snapshots: Sequence[tuple[int, Sequence[int]]], last_round: int
 ) -> dict[str, Any]:
-    """Per client the best of: accuracy before each split of its cluster, and at the end.
+    """Per client the best of: before each split of its cluster, and at the end.
 
     Parameters
     ----------

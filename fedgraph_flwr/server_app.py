@@ -7,13 +7,13 @@ from logging import ERROR, INFO
 from pathlib import Path
 from typing import Any
 
-from clients.base import initial_arrays
 from flwr.app import ArrayRecord, Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 from rich.table import Table
-from strategies.base import AbstractGraphStrategy
+
+from clients.base import initial_arrays
 from strategies.report import ClientInfo, RoundReport
 
 from .errors import ConfigError
@@ -61,7 +61,9 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         if not report.is_complete:
             return
         folder.checkpoint(strategy)
-        log(INFO, "%s", progress_line(folder, report, clock, settings.num_server_rounds))
+        log(
+            INFO, "%s", progress_line(folder, report, clock, settings.num_server_rounds)
+        )
 
     strategy = resolved.method.make_strategy(
         settings, resolved.params, experiment=folder.experiment, observer=observe
@@ -75,7 +77,9 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         else:
             strategy.initialise(common_start(resolved, clients))
         strategy.start(
-            grid, ArrayRecord(), num_rounds=settings.num_server_rounds,
+            grid,
+            ArrayRecord(),
+            num_rounds=settings.num_server_rounds,
             timeout=settings.round_timeout_s,
         )
     except BaseException as error:
@@ -88,10 +92,8 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
     return folder.path
 
 
-def common_start(
-    resolved: Resolved, clients: dict[int, ClientInfo]
-) -> dict[str, Any]:
-    """Initial shared tensors; with ``shared-group = "all"`` the widths must agree.
+def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str, Any]:
+    """Make the initial shared tensors; to share all, the widths must agree.
 
     Raises
     ------
@@ -101,8 +103,8 @@ def common_start(
     widths = {c: (i.num_features, i.num_classes) for c, i in clients.items()}
     if resolved.settings.shared_group == "all" and len(set(widths.values())) > 1:
         raise ConfigError(
-            "shared-group is \"all\", but clients differ in (features, classes):"
-            f" {widths}; use shared-group=\"convs\""
+            'shared-group is "all", but clients differ in (features, classes):'
+            f' {widths}; use shared-group="convs"'
         )
     num_features, num_classes = widths[min(widths)]
     return initial_arrays(resolved.settings, num_features, num_classes)
@@ -123,11 +125,12 @@ def progress_line(
 
 
 def summary_table(summary: dict[str, Any]) -> str:
-    """The table at the end of a run, as text."""
+    """Format the table at the end of a run."""
     table = Table(
         title=f"{summary['method']} on {summary['dataset']}, seed {summary['seed']},"
         f" {summary['num_clients']} clients, {summary['rounds']} rounds",
-        caption=f"test accuracy, unweighted client mean; split {summary['split_hash'][:12]}",
+        caption="test accuracy, unweighted client mean; split "
+        + summary["split_hash"][:12],
     )
     for column in ("rule", "mean", "std", "min", "max", "selected by"):
         table.add_column(column)
@@ -143,10 +146,11 @@ def summary_table(summary: dict[str, Any]) -> str:
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
     out.print(f"clusters {summary['clusters']}{planted}", highlight=False)
+    megabytes = [f"{summary[k] / 1e6:.1f} MB" for k in ("bytes_up", "bytes_down")]
     out.print(
-        f"up {summary['bytes_up'] / 1e6:.1f} MB · down {summary['bytes_down'] / 1e6:.1f}"
-        f" MB · {summary['wall_s']:.1f} s, of which no client was computing"
-        f" {summary['overhead_s']:.1f} s · weights {summary['weights_sha256'][:12]}",
+        f"up {megabytes[0]} · down {megabytes[1]} · {summary['wall_s']:.1f} s, of which"
+        f" no client was computing {summary['overhead_s']:.1f} s · weights"
+        f" {summary['weights_sha256'][:12]}",
         highlight=False,
     )
     text: str = out.file.getvalue()  # type: ignore[attr-defined]

@@ -170,4 +170,4 @@ def with_prefix(prefix: str, arrays: Mapping[str, NDArray[np.generic]]) -> Named
 
 def select(prefix: str, arrays: Mapping[str, NDArray[np.generic]]) -> NamedArrays:
     """Pick the arrays whose name starts with ``prefix``, without the prefix."""
-    return {n[len(prefix):]: a for n, a in arrays.items() if n.startswith(prefix)}
+    return {n[len(prefix) :]: a for n, a in arrays.items() if n.startswith(prefix)}

@@ -52,7 +52,10 @@ class InlineGrid(Grid):
         self._run_id = run_id
         self._contexts = {
             secrets.randbits(63): Context(
-                run_id=run_id, node_id=0, node_config=dict(config), state=RecordDict(),
+                run_id=run_id,
+                node_id=0,
+                node_config=dict(config),
+                state=RecordDict(),
                 run_config=dict(run_config),
             )
             for config in node_configs
@@ -69,8 +72,8 @@ class InlineGrid(Grid):
         """Nothing asks for it here."""
         raise AttributeError("InlineGrid has no Run")
 
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Deprecated in Flower and not offered here."""
+    def create_message(self, *_: Any, **__: Any) -> Message:
+        """Refuse: deprecated in Flower and not offered here."""
         raise AttributeError("use Message(...) instead of grid.create_message")
 
     def get_node_ids(self) -> Iterable[int]:
@@ -95,7 +98,7 @@ class InlineGrid(Grid):
             return Message(Error(_CLIENT_APP_RAISED, text), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Replies that are ready, each handed out once."""
+        """Hand out the replies that are ready, each once."""
         ready = [i for i in message_ids if i in self._replies]
         return [self._replies.pop(i) for i in ready]
 
@@ -111,9 +114,7 @@ class InlineGrid(Grid):
 
 def simulated_nodes(num_nodes: int) -> list[dict[str, int]]:
     """Node-configs as Flower's simulation gives them."""
-    return [
-        {"partition-id": p, "num-partitions": num_nodes} for p in range(num_nodes)
-    ]
+    return [{"partition-id": p, "num-partitions": num_nodes} for p in range(num_nodes)]
 
 
 def run_inline(
@@ -144,5 +145,3 @@ def run_inline(
     nodes = simulated_nodes(num_nodes) if node_configs is None else node_configs
     grid = InlineGrid(client_app, nodes, run_config=run_config, run_id=run_id)
     return run(grid, resolved, run_id=run_id)
-
-

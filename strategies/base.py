@@ -15,7 +15,12 @@ from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import (
-    ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
 )
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -23,11 +28,22 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.wire import NamedArrays, Parcel, pack, record_sizes, unpack
+from fedgraph_flwr.wire import (
+    NamedArrays,
+    Parcel,
+    Scalar,
+    pack,
+    record_sizes,
+    unpack,
+)
 
 from .nodes import Directory, exchange
 from .report import (
-    ClientInfo, LedgerEntry, RoundReport, busy_seconds, read_evaluations,
+    ClientInfo,
+    LedgerEntry,
+    RoundReport,
+    busy_seconds,
+    read_evaluations,
 )
 
 Observer = Callable[[RoundReport], None]
@@ -98,7 +114,7 @@ class AbstractGraphStrategy(Strategy):
         """Set the state that :meth:`state` returned."""
 
     def clusters(self) -> list[list[int]]:
-        """Sets of clients with one server model; one set unless overridden."""
+        """Return the sets of clients with one server model; one unless overridden."""
         return [sorted(self.clients)]
 
     # Flower's interface ----------------------------------------------------------
@@ -165,12 +181,16 @@ class AbstractGraphStrategy(Strategy):
     def summary(self) -> None:
         """Log what is about to run."""
         log(
-            INFO, "%s on %s: %d clients, %d rounds, seed %d",
-            self.settings.method, self.settings.dataset, self.settings.num_clients,
-            self.settings.num_server_rounds, self.settings.seed,
+            INFO,
+            "%s on %s: %d clients, %d rounds, seed %d",
+            self.settings.method,
+            self.settings.dataset,
+            self.settings.num_clients,
+            self.settings.num_server_rounds,
+            self.settings.seed,
         )
 
-    def start(  # noqa: PLR0913  Flower's signature
+    def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
@@ -221,7 +241,10 @@ class AbstractGraphStrategy(Strategy):
             c: Parcel(arrays=a) for c, a in sorted(self.outgoing(server_round).items())
         }
         hosts = self._directory.hosts(grid, parcels)
-        header = {"server-round": server_round, "experiment": self.experiment}
+        header: dict[str, Scalar] = {
+            "server-round": server_round,
+            "experiment": self.experiment,
+        }
         contents = {
             node: pack({c: parcels[c] for c in members}, header)
             for node, members in hosts.items()
@@ -239,8 +262,11 @@ class AbstractGraphStrategy(Strategy):
     def _enter(self, direction: str, content: RecordDict) -> None:
         self._report.ledger.extend(
             LedgerEntry(
-                server_round=self._report.server_round, client=client,
-                direction=direction, record=record, bytes=size,
+                server_round=self._report.server_round,
+                client=client,
+                direction=direction,
+                record=record,
+                bytes=size,
             )
             for client, record, size in record_sizes(content)
         )
@@ -276,9 +302,7 @@ class AbstractGraphStrategy(Strategy):
         report.client_compute_s = sum(p.metrics["compute-s"] for p in good.values())
         report.busy_s = busy_seconds(good.values(), self._waiting_since, ended_at)
         for client, parcel in good.items():
-            report.evaluations += read_evaluations(
-                server_round, client, parcel.metrics
-            )
+            report.evaluations += read_evaluations(server_round, client, parcel.metrics)
         return good
 
     def _first_client(self, reply: Message) -> int:
@@ -294,8 +318,9 @@ class AbstractGraphStrategy(Strategy):
         needed = math.ceil(self.settings.min_fit_replies * len(self.clients))
         if len(good) >= needed:
             return
-        failed = "; ".join(f"client {c}: {r}" for c, r in
-                           sorted(self._report.failures.items()))
+        failed = "; ".join(
+            f"client {c}: {r}" for c, r in sorted(self._report.failures.items())
+        )
         raise RunFailedError(
             f"round {server_round}: {len(good)} of {len(self.clients)} clients replied,"
             f" min-fit-replies = {self.settings.min_fit_replies:g} needs {needed}."

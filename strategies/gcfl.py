@@ -30,9 +30,7 @@ FloatArray = NDArray[np.float64]
 
 def flatten(model: NamedArrays) -> FloatArray:
     """Concatenate all tensors, by name, into one float64 vector."""
-    return np.concatenate(
-        [model[n].ravel().astype(np.float64) for n in sorted(model)]
-    )
+    return np.concatenate([model[n].ravel().astype(np.float64) for n in sorted(model)])
 
 
 def mean_update_norm(updates: FloatArray, weights: Sequence[float]) -> float:
@@ -184,8 +182,13 @@ def step(
         parts = [members]
         if set(members) <= set(flat):
             weights = split_weights(
-                members, flat, sizes, history, params,
-                server_round=server_round, use_dtw=use_dtw,
+                members,
+                flat,
+                sizes,
+                history,
+                params,
+                server_round=server_round,
+                use_dtw=use_dtw,
             )
             if weights is not None:
                 parts = [tuple(members[i] for i in rows) for rows in min_cut(weights)]
@@ -197,9 +200,7 @@ def step(
             theta.append(_advance(state.theta[position], part, deltas, sizes))
     if use_dtw:
         history = {c: () if c in forget else q for c, q in history.items()}
-    new = replace(
-        state, clusters=tuple(clusters), theta=tuple(theta), history=history
-    )
+    new = replace(state, clusters=tuple(clusters), theta=tuple(theta), history=history)
     return new, split
 
 
@@ -253,7 +254,7 @@ def _extend(
             norm = float(np.linalg.norm(flat[c]))
         else:
             norm = float(replies[c].metrics[GRAD_NORM])
-        extended[c] = (*extended.get(c, ()), norm)[-params.seq_length:]
+        extended[c] = (*extended.get(c, ()), norm)[-params.seq_length :]
     return extended
 
 
@@ -269,7 +270,8 @@ def _advance(
         return theta
     mean = weighted_mean([deltas[c] for c in present], [sizes[c] for c in present])
     return {
-        n: (a.astype(np.float64) + mean[n]).astype(a.dtype) for n, a in theta.items()
+        n: (a.astype(np.float64) + mean[n].astype(np.float64)).astype(a.dtype)
+        for n, a in theta.items()
     }
 
 
@@ -302,14 +304,20 @@ class GCFL(AbstractGraphStrategy):
         """See :func:`step`; also records norms and, for ``best_snapshot``, splits."""
         before = self.gcfl
         self.gcfl, split = step(
-            before, replies, self.params, server_round=server_round,
+            before,
+            replies,
+            self.params,
+            server_round=server_round,
             use_dtw=self.use_dtw,
         )
         for client, parcel in replies.items():
             self._report.evaluations.append(
                 Evaluation(
-                    server_round=server_round, client=client, split="train",
-                    point="update", metric="update_norm",
+                    server_round=server_round,
+                    client=client,
+                    split="train",
+                    point="update",
+                    metric="update_norm",
                     value=float(np.linalg.norm(flatten(select(DELTA, parcel.arrays)))),
                     num_examples=int(parcel.metrics["num-examples"]),
                 )
@@ -320,10 +328,15 @@ class GCFL(AbstractGraphStrategy):
         ]
         for position in split:
             log(
-                INFO, "round %d: split %s into %s", server_round,
+                INFO,
+                "round %d: split %s into %s",
+                server_round,
                 list(before.clusters[position]),
-                [list(m) for m in self.gcfl.clusters
-                 if set(m) <= set(before.clusters[position])],
+                [
+                    list(m)
+                    for m in self.gcfl.clusters
+                    if set(m) <= set(before.clusters[position])
+                ],
             )
 
     def models(self) -> dict[str, NamedArrays]:

@@ -68,11 +68,13 @@ class Directory:
                     f"clients {missing} of {wanted} answered no roll call within"
                     f" {self._settings.roll_call_timeout_s:g} s; {len(self._asked)}"
                     " nodes are connected. Start the missing SuperNodes (node-config"
-                    " clients=\"...\"), set num-supernodes, or lower num-clients"
+                    ' clients="..."), set num-supernodes, or lower num-clients'
                 )
             time.sleep(0.1)
         log(
-            INFO, "roll call: %d clients on %d nodes", wanted,
+            INFO,
+            "roll call: %d clients on %d nodes",
+            wanted,
             len({i.node_id for i in self._infos.values()}),
         )
         return dict(sorted(self._infos.items()))
@@ -122,7 +124,9 @@ class Directory:
     def _register(self, node: int, reply: Message, online: set[int]) -> None:
         if reply.has_error():
             self.fail(node, reply.error)
-            raise RunFailedError(f"node {node} failed at roll call: {reply.error.reason}")
+            raise RunFailedError(
+                f"node {node} failed at roll call: {reply.error.reason}"
+            )
         parcels, header = unpack(reply.content)
         if error := header.get("error"):
             raise RunFailedError(f"node {node} refused the roll call: {error}")
@@ -133,7 +137,7 @@ class Directory:
             if known is not None and known.node_id in online:
                 raise RunFailedError(
                     f"client {client} is claimed by two nodes, {known.node_id} and"
-                    f" {node}; give every SuperNode its own clients=\"...\""
+                    f' {node}; give every SuperNode its own clients="..."'
                 )
             self._infos[client] = _client_info(client, node, parcel)
 

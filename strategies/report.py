@@ -99,8 +99,12 @@ def read_evaluations(
         shift = 1 if point == "post_aggregation" else 0
         found.append(
             Evaluation(
-                server_round=server_round - shift, client=client, split=split,
-                point=point, metric=metric, value=float(value),
+                server_round=server_round - shift,
+                client=client,
+                split=split,
+                point=point,
+                metric=metric,
+                value=float(value),
                 num_examples=int(metrics[count_key(split)]),
             )
         )
@@ -116,8 +120,10 @@ def busy_seconds(
     the figure but cannot make it negative or longer than the round.
     """
     spans = sorted(
-        (max(started_at, p.metrics["started-at"]),
-         min(ended_at, p.metrics["started-at"] + p.metrics["compute-s"]))
+        (
+            max(started_at, p.metrics["started-at"]),
+            min(ended_at, p.metrics["started-at"] + p.metrics["compute-s"]),
+        )
         for p in parcels
         if "started-at" in p.metrics
     )

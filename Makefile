@@ -1,0 +1,41 @@
+# `make run` and `make test` do all the set-up; the rest is for development.
+SHELL := /bin/bash
+PYTHON ?= python3
+.DEFAULT_GOAL := help
+ENV := . ./env.sh &&
+
+.PHONY: help run test test-all check format fab stop clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# Rebuilt only when the requirements change.
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
+	.venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+run: .venv/.installed ## the main job: GCFL+ on the built-in data, through Flower
+	$(ENV) python -m simulations.run gcfl-plus-synthetic
+
+test: .venv/.installed ## the fast tests (no network, no Ray)
+	$(ENV) pytest -m "not slow and not deploy"
+
+test-all: .venv/.installed ## every test, with Ray and SuperLink/SuperNode processes
+	$(ENV) pytest
+
+check: .venv/.installed ## format, lint, types, import directions
+	$(ENV) ruff format --check . && ruff check . && mypy && lint-imports
+
+format: .venv/.installed ## mend format and what lint can mend
+	$(ENV) ruff check --fix . ; ruff format .
+
+fab: .venv/.installed ## build the bundle that Flower ships
+	$(ENV) flwr build
+
+stop: ## stop this project's background SuperLink
+	$(ENV) python -m simulations.flower stop
+
+clean: ## remove environment, caches and bundles; results stay
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache *.fab

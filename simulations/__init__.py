@@ -1,0 +1,1 @@
+"""Run experiments, compare them and check the software: what a user starts by hand."""

@@ -1,0 +1,156 @@
+"""Submit a run through ``flwr run``, follow it, and tell how it ended.
+
+Flower's own exit code says only whether a run was accepted; here a run counts as
+completed when it wrote a summary that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.registry import project_root
+
+_POLL_S = 1.0
+_LOG_GRACE_S = 5.0
+
+
+def run_flower(
+    overrides: Mapping[str, Value], results: Path, *, num_nodes: int
+) -> Path:
+    """Run one experiment on the local SuperLink and return its results folder.
+
+    Parameters
+    ----------
+    overrides : mapping
+        Run-config keys that differ from ``pyproject.toml``.
+    results : path
+        Absolute results folder.
+    num_nodes : int
+        SuperNodes to simulate.
+
+    Raises
+    ------
+    RunFailedError
+        The run was refused, failed, or left no summary.
+    """
+    run_id = submit({**overrides, "results-dir": str(results)}, num_nodes=num_nodes)
+    with subprocess.Popen(
+        ["flwr", "log", str(run_id)], stdin=subprocess.DEVNULL
+    ) as log:  # noqa: S607
+        try:
+            status = wait(run_id)
+        except KeyboardInterrupt:
+            _flwr("stop", str(run_id))
+            raise
+        finally:
+            try:
+                log.wait(_LOG_GRACE_S)
+            except subprocess.TimeoutExpired:
+                log.terminate()
+    found = sorted(results.glob(f"*-{run_id:x}"[:9] + "*/summary.json"))
+    folder = next((p.parent for p in found if _belongs(p, run_id)), None)
+    if folder is None:
+        raise RunFailedError(
+            f"run {run_id} ended as {status!r} and left no summary in {results};"
+            f" see `flwr log {run_id} --show`"
+        )
+    summary = json.loads((folder / "summary.json").read_text())
+    if summary["status"] != "completed":
+        raise RunFailedError(f"{summary['error']} (results so far: {folder})")
+    return folder
+
+
+def submit(overrides: Mapping[str, Value], *, num_nodes: int) -> int:
+    """Hand a run to the SuperLink, which starts if it must, and return its id."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.writelines(f"{k} = {json.dumps(v)}\n" for k, v in overrides.items())
+        file.flush()
+        done = _flwr(
+            "run",
+            str(project_root()),
+            "--format",
+            "json",
+            "--run-config",
+            file.name,
+            "--federation-config",
+            f"num-supernodes={num_nodes} client-resources-num-cpus=1",
+        )
+    answer = _json(done)
+    if not answer.get("success") or "run-id" not in answer:
+        raise RunFailedError(
+            f"flwr run refused the run: {answer.get('error-message', done)}"
+        )
+    return int(answer["run-id"])
+
+
+def wait(run_id: int) -> str:
+    """Wait until a run has finished and return its status, e.g. finished:completed."""
+    while True:
+        runs = _json(_flwr("ls", "--run-id", str(run_id), "--format", "json"))
+        status = str(runs["runs"][0]["status"]) if runs.get("runs") else "unknown"
+        if status.startswith("finished"):
+            return status
+        time.sleep(_POLL_S)
+
+
+def stop_superlink() -> list[int]:
+    """Stop this project's background SuperLink and what it started; return the pids."""
+    home = os.environ.get("FLWR_HOME", "")
+    stopped = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().decode().split("\0")
+            environment = (entry / "environ").read_bytes().decode().split("\0")
+        except (OSError, UnicodeDecodeError):
+            continue
+        is_flower = any(
+            "flower-superlink" in c or "flwr-simulation" in c for c in command
+        )
+        if is_flower and f"FLWR_HOME={home}" in environment:
+            os.kill(int(entry.name), signal.SIGTERM)
+            stopped.append(int(entry.name))
+    return stopped
+
+
+def _flwr(*arguments: str) -> str:
+    done = subprocess.run(
+        ["flwr", *arguments],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=300,
+    )
+    return done.stdout + (done.stderr if done.returncode else "")
+
+
+def _json(output: str) -> dict[str, Any]:
+    begin = output.find("{")
+    try:
+        value: dict[str, Any] = json.JSONDecoder().raw_decode(output[begin:])[0]
+    except (json.JSONDecodeError, IndexError) as error:
+        raise RunFailedError(f"flwr answered: {output.strip()[-2000:]}") from error
+    return value
+
+
+def _belongs(summary: Path, run_id: int) -> bool:
+    return bool(json.loads(summary.read_text())["run_id"] == str(run_id))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["stop"]:
+        raise SystemExit("usage: python -m simulations.flower stop")
+    sys.stdout.write(f"stopped {stop_superlink() or 'nothing'}\n")

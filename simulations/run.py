@@ -1,0 +1,168 @@
+"""Run a preset: ``python -m simulations.run gcfl-plus-proteins --seeds 10,42,79``.
+
+Exits with 0 if every run completed, 1 if one failed, 2 if nothing could be started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from rich.console import Console
+
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.registry import defaults, project_root, resolve
+
+from .flower import run_flower
+from .inline import run_inline
+from .presets import list_presets, load_preset
+
+_COMPLETED, _FAILED, _REFUSED = 0, 1, 2
+console = Console(stderr=True, highlight=False)
+
+
+def parse_assignment(text: str) -> tuple[str, Value]:
+    """Read ``key=value``; the value is TOML if it can be, else a text.
+
+    Raises
+    ------
+    ConfigError
+        There is no ``=``, or the value is a list or table.
+    """
+    key, separator, raw = text.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"--set needs key=value, got {text!r}")
+    try:
+        value = tomllib.loads(f"v = {raw}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    if not isinstance(value, bool | int | float | str):
+        raise ConfigError(f"--set {key}: {raw!r} is no text, number, true or false")
+    return key.strip(), value
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read ``10,42,79``."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(
+            f"--seeds needs ints separated by commas, got {text!r}"
+        ) from error
+
+
+def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:
+    """Return the run-config overrides of each run; all are checked before one starts.
+
+    Raises
+    ------
+    ConfigError
+        Unknown preset, bad assignment, or a configuration that ``resolve`` refuses.
+    """
+    common = load_preset(arguments.preset)
+    common |= dict(parse_assignment(text) for text in arguments.set)
+    runs = [{**common, "results-dir": str(arguments.results.resolve())}]
+    if arguments.seeds:
+        runs = [{**runs[0], "seed": seed} for seed in parse_seeds(arguments.seeds)]
+    for overrides in runs:
+        resolve({**defaults(), **overrides})
+    return runs
+
+
+def execute(
+    runs: list[dict[str, Value]], arguments: argparse.Namespace
+) -> Iterator[tuple[Mapping[str, Value], Path | FedGraphError]]:
+    """Yield each run with its results folder, or with what went wrong."""
+    if arguments.jobs == 1:
+        for overrides in runs:
+            yield overrides, _one(overrides, arguments.engine, arguments.nodes)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.jobs, mp_context=context) as pool:
+        futures = {
+            pool.submit(_quiet, overrides, arguments.nodes): overrides
+            for overrides in runs
+        }
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+
+def _one(
+    overrides: Mapping[str, Value], engine: str, num_nodes: int
+) -> Path | FedGraphError:
+    try:
+        if engine == "inline":
+            return run_inline(overrides, num_nodes=num_nodes)
+        results = Path(str(overrides["results-dir"]))
+        return run_flower(overrides, results, num_nodes=num_nodes)
+    except FedGraphError as error:
+        return error
+
+
+def _quiet(overrides: Mapping[str, Value], num_nodes: int) -> Path | FedGraphError:
+    """Run beside others: their progress lines would only mix."""
+    logging.disable(logging.INFO)
+    return _one(overrides, "inline", num_nodes)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.run",
+        description="Run a preset, once per seed, and collect the results.",
+        epilog="Presets: " + ", ".join(list_presets()),
+    )
+    parser.add_argument("preset", help="name of a file in simulations/presets")
+    parser.add_argument("--seeds", default="", help="run seeds, e.g. 10,42,79")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="override a run-config key; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--nodes", type=int, default=2, help="SuperNodes to simulate (default 2)"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=project_root() / "results",
+        help="folder for results (default: the project's results/)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--engine", choices=("flower", "inline"), default="flower",
+        help="flower: flwr run with Ray; inline: everything in this process",
+    )  # fmt: skip
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="runs side by side (inline engine only)"
+    )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; see the module."""
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.jobs < 1 or arguments.nodes < 1:
+            raise ConfigError("--jobs and --nodes must be at least 1")
+        if arguments.jobs > 1 and arguments.engine != "inline":
+            raise ConfigError("--jobs needs --engine inline: Flower shares one machine")
+        runs = plan(arguments)
+    except FedGraphError as error:
+        console.print(f"[red]refused[/]: {error}")
+        return _REFUSED
+    code = _COMPLETED
+    for overrides, outcome in execute(runs, arguments):
+        what = f"{arguments.preset} seed {overrides.get('seed', defaults()['seed'])}"
+        if isinstance(outcome, FedGraphError):
+            console.print(f"[red]failed[/]: {what}: {outcome}")
+            code = _FAILED
+        else:
+            console.print(f"[green]completed[/]: {what}: {outcome}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,358 @@
+"""Two clients, two seeds: every number of a comparison can be checked by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.registry import defaults, resolve
+from simulations import compare
+from simulations.compare_runs import find_runs, group_runs
+from simulations.compare_stats import (
+    Row,
+    gain,
+    load_targets,
+    make_rows,
+    pair_by_seed,
+    paired_difference,
+    score,
+)
+
+
+def write_run(
+    root: Path,
+    method: str,
+    seed: int,
+    accuracy: list[float],
+    *,
+    when: str = "20260101T000000Z",
+    dataset: str = "synthetic",
+    status: str = "completed",
+    error: str | None = None,
+    config: dict[str, object] | None = None,
+    **entries: object,
+) -> Path:
+    """Write a run folder with as many clients as there are accuracies."""
+    folder = root / f"{when}-{method}-{dataset}-{seed}-ab"
+    folder.mkdir(parents=True)
+    result = {
+        "mean": sum(accuracy) / len(accuracy),
+        "std": 0.0,
+        "min": 0.0,
+        "max": 1.0,
+        "per_client": {str(c): a for c, a in enumerate(accuracy)},
+    }
+    chosen = {**defaults(), "method": method, "dataset": dataset, "seed": seed}
+    summary = {
+        "status": status,
+        "error": error,
+        "method": method,
+        "dataset": dataset,
+        "metric": "accuracy",
+        "num_clients": len(accuracy),
+        "rounds": 200,
+        "seed": seed,
+        "split_seed": 123,
+        "split_hash": "a" * 64,
+        "final": result,
+        "best_val": result,
+        "best_snapshot": result,
+        "wall_s": 60.0 + seed,
+        "num_clusters": 1,
+        "adjusted_rand_index": None,
+        "weights_sha256": "0",
+        "failures": [],
+        "config": resolve({**chosen, **(config or {})}).to_config(),
+        **entries,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Self-train, FedAvg and GCFL+ on seeds 1 and 2."""
+    write_run(tmp_path, "local", 1, [0.5, 0.9])
+    write_run(tmp_path, "local", 2, [0.7, 0.9])
+    write_run(tmp_path, "fedavg", 1, [0.6, 0.6])
+    write_run(tmp_path, "fedavg", 2, [0.8, 0.6])
+    write_run(tmp_path, "gcfl+", 1, [0.8, 0.8], adjusted_rand_index=1.0, num_clusters=2)
+    write_run(tmp_path, "gcfl+", 2, [0.9, 1.0], adjusted_rand_index=0.5, num_clusters=3)
+    return tmp_path
+
+
+def rows_of(root: Path, rule: str = "final") -> dict[str, Row]:
+    (group,) = group_runs(find_runs([root]).runs)
+    return {row.label: row for row in make_rows(group, rule)}
+
+
+def test_score_is_the_papers_mean_and_std(results: Path) -> None:
+    rows = rows_of(results)
+    # clients' means over seeds 0.6, 0.9; stds (ddof 1) |0.2| / sqrt(2) and 0
+    assert rows["local"].scores["final"].mean == pytest.approx(0.75)
+    assert rows["local"].scores["final"].std == pytest.approx(0.2 / 2**0.5 / 2)
+    # 0.85 and 0.9; stds 0.1 / sqrt(2) and 0.2 / sqrt(2)
+    assert rows["gcfl+"].scores["final"].mean == pytest.approx(0.875)
+    assert rows["gcfl+"].scores["final"].std == pytest.approx(0.15 / 2**0.5)
+
+
+def test_std_is_within_clients_not_of_the_runs_means(tmp_path: Path) -> None:
+    write_run(tmp_path, "local", 1, [0.5, 0.9])
+    write_run(tmp_path, "local", 2, [0.7, 0.7])
+    # both runs have the mean 0.7; each client moves by 0.2
+    assert rows_of(tmp_path)["local"].scores["final"].std == pytest.approx(0.2 / 2**0.5)
+
+
+def test_gain_difference_and_counts(results: Path) -> None:
+    rows = rows_of(results)
+    # per client 0.85 - 0.6 = 0.25 and 0.9 - 0.9 = 0, a tie, which counts as improved
+    assert rows["gcfl+"].gain.smallest == pytest.approx(0.0)
+    assert (rows["gcfl+"].gain.num_improved, rows["gcfl+"].gain.num_clients) == (2, 2)
+    # 0.7 - 0.6 and 0.6 - 0.9
+    assert rows["fedavg"].gain.smallest == pytest.approx(-0.3)
+    assert rows["fedavg"].gain.num_improved == 1
+    assert rows["local"].gain is None
+    # seed 1: 0.8 - 0.6; seed 2: 0.95 - 0.7
+    assert rows["gcfl+"].versus_fedavg == (pytest.approx(22.5), 2)
+    assert rows["fedavg"].versus_fedavg is None
+    assert rows["gcfl+"].num_clusters == (2, 3)
+    assert rows["gcfl+"].rand_index == pytest.approx(0.75)
+    assert rows["gcfl+"].wall_s == pytest.approx(61.5)
+
+
+def test_only_common_seeds_are_paired(results: Path) -> None:
+    write_run(results, "gcfl+", 3, [0.0, 0.0])
+    (group,) = group_runs(find_runs([results]).runs)
+    ours, local, fedavg = (group.rows[n] for n in ("gcfl+", "local", "fedavg"))
+    assert [(a.seed, b.seed) for a, b in pair_by_seed(ours, local)] == [(1, 1), (2, 2)]
+    assert gain(ours, local, "final").num_seeds == 2
+    assert paired_difference(ours, fedavg, "final") == (pytest.approx(22.5), 2)
+    assert gain([ours[2]], local, "final") is None
+    assert score(ours, "final").mean == pytest.approx((1.7 / 3 + 1.8 / 3) / 2)
+
+
+def test_each_rule_reads_its_own_result(tmp_path: Path) -> None:
+    best = {"per_client": {"0": 1.0, "1": 0.8}}
+    write_run(tmp_path, "gcfl", 1, [0.5, 0.5], best_snapshot=best, best_val=None)
+    write_run(tmp_path, "local", 1, [0.6, 0.6])
+    row = rows_of(tmp_path, "best_snapshot")["gcfl"]
+    assert row.scores["final"].mean == pytest.approx(0.5)
+    assert row.scores["best_snapshot"].mean == pytest.approx(0.9)
+    assert row.scores["best_val"] is None
+    assert row.gain.smallest == pytest.approx(0.2)
+    assert rows_of(tmp_path, "final")["gcfl"].gain.smallest == pytest.approx(-0.1)
+
+
+def test_one_seed_has_no_std(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, "local", 1, [0.5, 0.9])
+    assert rows_of(tmp_path)["local"].scores["final"].std is None
+    assert compare.main([str(tmp_path), "--markdown"]) == 0
+    assert "| local | 1 | 0.7000 ± - |" in capsys.readouterr().out
+
+
+def test_client_missing_in_a_run_is_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, "fedavg", 1, [0.5, 0.9])
+    write_run(tmp_path, "fedavg", 2, [0.7, 0.0], final={"per_client": {"0": 0.7}})
+    found = rows_of(tmp_path)["fedavg"].scores["final"]
+    assert found.mean == pytest.approx(0.6)
+    assert found.missing == (1,)
+    compare.main([str(tmp_path), "--markdown"])
+    assert "fedavg, final: clients [1] are missing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("entries", "named"),
+    [({"split_hash": "b" * 64}, "split bbbbbbbbbbbb"), ({"split_seed": 7}, "seed 7")],
+)
+def test_mixed_splits_are_refused_unless_apart(
+    results: Path,
+    capsys: pytest.CaptureFixture[str],
+    entries: dict[str, object],
+    named: str,
+) -> None:
+    odd = write_run(results, "gcfl", 1, [0.5, 0.5], **entries)
+    with pytest.raises(FedGraphError, match=f"(?s)synthetic.*{named}.*{odd.name}"):
+        group_runs(find_runs([results]).runs)
+    assert compare.main([str(results)]) == 2
+    assert "--apart" in capsys.readouterr().err
+    assert [len(g.runs) for g in group_runs(find_runs([results]).runs, apart=True)] in (
+        [6, 1],
+        [1, 6],
+    )
+    assert compare.main([str(results), "--apart"]) == 0
+
+
+def test_other_number_of_clients_is_refused(results: Path) -> None:
+    write_run(results, "gcfl", 1, [0.5, 0.5, 0.5])
+    with pytest.raises(FedGraphError, match="3 clients"):
+        group_runs(find_runs([results]).runs)
+
+
+def test_failed_and_unfinished_runs_are_listed(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(results, "gcfl", 1, [0.5, 0.5], status="failed", error="node 3 vanished")
+    (results / "killed").mkdir()
+    (results / "killed" / "rounds.csv").write_text("round,client\n")
+    (results / "broken").mkdir()
+    (results / "broken" / "summary.json").write_text("{")
+    assert compare.main([str(results), "--markdown"]) == 0
+    out, err = capsys.readouterr()
+    assert "| gcfl |" not in out
+    assert "failed: node 3 vanished" in err
+    assert "killed: unfinished" in err
+    assert "broken: summary.json is not readable" in err
+
+
+def test_only_failed_runs_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, "gcfl", 1, [0.5, 0.5], status="failed", error="no")
+    assert compare.main([str(tmp_path)]) == 2
+    assert "none of the 1 runs found was completed" in capsys.readouterr().err
+
+
+def test_nothing_found_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare.main([str(tmp_path)]) == 2
+    assert "no run found" in capsys.readouterr().err
+    assert compare.main([str(tmp_path / "no-such")]) == 2
+    assert "not a folder" in capsys.readouterr().err
+
+
+def test_the_newest_of_equal_runs_is_used_and_said(results: Path) -> None:
+    again = write_run(
+        results / "again",
+        "gcfl+",
+        1,
+        [1.0, 1.0],
+        when="20270101T000000Z",
+        config={"results-dir": "/elsewhere"},
+        weights_sha256="1",
+    )
+    found = find_runs([results, results / "again"])
+    used = [r.path for r in found.runs if (r.method, r.seed) == ("gcfl+", 1)]
+    assert used == [again.resolve()]
+    (said,) = found.left_out
+    assert f"newer {again.name}" in said
+    assert "DIFFERENT weights" in said
+
+
+def test_settings_apart_make_rows_apart(results: Path) -> None:
+    odd = results / "odd"
+    write_run(odd, "gcfl+", 1, [0.5, 0.5], config={"gcfl.standardize": True})
+    write_run(odd / "short", "gcfl+", 1, [0.5, 0.5], config={"num-server-rounds": 9})
+    write_run(odd, "local", 1, [0.1, 0.1], config={"local.epochs": 50})
+    rows = rows_of(results)
+    assert set(rows) == {
+        "local",
+        "local (epochs=50)",
+        "fedavg",
+        "gcfl+",
+        "gcfl+ (standardize=true)",
+        "gcfl+ (num-server-rounds=9)",
+    }
+    # plain self-train stays the baseline
+    assert rows["gcfl+"].gain.smallest == pytest.approx(0.0)
+
+
+def test_a_variant_alone_is_named_too(tmp_path: Path) -> None:
+    write_run(tmp_path, "gcfl", 1, [0.5, 0.5], config={"gcfl.min-round": 5})
+    assert set(rows_of(tmp_path)) == {"gcfl (min-round=5)"}
+
+
+def test_paper_stands_beside_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (1, 2):
+        write_run(tmp_path, "local", seed, [0.5] * 10, dataset="PROTEINS")
+        write_run(tmp_path, "gcfl+", seed, [0.6] * 10, dataset="PROTEINS")
+    assert compare.main([str(tmp_path), "--markdown"]) == 0
+    out = capsys.readouterr().out
+    row = next(line for line in out.splitlines() if line.startswith("| gcfl+ |"))
+    assert [cell.strip() for cell in row.strip("|").split("|")] == [
+        "gcfl+",
+        "1, 2",
+        *["0.6000 ± 0.000"] * 3,
+        "0.7776 ± 0.037",
+        "+0.1000",
+        "-0.0154",
+        "10/10",
+        "9/10",
+        "-",
+        "1",
+        "62",
+    ]
+    for words in (
+        "rule final (last round)",
+        "seeds 1, 2",
+        "split aaaaaaaaaaaa",
+        "10 clients",
+        "200 rounds",
+        "its rule is best_snapshot",
+        "table 3",
+    ):
+        assert words in out
+
+
+def test_paper_is_left_out_for_another_number_of_clients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, "gcfl+", 1, [0.6, 0.6], dataset="PROTEINS")
+    assert compare.main([str(tmp_path), "--markdown"]) == 0
+    out = capsys.readouterr().out
+    assert "0.7776" not in out
+    assert "the paper has 10 clients on PROTEINS, these runs have 2" in out
+
+
+def test_rows_with_other_settings_are_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, "local", 1, [0.5, 0.5])
+    write_run(tmp_path, "gcfl", 1, [0.5, 0.5], config={"learning-rate": 0.01})
+    assert compare.main([str(tmp_path)]) == 0
+    assert "rows differ in learning-rate: 0.001 (local); 0.01 (gcfl)" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_figure_needs_a_self_train_partner(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    png = results / "gain.png"
+    assert compare.main([str(results), "--figure", str(png)]) == 0
+    assert png.read_bytes().startswith(b"\x89PNG")
+    alone = write_run(results / "alone", "fedavg", 9, [0.5, 0.5])
+    assert compare.main([str(alone), "--figure", str(png)]) == 2
+    assert "was not drawn" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        "NCI1",
+        "PROTEINS",
+        "IMDB-BINARY",
+        "molecules",
+        "biochem",
+        "mix",
+    ],
+)
+def test_targets_are_complete(dataset: str) -> None:
+    targets = load_targets(dataset)
+    assert set(targets) == {"local", "fedavg", "fedprox", "gcfl", "gcfl+"}
+    for method, target in targets.items():
+        assert (target.min_gain is None) == (method == "local")
+        assert 0.6 < target.mean < 0.9
+        assert target.num_improved is None or (
+            target.num_improved <= target.num_clients
+            and (target.min_gain >= 0) == (target.num_improved == target.num_clients)
+        )

@@ -1,0 +1,69 @@
+"""The table of data sets and what may be asked of it."""
+
+import pytest
+
+import datasets
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.errors import ConfigError
+
+
+def settings(**changes):
+    values = {
+        "dataset": "PROTEINS",
+        "num_clients": 10,
+        "partition": "chunks",
+        "features": "labels",
+        "shared_group": "convs",
+        "num_server_rounds": 1,
+    }
+    return RunSettings(**{**values, **changes})
+
+
+def test_table_of_data_sets():
+    assert len(datasets.DATASETS) == 17
+    assert len(datasets.find_dataset("molecules").members) == 7
+    assert len(datasets.find_dataset("biochem").members) == 10
+    mix = datasets.find_dataset("mix")
+    assert mix.automatic["num-clients"] == len(mix.members) == 13
+    assert datasets.find_dataset("NCI1").automatic["num-clients"] == 30
+    assert datasets.find_dataset("tu:NCI1").automatic["num-clients"] == 30
+    assert datasets.find_dataset("tu:PTC_FM").members == ("PTC_FM",)
+    for info in datasets.DATASETS.values():
+        RunSettings(  # every recommendation is an allowed value
+            dataset=info.name,
+            **{k.replace("-", "_"): v for k, v in info.automatic.items()},
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("protiens", r"unknown dataset 'protiens'.*'PROTEINS'.*tu:NAME"),
+        ("tu:../../etc", r"tu:NAME with NAME made of"),
+        ("tu:", r"tu:NAME with NAME made of"),
+    ],
+)
+def test_unknown_data_set(name, message):
+    with pytest.raises(ConfigError, match=message):
+        datasets.find_dataset(name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "client", "message"),
+    [
+        ({}, 10, r"client id must be in 0\.\.9"),
+        ({}, -1, r"client id must be in 0\.\.9"),
+        ({"partition": "datasets"}, 0, r"must be 'chunks'.*got 'datasets'"),
+        ({"partition": "planted"}, 0, r"must be 'chunks'.*got 'planted'"),
+        ({"dataset": "mix"}, 0, r"'mix' must be 'datasets', got 'chunks'"),
+        (
+            {"dataset": "mix", "partition": "datasets"},
+            0,
+            r"one of its 13 data sets, but num-clients is 10; .*13",
+        ),
+        ({"dataset": "synthetic"}, 0, r"must be 'planted', got 'chunks'"),
+    ],
+)
+def test_contradicting_settings(changes, client, message):
+    with pytest.raises(ConfigError, match=message):
+        datasets.load_partition(settings(**changes), client)

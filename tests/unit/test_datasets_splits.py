@@ -1,0 +1,207 @@
+"""Partitioners and the 80/10/10 split."""
+
+import math
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.model_selection import train_test_split
+
+import datasets
+from datasets import splits
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.data import hash_federation
+from fedgraph_flwr.errors import DataError
+
+EXCLUSIVE = sorted(set(splits.PARTITIONERS) - {"chunks-overlap"})
+
+
+def partition(kind, y, num_clients, *, seed=123, alpha=0.5):
+    return splits.partition_graphs(
+        kind, np.asarray(y), num_clients=num_clients, seed=seed, alpha=alpha
+    )
+
+
+def labels(num_graphs, num_classes=2):
+    return np.arange(num_graphs) * num_classes // num_graphs  # in order, as TU files
+
+
+@pytest.mark.parametrize("kind", EXCLUSIVE)
+@settings(max_examples=40, deadline=None)
+@given(
+    num_clients=st.integers(1, 12),
+    per_client=st.integers(3, 30),
+    more=st.integers(0, 11),
+    num_classes=st.integers(1, 5),
+    seed=st.integers(0, 2**31 - 1),
+    alpha=st.sampled_from([1e-9, 0.05, 0.5, 100.0]),
+)
+def test_every_graph_goes_to_one_client(
+    kind, num_clients, per_client, more, num_classes, seed, alpha
+):
+    y = labels(num_clients * per_client + more, num_classes)
+    extra = {"alpha": alpha} if kind.startswith("dirichlet") else {}
+    clients = splits.PARTITIONERS[kind](y, num_clients, seed=seed, **extra)
+    assert len(clients) == num_clients
+    assert sorted(np.concatenate(clients).tolist()) == list(range(len(y)))
+    assert all((np.diff(rows) > 0).all() for rows in clients)
+    if extra:
+        assert min(map(len, clients)) >= min(10, len(y) // num_clients)
+
+
+@pytest.mark.parametrize("kind", sorted(splits.PARTITIONERS))
+def test_partition_depends_on_the_seed_only(kind):
+    y = labels(400)
+    np.random.seed(0)  # noqa: NPY002 - the global stream must not matter
+    first = partition(kind, y, 4)
+    np.random.seed(1)  # noqa: NPY002
+    again, other = partition(kind, y, 4), partition(kind, y, 4, seed=124)
+    assert [r.tolist() for r in first] == [r.tolist() for r in again]
+    assert [r.tolist() for r in first] != [r.tolist() for r in other]
+
+
+@pytest.mark.parametrize(("num_graphs", "num_clients"), [(1113, 10), (333, 30)])
+def test_reference_chunks_draw_as_the_reference_does(num_graphs, num_clients):
+    size = min(50, num_graphs // num_clients)
+    expected = [list(range(i * size, (i + 1) * size)) for i in range(num_clients)]
+    stream = np.random.RandomState(123)
+    for graph in range(num_clients * size, num_graphs):
+        expected[stream.randint(0, num_clients)].append(graph)
+    chunks = splits.reference_chunks(labels(num_graphs), num_clients, seed=123)
+    assert [rows.tolist() for rows in chunks] == expected
+
+
+def test_overlapping_chunks_share_graphs_but_repeat_none():
+    chunks = splits.overlapping_chunks(labels(200), 20, seed=1)
+    assert all(len(np.unique(rows)) == len(rows) < 150 for rows in chunks)
+    assert sum(map(len, chunks)) > 200
+    assert max(map(len, splits.overlapping_chunks(labels(10**6), 99, seed=1))) > 140
+
+
+def test_equal_chunks_and_equal_class_shares():
+    y = labels(103, 3)
+    sizes = [len(rows) for rows in splits.shuffled_chunks(y, 10, seed=1)]
+    assert set(sizes) == {10, 11}
+    shares = splits.iid_shares(y, 10, seed=1)
+    counts = np.array([np.bincount(y[rows], minlength=3) for rows in shares])
+    assert (np.ptp(counts, axis=0) <= 1).all()
+    assert np.ptp(counts.sum(axis=1)) <= 1
+
+
+def test_alpha_sets_the_skew():
+    y = labels(1000)
+
+    def spread(kind, alpha, what):
+        return np.std([what(r) for r in partition(kind, y, 10, alpha=alpha)])
+
+    for kind, what in (
+        ("dirichlet-labels", lambda rows: y[rows].mean()),
+        ("dirichlet-quantity", len),
+    ):
+        assert spread(kind, 0.1, what) > 4 * spread(kind, 1000.0, what)
+        assert spread(kind, 1000.0, what) > spread(kind, 1e308, what)
+
+
+@pytest.mark.parametrize("kind", EXCLUSIVE)
+def test_too_many_clients(kind):
+    with pytest.raises(DataError, match=r"(?s)20 .*10 .*num-clients|client \d+ gets 2"):
+        partition(kind, labels(20), 10)
+
+
+# --- split_client ---
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    y=st.lists(st.integers(0, 3), min_size=3, max_size=200),
+    seed=st.integers(0, 2**31 - 1),
+)
+def test_split_uses_every_graph_once(y, seed):
+    ids = np.arange(len(y)) + 7
+    train, val, test = splits.split_client(ids, np.array([9] * 7 + y), seed=seed)
+    both = np.concatenate([train, val, test])
+    assert sorted(both.tolist()) == list(range(len(y)))
+    held_out = max(2, math.ceil(len(y) / 5))
+    assert (len(val), len(test)) == (held_out // 2, held_out - held_out // 2)
+
+
+def test_split_is_stratified():
+    y = np.array([0] * 60 + [1] * 40)
+    parts = splits.split_client(np.arange(100), y, seed=123)
+    assert [np.bincount(y[p]).tolist() for p in parts] == [[48, 32], [6, 4], [6, 4]]
+
+
+def test_split_agrees_with_two_calls_of_sklearn():
+    y = np.array([0] * 63 + [1] * 46)
+    train, rest = train_test_split(
+        np.arange(109), test_size=0.2, stratify=y, random_state=123
+    )
+    val, test = train_test_split(
+        rest, test_size=0.5, stratify=y[rest], random_state=123
+    )
+    ours = splits.split_client(np.arange(109), y, seed=123)
+    theirs = [np.sort(part) for part in (train, val, test)]
+    assert [p.tolist() for p in ours] == [p.tolist() for p in theirs]
+
+
+def test_lone_class_member_falls_back_with_a_warning(caplog):
+    y = np.array([0] * 49 + [1])
+    splits.split_client(np.arange(50), y, seed=123)
+    assert "not stratified: class sizes are {0: 49, 1: 1}" in caplog.text
+
+
+def test_split_refuses_too_few_and_repeats():
+    with pytest.raises(DataError, match=r"2 graphs cannot be split .*num-clients"):
+        splits.split_client(np.arange(2), np.zeros(2), seed=1)
+    with pytest.raises(ValueError, match="repeats"):
+        splits.split_client(np.array([0, 0, 1, 2]), np.zeros(3), seed=1)
+
+
+# --- the published setting ---
+
+
+@pytest.mark.skipif(
+    not os.environ.get("FEDGRAPH_DATA"),
+    reason="set FEDGRAPH_DATA to a folder with tudataset/PROTEINS/raw",
+)
+def test_pinned_splits_of_proteins(tmp_path):
+    config = RunSettings(
+        dataset="PROTEINS",
+        num_clients=10,
+        partition="chunks",
+        features="labels",
+        shared_group="convs",
+        num_server_rounds=1,
+        split_seed=123,
+        cache_dir=str(tmp_path),
+    )
+    parts = [datasets.load_partition(config, client) for client in range(10)]
+    assert [len(part.graphs) for part in parts] == [
+        109,
+        114,
+        101,
+        123,
+        107,
+        111,
+        107,
+        128,
+        103,
+        110,
+    ]
+    assert [len(part.test) for part in parts] == [
+        11,
+        12,
+        11,
+        13,
+        11,
+        12,
+        11,
+        13,
+        11,
+        11,
+    ]
+    assert hash_federation({part.client_id: part.split_hash for part in parts}) == (
+        "37826d28d8931ca5f1d87dbbba81e705c3b6c5148180559b7a91370d87e230df"
+    )

@@ -1,0 +1,131 @@
+"""The generated default data set."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+import datasets
+from datasets import synthetic
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.errors import ConfigError
+
+
+def settings(**changes):
+    values = {
+        "dataset": "synthetic",
+        "num_clients": 4,
+        "partition": "planted",
+        "features": "degree",
+        "shared_group": "all",
+        "num_server_rounds": 1,
+    }
+    return RunSettings(**{**values, **changes})
+
+
+def arrays(graphs):
+    return [graphs.x, graphs.edge_index, graphs.node_ptr, graphs.edge_ptr, graphs.y]
+
+
+def same(left, right):
+    return all(map(np.array_equal, arrays(left), arrays(right)))
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    """One client of each group."""
+    return [synthetic.generate_client(client, 123) for client in (0, 1)]
+
+
+def test_graphs_are_well_formed(graphs):
+    for data in graphs:
+        smallest, largest = synthetic.NUM_NODES
+        sizes = np.diff(data.node_ptr)
+        assert smallest <= sizes.min() <= sizes.max() <= largest
+        assert (data.edge_index.dtype, data.x.dtype) == (np.int32, np.uint8)
+        assert data.num_features == 16
+        for i in range(len(data)):
+            own = slice(data.edge_ptr[i], data.edge_ptr[i + 1])
+            pairs = data.edge_index[:, own].T.tolist()
+            assert pairs == sorted(pairs)
+            assert {(a, b) for a, b in pairs} == {(b, a) for a, b in pairs}
+            assert all(a != b < sizes[i] for a, b in pairs)
+            degree = np.bincount([a for a, _ in pairs], minlength=sizes[i])
+            x = data.x[data.node_ptr[i] : data.node_ptr[i + 1]]
+            assert x.tolist() == np.minimum(degree, 15).tolist()
+
+
+def test_classes_are_balanced_and_groups_contradict(graphs):
+    for data in graphs:
+        assert abs(np.diff(np.bincount(data.y))[0]) <= 1
+    hubs = []  # mean of the largest degree, by group and class
+    for data in graphs:
+        top = np.maximum.reduceat(data.x, data.node_ptr[:-1])
+        hubs.append([top[data.y == label].mean() for label in (0, 1)])
+    assert hubs[0][1] > hubs[0][0] + 1.5  # group 0: 1 is Barabasi-Albert
+    assert hubs[1][0] > hubs[1][1] + 1.5  # group 1: 0 is Barabasi-Albert
+
+
+def test_edge_numbers_do_not_tell_the_classes():
+    edges = {0: [], 1: []}
+    for client in range(0, 8, 2):
+        data = synthetic.generate_client(client, 5)
+        for label in (0, 1):
+            edges[label].extend(np.diff(data.edge_ptr)[data.y == label] / 2)
+    means = [np.mean(edges[label]) for label in (0, 1)]
+    error = np.hypot(*(np.std(e) / np.sqrt(len(e)) for e in edges.values()))
+    assert abs(means[0] - means[1]) < 4 * error
+
+
+def test_same_seed_same_graphs_whatever_came_before(graphs):
+    torch.manual_seed(99)
+    synthetic.generate_client(3, 7)
+    assert same(synthetic.generate_client(0, 123), graphs[0])
+    assert not same(synthetic.generate_client(0, 124), graphs[0])
+    assert not np.array_equal(
+        synthetic.generate_client(2, 123).edge_index, graphs[0].edge_index
+    )
+
+
+def test_global_random_streams_are_left_alone():
+    def draw():
+        return torch.rand(3).tolist(), np.random.rand(), random.random()  # noqa: NPY002
+
+    def seed():
+        torch.manual_seed(1)
+        np.random.seed(1)  # noqa: NPY002 - the global stream is what is tested
+        random.seed(1)
+
+    seed()
+    expected = draw()
+    seed()
+    synthetic.generate_client(0, 123)
+    assert draw() == expected
+
+
+def test_label_noise_flips_its_share(graphs, monkeypatch):
+    monkeypatch.setattr(synthetic, "LABEL_NOISE", 0.3)
+    noisy = synthetic.generate_client(1, 123)
+    assert np.array_equal(noisy.edge_index, graphs[1].edge_index)
+    assert 0.2 < (noisy.y != graphs[1].y).mean() < 0.4
+
+
+def test_partition_knows_its_group():
+    config = settings()
+    assert datasets.load_group_labels(config) == {0: 0, 1: 1, 2: 0, 3: 1}
+    parts = [datasets.load_partition(config, client) for client in range(4)]
+    assert [part.group for part in parts] == [0, 1, 0, 1]
+    assert len(parts[1].graphs) > len(parts[0].graphs)
+    rows = np.concatenate([part.graph_ids for part in parts])
+    assert rows.tolist() == list(range(len(rows)))
+    assert len({part.split_hash for part in parts}) == 4
+    for part in parts:
+        for split in ("train", "val", "test"):
+            counts = np.bincount(part.graphs.y[part.positions(split)], minlength=2)
+            assert abs(counts[0] - counts[1]) <= 1
+
+
+def test_other_partitions_are_refused():
+    with pytest.raises(ConfigError, match="must be 'planted', got 'iid'"):
+        datasets.load_partition(settings(partition="iid"), 0)
