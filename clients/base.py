@@ -190,7 +190,7 @@ class GraphClient(NumPyClient):
             fused=True,
         )
         if s.persist_optimizer:
-            restore_optimizer(optimizer, list(named), stored)
+            restore_optimizer(optimizer, stored)
         return optimizer
 
     def _missing_state(
@@ -248,10 +248,9 @@ class GraphClient(NumPyClient):
         return metrics
 
     def _save(self, server_round: int, optimizer: torch.optim.Optimizer) -> None:
-        names = [n for n, _ in self.model.named_parameters()]
         tensors = self._named_parameters(self.private_keys())
         if self.job.settings.persist_optimizer:
-            tensors |= optimizer_tensors(optimizer, names)
+            tensors |= optimizer_tensors(optimizer)
         self.job.store.save(server_round, tensors)
 
     def _named_parameters(self, names: list[str]) -> dict[str, Tensor]:

@@ -91,14 +91,19 @@ def dropout_mask(
     return (draws >= level - 2**15).to(like.dtype).mul_(scale), scale
 
 
+class _BareLinear(nn.Linear):
+    """A linear layer that does not initialise itself from the global generator."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
 def linear(num_in: int, num_out: int, generator: torch.Generator) -> nn.Linear:
     """Return a linear layer initialised as torch does, but from ``generator``.
 
     Weights and biases are uniform in +-1/sqrt(num_in).
     """
-    with torch.device("meta"):  # no draw from the global generator
-        layer = nn.Linear(num_in, num_out)
-    layer.to_empty(device="cpu")
+    layer = _BareLinear(num_in, num_out)
     bound = num_in**-0.5
     with torch.no_grad():
         layer.weight.uniform_(-bound, bound, generator=generator)

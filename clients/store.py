@@ -13,12 +13,13 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
 from fedgraph_flwr.errors import DataError
 
 _KEPT = 2
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 _FILE = re.compile(r"round-(\d+)\.safetensors")
 
 
@@ -48,9 +49,8 @@ class ClientStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         target = self._path(server_round)
         partial = target.with_suffix(f".{os.getpid()}.tmp")
-        save_file(
-            {n: t.detach().cpu().contiguous() for n, t in tensors.items()}, partial
-        )
+        arrays = {n: t.detach().cpu().contiguous().numpy() for n, t in tensors.items()}
+        save_file(arrays, partial)
         partial.replace(target)
         done = [r for r in self._rounds() if r <= server_round]
         for old in done[:-_KEPT]:
@@ -72,12 +72,13 @@ class ClientStore:
             return None
         path = self._path(before[-1])
         try:
-            return dict(load_file(path))
+            arrays = load_file(path)
         except (SafetensorError, OSError) as error:
             raise DataError(
                 f"private state {path} cannot be read: {error}; delete the file to go"
                 " on from the round before"
             ) from error
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _path(self, server_round: int) -> Path:
         return self.folder / f"round-{server_round:06d}.safetensors"
@@ -89,28 +90,40 @@ class ClientStore:
         return sorted(int(m.group(1)) for m in found if m)
 
 
-def optimizer_tensors(
-    optimizer: torch.optim.Optimizer, names: list[str]
-) -> dict[str, Tensor]:
-    """Moments and step counts as named tensors, ``adam/<what>/<parameter>``."""
-    parameters = optimizer.param_groups[0]["params"]
-    return {
-        f"adam/{what}/{name}": value
-        for name, parameter in zip(names, parameters, strict=True)
-        for what, value in optimizer.state.get(parameter, {}).items()
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Adam's moments, each flattened over all parameters in order, and its steps.
+
+    Empty before the first step. Three tensors instead of three per parameter: files
+    of many small tensors take longer to write than a client takes to train.
+    """
+    states = [optimizer.state[p] for p in _parameters(optimizer) if optimizer.state]
+    if not states:
+        return {}
+    flat = {
+        f"adam/{what}": torch.cat([state[what].flatten() for state in states])
+        for what in _MOMENTS
     }
+    return {**flat, "adam/step": torch.stack([state["step"] for state in states])}
 
 
 def restore_optimizer(
-    optimizer: torch.optim.Optimizer, names: list[str], tensors: dict[str, Tensor]
+    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
-    """Set the moments that :func:`optimizer_tensors` returned."""
-    parameters = optimizer.param_groups[0]["params"]
-    for name, parameter in zip(names, parameters, strict=True):
-        state = {
-            what: tensors[f"adam/{what}/{name}"].to(parameter.device)
-            for what in ("step", "exp_avg", "exp_avg_sq")
-            if f"adam/{what}/{name}" in tensors
+    """Set what :func:`optimizer_tensors` returned; nothing if it was empty."""
+    if "adam/step" not in tensors:
+        return
+    parameters = _parameters(optimizer)
+    sizes = [p.numel() for p in parameters]
+    steps = tensors["adam/step"].unbind()
+    parts = {w: torch.split(tensors[f"adam/{w}"], sizes) for w in _MOMENTS}
+    for k, parameter in enumerate(parameters):
+        moments = {
+            what: part[k].view_as(parameter).to(parameter.device)
+            for what, part in parts.items()
         }
-        if state:
-            optimizer.state[parameter] = state
+        step = steps[k].clone().to(parameter.device)
+        optimizer.state[parameter] = {"step": step, **moments}
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]

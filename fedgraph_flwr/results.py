@@ -29,7 +29,9 @@ from .registry import Resolved, project_root
 from .wire import NamedArrays
 
 ROUNDS = ("round", "client", "split", "point", "metric", "value", "num_examples")
+TIMES = ("round", "wall_s", "busy_s", "client_compute_s")
 LEDGER = ("round", "client", "direction", "record", "bytes")
+APPENDED = ("rounds.csv", "ledger.csv", "times.csv")
 # May differ between a run and its continuation.
 RESUME_MAY_CHANGE = {
     "resume",
@@ -78,7 +80,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 class RunFolder:
-    """Writes ``rounds.csv``, ``ledger.csv``, checkpoints, models and the summary.
+    """Writes the CSV files, checkpoints, models and the summary of a run.
 
     Parameters
     ----------
@@ -118,6 +120,7 @@ class RunFolder:
         )
         folder._write_header("rounds.csv", ROUNDS)
         folder._write_header("ledger.csv", LEDGER)
+        folder._write_header("times.csv", TIMES)
         write_json(folder.path / "config.json", resolved.to_config())
         return folder
 
@@ -136,6 +139,8 @@ class RunFolder:
         """Append one round."""
         self._append("rounds.csv", [_evaluation_row(e) for e in report.evaluations])
         self._append("ledger.csv", [_ledger_row(e) for e in report.ledger])
+        seconds = (report.wall_s, report.busy_s, report.client_compute_s)
+        self._append("times.csv", [(report.server_round, *seconds)])
         self._remember(report.evaluations, report.ledger)
         self.times["wall_s"] += report.wall_s
         self.times["client_compute_s"] += report.client_compute_s
@@ -183,9 +188,7 @@ class RunFolder:
             "failures": self.failures,
             "times": self.times,
             "bytes": self.bytes,
-            "sizes": {
-                n: (self.path / n).stat().st_size for n in ("rounds.csv", "ledger.csv")
-            },
+            "sizes": {n: (self.path / n).stat().st_size for n in APPENDED},
         }
         target = self.path / "checkpoint" / f"round-{self.last_round:06d}.safetensors"
         partial = target.with_suffix(".tmp")

@@ -21,6 +21,7 @@ from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.registry import project_root
 
+_BIN = Path(sys.executable).parent
 _POLL_S = 1.0
 _LOG_GRACE_S = 5.0
 
@@ -45,9 +46,8 @@ def run_flower(
         The run was refused, failed, or left no summary.
     """
     run_id = submit({**overrides, "results-dir": str(results)}, num_nodes=num_nodes)
-    with subprocess.Popen(
-        ["flwr", "log", str(run_id)], stdin=subprocess.DEVNULL
-    ) as log:  # noqa: S607
+    follow = [str(_BIN / "flwr"), "log", str(run_id)]
+    with subprocess.Popen(follow, stdin=subprocess.DEVNULL, env=environment()) as log:
         try:
             status = wait(run_id)
         except KeyboardInterrupt:
@@ -125,13 +125,19 @@ def stop_superlink() -> list[int]:
     return stopped
 
 
+def environment() -> dict[str, str]:
+    """Environment in which Flower's commands, and what they start, find each other."""
+    return {**os.environ, "PATH": f"{_BIN}:{os.environ.get('PATH', '')}"}
+
+
 def _flwr(*arguments: str) -> str:
     done = subprocess.run(
-        ["flwr", *arguments],  # noqa: S607
+        [str(_BIN / "flwr"), *arguments],
         capture_output=True,
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
+        env=environment(),
         timeout=300,
     )
     return done.stdout + (done.stderr if done.returncode else "")

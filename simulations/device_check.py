@@ -1,0 +1,119 @@
+"""Does a device compute what the CPU computes? ``python -m simulations.device_check``.
+
+Runs every method for a few rounds on the given device and on the CPU, without dropout
+(masks are drawn on the device, so they differ), and compares the models. Also times a
+round on either. Exits with 1 if a method disagrees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from safetensors.numpy import load_file
+
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.device import choose_device
+from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.registry import METHODS
+
+from .inline import run_inline
+
+console = Console(highlight=False)
+
+
+def largest_difference(one: Path, other: Path) -> float:
+    """Largest absolute difference between what two runs trained.
+
+    Compares the server's models and, for methods that have none, the clients' stored
+    tensors (the optimiser's moments aside).
+    """
+    names = sorted(p.relative_to(one) for p in one.rglob("*.safetensors"))
+    if names != sorted(p.relative_to(other) for p in other.rglob("*.safetensors")):
+        return float("inf")
+    largest = 0.0
+    for name in names:
+        left, right = load_file(one / name), load_file(other / name)
+        for key, array in left.items():
+            if not key.startswith("adam/"):
+                gap = np.abs(array.astype(np.float64) - right[key])
+                largest = max(largest, float(gap.max(initial=0.0)))
+    return largest
+
+
+def train(scratch: Path, overrides: Mapping[str, Value]) -> tuple[Path, float]:
+    """Run once; return a folder with all tensors, and the seconds of a round."""
+    state = scratch / "state"
+    folder = run_inline(
+        {**overrides, "results-dir": str(scratch / "results"), "state-dir": str(state)}
+    )
+    summary = json.loads((folder / "summary.json").read_text())
+    tensors = scratch / "tensors"
+    (folder / "models").rename(tensors)
+    (state / folder.name).rename(tensors / "clients")
+    return tensors, summary["client_compute_s"] / summary["rounds"]
+
+
+def check(method: str, device: str, *, dataset: str, rounds: int) -> tuple[float, ...]:
+    """Largest difference to the CPU, and seconds per round on CPU and device."""
+    overrides: dict[str, Value] = {
+        "method": method,
+        "dataset": dataset,
+        "num-server-rounds": rounds,
+        "dropout": 0.0,
+    }
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        cpu, cpu_s = train(scratch / "cpu", {**overrides, "device": "cpu"})
+        there, there_s = train(scratch / "device", {**overrides, "device": device})
+        return largest_difference(cpu, there), cpu_s, there_s
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; see the module."""
+    parser = argparse.ArgumentParser(prog="python -m simulations.device_check")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--dataset", default="synthetic")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tolerance", type=float, default=1e-3)
+    arguments = parser.parse_args(argv)
+    logging.disable(logging.INFO)
+    try:
+        device = str(choose_device(arguments.device))
+        table = Table(
+            title=f"{device} against cpu, {arguments.dataset}, "
+            f"{arguments.rounds} rounds"
+        )
+        for column in (
+            "method",
+            "largest difference",
+            "cpu s/round",
+            f"{device} s/round",
+        ):
+            table.add_column(column)
+        worst = 0.0
+        for method in METHODS:
+            gap, cpu_s, there_s = check(
+                method, device, dataset=arguments.dataset, rounds=arguments.rounds
+            )
+            worst = max(worst, gap)
+            table.add_row(method, f"{gap:.1e}", f"{cpu_s:.3f}", f"{there_s:.3f}")
+    except FedGraphError as error:
+        console.print(f"refused: {error}")
+        return 2
+    console.print(table)
+    agrees = worst <= arguments.tolerance
+    console.print("agrees" if agrees else f"DIFFERS by more than {arguments.tolerance}")
+    return 0 if agrees else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Fixtures that several test modules share."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+import toys
+import torch
+from flwr.supercore.task_identity import TaskIdentity
+
+import datasets
+from fedgraph_flwr import client_app, results, server_app
+from simulations.inline import run_inline
+
+
+@pytest.fixture
+def data_dir():
+    """Folder of real data sets; the test is skipped where there is none."""
+    folder = os.environ.get("FEDGRAPH_DATA", "")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("real data: set FEDGRAPH_DATA to a folder of TU data sets")
+    return folder
+
+
+@pytest.fixture
+def global_rng_untouched():
+    """Fail unless torch's global generator is where it was before the test."""
+    before = torch.get_rng_state()
+    yield
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.fixture
+def task_identity():
+    """Let ``flwr.app.Message`` be built outside of Flower's processes."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1
+
+
+@pytest.fixture(scope="module")
+def toy_data():
+    """Every client gets toy graphs; no figures, no git, few log lines."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "load_partition", toys.federation)
+        patch.setattr(server_app, "draw_run", lambda path: None)
+        patch.setattr(results, "git_commit", lambda: "unknown")
+        client_app.load_data.cache_clear()
+        logger.setLevel(logging.ERROR)
+        yield patch
+        logger.setLevel(level)
+    client_app.load_data.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def run(toy_data, tmp_path_factory):
+    """Run the toy federation in this process: ``run(method, nodes=1, **overrides)``."""
+    root = tmp_path_factory.mktemp("runs")
+
+    def start(method="fedavg", *, nodes=1, node_configs=None, **overrides):
+        own = root / secrets.token_hex(4)
+        config = {
+            **toys.TINY,
+            "method": method,
+            "results-dir": str(own / "results"),
+            "state-dir": str(own / "state"),
+            **overrides,
+        }
+        client_app.load_data.cache_clear()
+        path = run_inline(config, num_nodes=nodes, node_configs=node_configs)
+        return toys.Run(path, config)
+
+    return start

@@ -1,0 +1,149 @@
+"""A SuperLink and three SuperNodes as real processes on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedgraph_flwr.registry import project_root
+from simulations import flower
+from simulations.inline import run_inline
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
+RUN = {
+    "method": "gcfl+",
+    "dataset": "synthetic",
+    "num-clients": 4,
+    "num-server-rounds": 2,
+    "hidden-dim": 8,
+}
+SITES = ("0", "1,3", "2")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Environment of Flower's processes: a home of their own, no installations."""
+    home = tmp_path / "flwr"
+    home.mkdir()
+    return {
+        **flower.environment(),
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+    }
+
+
+@contextmanager
+def _process(command: list[str], log: Path, env: dict[str, str]) -> Iterator[None]:
+    with log.open("w") as out:
+        started = subprocess.Popen(
+            [str(Path(sys.executable).parent / command[0]), *command[1:]],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=env,
+            cwd=log.parent,
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            os.killpg(started.pid, signal.SIGTERM)
+            try:
+                started.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(started.pid, signal.SIGKILL)
+                started.wait()
+
+
+@contextmanager
+def _federation(
+    tmp_path: Path, env: dict[str, str], ports: tuple[int, int]
+) -> Iterator[None]:
+    """SuperLink on ``ports[0]``, SuperNodes beside it, and an entry called "site"."""
+    address = f"127.0.0.1:{ports[0]}"
+    (Path(env["FLWR_HOME"]) / "config.toml").write_text(
+        f'[superlink]\ndefault = "site"\n\n[superlink.site]\naddress = "{address}"\n'
+        "insecure = true\n"
+    )
+    link = ["flower-superlink", "--insecure", "--host", "127.0.0.1"]
+    link += ["--port", str(ports[0]), "--disable-runtime-dependency-installation"]
+    with _process(link, tmp_path / "superlink.log", env):
+        time.sleep(5)
+        nodes = []
+        try:
+            for number, clients in enumerate(SITES):
+                state = tmp_path / f"state-{number}"
+                command = ["flower-supernode", "--insecure", "--superlink", address]
+                command += ["--port", str(ports[1] + number), "--node-config"]
+                command += [f'clients="{clients}" state-dir="{state}"']
+                node = _process(command, tmp_path / f"node{number}.log", env)
+                node.__enter__()
+                nodes.append(node)
+            yield
+        finally:
+            for node in nodes:
+                node.__exit__(None, None, None)
+
+
+def _flwr(env: dict[str, str], *arguments: str) -> dict[str, object]:
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "flwr"), *arguments, "--format", "json"],
+        capture_output=True,
+        text=True,
+        env=env,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    begin = done.stdout.find("{")
+    assert begin >= 0, done.stdout + done.stderr
+    answer: dict[str, object] = json.JSONDecoder().raw_decode(done.stdout[begin:])[0]
+    return answer
+
+
+def test_three_supernodes_give_the_bytes_of_the_inline_run(
+    tmp_path: Path, environment: dict[str, str], own_ports: tuple[int, int]
+) -> None:
+    inline = run_inline(
+        {
+            **RUN,
+            "results-dir": str(tmp_path / "inline"),
+            "state-dir": str(tmp_path / "state-inline"),
+        }
+    )
+    config = {**RUN, "results-dir": str(tmp_path / "deployed")}
+    file = tmp_path / "run.toml"
+    file.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in config.items()))
+
+    with _federation(tmp_path, environment, own_ports):
+        root = str(project_root())
+        answer = _flwr(environment, "run", root, "site", "--run-config", str(file))
+        run_id = str(answer["run-id"])
+        deadline = time.monotonic() + 400
+        while time.monotonic() < deadline:
+            (run,) = _flwr(environment, "ls", "site", "--run-id", run_id)["runs"]
+            if run["status"].startswith("finished"):
+                break
+            time.sleep(2)
+
+    logs = "\n".join(p.read_text()[-3000:] for p in tmp_path.glob("*.log"))
+    assert run["status"] == "finished:completed", logs
+    (deployed,) = (tmp_path / "deployed").iterdir()
+    ours = json.loads((deployed / "summary.json").read_text())
+    expected = json.loads((inline / "summary.json").read_text())
+    assert ours["weights_sha256"] == expected["weights_sha256"]
+    assert ours["split_hash"] == expected["split_hash"]
+    assert (deployed / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
+    # Private state stays with its site.
+    kept = {path.name for path in (tmp_path / "state-1" / deployed.name).iterdir()}
+    assert kept == {"client-1", "client-3"}

@@ -1,0 +1,73 @@
+"""Real runs through ``flwr run``, a background SuperLink and Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from simulations import flower
+from simulations.inline import run_inline
+from simulations.run import main
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+RUN = {
+    "dataset": "synthetic",
+    "num-clients": 4,
+    "num-server-rounds": 2,
+    "hidden-dim": 8,
+    "shared-group": "all",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def superlink(
+    tmp_path_factory: pytest.TempPathFactory, own_ports: tuple[int, int]
+) -> Iterator[None]:
+    """A SuperLink of this module's own, stopped afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLWR_HOME", str(tmp_path_factory.mktemp("flwr")))
+        patch.setenv("FLWR_LOCAL_CONTROL_API_PORT", str(own_ports[0]))
+        patch.setenv("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", str(own_ports[1]))
+        patch.setenv("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
+        patch.setenv("FLWR_TELEMETRY_ENABLED", "0")
+        patch.setenv("FLWR_DISABLE_UPDATE_CHECK", "1")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        yield
+        flower.stop_superlink()
+
+
+def _summary(folder: Path) -> dict[str, object]:
+    loaded: dict[str, object] = json.loads((folder / "summary.json").read_text())
+    return loaded
+
+
+@pytest.mark.parametrize("method", ["gcfl+", "local"])
+def test_ray_and_inline_give_the_same_bytes(method: str, tmp_path: Path) -> None:
+    overrides = {**RUN, "method": method, "state-dir": str(tmp_path / "state")}
+    inline = run_inline({**overrides, "results-dir": str(tmp_path / "inline")})
+    ray = flower.run_flower(overrides, tmp_path / "ray", num_nodes=3)
+
+    assert _summary(ray)["weights_sha256"] == _summary(inline)["weights_sha256"]
+    assert (ray / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
+    assert _summary(ray)["bytes_up"] > 0
+
+
+def test_a_failed_run_exits_non_zero_although_flower_says_completed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = main(
+        [
+            "fedavg-proteins",
+            *("--results", str(tmp_path)),
+            *("--set", "num-server-rounds=1"),
+            *("--set", f"data-dir={tmp_path}"),
+        ]
+    )
+
+    assert code == 1
+    assert "PROTEINS" in capfd.readouterr().err
+    (summary,) = tmp_path.glob("*/summary.json")
+    assert json.loads(summary.read_text())["status"] == "failed"

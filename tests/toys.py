@@ -1,0 +1,176 @@
+"""Small federations for tests: graphs, partitions, settings, jobs, whole runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+from torch_geometric.data import Data
+
+from clients.base import Job
+from clients.batching import ClientData
+from clients.store import ClientStore
+from fedgraph_flwr.data import GraphPartition, GraphSet
+from fedgraph_flwr.registry import Resolved, defaults, resolve
+
+CPU = torch.device("cpu")
+TINY = {
+    "dataset": "synthetic",
+    "num-clients": 3,
+    "num-server-rounds": 3,
+    "hidden-dim": 8,
+    "num-layers": 2,
+    "batch-size": 4,
+    "learning-rate": 0.01,
+    "shared-group": "convs",
+    "device": "cpu",
+    "gcfl.min-round": 0,
+    "gcfl.seq-length": 2,
+}
+
+
+def random_graphs(
+    num_graphs: int,
+    *,
+    num_features: int = 4,
+    num_classes: int = 2,
+    seed: int = 0,
+    dense: bool = False,
+) -> GraphSet:
+    """Undirected graphs of 1 to 8 nodes; every fifth is a single node.
+
+    The last node of a graph of more than two is isolated. Features are one-hot
+    columns, or real rows if ``dense``.
+    """
+    rng = np.random.default_rng(seed)
+    sizes = [1 if g % 5 == 0 else int(rng.integers(2, 9)) for g in range(num_graphs)]
+    edges = []
+    for n in sizes:
+        upper = np.triu(rng.random((n, n)) < 0.5, 1)
+        if n > 2:
+            upper[:, -1] = False
+        edges.append(np.argwhere(upper | upper.T).T)
+    total = sum(sizes)
+    return GraphSet(
+        name="toy",
+        x=(
+            rng.normal(size=(total, num_features)).astype(np.float32)
+            if dense
+            else rng.integers(0, num_features, total).astype(np.uint8)
+        ),
+        edge_index=np.concatenate(edges, axis=1).astype(np.int32),
+        node_ptr=np.cumsum([0, *sizes]).astype(np.int64),
+        edge_ptr=np.cumsum([0, *(e.shape[1] for e in edges)]).astype(np.int64),
+        y=np.arange(num_graphs, dtype=np.int64) % num_classes,
+        num_features=num_features,
+        num_classes=num_classes,
+        is_undirected=True,
+    )
+
+
+def to_pyg(graphs: GraphSet) -> list[Data]:
+    """Make the same graphs PyG objects, one-hot features written out."""
+    x = torch.from_numpy(graphs.x)
+    if x.dim() == 1:
+        x = torch.nn.functional.one_hot(x.long(), graphs.num_features).float()
+    found = []
+    for g in range(len(graphs)):
+        nodes = slice(graphs.node_ptr[g], graphs.node_ptr[g + 1])
+        edges = slice(graphs.edge_ptr[g], graphs.edge_ptr[g + 1])
+        found.append(
+            Data(
+                x=x[nodes],
+                edge_index=torch.from_numpy(graphs.edge_index[:, edges]).long(),
+                y=torch.tensor([graphs.y[g]]),
+                num_nodes=nodes.stop - nodes.start,
+            )
+        )
+    return found
+
+
+def make_partition(client_id: int = 0, *, num_graphs: int = 20, **kw) -> GraphPartition:
+    """Of five graphs in a row, three train, one validates, one tests."""
+    graphs = random_graphs(num_graphs, **{"seed": client_id, **kw})
+    turn = np.arange(num_graphs) % 5
+    return GraphPartition(
+        client_id=client_id,
+        graphs=graphs,
+        graph_ids=1000 * client_id + np.arange(num_graphs),
+        train=np.flatnonzero(turn < 3),
+        val=np.flatnonzero(turn == 3),
+        test=np.flatnonzero(turn == 4),
+        group=client_id % 2,
+    )
+
+
+def federation(settings, client_id: int) -> GraphPartition:
+    """Stand in for ``datasets.load_partition``: clients of 20, 25, 30, ... graphs."""
+    return make_partition(client_id, num_graphs=20 + 5 * client_id)
+
+
+def resolved(method: str = "fedavg", **overrides) -> Resolved:
+    """Resolve ``TINY`` with ``overrides``, given as {"run-config-key": value}."""
+    return resolve({**defaults(), **TINY, "method": method, **overrides})
+
+
+def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrides):
+    """Build one client as the ClientApp does."""
+    run = resolved(method, **overrides)
+    data = ClientData.collate(partition or make_partition(), CPU)
+    store = ClientStore(root, "experiment", client_id=data.partition.client_id)
+    return run.method.client(
+        Job(settings=run.settings, params=run.params, data=data, store=store, device=CPU)
+    )
+
+
+def shared_arrays(client) -> list[np.ndarray]:
+    """Return the shared tensors as they are now, ordered like ``shared_keys``."""
+    named = dict(client.model.named_parameters())
+    return [named[n].detach().numpy().copy() for n in client.shared_keys]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, read back from its folder."""
+
+    path: Path
+    overrides: dict
+
+    @property
+    def summary(self) -> dict:
+        return json.loads((self.path / "summary.json").read_text())
+
+    @property
+    def sha(self) -> str:
+        return self.summary["weights_sha256"]
+
+    @property
+    def clusters(self) -> dict:
+        return json.loads((self.path / "clusters.json").read_text())["rounds"]
+
+    @property
+    def rounds(self) -> str:
+        return (self.path / "rounds.csv").read_text()
+
+    @property
+    def ledger(self) -> list[dict]:
+        return list(csv.DictReader((self.path / "ledger.csv").open()))
+
+    def values(self, *metrics: str) -> dict[tuple, float]:
+        """Map (round, client, split, point, metric) to the value."""
+        return {
+            tuple(r[k] for k in ("round", "client", "split", "point", "metric")): float(
+                r["value"]
+            )
+            for r in csv.DictReader(self.rounds.splitlines())
+            if r["metric"] in (metrics or ("accuracy", "loss"))
+        }
+
+    @property
+    def models(self) -> dict[str, dict[str, np.ndarray]]:
+        return {p.stem: load_file(p) for p in (self.path / "models").iterdir()}
