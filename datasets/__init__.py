@@ -167,8 +167,9 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         )
     seed = settings.split_seed
     if info.name == SYNTHETIC:
-        graphs = synthetic.generate_client(client_id, seed)
         rows = synthetic.client_rows(client_id)
+        whole = synthetic.load_client(client_id, seed, cache_dir=settings.cache_dir)
+        graphs = whole.take(np.arange(len(whole)))
         group = synthetic.client_group(client_id)
     else:
         is_group = len(info.members) > 1

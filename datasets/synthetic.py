@@ -9,14 +9,19 @@ GCFL+ clusters by, develop differently.
 
 from __future__ import annotations
 
+import hashlib
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 
 import numpy as np
 
 from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
+
+from .cache import CACHE_FORMAT, cache_root, open_or_build
 
 GRAPHS_PER_CLIENT = (160, 200)  # by group: one and two batches of 128 to train on
 NUM_NODES = (20, 36)  # smallest and largest graph
@@ -39,6 +44,28 @@ def client_rows(client_id: int) -> IntArray:
     groups = [client_group(client) for client in range(client_id)]
     start = sum(GRAPHS_PER_CLIENT[group] for group in groups)
     return np.arange(start, start + GRAPHS_PER_CLIENT[client_group(client_id)])
+
+
+def load_client(client_id: int, seed: int, *, cache_dir: str = "") -> GraphSet:
+    """Return what :func:`generate_client` makes, memory-mapped from our cache.
+
+    On a SuperNode every message runs in a new process, which would otherwise import
+    PyTorch Geometric and draw the graphs again.
+    """
+    recipe = (
+        CACHE_FORMAT,
+        GRAPHS_PER_CLIENT,
+        NUM_NODES,
+        EDGES_PER_NEW_NODE,
+        LABEL_NOISE,
+        MAX_DEGREE,
+        version("torch-geometric"),
+        seed,
+        client_id,
+    )
+    fingerprint = hashlib.sha256(repr(recipe).encode()).hexdigest()[:16]
+    entry = cache_root(cache_dir) / f"synthetic-{fingerprint}"
+    return open_or_build(entry, lambda _scratch: generate_client(client_id, seed))
 
 
 def generate_client(client_id: int, seed: int) -> GraphSet:
@@ -92,7 +119,9 @@ def generate_client(client_id: int, seed: int) -> GraphSet:
 def _generate(kind: int) -> tuple[int, IntArray]:
     """Draw one graph: number of nodes, and edges (2, num_edges) in both directions."""
     # here, because it takes seconds to import
-    from torch_geometric.datasets.graph_generator import BAGraph, ERGraph
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*torch.jit.script.*", DeprecationWarning)
+        from torch_geometric.datasets.graph_generator import BAGraph, ERGraph
 
     nodes = random.randint(*NUM_NODES)
     graph = BAGraph(nodes, EDGES_PER_NEW_NODE)()

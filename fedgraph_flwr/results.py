@@ -156,7 +156,6 @@ class RunFolder:
                 (report.server_round, members)
                 for members in report.facts.get("snapshots", [])
             ]
-            write_json(self.path / "clusters.json", {"rounds": self.clusters})
 
     def _append(self, name: str, rows: list[tuple[Any, ...]]) -> None:
         with (self.path / name).open("a", newline="") as file:
@@ -251,6 +250,7 @@ class RunFolder:
         for name, arrays in models.items():
             contiguous = {n: np.ascontiguousarray(a) for n, a in arrays.items()}
             save_file(contiguous, self.path / "models" / f"{name}.safetensors")
+        write_json(self.path / "clusters.json", {"rounds": self.clusters})
         summary = self._summary(strategy, models, error)
         write_json(self.path / "summary.json", summary)
         return summary

@@ -56,7 +56,12 @@ class Parcel:
 def pack(
     parcels: Mapping[int, Parcel], header: Mapping[str, Scalar] | None = None
 ) -> RecordDict:
-    """Build the content of a message from parcels, in client order."""
+    """Build the content of a message from parcels, in client order.
+
+    Parcels that hold the same ``arrays`` object share one record, which is encoded,
+    and carried to a node, once.
+    """
+    encoded: dict[int, ArrayRecord] = {}
     content = RecordDict({_HEADER: ConfigRecord(dict(header or {}))})
     for client_id in sorted(parcels):
         parcel = parcels[client_id]
@@ -64,8 +69,12 @@ def pack(
             content[f"{client_id}/error"] = ConfigRecord({"reason": parcel.error})
             continue
         if parcel.arrays:
-            blob = np.frombuffer(encode_arrays(_contiguous(parcel.arrays)), np.uint8)
-            content[f"{client_id}/arrays"] = ArrayRecord({_PACKED: Array(blob)})
+            key = id(parcel.arrays)
+            if key not in encoded:
+                blob = encode_arrays(_contiguous(parcel.arrays))
+                array = Array(np.frombuffer(blob, np.uint8))
+                encoded[key] = ArrayRecord({_PACKED: array})
+            content[f"{client_id}/arrays"] = encoded[key]
         if parcel.facts:
             content[f"{client_id}/facts"] = ConfigRecord(dict(parcel.facts))
         content[f"{client_id}/metrics"] = MetricRecord(dict(parcel.metrics))
@@ -87,6 +96,7 @@ def unpack(content: RecordDict) -> tuple[dict[int, Parcel], dict[str, Scalar]]:
             " run the same version of fedgraph_flwr"
         )
     parcels: dict[int, Parcel] = {}
+    decoded: dict[int, NamedArrays] = {}
     for client_id, records in _by_client(content).items():
         if isinstance(error := records.get("error"), ConfigRecord):
             parcels[client_id] = Parcel(error=str(error["reason"]))
@@ -95,8 +105,10 @@ def unpack(content: RecordDict) -> tuple[dict[int, Parcel], dict[str, Scalar]]:
         if not isinstance(metrics, MetricRecord):
             raise WireError(f"parcel of client {client_id} has no metrics record")
         arrays, facts = records.get("arrays"), records.get("facts")
+        if arrays is not None and id(arrays) not in decoded:
+            decoded[id(arrays)] = _decode(client_id, arrays)
         parcels[client_id] = Parcel(
-            arrays=_decode(client_id, arrays) if arrays is not None else {},
+            arrays=decoded[id(arrays)] if arrays is not None else {},
             metrics={k: v for k, v in metrics.items() if isinstance(v, int | float)},
             facts=_scalars(facts) if isinstance(facts, ConfigRecord) else {},
         )
@@ -107,7 +119,8 @@ def record_sizes(content: RecordDict) -> Iterator[tuple[int, str, int]]:
     """Yield (client, record name, bytes) of each record of a message.
 
     Bytes are those of the serialised record and, for arrays, of its array objects:
-    what Flower's transport sends. The header counts for client -1.
+    what Flower's transport sends. A record that several clients of a node share counts
+    for each of them, as if each had a node of its own. The header counts for client -1.
     """
     for name, record in content.items():
         if name == _HEADER:

@@ -85,7 +85,7 @@ class AbstractGraphStrategy(Strategy):
         self._report = RoundReport(server_round=0)
         self._sent: list[Message] = []
         self._compute_s: dict[int, float] = {}
-        self._waiting_since = 0.0
+        self._began_at = 0.0
 
     # What a paper fills in -------------------------------------------------------
 
@@ -210,6 +210,7 @@ class AbstractGraphStrategy(Strategy):
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
         self.summary()
+        self._began_at = time.time()
         for server_round in range(self.first_round, num_rounds + 1):
             messages = self.configure_train(
                 server_round, initial_arrays, train_config, grid
@@ -236,7 +237,6 @@ class AbstractGraphStrategy(Strategy):
         self, message_type: str, server_round: int, grid: Grid
     ) -> list[Message]:
         self._report = RoundReport(server_round=server_round)
-        self._waiting_since = time.time()
         parcels = {
             c: Parcel(arrays=a) for c, a in sorted(self.outgoing(server_round).items())
         }
@@ -297,10 +297,8 @@ class AbstractGraphStrategy(Strategy):
         for client, reason in sorted(report.failures.items()):
             log(WARNING, "round %d: client %d failed: %s", server_round, client, reason)
         self._compute_s |= {c: p.metrics["compute-s"] for c, p in good.items()}
-        ended_at = time.time()
-        report.wall_s = ended_at - self._waiting_since
         report.client_compute_s = sum(p.metrics["compute-s"] for p in good.values())
-        report.busy_s = busy_seconds(good.values(), self._waiting_since, ended_at)
+        report.busy_s = busy_seconds(good.values(), self._began_at, time.time())
         for client, parcel in good.items():
             report.evaluations += read_evaluations(server_round, client, parcel.metrics)
         return good
@@ -328,6 +326,8 @@ class AbstractGraphStrategy(Strategy):
         )
 
     def _publish(self) -> None:
-        self._report.wall_s = time.time() - self._waiting_since
+        # Rounds adjoin: what the observer takes counts for the next one.
+        now = time.time()
+        self._report.wall_s, self._began_at = now - self._began_at, now
         self._report.facts["clusters"] = self.clusters()
         self.observer(self._report)

@@ -8,7 +8,7 @@ thresholds, alpha cosine similarity, beta DTW distance, Q_i history of norms.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from logging import INFO
 from typing import Any, final
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, SHARED, GCFLParams
 from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
-from .averaging import check_same_layout, weighted_mean
+from .averaging import check_same_layout
 from .base import AbstractGraphStrategy
 from .report import Evaluation
 
@@ -31,6 +31,13 @@ FloatArray = NDArray[np.float64]
 def flatten(model: NamedArrays) -> FloatArray:
     """Concatenate all tensors, by name, into one float64 vector."""
     return np.concatenate([model[n].ravel().astype(np.float64) for n in sorted(model)])
+
+
+def unflatten(vector: FloatArray, like: NamedArrays) -> NamedArrays:
+    """Cut a vector that :func:`flatten` made back into tensors shaped as ``like``."""
+    cuts = np.cumsum([like[n].size for n in sorted(like)])[:-1]
+    parts = dict(zip(sorted(like), np.split(vector, cuts), strict=True))
+    return {n: parts[n].reshape(a.shape).astype(a.dtype) for n, a in like.items()}
 
 
 def mean_update_norm(updates: FloatArray, weights: Sequence[float]) -> float:
@@ -141,12 +148,13 @@ class GCFLState:
     """What the server knows between rounds.
 
     ``clusters`` holds ascending client ids and ``theta`` the tensors of each cluster,
-    in the same order; ``history`` is Q.
+    in the same order; ``history`` is Q and ``norms`` the last updates' norms.
     """
 
     clusters: tuple[tuple[int, ...], ...]
     theta: tuple[NamedArrays, ...]
     history: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    norms: Mapping[int, float] = field(default_factory=dict)
 
 
 def step(
@@ -197,10 +205,15 @@ def step(
                 forget |= set(history) if everybody else set(members)
         for part in parts:
             clusters.append(part)
-            theta.append(_advance(state.theta[position], part, deltas, sizes))
+            theta.append(_advance(state.theta[position], part, flat, sizes))
     if use_dtw:
         history = {c: () if c in forget else q for c, q in history.items()}
-    new = replace(state, clusters=tuple(clusters), theta=tuple(theta), history=history)
+    new = GCFLState(
+        clusters=tuple(clusters),
+        theta=tuple(theta),
+        history=history,
+        norms={c: float(np.linalg.norm(u)) for c, u in flat.items()},
+    )
     return new, split
 
 
@@ -261,18 +274,19 @@ def _extend(
 def _advance(
     theta: NamedArrays,
     members: Sequence[int],
-    deltas: Mapping[int, NamedArrays],
+    flat: Mapping[int, FloatArray],
     sizes: Mapping[int, float],
 ) -> NamedArrays:
     """Theta_k + sum_i (n_i / N_k) Delta_i over the members that replied (Eq. 7)."""
-    present = [c for c in members if c in deltas]
+    present = [c for c in members if c in flat]
     if not present:
         return theta
-    mean = weighted_mean([deltas[c] for c in present], [sizes[c] for c in present])
-    return {
-        n: (a.astype(np.float64) + mean[n].astype(np.float64)).astype(a.dtype)
-        for n, a in theta.items()
-    }
+    total = sum(sizes[c] for c in present)
+    mean = np.zeros_like(flat[present[0]])
+    for c in present:  # ascending, which fixes the rounding
+        mean += (sizes[c] / total) * flat[c]
+    update = unflatten(mean, theta)
+    return {n: np.add(a, update[n]) for n, a in theta.items()}
 
 
 @final
@@ -293,12 +307,11 @@ class GCFL(AbstractGraphStrategy):
         )
 
     def outgoing(self, server_round: int) -> dict[int, NamedArrays]:  # noqa: ARG002
-        """Theta of the client's cluster."""
-        return {
-            c: with_prefix(SHARED, theta)
-            for members, theta in zip(self.gcfl.clusters, self.gcfl.theta, strict=True)
-            for c in members
-        }
+        """Theta of the client's cluster, one object for all its members."""
+        sent: dict[int, NamedArrays] = {}
+        for members, theta in zip(self.gcfl.clusters, self.gcfl.theta, strict=True):
+            sent |= dict.fromkeys(members, with_prefix(SHARED, theta))
+        return sent
 
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """See :func:`step`; also records norms and, for ``best_snapshot``, splits."""
@@ -318,7 +331,7 @@ class GCFL(AbstractGraphStrategy):
                     split="train",
                     point="update",
                     metric="update_norm",
-                    value=float(np.linalg.norm(flatten(select(DELTA, parcel.arrays)))),
+                    value=self.gcfl.norms[client],
                     num_examples=int(parcel.metrics["num-examples"]),
                 )
             )

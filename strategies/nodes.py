@@ -16,7 +16,7 @@ from fedgraph_flwr.wire import Parcel, pack, unpack
 
 from .report import ClientInfo
 
-_POLL_SHARE = 0.02  # waiting adds at most this share to a round ...
+_POLL_SHARE = 0.01  # waiting adds at most this share to a round ...
 _POLL_S = (0.002, 1.0)  # ... within these bounds
 
 
