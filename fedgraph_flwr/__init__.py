@@ -1,1 +1,1 @@
-"""Federated learning on graphs with Flower: five published methods, one frame."""
+"""Federated learning on graphs with Flower: the app's edge and its shared core."""

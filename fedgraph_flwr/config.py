@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from .errors import ConfigError
@@ -35,6 +36,9 @@ class Rule:
         Allowed texts; empty allows any.
     auto : bool
         Whether ``"auto"`` may be written instead.
+    absolute : bool
+        Whether a text, unless empty, must be an absolute path: a run does not start
+        in the folder where ``flwr run`` was typed.
     """
 
     kind: type
@@ -44,29 +48,38 @@ class Rule:
     high_open: bool = False
     choices: tuple[str, ...] = ()
     auto: bool = False
+    absolute: bool = False
 
     def describe(self) -> str:
         """Say in words what is allowed."""
+        text = self._describe_value()
+        return f"{text}, or 'auto'" if self.auto else text
+
+    def _describe_value(self) -> str:
         if self.choices:
             text = "one of " + ", ".join(map(repr, self.choices))
         elif self.kind in (int, float):
             text = {int: "an int", float: "a finite number"}[self.kind]
             if self.low > -math.inf:
-                text += f" {'>' if self.low_open else '>='} {self.low:g}"
+                text += f" {'>' if self.low_open else '>='} {self.low:.10g}"
             if self.high < math.inf:
                 both = " and" if self.low > -math.inf else ""
-                text += f"{both} {'<' if self.high_open else '<='} {self.high:g}"
+                text += f"{both} {'<' if self.high_open else '<='} {self.high:.10g}"
+        elif self.absolute:
+            text = "an absolute path or empty"
         else:
             text = {bool: "true or false", str: "a text"}[self.kind]
-        return f"{text}, or 'auto'" if self.auto else text
+        return text
 
     def allows(self, value: object) -> bool:
         """Whether ``value`` has the exact type and lies in range (NaN never does)."""
         if self.kind is bool:
             return isinstance(value, bool)
         if self.kind is str:
-            return isinstance(value, str) and (
-                not self.choices or value in self.choices
+            return (
+                isinstance(value, str)
+                and (not self.choices or value in self.choices)
+                and (not self.absolute or not value or Path(value).is_absolute())
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
@@ -81,7 +94,7 @@ class Rule:
         if self.kind is bool:
             return [1, "true"]
         if self.kind is str:
-            return [3, *(["no-such-choice"] if self.choices else [])]
+            return [3, *(["no/such"] if self.choices or self.absolute else [])]
         bad: list[object] = ["12", True, math.nan, math.inf]
         if self.kind is int:
             bad.append(1.5)
@@ -125,6 +138,11 @@ def choice(default: str, *choices: str, auto: bool = False) -> Any:
 def text(default: str) -> Any:
     """Declare a free text field."""
     return setting(default, Rule(str))
+
+
+def path(default: str) -> Any:
+    """Declare a path field: absolute, or empty for "not set"."""
+    return setting(default, Rule(str, absolute=True))
 
 
 def flag(default: bool) -> Any:
@@ -209,7 +227,8 @@ def build(
             if key not in automatic:
                 raise ConfigError(
                     f"{key} is 'auto', but no value is published for this data set;"
-                    f" set it in the run config to {rule.describe()}"
+                    " set it in the run config to "
+                    + replace(rule, auto=False).describe()
                 )
             value = automatic[key]
         if rule.kind is float and isinstance(value, int) and rule.allows(value):
@@ -239,11 +258,11 @@ class RunSettings(Settings):
 
     method: str = text("gcfl+")
     dataset: str = text("synthetic")
-    data_dir: str = text("")
-    results_dir: str = text("")
-    state_dir: str = text("")
-    cache_dir: str = text("")
-    resume: str = text("")
+    data_dir: str = path("")
+    results_dir: str = path("")
+    state_dir: str = path("")
+    cache_dir: str = path("")
+    resume: str = path("")
 
     num_clients: int = integer("auto", 1, auto=True)
     num_server_rounds: int = integer("auto", 1, auto=True)

@@ -55,13 +55,7 @@ def results_root(configured: str) -> tuple[Path, str]:
     user's home folder.
     """
     if configured:
-        path = Path(configured)
-        if not path.is_absolute():
-            raise ConfigError(
-                f"results-dir must be an absolute path, got {configured!r}: a run does"
-                " not start in the folder where `flwr run` was typed"
-            )
-        return path, "results-dir"
+        return Path(configured), "results-dir"
     if home := os.environ.get("FEDGRAPH_HOME"):
         return Path(home) / "results", "FEDGRAPH_HOME, set by env.sh"
     here = Path.cwd()

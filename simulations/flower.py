@@ -27,25 +27,27 @@ _LOG_GRACE_S = 5.0
 
 
 def run_flower(
-    overrides: Mapping[str, Value], results: Path, *, num_nodes: int
+    overrides: Mapping[str, Value], *, num_nodes: int, num_gpus: float = 0.0
 ) -> Path:
     """Run one experiment on the local SuperLink and return its results folder.
 
     Parameters
     ----------
     overrides : mapping
-        Run-config keys that differ from ``pyproject.toml``.
-    results : path
-        Absolute results folder.
+        Run-config keys that differ from ``pyproject.toml``; ``results-dir`` is needed
+        to find the results.
     num_nodes : int
         SuperNodes to simulate.
+    num_gpus : float
+        Share of a GPU that each actor gets.
 
     Raises
     ------
     RunFailedError
         The run was refused, failed, or left no summary.
     """
-    run_id = submit({**overrides, "results-dir": str(results)}, num_nodes=num_nodes)
+    results = Path(str(overrides["results-dir"]))
+    run_id = submit(overrides, num_nodes=num_nodes, num_gpus=num_gpus)
     follow = [str(_BIN / "flwr"), "log", str(run_id)]
     with subprocess.Popen(follow, stdin=subprocess.DEVNULL, env=environment()) as log:
         try:
@@ -58,7 +60,9 @@ def run_flower(
                 log.wait(_LOG_GRACE_S)
             except subprocess.TimeoutExpired:
                 log.terminate()
-    found = sorted(results.glob(f"*-{run_id:x}"[:9] + "*/summary.json"))
+    found = sorted(results.glob("*/summary.json"))
+    if resumed := overrides.get("resume"):  # goes on in its old folder
+        found = [p for p in [Path(str(resumed)) / "summary.json"] if p.is_file()]
     folder = next((p.parent for p in found if _belongs(p, run_id)), None)
     if folder is None:
         raise RunFailedError(
@@ -71,7 +75,9 @@ def run_flower(
     return folder
 
 
-def submit(overrides: Mapping[str, Value], *, num_nodes: int) -> int:
+def submit(
+    overrides: Mapping[str, Value], *, num_nodes: int, num_gpus: float = 0.0
+) -> int:
     """Hand a run to the SuperLink, which starts if it must, and return its id."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.writelines(f"{k} = {json.dumps(v)}\n" for k, v in overrides.items())
@@ -84,7 +90,8 @@ def submit(overrides: Mapping[str, Value], *, num_nodes: int) -> int:
             "--run-config",
             file.name,
             "--federation-config",
-            f"num-supernodes={num_nodes} client-resources-num-cpus=1",
+            f"num-supernodes={num_nodes} client-resources-num-cpus=1"
+            f" client-resources-num-gpus={num_gpus}",
         )
     answer = _json(done)
     if not answer.get("success") or "run-id" not in answer:

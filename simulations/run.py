@@ -68,7 +68,11 @@ def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:
     """
     common = load_preset(arguments.preset)
     common |= dict(parse_assignment(text) for text in arguments.set)
-    runs = [{**common, "results-dir": str(arguments.results.resolve())}]
+    if arguments.results:
+        if "results-dir" in common:
+            raise ConfigError("give either --results or --set results-dir, not both")
+        common["results-dir"] = str(arguments.results.resolve())
+    runs = [{"results-dir": str(project_root() / "results"), **common}]
     if arguments.seeds:
         runs = [{**runs[0], "seed": seed} for seed in parse_seeds(arguments.seeds)]
     for overrides in runs:
@@ -82,34 +86,34 @@ def execute(
     """Yield each run with its results folder, or with what went wrong."""
     if arguments.jobs == 1:
         for overrides in runs:
-            yield overrides, _one(overrides, arguments.engine, arguments.nodes)
+            yield overrides, _one(overrides, arguments)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, mp_context=context) as pool:
         futures = {
-            pool.submit(_quiet, overrides, arguments.nodes): overrides
-            for overrides in runs
+            pool.submit(_quiet, overrides, arguments): overrides for overrides in runs
         }
         for future in as_completed(futures):
             yield futures[future], future.result()
 
 
 def _one(
-    overrides: Mapping[str, Value], engine: str, num_nodes: int
+    overrides: Mapping[str, Value], arguments: argparse.Namespace
 ) -> Path | FedGraphError:
     try:
-        if engine == "inline":
-            return run_inline(overrides, num_nodes=num_nodes)
-        results = Path(str(overrides["results-dir"]))
-        return run_flower(overrides, results, num_nodes=num_nodes)
+        if arguments.engine == "inline":
+            return run_inline(overrides, num_nodes=arguments.nodes)
+        return run_flower(overrides, num_nodes=arguments.nodes, num_gpus=arguments.gpus)
     except FedGraphError as error:
         return error
 
 
-def _quiet(overrides: Mapping[str, Value], num_nodes: int) -> Path | FedGraphError:
+def _quiet(
+    overrides: Mapping[str, Value], arguments: argparse.Namespace
+) -> Path | FedGraphError:
     """Run beside others: their progress lines would only mix."""
     logging.disable(logging.INFO)
-    return _one(overrides, "inline", num_nodes)
+    return _one(overrides, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -128,12 +132,16 @@ def _parser() -> argparse.ArgumentParser:
         "--nodes", type=int, default=2, help="SuperNodes to simulate (default 2)"
     )
     parser.add_argument(
-        "--results", type=Path, default=project_root() / "results",
+        "--results", type=Path,
         help="folder for results (default: the project's results/)",
     )  # fmt: skip
     parser.add_argument(
         "--engine", choices=("flower", "inline"), default="flower",
         help="flower: flwr run with Ray; inline: everything in this process",
+    )  # fmt: skip
+    parser.add_argument(
+        "--gpus", type=float, default=0.0,
+        help="share of a GPU per actor, e.g. 0.1 (flower engine)",
     )  # fmt: skip
     parser.add_argument(
         "--jobs", type=int, default=1, help="runs side by side (inline engine only)"

@@ -33,7 +33,7 @@ import datasets
 from clients.base import build_gin
 from clients.batching import ClientData
 from clients.training import evaluate, train_epochs
-from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.config import RunSettings, Value
 from fedgraph_flwr.data import GraphPartition
 from fedgraph_flwr.registry import defaults, resolve
 
@@ -180,12 +180,15 @@ def median_seconds(action: Callable[[], None], repeats: int) -> float:
     return statistics.median(times)
 
 
-def flower_rounds(overrides: dict[str, object], num_nodes: int) -> dict[str, object]:
+def flower_rounds(overrides: dict[str, Value], num_nodes: int) -> dict[str, object]:
     """Run through Flower and Ray; return the summary with per-round times added."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = run_flower(
-            {**overrides, "state-dir": str(Path(scratch) / "state")},  # type: ignore[dict-item]
-            Path(scratch) / "results",
+            {
+                **overrides,
+                "state-dir": str(Path(scratch) / "state"),
+                "results-dir": str(Path(scratch) / "results"),
+            },
             num_nodes=num_nodes,
         )
         summary: dict[str, object] = json.loads((folder / "summary.json").read_text())
@@ -204,7 +207,7 @@ def _medians(summary: dict[str, object], warm_up: int = 2) -> dict[str, float]:
 
 def compare_round(repeats: int) -> float:
     """Ratio of the plain loop's round to ours on ``molecules``."""
-    overrides = {
+    overrides: dict[str, Value] = {
         "method": "gcfl+",
         "dataset": "molecules",
         "num-server-rounds": 2 + repeats,

@@ -8,8 +8,8 @@ import secrets
 from pathlib import Path
 
 import pytest
-import toys
 import torch
+import toys
 from flwr.supercore.task_identity import TaskIdentity
 
 import datasets

@@ -124,7 +124,9 @@ def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrid
     data = ClientData.collate(partition or make_partition(), CPU)
     store = ClientStore(root, "experiment", client_id=data.partition.client_id)
     return run.method.client(
-        Job(settings=run.settings, params=run.params, data=data, store=store, device=CPU)
+        Job(
+            settings=run.settings, params=run.params, data=data, store=store, device=CPU
+        )
     )
 
 

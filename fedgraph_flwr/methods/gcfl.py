@@ -1,4 +1,4 @@
-"""GCFL and GCFL+: one module, one option (``cluster_by``).
+"""GCFL and GCFL+: one module, one option (the strategy's ``use_dtw``).
 
 Xie, Ma, Xiong, Yang: *Federated Graph Classification over Non-IID Graphs*, NeurIPS
 2021, arXiv:2106.13423. Authors' code: Oxfordblue7/GCFL.

@@ -48,7 +48,9 @@ def _summary(folder: Path) -> dict[str, object]:
 def test_ray_and_inline_give_the_same_bytes(method: str, tmp_path: Path) -> None:
     overrides = {**RUN, "method": method, "state-dir": str(tmp_path / "state")}
     inline = run_inline({**overrides, "results-dir": str(tmp_path / "inline")})
-    ray = flower.run_flower(overrides, tmp_path / "ray", num_nodes=3)
+    ray = flower.run_flower(
+        {**overrides, "results-dir": str(tmp_path / "ray")}, num_nodes=3
+    )
 
     assert _summary(ray)["weights_sha256"] == _summary(inline)["weights_sha256"]
     assert (ray / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()

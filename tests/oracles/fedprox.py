@@ -24,9 +24,7 @@ def penalty_gradient(weights, received, mu, *, step=1e-4):
             moved = [np.array(weights[name], np.float64) for _ in range(2)]
             moved[0][index] += step
             moved[1][index] -= step
-            high, low = (
-                penalty({name: m}, {name: received[name]}, mu) for m in moved
-            )
+            high, low = (penalty({name: m}, {name: received[name]}, mu) for m in moved)
             entry[index] = (high - low) / (2 * step)
         gradient[name] = entry
     return gradient

@@ -1,0 +1,72 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fedgraph_flwr.registry import METHODS, tables
+
+ROOT = Path(__file__).resolve().parents[2]
+# Written later than the pages that link to them; delete this with the last of them.
+MISSING_ALLOWED = {
+    "docs/results-gcfl.md",
+    "docs/img/synthetic-accuracy.png",
+    "docs/img/synthetic-update-norms.png",
+}
+README = (ROOT / "README.md").read_text()
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/**/*.md", "datasets/*.md", "simulations/*.md")
+    for page in ROOT.glob(pattern)
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(page):
+    """Names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def fields():
+    return [item for table in tables() for item in table.config_fields().items()]
+
+
+@pytest.mark.parametrize(("key", "field"), fields(), ids=[k for k, _ in fields()])
+def test_every_key_is_documented(key, field):
+    rule = field.metadata["rule"].describe()
+    row = f"| `{key}` | `{json.dumps(field.default)}` | {rule} | "
+    lines = (ROOT / "docs" / "configuration.md").read_text().splitlines()
+    assert [line for line in lines if line.startswith(row)], f"expected: {row}..."
+
+
+def test_no_other_key_is_documented():
+    table = (ROOT / "docs" / "configuration.md").read_text().split("\n## ")[0]
+    documented = re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
+    assert documented == [key for key, _ in fields()]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_readme_names_every_method(method):
+    assert f"| `{method}` |" in README
+
+
+def test_make_targets_exist():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for page in PAGES:
+        text = page.read_text()
+        named = set(re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE))
+        assert named <= set(targets), page.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_relative_links_resolve(page):
+    for link in LINK.findall(page.read_text()):
+        if link.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        relative = target.relative_to(ROOT).as_posix()
+        assert target.exists() or relative in MISSING_ALLOWED, link
+        if anchor:
+            assert anchor in anchors(target), link
