@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import csv
-import hashlib
-import importlib.metadata
 import json
 import os
-import subprocess
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -20,12 +17,12 @@ from safetensors.numpy import save_file
 from sklearn.metrics import adjusted_rand_score
 
 from strategies.base import AbstractGraphStrategy
-from strategies.report import ClientInfo, Evaluation, LedgerEntry, RoundReport
+from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from . import selection
-from .data import hash_federation
 from .errors import ConfigError
-from .registry import Resolved, project_root
+from .provenance import git_commit, hash_weights, split_hash, versions
+from .registry import Resolved
 from .wire import NamedArrays
 
 ROUNDS = ("round", "client", "split", "point", "metric", "value", "num_examples")
@@ -299,52 +296,6 @@ class RunFolder:
             "git_commit": git_commit(),
             "config": self.resolved.to_config(),
         }
-
-
-def split_hash(clients: Mapping[int, ClientInfo]) -> str:
-    """SHA-256 over the clients' split hashes."""
-    return hash_federation({c: i.split_hash for c, i in clients.items()})
-
-
-def hash_weights(
-    models: Mapping[str, NamedArrays], client_hashes: Mapping[int, str]
-) -> str:
-    """SHA-256 over the server's models and the hashes of the clients' whole models."""
-    digest = hashlib.sha256()
-    for model in sorted(models):
-        for name in sorted(models[model]):
-            digest.update(f"{model}/{name}".encode())
-            digest.update(np.ascontiguousarray(models[model][name]).tobytes())
-    for client in sorted(client_hashes):
-        digest.update(f"{client}:{client_hashes[client]}".encode())
-    return digest.hexdigest()
-
-
-def versions() -> dict[str, str]:
-    """Versions of what computes."""
-    names = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
-    return {n: importlib.metadata.version(n) for n in names}
-
-
-def git_commit() -> str:
-    """Commit of the code, with "+dirty" for local changes; "unknown" outside git."""
-    root = os.environ.get("FEDGRAPH_HOME", str(project_root()))
-    try:
-        commit = _git(root, "rev-parse", "HEAD")
-        return commit + ("+dirty" if _git(root, "status", "--porcelain") else "")
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-
-
-def _git(root: str, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", root, *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=10,
-    )
-    return done.stdout.strip()
 
 
 def _check_same_config(path: Path, resolved: Resolved) -> None:

@@ -18,8 +18,9 @@ from strategies.report import ClientInfo, RoundReport
 
 from .errors import ConfigError
 from .figures import draw_run
+from .provenance import split_hash
 from .registry import Resolved, resolve
-from .results import Clock, RunFolder, results_root, split_hash
+from .results import Clock, RunFolder, results_root
 
 app = ServerApp()
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,3 +76,42 @@ def test_a_failed_run_exits_non_zero_although_flower_says_completed(
     assert "PROTEINS" in capfd.readouterr().err
     (summary,) = tmp_path.glob("*/summary.json")
     assert json.loads(summary.read_text())["status"] == "failed"
+
+
+def _actors() -> list[int]:
+    """Process ids of this SuperLink's Ray actors."""
+    home = f"FLWR_HOME={os.environ['FLWR_HOME']}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            is_actor = b"ClientAppActor" in (entry / "cmdline").read_bytes()
+            if is_actor and home in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_dead_actor_stops_the_run_and_what_was_computed_stays(tmp_path: Path) -> None:
+    overrides = {
+        **RUN,
+        "method": "fedavg",
+        "num-server-rounds": 400,
+        "results-dir": str(tmp_path / "results"),
+        "state-dir": str(tmp_path / "state"),
+    }
+    run_id = flower.submit(overrides, num_nodes=2)
+    deadline = time.monotonic() + 240
+    while not list(tmp_path.glob("results/*/checkpoint/round-00000[2-9]*")):
+        assert time.monotonic() < deadline, "the run did not get under way"
+        time.sleep(0.2)
+    os.kill(_actors()[0], signal.SIGKILL)
+
+    assert flower.wait(run_id) == "finished:failed"
+    (summary,) = tmp_path.glob("results/*/summary.json")
+    told = json.loads(summary.read_text())
+    assert told["status"] == "failed"
+    assert "actor" in told["error"]
+    assert "batch-size" in told["error"]
+    assert told["rounds"] >= 2
+    assert told["final"]["mean"] > 0

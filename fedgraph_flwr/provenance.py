@@ -1,0 +1,63 @@
+"""What a reported number must carry: hashes, versions, the commit of the code."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import subprocess
+from collections.abc import Mapping
+
+import numpy as np
+
+from strategies.report import ClientInfo
+
+from .data import hash_federation
+from .registry import project_root
+from .wire import NamedArrays
+
+
+def split_hash(clients: Mapping[int, ClientInfo]) -> str:
+    """SHA-256 over the clients' split hashes."""
+    return hash_federation({c: i.split_hash for c, i in clients.items()})
+
+
+def hash_weights(
+    models: Mapping[str, NamedArrays], client_hashes: Mapping[int, str]
+) -> str:
+    """SHA-256 over the server's models and the hashes of the clients' whole models."""
+    digest = hashlib.sha256()
+    for model in sorted(models):
+        for name in sorted(models[model]):
+            digest.update(f"{model}/{name}".encode())
+            digest.update(np.ascontiguousarray(models[model][name]).tobytes())
+    for client in sorted(client_hashes):
+        digest.update(f"{client}:{client_hashes[client]}".encode())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    names = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
+    return {n: importlib.metadata.version(n) for n in names}
+
+
+def git_commit() -> str:
+    """Commit of the code, with "+dirty" for local changes; "unknown" outside git."""
+    root = os.environ.get("FEDGRAPH_HOME", str(project_root()))
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return commit + ("+dirty" if _git(root, "status", "--porcelain") else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _git(root: str, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", root, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
+    )
+    return done.stdout.strip()
