@@ -161,7 +161,7 @@ class Run:
 
     @property
     def ledger(self) -> list[dict]:
-        return list(csv.DictReader((self.path / "ledger.csv").open()))
+        return list(csv.DictReader((self.path / "ledger.csv").read_text().splitlines()))
 
     def values(self, *metrics: str) -> dict[tuple, float]:
         """Map (round, client, split, point, metric) to the value."""
@@ -176,3 +176,10 @@ class Run:
     @property
     def models(self) -> dict[str, dict[str, np.ndarray]]:
         return {p.stem: load_file(p) for p in (self.path / "models").iterdir()}
+
+
+def make_client_keys() -> list[str]:
+    """Names of the shared tensors of the toy models."""
+    from clients.base import initial_arrays
+
+    return list(initial_arrays(resolved().settings, 4, 2))

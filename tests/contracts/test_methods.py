@@ -1,0 +1,219 @@
+"""The check-list that every registered method passes."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import toys
+
+from clients.base import GraphClient
+from fedgraph_flwr import client_app
+from fedgraph_flwr.errors import ConfigError, RunFailedError
+from fedgraph_flwr.registry import METHODS, defaults, resolve
+
+ALL = pytest.mark.parametrize("method", sorted(METHODS))
+FEDERATED = pytest.mark.parametrize("method", sorted(set(METHODS) - {"local"}))
+
+
+@ALL
+def test_defaults_build_and_survive_the_round_trip_through_the_config(method):
+    first = resolve({**defaults(), "method": method})
+    again = resolve({**defaults(), **first.to_config()})
+    assert again == first
+
+
+@ALL
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not(run, method):
+    first, again, other = run(method), run(method), run(method, seed=11)
+    assert again.sha == first.sha
+    assert again.rounds == first.rounds
+    assert other.sha != first.sha
+
+
+@ALL
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_it_does_not_matter_how_clients_are_spread_over_nodes(run, method, nodes):
+    together, apart = run(method), run(method, nodes=nodes)
+    assert apart.sha == together.sha
+    assert apart.rounds == together.rounds
+
+
+def test_a_node_config_that_names_clients_gives_the_same_bytes(run):
+    named = run("gcfl+", node_configs=[{"clients": "2"}, {"clients": "1,0"}])
+    assert named.sha == run("gcfl+").sha
+
+
+@ALL
+def test_learning_rate_zero_changes_nothing(run, method):
+    still = {"learning-rate": 0.0, "weight-decay": 0.0}
+    short = run(method, **still, **{"num-server-rounds": 1})
+    long = run(method, **still, **{"num-server-rounds": 3})
+    assert long.sha == short.sha
+
+
+@FEDERATED
+def test_identical_clients_give_that_client_back(run, toy_data, method):
+    def twin(settings, client_id):
+        return toys.make_partition(client_id, num_graphs=20, seed=5)
+
+    one_round = {"num-server-rounds": 1, "batch-size": 100, "dropout": 0.0}
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", twin)
+        many = run(method, **one_round, **{"shared-group": "all"})
+        single = run(method, **one_round, **{"shared-group": "all", "num-clients": 1})
+    for name, array in next(iter(single.models.values())).items():
+        np.testing.assert_allclose(
+            next(iter(many.models.values()))[name], array, atol=1e-6
+        )
+
+
+@ALL
+@pytest.mark.parametrize("stop_after", [1, 2])
+def test_resuming_equals_never_stopping(run, method, stop_after):
+    whole = run(method, **{"num-server-rounds": 4})
+    part = run(method, **{"num-server-rounds": stop_after})
+    resumed = run(
+        method,
+        **{
+            "num-server-rounds": 4,
+            "resume": str(part.path),
+            "results-dir": part.overrides["results-dir"],
+            "state-dir": part.overrides["state-dir"],
+        },
+    )
+    assert resumed.path == part.path
+    assert resumed.summary["resumed_from_round"] == stop_after
+    assert resumed.sha == whole.sha
+    assert resumed.rounds == whole.rounds
+    assert resumed.clusters == whole.clusters
+    assert resumed.summary["bytes_up"] == whole.summary["bytes_up"]
+
+
+def test_resuming_with_another_learning_rate_is_refused_by_name(run):
+    part = run("fedavg", **{"num-server-rounds": 1})
+    with pytest.raises(ConfigError, match=r"learning-rate was 0.01 and is now 0.5"):
+        run("fedavg", **{"resume": str(part.path), "learning-rate": 0.5})
+
+
+def test_resuming_from_a_folder_without_checkpoint_is_refused(run, tmp_path):
+    with pytest.raises(ConfigError, match="holds no checkpoint"):
+        run("fedavg", resume=str(tmp_path))
+
+
+@pytest.fixture
+def failing_client(monkeypatch):
+    """Client 1 raises when it trains in round 2."""
+    fit = GraphClient.fit
+
+    def fail(self, parameters, config):
+        if self.job.client_id == 1 and config["server-round"] == 2:
+            raise ValueError("disk full")
+        return fit(self, parameters, config)
+
+    monkeypatch.setattr(GraphClient, "fit", fail)
+
+
+@ALL
+def test_a_failed_client_is_named_counted_and_survived(run, failing_client, method):
+    survived = run(method, **{"min-fit-replies": 0.5})
+    assert survived.summary["status"] == "completed"
+    assert survived.summary["failures"] == [
+        {"round": 2, "client": 1, "reason": "ValueError: disk full"}
+    ]
+    assert len(survived.summary["final"]["per_client"]) == 3
+
+
+@ALL
+def test_too_few_replies_stop_the_run_and_keep_what_was_computed(
+    run, failing_client, method, tmp_path
+):
+    with pytest.raises(RunFailedError, match=r"client 1: ValueError: disk full") as e:
+        run(method, **{"results-dir": str(tmp_path)})
+    assert "min-fit-replies = 1 needs 3" in str(e.value)
+    (folder,) = tmp_path.iterdir()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert "disk full" in summary["error"]
+    assert summary["rounds"] == 1
+    assert "\n1,0,val,post_training,accuracy," in (folder / "rounds.csv").read_text()
+
+
+@ALL
+def test_only_shared_tensors_travel(run, method, monkeypatch):
+    sent: set[str] = set()
+    pack = client_app.pack
+
+    def spy(parcels, header=None):
+        for parcel in parcels.values():
+            sent.update(parcel.arrays)
+        return pack(parcels, header)
+
+    monkeypatch.setattr(client_app, "pack", spy)
+    run(method)
+    shared = toys.make_client_keys()
+    prefix = METHODS[method].client.UPLINK
+    assert sent == (set() if method == "local" else {prefix + n for n in shared})
+    assert not any(n.split("/")[1].startswith(("pre", "post", "readout")) for n in sent)
+
+
+# Neutral settings: a method with its special part switched off is plain averaging.
+
+
+@pytest.mark.parametrize("method", ["gcfl", "gcfl+"])
+def test_gcfl_that_never_splits_equals_fedavg_in_every_round(run, method):
+    never = {"gcfl.max-norm-threshold": 1e9, "gcfl.mean-norm-threshold": 1e9}
+    ours, plain = run(method, **never), run("fedavg")
+    for key, value in plain.values("loss").items():
+        assert ours.values("loss")[key] == pytest.approx(value, abs=1e-5), key
+    for name, array in plain.models["global"].items():
+        np.testing.assert_allclose(ours.models["cluster-0"][name], array, atol=1e-5)
+
+
+def test_fedprox_without_its_term_equals_fedavg_to_the_byte(run):
+    prox = {"batch-size": 4, "fedprox.mu": 0.0}
+    assert run("fedprox", **prox).sha == run("fedavg").sha
+    assert run("fedprox", **{"fedprox.mu": 1.0}).sha != run("fedavg").sha
+
+
+@FEDERATED
+def test_one_client_alone_is_self_train(run, method):
+    alone = {"num-clients": 1, "fedprox.mu": 0.0}
+    ours, local = run(method, **alone), run("local", **alone)
+    for key, value in local.values("loss").items():
+        assert ours.values("loss")[key] == pytest.approx(value, abs=1e-5), key
+
+
+@ALL
+def test_every_evaluation_is_recorded(run, method):
+    finished = run(method)
+    seen = finished.values()
+    for client in range(3):
+        for split in ("val", "test"):
+            for server_round in range(4):  # round 0: the common start
+                key = (str(server_round), str(client), split, "post_aggregation")
+                assert 0 <= seen[(*key, "accuracy")] <= 1
+            for server_round in range(1, 4):
+                key = (str(server_round), str(client), split, "post_training")
+                assert math.isfinite(seen[(*key, "loss")])
+    final = finished.summary["final"]["per_client"]
+    assert final["2"] == seen[("3", "2", "test", "post_aggregation", "accuracy")]
+
+
+@ALL
+def test_bytes_in_the_summary_are_those_of_the_ledger(run, method):
+    finished = run(method)
+    for direction, key in (("up", "bytes_up"), ("down", "bytes_down")):
+        rows = [int(r["bytes"]) for r in finished.ledger if r["direction"] == direction]
+        assert finished.summary[key] == sum(rows) > 0
+
+
+def test_gcfl_splits_show_in_clusters_and_summary(run):
+    often = {"gcfl.max-norm-threshold": 0.0, "gcfl.mean-norm-threshold": 1e9}
+    finished = run("gcfl", **often)
+    sizes = [len(members) for members in finished.clusters.values()]
+    assert sizes == [2, 2, 2]  # a cluster of two is below min-cluster-size
+    assert sorted(c for members in finished.clusters["3"] for c in members) == [0, 1, 2]
+    assert finished.summary["num_clusters"] == len(finished.models) == 2

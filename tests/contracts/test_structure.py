@@ -1,0 +1,71 @@
+"""Rules of the house that code must keep."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import datasets
+from fedgraph_flwr.registry import METHODS, project_root
+
+ROOT = project_root()
+PACKAGES = ("fedgraph_flwr", "strategies", "clients", "datasets", "simulations")
+MODULES = sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
+
+
+def _id(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_id)
+def test_nothing_outside_the_registry_asks_for_a_method_by_name(path):
+    if path.name in ("registry.py", "compare_runs.py", "compare_stats.py"):
+        pytest.skip("the table itself; and comparing with the row called local")
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Compare):
+            constants = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+            assert not constants & (set(METHODS) - {"local"}), ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_id)
+def test_public_names_have_docstrings(path):
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "module"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
+            assert ast.get_docstring(node), node.name
+
+
+def test_strategies_load_without_torch():
+    code = (
+        "import sys, strategies.gcfl, strategies.fedavg;"
+        "sys.exit(any(m.split('.')[0] == 'torch' for m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == 0
+
+
+def test_datasets_is_ours_and_not_hugging_faces():
+    assert Path(datasets.__file__) == ROOT / "datasets" / "__init__.py"
+
+
+def test_a_foreign_datasets_package_is_named_with_the_cure(tmp_path):
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "__init__.py").write_text("")
+    code = (
+        f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import fedgraph_flwr.registry"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert f"{tmp_path}/datasets/__init__.py" in done.stderr
+    assert "env.sh" in done.stderr
