@@ -111,8 +111,6 @@ def _prepare(context: Context) -> tuple[Resolved, list[int]]:
         state_dir=str(site.get("state-dir", resolved.settings.state_dir)),
     )
     torch.set_num_threads(settings.torch_threads)
-    # Vanishing gradients become denormal numbers, which CPUs compute 10x slower.
-    torch.set_flush_denormal(True)
     return replace(resolved, settings=settings), hosted_clients(
         site, settings.num_clients
     )
@@ -145,6 +143,8 @@ def _answer_all(
 ) -> dict[int, Parcel]:
     """Answer for each client; one that raises is reported and the others go on."""
     replies: dict[int, Parcel] = {}
+    # Vanishing gradients become denormal numbers, which CPUs compute 10x slower.
+    torch.set_flush_denormal(True)
     for client_id in ids:
         started_at, begin = time.time(), time.perf_counter()
         try:
@@ -155,6 +155,7 @@ def _answer_all(
             continue
         timing = {"started-at": started_at, "compute-s": time.perf_counter() - begin}
         replies[client_id] = replace(reply, metrics={**reply.metrics, **timing})
+    torch.set_flush_denormal(False)
     return replies
 
 

@@ -182,7 +182,7 @@ class RunFolder:
         }
         target = self.path / "checkpoint" / f"round-{self.last_round:06d}.safetensors"
         partial = target.with_suffix(".tmp")
-        contiguous = {n: np.ascontiguousarray(a) for n, a in arrays.items()}
+        contiguous = {n: np.asarray(a, order="C") for n, a in arrays.items()}
         save_file(contiguous, partial, metadata={"meta": json.dumps(meta)})
         partial.replace(target)
         for old in sorted(target.parent.glob("round-*.safetensors"))[:-2]:
@@ -239,7 +239,7 @@ class RunFolder:
         models = strategy.models() if self.last_round else {}
         (self.path / "models").mkdir(exist_ok=True)
         for name, arrays in models.items():
-            contiguous = {n: np.ascontiguousarray(a) for n, a in arrays.items()}
+            contiguous = {n: np.asarray(a, order="C") for n, a in arrays.items()}
             save_file(contiguous, self.path / "models" / f"{name}.safetensors")
         write_json(self.path / "clusters.json", {"rounds": self.clusters})
         summary = self._summary(strategy, models, error)

@@ -147,7 +147,7 @@ def _scalars(record: ConfigRecord) -> dict[str, Scalar]:
 
 
 def _contiguous(arrays: NamedArrays) -> NamedArrays:
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return {name: np.asarray(array, order="C") for name, array in arrays.items()}
 
 
 def _by_client(content: RecordDict) -> dict[int, dict[str, object]]:

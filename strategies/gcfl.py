@@ -75,7 +75,6 @@ def step(
     clusters: list[tuple[int, ...]] = []
     theta: list[NamedArrays] = []
     split: list[int] = []
-    forget: set[int] = set()
     for position, members in enumerate(state.clusters):
         parts = [members]
         if set(members) <= set(flat):
@@ -91,13 +90,14 @@ def step(
             if weights is not None:
                 parts = [tuple(members[i] for i in rows) for rows in min_cut(weights)]
                 split.append(position)
-                everybody = params.history_reset == "all"
-                forget |= set(history) if everybody else set(members)
+                if use_dtw:
+                    # At once, so that with "all" no second cluster splits this round.
+                    everybody = params.history_reset == "all"
+                    forget = set(history) if everybody else set(members)
+                    history |= dict.fromkeys(forget, ())
         for part in parts:
             clusters.append(part)
             theta.append(_advance(state.theta[position], part, flat, sizes))
-    if use_dtw:
-        history = {c: () if c in forget else q for c, q in history.items()}
     new = GCFLState(
         clusters=tuple(clusters),
         theta=tuple(theta),
@@ -136,7 +136,7 @@ def split_weights(
     if not use_dtw:
         return cosine_weights(updates)
     d = params.seq_length
-    if any(len(q) < d for q in history.values()):
+    if any(len(history[c]) < d for c in members):
         return None
     series = np.array([history[c][-d:] for c in members])
     weights_dtw = dtw_weights(series, standardize=params.standardize)

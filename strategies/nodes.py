@@ -117,9 +117,11 @@ class Directory:
             return
         self._asked.update(new)
         messages = [Message(pack({}), node, MessageType.QUERY) for node in new]
-        for reply in exchange(grid, messages, self._settings.round_timeout_s):
-            asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
-            self._register(asked[reply.metadata.reply_to_message_id], reply, online)
+        replies = exchange(grid, messages, self._settings.round_timeout_s)
+        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+        by_node = {asked[r.metadata.reply_to_message_id]: r for r in replies}
+        for node in sorted(by_node):
+            self._register(node, by_node[node], online)
 
     def _register(self, node: int, reply: Message, online: set[int]) -> None:
         if reply.has_error():

@@ -47,7 +47,7 @@ def toy_data():
     level = logger.level
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "load_partition", toys.federation)
-        patch.setattr(server_app, "draw_run", lambda path: None)
+        patch.setattr(server_app, "draw_run", lambda _: None)
         patch.setattr(results, "git_commit", lambda: "unknown")
         client_app.load_data.cache_clear()
         logger.setLevel(logging.ERROR)

@@ -173,6 +173,7 @@ def test_pinned_splits_of_proteins(tmp_path):
         partition="chunks",
         features="labels",
         shared_group="convs",
+        weight_decay=0.0,
         num_server_rounds=1,
         split_seed=123,
         cache_dir=str(tmp_path),

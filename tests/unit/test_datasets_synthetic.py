@@ -19,6 +19,7 @@ def settings(**changes):
         "partition": "planted",
         "features": "degree",
         "shared_group": "all",
+        "weight_decay": 0.0,
         "num_server_rounds": 1,
     }
     return RunSettings(**{**values, **changes})

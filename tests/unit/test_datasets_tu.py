@@ -88,6 +88,7 @@ def settings(**changes):
         "partition": "chunks",
         "features": "labels",
         "shared_group": "convs",
+        "weight_decay": 0.0,
         "num_server_rounds": 1,
     }
     return RunSettings(**{**values, **changes})

@@ -1,0 +1,69 @@
+"""Weighted means against numbers by hand and Flower's own FedAvg."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+
+from fedgraph_flwr.errors import WireError
+from strategies.averaging import weighted_mean
+
+
+def test_by_hand():
+    models = [{"w": np.float32([1, 2])}, {"w": np.float32([5, 6])}]
+    mean = weighted_mean(models, [3, 1])
+    assert mean["w"].tolist() == [2, 3]
+    assert mean["w"].dtype == np.float32
+    assert weighted_mean(models, [1, 0])["w"].tolist() == [1, 2]
+
+
+def test_counters_are_those_of_the_first():
+    models = [{"n": np.array(4)}, {"n": np.array(9)}]
+    assert weighted_mean(models, [1, 1])["n"] == 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flowers_fedavg_agrees(seed):
+    rng = np.random.default_rng(seed)
+    models = [
+        {
+            "a": rng.normal(size=(4, 3)).astype(np.float32),
+            "b": rng.normal(size=5).astype(np.float32),
+        }
+        for _ in range(5)
+    ]
+    sizes = rng.integers(1, 100, 5).tolist()
+    records = [
+        RecordDict(
+            {
+                "arrays": ArrayRecord({k: Array(v) for k, v in m.items()}),
+                "metrics": MetricRecord({"num-examples": n}),
+            }
+        )
+        for m, n in zip(models, sizes, strict=True)
+    ]
+    theirs = aggregate_arrayrecords(records, "num-examples")
+    ours = weighted_mean(models, sizes)
+    for name, array in ours.items():
+        np.testing.assert_allclose(array, theirs[name].numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("other", "match"),
+    [
+        ({"w": np.zeros(3, np.float32)}, "must share the same tensors"),
+        ({"v": np.zeros(2, np.float32)}, "must share the same tensors"),
+        ({"w": np.float32([0, np.nan])}, "NaN or infinity; lower the learning rate"),
+    ],
+)
+def test_models_that_cannot_be_averaged(other, match):
+    with pytest.raises(WireError, match=match):
+        weighted_mean([{"w": np.zeros(2, np.float32)}, other], [1, 1])
+
+
+@pytest.mark.parametrize("weights", [[0, 0], [1, -1], [1]])
+def test_weights_that_do_not_fit(weights):
+    with pytest.raises(ValueError, match="weights"):
+        weighted_mean([{"w": np.zeros(2)}] * 2, weights)

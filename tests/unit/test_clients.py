@@ -1,0 +1,132 @@
+"""What each client sends, keeps and computes in a round."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import toys
+from oracles import fedprox as oracle
+
+from clients.base import GraphClient
+from fedgraph_flwr.errors import DataError, WireError
+
+ROUND = {"server-round": 1}
+
+
+def named(client) -> dict[str, np.ndarray]:
+    return {n: p.detach().numpy().copy() for n, p in client.model.named_parameters()}
+
+
+def test_gcfl_sends_trained_minus_received(tmp_path):
+    client = toys.make_client(tmp_path, "gcfl")
+    received = [a + 1 for a in toys.shared_arrays(client)]
+    deltas, num_examples, _ = client.fit(received, ROUND)
+    assert num_examples == 12
+    for delta, array, name in zip(deltas, received, client.shared_keys, strict=True):
+        np.testing.assert_array_equal(delta, named(client)[name] - array)
+        assert np.abs(delta).max() > 0
+
+
+def test_fedavg_sends_what_it_trained(tmp_path):
+    client = toys.make_client(tmp_path, "fedavg")
+    sent, _, _ = client.fit(toys.shared_arrays(client), ROUND)
+    for array, name in zip(sent, client.shared_keys, strict=True):
+        np.testing.assert_array_equal(array, named(client)[name])
+
+
+def test_fedprox_adds_its_term_to_value_and_gradient(tmp_path):
+    mu = 0.7
+    plain = toys.make_client(tmp_path / "a", "fedavg")
+    prox = toys.make_client(tmp_path / "b", "fedprox", **{"fedprox.mu": mu})
+    received = {}
+    for client in (plain, prox):
+        client.received = {
+            n: p.detach() - 0.1 for n, p in client.model.named_parameters()
+            if n in client.shared_keys
+        }  # fmt: skip
+        received = {n: a.numpy() for n, a in client.received.items()}
+    batch = plain.job.data.evaluation[0]
+    losses = [c.loss(batch, torch.Generator().manual_seed(0)) for c in (plain, prox)]
+    expected = oracle.penalty(named(prox), received, mu)
+    assert (losses[1] - losses[0]).item() == pytest.approx(expected, rel=1e-4)
+    for loss in losses:
+        loss.backward()
+    gradient = oracle.penalty_gradient(named(prox), received, mu)
+    for name, entry in gradient.items():
+        added = (
+            prox.model.get_parameter(name).grad - plain.model.get_parameter(name).grad
+        )
+        np.testing.assert_allclose(added.numpy(), entry, atol=1e-4)
+    for name in set(named(prox)) - set(gradient):  # private tensors are left alone
+        assert torch.equal(
+            prox.model.get_parameter(name).grad, plain.model.get_parameter(name).grad
+        )
+
+
+@pytest.mark.parametrize(("epochs", "per_round"), [(0, [2, 2, 2]), (3, [2, 1, 0])])
+def test_self_train_stops_after_its_epochs(tmp_path, epochs, per_round):
+    config = {"local.epochs": epochs, "local-epochs": 2}
+    client = toys.make_client(tmp_path, "local", **config)
+    assert [client.num_epochs(r) for r in (1, 2, 3)] == per_round
+
+
+def test_self_train_sends_nothing_and_goes_on_from_its_disk(tmp_path):
+    first = toys.make_client(tmp_path, "local")
+    sent, _, _ = first.fit(toys.shared_arrays(first), ROUND)
+    assert sent == []
+    second = toys.make_client(tmp_path, "local")
+    second.evaluate([], {"server-round": 2})
+    for name, array in named(first).items():
+        np.testing.assert_array_equal(named(second)[name], array)
+
+
+def test_self_train_without_its_state_is_an_error_and_not_a_fresh_start(tmp_path):
+    client = toys.make_client(tmp_path, "local")
+    with pytest.raises(DataError, match="no private state of client 0 before round 2"):
+        client.fit([], {"server-round": 2})
+
+
+def test_private_layers_and_moments_come_back_in_the_next_round(tmp_path):
+    first = toys.make_client(tmp_path, "fedavg")
+    first.fit(toys.shared_arrays(first), ROUND)
+    second = toys.make_client(tmp_path, "fedavg")
+    optimizer = second._load(2, toys.shared_arrays(second))
+    for name in first.private_keys():
+        np.testing.assert_array_equal(named(second)[name], named(first)[name])
+    steps = {int(s["step"]) for s in optimizer.state.values()}
+    assert steps == {3}  # 12 graphs in batches of 4
+    forgetful = toys.make_client(tmp_path, "fedavg", **{"persist-optimizer": False})
+    assert not forgetful._load(2, toys.shared_arrays(forgetful)).state
+
+
+def test_the_gradient_norm_is_that_of_the_last_mini_batch(tmp_path, monkeypatch):
+    client = toys.make_client(
+        tmp_path, "gcfl+", **{"gcfl.seq-source": "last-grad-norm", "dropout": 0.0}
+    )
+    seen = []
+    loss = GraphClient.loss
+
+    def spy(self, batch, generator):
+        value = loss(self, batch, generator)
+        shared = [self.model.get_parameter(n) for n in self.shared_keys]
+        seen.append(torch.autograd.grad(value, shared, retain_graph=True))
+        return value
+
+    monkeypatch.setattr(GraphClient, "loss", spy)
+    _, _, metrics = client.fit(toys.shared_arrays(client), ROUND)
+    expected = torch.cat([g.flatten() for g in seen[-1]]).norm().item()
+    assert metrics["grad-norm"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_gradient_norms_are_sent_only_where_they_are_used(tmp_path):
+    client = toys.make_client(tmp_path, "gcfl+")
+    _, _, metrics = client.fit(toys.shared_arrays(client), ROUND)
+    assert "grad-norm" not in metrics
+
+
+def test_arrays_of_the_wrong_shape_are_refused(tmp_path):
+    client = toys.make_client(tmp_path, "fedavg")
+    wrong = [a[:1] for a in toys.shared_arrays(client)]
+    with pytest.raises(WireError, match="client 0 received arrays of shapes"):
+        client.fit(wrong, ROUND)

@@ -1,0 +1,143 @@
+"""Our GIN is PyG's GIN, and a dense one, and blind to the numbering of nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import toys
+from oracles.gin import dense_forward, twin
+from torch_geometric.data import Batch as PygBatch
+from torch_geometric.loader import DataLoader
+
+from clients.base import build_gin, initial_arrays
+from clients.batching import ClientData, CollatedGraphs
+from clients.models.gin import shared_keys
+from clients.training import evaluate, train_epochs
+from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.registry import defaults, resolve
+
+
+@pytest.fixture
+def model():
+    return build_gin(toys.resolved().settings, 4, 2, client_id=0)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_logits_and_gradients_equal_pygs(model, dense):
+    graphs = toys.random_graphs(9, dense=dense)
+    reference = twin(model, 4, 2)
+    ours = model(CollatedGraphs(graphs, toys.CPU).batch(np.arange(9)), None)
+    theirs = reference(PygBatch.from_data_list(toys.to_pyg(graphs)))
+    torch.testing.assert_close(ours, theirs)
+    ours.square().sum().backward()
+    theirs.square().sum().backward()
+    for name, parameter in reference.ours().items():
+        got = dict(model.named_parameters())[name].grad
+        torch.testing.assert_close(got, parameter.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_logits_equal_the_dense_oracle(model):
+    graphs = toys.random_graphs(5, dense=True)
+    weights = {n: p.detach().numpy() for n, p in model.named_parameters()}
+    for g in range(5):
+        one = graphs.take(np.array([g]))
+        n = one.num_nodes
+        adjacency = np.zeros((n, n))
+        adjacency[one.edge_index[0], one.edge_index[1]] = 1
+        expected = dense_forward(weights, one.x, adjacency, num_layers=2)
+        batch = CollatedGraphs(one, toys.CPU).batch(np.array([0]))
+        got = model(batch, None)[0].detach().numpy()
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_renumbering_nodes_changes_nothing(model):
+    graph = toys.random_graphs(8, dense=True).take(np.array([7]))
+    n = graph.num_nodes
+    new = np.random.default_rng(0).permutation(n)  # node v becomes new[v]
+    edges = new[graph.edge_index]
+    order = np.lexsort((edges[1], edges[0]))
+    x = np.empty_like(graph.x)
+    x[new] = graph.x
+    renumbered = GraphSet(
+        name="toy", x=x, edge_index=edges[:, order], node_ptr=graph.node_ptr,
+        edge_ptr=graph.edge_ptr, y=graph.y, num_features=4, num_classes=2,
+        is_undirected=True,
+    )  # fmt: skip
+    logits = [
+        model(CollatedGraphs(g, toys.CPU).batch(np.array([0])), None)
+        for g in (graph, renumbered)
+    ]
+    torch.testing.assert_close(logits[0], logits[1])
+
+
+def test_training_without_dropout_equals_a_plain_pyg_loop(model):
+    partition = toys.make_partition(num_graphs=40)
+    data = ClientData.collate(partition, toys.CPU)
+    reference = twin(model, 4, 2)
+    cross_entropy = torch.nn.functional.cross_entropy
+    loss = train_epochs(
+        lambda b: cross_entropy(model(b, None), b.y),
+        torch.optim.Adam(model.parameters(), 1e-2, weight_decay=5e-4, fused=True),
+        data,
+        num_epochs=3,
+        batch_size=7,
+        generator=torch.Generator().manual_seed(1),
+    )
+    optimizer = torch.optim.Adam(reference.parameters(), 1e-2, weight_decay=5e-4)
+    shuffle = torch.Generator().manual_seed(1)
+    graphs = toys.to_pyg(partition.graphs)
+    for _ in range(3):
+        order = partition.train[torch.randperm(24, generator=shuffle).numpy()]
+        total = 0.0
+        for batch in DataLoader([graphs[p] for p in order], batch_size=7):
+            optimizer.zero_grad()
+            value = cross_entropy(reference(batch), batch.y)
+            value.backward()
+            optimizer.step()
+            total += value.item() * batch.num_graphs
+    assert loss == pytest.approx(total / 24, abs=1e-5)
+    named = dict(model.named_parameters())
+    for name, parameter in reference.ours().items():
+        torch.testing.assert_close(named[name], parameter, rtol=1e-4, atol=1e-5)
+
+
+def test_evaluation_equals_one_graph_at_a_time(model):
+    partition = toys.make_partition(num_graphs=35)
+    scores = evaluate(model, ClientData.collate(partition, toys.CPU, max_nodes=20))
+    reference = twin(model, 4, 2)
+    graphs = toys.to_pyg(partition.graphs)
+    for split in ("val", "test"):
+        chosen = partition.positions(split)
+        one_by_one = [
+            reference(PygBatch.from_data_list([graphs[p]]))[0].detach() for p in chosen
+        ]
+        y = torch.from_numpy(partition.graphs.y[chosen])
+        logits = torch.stack(one_by_one)
+        assert scores[split].num_examples == len(chosen) == 7
+        hits = (logits.argmax(1) == y).double().mean().item()
+        assert scores[split].accuracy == pytest.approx(hits)
+        expected = torch.nn.functional.cross_entropy(logits, y).item()
+        assert scores[split].loss == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_paper_model_shares_24960_numbers_and_nothing_private():
+    settings = resolve({**defaults(), "dataset": "PROTEINS"}).settings
+    shared = initial_arrays(settings, 3, 2)
+    assert len(shared) == 12
+    assert sum(a.size for a in shared.values()) == 24_960
+    assert all(a.dtype == np.float32 for a in shared.values())
+    assert all(n.startswith("convs.") for n in shared)
+
+
+@pytest.mark.usefixtures("global_rng_untouched")
+def test_the_shared_start_is_common_and_the_private_one_is_not():
+    settings = toys.resolved().settings
+    one = build_gin(settings, 4, 2, client_id=0)
+    other = build_gin(settings, 9, 3, client_id=1)
+    for name in shared_keys(one, "convs"):
+        assert torch.equal(one.get_parameter(name), other.get_parameter(name))
+    assert not torch.equal(one.post.weight, other.post.weight)
+    everything = toys.resolved(**{"shared-group": "all"}).settings
+    models = [build_gin(everything, 4, 2, client_id=c) for c in (0, 1)]
+    assert torch.equal(models[0].post.weight, models[1].post.weight)

@@ -1,0 +1,84 @@
+"""Parcels survive the wire, and their sizes are those that travel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.wire import Parcel, pack, record_sizes, select, unpack, with_prefix
+
+
+@pytest.fixture
+def parcel() -> Parcel:
+    return Parcel(
+        arrays={
+            "shared/w": np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::-1],
+            "shared/count": np.array(3, np.int64),
+        },
+        metrics={"num-examples": 5, "loss": 0.25},
+        facts={"split-hash": "abc"},
+    )
+
+
+def test_a_parcel_comes_back_as_it_was(parcel):
+    content = pack({3: parcel, 1: Parcel(error="disk full")}, {"server-round": 7})
+    parcels, header = unpack(content)
+    assert header == {"server-round": 7}
+    assert list(parcels) == [1, 3]
+    assert parcels[1].error == "disk full"
+    assert parcels[3].metrics == parcel.metrics
+    assert parcels[3].facts == parcel.facts
+    for name, array in parcel.arrays.items():
+        got = parcels[3].arrays[name]
+        np.testing.assert_array_equal(got, array)
+        assert (got.dtype, got.shape) == (array.dtype, array.shape)
+
+
+def test_sizes_are_those_of_the_serialised_records(parcel):
+    content = pack({0: parcel, 1: parcel})
+    counted = sum(size for *_, size in record_sizes(content))
+    real = sum(
+        len(part.deflate())
+        for record in content.values()
+        for part in get_all_nested_objects(record).values()
+    )
+    assert counted == real
+    assert {c for c, *_ in record_sizes(content)} == {-1, 0, 1}
+
+
+def test_clients_with_one_model_share_one_record(parcel):
+    content = pack({0: parcel, 1: parcel})
+    assert content["0/arrays"] is content["1/arrays"]
+    other = pack({0: parcel, 1: Parcel(arrays=dict(parcel.arrays))})
+    assert other["0/arrays"] is not other["1/arrays"]
+
+
+@pytest.mark.parametrize(
+    ("records", "match"),
+    [
+        ({}, "no 'header' record"),
+        ({"header": ConfigRecord(), "model": MetricRecord()}, "a record 'model'"),
+        ({"header": ConfigRecord(), "0/arrays": ArrayRecord()}, "no metrics record"),
+        (
+            {
+                "header": ConfigRecord(),
+                "0/metrics": MetricRecord(),
+                "0/arrays": ArrayRecord({"safetensors": Array(np.zeros(9, np.uint8))}),
+            },
+            "arrays of client 0 cannot be decoded",
+        ),
+    ],
+)
+def test_malformed_messages_are_refused(records, match):
+    with pytest.raises(WireError, match=match):
+        unpack(RecordDict(records))
+
+
+def test_prefixes():
+    arrays = {"a": np.zeros(1), "b": np.ones(1)}
+    both = with_prefix("x/", arrays) | with_prefix("y/", arrays)
+    assert select("x/", both).keys() == arrays.keys()
+    assert select("z/", both) == {}
