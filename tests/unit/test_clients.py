@@ -130,3 +130,19 @@ def test_arrays_of_the_wrong_shape_are_refused(tmp_path):
     wrong = [a[:1] for a in toys.shared_arrays(client)]
     with pytest.raises(WireError, match="client 0 received arrays of shapes"):
         client.fit(wrong, ROUND)
+
+
+def test_randomness_is_new_in_every_round_and_client_and_repeats_with_them(tmp_path):
+    still = {"learning-rate": 0.0, "weight-decay": 0.0, "batch-size": 100}
+
+    def loss(server_round: int, client_id: int = 0) -> float:
+        partition = toys.make_partition(client_id, seed=0)
+        client = toys.make_client(tmp_path, partition=partition, **still)
+        arrays = [a + 0.1 for a in toys.shared_arrays(client)]
+        _, _, metrics = client.fit(arrays, {"server-round": server_round})
+        return metrics["eval/train/post_training/loss"]
+
+    # One batch and no step: only dropout can make a difference.
+    assert loss(1) == loss(1)
+    assert loss(1) != loss(2)
+    assert loss(1) != loss(1, client_id=1)
