@@ -87,7 +87,7 @@ class Rule:
             return False
         above = self.low < value if self.low_open else self.low <= value
         below = value < self.high if self.high_open else value <= self.high
-        return above and below and math.isfinite(value)
+        return above and below and _is_finite(value)
 
     def bad_values(self) -> list[object]:
         """Values that must be refused, for the contract tests."""
@@ -103,6 +103,13 @@ class Rule:
         if self.high < math.inf:
             bad.append(int(self.high) + 1)
         return bad
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond every float
+        return False
 
 
 def setting(default: Value, rule: Rule) -> Any:
@@ -297,4 +304,4 @@ class RunSettings(Settings):
     torch_threads: int = integer(1, 1)
     min_fit_replies: float = number(1.0, 0, 1, low_open=True)
     round_timeout_s: float = number(3600.0, 0, low_open=True)
-    roll_call_timeout_s: float = number(120.0, 0, low_open=True)
+    roll_call_timeout_s: float = number(300.0, 0, low_open=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from sklearn.metrics import adjusted_rand_score
 
@@ -20,7 +20,7 @@ from strategies.base import AbstractGraphStrategy
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from . import selection
-from .errors import ConfigError
+from .errors import ConfigError, DataError
 from .provenance import git_commit, hash_weights, split_hash, versions
 from .registry import Resolved
 from .wire import NamedArrays
@@ -208,9 +208,12 @@ class RunFolder:
                 " the absolute path of a results folder"
             )
         _check_same_config(path, resolved)
-        with safe_open(found[-1], framework="numpy") as file:
-            meta = json.loads(file.metadata()["meta"])
-            arrays = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+        meta, arrays = _read_checkpoint(found[-1])
+        if meta["round"] > resolved.settings.num_server_rounds:
+            raise ConfigError(
+                f"num-server-rounds is {resolved.settings.num_server_rounds}, but the"
+                f" run to resume has done {meta['round']}; set it higher"
+            )
         folder = cls(path, resolved, run_id=str(run_id))
         folder.resumed_from = folder.last_round = int(meta["round"])
         folder.clusters = meta["clusters"]
@@ -277,7 +280,7 @@ class RunFolder:
             "num_clusters": len(clusters),
             "clusters": clusters,
             "planted_groups": planted and {str(c): g for c, g in planted.items()},
-            "adjusted_rand_index": planted and _rand_index(clusters, planted),
+            "adjusted_rand_index": _rand_index(clusters, planted),
             "bytes_up": self.bytes["up"],
             "bytes_down": self.bytes["down"],
             "wall_s": self.times["wall_s"],
@@ -298,6 +301,18 @@ class RunFolder:
         }
 
 
+def _read_checkpoint(path: Path) -> tuple[dict[str, Any], NamedArrays]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            meta: dict[str, Any] = json.loads(file.metadata()["meta"])
+            return meta, {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise DataError(
+            f"checkpoint {path} cannot be read: {error}; delete it to resume from the"
+            " round before"
+        ) from error
+
+
 def _check_same_config(path: Path, resolved: Resolved) -> None:
     before = json.loads((path / "config.json").read_text())
     now = resolved.to_config()
@@ -310,7 +325,12 @@ def _check_same_config(path: Path, resolved: Resolved) -> None:
             )
 
 
-def _rand_index(clusters: list[list[int]], planted: Mapping[int, int]) -> float:
+def _rand_index(
+    clusters: list[list[int]], planted: Mapping[int, int] | None
+) -> float | None:
+    """Agreement of clusters and planted groups; None where either is missing."""
+    if not planted or not clusters:
+        return None
     found = {c: k for k, members in enumerate(clusters) for c in members}
     order = sorted(planted)
     return float(

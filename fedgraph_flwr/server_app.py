@@ -70,12 +70,12 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         settings, resolved.params, experiment=folder.experiment, observer=observe
     )
     try:
-        clients = strategy.roll_call(grid)
-        log(INFO, "split hash %s", split_hash(clients))
         if settings.resume:
             strategy.restore(arrays, facts)
             strategy.first_round = folder.last_round + 1
-        else:
+        clients = strategy.roll_call(grid)
+        log(INFO, "split hash %s", split_hash(clients))
+        if not settings.resume:
             strategy.initialise(common_start(resolved, clients))
         strategy.start(
             grid,

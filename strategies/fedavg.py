@@ -54,14 +54,16 @@ class Local(AbstractGraphStrategy):
     def initialise(self, arrays: NamedArrays) -> None:
         """See base class."""
         self.start_arrays = arrays
+        self.started: set[int] = set()
 
-    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
-        """See base class."""
-        arrays = with_prefix(SHARED, self.start_arrays) if server_round == 1 else {}
-        return dict.fromkeys(self.clients, arrays)
+    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:  # noqa: ARG002
+        """Send the start to clients that have not trained yet, nothing to others."""
+        start, nothing = with_prefix(SHARED, self.start_arrays), NamedArrays()
+        return {c: nothing if c in self.started else start for c in self.clients}
 
-    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
-        """Nothing to aggregate: the clients' models stay with them."""
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:  # noqa: ARG002
+        """Aggregate nothing: the clients' models stay with them."""
+        self.started |= set(replies)
 
     def models(self) -> dict[str, NamedArrays]:
         """See base class: there is none."""
@@ -69,11 +71,11 @@ class Local(AbstractGraphStrategy):
 
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
         """See base class."""
-        return self.start_arrays, {}
+        return self.start_arrays, {"started": sorted(self.started)}
 
-    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
         """See base class."""
-        self.start_arrays = arrays
+        self.start_arrays, self.started = arrays, set(facts["started"])
 
     def clusters(self) -> list[list[int]]:
         """Every client on its own."""

@@ -117,7 +117,7 @@ class Directory:
             return
         self._asked.update(new)
         messages = [Message(pack({}), node, MessageType.QUERY) for node in new]
-        replies = exchange(grid, messages, self._settings.round_timeout_s)
+        replies = exchange(grid, messages, self._settings.roll_call_timeout_s)
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
         by_node = {asked[r.metadata.reply_to_message_id]: r for r in replies}
         for node in sorted(by_node):

@@ -72,6 +72,24 @@ def test_what_users_get_wrong(match, overrides):
     refuse(match, **overrides)
 
 
+@pytest.mark.parametrize(
+    ("key", "bound"),
+    [
+        (key, bound)
+        for key, f in FIELDS.items()
+        for rule in [f.metadata["rule"]]
+        for bound, is_open in ((rule.low, rule.low_open), (rule.high, rule.high_open))
+        if is_open
+    ],
+)
+def test_an_open_bound_itself_is_refused(key, bound):
+    refuse(f"{key} must be a finite number .*got {bound}", **{key: bound})
+
+
+def test_a_number_too_large_for_a_float_is_refused():
+    refuse("num-clients must be an int", **{"num-clients": 10**400})
+
+
 def test_an_unknown_method_lists_the_known_ones():
     refuse(", ".join(sorted(METHODS)).replace("+", r"\+"), method="sgd")
 

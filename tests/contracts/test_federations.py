@@ -1,0 +1,200 @@
+"""Every method on federations that are uneven, interrupted or partly broken."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import toys
+
+from clients.base import GraphClient
+from fedgraph_flwr import client_app
+from fedgraph_flwr.errors import ConfigError, RunFailedError, WireError
+from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.wire import unpack
+from simulations.inline import InlineGrid
+
+ALL = pytest.mark.parametrize("method", sorted(METHODS))
+FEDERATED = pytest.mark.parametrize("method", sorted(set(METHODS) - {"local"}))
+CLUSTERED = pytest.mark.parametrize("method", ["gcfl", "gcfl+"])
+EAGER = {  # splits as soon and as often as it may
+    "num-clients": 5,
+    "batch-size": 64,
+    "gcfl.mean-norm-threshold": 1e9,
+    "gcfl.max-norm-threshold": 0.0,
+}
+
+
+def resume(run, part: toys.Run, method: str, **overrides) -> toys.Run:
+    kept = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+    return run(method, **{**kept, "resume": str(part.path), **overrides})
+
+
+@contextmanager
+def fail(client: int, server_round: int):
+    """Let a client raise when it is to train in one round."""
+    fit = GraphClient.fit
+
+    def broken(self, parameters, config):
+        if (self.job.client_id, config["server-round"]) == (client, server_round):
+            raise ValueError("disk full")
+        return fit(self, parameters, config)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GraphClient, "fit", broken)
+        yield
+
+
+@ALL
+def test_clients_of_other_widths_train_in_one_federation(run, toy_data, method):
+    def uneven(settings, client_id):
+        return toys.make_partition(
+            client_id, num_features=3 + client_id, num_classes=2 + client_id
+        )
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", uneven)
+        finished = run(method)
+        assert set(finished.summary["final"]["per_client"]) == {"0", "1", "2"}
+        assert finished.summary["failures"] == []
+
+
+def test_everything_cannot_be_shared_between_clients_of_other_widths(run, toy_data):
+    def uneven(settings, client_id):
+        return toys.make_partition(client_id, num_classes=2 + client_id)
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", uneven)
+        with pytest.raises(ConfigError, match=r"clients differ in \(features, class"):
+            run("fedavg", **{"shared-group": "all"})
+
+
+@ALL
+def test_the_order_of_replies_does_not_matter(run, method, monkeypatch):
+    usual = run(method, nodes=3, **EAGER)
+    pull = InlineGrid.pull_messages
+    monkeypatch.setattr(
+        InlineGrid, "pull_messages", lambda self, ids: list(pull(self, ids))[::-1]
+    )
+    turned = run(method, nodes=3, **EAGER)
+    assert turned.sha == usual.sha
+    assert turned.rounds == usual.rounds
+    columns = "round", "client", "direction", "record"
+    order = [[tuple(r[k] for k in columns) for r in x.ledger] for x in (turned, usual)]
+    assert order[0] == order[1]
+
+
+@CLUSTERED
+def test_resuming_between_splits_equals_never_stopping(run, method):
+    whole = run(method, **EAGER, **{"num-server-rounds": 5})
+    counts = [len(members) for members in whole.clusters.values()]
+    assert 1 < counts[1] < counts[-1], "no split before and after the resume"
+    for stop_after in (2, 3):
+        part = run(method, **EAGER, **{"num-server-rounds": stop_after})
+        resumed = resume(run, part, method, **EAGER, **{"num-server-rounds": 5})
+        assert resumed.clusters == whole.clusters
+        assert resumed.sha == whole.sha
+        assert resumed.rounds == whole.rounds
+        assert resumed.summary["best_snapshot"] == whole.summary["best_snapshot"]
+
+
+@ALL
+def test_an_interrupted_round_is_repeated_without_a_trace(run, method, tmp_path):
+    """Client 2 falls over in round 2, after the others have trained and stored it."""
+    whole = run(method)
+    places = {"results-dir": str(tmp_path), "state-dir": str(tmp_path / "state")}
+    with fail(2, 2), pytest.raises(RunFailedError, match="round 2: 2 of 3 clients"):
+        run(method, **places)
+    (path,) = tmp_path.glob("2*-synthetic-*")
+    resumed = resume(run, toys.Run(path, places), method)
+    assert resumed.sha == whole.sha
+    assert resumed.rounds == whole.rounds
+    assert resumed.clusters == whole.clusters
+    assert [row["round"] for row in resumed.ledger] == [
+        row["round"] for row in whole.ledger
+    ]
+
+
+@FEDERATED
+def test_a_client_that_missed_the_first_round_joins_the_second(run, method):
+    with fail(1, 1):
+        finished = run(method, **{"min-fit-replies": 0.5})
+    assert [f["round"] for f in finished.summary["failures"]] == [1]
+    assert set(finished.summary["final"]["per_client"]) == {"0", "1", "2"}
+
+
+def test_self_train_never_recovers_from_a_failed_first_round(run):
+    with fail(1, 1):
+        finished = run("local", **{"min-fit-replies": 0.5})
+    assert [f["round"] for f in finished.summary["failures"]] == [1]
+
+
+@ALL
+def test_a_failed_first_round_leaves_a_summary(run, method, tmp_path):
+    with fail(1, 1), pytest.raises(RunFailedError, match=r"client 1: .* disk full"):
+        run(method, **{"results-dir": str(tmp_path)})
+    summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
+    assert summary["status"] == "failed"
+    assert summary["rounds"] == 0
+
+
+@pytest.mark.parametrize("method", ["fedavg", "gcfl"])
+def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
+    uplink = METHODS[method].client.uplink
+
+    def spoiled(self, trained):
+        factor = np.nan if self.job.client_id == 2 else 1
+        late = self.job.store.folder.joinpath("round-000002.safetensors").exists()
+        return [a * (factor if late else 1) for a in uplink(self, trained)]
+
+    monkeypatch.setattr(METHODS[method].client, "uplink", spoiled)
+    with pytest.raises(WireError, match="NaN or infinity; lower the learning rate"):
+        run(method)
+
+
+@FEDERATED
+def test_a_message_of_the_papers_model_carries_24960_floats(run, method, monkeypatch):
+    floats: dict[str, list[int]] = {"down": [], "up": []}
+    deliver = InlineGrid._deliver
+
+    def spy(self, message):
+        reply = deliver(self, message)
+        for way, content in (("down", message.content), ("up", reply.content)):
+            for parcel in unpack(content)[0].values():
+                assert all(a.dtype == np.float32 for a in parcel.arrays.values())
+                floats[way].append(sum(a.size for a in parcel.arrays.values()))
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "_deliver", spy)
+    sizes = {"hidden-dim": 64, "num-layers": 3, "num-server-rounds": 1}
+    finished = run(method, **sizes)
+    # roll call (nothing), one round, evaluation (down only); three clients each
+    assert floats["up"] == [0] * 3 + [24_960] * 3 + [0] * 3
+    assert floats["down"] == [24_960] * 6
+    (size,) = {int(r["bytes"]) for r in finished.ledger if r["record"] == "arrays"
+               and r["direction"] == "up"}  # fmt: skip
+    assert 4 * 24_960 < size < 4 * 24_960 + 2_000  # names and shapes
+
+
+def test_self_train_sends_no_tensor_up_and_the_start_once(run, monkeypatch):
+    sent: list[int] = []
+    pack = client_app.pack
+
+    def spy(parcels, header=None):
+        sent.extend(len(p.arrays) for p in parcels.values())
+        return pack(parcels, header)
+
+    monkeypatch.setattr(client_app, "pack", spy)
+    finished = run("local")
+    assert set(sent) == {0}
+    rows = [r for r in finished.ledger if r["record"] == "arrays"]
+    assert {(r["round"], r["direction"]) for r in rows} == {("1", "down")}
+
+
+def test_self_train_learns_no_more_once_its_epochs_are_spent(run):
+    short = run("local", **{"local.epochs": 2, "num-server-rounds": 4})
+    exact = run("local", **{"local.epochs": 0, "num-server-rounds": 2})
+    at = "0", "test", "post_aggregation", "loss"
+    assert short.values("loss")["4", *at] == exact.values("loss")["2", *at]

@@ -1,0 +1,224 @@
+"""One round as the base strategy sees it: replies that come late, wrong or never."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import numpy as np
+import pytest
+import toys
+from flwr.app import Error, Message
+
+from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.wire import Parcel, pack, unpack
+from simulations.inline import InlineGrid
+from strategies.fedavg import FedAvg
+from strategies.nodes import Directory
+from strategies.report import ClientInfo
+
+HOSTS = [(0, 2), (1,)]  # clients by node
+
+
+class Site(InlineGrid):
+    """Nodes that send their clients' number as the model; ``broken`` by client.
+
+    A broken client answers with an error parcel (a text), takes its node down (an
+    Error) or makes it fall silent (None).
+    """
+
+    def __init__(self, broken: dict, *, backwards: bool = False) -> None:
+        self.broken, self.backwards = broken, backwards
+        self.silent: set[str] = set()
+        super().__init__(
+            self.answer,
+            [{"clients": list(c)} for c in HOSTS],
+            run_config={},
+            run_id=1,
+        )
+
+    def answer(self, message: Message, context) -> Message:
+        if message.metadata.message_type == "query":
+            ids = context.node_config["clients"]
+            return Message(pack({c: introduction() for c in ids}), reply_to=message)
+        parcels, _ = unpack(message.content)
+        replies = {}
+        for c in parcels:
+            fault = self.broken.get(c, "")
+            if isinstance(fault, Error):
+                reply = Message(fault, reply_to=message)
+                reply.metadata.__dict__["_src_node_id"] = 1  # as Flower does
+                return reply
+            if fault is None:
+                self.silent.add(message.metadata.message_id)
+            replies[c] = Parcel(error=fault) if fault else trained(c)
+        return Message(pack(replies), reply_to=message)
+
+    def pull_messages(self, message_ids):
+        wanted = [i for i in message_ids if i not in self.silent]
+        found = list(super().pull_messages(wanted))
+        return found[::-1] if self.backwards else found
+
+
+def introduction() -> Parcel:
+    names = ("num-train", "num-val", "num-test", "num-features", "num-classes", "group")
+    return Parcel(
+        metrics=dict.fromkeys(names, 1), facts={"split-hash": "", "raw-sha256": ""}
+    )
+
+
+def trained(client: int) -> Parcel:
+    """Client c reports the model [c, 0.1 c] from c + 1 graphs and an accuracy of c."""
+    return Parcel(
+        arrays={"shared/w": np.float32([client, 0.1 * client])},
+        metrics={
+            "num-examples": client + 1,
+            "compute-s": float(client),
+            "eval/test/post_aggregation/accuracy": float(client),
+            "eval/test/post_training/accuracy": client + 0.5,
+            "count/test": 4,
+        },
+    )
+
+
+def play(broken: dict, *, rounds: int = 1, backwards: bool = False, **config):
+    """Train with broken clients from round 1 on; return strategy and reports."""
+    config = {"round-timeout-s": 0.02, "num-server-rounds": 9, **config}
+    run = toys.resolved(**config)
+    reports = []
+    strategy = FedAvg(run.settings, run.params, experiment="e", observer=reports.append)
+    grid = Site(broken, backwards=backwards)
+    strategy.roll_call(grid)
+    strategy.initialise({"w": np.zeros(2, np.float32)})
+    for server_round in range(1, rounds + 1):
+        messages = strategy.configure_train(server_round, None, None, grid)
+        grid.push_messages(messages)
+        ids = [m.metadata.message_id for m in messages]
+        try:
+            strategy.aggregate_train(server_round, grid.pull_messages(ids))
+        finally:
+            strategy._publish()
+    return strategy, reports
+
+
+def test_a_round_averages_by_examples_and_reads_every_report():
+    strategy, (report,) = play({})
+    # 1, 2 and 3 examples of the models 0, 1 and 2
+    assert strategy.theta["w"] == pytest.approx([8 / 6, 0.8 / 6])
+    assert report.failures == {}
+    assert report.client_compute_s == 3
+    points = {
+        (e.client, e.point): (e.server_round, e.value) for e in report.evaluations
+    }
+    # What was received in round 1 is the model of round 0.
+    assert points[2, "post_aggregation"] == (0, 2.0)
+    assert points[2, "post_training"] == (1, 2.5)
+    sent = {(x.direction, x.client, x.record) for x in report.ledger}
+    assert {("down", c, "arrays") for c in range(3)} <= sent
+    assert {("up", c, "arrays") for c in range(3)} <= sent
+
+
+def test_replies_may_come_in_any_order():
+    there, _ = play({})
+    back, _ = play({}, backwards=True)
+    assert back.theta["w"].tobytes() == there.theta["w"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("broken", "failures", "mean"),
+    [
+        # One client of a node fails; its neighbour is not held responsible.
+        ({0: "disk full"}, {0: "disk full"}, 8 / 5),
+        # A node goes down: the error names another sender, the message id tells.
+        (
+            {0: Error(2, "out of memory")},
+            {0: "node .*: error 2: out of memory", 2: "out of memory"},
+            1.0,
+        ),
+        ({1: None}, {1: "no reply before the round's timeout"}, 6 / 4),
+    ],
+    ids=["client raises", "node dies", "node is silent"],
+)
+def test_whoever_fails_is_named_and_left_out(broken, failures, mean):
+    strategy, (report,) = play(broken, **{"min-fit-replies": 0.3})
+    assert set(report.failures) == set(failures)
+    for client, reason in failures.items():
+        assert re.search(reason, report.failures[client])
+    assert strategy.theta["w"][0] == pytest.approx(mean)
+
+
+def test_a_failed_client_is_asked_again_in_the_next_round():
+    _, reports = play({0: "disk full"}, rounds=2, **{"min-fit-replies": 0.5})
+    assert [set(r.failures) for r in reports] == [{0}, {0}]
+    assert {x.client for x in reports[1].ledger if x.direction == "down"} >= {0, 1, 2}
+
+
+@pytest.mark.parametrize(("share", "enough"), [(0.66, True), (0.67, False)])
+def test_min_fit_replies_is_a_share_of_all_clients(share, enough):
+    if enough:  # 2 of 3 replied, 1.98 needed
+        play({1: "gone"}, **{"min-fit-replies": share})
+    else:
+        with pytest.raises(RunFailedError, match=r"2 of 3 .* needs 3\. client 1: gone"):
+            play({1: "gone"}, **{"min-fit-replies": share})
+
+
+def test_rounding_asks_for_one_reply_too_many():
+    run = toys.resolved(**{"min-fit-replies": 0.55, "num-clients": 100})
+    strategy = FedAvg(run.settings, run.params, experiment="e")
+    strategy.clients = dict.fromkeys(range(100))
+    strategy._require(1, dict.fromkeys(range(55)))
+
+
+def test_a_dead_actor_stops_the_round_whatever_min_fit_replies_allows():
+    dead = Error(0, "ray.exceptions.ActorDiedError: killed")
+    with pytest.raises(RunFailedError, match=r"clients \[1\].*died|died .*\[1\]"):
+        play({1: dead}, **{"min-fit-replies": 0.1})
+
+
+def test_the_slowest_node_is_sent_its_work_first():
+    strategy, _ = play({})
+    strategy._compute_s = {0: 1.0, 1: 9.0, 2: 1.0}
+    grid = Site({})
+    strategy._directory._infos = {
+        c: info(c, node)
+        for node, clients in zip(grid.get_node_ids(), HOSTS, strict=True)
+        for c in clients
+    }
+    messages = strategy.configure_train(2, None, None, grid)
+    assert [sorted(unpack(m.content)[0]) for m in messages] == [[1], [0, 2]]
+    # The ledger does not show it: its order is that of the clients.
+    clients = [x.client for x in strategy._report.ledger if x.client >= 0]
+    assert list(dict.fromkeys(clients)) == [0, 2, 1]
+
+
+def info(client: int, node: int) -> ClientInfo:
+    counts = dict.fromkeys(
+        ("num_train", "num_val", "num_test", "num_features", "num_classes", "group"), 1
+    )
+    return ClientInfo(
+        client=client, node_id=node, split_hash="", raw_sha256="", **counts
+    )
+
+
+def test_a_silent_node_holds_the_roll_call_no_longer_than_its_timeout():
+    class Silent(Site):
+        def pull_messages(self, message_ids):
+            return []
+
+    bounds = {"roll-call-timeout-s": 0.05, "round-timeout-s": 1.0}
+    begin = time.monotonic()
+    with pytest.raises(RunFailedError, match=r"no roll call within 0\.05 s"):
+        Directory(toys.resolved(**bounds).settings).call(Silent({}))
+    assert time.monotonic() - begin < 0.5
+
+
+def test_evaluate_messages_go_out_after_the_last_round_only():
+    strategy, _ = play({}, **{"num-server-rounds": 5})
+    grid = Site({})
+    assert strategy.configure_evaluate(4, None, None, grid) == []
+    strategy.roll_call(grid)
+    (header,) = {
+        unpack(m.content)[1]["server-round"]
+        for m in strategy.configure_evaluate(5, None, None, grid)
+    }
+    assert header == 6
