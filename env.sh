@@ -4,11 +4,14 @@ FEDGRAPH_HOME="$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")" && pwd)"
 export FEDGRAPH_HOME
 . "$FEDGRAPH_HOME/.venv/bin/activate"
 
-# A SuperLink of this project's own: its runs see this code and these settings, and
-# other Flower projects on this machine are left alone.
+# A SuperLink of this folder's own: its runs see this code and these settings, and
+# other Flower projects and other clones on this machine are left alone. The port, not
+# the home, selects the SuperLink, hence ports made from the folder's name.
 export FLWR_HOME="${FLWR_HOME:-$FEDGRAPH_HOME/.flwr}"
-export FLWR_LOCAL_CONTROL_API_PORT="${FLWR_LOCAL_CONTROL_API_PORT:-39193}"
-export FLWR_LOCAL_SUPERLINK_HTTP_API_PORT="${FLWR_LOCAL_SUPERLINK_HTTP_API_PORT:-39191}"
+_port=$((20000 + 2 * ($(printf %s "$FEDGRAPH_HOME" | cksum | cut -d' ' -f1) % 5000)))
+export FLWR_LOCAL_CONTROL_API_PORT="${FLWR_LOCAL_CONTROL_API_PORT:-$_port}"
+export FLWR_LOCAL_SUPERLINK_HTTP_API_PORT="${FLWR_LOCAL_SUPERLINK_HTTP_API_PORT:-$((_port + 1))}"
+unset _port
 
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 # use this environment as it is
 export FLWR_TELEMETRY_ENABLED=0

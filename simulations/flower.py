@@ -79,6 +79,9 @@ def submit(
     overrides: Mapping[str, Value], *, num_nodes: int, num_gpus: float = 0.0
 ) -> int:
     """Hand a run to the SuperLink, which starts if it must, and return its id."""
+    if here := os.environ.get("FEDGRAPH_DATA"):
+        # The SuperLink has the environment of the shell that started it, not ours.
+        overrides = {"data-dir": str(Path(here).resolve()), **overrides}
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.writelines(f"{k} = {json.dumps(v)}\n" for k, v in overrides.items())
         file.flush()
