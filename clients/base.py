@@ -173,11 +173,13 @@ class GraphClient(NumPyClient):
             stored = self._missing_state(server_round, parameters)
         named = dict(self.model.named_parameters())
         with torch.no_grad():
+            for name, array in self._received(parameters).items():
+                named[name].copy_(torch.from_numpy(np.array(array)))
+            # What is kept here wins: a start that is sent again, because the reply
+            # to the first was lost, must not undo training.
             for name in self.private_keys():
                 if name in stored:
                     named[name].copy_(stored[name])
-            for name, array in self._received(parameters).items():
-                named[name].copy_(torch.from_numpy(np.array(array)))
         self.received = {
             n: named[n].detach().clone()
             for n in (self.shared_keys if parameters else [])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
+from fedgraph_flwr.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +61,19 @@ class CollatedGraphs:
     graphs : GraphSet
         Undirected graphs.
     device : torch.device
+
+    Raises
+    ------
+    DataError
+        Some edge lacks its reverse.
     """
 
     def __init__(self, graphs: GraphSet, device: torch.device) -> None:
+        if not graphs.is_undirected:
+            raise DataError(
+                f"{graphs.name} has edges in one direction only; the models here sum"
+                " over neighbours of undirected graphs: add the reverse edges"
+            )
         self.device = device
         self._node_ptr = graphs.node_ptr
         self._edge_ptr = graphs.edge_ptr

@@ -88,7 +88,9 @@ def dropout_mask(
     words = torch.empty((like.numel() + 3) // 4, dtype=torch.int64, device=like.device)
     words.random_(-(2**63), None, generator=generator)
     draws = words.view(torch.int16)[: like.numel()].view(like.shape)
-    return (draws >= level - 2**15).to(like.dtype).mul_(scale), scale
+    mask = torch.empty_like(like)
+    torch.ge(draws, level - 2**15, out=mask)
+    return mask.mul_(scale), scale
 
 
 class _BareLinear(nn.Linear):

@@ -239,6 +239,13 @@ class RunFolder:
         self, strategy: AbstractGraphStrategy, *, error: BaseException | None = None
     ) -> dict[str, Any]:
         """Write models and ``summary.json``; also for a run that failed."""
+        before = self.path / "summary.json"
+        if error is not None and not strategy.clients and before.is_file():
+            # A resume that reached no client has nothing to add to what is there.
+            summary: dict[str, Any] = json.loads(before.read_text())
+            summary |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+            write_json(before, summary)
+            return summary
         models = strategy.models() if self.last_round else {}
         (self.path / "models").mkdir(exist_ok=True)
         for name, arrays in models.items():
@@ -314,6 +321,11 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Any], NamedArrays]:
 
 
 def _check_same_config(path: Path, resolved: Resolved) -> None:
+    if not (path / "config.json").is_file():
+        raise ConfigError(
+            f"resume = {str(path)!r} holds no config.json; give the absolute path of a"
+            " results folder"
+        )
     before = json.loads((path / "config.json").read_text())
     now = resolved.to_config()
     for key in sorted(set(before) | set(now)):

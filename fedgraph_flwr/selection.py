@@ -28,6 +28,7 @@ def summarize(values: Mapping[int, float], protocol: str) -> dict[str, Any]:
     many = len(numbers) > 1
     return {
         "protocol": PROTOCOLS[protocol],
+        "num_clients": len(numbers),  # fewer than the run's if some did not answer
         "mean": statistics.fmean(numbers) if numbers else None,
         "std": statistics.stdev(numbers) if many else None,
         "min": min(numbers, default=None),

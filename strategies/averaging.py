@@ -67,12 +67,19 @@ def check_same_layout(models: Sequence[NamedArrays]) -> None:
                 f"model {position} has arrays {_layout(model)}, the first has"
                 f" {expected}; all clients must share the same tensors"
             )
-        for name, array in model.items():
-            if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-                raise WireError(
-                    f"array {name!r} of model {position} holds NaN or infinity;"
-                    " lower the learning rate or look at that client's data"
-                )
+        if bad := find_bad_array(model):
+            raise WireError(f"model {position}: {bad}")
+
+
+def find_bad_array(model: NamedArrays) -> str:
+    """Say which array holds NaN or infinity, and the cure; "" if none does."""
+    for name, array in model.items():
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            return (
+                f"array {name!r} holds NaN or infinity; lower the learning rate or look"
+                " at that client's data"
+            )
+    return ""
 
 
 def _layout(model: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:

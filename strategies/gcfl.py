@@ -122,7 +122,8 @@ def split_weights(
     Source
     ------
     Xie et al. 2021, Sec. 4.2: ||mean|| < eps_1 and max > eps_2; the guards on round
-    and cluster size are from the authors' code.
+    and cluster size are from the authors' code. Differs: GCFL+ asks for full histories
+    of the cluster's members, not of all clients; the same unless replies were missing.
     """
     if server_round <= params.min_round or len(members) < params.min_cluster_size:
         return None
@@ -156,7 +157,7 @@ def _extend(
         if params.seq_source == "update-norm":
             norm = float(np.linalg.norm(flat[c]))
         else:
-            norm = float(replies[c].metrics[GRAD_NORM])
+            norm = float(replies[c].metrics.get(GRAD_NORM, 0.0))  # no epoch
         extended[c] = (*extended.get(c, ()), norm)[-params.seq_length :]
     return extended
 

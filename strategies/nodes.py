@@ -21,15 +21,27 @@ _POLL_S = (0.002, 1.0)  # ... within these bounds
 
 
 def exchange(
-    grid: Grid, messages: Iterable[Message], timeout_s: float
+    grid: Grid,
+    messages: Iterable[Message],
+    timeout_s: float,
+    *,
+    head_start_s: float = 0.0,
 ) -> list[Message]:
     """Send messages and collect replies until all are in or the time is up.
+
+    The first message goes out ``head_start_s`` before the others.
 
     Flower's ``send_and_receive`` sleeps a fixed 0.1 s (simulation) or 3 s
     (deployment) between polls, which dominates short rounds.
     """
-    waiting = {i for i in grid.push_messages(messages) if i}
+    queue = list(messages)
     begin = time.monotonic()
+    waiting: set[str] = set()
+    if head_start_s:
+        waiting |= {i for i in grid.push_messages(queue[:1]) if i}
+        queue = queue[1:]
+        time.sleep(head_start_s)
+    waiting |= {i for i in grid.push_messages(queue) if i}
     replies: list[Message] = []
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
@@ -92,6 +104,10 @@ class Directory:
             if (node := self._infos[client].node_id) in online:
                 table.setdefault(node, []).append(client)
         return table
+
+    def hosted(self) -> dict[int, list[int]]:
+        """Nodes and their clients, ascending."""
+        return {n: self.members(n) for n in {i.node_id for i in self._infos.values()}}
 
     def members(self, node: int) -> list[int]:
         """Clients hosted by a node, ascending."""

@@ -135,12 +135,7 @@ def test_resuming_with_fewer_rounds_than_done_is_refused(run):
         )
 
 
-@pytest.mark.xfail(
-    reason="BUG results.py finish: a resumed run that ends before its first round"
-    " overwrites a completed summary, with hashes of nothing",
-    strict=True,
-)
-def test_bug_a_failed_resume_keeps_the_hashes_of_what_was_computed(run):
+def test_a_failed_resume_keeps_the_hashes_of_what_was_computed(run):
     part = run("gcfl", **{"num-server-rounds": 1})
     before = part.summary
     with pytest.raises(RunFailedError, match=r"clients \[2\] of 3"):
