@@ -29,11 +29,11 @@ from clients.store import ClientStore, default_state_dir
 from .config import RunSettings
 from .device import choose_device
 from .errors import ConfigError, WireError
+from .methods.fedavg import SHARED
 from .registry import Resolved, resolve
 from .wire import NamedArrays, Parcel, Scalar, pack, select, unpack, with_prefix
 
 app = ClientApp()
-_SHARED = "shared/"
 Answer = Callable[[int, Parcel], Parcel]
 
 
@@ -188,7 +188,7 @@ def _evaluate(client: GraphClient, parcel: Parcel, header: dict[str, Scalar]) ->
 
 def _ordered(client: GraphClient, parcel: Parcel) -> list[Any]:
     """Shared arrays in the order that the client expects; none at all is allowed."""
-    arrays = select(_SHARED, parcel.arrays)
+    arrays = select(SHARED, parcel.arrays)
     if arrays and set(arrays) != set(client.shared_keys):
         raise WireError(
             f"got shared arrays {sorted(arrays)}, this model shares"

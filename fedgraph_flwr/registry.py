@@ -19,7 +19,7 @@ from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local
 from strategies.gcfl import GCFL
 
-from .config import AUTO, RunSettings, Settings, Value, build, check_tables
+from .config import RunSettings, Settings, Value, build, check_tables
 from .errors import ConfigError, unknown_name
 from .methods.fedavg import FedAvgParams, FedProxParams, LocalParams
 from .methods.gcfl import GCFLParams
@@ -127,7 +127,6 @@ def project_root() -> Path:
 
 
 __all__ = [
-    "AUTO",
     "METHODS",
     "Method",
     "Resolved",

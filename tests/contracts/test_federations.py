@@ -223,4 +223,6 @@ def test_self_train_does_not_depend_on_a_lost_reply(run, monkeypatch):
 
 
 def test_no_local_epoch_and_the_gradient_norm_as_series(run):
-    run("gcfl+", **{"local-epochs": 0, "gcfl.seq-source": "last-grad-norm"})
+    still = run("gcfl+", **{"local-epochs": 0, "gcfl.seq-source": "last-grad-norm"})
+    assert still.summary["status"] == "completed"
+    assert still.summary["failures"] == []

@@ -34,7 +34,7 @@ TINY = {
     "node_labels": "5\n7\n5\n6\n6\n7\n7\n5\n",
 }
 
-# The table of /work/shared/data/README.md: graphs, mean nodes, mean edges, graphs per
+# The table of ../shared/data/README.md: graphs, mean nodes, mean edges, graphs per
 # class, feature columns.
 COUNTS = {
     "MUTAG": (188, 17.93, 19.79, [63, 125], 7),
