@@ -12,6 +12,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 from clients.base import initial_arrays
 from strategies.report import ClientInfo, RoundReport
@@ -77,12 +78,15 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         log(INFO, "split hash %s", split_hash(clients))
         if not settings.resume:
             strategy.initialise(common_start(resolved, clients))
-        strategy.start(
-            grid,
-            ArrayRecord(),
-            num_rounds=settings.num_server_rounds,
-            timeout=settings.round_timeout_s,
-        )
+        # With one BLAS thread sums round alike on any number of cores, and short
+        # products never wait for a second thread while clients hold the cores.
+        with threadpool_limits(limits=1, user_api="blas"):
+            strategy.start(
+                grid,
+                ArrayRecord(),
+                num_rounds=settings.num_server_rounds,
+                timeout=settings.round_timeout_s,
+            )
     except BaseException as error:
         folder.finish(strategy, error=error)
         log(ERROR, "what was computed is in %s", folder.path)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import toys
 from flwr.app import Error, Message
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from clients.base import GraphClient
 from fedgraph_flwr import client_app
@@ -16,6 +17,7 @@ from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.wire import unpack
 from simulations.inline import InlineGrid
+from strategies.fedavg import FedAvg
 
 ALL = pytest.mark.parametrize("method", sorted(METHODS))
 FEDERATED = pytest.mark.parametrize("method", sorted(set(METHODS) - {"local"}))
@@ -226,3 +228,18 @@ def test_no_local_epoch_and_the_gradient_norm_as_series(run):
     still = run("gcfl+", **{"local-epochs": 0, "gcfl.seq-source": "last-grad-norm"})
     assert still.summary["status"] == "completed"
     assert still.summary["failures"] == []
+
+
+def test_the_server_computes_on_one_blas_thread(run, monkeypatch):
+    seen: list[int] = []
+    step = FedAvg.step
+
+    def spy(self, server_round, replies):
+        pools = threadpool_info()
+        seen.extend(p["num_threads"] for p in pools if p["user_api"] == "blas")
+        step(self, server_round, replies)
+
+    monkeypatch.setattr(FedAvg, "step", spy)
+    with threadpool_limits(limits=2, user_api="blas"):
+        run("fedavg")
+    assert set(seen) == {1}
