@@ -7,6 +7,7 @@ in another process. What must last goes to :class:`~clients.store.ClientStore`.
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from dataclasses import dataclass
 from logging import WARNING
 from typing import ClassVar
@@ -19,19 +20,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.data import DiffusionSpec
 from fedgraph_flwr.errors import DataError, WireError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import NamedArrays
 
 from .batching import Batch, ClientData
-from .models.gin import GIN, shared_keys
 from .store import ClientStore, optimizer_tensors, restore_optimizer
-from .training import evaluate, train_epochs
+from .training import train_epochs
 
 Array = NDArray[np.generic]
 Config = dict[str, bool | bytes | float | int | str]
 Metrics = dict[str, bool | bytes | float | int | str]
+_OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,7 @@ class Job:
 
     settings: RunSettings
     params: Settings
+    task: Settings
     data: ClientData
     store: ClientStore
     device: torch.device
@@ -50,61 +53,65 @@ class Job:
         return self.data.partition.client_id
 
 
-def build_gin(
-    settings: RunSettings, num_features: int, num_classes: int, *, client_id: int
-) -> GIN:
-    """GIN with the common start in ``convs`` and a start of its own elsewhere.
-
-    With ``shared_group = "all"`` everything starts alike, whoever the client is.
-    """
-    owner = "common" if settings.shared_group == "all" else f"client-{client_id}"
-    shared, private = torch.Generator(), torch.Generator()
-    shared.manual_seed(derive_seed(settings.seed, "common", "init"))
-    private.manual_seed(derive_seed(settings.seed, owner, "init-private"))
-    return GIN(
-        num_features,
-        num_classes,
-        hidden_dim=settings.hidden_dim,
-        num_layers=settings.num_layers,
-        dropout=settings.dropout,
-        shared_generator=shared,
-        private_generator=private,
-    )
-
-
-def initial_arrays(
-    settings: RunSettings, num_features: int, num_classes: int
-) -> NamedArrays:
-    """Return the shared tensors before round 1, for the server."""
-    model = build_gin(settings, num_features, num_classes, client_id=0)
-    tensors = dict(model.named_parameters())
-    return {
-        n: tensors[n].detach().numpy().copy()
-        for n in shared_keys(model, settings.shared_group)
-    }
-
-
 class GraphClient(NumPyClient):
     """One client for the length of one message.
 
-    ``fit`` and ``evaluate`` are the same for every method; a paper overrides the
-    parts in which it differs. Parameters travel as a list ordered like
-    :attr:`shared_keys`; an empty list keeps the stored tensors.
+    ``fit`` and ``evaluate`` are the same for every method. A task fills in the model,
+    its loss and its scores; a paper overrides the parts in which it differs.
+    Parameters travel as a list ordered like :attr:`shared_keys`; an empty list keeps
+    the stored tensors.
     """
 
     UPLINK: ClassVar[str] = SHARED  # prefix of the names of what is sent
+    MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
 
     def __init__(self, job: Job) -> None:
         self.job = job
         graphs = job.data.partition.graphs
-        self.model = build_gin(
+        self.model = self.build_model(
             job.settings,
-            graphs.num_features,
-            graphs.num_classes,
+            job.params,
+            num_features=graphs.num_features,
+            num_classes=graphs.num_classes,
             client_id=job.client_id,
         ).to(job.device)
-        self.shared_keys = shared_keys(self.model, job.settings.shared_group)
+        self.shared_keys = self.shared_names(self.model, job.settings)
         self.received: dict[str, Tensor] = {}
+        self.stored: dict[str, Tensor] = {}
+        self.evaluation: NamedArrays = {}  # sent beside the metrics, if not empty
+
+    # What a task fills in --------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def build_model(
+        cls,
+        settings: RunSettings,
+        params: Settings,
+        *,
+        num_features: int,
+        num_classes: int,
+        client_id: int,
+    ) -> nn.Module:
+        """Model before round 1; its shared tensors do not depend on ``client_id``."""
+
+    @classmethod
+    def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:  # noqa: ARG003
+        """Names of the tensors that travel: all parameters and buffers."""
+        return list(model.state_dict())
+
+    @classmethod
+    def diffusion(cls, params: Settings) -> DiffusionSpec | None:  # noqa: ARG003
+        """Say which second view of the graphs the method needs; None by default."""
+        return None
+
+    @abstractmethod
+    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Mean loss of a batch; random draws come from ``generator``."""
+
+    @abstractmethod
+    def scores(self, server_round: int, point: str) -> Metrics:
+        """Evaluate the model as it is now, at ``point`` of ``server_round``."""
 
     # Where papers differ ---------------------------------------------------------
 
@@ -112,21 +119,24 @@ class GraphClient(NumPyClient):
         """Arrays to send, ordered like ``shared_keys``: the trained shared tensors."""
         return to_arrays(list(trained.values()))
 
-    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Mean cross-entropy of the batch."""
-        return nn.functional.cross_entropy(self.model(batch, generator), batch.y)
-
     def private_keys(self) -> list[str]:
         """Tensors that stay and persist: all that do not travel."""
         shared = set(self.shared_keys)
-        return [n for n, _ in self.model.named_parameters() if n not in shared]
+        return [n for n in self.tensors() if n not in shared]
 
     def num_epochs(self, server_round: int) -> int:  # noqa: ARG002
         """Local epochs in this round."""
         return self.job.settings.local_epochs
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Do what must be done before local epoch ``epoch``, counted from 0."""
+
     def extra_metrics(self) -> Metrics:
         """Further numbers to send after training."""
+        return {}
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """Further tensors to keep; they are in ``self.stored`` in the next round."""
         return {}
 
     # NumPyClient -----------------------------------------------------------------
@@ -144,12 +154,12 @@ class GraphClient(NumPyClient):
         """
         server_round = int(config["server-round"])
         optimizer = self._load(server_round, parameters)
-        metrics = self._scores("post_aggregation")
+        metrics = self._scores(server_round, "post_aggregation")
         num_epochs = self.num_epochs(server_round)
         if num_epochs:
             metrics |= self._train(optimizer, server_round, num_epochs)
-        metrics |= self._scores("post_training")
-        trained = self._named_parameters(self.shared_keys)
+        metrics |= self._scores(server_round, "post_training")
+        trained = self._detached(self.shared_keys)
         self._save(server_round, optimizer)
         return self.uplink(trained), len(self.job.data.partition.train), metrics
 
@@ -157,11 +167,12 @@ class GraphClient(NumPyClient):
         self, parameters: list[Array], config: Config
     ) -> tuple[float, int, Metrics]:
         """Evaluate the received model with the client's private tensors."""
-        self._load(int(config["server-round"]), parameters)
-        metrics = self._scores("post_aggregation")
+        server_round = int(config["server-round"])
+        self._load(server_round, parameters)
+        metrics = self._scores(server_round, "post_aggregation")
         metrics["weights-sha256"] = self._hash()
-        loss = float(metrics["eval/test/post_aggregation/loss"])
-        return loss, len(self.job.data.partition.test), metrics
+        # Flower wants a loss; ours are among the metrics, by split.
+        return 0.0, len(self.job.data.partition.test), metrics
 
     # Steps of a round ------------------------------------------------------------
 
@@ -171,7 +182,8 @@ class GraphClient(NumPyClient):
         stored = self.job.store.load(server_round)
         if stored is None:
             stored = self._missing_state(server_round, parameters)
-        named = dict(self.model.named_parameters())
+        self.stored = stored
+        named = self.tensors()
         with torch.no_grad():
             for name, array in self._received(parameters).items():
                 named[name].copy_(torch.from_numpy(np.array(array)))
@@ -185,8 +197,8 @@ class GraphClient(NumPyClient):
             for n in (self.shared_keys if parameters else [])
         }
         s = self.job.settings
-        optimizer = torch.optim.Adam(
-            list(named.values()),
+        optimizer: torch.optim.Optimizer = _OPTIMIZERS[s.optimizer](
+            list(self.model.parameters()),
             lr=s.learning_rate,
             weight_decay=s.weight_decay,
             fused=True,
@@ -212,7 +224,7 @@ class GraphClient(NumPyClient):
     def _received(self, parameters: list[Array]) -> dict[str, Array]:
         if not parameters:
             return {}
-        named = dict(self.model.named_parameters())
+        named = self.tensors()
         expected = [tuple(named[n].shape) for n in self.shared_keys]
         if [p.shape for p in parameters] != expected:
             raise WireError(
@@ -231,6 +243,7 @@ class GraphClient(NumPyClient):
         noise = torch.Generator(job.device).manual_seed(
             derive_seed(job.settings.seed, job.client_id, server_round, "dropout")
         )
+        self.model.train()
         loss = train_epochs(
             lambda batch: self.loss(batch, noise),
             optimizer,
@@ -238,38 +251,57 @@ class GraphClient(NumPyClient):
             num_epochs=num_epochs,
             batch_size=job.settings.batch_size,
             generator=order,
+            min_batch=self.MIN_BATCH,
+            begin_epoch=self.begin_epoch,
         )
         return {"eval/train/post_training/loss": loss, **self.extra_metrics()}
 
-    def _scores(self, point: str) -> Metrics:
-        metrics: Metrics = {"count/train": len(self.job.data.partition.train)}
-        for split, score in evaluate(self.model, self.job.data).items():
-            metrics[f"eval/{split}/{point}/accuracy"] = score.accuracy
-            metrics[f"eval/{split}/{point}/loss"] = score.loss
-            metrics[f"count/{split}"] = score.num_examples
-        return metrics
+    def _scores(self, server_round: int, point: str) -> Metrics:
+        self.model.eval()
+        num_train = len(self.job.data.partition.train)
+        return {"count/train": num_train, **self.scores(server_round, point)}
 
     def _save(self, server_round: int, optimizer: torch.optim.Optimizer) -> None:
-        tensors = self._named_parameters(self.private_keys())
+        tensors = self._detached(self.private_keys()) | self.extra_state()
         if self.job.settings.persist_optimizer:
             tensors |= optimizer_tensors(optimizer)
         self.job.store.save(server_round, tensors)
 
-    def _named_parameters(self, names: list[str]) -> dict[str, Tensor]:
-        named = dict(self.model.named_parameters())
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers of the model by name."""
+        return dict(self.model.state_dict(keep_vars=True))
+
+    def _detached(self, names: list[str]) -> dict[str, Tensor]:
+        named = self.tensors()
         return {n: named[n].detach() for n in names}
 
     def _hash(self) -> str:
         """SHA-256 of every tensor of the model, shared and private, by name."""
         digest = hashlib.sha256()
-        for name, tensor in sorted(
-            self._named_parameters(
-                [n for n, _ in self.model.named_parameters()]
-            ).items()
-        ):
+        for name, tensor in sorted(self._detached(list(self.tensors())).items()):
             digest.update(name.encode())
             digest.update(tensor.cpu().numpy().tobytes())
         return digest.hexdigest()
+
+
+def initial_arrays(
+    client: type[GraphClient],
+    settings: RunSettings,
+    params: Settings,
+    *,
+    num_features: int,
+    num_classes: int,
+) -> NamedArrays:
+    """Return the shared tensors before round 1, for the server."""
+    model = client.build_model(
+        settings,
+        params,
+        num_features=num_features,
+        num_classes=num_classes,
+        client_id=0,
+    )
+    tensors = model.state_dict()
+    return {n: tensors[n].numpy().copy() for n in client.shared_names(model, settings)}
 
 
 def to_arrays(tensors: list[Tensor]) -> list[Array]:

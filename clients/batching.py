@@ -8,7 +8,9 @@ vectorised gathers whose result equals the loader's, batch for batch.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,6 +18,9 @@ from torch import Tensor
 
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
+
+if TYPE_CHECKING:
+    from .views import CollatedView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,10 @@ class Batch:
         Entry (graph, node) is 1: ``membership @ x`` is sum pooling.
     graph_of_node : int64 tensor, shape (num_nodes,)
     y : int64 tensor, shape (num_graphs,)
+    positions : int64 array, shape (num_graphs,)
+        Which of the client's graphs these are; on the host.
+    index : int64 tensor, shape (num_graphs,)
+        The same on the device.
     """
 
     x: Tensor
@@ -43,6 +52,8 @@ class Batch:
     membership: Tensor
     graph_of_node: Tensor
     y: Tensor
+    positions: IntArray
+    index: Tensor
 
     @property
     def num_graphs(self) -> int:
@@ -88,62 +99,54 @@ class CollatedGraphs:
         self.degree = torch.from_numpy(degree).to(device)
         self.y = torch.from_numpy(np.ascontiguousarray(graphs.y)).to(device)
 
+    def node_rows(self, positions: IntArray) -> Tensor:
+        """Rows, among all nodes, of the nodes of the graphs at ``positions``."""
+        return gather(self._node_ptr, positions, self.device)[0]
+
     def batch(self, positions: IntArray) -> Batch:
         """Join the graphs at ``positions``, in that order."""
-        nodes, node_ptr, node_sizes = self._gather(self._node_ptr, positions)
-        edges, _, edge_sizes = self._gather(self._edge_ptr, positions)
+        device = self.device
+        nodes, node_ptr, node_sizes = gather(self._node_ptr, positions, device)
+        edges, _, edge_sizes = gather(self._edge_ptr, positions, device)
         num_nodes, num_edges = len(nodes), len(edges)
-        ids = self._send(np.arange(len(positions)))
+        index = send(positions, device)
+        ids = torch.arange(len(positions), device=device)
         shift = torch.repeat_interleave(
-            self._send(node_ptr[:-1]), self._send(edge_sizes), output_size=num_edges
+            send(node_ptr[:-1], device),
+            send(edge_sizes, device),
+            output_size=num_edges,
         )
         edge_index = self.edge_index[:, edges] + shift
-        row_ptr = torch.zeros(num_nodes + 1, dtype=torch.int64, device=self.device)
-        torch.cumsum(self.degree[nodes], 0, out=row_ptr[1:])
         return Batch(
             x=self.x[nodes],
             edge_index=edge_index,
-            adjacency=_csr(row_ptr, edge_index[1], num_nodes),
-            membership=_csr(
-                self._send(node_ptr),
-                torch.arange(num_nodes, device=self.device),
+            adjacency=csr(row_pointer(self.degree[nodes]), edge_index[1], num_nodes),
+            membership=csr(
+                send(node_ptr, device),
+                torch.arange(num_nodes, device=device),
                 num_nodes,
             ),
             graph_of_node=torch.repeat_interleave(
-                ids, self._send(node_sizes), output_size=num_nodes
+                ids, send(node_sizes, device), output_size=num_nodes
             ),
-            y=self.y[self._send(positions)],
+            y=self.y[index],
+            positions=positions,
+            index=index,
         )
-
-    def _gather(
-        self, ptr: IntArray, positions: IntArray
-    ) -> tuple[Tensor, IntArray, IntArray]:
-        """Row numbers of the chosen graphs, the new pointer, and the sizes."""
-        sizes = ptr[positions + 1] - ptr[positions]
-        new_ptr = np.concatenate([[0], np.cumsum(sizes)])
-        total = int(new_ptr[-1])
-        offsets = torch.repeat_interleave(
-            self._send(ptr[positions] - new_ptr[:-1]),
-            self._send(sizes),
-            output_size=total,
-        )
-        return offsets + torch.arange(total, device=self.device), new_ptr, sizes
-
-    def _send(self, values: IntArray) -> Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(values, np.int64))
-        if self.device.type == "cuda":
-            return tensor.pin_memory().to(self.device, non_blocking=True)
-        return tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientData:
-    """A partition together with its collated graphs and ready evaluation batches."""
+    """A partition together with its collated graphs and ready evaluation batches.
+
+    ``view`` holds the graphs' weighted second view, for methods that have one.
+    """
 
     partition: GraphPartition
     graphs: CollatedGraphs
     evaluation: tuple[Batch, ...]
     num_val: int
+    view: CollatedView | None = None
 
     @classmethod
     def collate(
@@ -168,15 +171,57 @@ class ClientData:
             num_val=len(partition.val),
         )
 
+    def batches(self, *, max_nodes: int = 200_000) -> Iterator[Batch]:
+        """All graphs in order, in batches of about ``max_nodes`` nodes."""
+        sizes = np.diff(self.partition.graphs.node_ptr)
+        part = np.cumsum(sizes) // max_nodes
+        for number in np.unique(part):
+            yield self.graphs.batch(np.flatnonzero(part == number))
 
-def _csr(row_ptr: Tensor, columns: Tensor, num_columns: int) -> Tensor:
+
+def gather(
+    ptr: IntArray, positions: IntArray, device: torch.device
+) -> tuple[Tensor, IntArray, IntArray]:
+    """Row numbers of the chosen graphs, the new pointer, and the sizes."""
+    sizes = ptr[positions + 1] - ptr[positions]
+    new_ptr = np.concatenate([[0], np.cumsum(sizes)])
+    total = int(new_ptr[-1])
+    offsets = torch.repeat_interleave(
+        send(ptr[positions] - new_ptr[:-1], device),
+        send(sizes, device),
+        output_size=total,
+    )
+    return offsets + torch.arange(total, device=device), new_ptr, sizes
+
+
+def send(values: IntArray, device: torch.device) -> Tensor:
+    """Integers to the device, without waiting for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(values, np.int64))
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor
+
+
+def row_pointer(counts: Tensor) -> Tensor:
+    """Pointer of a CSR matrix from the number of entries of each row."""
+    ptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
+    torch.cumsum(counts, 0, out=ptr[1:])
+    return ptr
+
+
+def csr(
+    row_ptr: Tensor, columns: Tensor, num_columns: int, values: Tensor | None = None
+) -> Tensor:
+    """Sparse CSR tensor; entries are 1 without ``values``."""
     with warnings.catch_warnings():
         # torch calls its CSR support beta each time a process first uses it.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
         return torch.sparse_csr_tensor(
             row_ptr,
             columns,
-            torch.ones(len(columns), device=columns.device),
+            torch.ones(len(columns), device=columns.device)
+            if values is None
+            else values,
             (len(row_ptr) - 1, num_columns),
             check_invariants=False,
         )

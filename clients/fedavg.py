@@ -9,17 +9,19 @@ from torch import Tensor
 
 from fedgraph_flwr.methods.fedavg import FedProxParams, LocalParams
 
-from .base import Array, GraphClient
+from .base import Array
 from .batching import Batch
+from .classifier import ClassifierClient
+from .terms import proximal_term
 
 
 @final
-class FedAvgClient(GraphClient):
+class FedAvgClient(ClassifierClient):
     """Send the trained shared tensors (McMahan et al. 2017, Algorithm 1)."""
 
 
 @final
-class FedProxClient(GraphClient):
+class FedProxClient(ClassifierClient):
     """FedAvg with a pull towards the received tensors (Li et al. 2020, Eq. 2)."""
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
@@ -30,15 +32,12 @@ class FedProxClient(GraphClient):
         received in this round.
         """
         assert isinstance(self.job.params, FedProxParams)
-        named = dict(self.model.named_parameters())
-        drift = torch.stack(
-            [(named[n] - w).square().sum() for n, w in self.received.items()]
-        ).sum()
-        return super().loss(batch, generator) + 0.5 * self.job.params.mu * drift
+        pull = proximal_term(self.tensors(), self.received, self.job.params.mu)
+        return super().loss(batch, generator) + pull
 
 
 @final
-class LocalClient(GraphClient):
+class LocalClient(ClassifierClient):
     """Self-train: everything is private after the common start; nothing is sent."""
 
     def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
@@ -47,7 +46,7 @@ class LocalClient(GraphClient):
 
     def private_keys(self) -> list[str]:
         """All tensors."""
-        return [n for n, _ in self.model.named_parameters()]
+        return list(self.tensors())
 
     def num_epochs(self, server_round: int) -> int:
         """Epochs left of ``local.epochs``, at most ``local-epochs``; 0: no limit."""

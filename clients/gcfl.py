@@ -11,12 +11,13 @@ from torch import Tensor
 
 from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, GCFLParams
 
-from .base import Array, GraphClient, Metrics, to_arrays
+from .base import Array, Metrics, to_arrays
+from .classifier import ClassifierClient
 from .training import gradient_norm
 
 
 @final
-class GCFLClient(GraphClient):
+class GCFLClient(ClassifierClient):
     """Sends Delta = theta_trained - theta_received of the shared tensors."""
 
     UPLINK = DELTA

@@ -11,7 +11,9 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
@@ -79,6 +81,13 @@ class ClientStore:
                 " on from the round before"
             ) from error
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def keep(self, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
+        """Write a result that stays at this site, ``<folder>/<name>``, atomically."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        partial = self.folder / f".{os.getpid()}.{name}"
+        np.savez(partial, **arrays)  # type: ignore[arg-type]
+        partial.replace(self.folder / name)
 
     def _path(self, server_round: int) -> Path:
         return self.folder / f"round-{server_round:06d}.safetensors"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -16,13 +17,23 @@ Loss = Callable[[Batch], Tensor]
 
 
 def epoch_batches(
-    data: ClientData, batch_size: int, generator: torch.Generator
+    data: ClientData,
+    batch_size: int,
+    generator: torch.Generator,
+    *,
+    min_batch: int = 1,
 ) -> Iterator[Batch]:
-    """Training batches in a random order drawn from ``generator`` (on the CPU)."""
+    """Training batches in a random order drawn from ``generator`` (on the CPU).
+
+    A last batch of fewer than ``min_batch`` graphs joins the one before it.
+    """
     train = data.partition.train
     order: IntArray = torch.randperm(len(train), generator=generator).numpy()
-    for begin in range(0, len(order), batch_size):
-        yield data.graphs.batch(train[order[begin : begin + batch_size]])
+    begins = list(range(0, len(order), batch_size))
+    if len(begins) > 1 and len(order) - begins[-1] < min_batch:
+        begins.pop()
+    for begin, end in itertools.pairwise([*begins, len(order)]):
+        yield data.graphs.batch(train[order[begin:end]])
 
 
 def train_epochs(
@@ -33,15 +44,18 @@ def train_epochs(
     num_epochs: int,
     batch_size: int,
     generator: torch.Generator,
+    min_batch: int = 1,
+    begin_epoch: Callable[[int], None] = lambda _epoch: None,
 ) -> float:
     """Train for ``num_epochs`` and return the mean loss per graph of the last one.
 
     The loss is read once per epoch, so the loop never waits for the device.
     """
     mean = torch.zeros(())
-    for _ in range(num_epochs):
+    for epoch in range(num_epochs):
+        begin_epoch(epoch)
         total = torch.zeros((), device=data.graphs.device)
-        for batch in epoch_batches(data, batch_size, generator):
+        for batch in epoch_batches(data, batch_size, generator, min_batch=min_batch):
             optimizer.zero_grad(set_to_none=True)
             loss = loss_of(batch)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -18,6 +18,7 @@ from fedgraph_flwr.data import GraphPartition, IntArray
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
 from . import splits, synthetic
+from .diffusion import load_diffusion
 from .tu import load_tu
 
 __all__ = [
@@ -25,11 +26,12 @@ __all__ = [
     "DatasetInfo",
     "check_settings",
     "find_dataset",
-    "load_group_labels",
+    "load_diffusion",
     "load_partition",
 ]
 
 SYNTHETIC = "synthetic"
+_ONE_WAY = ("datasets", "planted")  # partitions that a data set leaves no choice of
 TU_PREFIX = "tu:"
 ANY_TU_CURE = (
     "Any other TU data set with classes is written tu:NAME, e.g. tu:PTC_FM; set"
@@ -50,12 +52,16 @@ class DatasetInfo:
     members : tuple of str
         Data sets it consists of; client ``i`` of a group holds ``members[i]``.
     automatic : mapping
-        Recommended value by run-config key, for keys written ``"auto"``.
+        Recommended value by run-config key, for keys written ``"auto"``, where the
+        method's paper has no other.
+    fixed : mapping
+        The same for keys that the data decide, whatever the method.
     """
 
     name: str
     members: tuple[str, ...]
     automatic: Mapping[str, Value]
+    fixed: Mapping[str, Value]
 
 
 def _info(
@@ -69,15 +75,27 @@ def _info(
     shared_group: str = "convs",
     weight_decay: float = 5e-4,
 ) -> DatasetInfo:
+    sharing: dict[str, Value] = {"num-clients": num_clients, "partition": partition}
     automatic: dict[str, Value] = {
-        "num-clients": num_clients,
+        **sharing,
         "num-server-rounds": rounds,
-        "partition": partition,
         "features": features,
         "shared-group": shared_group,
         "weight-decay": weight_decay,
+        # of the GCFL authors' code, on all of these data
+        "held-out": 0.2,
+        "local-epochs": 1,
+        "batch-size": 128,
+        "optimizer": "adam",
+        "persist-optimizer": True,
+        "hidden-dim": 64,
+        "num-layers": 3,
+        "dropout": 0.5,
     }
-    return DatasetInfo(name, members, MappingProxyType(automatic))
+    fixed = sharing if partition in _ONE_WAY else {}
+    return DatasetInfo(
+        name, members, MappingProxyType(automatic), MappingProxyType(fixed)
+    )
 
 
 def _single(name: str) -> DatasetInfo:
@@ -141,7 +159,8 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
     ----------
     settings : RunSettings
         ``dataset``, ``partition``, ``features``, ``num_clients``, ``split_seed``,
-        ``dirichlet_alpha``, ``data_dir`` and ``cache_dir`` are read.
+        ``dirichlet_alpha``, ``dominance``, ``held_out``, ``data_dir`` and
+        ``cache_dir`` are read.
     client_id : int
         In ``range(settings.num_clients)``.
 
@@ -186,7 +205,9 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         )
         graphs = whole.take(rows)
         group = -1
-    train, val, test = splits.split_client(np.arange(len(rows)), graphs.y, seed=seed)
+    train, val, test = splits.split_client(
+        np.arange(len(rows)), graphs.y, seed=seed, held_out=settings.held_out
+    )
     return GraphPartition(
         client_id=client_id,
         graphs=graphs,
@@ -196,13 +217,6 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         test=test,
         group=group,
     )
-
-
-def load_group_labels(settings: RunSettings) -> dict[int, int] | None:
-    """Return the planted group of each client; None for real data."""
-    if find_dataset(settings.dataset).name != SYNTHETIC:
-        return None
-    return {c: synthetic.client_group(c) for c in range(settings.num_clients)}
 
 
 def _rows_of_client(y: IntArray, settings: RunSettings, client_id: int) -> IntArray:
@@ -219,6 +233,7 @@ def _rows_of_client(y: IntArray, settings: RunSettings, client_id: int) -> IntAr
         num_clients=settings.num_clients,
         seed=settings.split_seed,
         alpha=settings.dirichlet_alpha,
+        dominance=settings.dominance,
     )[client_id]
 
 
@@ -232,8 +247,7 @@ def check_settings(settings: RunSettings) -> None:
     """
     info = find_dataset(settings.dataset)
     natural = info.automatic["partition"]
-    special = ("datasets", "planted")  # one way only to share these out
-    allowed = [natural] if natural in special else sorted(splits.PARTITIONERS)
+    allowed = [natural] if natural in _ONE_WAY else sorted(splits.PARTITIONERS)
     if settings.partition not in allowed:
         raise ConfigError(
             f"partition of dataset {info.name!r} must be"

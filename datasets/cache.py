@@ -1,9 +1,9 @@
-"""Disk cache of graph sets as flat, memory-mapped arrays; safe for many processes.
+"""Disk cache of dataclasses of memory-mapped arrays; safe for many processes.
 
-An entry is one folder: five ``.npy`` files and ``manifest.json``. It is built in a
-scratch folder under a file lock and appears by one rename, so that a half-built entry
-is never seen. Opening checks every array against the manifest; an entry that fails
-counts as damaged and is built again.
+An entry is one folder: a ``.npy`` file per array and ``manifest.json``, which also has
+the other fields. It is built in a scratch folder under a file lock and appears by one
+rename, so that a half-built entry is never seen. Opening checks every array against
+the manifest; an entry that fails counts as damaged and is built again.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.data import GraphSet
 from fedgraph_flwr.errors import DataError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = TypeVar("Record", bound="DataclassInstance")
 log = logging.getLogger("fedgraph")
 
 CACHE_FORMAT = 1  # part of every fingerprint: raise it when the conversion changes
 CACHE_ENV = "FEDGRAPH_CACHE"
-ARRAYS = ("x", "edge_index", "node_ptr", "edge_ptr", "y")
-SCALARS = ("name", "num_features", "num_classes", "is_undirected", "raw_sha256")
 
 
 def cache_root(cache_dir: str = "") -> Path:
@@ -43,19 +45,23 @@ def cache_root(cache_dir: str = "") -> Path:
     return Path(xdg).expanduser().absolute() / "fedgraph-flwr"
 
 
-def open_or_build(entry: Path, build: Callable[[Path], GraphSet]) -> GraphSet:
+def open_or_build(
+    entry: Path, kind: type[Record], build: Callable[[Path], Record]
+) -> Record:
     """Open a cache entry, building it first where it is missing or damaged.
 
     Parameters
     ----------
     entry : Path
         Folder of the entry.
+    kind : type
+        Dataclass whose fields are arrays, or values that JSON can hold.
     build : callable
-        Makes the graph set; is given an empty scratch folder, removed afterwards.
+        Makes one; is given an empty scratch folder, removed afterwards.
 
     Returns
     -------
-    GraphSet
+    kind
         Its arrays are memory-mapped and read-only.
 
     Raises
@@ -63,28 +69,28 @@ def open_or_build(entry: Path, build: Callable[[Path], GraphSet]) -> GraphSet:
     DataError
         From ``build``, or if the cache folder cannot be written.
     """
-    graphs = _open(entry)
-    if graphs is not None:
-        return graphs
+    record = _open(entry, kind)
+    if record is not None:
+        return record
     try:
         with locked(entry):
-            graphs = _open(entry)  # another process may have built it meanwhile
-            if graphs is None:
+            record = _open(entry, kind)  # another process may have built it meanwhile
+            if record is None:
                 with scratch_folder(entry) as scratch:
                     (scratch / "work").mkdir()
                     _write(scratch / "entry", build(scratch / "work"))
                     if entry.exists():  # damaged: out of the way, also by rename
                         entry.rename(scratch / "damaged")
                     (scratch / "entry").rename(entry)
-                graphs = _open(entry)
+                record = _open(entry, kind)
     except OSError as error:
         raise unusable(entry.parent, error) from error
-    if graphs is None:
+    if record is None:
         raise DataError(
             f"cache entry {entry} cannot be read back right after writing it; check"
             f" the disk, or set cache-dir (or {CACHE_ENV}) to another folder"
         )
-    return graphs
+    return record
 
 
 def unusable(folder: Path, error: OSError) -> DataError:
@@ -117,19 +123,20 @@ def scratch_folder(entry: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _write(folder: Path, graphs: GraphSet) -> None:
+def _write(folder: Path, record: DataclassInstance) -> None:
     """Write arrays and manifest of one entry."""
     folder.mkdir()
+    values: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
-    for name in ARRAYS:
-        array = np.ascontiguousarray(getattr(graphs, name))
-        np.save(folder / f"{name}.npy", array)
-        arrays[name] = _describe(array)
-    manifest = {
-        "format": CACHE_FORMAT,
-        **{name: getattr(graphs, name) for name in SCALARS},
-        "arrays": arrays,
-    }
+    for name in (field.name for field in fields(record)):
+        value = getattr(record, name)
+        if isinstance(value, np.ndarray):
+            array = np.ascontiguousarray(value)
+            np.save(folder / f"{name}.npy", array)
+            arrays[name] = _describe(array)
+        else:
+            values[name] = value
+    manifest = {"format": CACHE_FORMAT, **values, "arrays": arrays}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
 
 
@@ -142,19 +149,21 @@ def _describe(array: NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def _open(entry: Path) -> GraphSet | None:
+def _open(entry: Path, kind: type[Record]) -> Record | None:
     """Open an entry, or return None where it is missing or damaged."""
     if not entry.is_dir():
         return None
     try:
         manifest = json.loads((entry / "manifest.json").read_text())
-        arrays = {
-            name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in ARRAYS
-        }
-        for name, array in arrays.items():
+        values: dict[str, Any] = {}
+        for name in (field.name for field in fields(kind)):
+            if name not in manifest["arrays"]:
+                values[name] = manifest[name]
+                continue
+            array = values[name] = np.load(entry / f"{name}.npy", mmap_mode="r")
             if _describe(array) != manifest["arrays"][name]:
                 raise ValueError(f"{name}.npy is not as the manifest describes it")
-        return GraphSet(**{name: manifest[name] for name in SCALARS}, **arrays)
+        return kind(**values)
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         log.warning("cache entry %s is damaged (%s); it is built again", entry, error)
         return None

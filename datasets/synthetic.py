@@ -65,7 +65,9 @@ def load_client(client_id: int, seed: int, *, cache_dir: str = "") -> GraphSet:
     )
     fingerprint = hashlib.sha256(repr(recipe).encode()).hexdigest()[:16]
     entry = cache_root(cache_dir) / f"synthetic-{fingerprint}"
-    return open_or_build(entry, lambda _scratch: generate_client(client_id, seed))
+    return open_or_build(
+        entry, GraphSet, lambda _scratch: generate_client(client_id, seed)
+    )
 
 
 def generate_client(client_id: int, seed: int) -> GraphSet:

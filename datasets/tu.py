@@ -62,7 +62,7 @@ def load_tu(
     cache = cache_root(cache_dir)
     source = find_raw(name, data_dir, cache)
     entry = cache / f"{name}-{features}-{source.fingerprint()}"
-    return open_or_build(entry, lambda work: _convert(source, features, work))
+    return open_or_build(entry, GraphSet, lambda work: _convert(source, features, work))
 
 
 def _convert(source: RawSource, features: str, work: Path) -> GraphSet:

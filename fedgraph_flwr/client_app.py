@@ -25,12 +25,13 @@ import datasets
 from clients.base import GraphClient, Job
 from clients.batching import ClientData
 from clients.store import ClientStore, default_state_dir
+from clients.views import CollatedView
 
-from .config import RunSettings
 from .device import choose_device
 from .errors import ConfigError, WireError
 from .methods.fedavg import SHARED
 from .registry import Resolved, resolve
+from .tasks import EmbeddingSettings
 from .wire import NamedArrays, Parcel, Scalar, pack, select, unpack, with_prefix
 
 app = ClientApp()
@@ -45,7 +46,7 @@ def query(message: Message, context: Context) -> Message:
     except Exception as error:  # reported to the server, which names the node
         log(ERROR, "%s", traceback.format_exc())
         return Message(pack({}, {"error": _reason(error)}), reply_to=message)
-    parcels = _answer_all(hosted, {}, lambda c, _: _introduce(resolved.settings, c))
+    parcels = _answer_all(hosted, {}, lambda c, _: _introduce(resolved, c))
     return Message(pack(parcels), reply_to=message)
 
 
@@ -95,16 +96,43 @@ def hosted_clients(node_config: Mapping[str, Any], num_clients: int) -> list[int
 
 
 @lru_cache(maxsize=512)
-def load_data(
-    settings: RunSettings, client_id: int, device: torch.device
-) -> ClientData:
-    """Load and collate a client's graphs once per process."""
-    return ClientData.collate(datasets.load_partition(settings, client_id), device)
+def load_data(resolved: Resolved, client_id: int, device: torch.device) -> ClientData:
+    """Load and collate a client's graphs, with the views it needs, once per process."""
+    settings = resolved.settings
+    partition = datasets.load_partition(settings, client_id)
+    data = ClientData.collate(partition, device)
+    spec = resolved.method.client.diffusion(resolved.params)
+    if spec is None:
+        return data
+    graphs = partition.graphs
+    edges = datasets.load_diffusion(graphs, spec, cache_dir=settings.cache_dir)
+    return replace(data, view=CollatedView(edges, graphs.node_ptr, device))
+
+
+def _check_consent(resolved: Resolved, site: Mapping[str, Any]) -> None:
+    """Refuse to send embeddings from a site that has not agreed to it.
+
+    Raises
+    ------
+    ConfigError
+        The run pools embeddings; this node was given its clients by its operator,
+        who did not write ``share-embeddings=true``.
+    """
+    task = resolved.task
+    pools = isinstance(task, EmbeddingSettings) and task.evaluation == "pooled"
+    if pools and "clients" in site and not site.get("share-embeddings", False):
+        raise ConfigError(
+            "the run asks for the embeddings and labels of this site's graphs"
+            ' (embedding.evaluation = "pooled"), which it does not share; set that key'
+            ' to "local", or start the SuperNode with --node-config'
+            " 'share-embeddings=true'"
+        )
 
 
 def _prepare(context: Context) -> tuple[Resolved, list[int]]:
     resolved = resolve(context.run_config)
     site = context.node_config
+    _check_consent(resolved, site)
     settings = replace(
         resolved.settings,
         data_dir=str(site.get("data-path", resolved.settings.data_dir)),
@@ -166,7 +194,8 @@ def _make_client(resolved: Resolved, client_id: int, experiment: str) -> GraphCl
     job = Job(
         settings=settings,
         params=resolved.params,
-        data=load_data(settings, client_id, device),
+        task=resolved.task,
+        data=load_data(resolved, client_id, device),
         store=ClientStore(root, experiment, client_id=client_id),
         device=device,
     )
@@ -178,12 +207,12 @@ def _fit(client: GraphClient, parcel: Parcel, header: dict[str, Scalar]) -> Parc
     up: NamedArrays = with_prefix(
         client.UPLINK, dict(zip(client.shared_keys, arrays, strict=bool(arrays)))
     )
-    return _reply(up, {"num-examples": num_examples, **metrics})
+    return _reply(client, up, {"num-examples": num_examples, **metrics})
 
 
 def _evaluate(client: GraphClient, parcel: Parcel, header: dict[str, Scalar]) -> Parcel:
     _, num_examples, metrics = client.evaluate(_ordered(client, parcel), dict(header))
-    return _reply({}, {"num-examples": num_examples, **metrics})
+    return _reply(client, {}, {"num-examples": num_examples, **metrics})
 
 
 def _ordered(client: GraphClient, parcel: Parcel) -> list[Any]:
@@ -197,14 +226,19 @@ def _ordered(client: GraphClient, parcel: Parcel) -> list[Any]:
     return [arrays[n] for n in client.shared_keys] if arrays else []
 
 
-def _reply(arrays: NamedArrays, values: Mapping[str, Any]) -> Parcel:
+def _reply(
+    client: GraphClient, arrays: NamedArrays, values: Mapping[str, Any]
+) -> Parcel:
     numbers = {k: v for k, v in values.items() if not isinstance(v, str | bytes)}
     texts = {k: v for k, v in values.items() if isinstance(v, str)}
-    return Parcel(arrays=arrays, metrics=numbers, facts=texts)
+    return Parcel(
+        arrays=arrays, metrics=numbers, facts=texts, evaluation=client.evaluation
+    )
 
 
-def _introduce(settings: RunSettings, client_id: int) -> Parcel:
-    partition = load_data(settings, client_id, choose_device(settings.device)).partition
+def _introduce(resolved: Resolved, client_id: int) -> Parcel:
+    device = choose_device(resolved.settings.device)
+    partition = load_data(resolved, client_id, device).partition
     graphs = partition.graphs
     return Parcel(
         metrics={

@@ -9,6 +9,7 @@ allows it, for the value that the data set recommends (see ``registry.py``).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, TypeVar
 from .errors import ConfigError
 
 AUTO = "auto"
+_ROUNDS = r"(\d{1,6}(,\d{1,6})*)?"
 Value = bool | int | float | str
 T = TypeVar("T", bound="Settings")
 
@@ -39,6 +41,8 @@ class Rule:
     absolute : bool
         Whether a text, unless empty, must be an absolute path: a run does not start
         in the folder where ``flwr run`` was typed.
+    rounds : bool
+        Whether a text, unless empty, must list round numbers.
     """
 
     kind: type
@@ -49,6 +53,7 @@ class Rule:
     choices: tuple[str, ...] = ()
     auto: bool = False
     absolute: bool = False
+    rounds: bool = False
 
     def describe(self) -> str:
         """Say in words what is allowed."""
@@ -67,6 +72,8 @@ class Rule:
                 text += f"{both} {'<' if self.high_open else '<='} {self.high:.10g}"
         elif self.absolute:
             text = "an absolute path or empty"
+        elif self.rounds:
+            text = "round numbers separated by commas, or empty"
         else:
             text = {bool: "true or false", str: "a text"}[self.kind]
         return text
@@ -80,6 +87,7 @@ class Rule:
                 isinstance(value, str)
                 and (not self.choices or value in self.choices)
                 and (not self.absolute or not value or Path(value).is_absolute())
+                and (not self.rounds or re.fullmatch(_ROUNDS, value) is not None)
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
@@ -94,7 +102,8 @@ class Rule:
         if self.kind is bool:
             return [1, "true"]
         if self.kind is str:
-            return [3, *(["no/such"] if self.choices or self.absolute else [])]
+            closed = self.choices or self.absolute or self.rounds
+            return [3, *(["no/such"] if closed else [])]
         bad: list[object] = ["12", True, math.nan, math.inf]
         if self.kind is int:
             bad.append(1.5)
@@ -152,16 +161,26 @@ def path(default: str) -> Any:
     return setting(default, Rule(str, absolute=True))
 
 
-def flag(default: bool) -> Any:
+def round_list(default: str) -> Any:
+    """Declare a field that lists rounds, e.g. ``"0,5,10"``."""
+    return setting(default, Rule(str, rounds=True))
+
+
+def flag(default: bool | str, *, auto: bool = False) -> Any:
     """Declare a true/false field."""
-    return setting(default, Rule(bool))
+    return setting(default, Rule(bool, auto=auto))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of every configuration table; checks each field against its rule."""
+    """Base of every configuration table; checks each field against its rule.
+
+    ``RUN`` of a method's table: what the paper sets shared settings to, where these
+    are ``"auto"``.
+    """
 
     TABLE: ClassVar[str] = ""
+    RUN: ClassVar[Mapping[str, Value]] = {}
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -261,7 +280,7 @@ def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(Settings):
-    """Settings that every method shares. Defaults: GCFL paper and code, Sec. 3."""
+    """Settings that every method shares; "auto": as the data set and method say."""
 
     method: str = text("gcfl+")
     dataset: str = text("synthetic")
@@ -282,22 +301,27 @@ class RunSettings(Settings):
         "iid",
         "dirichlet-labels",
         "dirichlet-quantity",
+        "dominance",
+        "iid-classwise",
         "planted",
         auto=True,
     )
     dirichlet_alpha: float = number(0.5, 0, low_open=True)
+    dominance: float = number(0.8, 0, 1)
+    held_out: float = number("auto", 0, 1, high_open=True, auto=True)
     features: str = choice("auto", "labels", "degree", auto=True)
     seed: int = integer(10, 0, 2**31 - 1)
     split_seed: int = integer(123, 0, 2**31 - 1)
 
-    local_epochs: int = integer(1, 0)
-    batch_size: int = integer(128, 1)
+    local_epochs: int = integer("auto", 0, auto=True)
+    batch_size: int = integer("auto", 1, auto=True)
+    optimizer: str = choice("auto", "adam", "adamw", auto=True)
     learning_rate: float = number(1e-3, 0)
     weight_decay: float = number("auto", 0, auto=True)
-    persist_optimizer: bool = flag(True)
-    hidden_dim: int = integer(64, 1)
-    num_layers: int = integer(3, 1)
-    dropout: float = number(0.5, 0, 1, high_open=True)
+    persist_optimizer: bool = flag("auto", auto=True)
+    hidden_dim: int = integer("auto", 1, auto=True)
+    num_layers: int = integer("auto", 1, auto=True)
+    dropout: float = number("auto", 0, 1, high_open=True, auto=True)
     shared_group: str = choice("auto", "convs", "all", auto=True)
 
     device: str = text("auto")

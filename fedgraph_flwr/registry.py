@@ -13,16 +13,21 @@ from typing import Any
 
 import datasets
 from clients.base import GraphClient
+from clients.fclg import FCLGClient, InfoGraphClient, LocalFCLGClient, MVGRLClient
 from clients.fedavg import FedAvgClient, FedProxClient, LocalClient
 from clients.gcfl import GCFLClient
+from clients.moon import MoonClient
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local
 from strategies.gcfl import GCFL
 
 from .config import RunSettings, Settings, Value, build, check_tables
 from .errors import ConfigError, unknown_name
+from .methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
 from .methods.fedavg import FedAvgParams, FedProxParams, LocalParams
 from .methods.gcfl import GCFLParams
+from .methods.moon import MoonParams
+from .tasks import GRAPH_CLASSIFICATION, GRAPH_EMBEDDING, TASKS, EmbeddingSettings, Task
 
 if not hasattr(datasets, "load_partition"):
     raise ConfigError(
@@ -44,7 +49,13 @@ class Method:
     params: type[Settings]
     strategy: type[AbstractGraphStrategy]
     client: type[GraphClient]
+    task: Task = GRAPH_CLASSIFICATION
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_server_model(self) -> bool:
+        """Whether clients train one or more common models; not in self-train."""
+        return self.strategy is not Local
 
     def make_strategy(
         self, settings: RunSettings, params: Settings, **kwargs: Any
@@ -67,12 +78,30 @@ METHODS: Mapping[str, Method] = {
     "gcfl+": Method(
         params=GCFLParams, strategy=GCFL, client=GCFLClient, options={"use_dtw": True}
     ),
+    "moon": Method(params=MoonParams, strategy=FedAvg, client=MoonClient),
+    "fclg": Method(
+        params=FCLGParams, strategy=FedAvg, client=FCLGClient, task=GRAPH_EMBEDDING
+    ),
+    "fclg-local": Method(
+        params=FCLGParams, strategy=Local, client=LocalFCLGClient, task=GRAPH_EMBEDDING
+    ),
+    "infograph": Method(
+        params=InfoGraphParams,
+        strategy=FedAvg,
+        client=InfoGraphClient,
+        task=GRAPH_EMBEDDING,
+    ),
+    "mvgrl": Method(
+        params=MVGRLParams, strategy=FedAvg, client=MVGRLClient, task=GRAPH_EMBEDDING
+    ),
 }
 
 
 def tables() -> list[type[Settings]]:
-    """Every configuration table, shared settings first."""
-    return [RunSettings, *dict.fromkeys(m.params for m in METHODS.values())]
+    """Every configuration table, shared settings first, then tasks', then methods'."""
+    of_tasks = (task.settings for task in TASKS)
+    of_methods = (method.params for method in METHODS.values())
+    return [RunSettings, *dict.fromkeys((*of_tasks, *of_methods))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +110,7 @@ class Resolved:
 
     settings: RunSettings
     params: Settings
+    task: Settings
 
     @property
     def method(self) -> Method:
@@ -88,8 +118,12 @@ class Resolved:
         return METHODS[self.settings.method]
 
     def to_config(self) -> dict[str, Value]:
-        """Flat run-config keys and values, shared and of the method."""
-        return {**self.settings.to_config(), **self.params.to_config()}
+        """Flat run-config keys and values: shared, of the task, of the method."""
+        return {
+            **self.settings.to_config(),
+            **self.task.to_config(),
+            **self.params.to_config(),
+        }
 
 
 def resolve(run_config: Mapping[str, Any]) -> Resolved:
@@ -107,13 +141,27 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         raise ConfigError(
             unknown_name("method", name, METHODS, "Set method in the run config.")
         )
+    method = METHODS[name]
     info = datasets.find_dataset(str(run_config["dataset"]))
-    params_type = METHODS[name].params
-    published = getattr(params_type, "AUTO", {}).get(info.name, {})
-    settings = build(RunSettings, run_config, info.automatic)
-    params = build(params_type, run_config, published)
+    published = getattr(method.params, "AUTO", {}).get(info.name, {})
+    automatic = {**info.automatic, **method.params.RUN, **info.fixed}
+    settings = build(RunSettings, run_config, automatic)
+    params = build(method.params, run_config, published)
+    task = build(method.task.settings, run_config, {})
     datasets.check_settings(settings)
-    return Resolved(settings=settings, params=params)
+    method.task.check(settings)
+    _check_evaluation(method, task)
+    return Resolved(settings=settings, params=params, task=task)
+
+
+def _check_evaluation(method: Method, task: Settings) -> None:
+    if not isinstance(task, EmbeddingSettings) or method.has_server_model:
+        return
+    if task.evaluation == "pooled":
+        raise ConfigError(
+            "embedding.evaluation must be 'local' where every client has an encoder of"
+            " its own: embeddings of different encoders cannot be clustered together"
+        )
 
 
 def defaults() -> dict[str, Value]:

@@ -89,9 +89,10 @@ class RunFolder:
         self.clusters: dict[str, list[list[int]]] = {}
         self.snapshots: list[tuple[int, list[int]]] = []
         self.failures: list[dict[str, Any]] = []
-        self.bytes = {"up": 0, "down": 0}
+        self.bytes = {"up": 0, "down": 0, "evaluation": 0}
         self.times = {"wall_s": 0.0, "client_compute_s": 0.0, "busy_s": 0.0}
-        self.tables: dict[str, selection.Table] = {"val": {}, "test": {}}
+        self.task = resolved.method.task
+        self.tables: dict[str, selection.Table] = {s: {} for s in self.task.splits}
         self.last_round = 0
         path.mkdir(parents=True, exist_ok=True)
         (path / "checkpoint").mkdir(exist_ok=True)
@@ -156,12 +157,14 @@ class RunFolder:
         self, evaluations: list[Evaluation], ledger: list[LedgerEntry]
     ) -> None:
         for e in evaluations:
-            if e.point == "post_aggregation" and e.metric == "accuracy":
+            if e.point == "post_aggregation" and e.metric == self.task.metric:
                 self.tables[e.split].setdefault(e.server_round, {})[e.client] = e.value
         for entry in ledger:
             self.bytes[entry.direction] += entry.bytes
+            if entry.record == "evaluation":
+                self.bytes["evaluation"] += entry.bytes
 
-    def mean_accuracy(self, split: str, server_round: int) -> float:
+    def mean_score(self, split: str, server_round: int) -> float:
         """Unweighted client mean after aggregation; NaN where nothing was measured."""
         values = self.tables[split].get(server_round, {})
         return float(np.mean(list(values.values()))) if values else float("nan")
@@ -229,16 +232,21 @@ class RunFolder:
     def _reread(self) -> None:
         with (self.path / "rounds.csv").open(newline="") as file:
             for row in csv.DictReader(file):
-                if row["point"] == "post_aggregation" and row["metric"] == "accuracy":
+                wanted = ("post_aggregation", self.task.metric)
+                if (row["point"], row["metric"]) == wanted:
                     table = self.tables[row["split"]].setdefault(int(row["round"]), {})
                     table[int(row["client"])] = float(row["value"])
 
     # At the end ------------------------------------------------------------------
 
     def finish(
-        self, strategy: AbstractGraphStrategy, *, error: BaseException | None = None
+        self,
+        strategy: AbstractGraphStrategy,
+        *,
+        error: BaseException | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Write models and ``summary.json``; also for a run that failed."""
+        """Write models and ``summary.json``, with ``facts``; also for a failed run."""
         before = self.path / "summary.json"
         if error is not None and not strategy.clients and before.is_file():
             # A resume that reached no client has nothing to add to what is there.
@@ -252,7 +260,7 @@ class RunFolder:
             contiguous = {n: np.asarray(a, order="C") for n, a in arrays.items()}
             save_file(contiguous, self.path / "models" / f"{name}.safetensors")
         write_json(self.path / "clusters.json", {"rounds": self.clusters})
-        summary = self._summary(strategy, models, error)
+        summary = self._summary(strategy, models, error) | dict(facts or {})
         write_json(self.path / "summary.json", summary)
         return summary
 
@@ -263,10 +271,11 @@ class RunFolder:
         error: BaseException | None,
     ) -> dict[str, Any]:
         s = self.resolved.settings
-        val, test = self.tables["val"], self.tables["test"]
+        task = self.task
         # A failed run has no closing evaluation: its last measured round is the one
         # before the last trained.
-        last = self.last_round if error is None else max(test, default=0)
+        measured = self.tables[task.headline]
+        last = self.last_round if error is None else max(measured, default=0)
         clusters = self.clusters.get(str(self.last_round), [])
         groups = {c: i.group for c, i in sorted(strategy.clients.items())}
         planted = groups if groups and min(groups.values()) >= 0 else None
@@ -275,21 +284,32 @@ class RunFolder:
             "error": None if error is None else f"{type(error).__name__}: {error}",
             "method": s.method,
             "dataset": s.dataset,
-            "metric": "accuracy",
+            "task": task.name,
+            "metric": task.metric,
+            "split": task.headline,
+            "rules": list(task.rules),
             "num_clients": s.num_clients,
             "rounds": self.last_round,
             "seed": s.seed,
             "split_seed": s.split_seed,
             "split_hash": split_hash(strategy.clients),
-            "final": selection.final(test, last),
-            "best_val": selection.best_val(val, test),
-            "best_snapshot": selection.best_snapshot(test, self.snapshots, last),
+            **{
+                rule: selection.read(
+                    rule,
+                    self.tables,
+                    split=task.headline,
+                    snapshots=self.snapshots,
+                    last_round=last,
+                )
+                for rule in task.rules
+            },
             "num_clusters": len(clusters),
             "clusters": clusters,
             "planted_groups": planted and {str(c): g for c, g in planted.items()},
             "adjusted_rand_index": _rand_index(clusters, planted),
             "bytes_up": self.bytes["up"],
             "bytes_down": self.bytes["down"],
+            "bytes_up_evaluation": self.bytes["evaluation"],
             "wall_s": self.times["wall_s"],
             "client_compute_s": self.times["client_compute_s"],
             "overhead_s": self.times["wall_s"] - self.times["busy_s"],

@@ -7,7 +7,7 @@ reference protocol, kept for comparison.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Table = dict[int, dict[int, float]]  # round -> client -> value
@@ -18,6 +18,9 @@ PROTOCOLS = {
     "best_snapshot": (
         "per client the best test accuracy over cluster snapshots;"
         " reference protocol, optimistic: selects on test data"
+    ),
+    "best_labelled": (
+        "evaluated round with the best score, chosen by the labels; optimistic"
     ),
 }
 
@@ -81,3 +84,33 @@ def best_snapshot(
             if client in before:
                 best[client] = max(best.get(client, 0.0), before[client])
     return summarize(best, "best_snapshot")
+
+
+def best_labelled(table: Table) -> dict[str, Any]:
+    """Score of the evaluated round with the best mean score, the first of equals.
+
+    Round 0, before training, takes part: where it wins, training was of no use.
+    """
+    if not table:
+        return {**summarize({}, "best_labelled"), "round": None}
+    best = max(table, key=lambda r: (statistics.fmean(table[r].values()), -r))
+    return {**summarize(table[best], "best_labelled"), "round": best}
+
+
+def read(
+    rule: str,
+    tables: Mapping[str, Table],
+    *,
+    split: str,
+    snapshots: Sequence[tuple[int, Sequence[int]]],
+    last_round: int,
+) -> dict[str, Any]:
+    """Read the result of one rule (a key of ``PROTOCOLS``) on ``split``."""
+    table = tables[split]
+    rules: dict[str, Callable[[], dict[str, Any]]] = {
+        "final": lambda: final(table, last_round),
+        "best_val": lambda: best_val(tables["val"], table),
+        "best_snapshot": lambda: best_snapshot(table, snapshots, last_round),
+        "best_labelled": lambda: best_labelled(table),
+    }
+    return rules[rule]()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 from logging import ERROR, INFO
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from flwr.app import ArrayRecord, Context
@@ -19,11 +21,14 @@ from strategies.report import ClientInfo, RoundReport
 
 from .errors import ConfigError
 from .figures import draw_run
+from .pooled import PooledEvaluation
 from .provenance import split_hash
 from .registry import Resolved, resolve
 from .results import Clock, RunFolder, results_root
+from .tasks import POOLED
 
 app = ServerApp()
+_LOSS = ("train", "loss")
 
 
 @app.main()
@@ -67,8 +72,13 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
             INFO, "%s", progress_line(folder, report, clock, settings.num_server_rounds)
         )
 
+    pooled = PooledEvaluation(resolved, folder.path)
     strategy = resolved.method.make_strategy(
-        settings, resolved.params, experiment=folder.experiment, observer=observe
+        settings,
+        resolved.params,
+        experiment=folder.experiment,
+        observer=observe,
+        evaluator=pooled,
     )
     try:
         if settings.resume:
@@ -91,7 +101,7 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         folder.finish(strategy, error=error)
         log(ERROR, "what was computed is in %s", folder.path)
         raise
-    summary = folder.finish(strategy)
+    summary = folder.finish(strategy, facts=pooled.facts)
     draw_run(folder.path)
     log(INFO, "\n%s", summary_table(summary))
     return folder.path
@@ -112,21 +122,34 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
             f' {widths}; use shared-group="convs"'
         )
     num_features, num_classes = widths[min(widths)]
-    return initial_arrays(resolved.settings, num_features, num_classes)
+    return initial_arrays(
+        resolved.method.client,
+        resolved.settings,
+        resolved.params,
+        num_features=num_features,
+        num_classes=num_classes,
+    )
 
 
 def progress_line(
     folder: RunFolder, report: RoundReport, clock: Clock, num_rounds: int
 ) -> str:
-    """Round, accuracy, clusters, time left. Accuracy is that of the model received."""
-    done = report.server_round
-    text = (
-        f"round {done}/{num_rounds} · accuracy after round {done - 1}:"
-        f" val {folder.mean_accuracy('val', done - 1):.3f}"
-        f" test {folder.mean_accuracy('test', done - 1):.3f}"
-        f" · clusters {len(report.facts['clusters'])} · {clock.left(done)} left"
-    )
-    return text + (f" · {len(report.failures)} failed" if report.failures else "")
+    """Round, score, loss, clusters, time left. The score is of the model received."""
+    done, task = report.server_round, folder.resolved.method.task
+    parts = [f"round {done}/{num_rounds}"]
+    means = {split: folder.mean_score(split, done - 1) for split in task.splits}
+    if not any(map(math.isnan, means.values())):
+        words = " ".join(f"{split} {mean:.3f}" for split, mean in means.items())
+        parts.append(f"{task.metric} after round {done - 1}: {words}")
+    losses = [e.value for e in report.evaluations if (e.split, e.metric) == _LOSS]
+    if losses:
+        parts.append(f"training loss {fmean(losses):.3f}")
+    if len(report.facts["clusters"]) > 1:
+        parts.append(f"clusters {len(report.facts['clusters'])}")
+    parts.append(f"{clock.left(done)} left")
+    if report.failures:
+        parts.append(f"{len(report.failures)} failed")
+    return " · ".join(parts)
 
 
 def summary_table(summary: dict[str, Any]) -> str:
@@ -134,12 +157,12 @@ def summary_table(summary: dict[str, Any]) -> str:
     table = Table(
         title=f"{summary['method']} on {summary['dataset']}, seed {summary['seed']},"
         f" {summary['num_clients']} clients, {summary['rounds']} rounds",
-        caption="test accuracy, unweighted client mean; split "
+        caption=f"{summary['split']} {summary['metric']}, {_whose(summary)}; split "
         + summary["split_hash"][:12],
     )
     for column in ("rule", "mean", "std", "min", "max", "selected by"):
         table.add_column(column)
-    for rule in ("final", "best_val", "best_snapshot"):
+    for rule in summary["rules"]:
         row = summary[rule]
         cells = [
             "-" if row[k] is None else f"{row[k]:.4f}"
@@ -151,6 +174,8 @@ def summary_table(summary: dict[str, Any]) -> str:
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
     out.print(f"clusters {summary['clusters']}{planted}", highlight=False)
+    if "emd" in summary:
+        out.print(f"EMD of the partition {summary['emd']:.4f}", highlight=False)
     megabytes = [f"{summary[k] / 1e6:.1f} MB" for k in ("bytes_up", "bytes_down")]
     out.print(
         f"up {megabytes[0]} · down {megabytes[1]} · {summary['wall_s']:.1f} s, of which"
@@ -160,3 +185,8 @@ def summary_table(summary: dict[str, Any]) -> str:
     )
     text: str = out.file.getvalue()  # type: ignore[attr-defined]
     return text
+
+
+def _whose(summary: dict[str, Any]) -> str:
+    pooled = list(summary["final"]["per_client"]) == [str(POOLED)]
+    return "all clients together" if pooled else "unweighted client mean"

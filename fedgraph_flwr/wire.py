@@ -27,7 +27,7 @@ Scalar = int | float | str | bool
 
 _HEADER = "header"
 _PACKED = "safetensors"
-_KINDS = ("arrays", "metrics", "facts", "error")
+_KINDS = ("arrays", "evaluation", "metrics", "facts", "error")
 _sizes: dict[object, int] = {}  # serialised size of an ArrayRecord, by its layout
 
 
@@ -43,11 +43,15 @@ class Parcel:
         Numbers reported by a client.
     facts : dict of str to scalar
         Texts and flags reported by a client, e.g. the hash of its split.
+    evaluation : dict of str to array
+        What the server needs to evaluate in a client's stead, and no strategy sees;
+        a record of its own, so that its bytes are told apart.
     error : str
         Why the client failed; "" if it did not.
     """
 
     arrays: NamedArrays = field(default_factory=dict)
+    evaluation: NamedArrays = field(default_factory=dict)
     metrics: Mapping[str, int | float] = field(default_factory=dict)
     facts: Mapping[str, Scalar] = field(default_factory=dict)
     error: str = ""
@@ -71,10 +75,10 @@ def pack(
         if parcel.arrays:
             key = id(parcel.arrays)
             if key not in encoded:
-                blob = encode_arrays(_contiguous(parcel.arrays))
-                array = Array(np.frombuffer(blob, np.uint8))
-                encoded[key] = ArrayRecord({_PACKED: array})
+                encoded[key] = _encode(parcel.arrays)
             content[f"{client_id}/arrays"] = encoded[key]
+        if parcel.evaluation:
+            content[f"{client_id}/evaluation"] = _encode(parcel.evaluation)
         if parcel.facts:
             content[f"{client_id}/facts"] = ConfigRecord(dict(parcel.facts))
         content[f"{client_id}/metrics"] = MetricRecord(dict(parcel.metrics))
@@ -105,10 +109,12 @@ def unpack(content: RecordDict) -> tuple[dict[int, Parcel], dict[str, Scalar]]:
         if not isinstance(metrics, MetricRecord):
             raise WireError(f"parcel of client {client_id} has no metrics record")
         arrays, facts = records.get("arrays"), records.get("facts")
+        evaluation = records.get("evaluation")
         if arrays is not None and id(arrays) not in decoded:
             decoded[id(arrays)] = _decode(client_id, arrays)
         parcels[client_id] = Parcel(
             arrays=decoded[id(arrays)] if arrays is not None else {},
+            evaluation={} if evaluation is None else _decode(client_id, evaluation),
             metrics={k: v for k, v in metrics.items() if isinstance(v, int | float)},
             facts=_scalars(facts) if isinstance(facts, ConfigRecord) else {},
         )
@@ -146,8 +152,10 @@ def _scalars(record: ConfigRecord) -> dict[str, Scalar]:
     return {k: v for k, v in record.items() if isinstance(v, Scalar)}
 
 
-def _contiguous(arrays: NamedArrays) -> NamedArrays:
-    return {name: np.asarray(array, order="C") for name, array in arrays.items()}
+def _encode(arrays: NamedArrays) -> ArrayRecord:
+    contiguous = {n: np.asarray(array, order="C") for n, array in arrays.items()}
+    blob = encode_arrays(contiguous)
+    return ArrayRecord({_PACKED: Array(np.frombuffer(blob, np.uint8))})
 
 
 def _by_client(content: RecordDict) -> dict[int, dict[str, object]]:

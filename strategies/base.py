@@ -41,6 +41,7 @@ from .averaging import find_bad_array
 from .nodes import Directory, exchange
 from .report import (
     ClientInfo,
+    Evaluation,
     LedgerEntry,
     RoundReport,
     busy_seconds,
@@ -49,6 +50,7 @@ from .report import (
 
 _TICK_S = 0.11  # a little more than the period of Flower's dispatcher
 Observer = Callable[[RoundReport], None]
+Evaluator = Callable[[int, Mapping[int, Parcel]], list[Evaluation]]
 
 
 class AbstractGraphStrategy(Strategy):
@@ -66,6 +68,9 @@ class AbstractGraphStrategy(Strategy):
         Name under which clients keep their private state.
     observer : callable
         Called once per round with a :class:`RoundReport`, after aggregation.
+    evaluator : callable
+        Given the round that was measured and the clients' parcels, evaluates in their
+        stead whatever they handed over for it.
     """
 
     def __init__(
@@ -75,11 +80,13 @@ class AbstractGraphStrategy(Strategy):
         *,
         experiment: str,
         observer: Observer = lambda _report: None,
+        evaluator: Evaluator = lambda _round, _parcels: [],
     ) -> None:
         self.settings = settings
         self.params = params
         self.experiment = experiment
         self.observer = observer
+        self.evaluator = evaluator
         self.clients: dict[int, ClientInfo] = {}
         self.client_hashes: dict[int, str] = {}
         self.first_round = 1
@@ -324,6 +331,7 @@ class AbstractGraphStrategy(Strategy):
         report.busy_s = busy_seconds(good.values(), self._began_at, time.time())
         for client, parcel in good.items():
             report.evaluations += read_evaluations(server_round, client, parcel.metrics)
+        report.evaluations += self.evaluator(server_round - 1, good)
         return good
 
     def _first_client(self, reply: Message) -> int:

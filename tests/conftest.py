@@ -64,10 +64,10 @@ def run(toy_data, tmp_path_factory):
     def start(method="fedavg", *, nodes=1, node_configs=None, **overrides):
         own = root / secrets.token_hex(4)
         config = {
-            **toys.TINY,
-            "method": method,
+            **toys.tiny(method),
             "results-dir": str(own / "results"),
             "state-dir": str(own / "state"),
+            "cache-dir": str(root / "cache"),
             **overrides,
         }
         client_app.load_data.cache_clear()

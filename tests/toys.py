@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +12,24 @@ import torch
 from safetensors.numpy import load_file
 from torch_geometric.data import Data
 
-from clients.base import Job
+from clients.base import Job, initial_arrays
 from clients.batching import ClientData
 from clients.store import ClientStore
+from clients.views import CollatedView
+from datasets import find_dataset
+from datasets.diffusion import diffuse
+from fedgraph_flwr.config import RunSettings, build
 from fedgraph_flwr.data import GraphPartition, GraphSet
-from fedgraph_flwr.registry import Resolved, defaults, resolve
+from fedgraph_flwr.registry import METHODS, Resolved, defaults, resolve
+from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 
 CPU = torch.device("cpu")
 TINY = {
     "dataset": "synthetic",
     "num-clients": 3,
     "num-server-rounds": 3,
+    "local-epochs": 1,
+    "persist-optimizer": True,
     "hidden-dim": 8,
     "num-layers": 2,
     "batch-size": 4,
@@ -93,10 +100,15 @@ def to_pyg(graphs: GraphSet) -> list[Data]:
     return found
 
 
-def make_partition(client_id: int = 0, *, num_graphs: int = 20, **kw) -> GraphPartition:
-    """Of five graphs in a row, three train, one validates, one tests."""
+def make_partition(
+    client_id: int = 0, *, num_graphs: int = 20, held_out: float = 0.4, **kw
+) -> GraphPartition:
+    """Of five graphs in a row, three train, one validates, one tests.
+
+    With ``held_out`` = 0 all train.
+    """
     graphs = random_graphs(num_graphs, **{"seed": client_id, **kw})
-    turn = np.arange(num_graphs) % 5
+    turn = np.arange(num_graphs) % 5 if held_out else np.zeros(num_graphs, int)
     return GraphPartition(
         client_id=client_id,
         graphs=graphs,
@@ -110,29 +122,57 @@ def make_partition(client_id: int = 0, *, num_graphs: int = 20, **kw) -> GraphPa
 
 def federation(settings, client_id: int) -> GraphPartition:
     """Stand in for ``datasets.load_partition``: clients of 20, 25, 30, ... graphs."""
-    return make_partition(client_id, num_graphs=20 + 5 * client_id)
+    return make_partition(
+        client_id, num_graphs=20 + 5 * client_id, held_out=settings.held_out
+    )
+
+
+def run_settings(**changes) -> RunSettings:
+    """Settings of PROTEINS in ten chunks, changed but not checked; keys as fields."""
+    base = {"dataset": "PROTEINS", "num_clients": 10, "partition": "chunks"}
+    given = {k.replace("_", "-"): v for k, v in {**base, **changes}.items()}
+    info = find_dataset(given["dataset"])
+    return build(RunSettings, {**defaults(), **given}, info.automatic)
+
+
+def tiny(method: str, **overrides) -> dict:
+    """Small settings of a method's task, with ``overrides``."""
+    own = {**TINY, "method": method}
+    if METHODS[method].task is GRAPH_EMBEDDING:
+        own |= {"shared-group": "all", "embedding.rounds": "0,1"}
+    return {**own, **overrides}
 
 
 def resolved(method: str = "fedavg", **overrides) -> Resolved:
     """Resolve ``TINY`` with ``overrides``, given as {"run-config-key": value}."""
-    return resolve({**defaults(), **TINY, "method": method, **overrides})
+    return resolve({**defaults(), **tiny(method, **overrides)})
 
 
 def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrides):
     """Build one client as the ClientApp does."""
     run = resolved(method, **overrides)
-    data = ClientData.collate(partition or make_partition(), CPU)
-    store = ClientStore(root, "experiment", client_id=data.partition.client_id)
+    partition = partition or make_partition(held_out=run.settings.held_out)
+    data = ClientData.collate(partition, CPU)
+    if spec := run.method.client.diffusion(run.params):
+        graphs = partition.graphs
+        view = CollatedView(diffuse(graphs, spec), graphs.node_ptr, CPU)
+        data = replace(data, view=view)
+    store = ClientStore(root, "experiment", client_id=partition.client_id)
     return run.method.client(
         Job(
-            settings=run.settings, params=run.params, data=data, store=store, device=CPU
+            settings=run.settings,
+            params=run.params,
+            task=run.task,
+            data=data,
+            store=store,
+            device=CPU,
         )
     )
 
 
 def shared_arrays(client) -> list[np.ndarray]:
     """Return the shared tensors as they are now, ordered like ``shared_keys``."""
-    named = dict(client.model.named_parameters())
+    named = client.tensors()
     return [named[n].detach().numpy().copy() for n in client.shared_keys]
 
 
@@ -178,8 +218,30 @@ class Run:
         return {p.stem: load_file(p) for p in (self.path / "models").iterdir()}
 
 
-def make_client_keys() -> list[str]:
-    """Names of the shared tensors of the toy models."""
-    from clients.base import initial_arrays
+def of_task(task) -> list[str]:
+    """Methods of a task."""
+    return sorted(m for m, row in METHODS.items() if row.task is task)
 
-    return list(initial_arrays(resolved().settings, 4, 2))
+
+def federated(task=None) -> list[str]:
+    """Methods that train common models, of one task or of all."""
+    return sorted(
+        m
+        for m, row in METHODS.items()
+        if row.has_server_model and task in (None, row.task)
+    )
+
+
+def has_buffers(method: str) -> bool:
+    """Whether a method's model averages statistics that it does not train."""
+    return any("running_" in name for name in shared_keys(method))
+
+
+def shared_keys(method: str) -> list[str]:
+    """Names of the shared tensors of a method's toy model."""
+    run = resolved(method)
+    return list(
+        initial_arrays(
+            run.method.client, run.settings, run.params, num_features=4, num_classes=2
+        )
+    )

@@ -64,14 +64,17 @@ class GIN(nn.Module):
         self.post = linear(hidden_dim, hidden_dim, private_generator)
         self.readout = linear(hidden_dim, num_classes, private_generator)
 
-    def forward(self, batch: Batch, generator: torch.Generator | None) -> Tensor:
-        """Logits, shape (num_graphs, num_classes); dropout iff a generator is given."""
+    def represent(self, batch: Batch, generator: torch.Generator | None) -> Tensor:
+        """(num_graphs, hidden), the input of ``readout``; dropout iff a generator."""
         x = project(batch.x, self.pre)  # (num_nodes, hidden)
         for conv in self.convs:
             x = relu_dropout(conv(x, batch.adjacency), self.dropout, generator)
         g = sum_pool(x, batch.membership, batch.graph_of_node)  # (num_graphs, hidden)
-        g = relu_dropout(self.post(g), self.dropout, generator)
-        return self.readout(g)  # type: ignore[no-any-return]
+        return relu_dropout(self.post(g), self.dropout, generator)
+
+    def forward(self, batch: Batch, generator: torch.Generator | None) -> Tensor:
+        """Logits, shape (num_graphs, num_classes); dropout iff a generator is given."""
+        return self.readout(self.represent(batch, generator))  # type: ignore[no-any-return]
 
 
 def shared_keys(model: nn.Module, shared_group: str) -> list[str]:

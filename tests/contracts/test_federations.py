@@ -15,12 +15,15 @@ from clients.base import GraphClient
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import unpack
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
 
 ALL = pytest.mark.parametrize("method", sorted(METHODS))
-FEDERATED = pytest.mark.parametrize("method", sorted(set(METHODS) - {"local"}))
+FEDERATED = pytest.mark.parametrize("method", toys.federated())
+CLASSIFIERS = pytest.mark.parametrize("method", toys.of_task(GRAPH_CLASSIFICATION))
+SHARING = pytest.mark.parametrize("method", toys.federated(GRAPH_CLASSIFICATION))
 CLUSTERED = pytest.mark.parametrize("method", ["gcfl", "gcfl+"])
 EAGER = {  # splits as soon and as often as it may
     "num-clients": 5,
@@ -50,7 +53,7 @@ def fail(client: int, server_round: int):
         yield
 
 
-@ALL
+@CLASSIFIERS
 def test_clients_of_other_widths_train_in_one_federation(run, toy_data, method):
     def uneven(settings, client_id):
         return toys.make_partition(
@@ -161,7 +164,7 @@ def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
     assert {f["client"] for f in survived.summary["failures"]} == {2}
 
 
-@FEDERATED
+@SHARING
 def test_a_message_of_the_papers_model_carries_24960_floats(run, method, monkeypatch):
     floats: dict[str, list[int]] = {"down": [], "up": []}
     deliver = InlineGrid._deliver

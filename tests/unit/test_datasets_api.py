@@ -1,23 +1,11 @@
 """The table of data sets and what may be asked of it."""
 
 import pytest
+import toys
 
 import datasets
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import ConfigError
-
-
-def settings(**changes):
-    values = {
-        "dataset": "PROTEINS",
-        "num_clients": 10,
-        "partition": "chunks",
-        "features": "labels",
-        "shared_group": "convs",
-        "weight_decay": 0.0,
-        "num_server_rounds": 1,
-    }
-    return RunSettings(**{**values, **changes})
 
 
 def test_table_of_data_sets():
@@ -67,4 +55,4 @@ def test_unknown_data_set(name, message):
 )
 def test_contradicting_settings(changes, client, message):
     with pytest.raises(ConfigError, match=message):
-        datasets.load_partition(settings(**changes), client)
+        datasets.load_partition(toys.run_settings(**changes), client)

@@ -42,12 +42,15 @@ def test_every_graph_goes_to_one_client(
     kind, num_clients, per_client, more, num_classes, seed, alpha
 ):
     y = labels(num_clients * per_client + more, num_classes)
-    extra = {"alpha": alpha} if kind.startswith("dirichlet") else {}
+    is_dirichlet = kind.startswith("dirichlet")
+    extra = {"alpha": alpha} if is_dirichlet else {}
+    if kind == "dominance":
+        extra = {"dominance": min(alpha, 1.0)}
     clients = splits.PARTITIONERS[kind](y, num_clients, seed=seed, **extra)
     assert len(clients) == num_clients
     assert sorted(np.concatenate(clients).tolist()) == list(range(len(y)))
     assert all((np.diff(rows) > 0).all() for rows in clients)
-    if extra:
+    if is_dirichlet:
         assert min(map(len, clients)) >= min(10, len(y) // num_clients)
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import toys
 
 import datasets
 from datasets.cache import cache_root
 from datasets.tu import load_tu
-from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import ConfigError, DataError
 
 REAL = os.environ.get("FEDGRAPH_DATA", "")
@@ -79,19 +79,6 @@ def load_tiny(data: Path, features="labels"):
 
 def entries(cache: Path):
     return [p for p in cache.glob("*") if p.suffix != ".lock"]
-
-
-def settings(**changes):
-    values = {
-        "dataset": "PROTEINS",
-        "num_clients": 10,
-        "partition": "chunks",
-        "features": "labels",
-        "shared_group": "convs",
-        "weight_decay": 0.0,
-        "num_server_rounds": 1,
-    }
-    return RunSettings(**{**values, **changes})
 
 
 # --- reading ---
@@ -366,22 +353,21 @@ def test_two_processes_build_one_entry(tiny):
 
 def test_more_clients_than_graphs(tiny):
     folders = {"data_dir": str(tiny), "cache_dir": str(tiny.parent / "cache")}
-    config = settings(dataset="tu:TINY", num_clients=4, **folders)
+    config = toys.run_settings(dataset="tu:TINY", num_clients=4, **folders)
     with pytest.raises(ConfigError, match=r"more clients than graphs.* 4, .*3 graphs"):
         datasets.load_partition(config, 0)
-    config = settings(dataset="tu:TINY", num_clients=2, **folders)
+    config = toys.run_settings(dataset="tu:TINY", num_clients=2, **folders)
     with pytest.raises(DataError, match=r"client 0 gets \d of 3 .*lower num-clients"):
         datasets.load_partition(config, 0)
 
 
 def test_whole_tiny_set_for_one_client(tiny):
     folders = {"data_dir": str(tiny), "cache_dir": str(tiny.parent / "cache")}
-    config = settings(dataset="tu:TINY", num_clients=1, **folders)
+    config = toys.run_settings(dataset="tu:TINY", num_clients=1, **folders)
     part = datasets.load_partition(config, 0)
     assert [len(part.positions(s)) for s in ("train", "val", "test")] == [1, 1, 1]
     assert part.group == -1
     assert part.graphs.x.flags.writeable  # a copy: torch warns about read-only arrays
-    assert datasets.load_group_labels(config) is None
 
 
 # --- real data ---
@@ -431,7 +417,7 @@ def test_agrees_with_pyg(name, real_cache, tmp_path):
 
 @needs_real_data
 def test_group_gives_each_client_one_data_set(real_cache):
-    config = settings(
+    config = toys.run_settings(
         dataset="molecules", num_clients=7, partition="datasets", cache_dir=real_cache
     )
     part = datasets.load_partition(config, 4)

@@ -10,8 +10,9 @@ from oracles.gin import dense_forward, twin
 from torch_geometric.data import Batch as PygBatch
 from torch_geometric.loader import DataLoader
 
-from clients.base import build_gin, initial_arrays
+from clients.base import initial_arrays
 from clients.batching import ClientData, CollatedGraphs
+from clients.classifier import ClassifierClient, build_gin
 from clients.models.gin import shared_keys
 from clients.training import evaluate, train_epochs
 from fedgraph_flwr.data import GraphSet
@@ -122,8 +123,10 @@ def test_evaluation_equals_one_graph_at_a_time(model):
 
 
 def test_the_paper_model_shares_24960_numbers_and_nothing_private():
-    settings = resolve({**defaults(), "dataset": "PROTEINS"}).settings
-    shared = initial_arrays(settings, 3, 2)
+    run = resolve({**defaults(), "dataset": "PROTEINS"})
+    shared = initial_arrays(
+        ClassifierClient, run.settings, run.params, num_features=3, num_classes=2
+    )
     assert len(shared) == 12
     assert sum(a.size for a in shared.values()) == 24_960
     assert all(a.dtype == np.float32 for a in shared.values())

@@ -1,0 +1,292 @@
+"""Client side of FCLG, its variants, and its baselines InfoGraph and MVGRL.
+
+Li et al. 2024, arXiv:2411.12098, Algorithm 1: per round the received model is frozen
+as ``glob``; per local epoch the model so far is frozen as ``prev``. Neither changes
+while it is used, so their embeddings are computed once per round and once per epoch,
+not once per batch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor
+
+from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.data import DiffusionSpec
+from fedgraph_flwr.methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
+from fedgraph_flwr.seeding import derive_seed
+
+from .base import Array
+from .batching import Batch
+from .contrast import distill_kl, distill_mse, nt_xent
+from .embedding import EmbeddingClient
+from .models.infograph import InfoGraph
+from .models.mvgrl import MVGRL
+from .models.weighted_gin import WeightedGIN
+from .ops import sum_pool
+from .terms import model_contrast, proximal_term
+from .views import WeightedView
+
+_PREVIOUS = "previous/"
+
+
+class FCLGClient(EmbeddingClient):
+    """NT-Xent with the diffusion view plus a contrast between models (Eq. 9)."""
+
+    model: WeightedGIN
+
+    @classmethod
+    def build_model(
+        cls,
+        settings: RunSettings,
+        params: Settings,
+        *,
+        num_features: int,
+        num_classes: int,  # noqa: ARG003
+        client_id: int,  # noqa: ARG003
+    ) -> WeightedGIN:
+        """Make the encoder, the same for every client."""
+        assert isinstance(params, FCLGParams)
+        return WeightedGIN(
+            num_features,
+            hidden_dim=settings.hidden_dim,
+            num_layers=settings.num_layers,
+            activation=params.activation,
+            norm=params.norm,
+            generator=common_generator(settings),
+        )
+
+    @classmethod
+    def diffusion(cls, params: Settings) -> DiffusionSpec:
+        """Second view of Sec. 4: personalised PageRank or heat."""
+        assert isinstance(params, FCLGParams)
+        return DiffusionSpec(
+            kind=params.diffusion,
+            alpha=params.ppr_alpha,
+            t=params.heat_time,
+            threshold=params.threshold,
+        )
+
+    def embed(self, batch: Batch) -> Tensor:
+        """U of the graphs as they are."""
+        return self.model(batch)  # type: ignore[no-any-return]
+
+    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """Intra + weight * inter (Eq. 9); nothing here is random."""
+        params = self._params()
+        layers = self.model.layers(batch)
+        u = self.model.pool(layers, batch)
+        v = self.model(batch, second_view(self, batch))
+        intra = nt_xent(u, v, params.temperature, normalize=params.intra_normalize)
+        if params.inter == "none":
+            return intra
+        if params.inter == "nodes":
+            inter = self._contrast_nodes(torch.cat(layers, dim=1), batch)
+        else:
+            inter = self._INTER[params.inter](self, u, batch)
+        return intra + params.inter_weight * inter
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Freeze ``glob`` at the start of the round and ``prev`` of the epoch."""
+        inter = self._params().inter
+        if inter == "none":
+            return
+        if epoch == 0:
+            self.glob = self._freeze(self.model)
+            self.prev = self.glob
+            if inter == "previous-round":
+                self.prev = self._freeze(self._previous())
+        elif inter in ("graphs", "nodes"):
+            self.prev = self._freeze(self.model)
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """For "previous-round": the model at the end of the round."""
+        if self._params().inter != "previous-round":
+            return {}
+        return {_PREVIOUS + n: t for n, t in self._detached(self.shared_keys).items()}
+
+    # The second loss, by name ----------------------------------------------------
+
+    def _contrast_graphs(self, u: Tensor, batch: Batch) -> Tensor:
+        """Eq. (7): mean over graphs."""
+        at = batch.index
+        temperature = self._params().inter_temperature
+        return model_contrast(u, self.glob[at], self.prev[at], temperature).mean()
+
+    def _contrast_nodes(self, h: Tensor, batch: Batch) -> Tensor:
+        """Eq. (8): mean over the nodes of a graph, then over graphs."""
+        glob, prev = self._rows_of(self.glob, batch), self._rows_of(self.prev, batch)
+        per_node = model_contrast(h, glob, prev, self._params().inter_temperature)
+        summed = sum_pool(per_node[:, None], batch.membership, batch.graph_of_node)
+        sizes = torch.bincount(batch.graph_of_node, minlength=batch.num_graphs)
+        return (summed[:, 0] / sizes).mean()
+
+    def _distill_kl(self, u: Tensor, batch: Batch) -> Tensor:
+        ours, teacher = self._scaled(u), self._scaled(self.glob[batch.index])
+        return distill_kl(ours, teacher, self._params().inter_temperature)
+
+    def _distill_mse(self, u: Tensor, batch: Batch) -> Tensor:
+        return distill_mse(self._scaled(u), self._scaled(self.glob[batch.index]))
+
+    _INTER: dict[str, Callable[[FCLGClient, Tensor, Batch], Tensor]] = {  # noqa: RUF012
+        "graphs": _contrast_graphs,
+        "previous-round": _contrast_graphs,
+        "kl": _distill_kl,
+        "mse": _distill_mse,
+    }
+
+    # Teachers --------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _freeze(self, model: WeightedGIN) -> Tensor:
+        """Embeddings of all graphs, or for "nodes" of all nodes, by ``model``."""
+        by_nodes = self._params().inter == "nodes"
+        return torch.cat(
+            [
+                torch.cat(model.layers(b), dim=1) if by_nodes else model(b)
+                for b in self.job.data.batches()
+            ]
+        )
+
+    def _previous(self) -> WeightedGIN:
+        kept = {
+            n.removeprefix(_PREVIOUS): t
+            for n, t in self.stored.items()
+            if n.startswith(_PREVIOUS)
+        }
+        model = copy.deepcopy(self.model)
+        if kept:
+            model.load_state_dict(kept)
+        return model
+
+    def _rows_of(self, nodes: Tensor, batch: Batch) -> Tensor:
+        return nodes[self.job.data.graphs.node_rows(batch.positions)]
+
+    def _scaled(self, u: Tensor) -> Tensor:
+        if not self._params().distill_normalize:
+            return u
+        return torch.nn.functional.normalize(u, dim=1)
+
+    def _params(self) -> FCLGParams:
+        assert isinstance(self.job.params, FCLGParams)
+        return self.job.params
+
+
+@final
+class LocalFCLGClient(FCLGClient):
+    """The same encoder trained alone on each client: the lower mark."""
+
+    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
+        """Send nothing."""
+        return []
+
+    def private_keys(self) -> list[str]:
+        """All tensors."""
+        return list(self.tensors())
+
+
+@final
+class InfoGraphClient(EmbeddingClient):
+    """Mutual information of nodes and their graph, by the JSD estimator."""
+
+    model: InfoGraph
+
+    @classmethod
+    def build_model(
+        cls,
+        settings: RunSettings,
+        params: Settings,  # noqa: ARG003
+        *,
+        num_features: int,
+        num_classes: int,  # noqa: ARG003
+        client_id: int,  # noqa: ARG003
+    ) -> InfoGraph:
+        """Make encoder and projections, the same for every client."""
+        return InfoGraph(
+            num_features,
+            hidden_dim=settings.hidden_dim,
+            num_layers=settings.num_layers,
+            generator=common_generator(settings),
+        )
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Pooled layers, without the projections of the loss."""
+        return self.model.embed(batch)
+
+    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """JSD loss, plus FedProx's term if it has weight."""
+        assert isinstance(self.job.params, InfoGraphParams)
+        mu = self.job.params.proximal_mu
+        return with_pull(self, self.model.loss(batch), mu)
+
+
+@final
+class MVGRLClient(EmbeddingClient):
+    """Nodes of one view against graphs of the other, by the JSD estimator.
+
+    Differs from the authors' ``graph/train.py``, which keeps its layers in a plain
+    list, so that they are neither trained nor, here, would be averaged.
+    """
+
+    model: MVGRL
+
+    @classmethod
+    def build_model(
+        cls,
+        settings: RunSettings,
+        params: Settings,  # noqa: ARG003
+        *,
+        num_features: int,
+        num_classes: int,  # noqa: ARG003
+        client_id: int,  # noqa: ARG003
+    ) -> MVGRL:
+        """Make encoders and projections, the same for every client."""
+        return MVGRL(
+            num_features,
+            hidden_dim=settings.hidden_dim,
+            num_layers=settings.num_layers,
+            generator=common_generator(settings),
+        )
+
+    @classmethod
+    def diffusion(cls, params: Settings) -> DiffusionSpec:
+        """Personalised PageRank."""
+        assert isinstance(params, MVGRLParams)
+        return DiffusionSpec(
+            kind="ppr", alpha=params.ppr_alpha, threshold=params.threshold
+        )
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Sum of both views' projected graphs."""
+        return self.model.embed(batch, second_view(self, batch))
+
+    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """JSD loss across views, plus FedProx's term if it has weight."""
+        assert isinstance(self.job.params, MVGRLParams)
+        mu = self.job.params.proximal_mu
+        return with_pull(self, self.model.loss(batch, second_view(self, batch)), mu)
+
+
+def common_generator(settings: RunSettings) -> torch.Generator:
+    """Stream of the common initial tensors."""
+    generator = torch.Generator()
+    generator.manual_seed(derive_seed(settings.seed, "common", "init"))
+    return generator
+
+
+def second_view(client: EmbeddingClient, batch: Batch) -> WeightedView:
+    """Diffusion view of the batch's graphs."""
+    view = client.job.data.view
+    assert view is not None  # prepared with the data, as ``diffusion`` asks
+    return view.batch(batch.positions)
+
+
+def with_pull(client: EmbeddingClient, loss: Tensor, mu: float) -> Tensor:
+    """Add FedProx's term where ``mu`` > 0."""
+    if not mu:
+        return loss
+    return loss + proximal_term(client.tensors(), client.received, mu)

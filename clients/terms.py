@@ -1,0 +1,54 @@
+"""Loss terms that any client can add: proximal pull and model contrast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+def proximal_term(
+    named: Mapping[str, Tensor], received: Mapping[str, Tensor], mu: float
+) -> Tensor:
+    """(mu / 2) ||w - w_received||^2 over the trainable shared tensors.
+
+    Source
+    ------
+    Li et al. 2020 (FedProx), Eq. (2).
+    """
+    drift = torch.stack(
+        [
+            (named[n] - w).square().sum()
+            for n, w in received.items()
+            if named[n].requires_grad
+        ]
+    ).sum()
+    return 0.5 * mu * drift
+
+
+def model_contrast(
+    ours: Tensor, towards: Tensor, away: Tensor, temperature: float
+) -> Tensor:
+    """Pull rows of ``ours`` to those of ``towards``, push them from ``away``.
+
+    Parameters
+    ----------
+    ours, towards, away : tensors, shape (n, d)
+        Embeddings of the same graphs (or nodes) by the model in training and by two
+        frozen ones.
+    temperature : float
+
+    Returns
+    -------
+    tensor, shape (n,)
+        softplus((cos(ours, away) - cos(ours, towards)) / temperature): the cross
+        entropy of choosing ``towards`` of the two. log 2 where both are the same.
+
+    Source
+    ------
+    Li, He, Song 2021 (MOON), Eq. (3); FCLG, Eq. (7).
+    """
+    similar = nn.functional.cosine_similarity(ours, towards, dim=1)
+    contrary = nn.functional.cosine_similarity(ours, away, dim=1)
+    return nn.functional.softplus((contrary - similar) / temperature)

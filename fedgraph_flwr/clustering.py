@@ -1,0 +1,344 @@
+"""Scores of graph embeddings: clusters against classes, and probes.
+
+The labels only judge: ``cluster_scores`` clusters without them, ``probe_scores``
+trains simple classifiers on frozen embeddings. scikit-learn takes seconds to import,
+hence inside the functions that need it. Every computation is in float64, where the
+squares of any float32 are finite, and on one thread, which makes it repeatable: with
+several, sums are taken in another order.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import ConfigError, DataError, unknown_name
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+TRANSFORMS = ("l2", "raw", "log1p")
+METRICS = ("accuracy", "macro-f1", "nmi", "ari", "smallest-cluster")
+
+_MAX_FOLDS = 10
+_INNER_FOLDS = 5
+_SVM_COSTS = (0.1, 1.0, 10.0, 100.0)
+
+
+def transform(embeddings: ArrayLike, name: str) -> Floats:
+    """Rescale embeddings of shape (N, d) before they are clustered.
+
+    Parameters
+    ----------
+    embeddings : array_like, shape (N, d)
+        Finite.
+    name : str
+        ``"raw"``: as they are. ``"l2"``: rows of length 1; zero rows stay zero.
+        ``"log1p"``: sign(x) log(1 + |x|), entry by entry.
+
+    Source
+    ------
+    Ours. Sum-pooled embeddings have norms of 10^2 to 10^4, which contrastive losses of
+    cosines never train; k-means on raw ones parts off a few large graphs.
+    """
+    x = _finite(embeddings)
+    if name == "raw":
+        return x
+    if name == "l2":
+        norms = np.linalg.norm(x, axis=1, keepdims=True)
+        return x / np.where(norms > 0, norms, 1.0)
+    if name == "log1p":
+        return np.copysign(np.log1p(np.abs(x)), x)
+    raise ConfigError(
+        unknown_name(
+            "transform of embeddings", name, TRANSFORMS, "Take one of these three."
+        )
+    )
+
+
+def match_clusters(labels: ArrayLike, assignment: ArrayLike, num_classes: int) -> Ints:
+    """Name clusters after classes, one to one, so that most graphs are right.
+
+    Parameters
+    ----------
+    labels, assignment : array_like of int, shape (N,)
+        Class and cluster of each graph, both in [0, num_classes).
+    num_classes : int
+
+    Returns
+    -------
+    ndarray of int64, shape (N,)
+        The class that each graph's cluster is named after.
+
+    Source
+    ------
+    Hungarian method on the (C, C) table of counts, maximising its trace.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    clusters = np.asarray(assignment, dtype=np.int64)
+    counts = _count_pairs(clusters, np.asarray(labels, dtype=np.int64), num_classes)
+    _, class_of_cluster = linear_sum_assignment(counts, maximize=True)
+    predicted: Ints = np.asarray(class_of_cluster, dtype=np.int64)[clusters]
+    return predicted
+
+
+def cluster_scores(
+    embeddings: ArrayLike, labels: ArrayLike, *, num_classes: int, seed: int
+) -> dict[str, float]:
+    """Cluster embeddings by k-means, k = number of classes, and score the clusters.
+
+    Parameters
+    ----------
+    embeddings : array_like, shape (N, d)
+        Already transformed; N at least ``num_classes``.
+    labels : array_like of int, shape (N,)
+        In [0, num_classes).
+    num_classes : int
+    seed : int
+        Of the starts of k-means.
+
+    Returns
+    -------
+    dict
+        ``accuracy``: share of right graphs after `match_clusters`. ``macro-f1``: mean
+        over all classes, where one that is never predicted counts 0. ``nmi``, ``ari``:
+        normalised mutual information and adjusted Rand index, without matching.
+        ``smallest-cluster``: share of graphs in the smallest of the C clusters, in
+        [0, 1/C]; near 0 where k-means parted off outliers, 0 where a cluster is empty.
+
+    Notes
+    -----
+    With fewer than C distinct rows each is a cluster and the other clusters are empty;
+    scikit-learn's warning of that is held back. Rows that differ by rounding only are
+    distinct: a collapsed encoder is clustered by its noise.
+
+    Source
+    ------
+    FCLG, section on evaluation: k-means++ with 10 starts, at most 300 steps each.
+    """
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    x, y = _finite(embeddings), _classes(labels, num_classes)
+    _check_pairs(x, y)
+    if len(x) < num_classes:
+        raise DataError(
+            f"cannot cluster {len(x)} graphs into {num_classes} clusters, one for each"
+            f" class: more clusters than graphs; evaluate at least {num_classes}"
+            " graphs, of more clients or of a larger data set"
+        )
+    clusters = _k_means(x, num_classes, seed)
+    predicted = match_clusters(y, clusters, num_classes)
+    counts = _count_pairs(y, predicted, num_classes)
+    right, total = counts.diagonal(), counts.sum(axis=0) + counts.sum(axis=1)
+    return {
+        "accuracy": float(right.sum() / len(y)),
+        "macro-f1": float(np.mean(2 * right / np.maximum(total, 1))),
+        "nmi": float(normalized_mutual_info_score(y, clusters)),
+        "ari": float(adjusted_rand_score(y, clusters)),
+        "smallest-cluster": float(counts.sum(axis=0).min() / len(y)),
+    }
+
+
+def all_scores(
+    embeddings: ArrayLike,
+    labels: ArrayLike,
+    *,
+    num_classes: int,
+    seed: int,
+    headline: str,
+) -> dict[str, float]:
+    """Score the clusters of every transform.
+
+    Returns
+    -------
+    dict
+        Those of ``headline``, one of `TRANSFORMS`, under the plain names of `METRICS`;
+        and those of every transform as ``"<metric>-<transform>"``.
+    """
+    if headline not in TRANSFORMS:
+        transform(np.zeros((1, 1)), headline)  # raises, with the known names
+    by_name = {
+        name: cluster_scores(
+            transform(embeddings, name), labels, num_classes=num_classes, seed=seed
+        )
+        for name in TRANSFORMS
+    }
+    scores = dict(by_name[headline])
+    for name, of_transform in by_name.items():
+        scores |= {f"{metric}-{name}": v for metric, v in of_transform.items()}
+    return scores
+
+
+def probe_scores(
+    embeddings: ArrayLike, labels: ArrayLike, *, seed: int
+) -> dict[str, float]:
+    """Score classifiers that are trained on the frozen embeddings.
+
+    Parameters
+    ----------
+    embeddings : array_like, shape (N, d)
+        Raw: they are standardised here, column by column.
+    labels : array_like of int, shape (N,)
+    seed : int
+        Of the folds.
+
+    Returns
+    -------
+    dict
+        Mean test accuracy over the folds. ``probe-accuracy``: logistic regression,
+        C = 1. ``svm-accuracy``: SVM with an RBF kernel whose C is the best of 0.1, 1,
+        10 and 100 (ties: the smallest) in 5 folds of the training part. Empty with
+        fewer than two classes or a class of one graph; without ``svm-accuracy`` where
+        a class has two, too few to choose C on the training part.
+
+    Source
+    ------
+    Common protocol of unsupervised graph-level methods (InfoGraph, MVGRL, GraphCL):
+    stratified cross-validation with 10 folds, or as many as the smallest class has
+    graphs.
+
+    Differs
+    -------
+    Mean and deviation of each column are those of the training part; the usual code
+    does not standardise and offers more values of C.
+    """
+    x, y = _finite(embeddings), np.asarray(labels, dtype=np.int64)
+    _check_pairs(x, y)
+    sizes = np.unique(y, return_counts=True)[1]
+    if len(sizes) < 2 or sizes.min() < 2:
+        return {}
+    fits = dict(_PROBES)
+    if sizes.min() < 3:
+        del fits["svm-accuracy"]
+    folds = list(_folds(y, _MAX_FOLDS, seed))
+    scores: dict[str, list[float]] = {name: [] for name in fits}
+    with one_thread():
+        for train, test in folds:
+            x_train, x_test = _standardise(x[train], x[test])
+            for name, fit in fits.items():
+                predicted = fit(x_train, y[train], seed).predict(x_test)
+                scores[name].append(float(np.mean(predicted == y[test])))
+    return {name: float(np.mean(values)) for name, values in scores.items()}
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Limit the threads of BLAS and OpenMP to one in a ``with`` block."""
+    from threadpoolctl import threadpool_limits
+
+    limits: AbstractContextManager[Any] = threadpool_limits(limits=1)
+    return limits
+
+
+class _KernelSVM:
+    """SVM on an RBF kernel that is computed once for every C and inner fold."""
+
+    def __init__(self, x: Floats, y: Ints, seed: int) -> None:
+        from sklearn.svm import SVC
+
+        # Without random_state it would draw from the global generator, for nothing.
+        fixed = {"kernel": "precomputed", "random_state": seed}
+        # scikit-learn's "scale"
+        self._x, spread = x, x.shape[1] * x.var()
+        self._gamma = 1.0 / spread if spread > 0 else 1.0
+        kernel = self._kernel(x)
+        right = dict.fromkeys(_SVM_COSTS, 0.0)
+        for train, held_out in _folds(y, _INNER_FOLDS, seed):
+            inner, outer = kernel[np.ix_(train, train)], kernel[np.ix_(held_out, train)]
+            for cost in _SVM_COSTS:
+                svm = SVC(C=cost, **fixed).fit(inner, y[train])
+                right[cost] += float(np.mean(svm.predict(outer) == y[held_out]))
+        self.cost = max(_SVM_COSTS, key=right.__getitem__)  # the first of equals
+        self._svm = SVC(C=self.cost, **fixed).fit(kernel, y)
+
+    def predict(self, x: Floats) -> Ints:
+        predicted: Ints = self._svm.predict(self._kernel(x))
+        return predicted
+
+    def _kernel(self, x: Floats) -> Floats:
+        from sklearn.metrics.pairwise import rbf_kernel
+
+        kernel: Floats = rbf_kernel(x, self._x, gamma=self._gamma)
+        return kernel
+
+
+def _fit_svm(x: Floats, y: Ints, seed: int) -> Any:
+    return _KernelSVM(x, y, seed)
+
+
+def _fit_logistic(x: Floats, y: Ints, seed: int) -> Any:  # noqa: ARG001
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=1.0, max_iter=1000).fit(x, y)
+
+
+_PROBES = {"probe-accuracy": _fit_logistic, "svm-accuracy": _fit_svm}
+
+
+def _folds(y: Ints, most: int, seed: int) -> Iterator[tuple[Ints, Ints]]:
+    """Give stratified (train, test) rows; no more folds than the least class has."""
+    from sklearn.model_selection import StratifiedKFold
+
+    count = min(most, int(np.unique(y, return_counts=True)[1].min()))
+    folds = StratifiedKFold(count, shuffle=True, random_state=seed)
+    yield from folds.split(np.zeros((len(y), 1)), y)
+
+
+def _standardise(train: Floats, test: Floats) -> tuple[Floats, Floats]:
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(train)
+    return scaler.transform(train), scaler.transform(test)
+
+
+def _k_means(x: Floats, num_clusters: int, seed: int) -> Ints:
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    k_means = KMeans(
+        num_clusters, init="k-means++", n_init=10, max_iter=300, random_state=seed
+    )
+    with one_thread(), warnings.catch_warnings():
+        # Fewer distinct rows than clusters; smallest-cluster tells it.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return np.asarray(k_means.fit_predict(x), dtype=np.int64)
+
+
+def _count_pairs(rows: Ints, columns: Ints, num_classes: int) -> Ints:
+    flat = np.bincount(rows * num_classes + columns, minlength=num_classes**2)
+    return flat.reshape(num_classes, num_classes)
+
+
+def _finite(embeddings: ArrayLike) -> Floats:
+    x: Floats = np.asarray(embeddings, dtype=np.float64)
+    bad = ~np.isfinite(x).all(axis=1)
+    if bad.any():
+        raise DataError(
+            f"{bad.sum()} of {len(x)} embeddings hold NaN or infinite entries, the"
+            f" first that of graph {int(bad.argmax())}; only finite ones can be scored:"
+            " the encoder diverged, lower learning-rate"
+        )
+    return x
+
+
+def _classes(labels: ArrayLike, num_classes: int) -> Ints:
+    y: Ints = np.asarray(labels, dtype=np.int64)
+    if len(y) and not 0 <= y.min() <= y.max() < num_classes:
+        raise DataError(
+            f"labels run from {y.min()} to {y.max()}; with {num_classes} classes they"
+            f" must lie in 0 to {num_classes - 1}: number the classes from 0"
+        )
+    return y
+
+
+def _check_pairs(x: Floats, y: Ints) -> None:
+    if len(x) != len(y):
+        raise DataError(
+            f"{len(x)} embeddings but {len(y)} labels; each graph needs one of both,"
+            " in the same order"
+        )

@@ -1,0 +1,117 @@
+"""FCLG: federated contrastive learning of graph-level representations.
+
+Li, Agrawal, Ramnath, Jin 2024, arXiv:2411.12098. Clients learn one encoder without
+labels; the server averages (FedAvg, weighted by the number of graphs). The local loss
+contrasts a graph with its diffusion view (intra, Eq. 5-6) and the local model with the
+received one and with that of the previous local epoch (inter, Eq. 7). Rows of the
+paper are values of ``inter``: "graphs" is FCLG, "nodes" FCLG-H (Eq. 8), "none"
+Intra-FedAvg, "kl" and "mse" Intra-KL (Eq. 2) and Intra-MSE (Eq. 3). "previous-round"
+takes the client's model of the previous round instead of the previous epoch, as MOON
+does (Li et al. 2021, arXiv:2103.16257).
+
+Message fields
+--------------
+down  ``shared/<name>``: all tensors of the encoder.
+up    ``shared/<name>``: the same after training.
+Nothing else travels, unless ``embedding.evaluation`` is "pooled" (see ``tasks.py``).
+
+The appendix with the paper's hyper-parameters cannot be found; defaults are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..config import Settings, Value, choice, flag, number
+
+# Shared settings of every row of the paper, K, E, T and the split (Sec. 5).
+RUN: Mapping[str, Value] = {
+    "num-clients": 6,
+    "num-server-rounds": 20,
+    "partition": "dominance",
+    "held-out": 0.0,
+    "local-epochs": 5,
+    "batch-size": 64,
+    "optimizer": "adamw",
+    "weight-decay": 0.01,
+    "persist-optimizer": False,
+    "hidden-dim": 64,
+    "num-layers": 3,
+    "dropout": 0.0,
+    "shared-group": "all",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FCLGParams(Settings):
+    """Parameters of FCLG and its variants.
+
+    ``temperature`` is tau (Eq. 5), ``inter_temperature`` tau' (Eq. 7) and the softmax
+    temperature of "kl". ``intra_normalize`` and ``distill_normalize`` bring embeddings
+    to unit length in the intra loss and in "kl" and "mse"; without, sum-pooled
+    embeddings with norms of 100 and more saturate the one and freeze the encoder by
+    the other. ``inter_weight`` scales the second loss (the paper adds both as they
+    are). ``threshold`` drops small entries of the diffusion matrix.
+    """
+
+    TABLE = "fclg"
+    RUN = RUN
+
+    inter: str = choice(
+        "graphs", "graphs", "nodes", "none", "kl", "mse", "previous-round"
+    )
+    inter_weight: float = number(1.0, 0)
+    temperature: float = number(0.5, 0, low_open=True)
+    inter_temperature: float = number(0.5, 0, low_open=True)
+    intra_normalize: bool = flag(True)
+    distill_normalize: bool = flag(True)
+    activation: str = choice("none", "none", "relu")
+    norm: str = choice("none", "none", "layer")
+    diffusion: str = choice("ppr", "ppr", "heat")
+    ppr_alpha: float = number(0.2, 0, 1, low_open=True)
+    heat_time: float = number(5.0, 0, 1000)
+    threshold: float = number(0.01, 0, 1, low_open=True, high_open=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoGraphParams(Settings):
+    """InfoGraph (Sun et al. 2020, arXiv:1908.01000) as a federated baseline.
+
+    ``proximal_mu`` > 0 makes it FedProx. Shared settings are those of the authors'
+    code where it has any: 5 layers of 32, Adam.
+    """
+
+    TABLE = "infograph"
+    RUN: ClassVar[Mapping[str, Value]] = {
+        **RUN,
+        "optimizer": "adam",
+        "weight-decay": 0.0,
+        "hidden-dim": 32,
+        "num-layers": 5,
+    }
+
+    proximal_mu: float = number(0.0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MVGRLParams(Settings):
+    """MVGRL (Hassani and Khasahmadi 2020, arXiv:2006.05582) as a federated baseline.
+
+    ``proximal_mu`` > 0 makes it FedProx. The diffusion view is FCLG's: PPR with the
+    authors' alpha of 0.2, entries below ``threshold`` dropped.
+    """
+
+    TABLE = "mvgrl"
+    RUN: ClassVar[Mapping[str, Value]] = {
+        **RUN,
+        "optimizer": "adam",
+        "weight-decay": 0.0,
+        "hidden-dim": 512,
+        "num-layers": 4,
+    }
+
+    proximal_mu: float = number(0.0, 0)
+    ppr_alpha: float = number(0.2, 0, 1, low_open=True)
+    threshold: float = number(0.01, 0, 1, low_open=True, high_open=True)

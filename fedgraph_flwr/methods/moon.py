@@ -1,0 +1,29 @@
+"""MOON: model-contrastive federated learning.
+
+Li, He, Song 2021, arXiv:2103.16257. FedAvg whose local loss pulls the representation
+of a graph towards that of the received model and away from that of the client's own
+model at the end of its previous round.
+
+Message fields
+--------------
+down, up  ``shared/<name>``, as FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..config import Settings, number
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoonParams(Settings):
+    """Parameters of MOON: ``mu`` weighs the contrast (0 is FedAvg), ``temperature``.
+
+    The authors tune mu in 0.001 to 10 and use 0.5 as temperature.
+    """
+
+    TABLE = "moon"
+
+    mu: float = number(1.0, 0)
+    temperature: float = number(0.5, 0, low_open=True)

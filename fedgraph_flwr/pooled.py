@@ -1,0 +1,105 @@
+"""Evaluation of embeddings of all clients together, at the server.
+
+For simulation and for consortia whose sites agree to it: the published protocols
+cluster the graphs of all clients at once, which needs their embeddings and labels in
+one place. Nothing here reaches training: strategies never see what arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from logging import INFO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.common.logger import log
+
+from strategies.report import Evaluation
+
+from .clustering import all_scores, probe_scores
+from .data import earth_mover_distance
+from .registry import Resolved
+from .tasks import POOLED, EmbeddingSettings
+from .wire import NamedArrays, Parcel
+
+FOLDER = "embeddings"
+
+
+class PooledEvaluation:
+    """Clusters what the clients hand over, and keeps it in the results folder.
+
+    Parameters
+    ----------
+    resolved : Resolved
+    folder : path
+        Results folder; ``embeddings/round-<t>.npz`` is written there.
+    """
+
+    def __init__(self, resolved: Resolved, folder: Path) -> None:
+        self._resolved, self._folder = resolved, folder / FOLDER
+        self.facts: dict[str, Any] = {}
+
+    def __call__(
+        self, measured_round: int, parcels: Mapping[int, Parcel]
+    ) -> list[Evaluation]:
+        """Scores of the model after ``measured_round``; none where nothing arrived."""
+        given = {c: p.evaluation for c, p in sorted(parcels.items()) if p.evaluation}
+        if not given:
+            return []
+        pool = _join(given)
+        task, settings = self._resolved.task, self._resolved.settings
+        assert isinstance(task, EmbeddingSettings)
+        labels = pool["labels"].astype(np.int64)
+        num_classes = int(labels.max()) + 1
+        self._tell_distance(pool, num_classes)
+        self._folder.mkdir(exist_ok=True)
+        np.savez(self._folder / f"round-{measured_round:06d}.npz", **pool)  # type: ignore[arg-type]
+        scores = all_scores(
+            pool["embeddings"],
+            labels,
+            num_classes=num_classes,
+            seed=settings.seed,
+            headline=task.transform,
+        )
+        if task.probe and measured_round in (0, settings.num_server_rounds):
+            scores |= probe_scores(pool["embeddings"], labels, seed=settings.seed)
+        return [
+            Evaluation(
+                server_round=measured_round,
+                client=POOLED,
+                split="all",
+                point="post_aggregation",
+                metric=metric,
+                value=value,
+                num_examples=len(labels),
+            )
+            for metric, value in scores.items()
+        ]
+
+    def _tell_distance(self, pool: NamedArrays, num_classes: int) -> None:
+        """Say once how far the clients' class shares are from those of all graphs."""
+        if self.facts:
+            return
+        counts = np.array(
+            [
+                np.bincount(
+                    pool["labels"][pool["clients"] == client], minlength=num_classes
+                )
+                for client in np.unique(pool["clients"])
+            ]
+        )
+        distance = earth_mover_distance(counts)
+        self.facts = {"emd": distance, "class_counts": counts.tolist()}
+        log(INFO, "EMD of the partition %.4f", distance)
+
+
+def _join(given: Mapping[int, NamedArrays]) -> NamedArrays:
+    """Concatenate in ascending client order; say which client each row is from."""
+    pool = {
+        name: np.concatenate([arrays[name] for arrays in given.values()])
+        for name in ("embeddings", "labels", "graph_ids")
+    }
+    sizes = [len(arrays["labels"]) for arrays in given.values()]
+    pool["clients"] = np.repeat(np.array(list(given), np.int64), sizes)
+    return pool

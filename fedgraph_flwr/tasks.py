@@ -1,0 +1,110 @@
+"""What is learned, how it is measured, and at which round a result is read.
+
+A method trains for one or more tasks; a data set offers one or more. The task of a run
+is the first of the method's that the data set offers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from .config import RunSettings, Settings, choice, flag, round_list
+from .errors import ConfigError
+
+POOLED = -1  # stands for "all clients together" where a client id is expected
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoSettings(Settings):
+    """A task without settings of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingSettings(Settings):
+    """How embeddings are evaluated, whatever the method that learns them.
+
+    ``evaluation``: "local" clusters each client's graphs on the client, which sends
+    metrics only; "pooled" sends embeddings and labels to the server, which clusters
+    all graphs together: the papers' protocol, for simulation. ``rounds``: after which
+    rounds (the last always). ``transform``: what the headline metrics are computed
+    on; the other transforms are reported beside it. ``probe``: also a linear probe
+    and an SVM after the last round.
+    """
+
+    TABLE = "embedding"
+
+    evaluation: str = choice("local", "local", "pooled")
+    rounds: str = round_list("0,1,3,5,10,20")
+    transform: str = choice("l2", "l2", "raw", "log1p")
+    probe: bool = flag(True)
+    figure_rounds: str = round_list("")
+
+    def evaluated_rounds(self) -> frozenset[int]:
+        """List rounds whose aggregate is evaluated, the last one aside."""
+        return frozenset(int(r) for r in self.rounds.split(",") if r)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One kind of learning.
+
+    Parameters
+    ----------
+    name : str
+    metric : str
+        What results are stated in; larger is better.
+    splits : tuple of str
+        Splits on which every client is measured.
+    headline : str
+        The split of reported results.
+    rules : tuple of str
+        Keys of ``selection.RULES`` that are reported, headline first.
+    settings : type
+        Configuration table of the task.
+    require : mapping
+        Shared settings that the task cannot do without: key -> (test, words).
+    """
+
+    name: str
+    metric: str
+    splits: tuple[str, ...]
+    headline: str
+    rules: tuple[str, ...]
+    settings: type[Settings] = NoSettings
+    require: Mapping[str, tuple[Callable[[RunSettings], bool], str]]
+
+    def check(self, settings: RunSettings) -> None:
+        """Raise ConfigError where a shared setting does not fit the task."""
+        values = settings.to_config()
+        for key, (holds, words) in self.require.items():
+            if not holds(settings):
+                raise ConfigError(
+                    f"{key} must be {words} for {self.name}, got {values[key]!r};"
+                    f" set {key} in the run config, or leave it 'auto'"
+                )
+
+
+GRAPH_CLASSIFICATION = Task(
+    name="graph classification",
+    metric="accuracy",
+    splits=("val", "test"),
+    headline="test",
+    rules=("final", "best_val", "best_snapshot"),
+    require={"held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,")},
+)
+GRAPH_EMBEDDING = Task(
+    name="unsupervised graph embedding",
+    metric="accuracy",
+    splits=("all",),
+    headline="all",
+    rules=("final", "best_labelled"),
+    settings=EmbeddingSettings,
+    require={
+        "held-out": (lambda s: s.held_out == 0, "0, as no label is learned from,"),
+        "shared-group": (lambda s: s.shared_group == "all", "'all'"),
+        "dropout": (lambda s: s.dropout == 0, "0, as teachers and student compare,"),
+        "batch-size": (lambda s: s.batch_size >= 2, ">= 2, to have negatives,"),
+    },
+)
+TASKS = (GRAPH_CLASSIFICATION, GRAPH_EMBEDDING)

@@ -1,0 +1,494 @@
+"""Diffusion views against series, exponentials, PyTorch Geometric; their cache."""
+
+import logging
+import math
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import expm
+
+import datasets
+from datasets import cache, diffusion
+from datasets.diffusion import DiffusionSpec, WeightedEdges, diffuse, load_diffusion
+from datasets.tu import load_tu
+from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.errors import ConfigError, DataError
+
+PPR = DiffusionSpec(kind="ppr")
+HEAT = DiffusionSpec(kind="heat")
+EVERYTHING = 1e-12  # a threshold that drops rounding noise only
+
+TRIANGLE_AND_TAIL = (5, [(0, 1), (1, 2), (0, 2), (2, 3)])  # node 4 is isolated
+PAIR = (2, [(0, 1)])
+SINGLE = (1, [])
+STAR = (6, [(0, leaf) for leaf in range(1, 6)])
+
+
+def graph_set(*graphs, directed=False):
+    """Graphs given as (number of nodes, pairs); pairs stand for both directions."""
+    edges = [
+        np.array(
+            sorted({*pairs, *(() if directed else [(v, u) for u, v in pairs])}), int
+        ).reshape(-1, 2)
+        for _, pairs in graphs
+    ]
+    return GraphSet(
+        name="toys",
+        x=np.zeros(sum(n for n, _ in graphs), np.uint8),
+        edge_index=np.concatenate(edges).T.astype(np.int32),
+        node_ptr=np.cumsum([0, *(n for n, _ in graphs)]),
+        edge_ptr=np.cumsum([0, *map(len, edges)]),
+        y=np.zeros(len(graphs), np.int64),
+        num_features=1,
+        num_classes=1,
+        is_undirected=not directed,
+    )
+
+
+def random_graph(num_nodes, density, seed):
+    drawn = np.random.default_rng(seed).random((num_nodes, num_nodes)) < density
+    return num_nodes, list(zip(*np.nonzero(np.triu(drawn, 1)), strict=True))
+
+
+def matrices(view, graphs):
+    """Weights of each graph as a matrix, sources in rows."""
+    dense = []
+    for graph, num_nodes in enumerate(np.diff(graphs.node_ptr)):
+        span = slice(view.edge_ptr[graph], view.edge_ptr[graph + 1])
+        matrix = np.zeros((num_nodes, num_nodes))
+        source, target = view.edge_index[:, span]
+        matrix[source, target] = view.weight[span]
+        assert np.count_nonzero(matrix) == span.stop - span.start
+        dense.append(matrix)
+    return dense
+
+
+def view_of(num_nodes, pairs, spec=PPR):
+    graphs = graph_set((num_nodes, pairs))
+    (matrix,) = matrices(diffuse(graphs, spec), graphs)
+    return matrix
+
+
+def transition(num_nodes, pairs):
+    """T, entry by entry from its definition."""
+    linked = {(u, v) for u, v in pairs} | {(v, u) for u, v in pairs}
+    linked |= {(v, v) for v in range(num_nodes)}
+    degree = [sum((u, v) in linked for u in range(num_nodes)) for v in range(num_nodes)]
+    matrix = np.zeros((num_nodes, num_nodes))
+    for u, v in linked:
+        matrix[u, v] = 1 / math.sqrt(degree[u] * degree[v])
+    return matrix
+
+
+def sparsified(matrix, threshold):
+    """The definition, column by column."""
+    result = np.zeros_like(matrix)
+    for v in range(len(matrix)):
+        kept = [u for u in range(len(matrix)) if matrix[u, v] >= threshold]
+        for u in kept:
+            result[u, v] = matrix[u, v] / sum(matrix[w, v] for w in kept)
+        if not kept:
+            result[v, v] = 1.0
+    return result
+
+
+# --- numbers by hand ---
+
+
+def test_a_pair_by_hand():
+    # T is idempotent: S = alpha I + (1 - alpha) T, and T + e^-t (I - T)
+    assert view_of(*PAIR) == pytest.approx(np.array([[0.6, 0.4], [0.4, 0.6]]))
+    stays = 0.5 + 0.5 * math.exp(-5)
+    expected = np.array([[stays, 1 - stays], [1 - stays, stays]])
+    assert view_of(*PAIR, HEAT) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["ppr", "heat"])
+def test_direction_of_the_weights(kind):
+    graphs = graph_set((2, [(0, 1)]), directed=True)
+    view = diffuse(graphs, DiffusionSpec(kind=kind))
+    assert view.edge_index.tolist() == [[0, 0, 1], [0, 1, 1]]  # none from 1 to 0
+    if kind == "ppr":  # degrees 1 and 2: S_01 = sqrt(2) 2/3, S_11 = 1/3
+        into_1 = np.array([math.sqrt(8), 1]) / (math.sqrt(8) + 1)
+        assert view.weight == pytest.approx(np.array([1, *into_1]))
+
+
+def test_form_of_the_result():
+    graphs = graph_set(STAR, SINGLE, TRIANGLE_AND_TAIL, PAIR, STAR)
+    view = diffuse(graphs, PPR)
+    assert (view.edge_index.dtype, view.weight.dtype) == (np.int32, np.float32)
+    assert view.edge_ptr.dtype == np.int64
+    assert view.edge_ptr.tolist() == [0, 36, 37, 37 + 17, 37 + 17 + 4, 37 + 17 + 4 + 36]
+    for start, stop in zip(view.edge_ptr[:-1], view.edge_ptr[1:], strict=True):
+        edges = view.edge_index[:, start:stop].T.tolist()
+        assert edges == sorted(edges)
+
+
+def test_nodes_without_neighbours():
+    assert view_of(*SINGLE).tolist() == [[1.0]]
+    assert view_of(*SINGLE, HEAT).tolist() == [[1.0]]
+    assert view_of(3, []).tolist() == np.eye(3).tolist()
+    with_isolated = view_of(*TRIANGLE_AND_TAIL)
+    assert with_isolated[4].tolist() == with_isolated[:, 4].tolist() == [0, 0, 0, 0, 1]
+    without = view_of(4, TRIANGLE_AND_TAIL[1])
+    assert with_isolated[:4, :4] == pytest.approx(without, abs=1e-7)
+
+
+def test_a_walk_that_does_not_start_gives_self_loops():
+    for spec in (
+        DiffusionSpec(kind="ppr", alpha=1.0),
+        DiffusionSpec(kind="ppr", alpha=0.999),
+        DiffusionSpec(kind="heat", t=0.0),
+    ):
+        assert view_of(*TRIANGLE_AND_TAIL, spec).tolist() == np.eye(5).tolist()
+    nearly = DiffusionSpec(kind="ppr", alpha=1 - 1e-6, threshold=EVERYTHING)
+    assert view_of(*TRIANGLE_AND_TAIL, nearly) == pytest.approx(np.eye(5), abs=1e-6)
+
+
+def test_a_column_without_entries_keeps_its_node():
+    complete = (150, [(u, v) for v in range(150) for u in range(v)])
+    late = DiffusionSpec(kind="heat", t=20.0)  # 1/150 everywhere
+    assert view_of(*complete, late).tolist() == np.eye(150).tolist()
+
+
+def test_an_entry_equal_to_the_threshold_stays():
+    complete = (80, [(u, v) for v in range(80) for u in range(v)])  # 0.8 / 80 = 0.01
+    assert np.count_nonzero(view_of(*complete)) == 80 * 80
+
+
+# --- oracles ---
+
+some_graphs = st.builds(
+    random_graph, st.integers(1, 14), st.floats(0, 1), st.integers(0, 2**31 - 1)
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(graph=some_graphs, alpha=st.floats(0.05, 1))
+def test_ppr_is_the_series(graph, alpha):
+    walk, term = transition(*graph), np.eye(graph[0])
+    series = np.zeros_like(walk)
+    for k in range(800):  # 0.95^800 < 1e-17
+        series += alpha * (1 - alpha) ** k * term
+        term = term @ walk
+    for threshold in (EVERYTHING, 0.0173):
+        spec = DiffusionSpec(kind="ppr", alpha=alpha, threshold=threshold)
+        expected = sparsified(series, threshold)
+        assert view_of(*graph, spec) == pytest.approx(expected, abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(graph=some_graphs, t=st.floats(0.01, 10))
+def test_heat_is_the_exponential_of_the_matrix(graph, t):
+    walk, term = transition(*graph), np.eye(graph[0])
+    exact = expm(-t * (np.eye(graph[0]) - walk))
+    series = np.zeros_like(walk)
+    for k in range(80):  # 10^80 / 80! < 1e-38
+        series += math.exp(-t) * term
+        term = term @ walk * t / (k + 1)
+    assert series == pytest.approx(exact, abs=1e-12)
+    assert diffusion._heat_kernel(walk[None], t)[0] == pytest.approx(exact, abs=1e-12)
+    for threshold in (EVERYTHING, 0.0173):
+        spec = DiffusionSpec(kind="heat", t=t, threshold=threshold)
+        expected = sparsified(series, threshold)
+        assert view_of(*graph, spec) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("t", [0.0, 1e-9, 1.0, 1.0000001, 31.0, 1000.0])
+def test_heat_kernel_at_any_time(t):
+    one_way = np.array([[0.5, 0.7, 0.0], [0.0, 0.5, 0.6], [0.0, 0.0, 0.5]])
+    walks = np.stack([transition(3, [(0, 1), (1, 2)]), one_way])
+    exact = expm(-t * (np.eye(3) - walks))
+    assert diffusion._heat_kernel(walks, t) == pytest.approx(exact, abs=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        (PPR, {"method": "ppr", "alpha": 0.2}),
+        (HEAT, {"method": "heat", "t": 5.0}),
+    ],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_as_in_pytorch_geometric(spec, options, seed):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own, on import
+        import torch
+        from torch_geometric.data import Data
+        from torch_geometric.transforms import GDC
+
+        num_nodes, pairs = random_graph(40, 0.06, seed)
+        graphs = graph_set((num_nodes, pairs))
+        gdc = GDC(
+            self_loop_weight=1,
+            normalization_in="sym",
+            normalization_out="col",
+            diffusion_kwargs=options,
+            sparsification_kwargs={"method": "threshold", "eps": spec.threshold},
+        )
+        edges = torch.from_numpy(graphs.edge_index).long()
+        looped = torch.cat([edges, torch.arange(num_nodes).expand(2, -1)], dim=1)
+        walk = gdc.transition_matrix(
+            looped, torch.ones(looped.shape[1]), num_nodes, "sym"
+        )
+        before = gdc.diffusion_matrix_exact(*walk, num_nodes, **options).numpy()
+        after = gdc(Data(edge_index=edges, num_nodes=num_nodes))
+    ours = diffusion._diffusion_matrices(
+        diffusion._adjacency(graphs, np.array([0])), spec
+    )
+    assert ours[0] == pytest.approx(before, abs=2e-6)
+    view = diffuse(graphs, spec)
+    assert view.edge_index.tolist() == after.edge_index.tolist()
+    assert view.weight == pytest.approx(after.edge_attr.numpy(), abs=1e-5)
+
+
+# --- properties ---
+
+
+@settings(max_examples=40, deadline=None)
+@given(graph=some_graphs, kind=st.sampled_from(["ppr", "heat"]), data=st.data())
+def test_permuted_graph_has_the_permuted_view(graph, kind, data):
+    num_nodes, pairs = graph
+    new = data.draw(st.permutations(range(num_nodes)))
+    spec = DiffusionSpec(kind=kind)
+    renumbered = view_of(num_nodes, [(new[u], new[v]) for u, v in pairs], spec)
+    assert renumbered[np.ix_(new, new)] == pytest.approx(
+        view_of(*graph, spec), abs=1e-6
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    given_graphs=st.lists(some_graphs, min_size=1, max_size=6),
+    kind=st.sampled_from(["ppr", "heat"]),
+    threshold=st.sampled_from([EVERYTHING, 0.01, 0.3]),
+)
+def test_weights_into_each_node_sum_to_one(given_graphs, kind, threshold):
+    graphs = graph_set(*given_graphs)
+    view = diffuse(graphs, DiffusionSpec(kind=kind, threshold=threshold))
+    assert (view.weight > 0).all()
+    for matrix in matrices(view, graphs):
+        assert matrix.sum(axis=0) == pytest.approx(np.ones(len(matrix)), abs=1e-6)
+
+
+@pytest.mark.parametrize("spec", [PPR, HEAT])
+def test_a_graph_has_the_same_view_in_any_company(spec, monkeypatch):
+    many = [random_graph(n, 0.3, seed) for seed in range(5) for n in (7, 3, 9, 1, 7)]
+    whole = diffuse(graph_set(*many), spec)
+    sizes = []
+    adjacency = diffusion._adjacency
+
+    def spy(graphs, graph_ids):
+        stack = adjacency(graphs, graph_ids)
+        sizes.append(stack.shape)
+        return stack
+
+    monkeypatch.setattr(diffusion, "_adjacency", spy)
+    monkeypatch.setattr(diffusion, "STACK_ENTRIES", 150)
+    alone = [diffuse(graph_set(graph), spec) for graph in many]
+    sizes.clear()
+    stacked = diffuse(graph_set(*many), spec)
+    # three of 7 x 7 fit in 150 entries, one of 9 x 9
+    assert sizes == [
+        (5, 1, 1),
+        (5, 3, 3),
+        *[(3, 7, 7)] * 3,
+        (1, 7, 7),
+        *[(1, 9, 9)] * 5,
+    ]
+    for name in ("edge_index", "weight"):
+        joined = np.concatenate([getattr(view, name) for view in alone], axis=-1)
+        assert np.array_equal(getattr(whole, name), joined)
+        assert np.array_equal(getattr(stacked, name), joined)
+    assert whole.edge_ptr.tolist() == stacked.edge_ptr.tolist()
+
+
+def test_the_largest_graph_of_proteins_is_quick():
+    ring = [(v, (v + step) % 620) for v in range(620) for step in (1, 2)]
+    started = time.perf_counter()
+    views = [view_of(620, ring, spec) for spec in (PPR, HEAT)]
+    assert time.perf_counter() - started < 30
+    for matrix in views:
+        assert matrix.sum(axis=0) == pytest.approx(np.ones(620), abs=1e-6)
+        assert matrix[0] == pytest.approx(np.roll(matrix[300], 320), abs=1e-6)
+
+
+def test_views_of_proteins(data_dir, tmp_path):
+    graphs = load_tu("PROTEINS", data_dir=data_dir, cache_dir=str(tmp_path))
+    view = load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
+    nodes = np.repeat(graphs.node_ptr[:-1], np.diff(view.edge_ptr))
+    sums = np.bincount(view.edge_index[1] + nodes, view.weight, graphs.num_nodes)
+    assert sums == pytest.approx(np.ones(graphs.num_nodes), abs=1e-6)
+    assert len(view.weight) == 579_371  # 13.3 entries per node, of 3.7 neighbours
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "katz"}, r"kind of the diffusion view must be .*'ppr'.*got 'katz'"),
+        ({"kind": "ppr", "alpha": 0.0}, r"alpha .*> 0 and <= 1, got 0\.0; set it"),
+        ({"kind": "ppr", "alpha": 1.1}, r"alpha"),
+        ({"kind": "ppr", "alpha": math.nan}, r"alpha"),
+        ({"kind": "heat", "t": -1.0}, r"t of the .*<= 1000, got -1\.0"),
+        ({"kind": "heat", "t": 1001.0}, r"t of the"),
+        ({"kind": "ppr", "threshold": 0.0}, r"threshold"),
+        ({"kind": "ppr", "threshold": 1.0}, r"threshold"),
+    ],
+)
+def test_bad_specs_are_named(values, message):
+    with pytest.raises(ConfigError, match=message):
+        DiffusionSpec(**values)
+
+
+def test_a_graph_too_large_is_named(monkeypatch):
+    monkeypatch.setattr(diffusion, "MAX_NODES", 5)
+    with pytest.raises(DataError, match=r"graph 1 of toys has 6 nodes.*at most 5; ch"):
+        diffuse(graph_set(PAIR, STAR), PPR)
+    diffuse(graph_set(PAIR, TRIANGLE_AND_TAIL), PPR)
+    with pytest.raises(DataError, match=r"toys has no graphs"):
+        diffuse(graph_set(PAIR).take(np.array([], int)), PPR)
+
+
+# --- cache ---
+
+
+def entries(folder):
+    return [p for p in (folder / "diffusion").iterdir() if p.suffix != ".lock"]
+
+
+def same(one, other):
+    return all(np.array_equal(vars(one)[name], vars(other)[name]) for name in vars(one))
+
+
+def test_views_are_computed_once(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "fedgraph")
+    graphs = graph_set(STAR, SINGLE, TRIANGLE_AND_TAIL)
+    first = load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
+    again = load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
+    assert caplog.text.count("computing ppr views of 3 graphs") == 1
+    assert isinstance(again, WeightedEdges)
+    assert isinstance(again.weight, np.memmap)
+    assert not again.weight.flags.writeable
+    assert same(first, again)
+    assert same(first, diffuse(graphs, PPR))
+
+
+def test_other_graphs_and_specs_have_other_entries(tmp_path):
+    asked = [
+        (graph_set(STAR, SINGLE), PPR),
+        (graph_set(STAR, SINGLE), HEAT),
+        (graph_set(STAR, SINGLE), DiffusionSpec(kind="ppr", alpha=0.15)),
+        (graph_set(STAR, SINGLE), DiffusionSpec(kind="heat", t=4.0)),
+        (graph_set(STAR, SINGLE), DiffusionSpec(kind="ppr", threshold=0.02)),
+        (graph_set(SINGLE, STAR), PPR),
+        (graph_set(STAR, (2, [])), PPR),
+        (graph_set(STAR, SINGLE, SINGLE), PPR),
+        (graph_set((6, [(1, leaf) for leaf in (0, 2, 3, 4, 5)]), SINGLE), PPR),
+    ]
+    for number, (graphs, spec) in enumerate(asked, start=1):
+        view = load_diffusion(graphs, spec, cache_dir=str(tmp_path))
+        assert same(view, diffuse(graphs, spec))
+        assert len(entries(tmp_path)) == number
+    wide = graph_set(STAR, SINGLE)
+    wide = GraphSet(**{**vars(wide), "edge_index": wide.edge_index.astype(np.int64)})
+    load_diffusion(wide, PPR, cache_dir=str(tmp_path))  # other type, same edges
+    assert len(entries(tmp_path)) == len(asked)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "missing", "manifest", "emptied"])
+def test_damaged_views_are_computed_again(tmp_path, caplog, damage):
+    graphs = graph_set(STAR, TRIANGLE_AND_TAIL)
+    load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
+    (entry,) = entries(tmp_path)
+    weight = entry / "weight.npy"
+    content = weight.read_bytes()
+    if damage == "cut":
+        weight.write_bytes(content[:-5])
+    elif damage == "flip":
+        weight.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "missing":
+        weight.unlink()
+    elif damage == "manifest":
+        (entry / "manifest.json").write_text('{"format": 1, "arrays": {}}')
+    else:
+        shutil.rmtree(entry)
+        entry.mkdir()
+    again = load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
+    assert same(again, diffuse(graphs, PPR))
+    assert "is damaged" in caplog.text
+    assert entries(tmp_path) == [entry]
+
+
+def test_unusable_cache_folder_names_the_cure(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot be used: .*set cache-dir"):
+        load_diffusion(graph_set(PAIR), PPR, cache_dir=str(tmp_path / "file" / "c"))
+
+
+def test_who_waited_for_the_lock_computes_nothing(tmp_path, caplog, monkeypatch):
+    caplog.set_level(logging.INFO, "fedgraph")
+    graphs = graph_set(STAR, PAIR)
+    load_diffusion(graphs, PPR, cache_dir=str(tmp_path / "other"))
+    (made,) = entries(tmp_path / "other")
+    entry = tmp_path / "diffusion" / made.name
+    locked, missed = cache.locked, threading.Event()
+
+    def after_missing(path):
+        missed.set()
+        return locked(path)
+
+    monkeypatch.setattr(cache, "locked", after_missing)
+    views = []
+    waiting = threading.Thread(
+        target=lambda: views.append(
+            load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
+        )
+    )
+    with locked(entry):
+        waiting.start()
+        assert missed.wait(timeout=60)
+        shutil.copytree(made, entry)  # as another process would have built it
+    waiting.join(timeout=60)
+    assert same(views[0], diffuse(graphs, PPR))
+    # once for the other folder, once in the line above
+    assert caplog.text.count("computing ppr views") == 2
+
+
+def test_two_processes_compute_once(tmp_path):
+    code = (
+        "import logging; logging.basicConfig(level='INFO');"
+        "import numpy as np;"
+        "from datasets import synthetic;"
+        "from datasets.diffusion import DiffusionSpec, load_diffusion;"
+        f"graphs = synthetic.load_client(0, 1, cache_dir={str(tmp_path / 'data')!r});"
+        "spec = DiffusionSpec(kind='ppr');"
+        f"view = load_diffusion(graphs, spec, cache_dir={str(tmp_path)!r});"
+        "print(len(view.weight), view.weight.sum(dtype=np.float64))"
+    )
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=Path(datasets.__file__).parents[1],
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    done = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0], done
+    assert len({out for out, _ in done}) == 1
+    assert sum(err.count("computing ppr views") for _, err in done) == 1
+    assert len(entries(tmp_path)) == 1

@@ -1,0 +1,256 @@
+"""InfoGraph and the Jensen-Shannon loss against slow oracles and PyG's layers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import toys
+from oracles import infograph as oracle
+from oracles.jsd import jsd
+from torch_geometric.data import Batch as PygBatch
+
+from clients.batching import CollatedGraphs
+from clients.jsd import jsd_loss
+from clients.models.infograph import BatchNorm, InfoGraph
+
+
+def build(seed: int = 0, **widths) -> InfoGraph:
+    generator = torch.Generator().manual_seed(seed)
+    widths = {"hidden_dim": 6, "num_layers": 3, **widths}
+    return InfoGraph(4, **widths, generator=generator)
+
+
+def whole(graphs):
+    return CollatedGraphs(graphs, toys.CPU).batch(np.arange(len(graphs)))
+
+
+def doubled(batch):
+    """Give the same batch in double precision."""
+    return replace(
+        batch,
+        x=batch.x.double() if batch.x.dim() == 2 else batch.x,
+        adjacency=batch.adjacency.double(),
+        membership=batch.membership.double(),
+    )
+
+
+def renumbered(graphs, seed=0):
+    """Renumber the nodes within each graph."""
+    rng = np.random.default_rng(seed)
+    x, edges = graphs.x.copy(), graphs.edge_index.copy()
+    for g in range(len(graphs)):
+        nodes = slice(graphs.node_ptr[g], graphs.node_ptr[g + 1])
+        span = slice(graphs.edge_ptr[g], graphs.edge_ptr[g + 1])
+        new = rng.permutation(nodes.stop - nodes.start)  # node v becomes new[v]
+        x[nodes][new] = graphs.x[nodes]
+        moved = new[graphs.edge_index[:, span]]
+        edges[:, span] = moved[:, np.lexsort((moved[1], moved[0]))]
+    return replace(graphs, x=x, edge_index=edges)
+
+
+@pytest.fixture
+def model():
+    """A model past its start: every normalisation differs from the identity."""
+    model = build()
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for layer in model.layers:
+            for tensor in layer.norm.state_dict().values():
+                tensor.uniform_(0.5, 1.5, generator=generator)
+    return model
+
+
+@pytest.mark.parametrize("scale", [1.0, 40.0])
+@pytest.mark.parametrize("num_graphs", [1, 2, 7])
+def test_the_loss_is_the_double_loops(num_graphs, scale):
+    draw = torch.Generator().manual_seed(num_graphs)
+    of = torch.randint(num_graphs, (11,), generator=draw)
+    nodes = torch.randn(11, 5, generator=draw) * scale
+    graphs = torch.randn(num_graphs, 5, generator=draw) * scale
+    expected = jsd(nodes.tolist(), graphs.tolist(), of.tolist())
+    assert jsd_loss(nodes, graphs, of).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("num_graphs", [1, 3])
+def test_the_gradient_of_the_loss_is_the_numerical_one(num_graphs):
+    draw = torch.Generator().manual_seed(0)
+    of = torch.arange(6) % num_graphs
+    sizes = (6, num_graphs)
+    inputs = [torch.randn(n, 4, generator=draw, dtype=torch.double) for n in sizes]
+    for tensor in inputs:
+        tensor.requires_grad_()
+    assert torch.autograd.gradcheck(lambda n, g: jsd_loss(n, g, of), inputs)
+
+
+def test_hand_checked_losses():
+    of = torch.tensor([0, 1])
+    zero = jsd_loss(torch.zeros(2, 3), torch.ones(2, 3), of)
+    assert zero.item() == pytest.approx(0, abs=1e-7)
+    # Scores of own graphs 1, of other graphs -1.
+    vectors = torch.tensor([[1.0], [-1.0]])
+    expected = 2 * math.log1p(math.exp(-1)) - 2 * math.log(2)
+    got = jsd_loss(vectors, vectors, of)
+    assert got.item() == pytest.approx(expected, rel=1e-6)
+    # Both parts at their infimum, and far out no overflow.
+    best = jsd_loss(1e10 * vectors, 1e10 * vectors, of)
+    assert best.item() == pytest.approx(-2 * math.log(2))
+    # One huge own score does not swallow another node's small scores.
+    nodes = torch.tensor([[1e9, 0.0], [0.0, 1.0]])
+    graphs = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    expected = math.log1p(math.exp(-1)) / 2 - math.log(2)
+    assert jsd_loss(nodes, graphs, of).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dense", [True, False])
+def test_loss_and_embeddings_equal_the_slow_oracles(model, dense, training):
+    graphs = toys.random_graphs(7, dense=dense)
+    model.train(training)
+    expected = oracle.embed(model, graphs), oracle.loss(model, graphs)
+    batch = whole(graphs)
+    got = model.embed(batch).detach().numpy()
+    np.testing.assert_allclose(got, expected[0], rtol=1e-4, atol=1e-4)
+    assert model.loss(batch).item() == pytest.approx(expected[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dense", [True, False])
+def test_outputs_gradients_and_running_values_equal_pygs(model, dense, training):
+    graphs = toys.random_graphs(9, dense=dense)
+    model.double().train(training)
+    reference = oracle.twin(model, 4).train(training)
+    data = PygBatch.from_data_list(toys.to_pyg(graphs))
+    data.x = data.x.double()
+    nodes, pooled = reference(data)
+    heads = model.node_projection, model.graph_projection
+    expected = jsd_loss(heads[0](nodes), heads[1](pooled), data.batch)
+    expected.backward()
+    projections = [p for head in heads for p in head.parameters()]
+    theirs = [p.grad.clone() for p in projections]
+    model.zero_grad()
+    got = model.loss(doubled(whole(graphs)))
+    torch.testing.assert_close(got, expected)
+    got.backward()
+    torch.testing.assert_close([p.grad for p in projections], theirs)
+    named = model.state_dict(keep_vars=True)
+    for name, tensor in reference.ours().items():
+        torch.testing.assert_close(named[name], tensor)
+        if tensor.requires_grad:
+            torch.testing.assert_close(named[name].grad, tensor.grad)
+
+
+def test_embedding_neither_uses_nor_moves_batch_statistics(model):
+    graphs = toys.random_graphs(8)
+    collated = CollatedGraphs(graphs, toys.CPU)
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    together = model.train().embed(collated.batch(np.arange(8)))
+    alone = [model.embed(collated.batch(np.array([g]))) for g in range(8)]
+    torch.testing.assert_close(together, torch.cat(alone))
+    torch.testing.assert_close(together, model.eval().embed(whole(graphs)))
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_the_order_of_graphs_orders_the_rows_and_leaves_the_loss(model):
+    collated = CollatedGraphs(toys.random_graphs(8), toys.CPU)
+    order = np.random.default_rng(0).permutation(8)
+    sorted_, shuffled = collated.batch(np.arange(8)), collated.batch(order)
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    expected = model.embed(sorted_)[order]
+    torch.testing.assert_close(model.embed(shuffled), expected, **close)
+    torch.testing.assert_close(model.loss(shuffled), model.loss(sorted_), **close)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_renumbering_nodes_changes_nothing(model, dense):
+    graphs = toys.random_graphs(8, dense=dense)
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    one, other = whole(graphs), whole(renumbered(graphs))
+    assert not torch.equal(one.x, other.x)
+    torch.testing.assert_close(model.embed(other), model.embed(one), **close)
+    torch.testing.assert_close(model.loss(other), model.loss(one), **close)
+
+
+def test_column_numbers_equal_one_hot_rows(model):
+    batch = whole(toys.random_graphs(8))
+    rows = replace(batch, x=torch.nn.functional.one_hot(batch.x, 4).float())
+    torch.testing.assert_close(model.embed(batch), model.embed(rows))
+    torch.testing.assert_close(model.loss(batch), model.loss(rows))
+
+
+def test_every_tensor_is_registered_and_trains():
+    model = build(seed=1)
+    linears = 3 * 2 + 2 * 4  # two per layer, four per projection
+    assert len(list(model.parameters())) == 2 * (linears + 3)
+    assert len(model.state_dict()) == 2 * (linears + 3) + 2 * 3
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model.loss(whole(toys.random_graphs(12))).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name
+    optimizer.step()
+    for name, tensor in model.state_dict().items():
+        assert not torch.equal(tensor, before[name]), name
+
+
+def test_the_papers_widths():
+    model = InfoGraph(7, generator=torch.Generator().manual_seed(0))
+    assert model.embed(whole(toys.random_graphs(3, num_features=7))).shape == (3, 160)
+    shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
+    assert shapes["layers.0.inner.weight"] == (32, 7)
+    assert shapes["layers.4.outer.weight"] == (32, 32)
+    assert shapes["node_projection.block.0.weight"] == (160, 160)
+    assert shapes["graph_projection.shortcut.weight"] == (160, 160)
+
+
+def test_training_lowers_the_loss():
+    model = build(hidden_dim=16)
+    batch = whole(toys.random_graphs(12))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = model.loss(batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert -2 * math.log(2) < losses[-1] < min(0, losses[0])
+
+
+def test_one_graph_and_one_node(model):
+    graphs = toys.random_graphs(8, dense=True)
+    for g, num_nodes in ((0, 1), (7, graphs.node_ptr[8] - graphs.node_ptr[7])):
+        one = graphs.take(np.array([g]))
+        assert one.num_nodes == num_nodes
+        before = {n: t.clone() for n, t in model.state_dict().items()}
+        expected = oracle.loss(model, one)
+        loss = model.loss(whole(one))
+        assert loss.item() == pytest.approx(expected, rel=1e-4)
+        loss.backward()
+        grads = [p.grad for p in model.parameters()]
+        assert all(g is not None and g.isfinite().all() for g in grads)
+        moved = [n for n, t in model.state_dict().items() if not t.equal(before[n])]
+        assert len(moved) == (0 if num_nodes == 1 else 6)
+
+
+def test_normalisation_equals_torchs():
+    ours, theirs = BatchNorm(3), torch.nn.BatchNorm1d(3)
+    x = torch.arange(15.0).view(5, 3) ** 1.5
+    for training in (True, True, False):
+        torch.testing.assert_close(ours(x, training), theirs.train(training)(x))
+    for name, tensor in ours.state_dict().items():
+        torch.testing.assert_close(tensor, theirs.state_dict()[name])
+
+
+@pytest.mark.usefixtures("global_rng_untouched")
+def test_all_randomness_comes_from_the_generator():
+    one, same, other = (build(seed=s).state_dict() for s in (3, 3, 4))
+    assert all(torch.equal(one[n], same[n]) for n in one)
+    assert not torch.equal(one["layers.0.inner.weight"], other["layers.0.inner.weight"])
+    model = build()
+    model.loss(whole(toys.random_graphs(4))).backward()
