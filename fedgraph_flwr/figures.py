@@ -28,6 +28,7 @@ from .figures_data import (
     split_rounds,
     value_table,
 )
+from .tasks import POOLED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,9 +68,10 @@ def draw_run(run_dir: Path) -> list[Path]:
     partitions = read_partitions(run_dir)
     clusters = summary.get("clusters") or _last(partitions)
     splits = split_rounds(partitions)
+    split = str(summary.get("split", "test"))
     # Self-train aggregates nothing: its trained models are all there is to show.
     for point in ("post_aggregation", "post_training"):
-        accuracy = read_series(run_dir, split="test", point=point, metric="accuracy")
+        accuracy = read_series(run_dir, split=split, point=point, metric="accuracy")
         if accuracy:
             break
     norms = read_series(run_dir, split="train", point="update", metric="update_norm")
@@ -138,19 +140,26 @@ def _accuracy_figure(
     mean = np.nanmean(values, axis=1)
     std = np.nanstd(values, axis=1, ddof=_ddof(values))
 
-    figure, axes = _new_figure(summary, f"test accuracy, {point.replace('_', ' ')}")
+    what = f"{summary.get('split', 'test')} accuracy"
+    figure, axes = _new_figure(summary, f"{what}, {point.replace('_', ' ')}")
     low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
-    axes.fill_between(
-        rounds, low, high, color="0.90", linewidth=0, label="all clients, min to max"
-    )
-    axes.fill_between(
-        rounds,
-        np.maximum(mean - std, low),
-        np.minimum(mean + std, high),
-        color="0.80",
-        linewidth=0,
-        label="±1 std over clients",
-    )
+    if len(series) > 1:
+        axes.fill_between(
+            rounds,
+            low,
+            high,
+            color="0.90",
+            linewidth=0,
+            label="all clients, min to max",
+        )
+        axes.fill_between(
+            rounds,
+            np.maximum(mean - std, low),
+            np.minimum(mean + std, high),
+            color="0.80",
+            linewidth=0,
+            label="±1 std over clients",
+        )
     shown = present_clusters(clusters, series)
     for k, members in enumerate(shown if len(shown) > 1 else []):
         at, of_members = value_table(series, members)
@@ -162,8 +171,9 @@ def _accuracy_figure(
             label=_cluster_label(k, members),
             **_line(k),
         )
-    axes.plot(rounds, mean, color="black", linewidth=2.4, label="mean over clients")
-    axes.set_ylabel("test accuracy")
+    whose = "all clients together" if list(series) == [POOLED] else "mean over clients"
+    axes.plot(rounds, mean, color="black", linewidth=2.4, label=whose)
+    axes.set_ylabel(what)
     axes.set_ylim(max(0.0, low.min() - 0.05), min(1.02, high.max() + 0.05))
     _finish(axes, rounds, splits)
     return figure

@@ -21,11 +21,12 @@ from strategies.report import ClientInfo, RoundReport
 
 from .errors import ConfigError
 from .figures import draw_run
+from .figures_embedding import draw_embeddings
 from .pooled import PooledEvaluation
 from .provenance import split_hash
 from .registry import Resolved, resolve
 from .results import Clock, RunFolder, results_root
-from .tasks import POOLED
+from .tasks import POOLED, EmbeddingSettings
 
 app = ServerApp()
 _LOSS = ("train", "loss")
@@ -103,6 +104,9 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         raise
     summary = folder.finish(strategy, facts=pooled.facts)
     draw_run(folder.path)
+    task = resolved.task
+    if isinstance(task, EmbeddingSettings) and task.figure_rounds:
+        draw_embeddings(folder.path, task.drawn_rounds(), seed=settings.seed)
     log(INFO, "\n%s", summary_table(summary))
     return folder.path
 

@@ -42,7 +42,15 @@ class EmbeddingSettings(Settings):
 
     def evaluated_rounds(self) -> frozenset[int]:
         """List rounds whose aggregate is evaluated, the last one aside."""
-        return frozenset(int(r) for r in self.rounds.split(",") if r)
+        return frozenset(_numbers(self.rounds))
+
+    def drawn_rounds(self) -> list[int]:
+        """List rounds whose embeddings are drawn."""
+        return _numbers(self.figure_rounds)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,32 +1,30 @@
 """Presets: named run-config overrides, kept as TOML files beside this module.
 
-A file has a ``description`` and a ``[config]`` of run-config keys, where a nested
-table ``[config.gcfl]`` stands for keys ``gcfl.<key>``; optionally
-``extends = "_base"``, whose configuration it adds to, and ``paper`` / ``table``, which
-the base may give. Names that begin with an underscore are bases and no presets.
+A file ``<name>.toml`` is one preset: ``description``, ``paper`` if there is one, and a
+``[config]`` of run-config keys, where a nested table ``[config.gcfl]`` stands for keys
+``gcfl.<key>``. A file ``<name>.family.toml`` makes many presets as the product of axes;
+see ``presets_family.py``.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
+from .presets_family import expand
+from .presets_format import Preset, check_entries, flatten
+
 FOLDER = Path(__file__).with_name("presets")
-_ENTRIES = {"extends", "description", "paper", "table", "config"}
+_FAMILY = ".family.toml"
+_ENTRIES = ("description", "paper", "config")
 
 
 def list_presets(folder: Path = FOLDER) -> dict[str, str]:
     """Map each preset's name to its description, names ascending."""
-    return {
-        path.stem: str(_read(path).get("description", ""))
-        for path in sorted(folder.glob("*.toml"))
-        if not path.stem.startswith("_")
-    }
+    return {name: preset.description for name, preset in _read_all(folder).items()}
 
 
 def load_preset(name: str, folder: Path = FOLDER) -> dict[str, Value]:
@@ -35,7 +33,7 @@ def load_preset(name: str, folder: Path = FOLDER) -> dict[str, Value]:
     Parameters
     ----------
     name : str
-        File name without ``.toml``.
+        File name without ``.toml``, or a name that a family makes.
     folder : Path
         Folder of the preset files.
 
@@ -48,59 +46,45 @@ def load_preset(name: str, folder: Path = FOLDER) -> dict[str, Value]:
     Raises
     ------
     ConfigError
-        Unknown preset or base, or a file that does not keep to the format.
+        Unknown preset, a name made twice, or a file of the folder, whichever, that
+        does not keep to the format.
     """
-    names = [p.stem for p in folder.glob("*.toml") if not p.stem.startswith("_")]
-    if name not in names:
-        raise ConfigError(
-            unknown_name("preset", name, names, f"Presets are the files in {folder}.")
-        )
-    return _load(folder / f"{name}.toml")
+    presets = _read_all(folder)
+    if name not in presets:
+        cure = f"Presets are made by the files in {folder}."
+        raise ConfigError(unknown_name("preset", name, presets, cure))
+    return presets[name].config
 
 
-def _load(path: Path) -> dict[str, Value]:
-    content = _read(path)
-    base: dict[str, Value] = {}
-    if "extends" in content:
-        base_path = path.with_name(f"{content['extends']}.toml")
-        # Bases do not extend one another: a preset is read in two files at most.
-        if not base_path.stem.startswith("_") or path.stem.startswith("_"):
-            raise ConfigError(
-                f"{path}: only a preset may extend, and only a base, whose name begins"
-                f" with an underscore; got extends = {content['extends']!r}"
-            )
-        if not base_path.is_file():
-            raise ConfigError(f"{path}: extends {base_path}, which does not exist")
-        base = _load(base_path)
-    return {**base, **_flatten(path, content.get("config", {}))}
+def _read_all(folder: Path) -> dict[str, Preset]:
+    """Every preset of the folder by name, names ascending."""
+    presets: dict[str, Preset] = {}
+    origin: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.toml")):
+        for preset in _read(path):
+            if preset.name in origin:
+                raise ConfigError(
+                    f"{path}: makes preset {preset.name!r}, which {origin[preset.name]}"
+                    " has made already; names are unique in the folder: rename an"
+                    " option or a file"
+                )
+            presets[preset.name] = preset
+            origin[preset.name] = path
+    return dict(sorted(presets.items()))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> list[Preset]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
+        if path.name.endswith(_FAMILY):
+            return expand(content)
+        if "axes" in content:
+            raise ConfigError(f"a family's file is called <name>{_FAMILY}; rename it")
+        check_entries("the preset", content, _ENTRIES)
+        config = flatten("[config]", content.get("config", {}))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    if unknown := sorted(set(content) - _ENTRIES):
-        raise ConfigError(
-            f"{path}: unknown entries {', '.join(unknown)}; a preset has"
-            f" {', '.join(sorted(_ENTRIES))}, and run-config keys stand in [config]"
-        )
-    return content
-
-
-def _flatten(path: Path, config: Mapping[str, Any]) -> dict[str, Value]:
-    flat: dict[str, Value] = {}
-    for key, value in config.items():
-        entries = (
-            {f"{key}.{k}": v for k, v in value.items()}
-            if isinstance(value, dict)
-            else {key: value}
-        )
-        for name, entry in entries.items():
-            if not isinstance(entry, bool | int | float | str):
-                raise ConfigError(
-                    f"{path}: {name} must be a text, a number or true/false,"
-                    f" got {entry!r}"
-                )
-            flat[name] = entry
-    return flat
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    description = str(content.get("description", ""))
+    return [Preset(name=path.stem, description=description, config=config)]

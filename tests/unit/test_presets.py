@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.registry import Resolved, defaults, resolve
 from simulations.presets import FOLDER, list_presets, load_preset
 
 METHODS = {
@@ -27,33 +28,95 @@ PUBLISHED = {
     "biochem": ("biochem", 10, 0.07, 0.35, 5),
     "mix": ("mix", 13, 0.08, 0.4, 5),
 }
+GCFL = {f"{m}-{d}": (m, d) for m, d in product(METHODS, [*PUBLISHED, "synthetic"])}
+GCFL_VARIANTS = {f"local-{d}-paper" for d in PUBLISHED} | {
+    "gcfl-plus-proteins-last-grad-norm",
+    "gcfl-plus-proteins-standardized",
+}
+# Rows of the FCLG paper, and ours: what each adds to its data set's settings
+ROWS: dict[str, dict[str, Value]] = {
+    "fclg": {"method": "fclg", "fclg.inter": "graphs"},
+    "fclg-h": {"method": "fclg", "fclg.inter": "nodes"},
+    "intra-fedavg": {"method": "fclg", "fclg.inter": "none"},
+    "intra-kl": {"method": "fclg", "fclg.inter": "kl"},
+    "intra-mse": {"method": "fclg", "fclg.inter": "mse"},
+    "fclg-moon": {"method": "fclg", "fclg.inter": "previous-round"},
+    "infograph-fedavg": {"method": "infograph", "infograph.proximal-mu": 0.0},
+    "infograph-fedprox": {"method": "infograph", "infograph.proximal-mu": 0.01},
+    "mvgrl-fedavg": {"method": "mvgrl", "mvgrl.proximal-mu": 0.0},
+    "mvgrl-fedprox": {"method": "mvgrl", "mvgrl.proximal-mu": 0.01},
+    "local-fclg": {
+        "method": "fclg-local",
+        "fclg.inter": "none",
+        "embedding.evaluation": "local",
+    },
+    "centralized-fclg": {"method": "fclg", "fclg.inter": "none", "num-clients": 1},
+}
+DATA = ("PROTEINS", "ENZYMES", "DHFR", "NCI1")
+# name -> row, data set, whether IID
+FCLG = {
+    f"{row}-{data.lower()}{'-iid' * iid}": (row, data, iid)
+    for row, data, iid in product(ROWS, DATA, (False, True))
+    if not (row == "centralized-fclg" and iid)  # one client: no split
+}
+
+
+def configured(name: str) -> Resolved:
+    """Resolve a preset as a run would."""
+    return resolve({**defaults(), **load_preset(name)})
 
 
 def test_the_list_is_complete() -> None:
-    plain = {f"{m}-{d}" for m, d in product(METHODS, [*PUBLISHED, "synthetic"])}
-    assert set(list_presets()) == plain | {f"local-{d}-paper" for d in PUBLISHED} | {
-        "gcfl-plus-proteins-last-grad-norm",
-        "gcfl-plus-proteins-standardized",
-    }
-    assert all(list_presets().values())
+    assert list(list_presets()) == sorted({*GCFL, *GCFL_VARIANTS, *FCLG})
 
 
-@pytest.mark.parametrize("name", list(list_presets()))
-def test_every_preset_configures_a_run(name: str) -> None:
-    resolved = resolve({**defaults(), **load_preset(name)})
-    method, data = next(
-        (METHODS[m], name.removeprefix(f"{m}-"))
-        for m in sorted(METHODS, key=len, reverse=True)
-        if name.startswith(f"{m}-")
-    )
-    assert resolved.settings.method == method
-    assert data.startswith(resolved.settings.dataset.lower())
+def test_descriptions_are_lines_that_tell_presets_apart() -> None:
+    lines = list(list_presets().values())
+    assert all(lines)
+    assert not [line for line in lines if "\n" in line or "{" in line]
+    assert len(set(lines)) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gcfl-nci1", "GCFL on NCI1 in 30 chunks"),
+        (
+            "local-mix",
+            "Self-train on the 13 data sets of mix, one per client,"
+            " as many local epochs as the federated runs",
+        ),
+        (
+            "local-synthetic",
+            "Self-train on the built-in data: planted groups, no download",
+        ),
+        ("fclg-enzymes-iid", "FCLG on ENZYMES, IID"),
+        ("fclg-proteins", "FCLG on PROTEINS, non-IID by class with dominance 0.8"),
+        (
+            "centralized-fclg-dhfr",
+            "Upper mark: intra-contrast at one client that has all graphs, on DHFR",
+        ),
+    ],
+)
+def test_descriptions(name: str, text: str) -> None:
+    assert list_presets()[name] == text
+
+
+# GCFL ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*GCFL, *GCFL_VARIANTS])
+def test_every_gcfl_preset_configures_a_run(name: str) -> None:
+    settings = configured(name).settings
+    method, data = next((m, d) for n, (m, d) in GCFL.items() if name.startswith(n))
+    assert settings.method == METHODS[method]
+    assert settings.dataset.lower() == data
 
 
 @pytest.mark.parametrize(
     ("method", "data"), list(product(("gcfl", "gcfl-plus"), PUBLISHED))
 )
-def test_published_settings(method: str, data: str) -> None:
+def test_published_settings_of_gcfl(method: str, data: str) -> None:
     dataset, num_clients, mean, largest, seq_length = PUBLISHED[data]
     many = data in ("molecules", "biochem", "mix")
     assert load_preset(f"{method}-{data}") == {
@@ -68,7 +131,7 @@ def test_published_settings(method: str, data: str) -> None:
     }
 
 
-def test_variants() -> None:
+def test_variants_of_gcfl() -> None:
     assert load_preset("gcfl-plus-synthetic") == {
         "method": "gcfl+",
         "dataset": "synthetic",
@@ -82,7 +145,74 @@ def test_variants() -> None:
     assert variant["gcfl.seq-length"] == 10
 
 
-@pytest.mark.parametrize("name", ["_nci1", "../presets/gcfl-nci1", "gcfl+-proteins"])
+# FCLG ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "parts"), FCLG.items())
+def test_every_fclg_preset_configures_a_run(
+    name: str, parts: tuple[str, str, bool]
+) -> None:
+    row, data, iid = parts
+    equal = "iid" if data == "ENZYMES" else "iid-classwise"
+    expected: dict[str, Value] = {
+        "dataset": data,
+        "partition": equal if iid else "dominance",
+        "dominance": 0.8,
+        "split-seed": 0,
+        "num-clients": 6,
+        "num-server-rounds": 20,
+        "local-epochs": 5,
+        "batch-size": 64,
+        "learning-rate": 1e-3,
+        "embedding.evaluation": "pooled",
+        **ROWS[row],
+    }
+    config = configured(name).to_config()
+    assert {key: config[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, (row, *_) in FCLG.items() if "fclg.inter" in ROWS[row]]
+)
+def test_published_settings_of_fclg(name: str) -> None:
+    expected: dict[str, Value] = {
+        "num-layers": 3,
+        "hidden-dim": 64,
+        "optimizer": "adamw",
+        "weight-decay": 0.01,
+        "fclg.temperature": 0.5,
+        "fclg.inter-temperature": 0.5,
+        "fclg.diffusion": "ppr",
+        "fclg.ppr-alpha": 0.2,
+        "fclg.threshold": 0.01,
+    }
+    config = configured(name).to_config()
+    assert {key: config[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("name", FCLG)
+def test_fclg_presets_leave_the_rest_to_auto(name: str) -> None:
+    """What the method sets has one place; here stand the split and the row only."""
+    assert set(load_preset(name)) <= {
+        "method",
+        "dataset",
+        "num-clients",
+        "partition",
+        "dominance",
+        "split-seed",
+        "embedding.evaluation",
+        "fclg.inter",
+        "infograph.proximal-mu",
+        "mvgrl.proximal-mu",
+    }
+
+
+# The loader ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["gcfl", "gcfl.family", "../presets/gcfl-nci1", "gcfl+-proteins"]
+)
 def test_unknown_preset_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="unknown preset") as caught:
         load_preset(name)
@@ -90,37 +220,176 @@ def test_unknown_preset_is_refused(name: str) -> None:
     assert str(FOLDER) in str(caught.value)
 
 
-def test_nearest_preset_is_named() -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'gcfl-plus-proteins'"):
-        load_preset("gcfl-plus-protein")
+@pytest.mark.parametrize(
+    ("got", "near"),
+    [
+        ("gcfl-plus-protein", "gcfl-plus-proteins"),
+        ("fclg-enzyme-iid", "fclg-enzymes-iid"),
+    ],
+)
+def test_nearest_preset_is_named(got: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=f"Did you mean '{near}'"):
+        load_preset(got)
+
+
+def test_a_file_is_a_preset(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'description = "Mine"\n[config]\nseed = 4\n[config.gcfl]\nmin-round = 5\n'
+    )
+    assert list_presets(tmp_path) == {"mine": "Mine"}
+    assert load_preset("mine", tmp_path) == {"seed": 4, "gcfl.min-round": 5}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[config", "not valid TOML"),
-        ('method = "gcfl"', "unknown entries method"),
-        ('extends = "_none"', "does not exist"),
-        ('extends = "gcfl-nci1"', "only a base"),
-        ("[config]\nseeds = [1, 2]", r"seeds must be .* got \[1, 2\]"),
+        ('method = "gcfl"', r"unknown entries method in the preset; .* in config$"),
+        ("config = 1", r"\[config\] must be a table, got 1"),
+        ("[config]\nseeds = [1, 2]", r"seeds must be .* got \[1, 2\] in \[config\]"),
         ("[config.gcfl]\nx = {y = 1}", "gcfl.x must be"),
+        ('axes = ["a"]', "called <name>.family.toml; rename"),
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as caught:
         load_preset("mine", tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / "mine.toml"))
 
 
-def test_a_preset_overrides_its_base(tmp_path: Path) -> None:
-    (tmp_path / "_base.toml").write_text(
-        "[config]\nseed = 1\n[config.gcfl]\nmin-round = 2\nseq-length = 3\n"
-    )
-    (tmp_path / "mine.toml").write_text(
-        'extends = "_base"\n[config]\nseed = 4\n[config.gcfl]\nmin-round = 5\n'
-    )
-    assert load_preset("mine", tmp_path) == {
-        "seed": 4,
-        "gcfl.min-round": 5,
-        "gcfl.seq-length": 3,
+# Families -----------------------------------------------------------------------------
+
+FAMILY = """
+description = "{b} by {a}{c}"
+axes = ["a", "b", "c"]
+config = { seed = 1, gcfl = { min-round = 2, seq-length = 3 } }
+
+[a.x]
+text = "X"
+config = { seed = 2, num-clients = 4, gcfl.min-round = 9 }
+[a.x-y]
+text = "X and Y"
+
+[b.""]
+text = "nothing"
+[b.z]
+text = "Z"
+config = { num-clients = 5, gcfl.standardize = true }
+
+[c.""]
+[[c.v]]
+only = { a = ["x-y"], b = ["z"] }
+text = ", first"
+config = { dropout = 0.5 }
+[[c.v]]
+only = { b = ["z"] }
+text = ", second"
+"""
+
+
+def write_family(folder: Path, text: str, name: str = "mine") -> Path:
+    path = folder / f"{name}.family.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_family_is_the_product_of_its_axes(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY)
+    assert list_presets(tmp_path) == {
+        "x": "nothing by X",
+        "x-y": "nothing by X and Y",
+        "x-y-z": "Z by X and Y",
+        "x-y-z-v": "Z by X and Y, first",
+        "x-z": "Z by X",
+        "x-z-v": "Z by X, second",
     }
+
+
+def test_later_axes_override_earlier_ones_and_all_the_common(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY)
+    common = {"seed": 1, "gcfl.min-round": 2, "gcfl.seq-length": 3}
+    x = {**common, "seed": 2, "num-clients": 4, "gcfl.min-round": 9}
+    z = {"num-clients": 5, "gcfl.standardize": True}
+    assert load_preset("x-y", tmp_path) == common
+    assert load_preset("x", tmp_path) == x
+    assert load_preset("x-z", tmp_path) == {**x, **z}
+    assert load_preset("x-z-v", tmp_path) == {**x, **z}
+    assert load_preset("x-y-z-v", tmp_path) == {**common, **z, "dropout": 0.5}
+
+
+def test_the_order_of_axes_is_that_of_the_list(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY.replace('"a", "b", "c"', '"c", "b", "a"'))
+    assert "v-z-x-y" in list_presets(tmp_path)
+    assert load_preset("z-x", tmp_path)["num-clients"] == 4
+
+
+def test_presets_do_not_share_their_configuration(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY)
+    load_preset("x", tmp_path)["seed"] = 7
+    assert load_preset("x", tmp_path)["seed"] == 2
+
+
+def test_one_name_may_come_from_one_place_only(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY)
+    (tmp_path / "x-z.toml").write_text("[config]\nseed = 1\n")
+    with pytest.raises(ConfigError, match=r"'x-z', which .*rename") as caught:
+        list_presets(tmp_path)
+    assert str(tmp_path / "x-z.toml") in str(caught.value)
+    assert str(tmp_path / "mine.family.toml") in str(caught.value)
+
+
+def test_families_may_not_make_one_name(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY)
+    write_family(tmp_path, FAMILY, "other")
+    with pytest.raises(ConfigError, match="names are unique in the folder"):
+        load_preset("x-z", tmp_path)
+
+
+def test_a_family_may_not_make_a_name_twice(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY.replace("x-y", "x-z"))  # x + z and x-z + ""
+    with pytest.raises(ConfigError, match="makes preset 'x-z', which"):
+        load_preset("x", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('axes = ["a", "b", "c"]', "", "axes must list .* each once.* got None"),
+        ('"a", "b", "c"', "", r"axes must list .* got \[\]"),
+        ('"a", "b", "c"', '"a", "b", "b"', "axes must list .* each once"),
+        ('"a", "b", "c"', '"a", "b", 3', "axes must list"),
+        ('"a", "b", "c"', '"a", "b", "config"', "none called .*config"),
+        ('"a", "b", "c"', '"a", "b"', "unknown entries c in the family; allowed are"),
+        ('"a", "b", "c"', '"a", "b", "c", "d"', "'d' has no options; add a table"),
+        ("{b} by", "{e} by", r"description may have \{a\}, \{b\}, \{c\} in braces"),
+        ("{b} by", "{b by", "description may have"),
+        ("{b} by", "{b:d} by", "description may have"),
+        ('"Z"', '"Z"\nnum-clients = 5', r"num-clients in \[b.z\]; .* in config$"),
+        ('text = "nothing"', "nothing = 1", r'unknown entries nothing in \[b.""\]'),
+        ("seed = 1,", "seed = [1],", r"seed must be .* in \[config\]"),
+        ("dropout = 0.5", "dropout = []", r"dropout must be .* \[c.v\] case 1 config"),
+        ("{ dropout = 0.5 }", "0.5", r"\[c.v\] case 1 config must be a table"),
+        ('[a.x-y]\ntext = "X and Y"', "[a]\nx-y = 3", r"\[a.x-y\] must be a table"),
+        ('{ b = ["z"] }', '["z"]', r"\[c.v\] case 2 only must be a table"),
+        ('{ b = ["z"] }', '{ d = ["z"] }', "has d = .*; name one of .*: a, b$"),
+        ('{ b = ["z"] }', '{ c = ["v"] }', "has c = .*; name one of the other axes"),
+        ('{ b = ["z"] }', '{ b = ["u"] }', r"has b = \['u'\]; list some of \"\", z$"),
+        ('{ b = ["z"] }', '{ b = "z" }', "has b = 'z'; list some of"),
+        ('{ b = ["z"] }', "{ b = [] }", "has b = .*; list some of"),
+        (
+            '{ a = ["x-y"], b = ["z"] }',
+            "{}",
+            r"\[c.v\] case 2 makes no preset: .* an earlier case .*; correct only",
+        ),
+        ("[a.x]", '[a.""]', "a preset has no name, .*; name one of them"),
+    ],
+)
+def test_bad_families_are_refused(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert FAMILY.count(old) == 1
+    path = write_family(tmp_path, FAMILY.replace(old, new))
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_preset("x", tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
