@@ -120,7 +120,7 @@ def _check_consent(resolved: Resolved, site: Mapping[str, Any]) -> None:
     """
     task = resolved.task
     pools = isinstance(task, EmbeddingSettings) and task.evaluation == "pooled"
-    if pools and "clients" in site and not site.get("share-embeddings", False):
+    if pools and "clients" in site and site.get("share-embeddings") is not True:
         raise ConfigError(
             "the run asks for the embeddings and labels of this site's graphs"
             ' (embedding.evaluation = "pooled"), which it does not share; set that key'

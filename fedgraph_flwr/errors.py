@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_MOST, _NEAREST = 40, 8
+
 
 class FedGraphError(Exception):
     """Base of every error this application raises on purpose."""
@@ -27,9 +29,17 @@ class RunFailedError(FedGraphError):
 
 
 def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
-    """Word the message for a name that is not in a table, with the nearest match."""
+    """Word the message for a name that is not in a table, with the nearest match.
+
+    Of a table too long to print only the nearest names are given.
+    """
     names = sorted(known)
     near = difflib.get_close_matches(got.lower(), [n.lower() for n in names], n=1)
     match = next((n for n in names if near and n.lower() == near[0]), None)
     hint = f" Did you mean {match!r}?" if match else ""
-    return f"unknown {what} {got!r}.{hint} Known: {', '.join(names)}. {cure}"
+    if len(names) > _MOST:
+        ranked = difflib.get_close_matches(got, names, n=_NEAREST, cutoff=0.0)
+        listed = f"Nearest of {len(names)}: {', '.join(ranked)}"
+    else:
+        listed = f"Known: {', '.join(names)}"
+    return f"unknown {what} {got!r}.{hint} {listed}. {cure}"

@@ -38,6 +38,7 @@ class PooledEvaluation:
 
     def __init__(self, resolved: Resolved, folder: Path) -> None:
         self._resolved, self._folder = resolved, folder / FOLDER
+        self.num_classes = 0  # of the data set, as clients say at roll call
         self.facts: dict[str, Any] = {}
 
     def __call__(
@@ -51,14 +52,13 @@ class PooledEvaluation:
         task, settings = self._resolved.task, self._resolved.settings
         assert isinstance(task, EmbeddingSettings)
         labels = pool["labels"].astype(np.int64)
-        num_classes = int(labels.max()) + 1
-        self._tell_distance(pool, num_classes)
+        self._tell_distance(pool)
         self._folder.mkdir(exist_ok=True)
         np.savez(self._folder / f"round-{measured_round:06d}.npz", **pool)  # type: ignore[arg-type]
         scores = all_scores(
             pool["embeddings"],
             labels,
-            num_classes=num_classes,
+            num_classes=self.num_classes,
             seed=settings.seed,
             headline=task.transform,
         )
@@ -77,14 +77,18 @@ class PooledEvaluation:
             for metric, value in scores.items()
         ]
 
-    def _tell_distance(self, pool: NamedArrays, num_classes: int) -> None:
-        """Say once how far the clients' class shares are from those of all graphs."""
-        if self.facts:
+    def _tell_distance(self, pool: NamedArrays) -> None:
+        """Say how far the clients' class shares are from those of all graphs.
+
+        Once, and again only when more clients answer than before.
+        """
+        if len(self.facts.get("class_counts", ())) >= len(np.unique(pool["clients"])):
             return
         counts = np.array(
             [
                 np.bincount(
-                    pool["labels"][pool["clients"] == client], minlength=num_classes
+                    pool["labels"][pool["clients"] == client],
+                    minlength=self.num_classes,
                 )
                 for client in np.unique(pool["clients"])
             ]

@@ -90,10 +90,13 @@ def best_labelled(table: Table) -> dict[str, Any]:
     """Score of the evaluated round with the best mean score, the first of equals.
 
     Round 0, before training, takes part: where it wins, training was of no use.
+    Rounds in which a client is missing are not comparable and do not take part.
     """
     if not table:
         return {**summarize({}, "best_labelled"), "round": None}
-    best = max(table, key=lambda r: (statistics.fmean(table[r].values()), -r))
+    most = max(map(len, table.values()))
+    rounds = [r for r in table if len(table[r]) == most]
+    best = max(rounds, key=lambda r: (statistics.fmean(table[r].values()), -r))
     return {**summarize(table[best], "best_labelled"), "round": best}
 
 

@@ -87,6 +87,7 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
             strategy.first_round = folder.last_round + 1
         clients = strategy.roll_call(grid)
         log(INFO, "split hash %s", split_hash(clients))
+        pooled.num_classes = max(i.num_classes for i in clients.values())
         if not settings.resume:
             strategy.initialise(common_start(resolved, clients))
         # With one BLAS thread sums round alike on any number of cores, and short

@@ -8,6 +8,7 @@ see ``presets_family.py``.
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 
@@ -51,7 +52,10 @@ def load_preset(name: str, folder: Path = FOLDER) -> dict[str, Value]:
     """
     presets = _read_all(folder)
     if name not in presets:
-        cure = f"Presets are made by the files in {folder}."
+        cure = (
+            "`python -m simulations.presets` lists them, made by the files in"
+            f" {folder}."
+        )
         raise ConfigError(unknown_name("preset", name, presets, cure))
     return presets[name].config
 
@@ -88,3 +92,17 @@ def _read(path: Path) -> list[Preset]:
         raise ConfigError(f"{path}: {error}") from error
     description = str(content.get("description", ""))
     return [Preset(name=path.stem, description=description, config=config)]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """List presets whose name contains the given text: name and description."""
+    part = " ".join(sys.argv[1:] if argv is None else argv)
+    found = {n: text for n, text in list_presets().items() if part in n}
+    width = max(map(len, found), default=0)
+    for name, description in found.items():
+        sys.stdout.write(f"{name:<{width}}  {description}\n")
+    return 0 if found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -22,7 +22,7 @@ from fedgraph_flwr.registry import defaults, project_root, resolve
 
 from .flower import run_flower
 from .inline import run_inline
-from .presets import list_presets, load_preset
+from .presets import load_preset
 
 _COMPLETED, _FAILED, _REFUSED = 0, 1, 2
 console = Console(stderr=True, highlight=False)
@@ -120,9 +120,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m simulations.run",
         description="Run a preset, once per seed, and collect the results.",
-        epilog="Presets: " + ", ".join(list_presets()),
+        epilog="List of presets: python -m simulations.presets [PART OF A NAME]",
     )
-    parser.add_argument("preset", help="name of a file in simulations/presets")
+    parser.add_argument("preset", help="name of a preset, e.g. gcfl-plus-proteins")
     parser.add_argument("--seeds", default="", help="run seeds, e.g. 10,42,79")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",

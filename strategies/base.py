@@ -11,6 +11,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -332,7 +333,7 @@ class AbstractGraphStrategy(Strategy):
         for client, parcel in good.items():
             report.evaluations += read_evaluations(server_round, client, parcel.metrics)
         report.evaluations += self.evaluator(server_round - 1, good)
-        return good
+        return {c: replace(p, evaluation={}) for c, p in good.items()}
 
     def _first_client(self, reply: Message) -> int:
         for message in self._sent:

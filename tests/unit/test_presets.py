@@ -10,7 +10,7 @@ import pytest
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import Resolved, defaults, resolve
-from simulations.presets import FOLDER, list_presets, load_preset
+from simulations.presets import FOLDER, list_presets, load_preset, main
 
 METHODS = {
     "local": "local",
@@ -216,8 +216,11 @@ def test_fclg_presets_leave_the_rest_to_auto(name: str) -> None:
 def test_unknown_preset_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="unknown preset") as caught:
         load_preset(name)
-    assert "gcfl-plus-nci1" in str(caught.value)
-    assert str(FOLDER) in str(caught.value)
+    message = str(caught.value)
+    assert f"Nearest of {len(list_presets())}: " in message
+    assert "gcfl-" in message.partition("Nearest")[2]
+    assert "`python -m simulations.presets` lists them" in message
+    assert str(FOLDER) in message
 
 
 @pytest.mark.parametrize(
@@ -393,3 +396,14 @@ def test_bad_families_are_refused(
     with pytest.raises(ConfigError, match=message) as caught:
         load_preset("x", tmp_path)
     assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_the_command_lists_names_and_descriptions(capsys) -> None:
+    assert main(["mvgrl-fedprox-nci1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "mvgrl-fedprox-nci1",
+        "mvgrl-fedprox-nci1-iid",
+    ]
+    assert all("NCI1" in line for line in lines)
+    assert main(["no such preset"]) == 1
