@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -132,7 +132,7 @@ class FCLGClient(EmbeddingClient):
     def _distill_mse(self, u: Tensor, batch: Batch) -> Tensor:
         return distill_mse(self._scaled(u), self._scaled(self.glob[batch.index]))
 
-    _INTER: dict[str, Callable[[FCLGClient, Tensor, Batch], Tensor]] = {  # noqa: RUF012
+    _INTER: ClassVar[dict[str, Callable[[Any, Tensor, Batch], Tensor]]] = {
         "graphs": _contrast_graphs,
         "previous-round": _contrast_graphs,
         "kl": _distill_kl,

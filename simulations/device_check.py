@@ -1,8 +1,8 @@
 """Does a device compute what the CPU computes? ``python -m simulations.device_check``.
 
 Runs every method for a few rounds on the given device and on the CPU, without dropout
-(masks are drawn on the device, so they differ), and compares the models. Also times a
-round on either. Exits with 1 if a method disagrees.
+(masks are drawn on the device, so they differ), and compares the models, 32 wide. Also
+times a round on either. Exits with 1 if a method disagrees.
 """
 
 from __future__ import annotations
@@ -68,7 +68,11 @@ def check(method: str, device: str, *, dataset: str, rounds: int) -> tuple[float
         "method": method,
         "dataset": dataset,
         "num-server-rounds": rounds,
+        "local-epochs": 1,
+        "hidden-dim": 32,
         "dropout": 0.0,
+        "embedding.rounds": "",
+        "embedding.probe": False,
     }
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)

@@ -24,6 +24,8 @@ from fedgraph_flwr.registry import project_root
 _BIN = Path(sys.executable).parent
 _POLL_S = 1.0
 _LOG_GRACE_S = 5.0
+# Flower gives its SuperLink 15 s to start, which a busy machine may need twice.
+_SLOW_START, _MORE_STARTS = "Failed to start local SuperLink", 2
 
 
 def run_flower(
@@ -85,7 +87,7 @@ def submit(
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.writelines(f"{k} = {json.dumps(v)}\n" for k, v in overrides.items())
         file.flush()
-        done = _flwr(
+        command = [
             "run",
             str(project_root()),
             "--format",
@@ -95,7 +97,12 @@ def submit(
             "--federation-config",
             f"num-supernodes={num_nodes} client-resources-num-cpus=1"
             f" client-resources-num-gpus={num_gpus}",
-        )
+        ]
+        done = _flwr(*command)
+        for _ in range(_MORE_STARTS):
+            if _SLOW_START not in done:
+                break
+            done = _flwr(*command)
     answer = _json(done)
     if not answer.get("success") or "run-id" not in answer:
         raise RunFailedError(

@@ -7,6 +7,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class PerBatchClient(FCLGClient):
     def _teach(self, model: WeightedGIN, batch: Batch) -> Tensor:
         return model(batch)  # type: ignore[no-any-return]
 
-    _INTER = {**FCLGClient._INTER, "graphs": _contrast_graphs}  # noqa: RUF012
+    _INTER: ClassVar = {**FCLGClient._INTER, "graphs": _contrast_graphs}
 
 
 def local_round(kind: type[FCLGClient], resolved: Resolved, scratch: Path) -> float:
