@@ -178,7 +178,7 @@ def label_rows(runs: Sequence[Run]) -> dict[str, list[Run]]:
     rows: dict[str, list[Run]] = {}
     for run in runs:
         siblings = [r.settings for r in runs if r.method == run.method]
-        plain = _reference(run.method, run.dataset)
+        plain = plain_settings(run.method, run.dataset)
         apart = {}
         for key in sorted({k for s in siblings for k in s}):
             value = run.settings.get(key, plain.get(key, "unset"))
@@ -186,7 +186,7 @@ def label_rows(runs: Sequence[Run]) -> dict[str, list[Run]]:
             is_plain = key in plain and value == plain[key]
             if not is_plain and (varies or ("." in key and key in plain)):
                 apart[key.rpartition(".")[2]] = value
-        settings = ", ".join(f"{k}={_toml(v)}" for k, v in apart.items())
+        settings = ", ".join(f"{k}={as_text(v)}" for k, v in apart.items())
         label = f"{run.method} ({settings})" if settings else run.method
         rows.setdefault(label, []).append(run)
     return rows
@@ -198,7 +198,7 @@ def shared_differences(group: Group) -> dict[str, dict[str, str]]:
     for label, runs in group.rows.items():
         for key, value in runs[0].settings.items():
             if "." not in key:
-                values.setdefault(key, {})[label] = _toml(value)
+                values.setdefault(key, {})[label] = as_text(value)
     return {k: v for k, v in values.items() if len(set(v.values())) > 1}
 
 
@@ -239,7 +239,7 @@ def _keep_newest(found: Found) -> None:
 
 
 @lru_cache(maxsize=64)
-def _reference(method: str, dataset: str) -> Mapping[str, Value]:
+def plain_settings(method: str, dataset: str) -> Mapping[str, Value]:
     """Resolve the default configuration; empty for names that are not known (now)."""
     try:
         config = {**defaults(), "method": method, "dataset": dataset}
@@ -272,5 +272,6 @@ def _rank(method: str) -> tuple[int, str]:
     return (BASELINES.index(method) if known else len(BASELINES), method)
 
 
-def _toml(value: Value) -> str:
+def as_text(value: Value) -> str:
+    """Write a value as TOML does, but texts without quotes."""
     return str(value).lower() if isinstance(value, bool) else f"{value}"

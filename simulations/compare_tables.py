@@ -11,8 +11,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .compare_runs import Group, shared_differences
-from .compare_stats import RULES, Row, Score, baseline, load_targets, make_rows, paper
+from fedgraph_flwr.tasks import GRAPH_EMBEDDING
+
+from .compare_runs import Group, Run, shared_differences
+from .compare_stats import (
+    RULES,
+    Row,
+    Score,
+    Target,
+    baseline,
+    load_targets,
+    make_rows,
+    paper,
+)
 
 NONE = "-"
 _RULE_WORDS = {
@@ -49,9 +60,9 @@ def make_report(group: Group, rule: str) -> Report:
     """Compute a group's rows and word its protocol."""
     rows = make_rows(group, rule)
     _, _, num_clients = group.split
-    metric = sorted({str(run.summary.get("metric")) for run in group.runs})
+    metric = sorted({_what(run) for run in group.runs})
     return Report(
-        title=f"{group.dataset}: test {' / '.join(metric)}, {num_clients} clients",
+        title=f"{group.dataset}: {' / '.join(metric)}, {num_clients} clients",
         rule=rule,
         rows=rows,
         caption=_caption(group, rule),
@@ -161,6 +172,17 @@ def _used(columns: Iterable[Column], rows: Sequence[Row]) -> list[Column]:
     ]
 
 
+def _what(run: Run) -> str:
+    return f"{run.summary.get('split', 'test')} {run.summary.get('metric')}"
+
+
+def _targets(group: Group) -> dict[str, Target]:
+    """Give the paper's figures by method, of the methods that have a row."""
+    methods = {run.method for run in group.runs}
+    targets = load_targets(group.dataset)
+    return {method: t for method, t in targets.items() if method in methods}
+
+
 def _caption(group: Group, rule: str) -> str:
     split_hash, split_seed, num_clients = group.split
     seeds = sorted({run.seed for run in group.runs})
@@ -183,7 +205,7 @@ def _caption(group: Group, rule: str) -> str:
             f"vs fedavg: difference in mean accuracy to row {fedavg}, mean over the n"
             " common seeds."
         )
-    if targets := load_targets(group.dataset):
+    if targets := _targets(group):
         source, paper_rounds = paper()
         table = next(iter(targets.values())).table
         sentences.append(
@@ -195,7 +217,7 @@ def _caption(group: Group, rule: str) -> str:
 
 def _notes(group: Group, rows: Sequence[Row]) -> list[str]:
     notes = []
-    targets = load_targets(group.dataset)
+    targets = _targets(group)
     published = next((t.num_clients for t in targets.values()), None)
     if published is not None and published != group.split[2]:
         notes.append(
@@ -208,7 +230,12 @@ def _notes(group: Group, rows: Sequence[Row]) -> list[str]:
             by_value.setdefault(value, []).append(label)
         words = "; ".join(f"{v} ({', '.join(n)})" for v, n in by_value.items())
         notes.append(f"rows differ in {key}: {words}.")
-    if baseline(group, "local") is None:
+    if any(run.summary.get("task") == GRAPH_EMBEDDING.name for run in group.runs):
+        notes.append(
+            f"runs of {GRAPH_EMBEDDING.name}: their own columns and rules are those of"
+            " python -m simulations.embedding_table."
+        )
+    elif baseline(group, "local") is None:
         notes.append("no self-train run (method local): no gains.")
     for row in rows:
         if row.gain and row.gain.num_seeds < len(row.seeds):
