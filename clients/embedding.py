@@ -64,7 +64,7 @@ class EmbeddingClient(GraphClient):
         if point != "post_aggregation" or not chosen:
             return {}
         graphs = self.job.data.partition.graphs
-        embeddings = self.embed_all()
+        self.embeddings = embeddings = self.embed_all()
         if task.evaluation == "pooled":
             self.evaluation = self._own(embeddings)
             return {}
@@ -88,8 +88,7 @@ class EmbeddingClient(GraphClient):
     ) -> tuple[float, int, Metrics]:
         """Evaluate the last model; embeddings of the graphs stay on this disk."""
         answer = super().evaluate(parameters, config)
-        self.model.eval()
-        self.job.store.keep("embeddings.npz", self._own(self.embed_all()))
+        self.job.store.keep("embeddings.npz", self._own(self.embeddings))
         return answer
 
     def _own(self, embeddings: NDArray[np.float32]) -> NamedArrays:

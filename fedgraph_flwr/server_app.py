@@ -100,7 +100,7 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
                 timeout=settings.round_timeout_s,
             )
     except BaseException as error:
-        folder.finish(strategy, error=error)
+        folder.finish(strategy, error=error, facts=pooled.facts)
         log(ERROR, "what was computed is in %s", folder.path)
         raise
     summary = folder.finish(strategy, facts=pooled.facts)
