@@ -6,11 +6,12 @@ in another process. What must last goes to :class:`~clients.store.ClientStore`.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from abc import abstractmethod
 from dataclasses import dataclass
 from logging import WARNING
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from .training import train_epochs
 Array = NDArray[np.generic]
 Config = dict[str, bool | bytes | float | int | str]
 Metrics = dict[str, bool | bytes | float | int | str]
+_PREVIOUS = "previous/"
 _OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
@@ -138,6 +140,21 @@ class GraphClient(NumPyClient):
     def extra_state(self) -> dict[str, Tensor]:
         """Further tensors to keep; they are in ``self.stored`` in the next round."""
         return {}
+
+    # The client's own model of the round before, for methods that contrast with it --
+
+    def as_previous(self) -> dict[str, Tensor]:
+        """Shared tensors as they are now, for ``extra_state``; others stay anyway."""
+        return {_PREVIOUS + n: t for n, t in self._detached(self.shared_keys).items()}
+
+    def previous_model(self) -> Any:
+        """Copy of the model with what ``as_previous`` kept; as received if nothing."""
+        model = copy.deepcopy(self.model)
+        named = model.state_dict()
+        for name, tensor in self.stored.items():
+            if name.startswith(_PREVIOUS):
+                named[name.removeprefix(_PREVIOUS)].copy_(tensor)
+        return model
 
     # NumPyClient -----------------------------------------------------------------
 
@@ -282,6 +299,18 @@ class GraphClient(NumPyClient):
             digest.update(name.encode())
             digest.update(tensor.cpu().numpy().tobytes())
         return digest.hexdigest()
+
+
+class SelfTrain(GraphClient):
+    """Mixin: everything is private after the common start; nothing is sent."""
+
+    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
+        """Send nothing."""
+        return []
+
+    def private_keys(self) -> list[str]:
+        """All tensors."""
+        return list(self.tensors())
 
 
 def initial_arrays(

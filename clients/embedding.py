@@ -1,15 +1,17 @@
 """Clients that learn to embed graphs; labels serve the evaluation alone.
 
-No label is read in this module or its subclasses except by :meth:`scores`, after
-training and never for it.
+Only :meth:`EmbeddingClient.scores` reads labels; what it returns goes to the server and
+to no other method here.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from logging import WARNING
 
 import numpy as np
 import torch
+from flwr.common.logger import log
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -68,6 +70,15 @@ class EmbeddingClient(GraphClient):
         if task.evaluation == "pooled":
             self.evaluation = self._own(embeddings)
             return {}
+        if len(graphs) < graphs.num_classes:
+            log(
+                WARNING,
+                "client %d has %d graphs of %d classes: too few to cluster, not scored",
+                self.job.client_id,
+                len(graphs),
+                graphs.num_classes,
+            )
+            return {}
         seed = self.job.settings.seed
         found = all_scores(
             embeddings,
@@ -76,7 +87,7 @@ class EmbeddingClient(GraphClient):
             seed=seed,
             headline=task.transform,
         )
-        if task.probe and received == last:
+        if task.probe and received in (0, last):
             found |= probe_scores(embeddings, graphs.y, seed=seed)
         return {
             "count/all": len(graphs),

@@ -8,7 +8,6 @@ not once per batch.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any, ClassVar, final
 
@@ -20,7 +19,7 @@ from fedgraph_flwr.data import DiffusionSpec
 from fedgraph_flwr.methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
 from fedgraph_flwr.seeding import derive_seed
 
-from .base import Array
+from .base import SelfTrain
 from .batching import Batch
 from .contrast import distill_kl, distill_mse, nt_xent
 from .embedding import EmbeddingClient
@@ -30,8 +29,6 @@ from .models.weighted_gin import WeightedGIN
 from .ops import sum_pool
 from .terms import model_contrast, proximal_term
 from .views import WeightedView
-
-_PREVIOUS = "previous/"
 
 
 class FCLGClient(EmbeddingClient):
@@ -99,7 +96,7 @@ class FCLGClient(EmbeddingClient):
             self.glob = self._freeze(self.model)
             self.prev = self.glob
             if inter == "previous-round":
-                self.prev = self._freeze(self._previous())
+                self.prev = self._freeze(self.previous_model())
         elif inter in ("graphs", "nodes"):
             self.prev = self._freeze(self.model)
 
@@ -107,7 +104,7 @@ class FCLGClient(EmbeddingClient):
         """For "previous-round": the model at the end of the round."""
         if self._params().inter != "previous-round":
             return {}
-        return {_PREVIOUS + n: t for n, t in self._detached(self.shared_keys).items()}
+        return self.as_previous()
 
     # The second loss, by name ----------------------------------------------------
 
@@ -119,10 +116,11 @@ class FCLGClient(EmbeddingClient):
 
     def _contrast_nodes(self, h: Tensor, batch: Batch) -> Tensor:
         """Eq. (8): mean over the nodes of a graph, then over graphs."""
-        glob, prev = self._rows_of(self.glob, batch), self._rows_of(self.prev, batch)
-        per_node = model_contrast(h, glob, prev, self._params().inter_temperature)
+        at = self.job.data.graphs.node_rows(batch.positions)
+        temperature = self._params().inter_temperature
+        per_node = model_contrast(h, self.glob[at], self.prev[at], temperature)
         summed = sum_pool(per_node[:, None], batch.membership, batch.graph_of_node)
-        sizes = torch.bincount(batch.graph_of_node, minlength=batch.num_graphs)
+        sizes = batch.membership.crow_indices().diff()
         return (summed[:, 0] / sizes).mean()
 
     def _distill_kl(self, u: Tensor, batch: Batch) -> Tensor:
@@ -152,20 +150,6 @@ class FCLGClient(EmbeddingClient):
             ]
         )
 
-    def _previous(self) -> WeightedGIN:
-        kept = {
-            n.removeprefix(_PREVIOUS): t
-            for n, t in self.stored.items()
-            if n.startswith(_PREVIOUS)
-        }
-        model = copy.deepcopy(self.model)
-        if kept:
-            model.load_state_dict(kept)
-        return model
-
-    def _rows_of(self, nodes: Tensor, batch: Batch) -> Tensor:
-        return nodes[self.job.data.graphs.node_rows(batch.positions)]
-
     def _scaled(self, u: Tensor) -> Tensor:
         if not self._params().distill_normalize:
             return u
@@ -177,16 +161,8 @@ class FCLGClient(EmbeddingClient):
 
 
 @final
-class LocalFCLGClient(FCLGClient):
+class LocalFCLGClient(SelfTrain, FCLGClient):
     """The same encoder trained alone on each client: the lower mark."""
-
-    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
-        """Send nothing."""
-        return []
-
-    def private_keys(self) -> list[str]:
-        """All tensors."""
-        return list(self.tensors())
 
 
 @final
@@ -221,7 +197,7 @@ class InfoGraphClient(EmbeddingClient):
         """JSD loss, plus FedProx's term if it has weight."""
         assert isinstance(self.job.params, InfoGraphParams)
         mu = self.job.params.proximal_mu
-        return with_pull(self, self.model.loss(batch), mu)
+        return add_proximal_term(self, self.model.loss(batch), mu)
 
 
 @final
@@ -268,7 +244,9 @@ class MVGRLClient(EmbeddingClient):
         """JSD loss across views, plus FedProx's term if it has weight."""
         assert isinstance(self.job.params, MVGRLParams)
         mu = self.job.params.proximal_mu
-        return with_pull(self, self.model.loss(batch, second_view(self, batch)), mu)
+        return add_proximal_term(
+            self, self.model.loss(batch, second_view(self, batch)), mu
+        )
 
 
 def common_generator(settings: RunSettings) -> torch.Generator:
@@ -285,7 +263,7 @@ def second_view(client: EmbeddingClient, batch: Batch) -> WeightedView:
     return view.batch(batch.positions)
 
 
-def with_pull(client: EmbeddingClient, loss: Tensor, mu: float) -> Tensor:
+def add_proximal_term(client: EmbeddingClient, loss: Tensor, mu: float) -> Tensor:
     """Add FedProx's term where ``mu`` > 0."""
     if not mu:
         return loss

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedgraph_flwr.methods.fedavg import FedProxParams, LocalParams
 
-from .base import Array
+from .base import SelfTrain
 from .batching import Batch
 from .classifier import ClassifierClient
 from .terms import proximal_term
@@ -37,16 +37,8 @@ class FedProxClient(ClassifierClient):
 
 
 @final
-class LocalClient(ClassifierClient):
-    """Self-train: everything is private after the common start; nothing is sent."""
-
-    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
-        """Send nothing."""
-        return []
-
-    def private_keys(self) -> list[str]:
-        """All tensors."""
-        return list(self.tensors())
+class LocalClient(SelfTrain, ClassifierClient):
+    """Self-train, as long as a federated run or for ``local.epochs``."""
 
     def num_epochs(self, server_round: int) -> int:
         """Epochs left of ``local.epochs``, at most ``local-epochs``; 0: no limit."""

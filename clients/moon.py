@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import final
 
 import torch
@@ -15,8 +14,6 @@ from .classifier import ClassifierClient
 from .models.gin import GIN
 from .terms import model_contrast
 
-_PREVIOUS = "previous/"
-
 
 @final
 class MoonClient(ClassifierClient):
@@ -24,7 +21,7 @@ class MoonClient(ClassifierClient):
 
     Differs from the authors' code: no projection head, the representation is the
     input of the last layer; before a client's first round the previous model is the
-    received one, which makes the term a constant.
+    received one, which makes the term a constant. The frozen models have no dropout.
     """
 
     def begin_epoch(self, epoch: int) -> None:
@@ -32,17 +29,7 @@ class MoonClient(ClassifierClient):
         if epoch > 0:
             return
         self.by_received = self._represent_all(self.model)
-        previous = {
-            n.removeprefix(_PREVIOUS): t
-            for n, t in self.stored.items()
-            if n.startswith(_PREVIOUS)
-        }
-        if not previous:
-            self.by_previous = self.by_received
-            return
-        model = copy.deepcopy(self.model)
-        model.load_state_dict(previous, strict=False)
-        self.by_previous = self._represent_all(model)
+        self.by_previous = self._represent_all(self.previous_model())
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Cross-entropy + mu * mean contrast (Eq. 3 and 4)."""
@@ -58,8 +45,8 @@ class MoonClient(ClassifierClient):
         return loss + self.job.params.mu * contrast
 
     def extra_state(self) -> dict[str, Tensor]:
-        """Shared tensors as trained: the others persist anyway."""
-        return {_PREVIOUS + n: t for n, t in self._detached(self.shared_keys).items()}
+        """Keep the shared tensors as trained."""
+        return self.as_previous()
 
     @torch.no_grad()
     def _represent_all(self, model: GIN) -> Tensor:

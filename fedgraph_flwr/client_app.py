@@ -115,12 +115,13 @@ def _check_consent(resolved: Resolved, site: Mapping[str, Any]) -> None:
     Raises
     ------
     ConfigError
-        The run pools embeddings; this node was given its clients by its operator,
-        who did not write ``share-embeddings=true``.
+        The run pools embeddings, and this node's operator, who configured it beyond
+        the partition that simulation assigns, did not write ``share-embeddings=true``.
     """
     task = resolved.task
     pools = isinstance(task, EmbeddingSettings) and task.evaluation == "pooled"
-    if pools and "clients" in site and site.get("share-embeddings") is not True:
+    is_site = bool(set(site) - {"partition-id", "num-partitions"})
+    if pools and is_site and site.get("share-embeddings") is not True:
         raise ConfigError(
             "the run asks for the embeddings and labels of this site's graphs"
             ' (embedding.evaluation = "pooled"), which it does not share; set that key'

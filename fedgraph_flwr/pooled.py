@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from flwr.common.logger import log
 
-from strategies.report import Evaluation
+from strategies.report import ClientInfo, Evaluation
 
 from .clustering import all_scores, probe_scores
 from .data import earth_mover_distance
+from .errors import DataError, WireError
 from .registry import Resolved
 from .tasks import POOLED, EmbeddingSettings
 from .wire import NamedArrays, Parcel
@@ -38,13 +39,38 @@ class PooledEvaluation:
 
     def __init__(self, resolved: Resolved, folder: Path) -> None:
         self._resolved, self._folder = resolved, folder / FOLDER
-        self.num_classes = 0  # of the data set, as clients say at roll call
+        self.num_classes = self.num_clients = 0
         self.facts: dict[str, Any] = {}
+
+    def expect(self, clients: Mapping[int, ClientInfo]) -> None:
+        """Learn from the roll call who will take part.
+
+        Raises
+        ------
+        DataError
+            All clients together have fewer graphs than there are classes.
+        """
+        self.num_clients = len(clients)
+        self.num_classes = max(i.num_classes for i in clients.values())
+        task = self._resolved.task
+        if not isinstance(task, EmbeddingSettings) or task.evaluation == "local":
+            return
+        num_graphs = sum(i.num_train for i in clients.values())
+        if num_graphs < self.num_classes:
+            raise DataError(
+                f"cannot cluster {num_graphs} graphs of all clients into"
+                f" {self.num_classes} clusters, one for each class: more clusters than"
+                " graphs; take a larger data set"
+            )
 
     def __call__(
         self, measured_round: int, parcels: Mapping[int, Parcel]
     ) -> list[Evaluation]:
-        """Scores of the model after ``measured_round``; none where nothing arrived."""
+        """Scores of the model after ``measured_round``; none where nothing arrived.
+
+        Their split is "all" only if every client answered: scores of other sets of
+        graphs are "answered", kept in ``rounds.csv`` and not compared.
+        """
         given = {c: p.evaluation for c, p in sorted(parcels.items()) if p.evaluation}
         if not given:
             return []
@@ -68,7 +94,7 @@ class PooledEvaluation:
             Evaluation(
                 server_round=measured_round,
                 client=POOLED,
-                split="all",
+                split="all" if len(given) == self.num_clients else "answered",
                 point="post_aggregation",
                 metric=metric,
                 value=value,
@@ -99,7 +125,27 @@ class PooledEvaluation:
 
 
 def _join(given: Mapping[int, NamedArrays]) -> NamedArrays:
-    """Concatenate in ascending client order; say which client each row is from."""
+    """Concatenate in ascending client order; say which client each row is from.
+
+    Raises
+    ------
+    WireError
+        A client's arrays are missing, or their shapes do not fit together.
+    """
+    width = next(iter(given.values())).get("embeddings", np.empty((0, 0))).shape[-1]
+    for client, arrays in given.items():
+        shapes = {name: a.shape for name, a in sorted(arrays.items())}
+        count = len(arrays.get("labels", ()))
+        expected = {
+            "embeddings": (count, width),
+            "graph_ids": (count,),
+            "labels": (count,),
+        }
+        if shapes != expected:
+            raise WireError(
+                f"client {client} sent arrays {shapes} to evaluate, expected"
+                f" {expected}; server and site run different settings or versions"
+            )
     pool = {
         name: np.concatenate([arrays[name] for arrays in given.values()])
         for name in ("embeddings", "labels", "graph_ids")

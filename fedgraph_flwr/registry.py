@@ -150,17 +150,26 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     task = build(method.task.settings, run_config, {})
     datasets.check_settings(settings)
     method.task.check(settings)
-    _check_evaluation(method, task)
+    _check_evaluation(method, task, settings)
     return Resolved(settings=settings, params=params, task=task)
 
 
-def _check_evaluation(method: Method, task: Settings) -> None:
-    if not isinstance(task, EmbeddingSettings) or method.has_server_model:
+def _check_evaluation(method: Method, task: Settings, settings: RunSettings) -> None:
+    if not isinstance(task, EmbeddingSettings):
         return
-    if task.evaluation == "pooled":
+    if task.evaluation == "pooled" and not method.has_server_model:
         raise ConfigError(
             "embedding.evaluation must be 'local' where every client has an encoder of"
-            " its own: embeddings of different encoders cannot be clustered together"
+            " its own, got 'pooled': embeddings of different encoders cannot be"
+            " clustered together; set it to 'local' in the run config"
+        )
+    late = [r for r in task.drawn_rounds() if r > settings.num_server_rounds]
+    if late or (task.figure_rounds and task.evaluation == "local"):
+        raise ConfigError(
+            f"embedding.figure-rounds must be rounds up to num-server-rounds"
+            f" {settings.num_server_rounds}, of a run with embedding.evaluation"
+            f" 'pooled', got {task.figure_rounds!r} with {task.evaluation!r}; leave it"
+            " empty to draw none"
         )
 
 

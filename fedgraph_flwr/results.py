@@ -157,7 +157,8 @@ class RunFolder:
         self, evaluations: list[Evaluation], ledger: list[LedgerEntry]
     ) -> None:
         for e in evaluations:
-            if e.point == "post_aggregation" and e.metric == self.task.metric:
+            wanted = ("post_aggregation", self.task.metric)
+            if e.split in self.tables and (e.point, e.metric) == wanted:
                 self.tables[e.split].setdefault(e.server_round, {})[e.client] = e.value
         for entry in ledger:
             self.bytes[entry.direction] += entry.bytes
@@ -233,7 +234,8 @@ class RunFolder:
         with (self.path / "rounds.csv").open(newline="") as file:
             for row in csv.DictReader(file):
                 wanted = ("post_aggregation", self.task.metric)
-                if (row["point"], row["metric"]) == wanted:
+                found = (row["point"], row["metric"])
+                if row["split"] in self.tables and found == wanted:
                     table = self.tables[row["split"]].setdefault(int(row["round"]), {})
                     table[int(row["client"])] = float(row["value"])
 

@@ -87,7 +87,7 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
             strategy.first_round = folder.last_round + 1
         clients = strategy.roll_call(grid)
         log(INFO, "split hash %s", split_hash(clients))
-        pooled.num_classes = max(i.num_classes for i in clients.values())
+        pooled.expect(clients)
         if not settings.resume:
             strategy.initialise(common_start(resolved, clients))
         # With one BLAS thread sums round alike on any number of cores, and short
@@ -124,7 +124,8 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
     if resolved.settings.shared_group == "all" and len(set(widths.values())) > 1:
         raise ConfigError(
             'shared-group is "all", but clients differ in (features, classes):'
-            f' {widths}; use shared-group="convs"'
+            f" {widths}; choose one data set for all clients, or, for methods that"
+            ' allow it, shared-group="convs"'
         )
     num_features, num_classes = widths[min(widths)]
     return initial_arrays(

@@ -1,7 +1,6 @@
 """What is learned, how it is measured, and at which round a result is read.
 
-A method trains for one or more tasks; a data set offers one or more. The task of a run
-is the first of the method's that the data set offers.
+Each method has one task (``registry.METHODS``).
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ class EmbeddingSettings(Settings):
     all graphs together: the papers' protocol, for simulation. ``rounds``: after which
     rounds (the last always). ``transform``: what the headline metrics are computed
     on; the other transforms are reported beside it. ``probe``: also a linear probe
-    and an SVM after the last round.
+    and an SVM, before training where round 0 is evaluated, and after the last round.
+    ``figure_rounds``: which of the pooled embeddings are drawn.
     """
 
     TABLE = "embedding"
@@ -42,7 +42,7 @@ class EmbeddingSettings(Settings):
 
     def evaluated_rounds(self) -> frozenset[int]:
         """List rounds whose aggregate is evaluated, the last one aside."""
-        return frozenset(_numbers(self.rounds))
+        return frozenset([*_numbers(self.rounds), *self.drawn_rounds()])
 
     def drawn_rounds(self) -> list[int]:
         """List rounds whose embeddings are drawn."""

@@ -68,7 +68,7 @@ def check(method: str, device: str, *, dataset: str, rounds: int) -> tuple[float
         "method": method,
         "dataset": dataset,
         "num-server-rounds": rounds,
-        "local-epochs": 1,
+        "local-epochs": 2,
         "hidden-dim": 32,
         "dropout": 0.0,
         "embedding.rounds": "",

@@ -96,8 +96,8 @@ def _claim_notes(claims: Sequence[Claim]) -> list[str]:
     pairs = [c.accuracy.num_pairs for c in claims if c.accuracy]
     if pairs and min(pairs) < ENOUGH_SEEDS:
         return [
-            f"claims with fewer than {ENOUGH_SEEDS} pairs (n in the table) are weak,"
-            " whatever the verdict."
+            f"claims with fewer than {ENOUGH_SEEDS} pairs (n in the table) show"
+            " nothing, wherever their intervals lie."
         ]
     return []
 

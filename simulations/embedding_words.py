@@ -10,6 +10,7 @@ from .embedding_notes import control_notes, make_notes
 from .embedding_rows import EmbeddingGroup
 from .embedding_runs import EmbeddingRun
 from .embedding_stats import (
+    ENOUGH_SEEDS,
     Claim,
     Difference,
     Row,
@@ -178,8 +179,7 @@ def _claim_sheet(title: str, claims: Sequence[Claim], protocol: str) -> Sheet:
         caption=protocol
         + " Differences in points at the last round, paired by seed, with 95 % t"
         " intervals. shown: the interval lies above 0; contradicted: below 0; not"
-        " shown: neither, or fewer than two pairs, or fewer than five without any"
-        " spread.",
+        f" shown: neither, or fewer than {ENOUGH_SEEDS} pairs.",
     )
 
 

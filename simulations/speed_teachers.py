@@ -32,13 +32,11 @@ class PerBatchClient(FCLGClient):
     def begin_epoch(self, epoch: int) -> None:
         """Keep copies of the models instead of their embeddings."""
         if epoch == 0:
-            self.received_model = copy.deepcopy(self.model)
-        self.previous_model = copy.deepcopy(self.model)
+            self.glob_model = copy.deepcopy(self.model)
+        self.prev_model = copy.deepcopy(self.model)
 
     def _contrast_graphs(self, u: Tensor, batch: Batch) -> Tensor:
-        glob, prev = (
-            self._teach(m, batch) for m in (self.received_model, self.previous_model)
-        )
+        glob, prev = (self._teach(m, batch) for m in (self.glob_model, self.prev_model))
         return model_contrast(u, glob, prev, self._params().inter_temperature).mean()
 
     @torch.no_grad()
@@ -49,7 +47,7 @@ class PerBatchClient(FCLGClient):
 
 
 def local_round(kind: type[FCLGClient], resolved: Resolved, scratch: Path) -> float:
-    """Seconds of one local round of client 0, evaluation and loading aside."""
+    """Seconds of one local round of client 0, without loading or evaluation."""
     data = load_data(resolved, 0, CPU)
     client = kind(
         Job(
@@ -70,7 +68,7 @@ def local_round(kind: type[FCLGClient], resolved: Resolved, scratch: Path) -> fl
         num_classes=graphs.num_classes,
     )
     begin = time.perf_counter()
-    client.fit(list(start.values()), {"server-round": 3})
+    client.fit(list(start.values()), {"server-round": 1})
     return time.perf_counter() - begin
 
 

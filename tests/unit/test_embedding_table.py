@@ -224,13 +224,13 @@ def test_interval_by_hand() -> None:
 @pytest.mark.parametrize(
     ("values", "verdict"),
     [
-        ((1.0, 1.1, 0.9), "shown"),
-        ((-1.0, -1.1, -0.9), "contradicted"),
-        ((1.0, -1.0, 0.5), "not shown"),
-        ((5.0,), "not shown (n=1)"),
-        ((0.0, 0.0, 0.0), "not shown"),
-        ((1e-14, 1e-14), "not shown"),
-        ((2.0, 2.0), "not shown (n=2, no spread)"),
+        ((1.0, 1.1, 0.9, 1.0, 1.0), "shown"),
+        ((-1.0, -1.1, -0.9, -1.0, -1.0), "contradicted"),
+        ((1.0, -1.0, 0.5, 0.0, 0.0), "not shown"),
+        ((5.0,), "not shown (n=1 < 5)"),
+        ((1.0, 1.1, 0.9, 1.0), "not shown (n=4 < 5)"),
+        ((0.0,) * 5, "not shown"),
+        ((1e-14,) * 5, "not shown"),
         ((2.0,) * 5, "shown"),
     ],
 )
@@ -249,7 +249,7 @@ def test_claims_are_paired_by_seed(results: Path) -> None:
     own, infograph, mvgrl, intra = make_claims(group, "l2")
     assert own.text == "FCLG minus its own round 0"
     assert own.accuracy.values == pytest.approx((10, 20, 20))
-    assert own.accuracy.verdict == "shown"
+    assert own.accuracy.verdict == "not shown (n=3 < 5)"
     assert infograph.text == "FCLG minus InfoGraph-FedAvg"
     assert infograph.accuracy.values == pytest.approx((-1, -2, -3))
     assert infograph.macro_f1.values == pytest.approx((-1, -2, -3))
@@ -279,7 +279,7 @@ def test_no_common_seed_is_said(
     out = capsys.readouterr().out
     assert cells_of(out, "FCLG minus its own round 0")[1:3] == [
         "+10.00 (n=1)",
-        "not shown (n=1)",
+        "not shown (n=1 < 5)",
     ]
     claim = cells_of(out, "FCLG minus MVGRL-FedAvg")
     assert claim[1:3] == ["-", "not shown (no common seed)"]
@@ -635,7 +635,7 @@ def test_markdown_row_stands_beside_the_paper(
         "70.00 ± 0.00",
     ]
     claim = cells_of(out, "FCLG minus its own round 0")
-    assert claim[1:3] == ["+16.67 [+2.32, +31.01] (n=3)", "shown"]
+    assert claim[1:3] == ["+16.67 [+2.32, +31.01] (n=3)", "not shown (n=3 < 5)"]
 
 
 def test_every_table_states_its_protocol(
