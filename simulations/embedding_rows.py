@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedgraph_flwr.config import Value
+from fedgraph_flwr.registry import METHODS
 
 from .compare_runs import as_text, plain_settings
 from .embedding_runs import EmbeddingRun, FoundEmbeddings
@@ -156,7 +157,7 @@ def _base(r: EmbeddingRun) -> tuple[str, set[str]]:
     """Name the method, and the settings that the name tells."""
     method, settings = r.run.method, r.run.settings
     base, said = method, set[str]()
-    alone = method == "fclg-local"
+    alone = not METHODS[method].has_server_model
     if method in _FCLG_METHODS:
         inter = str(settings.get("fclg.inter"))
         base = _FCLG_ROWS.get(inter, "FCLG")

@@ -171,7 +171,7 @@ def untrained_row(group: EmbeddingGroup, transform: str) -> Row | None:
         (name.base != "FCLG", len(name.settings), str(name), runs)
         for name, runs in group.rows.items()
         if name not in group.guests
-        and all(r.run.method == "fclg" and r.is_pooled for r in runs)
+        and all("fclg.inter" in r.run.settings and r.is_pooled for r in runs)
     ]
     for *_, runs in sorted(rows, key=lambda row: row[:3]):
         scores = {r.run.seed: s for r in runs if (s := r.scores(0))}

@@ -139,7 +139,11 @@ def tiny(method: str, **overrides) -> dict:
     """Small settings of a method's task, with ``overrides``."""
     own = {**TINY, "method": method}
     if METHODS[method].task is GRAPH_EMBEDDING:
-        own |= {"shared-group": "all", "embedding.rounds": "0,1"}
+        own |= {
+            "shared-group": "all",
+            "embedding.rounds": "0,1",
+            "embedding.probe": False,  # most of the time of a small run
+        }
     return {**own, **overrides}
 
 
