@@ -68,7 +68,8 @@ class AbstractGraphStrategy(Strategy):
     experiment : str
         Name under which clients keep their private state.
     observer : callable
-        Called once per round with a :class:`RoundReport`, after aggregation.
+        Called once per round with a :class:`RoundReport`, after aggregation and
+        before the state changes again; the next round's messages are out by then.
     evaluator : callable
         Given the round that was measured and the clients' parcels, evaluates in their
         stead whatever they handed over for it.
@@ -93,6 +94,7 @@ class AbstractGraphStrategy(Strategy):
         self.first_round = 1
         self._directory = Directory(settings)
         self._report = RoundReport(server_round=0)
+        self._unpublished: RoundReport | None = None
         self._sent: list[Message] = []
         self._addressed: set[int] = set()
         self._compute_s: dict[int, float] = {}
@@ -222,24 +224,31 @@ class AbstractGraphStrategy(Strategy):
         evaluate_config = evaluate_config or ConfigRecord()
         self.summary()
         self._began_at = time.time()
-        for server_round in range(self.first_round, num_rounds + 1):
-            messages = self.configure_train(
-                server_round, initial_arrays, train_config, grid
-            )
-            replies = exchange(
-                grid, messages, timeout, head_start_s=self._head_start_s()
-            )
-            try:
-                self.aggregate_train(server_round, replies)
-                self._report.is_complete = True
-            finally:
-                self._publish()
-        messages = self.configure_evaluate(
-            num_rounds, initial_arrays, evaluate_config, grid
-        )
-        replies = exchange(grid, messages, timeout)
         try:
-            self.aggregate_evaluate(num_rounds, replies)
+            for server_round in range(self.first_round, num_rounds + 1):
+                messages = self.configure_train(
+                    server_round, initial_arrays, train_config, grid
+                )
+                replies = exchange(
+                    grid,
+                    messages,
+                    timeout,
+                    head_start_s=self._head_start_s(),
+                    meanwhile=self._publish,
+                )
+                try:
+                    self.aggregate_train(server_round, replies)
+                    self._report.is_complete = True
+                finally:
+                    self._close_round()
+            messages = self.configure_evaluate(
+                num_rounds, initial_arrays, evaluate_config, grid
+            )
+            replies = exchange(grid, messages, timeout, meanwhile=self._publish)
+            try:
+                self.aggregate_evaluate(num_rounds, replies)
+            finally:
+                self._close_round()
         finally:
             self._publish()
         return Result()
@@ -358,9 +367,15 @@ class AbstractGraphStrategy(Strategy):
             f" {failed}. Mend the clients, or lower min-fit-replies to go on without"
         )
 
-    def _publish(self) -> None:
-        # Rounds adjoin: what the observer takes counts for the next one.
+    def _close_round(self) -> None:
+        # Rounds adjoin: nothing between them is left out of the wall time.
         now = time.time()
         self._report.wall_s, self._began_at = now - self._began_at, now
         self._report.facts["clusters"] = self.clusters()
-        self.observer(self._report)
+        self._unpublished = self._report
+
+    def _publish(self) -> None:
+        """Let the observer see the closed round, while clients do the next one."""
+        report, self._unpublished = self._unpublished, None
+        if report is not None:
+            self.observer(report)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from logging import INFO
 
 from flwr.app import Error, Message, MessageType
@@ -26,10 +26,12 @@ def exchange(
     timeout_s: float,
     *,
     head_start_s: float = 0.0,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> list[Message]:
     """Send messages and collect replies until all are in or the time is up.
 
-    The first message goes out ``head_start_s`` before the others.
+    The first message goes out ``head_start_s`` before the others. ``meanwhile`` is
+    called once, when all are out.
 
     Flower's ``send_and_receive`` sleeps a fixed 0.1 s (simulation) or 3 s
     (deployment) between polls, which dominates short rounds.
@@ -42,6 +44,7 @@ def exchange(
         queue = queue[1:]
         time.sleep(head_start_s)
     waiting |= {i for i in grid.push_messages(queue) if i}
+    meanwhile()
     replies: list[Message] = []
     while waiting:
         for reply in grid.pull_messages(list(waiting)):

@@ -97,6 +97,7 @@ def play(broken: dict, *, rounds: int = 1, backwards: bool = False, **config):
         try:
             strategy.aggregate_train(server_round, grid.pull_messages(ids))
         finally:
+            strategy._close_round()
             strategy._publish()
     return strategy, reports
 
