@@ -13,7 +13,7 @@ import toys
 from flwr.supercore.task_identity import TaskIdentity
 
 import datasets
-from fedgraph_flwr import client_app, results, server_app
+from fedgraph_flwr import client_app, clustering, results, server_app
 from simulations.inline import run_inline
 
 
@@ -49,6 +49,7 @@ def toy_data():
         patch.setattr(datasets, "load_partition", toys.federation)
         patch.setattr(server_app, "draw_run", lambda _: None)
         patch.setattr(results, "git_commit", lambda: "unknown")
+        patch.setattr(clustering, "_NUM_STARTS", 1)  # the protocol's 10 take longer
         client_app.load_data.cache_clear()
         logger.setLevel(logging.ERROR)
         yield patch

@@ -5,13 +5,13 @@ import os
 
 import numpy as np
 import pytest
+import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
 import datasets
 from datasets import splits
-from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import hash_federation
 from fedgraph_flwr.errors import DataError
 
@@ -170,17 +170,7 @@ def test_split_refuses_too_few_and_repeats():
     reason="set FEDGRAPH_DATA to a folder with tudataset/PROTEINS/raw",
 )
 def test_pinned_splits_of_proteins(tmp_path):
-    config = RunSettings(
-        dataset="PROTEINS",
-        num_clients=10,
-        partition="chunks",
-        features="labels",
-        shared_group="convs",
-        weight_decay=0.0,
-        num_server_rounds=1,
-        split_seed=123,
-        cache_dir=str(tmp_path),
-    )
+    config = toys.run_settings(cache_dir=str(tmp_path))
     parts = [datasets.load_partition(config, client) for client in range(10)]
     assert [len(part.graphs) for part in parts] == [
         109,

@@ -700,7 +700,7 @@ def test_every_site_keeps_the_embeddings_of_the_last_model(once, tmp_path, optio
 
 
 def test_local_scores_are_those_of_each_client(run):
-    finished = run("fclg", **{"num-clients": 2})
+    finished = run("fclg", **{"num-clients": 2, "embedding.probe": True})
     root = finished.path.parents[1] / "state" / finished.summary["experiment"]
     for c in range(2):
         kept = np.load(root / f"client-{c}" / "embeddings.npz")
