@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 
@@ -36,6 +37,7 @@ def hash_weights(
     return digest.hexdigest()
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions of what computes."""
     names = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")

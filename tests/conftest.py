@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import secrets
@@ -76,3 +77,9 @@ def run(toy_data, tmp_path_factory):
         return toys.Run(path, config)
 
     return start
+
+
+@pytest.fixture(scope="module")
+def once(run):
+    """Run as ``run`` does, but not twice; for tests that patch and resume nothing."""
+    return functools.cache(run)

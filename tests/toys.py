@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import logging
+import multiprocessing
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -141,7 +146,8 @@ def tiny(method: str, **overrides) -> dict:
     if METHODS[method].task is GRAPH_EMBEDDING:
         own |= {
             "shared-group": "all",
-            "embedding.rounds": "0,1",
+            "batch-size": 8,
+            "embedding.rounds": "0",
             "embedding.probe": False,  # most of the time of a small run
         }
     return {**own, **overrides}
@@ -249,3 +255,32 @@ def shared_keys(method: str) -> list[str]:
             run.method.client, run.settings, run.params, num_features=4, num_classes=2
         )
     )
+
+
+def in_two_processes(action: Callable, *args: Any, **kw: Any) -> tuple[list[Any], str]:
+    """Call an importable function in two processes at once: results, and their logs."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch_geometric.datasets"])  # seconds, once
+    start, answers = context.Barrier(2), context.SimpleQueue()
+    processes = [
+        context.Process(target=_answer, args=(start, answers, action, args, kw))
+        for _ in range(2)
+    ]
+    for process in processes:
+        process.start()
+    found = [answers.get() for _ in processes]
+    for process in processes:
+        process.join(timeout=60)
+    assert [process.exitcode for process in processes] == [0, 0], found
+    return [result for result, _ in found], "".join(text for _, text in found)
+
+
+def _answer(start: Any, answers: Any, action: Callable, args: tuple, kw: dict) -> None:
+    written = io.StringIO()
+    logging.basicConfig(level=logging.INFO, stream=written)
+    start.wait(timeout=60)
+    result = None
+    try:
+        result = action(*args, **kw)
+    finally:  # a failure is seen by the exit code
+        answers.put((result, written.getvalue()))

@@ -107,9 +107,9 @@ def test_resuming_between_splits_equals_never_stopping(run, method):
 
 
 @ALL
-def test_an_interrupted_round_is_repeated_without_a_trace(run, method, tmp_path):
+def test_an_interrupted_round_is_repeated_without_a_trace(run, once, method, tmp_path):
     """Client 2 falls over in round 2, after the others have trained and stored it."""
-    whole = run(method)
+    whole = once(method)
     places = {"results-dir": str(tmp_path), "state-dir": str(tmp_path / "state")}
     with fail(2, 2), pytest.raises(RunFailedError, match="round 2: 2 of 3 clients"):
         run(method, **places)

@@ -5,8 +5,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -323,27 +321,11 @@ def test_unusable_cache_folder_names_the_cure(tiny):
 
 def test_two_processes_build_one_entry(tiny):
     cache = tiny.parent / "cache"
-    code = (
-        "import logging, sys; logging.basicConfig(level='INFO');"
-        "from datasets.tu import load_tu;"
-        f"g = load_tu('TINY', data_dir={str(tiny)!r}, cache_dir={str(cache)!r});"
-        "print(g.edge_index.sum(), len(g))"
+    found, log = toys.in_two_processes(
+        load_tu, "TINY", data_dir=str(tiny), cache_dir=str(cache)
     )
-    root = Path(datasets.__file__).parents[1]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=root,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]
-    done = [process.communicate(timeout=120) for process in running]
-    assert [process.returncode for process in running] == [0, 0], done
-    assert {out for out, _ in done} == {"22 3\n"}
-    assert sum(err.count("converting") for _, err in done) == 1
+    assert [(len(g), g.edge_index.sum()) for g in found] == [(3, 22)] * 2
+    assert log.count("converting") == 1
     (entry,) = entries(cache)
     assert json.loads((entry / "manifest.json").read_text())["name"] == "TINY"
 

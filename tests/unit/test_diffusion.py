@@ -3,20 +3,17 @@
 import logging
 import math
 import shutil
-import subprocess
-import sys
 import threading
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
+import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import expm
 
-import datasets
 from datasets import cache, diffusion
 from datasets.diffusion import DiffusionSpec, WeightedEdges, diffuse, load_diffusion
 from datasets.tu import load_tu
@@ -467,28 +464,10 @@ def test_who_waited_for_the_lock_computes_nothing(tmp_path, caplog, monkeypatch)
 
 
 def test_two_processes_compute_once(tmp_path):
-    code = (
-        "import logging; logging.basicConfig(level='INFO');"
-        "import numpy as np;"
-        "from datasets import synthetic;"
-        "from datasets.diffusion import DiffusionSpec, load_diffusion;"
-        f"graphs = synthetic.load_client(0, 1, cache_dir={str(tmp_path / 'data')!r});"
-        "spec = DiffusionSpec(kind='ppr');"
-        f"view = load_diffusion(graphs, spec, cache_dir={str(tmp_path)!r});"
-        "print(len(view.weight), view.weight.sum(dtype=np.float64))"
+    graphs = graph_set(*(random_graph(n, 0.3, n) for n in range(2, 60)))
+    found, log = toys.in_two_processes(
+        load_diffusion, graphs, PPR, cache_dir=str(tmp_path)
     )
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=Path(datasets.__file__).parents[1],
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]
-    done = [process.communicate(timeout=120) for process in running]
-    assert [process.returncode for process in running] == [0, 0], done
-    assert len({out for out, _ in done}) == 1
-    assert sum(err.count("computing ppr views") for _, err in done) == 1
+    assert same(found[0], found[1])
+    assert log.count("computing ppr views") == 1
     assert len(entries(tmp_path)) == 1

@@ -568,7 +568,8 @@ def test_a_last_batch_of_one_graph_joins_the_one_before(tmp_path):
 
 
 def test_training_uses_those_batches(tmp_path, monkeypatch):
-    client = make(tmp_path, toys.make_partition(num_graphs=9, held_out=0.0))
+    nine = toys.make_partition(num_graphs=9, held_out=0.0)
+    client = toys.make_client(tmp_path, "fclg", partition=nine, **{"batch-size": 4})
     seen, loss = [], type(client).loss
 
     def spy(self, batch, generator):

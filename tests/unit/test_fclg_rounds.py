@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from dataclasses import replace
@@ -26,15 +25,9 @@ from strategies.fedavg import FedAvg
 ROUND = {"server-round": 1}
 INTERS = ("graphs", "nodes", "none", "kl", "mse", "previous-round")
 QUICK = {"embedding.probe": False}
-POOLED = {**QUICK, "embedding.evaluation": "pooled"}
+POOLED = {**QUICK, "embedding.evaluation": "pooled", "embedding.rounds": "0,1"}
 NO_MOMENTS = {"persist-optimizer": False}
 SILENT = {**POOLED, "embedding.rounds": "", "num-server-rounds": 2}
-
-
-@pytest.fixture(scope="module")
-def once(run):
-    """Run as ``run`` does, but not twice; for tests that patch nothing."""
-    return functools.cache(run)
 
 
 def weights(model) -> dict[str, torch.Tensor]:
@@ -700,7 +693,8 @@ def test_every_site_keeps_the_embeddings_of_the_last_model(once, tmp_path, optio
 
 
 def test_local_scores_are_those_of_each_client(run):
-    finished = run("fclg", **{"num-clients": 2, "embedding.probe": True})
+    probed = {"num-clients": 2, "embedding.probe": True, "embedding.rounds": "0,1"}
+    finished = run("fclg", **probed)
     root = finished.path.parents[1] / "state" / finished.summary["experiment"]
     for c in range(2):
         kept = np.load(root / f"client-{c}" / "embeddings.npz")
