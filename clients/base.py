@@ -313,6 +313,13 @@ class SelfTrain(GraphClient):
         return list(self.tensors())
 
 
+def common_generator(settings: RunSettings) -> torch.Generator:
+    """Stream of the initial tensors that all clients have in common."""
+    generator = torch.Generator()
+    generator.manual_seed(derive_seed(settings.seed, "common", "init"))
+    return generator
+
+
 def initial_arrays(
     client: type[GraphClient],
     settings: RunSettings,

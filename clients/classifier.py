@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.seeding import derive_seed
 
-from .base import GraphClient, Metrics
+from .base import GraphClient, Metrics, common_generator
 from .batching import Batch
 from .models.gin import GIN, shared_keys
 from .training import evaluate
@@ -22,8 +22,7 @@ def build_gin(
     With ``shared_group = "all"`` everything starts alike, whoever the client is.
     """
     owner = "common" if settings.shared_group == "all" else f"client-{client_id}"
-    shared, private = torch.Generator(), torch.Generator()
-    shared.manual_seed(derive_seed(settings.seed, "common", "init"))
+    private = torch.Generator()
     private.manual_seed(derive_seed(settings.seed, owner, "init-private"))
     return GIN(
         num_features,
@@ -31,7 +30,7 @@ def build_gin(
         hidden_dim=settings.hidden_dim,
         num_layers=settings.num_layers,
         dropout=settings.dropout,
-        shared_generator=shared,
+        shared_generator=common_generator(settings),
         private_generator=private,
     )
 

@@ -22,6 +22,7 @@ from fedgraph_flwr.wire import NamedArrays
 
 from .base import Array, Config, GraphClient, Metrics
 from .batching import Batch
+from .views import WeightedView
 
 
 class EmbeddingClient(GraphClient):
@@ -38,6 +39,12 @@ class EmbeddingClient(GraphClient):
     @abstractmethod
     def embed(self, batch: Batch) -> Tensor:
         """Embeddings of the batch's graphs, shape (num_graphs, d)."""
+
+    def second_view(self, batch: Batch) -> WeightedView:
+        """Diffusion view of the batch's graphs, where :meth:`diffusion` asks for it."""
+        view = self.job.data.view
+        assert view is not None
+        return view.batch(batch.positions)
 
     def embed_all(self) -> NDArray[np.float32]:
         """Embeddings of all of the client's graphs, in order, without gradient.

@@ -1,4 +1,4 @@
-"""Client side of FCLG, its variants, and its baselines InfoGraph and MVGRL.
+"""Client side of FCLG and its variants.
 
 Li et al. 2024, arXiv:2411.12098, Algorithm 1: per round the received model is frozen
 as ``glob``; per local epoch the model so far is frozen as ``prev``. Neither changes
@@ -16,19 +16,15 @@ from torch import Tensor
 
 from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.data import DiffusionSpec
-from fedgraph_flwr.methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
-from fedgraph_flwr.seeding import derive_seed
+from fedgraph_flwr.methods.fclg import FCLGParams
 
-from .base import SelfTrain
+from .base import SelfTrain, common_generator
 from .batching import Batch
 from .contrast import distill_kl, distill_mse, nt_xent
 from .embedding import EmbeddingClient
-from .models.infograph import InfoGraph
-from .models.mvgrl import MVGRL
 from .models.weighted_gin import WeightedGIN
 from .ops import sum_pool
-from .terms import model_contrast, proximal_term
-from .views import WeightedView
+from .terms import model_contrast
 
 
 class FCLGClient(EmbeddingClient):
@@ -77,7 +73,7 @@ class FCLGClient(EmbeddingClient):
         params = self._params()
         layers = self.model.layers(batch)
         u = self.model.pool(layers, batch)
-        v = self.model(batch, second_view(self, batch))
+        v = self.model(batch, self.second_view(batch))
         intra = nt_xent(u, v, params.temperature, normalize=params.intra_normalize)
         if params.inter == "none":
             return intra
@@ -163,108 +159,3 @@ class FCLGClient(EmbeddingClient):
 @final
 class LocalFCLGClient(SelfTrain, FCLGClient):
     """The same encoder trained alone on each client: the lower mark."""
-
-
-@final
-class InfoGraphClient(EmbeddingClient):
-    """Mutual information of nodes and their graph, by the JSD estimator."""
-
-    model: InfoGraph
-
-    @classmethod
-    def build_model(
-        cls,
-        settings: RunSettings,
-        params: Settings,  # noqa: ARG003
-        *,
-        num_features: int,
-        num_classes: int,  # noqa: ARG003
-        client_id: int,  # noqa: ARG003
-    ) -> InfoGraph:
-        """Make encoder and projections, the same for every client."""
-        return InfoGraph(
-            num_features,
-            hidden_dim=settings.hidden_dim,
-            num_layers=settings.num_layers,
-            generator=common_generator(settings),
-        )
-
-    def embed(self, batch: Batch) -> Tensor:
-        """Pooled layers, without the projections of the loss."""
-        return self.model.embed(batch)
-
-    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        """JSD loss, plus FedProx's term if it has weight."""
-        assert isinstance(self.job.params, InfoGraphParams)
-        mu = self.job.params.proximal_mu
-        return add_proximal_term(self, self.model.loss(batch), mu)
-
-
-@final
-class MVGRLClient(EmbeddingClient):
-    """Nodes of one view against graphs of the other, by the JSD estimator.
-
-    Differs from the authors' ``graph/train.py``, which keeps its layers in a plain
-    list, so that they are neither trained nor, here, would be averaged.
-    """
-
-    model: MVGRL
-
-    @classmethod
-    def build_model(
-        cls,
-        settings: RunSettings,
-        params: Settings,  # noqa: ARG003
-        *,
-        num_features: int,
-        num_classes: int,  # noqa: ARG003
-        client_id: int,  # noqa: ARG003
-    ) -> MVGRL:
-        """Make encoders and projections, the same for every client."""
-        return MVGRL(
-            num_features,
-            hidden_dim=settings.hidden_dim,
-            num_layers=settings.num_layers,
-            generator=common_generator(settings),
-        )
-
-    @classmethod
-    def diffusion(cls, params: Settings) -> DiffusionSpec:
-        """Personalised PageRank."""
-        assert isinstance(params, MVGRLParams)
-        return DiffusionSpec(
-            kind="ppr", alpha=params.ppr_alpha, threshold=params.threshold
-        )
-
-    def embed(self, batch: Batch) -> Tensor:
-        """Sum of both views' projected graphs."""
-        return self.model.embed(batch, second_view(self, batch))
-
-    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        """JSD loss across views, plus FedProx's term if it has weight."""
-        assert isinstance(self.job.params, MVGRLParams)
-        mu = self.job.params.proximal_mu
-        return add_proximal_term(
-            self, self.model.loss(batch, second_view(self, batch)), mu
-        )
-
-
-def common_generator(settings: RunSettings) -> torch.Generator:
-    """Stream of the common initial tensors."""
-    generator = torch.Generator()
-    generator.manual_seed(derive_seed(settings.seed, "common", "init"))
-    return generator
-
-
-def second_view(client: EmbeddingClient, batch: Batch) -> WeightedView:
-    """Diffusion view of the batch's graphs."""
-    view = client.job.data.view
-    assert view is not None  # prepared with the data, as ``diffusion`` asks
-    return view.batch(batch.positions)
-
-
-def add_proximal_term(client: EmbeddingClient, loss: Tensor, mu: float) -> Tensor:
-    """Add FedProx's term where ``mu`` > 0."""
-    if not mu:
-        return loss
-    return loss + proximal_term(client.tensors(), client.received, mu)

@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
-from typing import final
+from abc import abstractmethod
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from fedgraph_flwr.methods.moon import MoonParams
 
+from .base import GraphClient
 from .batching import Batch
 from .classifier import ClassifierClient
 from .models.gin import GIN
 from .terms import model_contrast
 
 
+class ModelContrast(GraphClient):
+    """Mixin: MOON's term over whatever represents a graph.
+
+    Neither of the two models changes within a round, so all graphs are represented
+    by them once, in :meth:`freeze`. The client keeps ``as_previous`` as extra state.
+    """
+
+    @abstractmethod
+    def represent(self, model: Any, batch: Batch) -> Tensor:
+        """Representations of the batch's graphs by ``model``, shape (num_graphs, d).
+
+        One by one: a graph's must not depend on its batch, nor on chance.
+        """
+
+    @torch.no_grad()
+    def freeze(self) -> None:
+        """Represent all graphs by the received model and by the own previous one."""
+        received, previous = self.model, self.previous_model()
+        self.by_received, self.by_previous = (
+            torch.cat([self.represent(m, b) for b in self.job.data.batches()])
+            for m in (received, previous)
+        )
+
+    def contrast(self, ours: Tensor, batch: Batch, temperature: float) -> Tensor:
+        """Mean over graphs of the term (Eq. 3), given the model's representations."""
+        at = batch.index
+        return model_contrast(
+            ours, self.by_received[at], self.by_previous[at], temperature
+        ).mean()
+
+
 @final
-class MoonClient(ClassifierClient):
+class MoonClient(ModelContrast, ClassifierClient):
     """FedAvg with a contrast to the received model and to the own previous one.
 
     Differs from the authors' code: no projection head, the representation is the
@@ -24,30 +57,23 @@ class MoonClient(ClassifierClient):
     received one, which makes the term a constant. The frozen models have no dropout.
     """
 
+    def represent(self, model: GIN, batch: Batch) -> Tensor:
+        """Input of the last layer."""
+        return model.represent(batch, None)
+
     def begin_epoch(self, epoch: int) -> None:
         """Represent all graphs by the two frozen models, once per round."""
-        if epoch > 0:
-            return
-        self.by_received = self._represent_all(self.model)
-        self.by_previous = self._represent_all(self.previous_model())
+        if epoch == 0:
+            self.freeze()
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Cross-entropy + mu * mean contrast (Eq. 3 and 4)."""
-        assert isinstance(self.job.params, MoonParams)
+        params = self.job.params
+        assert isinstance(params, MoonParams)
         z = self.model.represent(batch, generator)
-        contrast = model_contrast(
-            z,
-            self.by_received[batch.index],
-            self.by_previous[batch.index],
-            self.job.params.temperature,
-        ).mean()
         loss = nn.functional.cross_entropy(self.model.readout(z), batch.y)
-        return loss + self.job.params.mu * contrast
+        return loss + params.mu * self.contrast(z, batch, params.temperature)
 
     def extra_state(self) -> dict[str, Tensor]:
         """Keep the shared tensors as trained."""
         return self.as_previous()
-
-    @torch.no_grad()
-    def _represent_all(self, model: GIN) -> Tensor:
-        return torch.cat([model.represent(b, None) for b in self.job.data.batches()])

@@ -13,9 +13,10 @@ from typing import Any
 
 import datasets
 from clients.base import GraphClient
-from clients.fclg import FCLGClient, InfoGraphClient, LocalFCLGClient, MVGRLClient
+from clients.fclg import FCLGClient, LocalFCLGClient
 from clients.fedavg import FedAvgClient, FedProxClient, LocalClient
 from clients.gcfl import GCFLClient
+from clients.infomax import InfoGraphClient, MVGRLClient
 from clients.moon import MoonClient
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local

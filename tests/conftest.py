@@ -36,6 +36,14 @@ def global_rng_untouched():
 
 
 @pytest.fixture
+def doubles():
+    """Run the client's own code in double precision."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
 def task_identity():
     """Let ``flwr.app.Message`` be built outside of Flower's processes."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1

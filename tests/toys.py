@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from torch_geometric.data import Data
 
 from clients.base import Job, initial_arrays
-from clients.batching import ClientData
+from clients.batching import Batch, ClientData, CollatedGraphs
 from clients.store import ClientStore
 from clients.views import CollatedView
 from datasets import find_dataset
@@ -105,6 +105,21 @@ def to_pyg(graphs: GraphSet) -> list[Data]:
     return found
 
 
+def whole(graphs: GraphSet) -> Batch:
+    """Make one batch of all graphs."""
+    return CollatedGraphs(graphs, CPU).batch(np.arange(len(graphs)))
+
+
+def doubled(batch: Batch) -> Batch:
+    """Give the same batch in double precision."""
+    return replace(
+        batch,
+        x=batch.x.double() if batch.x.dim() == 2 else batch.x,
+        adjacency=batch.adjacency.double(),
+        membership=batch.membership.double(),
+    )
+
+
 def make_partition(
     client_id: int = 0, *, num_graphs: int = 20, held_out: float = 0.4, **kw
 ) -> GraphPartition:
@@ -178,6 +193,15 @@ def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrid
             device=CPU,
         )
     )
+
+
+def in_doubles(client):
+    """Give the client's diffusion view, stored as float32, as doubles."""
+    view = client.job.data.view
+    for half in ("_incoming", "_outgoing"):
+        counts, columns, weight = getattr(view, half)
+        setattr(view, half, (counts, columns, weight.double()))
+    return client
 
 
 def shared_arrays(client) -> list[np.ndarray]:

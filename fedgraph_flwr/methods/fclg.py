@@ -76,11 +76,25 @@ class FCLGParams(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfoGraphParams(Settings):
+class InfoMaxParams(Settings):
+    """What the baselines can add to their loss, by FedAvg as they are.
+
+    ``proximal_mu`` > 0 adds FedProx's term, ``moon_mu`` > 0 MOON's contrast of
+    embeddings with the received model and the client's of its previous round, at
+    ``moon_temperature``.
+    """
+
+    proximal_mu: float = number(0.0, 0)
+    moon_mu: float = number(0.0, 0)
+    moon_temperature: float = number(0.5, 0, low_open=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoGraphParams(InfoMaxParams):
     """InfoGraph (Sun et al. 2020, arXiv:1908.01000) as a federated baseline.
 
-    ``proximal_mu`` > 0 makes it FedProx. Shared settings are those of the authors'
-    code where it has any: 5 layers of 32, Adam.
+    Shared settings are those of the authors' code where it has any: 5 layers of 32,
+    Adam.
     """
 
     TABLE = "infograph"
@@ -92,15 +106,13 @@ class InfoGraphParams(Settings):
         "num-layers": 5,
     }
 
-    proximal_mu: float = number(0.0, 0)
-
 
 @dataclass(frozen=True, kw_only=True)
-class MVGRLParams(Settings):
+class MVGRLParams(InfoMaxParams):
     """MVGRL (Hassani and Khasahmadi 2020, arXiv:2006.05582) as a federated baseline.
 
-    ``proximal_mu`` > 0 makes it FedProx. The diffusion view is FCLG's: PPR with the
-    authors' alpha of 0.2, entries below ``threshold`` dropped.
+    The diffusion view is FCLG's: PPR with the authors' alpha of 0.2, entries below
+    ``threshold`` dropped.
     """
 
     TABLE = "mvgrl"
@@ -112,6 +124,5 @@ class MVGRLParams(Settings):
         "num-layers": 4,
     }
 
-    proximal_mu: float = number(0.0, 0)
     ppr_alpha: float = number(0.2, 0, 1, low_open=True)
     threshold: float = number(0.01, 0, 1, low_open=True, high_open=True)

@@ -15,6 +15,8 @@ import math
 import numpy as np
 import torch
 
+from .jsd import dense
+
 
 def ppr(adjacency, alpha, threshold):
     """S of personalised PageRank: small entries dropped, columns summing to 1."""
@@ -33,6 +35,16 @@ def ppr(adjacency, alpha, threshold):
     for v in range(n):
         total[:, v] /= total[:, v].sum()
     return total
+
+
+def triples(graphs, *, alpha=0.2, threshold=0.01):
+    """Give (x, A, S) of every graph, S rounded to float32 as ours is stored."""
+    found = []
+    for g in range(len(graphs)):
+        x, adjacency = dense(graphs, g)
+        s = ppr(adjacency, alpha, threshold).astype(np.float32)
+        found.append((x, adjacency, s.astype(np.float64)))
+    return found
 
 
 # Encoder -------------------------------------------------------------------------

@@ -11,10 +11,8 @@ import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import fclg as oracle
-from oracles.jsd import dense
 from torch.nn import functional as f
 
-from clients.batching import CollatedGraphs
 from clients.contrast import distill_kl, distill_mse, nt_xent
 from clients.models.weighted_gin import WeightedGIN
 from clients.terms import model_contrast
@@ -35,10 +33,6 @@ sizes = st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 5
 def rows(seed: int, *shape: int) -> torch.Tensor:
     draws = np.random.default_rng(seed).normal(size=shape)
     return torch.from_numpy(draws).double()
-
-
-def whole(graphs):
-    return CollatedGraphs(graphs, toys.CPU).batch(np.arange(len(graphs)))
 
 
 def view_of(graphs, spec=SPEC):
@@ -97,33 +91,6 @@ def partition_of(graphs: GraphSet, client_id=0):
         val=nobody,
         test=nobody,
     )
-
-
-@pytest.fixture
-def doubles():
-    """Run the client's own code in double precision."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def in_doubles(client):
-    """Give the client's diffusion view, stored as float32, as doubles."""
-    view = client.job.data.view
-    for half in ("_incoming", "_outgoing"):
-        counts, columns, weight = getattr(view, half)
-        setattr(view, half, (counts, columns, weight.double()))
-    return client
-
-
-def triples(graphs, *, alpha=0.2, threshold=0.01):
-    """Give (x, A, S) of every graph, S rounded to float32 as ours is stored."""
-    found = []
-    for g in range(len(graphs)):
-        x, adjacency = dense(graphs, g)
-        s = oracle.ppr(adjacency, alpha, threshold).astype(np.float32)
-        found.append((x, adjacency, s.astype(np.float64)))
-    return found
 
 
 # NT-Xent (5), (6) ----------------------------------------------------------------
@@ -282,8 +249,8 @@ def test_embeddings_of_both_views_are_those_of_dense_matrices(
     model = encoder(activation=activation, norm=norm)
     move(model, 3)  # no bias or scale at its start
     w, options = weights(model), {"activation": activation, "norm": norm}
-    batch, view = whole(graphs), view_of(graphs)
-    for g, (x, adjacency, s) in enumerate(triples(graphs)):
+    batch, view = toys.whole(graphs), view_of(graphs)
+    for g, (x, adjacency, s) in enumerate(oracle.triples(graphs)):
         for messages, found in ((adjacency, model(batch)), (s, model(batch, view))):
             expected = oracle.pool(oracle.nodes(w, x, messages, **options))
             torch.testing.assert_close(
@@ -308,10 +275,10 @@ def test_the_order_of_nodes_does_not_matter_in_either_view(kind):
     assert (permuted.edge_index != graphs.edge_index).any()
     model, spec = encoder(), DiffusionSpec(kind=kind)
     for one, two in (
-        (model(whole(graphs)), model(whole(permuted))),
+        (model(toys.whole(graphs)), model(toys.whole(permuted))),
         (
-            model(whole(graphs), view_of(graphs, spec)),
-            model(whole(permuted), view_of(permuted, spec)),
+            model(toys.whole(graphs), view_of(graphs, spec)),
+            model(toys.whole(permuted), view_of(permuted, spec)),
         ),
     ):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-5)
@@ -319,7 +286,7 @@ def test_the_order_of_nodes_does_not_matter_in_either_view(kind):
 
 def test_the_two_views_differ_where_there_are_edges_and_all_layers_are_kept():
     graphs, model = toys.random_graphs(10), encoder()
-    u, v = model(whole(graphs)), model(whole(graphs), view_of(graphs))
+    u, v = model(toys.whole(graphs)), model(toys.whole(graphs), view_of(graphs))
     assert u.shape == v.shape == (10, 3 * 6)
     assert (u - v).abs().max() > 1e-3
     single = np.diff(graphs.node_ptr) == 1  # weight 1 on itself doubles the node
@@ -365,9 +332,9 @@ OPTIONS = {
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_the_loss_is_that_of_three_real_models(tmp_path, doubles, inter, options):
     """Cached teachers against copies of the models that they stand for."""
-    client = in_doubles(make(tmp_path, inter=inter, **options))
+    client = toys.in_doubles(make(tmp_path, inter=inter, **options))
     options, whole_set = dict(options), client.job.data.partition.graphs
-    graphs = triples(
+    graphs = oracle.triples(
         whole_set,
         alpha=options.pop("ppr_alpha", 0.2),
         threshold=options.pop("threshold", 0.01),

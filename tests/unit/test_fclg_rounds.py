@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from dataclasses import replace
@@ -45,33 +46,6 @@ def close(ours: dict, theirs: dict, atol: float) -> bool:
 
 
 # Rounds against the transcription ------------------------------------------------
-
-
-@pytest.fixture
-def doubles():
-    """Run the client's own code in double precision."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def in_doubles(client):
-    """Give the client's diffusion view, stored as float32, as doubles."""
-    view = client.job.data.view
-    for half in ("_incoming", "_outgoing"):
-        counts, columns, weight = getattr(view, half)
-        setattr(view, half, (counts, columns, weight.double()))
-    return client
-
-
-def triples(graphs):
-    """Give (x, A, S) of every graph, S rounded to float32 as ours is stored."""
-    found = []
-    for g in range(len(graphs)):
-        x, adjacency = dense(graphs, g)
-        s = oracle.ppr(adjacency, 0.2, 0.01).astype(np.float32)
-        found.append((x, adjacency, s.astype(np.float64)))
-    return found
 
 
 def watch_batches(monkeypatch, client_type) -> list[list[int]]:
@@ -119,12 +93,12 @@ def test_two_rounds_are_those_of_algorithm_1(
     }
     batches = watch_batches(monkeypatch, FCLGClient)
     partition = toys.make_partition(num_graphs=16, held_out=0.0)
-    graphs = triples(partition.graphs)
+    graphs = oracle.triples(partition.graphs)
     first = toys.make_client(tmp_path, "fclg", partition=partition, **config)
     start, before = weights(first.model), None
     for server_round in (1, 2):
         client = toys.make_client(tmp_path, "fclg", partition=partition, **config)
-        in_doubles(client)
+        toys.in_doubles(client)
         received = {n: t + 0.02 * server_round for n, t in start.items()}
         arrays = [received[n].numpy() for n in client.shared_keys]
         sent, _, _ = client.fit(arrays, {"server-round": server_round})
@@ -551,6 +525,7 @@ def test_resuming_a_pooled_run_equals_never_stopping(run):
         ("fclg-local", {**QUICK, "embedding.rounds": "", "num-server-rounds": 2}),
         ("moon", {"moon.mu": 5.0, "num-server-rounds": 2}),
         ("infograph", SILENT),
+        ("mvgrl", {**SILENT, "mvgrl.moon-mu": 1.0}),
     ],
 )
 def test_what_a_client_keeps_survives_a_stop(run, method, options):
@@ -763,10 +738,24 @@ def test_a_client_alone_trains_as_in_a_federation_of_one(run):
 # MOON ----------------------------------------------------------------------------
 
 
-def test_moon_without_weight_is_fedavg(once):
-    plain = once("fedavg").models["global"]
-    assert close(once("moon", **{"moon.mu": 0.0}).models["global"], plain, 1e-6)
-    assert not close(once("moon", **{"moon.mu": 5.0}).models["global"], plain, 1e-4)
+# A method, the key of the term's weight, and the method without the term.
+TERMS = pytest.mark.parametrize(
+    ("method", "weight", "plain"),
+    [
+        ("moon", "moon.mu", "fedavg"),
+        ("infograph", "infograph.moon-mu", "infograph"),
+        ("mvgrl", "mvgrl.moon-mu", "mvgrl"),
+    ],
+)
+
+
+@TERMS
+def test_moon_without_weight_is_fedavg(once, method, weight, plain):
+    two = {"num-server-rounds": 2}
+    without = once(plain, **two).models["global"]
+    assert close(once(method, **two, **{weight: 0.0}).models["global"], without, 1e-6)
+    strong = once(method, **two, **{weight: 5.0}).models["global"]
+    assert not close(strong, without, 1e-4)
 
 
 def test_in_the_first_round_of_moon_the_contrast_is_log_2_without_a_gradient(once):
@@ -778,11 +767,57 @@ def test_in_the_first_round_of_moon_the_contrast_is_log_2_without_a_gradient(onc
     assert close(moon.models["global"], plain.models["global"], 1e-6)
 
 
-def test_in_later_rounds_of_moon_it_is_not(once):
+@pytest.mark.parametrize("method", ["infograph", "mvgrl"])
+def test_so_it_is_for_the_baselines(tmp_path, method):
+    """Checked on the term alone: Adam amplifies rounding where gradients are zero."""
+    client = toys.make_client(tmp_path, method, **{f"{method}.moon-mu": 1.0})
+    client._load(1, toys.shared_arrays(client))
+    client.begin_epoch(0)
+    (batch,) = client.job.data.batches()
+    term = client.contrast(client.embed(batch), batch, 0.5)
+    term.backward()
+    assert term.item() == pytest.approx(math.log(2), abs=1e-6)
+    slopes = [p.grad for p in client.model.parameters() if p.grad is not None]
+    assert slopes
+    assert max(float(g.abs().max()) for g in slopes) < 1e-6
+
+
+@TERMS
+def test_in_later_rounds_of_moon_it_is_not(once, method, weight, plain):
     two = {"num-server-rounds": 2}
-    plain, moon = once("fedavg", **two), once("moon", **two, **{"moon.mu": 3.0})
-    added = loss_of(moon, 0, 2) - loss_of(plain, 0, 2)
+    without, moon = once(plain, **two), once(method, **two, **{weight: 3.0})
+    added = loss_of(moon, 0, 2) - loss_of(without, 0, 2)
     assert abs(added - 3 * math.log(2)) > 1e-3
+
+
+@pytest.mark.parametrize("method", ["infograph", "mvgrl"])
+def test_moon_s_term_is_added_to_the_loss_of_a_baseline(tmp_path, method):
+    """By three real models and the log of a softmax over two cosines."""
+    term = {f"{method}.moon-mu": 2.0, f"{method}.moon-temperature": 0.3}
+    client = toys.make_client(tmp_path, method, **term)
+    client._load(1, toys.shared_arrays(client))
+    torch.manual_seed(3)
+    for model in (client.model, moved := copy.deepcopy(client.model)):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.2 * torch.randn_like(parameter)
+    received = copy.deepcopy(client.model)
+    client.stored = {f"previous/{n}": t for n, t in moved.state_dict().items()}
+    client.model.train()
+    client.begin_epoch(0)
+    with torch.no_grad():
+        for parameter in client.model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    (batch,) = client.job.data.batches()
+    total = client.loss(batch, None)  # BatchNorm's running values move first
+    z, towards, away = (
+        client.represent(m, batch).double() for m in (client.model, received, moved)
+    )
+    pairs = [torch.cosine_similarity(z, other) / 0.3 for other in (towards, away)]
+    expected = -torch.log_softmax(torch.stack(pairs), dim=0)[0].mean()
+    added = total - client.objective(batch)
+    assert added.item() == pytest.approx(2.0 * expected.item(), rel=1e-4)
+    assert expected.item() != pytest.approx(math.log(2), rel=1e-3)
 
 
 def test_moon_keeps_the_model_at_the_end_of_the_round_and_sends_no_other(

@@ -24,20 +24,6 @@ def build(seed: int = 0, **widths) -> InfoGraph:
     return InfoGraph(4, **widths, generator=generator)
 
 
-def whole(graphs):
-    return CollatedGraphs(graphs, toys.CPU).batch(np.arange(len(graphs)))
-
-
-def doubled(batch):
-    """Give the same batch in double precision."""
-    return replace(
-        batch,
-        x=batch.x.double() if batch.x.dim() == 2 else batch.x,
-        adjacency=batch.adjacency.double(),
-        membership=batch.membership.double(),
-    )
-
-
 def renumbered(graphs, seed=0):
     """Renumber the nodes within each graph."""
     rng = np.random.default_rng(seed)
@@ -111,7 +97,7 @@ def test_loss_and_embeddings_equal_the_slow_oracles(model, dense, training):
     graphs = toys.random_graphs(7, dense=dense)
     model.train(training)
     expected = oracle.embed(model, graphs), oracle.loss(model, graphs)
-    batch = whole(graphs)
+    batch = toys.whole(graphs)
     got = model.embed(batch).detach().numpy()
     np.testing.assert_allclose(got, expected[0], rtol=1e-4, atol=1e-4)
     assert model.loss(batch).item() == pytest.approx(expected[1], rel=1e-4)
@@ -132,7 +118,7 @@ def test_outputs_gradients_and_running_values_equal_pygs(model, dense, training)
     projections = [p for head in heads for p in head.parameters()]
     theirs = [p.grad.clone() for p in projections]
     model.zero_grad()
-    got = model.loss(doubled(whole(graphs)))
+    got = model.loss(toys.doubled(toys.whole(graphs)))
     torch.testing.assert_close(got, expected)
     got.backward()
     torch.testing.assert_close([p.grad for p in projections], theirs)
@@ -150,7 +136,7 @@ def test_embedding_neither_uses_nor_moves_batch_statistics(model):
     together = model.train().embed(collated.batch(np.arange(8)))
     alone = [model.embed(collated.batch(np.array([g]))) for g in range(8)]
     torch.testing.assert_close(together, torch.cat(alone))
-    torch.testing.assert_close(together, model.eval().embed(whole(graphs)))
+    torch.testing.assert_close(together, model.eval().embed(toys.whole(graphs)))
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name])
 
@@ -169,14 +155,14 @@ def test_the_order_of_graphs_orders_the_rows_and_leaves_the_loss(model):
 def test_renumbering_nodes_changes_nothing(model, dense):
     graphs = toys.random_graphs(8, dense=dense)
     close = {"rtol": 1e-4, "atol": 1e-4}
-    one, other = whole(graphs), whole(renumbered(graphs))
+    one, other = toys.whole(graphs), toys.whole(renumbered(graphs))
     assert not torch.equal(one.x, other.x)
     torch.testing.assert_close(model.embed(other), model.embed(one), **close)
     torch.testing.assert_close(model.loss(other), model.loss(one), **close)
 
 
 def test_column_numbers_equal_one_hot_rows(model):
-    batch = whole(toys.random_graphs(8))
+    batch = toys.whole(toys.random_graphs(8))
     rows = replace(batch, x=torch.nn.functional.one_hot(batch.x, 4).float())
     torch.testing.assert_close(model.embed(batch), model.embed(rows))
     torch.testing.assert_close(model.loss(batch), model.loss(rows))
@@ -189,7 +175,7 @@ def test_every_tensor_is_registered_and_trains():
     assert len(model.state_dict()) == 2 * (linears + 3) + 2 * 3
     before = {n: t.clone() for n, t in model.state_dict().items()}
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    model.loss(whole(toys.random_graphs(12))).backward()
+    model.loss(toys.whole(toys.random_graphs(12))).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name
@@ -200,7 +186,10 @@ def test_every_tensor_is_registered_and_trains():
 
 def test_the_papers_widths():
     model = InfoGraph(7, generator=torch.Generator().manual_seed(0))
-    assert model.embed(whole(toys.random_graphs(3, num_features=7))).shape == (3, 160)
+    assert model.embed(toys.whole(toys.random_graphs(3, num_features=7))).shape == (
+        3,
+        160,
+    )
     shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
     assert shapes["layers.0.inner.weight"] == (32, 7)
     assert shapes["layers.4.outer.weight"] == (32, 32)
@@ -210,7 +199,7 @@ def test_the_papers_widths():
 
 def test_training_lowers_the_loss():
     model = build(hidden_dim=16)
-    batch = whole(toys.random_graphs(12))
+    batch = toys.whole(toys.random_graphs(12))
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     losses = []
     for _ in range(20):
@@ -229,7 +218,7 @@ def test_one_graph_and_one_node(model):
         assert one.num_nodes == num_nodes
         before = {n: t.clone() for n, t in model.state_dict().items()}
         expected = oracle.loss(model, one)
-        loss = model.loss(whole(one))
+        loss = model.loss(toys.whole(one))
         assert loss.item() == pytest.approx(expected, rel=1e-4)
         loss.backward()
         grads = [p.grad for p in model.parameters()]
@@ -253,4 +242,4 @@ def test_all_randomness_comes_from_the_generator():
     assert all(torch.equal(one[n], same[n]) for n in one)
     assert not torch.equal(one["layers.0.inner.weight"], other["layers.0.inner.weight"])
     model = build()
-    model.loss(whole(toys.random_graphs(4))).backward()
+    model.loss(toys.whole(toys.random_graphs(4))).backward()

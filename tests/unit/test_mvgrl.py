@@ -44,20 +44,6 @@ def make_view(matrices, dtype=torch.float32):
     )
 
 
-def whole(graphs):
-    return CollatedGraphs(graphs, toys.CPU).batch(np.arange(len(graphs)))
-
-
-def doubled(batch):
-    """Give the same batch in double precision."""
-    return replace(
-        batch,
-        x=batch.x.double() if batch.x.dim() == 2 else batch.x,
-        adjacency=batch.adjacency.double(),
-        membership=batch.membership.double(),
-    )
-
-
 @pytest.fixture
 def model():
     """A model past its start: biases are not 0 and slopes differ."""
@@ -93,7 +79,7 @@ def test_a_gradient_that_is_not_contiguous():
 
 def test_the_normalised_sum_is_the_dense_matrix():
     graphs = toys.random_graphs(8)
-    batch = whole(graphs)
+    batch = toys.whole(graphs)
     blocks = [oracle.normalised(dense_graph(graphs, g)[1]) for g in range(8)]
     expected = torch.block_diag(*(torch.from_numpy(b).float() for b in blocks))
     got = normalised_sum(batch.adjacency)(torch.eye(len(batch.x)))
@@ -104,7 +90,7 @@ def test_the_normalised_sum_is_the_dense_matrix():
 def test_loss_and_embeddings_equal_the_slow_oracles(model, dense):
     graphs = toys.random_graphs(7, dense=dense)
     matrices = diffusions(graphs)
-    batch, view = whole(graphs), make_view(matrices)
+    batch, view = toys.whole(graphs), make_view(matrices)
     expected = oracle.embed(model, graphs, matrices)
     got = model.embed(batch, view).detach().numpy()
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
@@ -117,7 +103,7 @@ def test_outputs_and_gradients_equal_pygs(model, dense):
     graphs = toys.random_graphs(9, dense=dense)
     matrices = diffusions(graphs)
     model.double()
-    batch, view = doubled(whole(graphs)), make_view(matrices, torch.double)
+    batch, view = toys.doubled(toys.whole(graphs)), make_view(matrices, torch.double)
     data = PygBatch.from_data_list(toys.to_pyg(graphs))
     data.x = data.x.double()
     s = torch.block_diag(*(torch.from_numpy(m) for m in matrices))
@@ -171,8 +157,8 @@ def test_renumbering_nodes_changes_nothing(model, dense):
         edges[:, span] = ends[:, np.lexsort((ends[1], ends[0]))]
         moved.append(np.empty_like(s))
         moved[-1][np.ix_(new, new)] = s
-    one = whole(graphs), make_view(matrices)
-    other = whole(replace(graphs, x=x, edge_index=edges)), make_view(moved)
+    one = toys.whole(graphs), make_view(matrices)
+    other = toys.whole(replace(graphs, x=x, edge_index=edges)), make_view(moved)
     assert not torch.equal(one[0].x, other[0].x)
     torch.testing.assert_close(model.embed(*other), model.embed(*one), **CLOSE)
     torch.testing.assert_close(model.loss(*other), model.loss(*one), **CLOSE)
@@ -180,7 +166,7 @@ def test_renumbering_nodes_changes_nothing(model, dense):
 
 def test_column_numbers_equal_one_hot_rows(model):
     graphs = toys.random_graphs(8)
-    batch, view = whole(graphs), make_view(diffusions(graphs))
+    batch, view = toys.whole(graphs), make_view(diffusions(graphs))
     rows = replace(batch, x=torch.nn.functional.one_hot(batch.x, 4).float())
     torch.testing.assert_close(model.embed(batch, view), model.embed(rows, view))
     torch.testing.assert_close(model.loss(batch, view), model.loss(rows, view))
@@ -195,7 +181,7 @@ def test_every_tensor_is_registered_and_trains():
     before = {n: t.clone() for n, t in model.state_dict().items()}
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     graphs = toys.random_graphs(12)
-    model.loss(whole(graphs), make_view(diffusions(graphs))).backward()
+    model.loss(toys.whole(graphs), make_view(diffusions(graphs))).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name
@@ -208,7 +194,7 @@ def test_the_papers_widths_and_start():
     model = MVGRL(7, generator=torch.Generator().manual_seed(0))
     graphs = toys.random_graphs(3, num_features=7)
     view = make_view(diffusions(graphs))
-    assert model.embed(whole(graphs), view).shape == (3, 512)
+    assert model.embed(toys.whole(graphs), view).shape == (3, 512)
     start = {n: p.detach() for n, p in model.named_parameters()}
     for name, shape in {
         "gcn1.layers.0.weight": (7, 512),
@@ -229,7 +215,7 @@ def test_the_papers_widths_and_start():
 def test_training_lowers_the_loss():
     model = build(hidden_dim=16)
     graphs = toys.random_graphs(12)
-    batch, view = whole(graphs), make_view(diffusions(graphs))
+    batch, view = toys.whole(graphs), make_view(diffusions(graphs))
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     losses = []
     for _ in range(20):
@@ -245,7 +231,7 @@ def test_training_lowers_the_loss():
 def test_one_graph_has_a_finite_loss(model, graph):
     one = toys.random_graphs(8, dense=True).take(np.array([graph]))
     matrices = diffusions(one)
-    loss = model.loss(whole(one), make_view(matrices))
+    loss = model.loss(toys.whole(one), make_view(matrices))
     assert loss.item() == pytest.approx(oracle.loss(model, one, matrices), rel=1e-4)
     loss.backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
@@ -258,4 +244,4 @@ def test_all_randomness_comes_from_the_generator():
     for name in ("gcn1.layers.0.weight", "mlp2.shortcut.bias"):
         assert not torch.equal(one[name], other[name])
     graphs = toys.random_graphs(4)
-    build().loss(whole(graphs), make_view(diffusions(graphs))).backward()
+    build().loss(toys.whole(graphs), make_view(diffusions(graphs))).backward()

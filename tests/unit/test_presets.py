@@ -43,8 +43,10 @@ ROWS: dict[str, dict[str, Value]] = {
     "fclg-moon": {"method": "fclg", "fclg.inter": "previous-round"},
     "infograph-fedavg": {"method": "infograph", "infograph.proximal-mu": 0.0},
     "infograph-fedprox": {"method": "infograph", "infograph.proximal-mu": 0.01},
+    "infograph-moon": {"method": "infograph", "infograph.moon-mu": 1.0},
     "mvgrl-fedavg": {"method": "mvgrl", "mvgrl.proximal-mu": 0.0},
     "mvgrl-fedprox": {"method": "mvgrl", "mvgrl.proximal-mu": 0.01},
+    "mvgrl-moon": {"method": "mvgrl", "mvgrl.moon-mu": 1.0},
     "local-fclg": {
         "method": "fclg-local",
         "fclg.inter": "none",
@@ -203,7 +205,9 @@ def test_fclg_presets_leave_the_rest_to_auto(name: str) -> None:
         "embedding.evaluation",
         "fclg.inter",
         "infograph.proximal-mu",
+        "infograph.moon-mu",
         "mvgrl.proximal-mu",
+        "mvgrl.moon-mu",
     }
 
 
