@@ -134,6 +134,13 @@ class CollatedGraphs:
             index=index,
         )
 
+    def batches(self, positions: IntArray, *, max_nodes: int) -> Iterator[Batch]:
+        """Join the graphs at ``positions``, in batches of about ``max_nodes`` nodes."""
+        sizes = np.diff(self._node_ptr)[positions]
+        part = np.cumsum(sizes) // max_nodes
+        for number in np.unique(part):
+            yield self.batch(positions[part == number])
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClientData:
@@ -159,24 +166,17 @@ class ClientData:
         """Collate; validation then test graphs form batches of <= ``max_nodes``."""
         graphs = CollatedGraphs(partition.graphs, device)
         held_out = np.concatenate([partition.val, partition.test])
-        sizes = np.diff(partition.graphs.node_ptr)[held_out]
-        part = np.cumsum(sizes) // max_nodes
-        batches = tuple(
-            graphs.batch(held_out[part == number]) for number in np.unique(part)
-        )
         return cls(
             partition=partition,
             graphs=graphs,
-            evaluation=batches,
+            evaluation=tuple(graphs.batches(held_out, max_nodes=max_nodes)),
             num_val=len(partition.val),
         )
 
     def batches(self, *, max_nodes: int = 200_000) -> Iterator[Batch]:
         """All graphs in order, in batches of about ``max_nodes`` nodes."""
-        sizes = np.diff(self.partition.graphs.node_ptr)
-        part = np.cumsum(sizes) // max_nodes
-        for number in np.unique(part):
-            yield self.graphs.batch(np.flatnonzero(part == number))
+        everyone = np.arange(len(self.partition.graphs))
+        return self.graphs.batches(everyone, max_nodes=max_nodes)
 
 
 def gather(

@@ -16,6 +16,7 @@ from logging import ERROR
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -32,7 +33,16 @@ from .errors import ConfigError, WireError
 from .methods.fedavg import SHARED
 from .registry import Resolved, resolve
 from .tasks import EmbeddingSettings
-from .wire import NamedArrays, Parcel, Scalar, pack, select, unpack, with_prefix
+from .wire import (
+    CLASS_COUNT,
+    NamedArrays,
+    Parcel,
+    Scalar,
+    pack,
+    select,
+    unpack,
+    with_prefix,
+)
 
 app = ClientApp()
 Answer = Callable[[int, Parcel], Parcel]
@@ -46,7 +56,10 @@ def query(message: Message, context: Context) -> Message:
     except Exception as error:  # reported to the server, which names the node
         log(ERROR, "%s", traceback.format_exc())
         return Message(pack({}, {"error": _reason(error)}), reply_to=message)
-    parcels = _answer_all(hosted, {}, lambda c, _: _introduce(resolved, c))
+    tells = _shares_labels(context.node_config)
+    parcels = _answer_all(
+        hosted, {}, lambda c, _: _introduce(resolved, c, with_classes=tells)
+    )
     return Message(pack(parcels), reply_to=message)
 
 
@@ -109,19 +122,28 @@ def load_data(resolved: Resolved, client_id: int, device: torch.device) -> Clien
     return replace(data, view=CollatedView(edges, graphs.node_ptr, device))
 
 
+def _shares_labels(site: Mapping[str, Any]) -> bool:
+    """Whether embeddings, labels and counts of classes may leave this node.
+
+    A node whose operator configured it, beyond the partition that simulation assigns,
+    is a site and must say so.
+    """
+    is_site = bool(set(site) - {"partition-id", "num-partitions"})
+    return not is_site or site.get("share-embeddings") is True
+
+
 def _check_consent(resolved: Resolved, site: Mapping[str, Any]) -> None:
     """Refuse to send embeddings from a site that has not agreed to it.
 
     Raises
     ------
     ConfigError
-        The run pools embeddings, and this node's operator, who configured it beyond
-        the partition that simulation assigns, did not write ``share-embeddings=true``.
+        The run pools embeddings, and this site was not started with
+        ``share-embeddings=true``.
     """
     task = resolved.task
     pools = isinstance(task, EmbeddingSettings) and task.evaluation == "pooled"
-    is_site = bool(set(site) - {"partition-id", "num-partitions"})
-    if pools and is_site and site.get("share-embeddings") is not True:
+    if pools and not _shares_labels(site):
         raise ConfigError(
             "the run asks for the embeddings and labels of this site's graphs"
             ' (embedding.evaluation = "pooled"), which it does not share; set that key'
@@ -237,12 +259,15 @@ def _reply(
     )
 
 
-def _introduce(resolved: Resolved, client_id: int) -> Parcel:
+def _introduce(resolved: Resolved, client_id: int, *, with_classes: bool) -> Parcel:
     device = choose_device(resolved.settings.device)
     partition = load_data(resolved, client_id, device).partition
     graphs = partition.graphs
+    counts = np.bincount(graphs.y, minlength=graphs.num_classes)
+    by_class = {f"{CLASS_COUNT}{k}": int(n) for k, n in enumerate(counts)}
     return Parcel(
         metrics={
+            **(by_class if with_classes else {}),
             "num-train": len(partition.train),
             "num-val": len(partition.val),
             "num-test": len(partition.test),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .figure_style import GREY, bare, finish, line, save
 from .figures_data import (
     Partition,
     Series,
@@ -34,20 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colour-blind-safe palette, without the yellow that fades on white
-# and with Tol's indigo for the black, which is the mean's.
-PALETTE = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#332288",
-)
-_DASHES = ("-", "--", ":", "-.")
-_BETTER, _WORSE, _GREY = "#0072B2", "#D55E00", "#6b6b6b"
-_MAX_LEGEND = 16
+_BETTER, _WORSE = "#0072B2", "#D55E00"
 
 
 def draw_run(run_dir: Path) -> list[Path]:
@@ -79,10 +67,10 @@ def draw_run(run_dir: Path) -> list[Path]:
     drawn = []
     if accuracy:
         figure = _accuracy_figure(accuracy, clusters, splits, summary, point=point)
-        drawn.append(_save(figure, run_dir / "accuracy.png"))
+        drawn.append(save(figure, run_dir / "accuracy.png"))
     if norms:
         figure = _norms_figure(norms, clusters, splits, summary)
-        drawn.append(_save(figure, run_dir / "update_norms.png"))
+        drawn.append(save(figure, run_dir / "update_norms.png"))
     return drawn
 
 
@@ -125,7 +113,7 @@ def draw_gain(
             panels.setdefault(name or str(summary.get("method")), []).append(gains)
     if not panels:
         return None
-    return _save(_gain_figure(panels, dataset, rule), out)
+    return save(_gain_figure(panels, dataset, rule), out)
 
 
 def _accuracy_figure(
@@ -169,13 +157,13 @@ def _accuracy_figure(
             alpha=0.9,
             linewidth=1.6 if len(members) > 1 else 0.9,
             label=_cluster_label(k, members),
-            **_line(k),
+            **line(k),
         )
     whose = "all clients together" if list(series) == [POOLED] else "mean over clients"
     axes.plot(rounds, mean, color="black", linewidth=2.4, label=whose)
     axes.set_ylabel(what)
     axes.set_ylim(max(0.0, low.min() - 0.05), min(1.02, high.max() + 0.05))
-    _finish(axes, rounds, splits)
+    finish(axes, rounds, splits)
     return figure
 
 
@@ -195,7 +183,7 @@ def _norms_figure(
                 linewidth=1.2,
                 alpha=0.85,
                 label=label,
-                **_line(k),
+                **line(k),
             )
             label = None  # one legend entry per cluster
     for client in sorted(set(series) - {c for members in shown for c in members}):
@@ -208,7 +196,7 @@ def _norms_figure(
         )
     axes.set_ylabel("L2 norm of the update")
     axes.set_ylim(bottom=0)
-    _finish(axes, sorted({t for of in series.values() for t in of}), splits)
+    finish(axes, sorted({t for of in series.values() for t in of}), splits)
     return figure
 
 
@@ -252,7 +240,7 @@ def _gain_figure(
         axes.grid(axis="y", color="0.92")
         axes.set_axisbelow(True)
         axes.set_xlim(clients[0] - 0.7, clients[-1] + 0.7)
-        _bare(axes)
+        bare(axes)
         axes.set_xticks(clients)
         axes.tick_params(axis="x", length=0, labelsize=8 if len(clients) > 20 else 9)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
@@ -273,7 +261,7 @@ def _gain_figure(
         1 - 0.42 / figure.get_figheight(),
         f"rule {rule}, paired by seed, {seeds}{dots}",
         fontsize=8.5,
-        color=_GREY,
+        color=GREY,
         va="center",
     )
     return figure
@@ -305,63 +293,9 @@ def _new_figure(summary: Mapping[str, Any], what: str) -> tuple[Figure, Axes]:
         pad=22,
     )
     axes.text(
-        0, 1.03, "; ".join(facts), transform=axes.transAxes, fontsize=8.5, color=_GREY
+        0, 1.03, "; ".join(facts), transform=axes.transAxes, fontsize=8.5, color=GREY
     )
     return figure, axes
-
-
-def _finish(axes: Axes, rounds: Sequence[int], splits: list[int]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    for i, at in enumerate(splits):
-        axes.axvline(
-            at,
-            color="0.35",
-            linewidth=0.8,
-            linestyle=(0, (2, 2)),
-            zorder=1.5,
-            label="cluster split" if i == 0 else None,
-        )
-    axes.set_xlabel("communication round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(rounds) > 1:
-        axes.set_xlim(rounds[0], rounds[-1])
-    axes.grid(color="0.93")
-    axes.set_axisbelow(True)
-    _bare(axes)
-    handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > _MAX_LEGEND:
-        more = len(labels) - _MAX_LEGEND
-        # The mean, the bands and the split mark are at the ends; clusters give way.
-        handles = handles[: _MAX_LEGEND - 2] + handles[-2:]
-        labels = [*labels[: _MAX_LEGEND - 2], *labels[-2:]]
-        labels[_MAX_LEGEND - 3] += f"  (+{more} more)"
-    axes.legend(
-        handles,
-        labels,
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1.0),
-        fontsize=8.5,
-        frameon=False,
-        borderaxespad=0,
-    )
-
-
-def _bare(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)  # a Figure without pyplot draws with Agg
-    return path
-
-
-def _line(k: int) -> dict[str, Any]:
-    return {
-        "color": PALETTE[k % len(PALETTE)],
-        "linestyle": _DASHES[k // len(PALETTE) % len(_DASHES)],
-    }
 
 
 def _cluster_label(k: int, members: Sequence[int]) -> str:

@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .clustering import one_thread, transform
-from .figures import _GREY, PALETTE, _bare, _save
+from .figure_style import GREY, PALETTE, bare, save
 from .figures_data import read_summary
 from .seeding import derive_seed, numpy_rng
+from .tasks import EMBEDDINGS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FOLDER = "embeddings"
 
 _MARKERS = ("o", "^", "s", "X")
 _MAX_TSNE = 2000  # graphs; minutes beyond
@@ -83,12 +83,12 @@ def draw_embeddings(
         found = _read_round(kept[t], t) if t in kept else None
         if found is not None:
             figure = _embedding_figure(found, summary, seed)
-            drawn.append(_save(figure, run_dir / f"embeddings-round-{t}.png"))
+            drawn.append(save(figure, run_dir / f"embeddings-round-{t}.png"))
     return drawn
 
 
 def _kept_rounds(run_dir: Path) -> dict[int, Path]:
-    files = (run_dir / FOLDER).glob("round-*.npz")
+    files = (run_dir / EMBEDDINGS).glob("round-*.npz")
     numbers = {path: path.stem.removeprefix("round-") for path in files}
     return {int(n): path for path, n in numbers.items() if n.isdecimal()}
 
@@ -209,7 +209,7 @@ def _scatter(
     axes.grid(color="0.93")
     axes.set_axisbelow(True)
     axes.margins(0.04)
-    _bare(axes)
+    bare(axes)
 
 
 def _legend(axes: Axes) -> None:
@@ -258,6 +258,6 @@ def _head(figure: Figure, found: _Round, summary: dict[str, Any]) -> None:
         1 - 0.42 / figure.get_figheight(),
         "; ".join(facts),
         fontsize=8.5,
-        color=_GREY,
+        color=GREY,
         va="center",
     )

@@ -8,23 +8,17 @@ one place. Nothing here reaches training: strategies never see what arrives.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from logging import INFO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from flwr.common.logger import log
 
 from strategies.report import ClientInfo, Evaluation
 
 from .clustering import all_scores, probe_scores
-from .data import earth_mover_distance
 from .errors import DataError, WireError
 from .registry import Resolved
-from .tasks import POOLED, EmbeddingSettings
+from .tasks import EMBEDDINGS, POOLED, EmbeddingSettings
 from .wire import NamedArrays, Parcel
-
-FOLDER = "embeddings"
 
 
 class PooledEvaluation:
@@ -38,9 +32,8 @@ class PooledEvaluation:
     """
 
     def __init__(self, resolved: Resolved, folder: Path) -> None:
-        self._resolved, self._folder = resolved, folder / FOLDER
+        self._resolved, self._folder = resolved, folder / EMBEDDINGS
         self.num_classes = self.num_clients = 0
-        self.facts: dict[str, Any] = {}
 
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
         """Learn from the roll call who will take part.
@@ -78,7 +71,6 @@ class PooledEvaluation:
         task, settings = self._resolved.task, self._resolved.settings
         assert isinstance(task, EmbeddingSettings)
         labels = pool["labels"].astype(np.int64)
-        self._tell_distance(pool)
         self._folder.mkdir(exist_ok=True)
         np.savez(self._folder / f"round-{measured_round:06d}.npz", **pool)  # type: ignore[arg-type]
         scores = all_scores(
@@ -102,26 +94,6 @@ class PooledEvaluation:
             )
             for metric, value in scores.items()
         ]
-
-    def _tell_distance(self, pool: NamedArrays) -> None:
-        """Say how far the clients' class shares are from those of all graphs.
-
-        Once, and again only when more clients answer than before.
-        """
-        if len(self.facts.get("class_counts", ())) >= len(np.unique(pool["clients"])):
-            return
-        counts = np.array(
-            [
-                np.bincount(
-                    pool["labels"][pool["clients"] == client],
-                    minlength=self.num_classes,
-                )
-                for client in np.unique(pool["clients"])
-            ]
-        )
-        distance = earth_mover_distance(counts)
-        self.facts = {"emd": distance, "class_counts": counts.tolist()}
-        log(INFO, "EMD of the partition %.4f", distance)
 
 
 def _join(given: Mapping[int, NamedArrays]) -> NamedArrays:

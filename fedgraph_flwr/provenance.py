@@ -13,7 +13,7 @@ import numpy as np
 
 from strategies.report import ClientInfo
 
-from .data import hash_federation
+from .data import earth_mover_distance, hash_federation
 from .registry import project_root
 from .wire import NamedArrays
 
@@ -21,6 +21,25 @@ from .wire import NamedArrays
 def split_hash(clients: Mapping[int, ClientInfo]) -> str:
     """SHA-256 over the clients' split hashes."""
     return hash_federation({c: i.split_hash for c, i in clients.items()})
+
+
+def class_table(clients: Mapping[int, ClientInfo]) -> list[list[int]] | None:
+    """Graphs per client and class, (num_clients, num_classes).
+
+    None where a site keeps them to itself, or where clients hold different data sets,
+    whose classes mean different things.
+    """
+    infos = [clients[c] for c in sorted(clients)]
+    data_sets = {(i.raw_sha256, len(i.class_counts)) for i in infos}
+    if len(data_sets) != 1 or not infos[0].class_counts:
+        return None
+    return [list(i.class_counts) for i in infos]
+
+
+def partition_distance(clients: Mapping[int, ClientInfo]) -> float | None:
+    """EMD of the partition; None where :func:`class_table` is."""
+    table = class_table(clients)
+    return None if table is None else earth_mover_distance(np.array(table))
 
 
 def hash_weights(

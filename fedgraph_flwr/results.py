@@ -21,7 +21,14 @@ from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from . import selection
 from .errors import ConfigError, DataError
-from .provenance import git_commit, hash_weights, split_hash, versions
+from .provenance import (
+    class_table,
+    git_commit,
+    hash_weights,
+    partition_distance,
+    split_hash,
+    versions,
+)
 from .registry import Resolved
 from .wire import NamedArrays
 
@@ -246,9 +253,8 @@ class RunFolder:
         strategy: AbstractGraphStrategy,
         *,
         error: BaseException | None = None,
-        facts: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Write models and ``summary.json``, with ``facts``; also for a failed run."""
+        """Write models and ``summary.json``; also for a failed run."""
         before = self.path / "summary.json"
         if error is not None and not strategy.clients and before.is_file():
             # A resume that reached no client has nothing to add to what is there.
@@ -262,7 +268,7 @@ class RunFolder:
             contiguous = {n: np.asarray(a, order="C") for n, a in arrays.items()}
             save_file(contiguous, self.path / "models" / f"{name}.safetensors")
         write_json(self.path / "clusters.json", {"rounds": self.clusters})
-        summary = self._summary(strategy, models, error) | dict(facts or {})
+        summary = self._summary(strategy, models, error)
         write_json(self.path / "summary.json", summary)
         return summary
 
@@ -320,6 +326,8 @@ class RunFolder:
             "run_id": self.run_id,
             "experiment": self.experiment,
             "resumed_from_round": self.resumed_from,
+            "emd": partition_distance(strategy.clients),
+            "class_counts": class_table(strategy.clients),
             "data_sha256": {
                 str(c): i.raw_sha256 for c, i in sorted(strategy.clients.items())
             },

@@ -23,7 +23,7 @@ from .errors import ConfigError
 from .figures import draw_run
 from .figures_embedding import draw_embeddings
 from .pooled import PooledEvaluation
-from .provenance import split_hash
+from .provenance import partition_distance, split_hash
 from .registry import Resolved, resolve
 from .results import Clock, RunFolder, results_root
 from .tasks import POOLED, EmbeddingSettings
@@ -87,6 +87,8 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
             strategy.first_round = folder.last_round + 1
         clients = strategy.roll_call(grid)
         log(INFO, "split hash %s", split_hash(clients))
+        if (distance := partition_distance(clients)) is not None:
+            log(INFO, "EMD of the partition %.4f", distance)
         pooled.expect(clients)
         if not settings.resume:
             strategy.initialise(common_start(resolved, clients))
@@ -100,10 +102,10 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
                 timeout=settings.round_timeout_s,
             )
     except BaseException as error:
-        folder.finish(strategy, error=error, facts=pooled.facts)
+        folder.finish(strategy, error=error)
         log(ERROR, "what was computed is in %s", folder.path)
         raise
-    summary = folder.finish(strategy, facts=pooled.facts)
+    summary = folder.finish(strategy)
     draw_run(folder.path)
     task = resolved.task
     if isinstance(task, EmbeddingSettings) and task.figure_rounds:
@@ -180,7 +182,7 @@ def summary_table(summary: dict[str, Any]) -> str:
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
     out.print(f"clusters {summary['clusters']}{planted}", highlight=False)
-    if "emd" in summary:
+    if summary["emd"] is not None:
         out.print(f"EMD of the partition {summary['emd']:.4f}", highlight=False)
     megabytes = [f"{summary[k] / 1e6:.1f} MB" for k in ("bytes_up", "bytes_down")]
     out.print(

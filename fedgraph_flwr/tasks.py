@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from .clustering import TRANSFORMS
 from .config import RunSettings, Settings, choice, flag, round_list
 from .errors import ConfigError
 
+EMBEDDINGS = "embeddings"  # folder of pooled ones, in a run's folder
 POOLED = -1  # stands for "all clients together" where a client id is expected
 
 
@@ -36,7 +38,7 @@ class EmbeddingSettings(Settings):
 
     evaluation: str = choice("local", "local", "pooled")
     rounds: str = round_list("0,1,3,5,10,20")
-    transform: str = choice("l2", "l2", "raw", "log1p")
+    transform: str = choice(TRANSFORMS[0], *TRANSFORMS)
     probe: bool = flag(True)
     figure_rounds: str = round_list("")
 

@@ -25,6 +25,7 @@ from .errors import WireError
 NamedArrays: TypeAlias = dict[str, NDArray[np.generic]]
 Scalar = int | float | str | bool
 
+CLASS_COUNT = "class-count/"  # and a class: its graphs, told at roll call
 _HEADER = "header"
 _PACKED = "safetensors"
 _KINDS = ("arrays", "evaluation", "metrics", "facts", "error")

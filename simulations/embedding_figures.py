@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedgraph_flwr.figures import _GREY, _finish, _line, _save
+from fedgraph_flwr.figure_style import GREY, finish, line, save
 
 from .embedding_rows import EmbeddingGroup, RowName
 from .embedding_runs import EmbeddingRun
@@ -162,7 +162,7 @@ def _draw(
         std = np.array(
             [np.std(points[t], ddof=1) if len(points[t]) > 1 else 0.0 for t in at]
         )
-        style = _line(k)
+        style = line(k)
         axes.fill_between(
             at, mean - std, mean + std, color=style["color"], alpha=0.12, linewidth=0
         )
@@ -170,14 +170,14 @@ def _draw(
             at, mean, marker="o", markersize=3.6, linewidth=1.6, label=label, **style
         )
     axes.set_ylabel("clustering accuracy (%)")
-    _finish(axes, [], [])  # no rounds: the limits are set from the lines
+    finish(axes, [], [])  # no rounds: the limits are set from the lines
     axes.set_xlabel(xlabel)
     if not all(t.is_integer() for points in lines.values() for t in points):
         from matplotlib.ticker import AutoLocator
 
         axes.xaxis.set_major_locator(AutoLocator())
     axes.margins(x=0.03)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def _new_figure(title: str, facts: Sequence[str]) -> tuple[Figure, Axes]:
@@ -187,7 +187,7 @@ def _new_figure(title: str, facts: Sequence[str]) -> tuple[Figure, Axes]:
     axes = figure.subplots()
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=22)
     axes.text(
-        0, 1.03, "; ".join(facts), transform=axes.transAxes, fontsize=8.5, color=_GREY
+        0, 1.03, "; ".join(facts), transform=axes.transAxes, fontsize=8.5, color=GREY
     )
     return figure, axes
 

@@ -53,7 +53,7 @@ class EmbeddingRun:
 
     @property
     def emd(self) -> float | None:
-        """EMD of the split; only pooled runs know it."""
+        """EMD of the split; unknown where a site keeps its counts of classes."""
         value = self.run.summary.get("emd")
         return None if value is None else float(value)
 

@@ -186,7 +186,7 @@ def _claim_sheet(title: str, claims: Sequence[Claim], protocol: str) -> Sheet:
 def _protocol(group: EmbeddingGroup, transform: str) -> str:
     runs = group.runs
     commits = sorted({r.commit for runs in group.rows.values() for r in runs})
-    classes = {len(c) for r in runs for c in r.run.summary.get("class_counts", [])}
+    classes = {len(c) for r in runs for c in r.run.summary.get("class_counts") or []}
     k = f" ({classes.pop()})" if len(classes) == 1 else ""
     return (
         f"Protocol: seeds {_listed(r.run.seed for r in runs)}; split"

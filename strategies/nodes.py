@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from logging import INFO
 
 from flwr.app import Error, Message, MessageType
@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError, RunFailedError
-from fedgraph_flwr.wire import Parcel, pack, unpack
+from fedgraph_flwr.wire import CLASS_COUNT, Parcel, pack, unpack
 
 from .report import ClientInfo
 
@@ -164,7 +164,7 @@ class Directory:
 
 
 def _client_info(client: int, node: int, parcel: Parcel) -> ClientInfo:
-    counts: Mapping[str, int | float] = parcel.metrics
+    counts = parcel.metrics
     return ClientInfo(
         client=client,
         node_id=node,
@@ -176,4 +176,7 @@ def _client_info(client: int, node: int, parcel: Parcel) -> ClientInfo:
         group=int(counts["group"]),
         split_hash=str(parcel.facts["split-hash"]),
         raw_sha256=str(parcel.facts["raw-sha256"]),
+        class_counts=tuple(
+            int(n) for k, n in counts.items() if k.startswith(CLASS_COUNT)
+        ),
     )

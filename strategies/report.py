@@ -42,7 +42,10 @@ class LedgerEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientInfo:
-    """What a client says at roll call."""
+    """What a client says at roll call; ``class_counts`` only if its site shares them.
+
+    ``class_counts`` are its graphs by class, of every split.
+    """
 
     client: int
     node_id: int
@@ -54,6 +57,7 @@ class ClientInfo:
     group: int
     split_hash: str
     raw_sha256: str
+    class_counts: tuple[int, ...] = ()
 
 
 @dataclass(kw_only=True)

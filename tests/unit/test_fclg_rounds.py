@@ -428,8 +428,27 @@ def test_the_best_labelled_round_is_one_of_those_that_all_clients_answered():
     assert (best["round"], best["mean"]) == (3, 0.6)
 
 
-def test_there_is_no_emd_where_labels_stay_at_the_sites(once):
-    assert "emd" not in once("fclg", **QUICK).summary
+def test_counts_of_classes_stay_at_a_site_that_does_not_share_labels(run, once):
+    simulated = once("fclg", **QUICK).summary
+    assert simulated["class_counts"] == [[10, 10], [13, 12], [15, 15]]
+    assert simulated["emd"] == once("fclg", **POOLED).summary["emd"]
+    few = {**QUICK, "num-server-rounds": 1, "embedding.rounds": ""}
+    sites = [{"clients": "0,1", "share-embeddings": True}, {"clients": "2"}]
+    kept = run("fclg", node_configs=sites, **few).summary
+    assert kept["emd"] is kept["class_counts"] is None
+    sites[1]["share-embeddings"] = True
+    assert run("fclg", node_configs=sites, **few).summary["emd"] == simulated["emd"]
+
+
+def test_there_is_no_emd_of_different_data_sets(run, toy_data):
+    def another(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        graphs = replace(partition.graphs, raw_sha256=str(client_id))
+        return replace(partition, graphs=graphs)
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", another)
+        assert run("fedavg", **{"num-server-rounds": 1}).summary["emd"] is None
 
 
 @pytest.mark.parametrize("lost", [0, 2])
@@ -465,23 +484,6 @@ def test_a_lost_client_does_not_change_the_number_of_classes(
         patch.setattr("datasets.load_partition", rare)
         run("fclg", **POOLED, **{"min-fit-replies": 0.5})
     assert asked == [3, 3, 3]
-
-
-def test_the_emd_is_that_of_all_clients_even_if_one_was_lost_at_first(
-    run, once, monkeypatch
-):
-    fit = base.GraphClient.fit
-
-    def fail(self, parameters, config):
-        if self.job.client_id == 1 and config["server-round"] == 1:
-            raise ValueError("disk full")
-        return fit(self, parameters, config)
-
-    whole = once("fclg", **POOLED).summary["emd"]
-    monkeypatch.setattr(base.GraphClient, "fit", fail)
-    part = run("fclg", **POOLED, **{"min-fit-replies": 0.5}).summary
-    assert part["emd"] == whole
-    assert len(part["class_counts"]) == 3
 
 
 def test_more_classes_than_pooled_graphs_stops_with_the_reason(run, toy_data):

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from fedgraph_flwr import figures
+from fedgraph_flwr import figure_style, figures
 from fedgraph_flwr.figures_data import (
     client_ranges,
     read_partitions,
@@ -89,7 +89,7 @@ def test_figure_shows_mean_clusters_and_splits(
         kept.append(figure)
         return path
 
-    monkeypatch.setattr(figures, "_save", keep)
+    monkeypatch.setattr(figures, "save", keep)
     figures.draw_run(write_run(tmp_path / "run"))
     accuracy, norms = (figure.axes[0] for figure in kept)
     lines = {line.get_label(): line for line in accuracy.get_lines()}
@@ -99,7 +99,10 @@ def test_figure_shows_mean_clusters_and_splits(
     assert list(lines["cluster split"].get_xdata()) == [3, 3]
     assert accuracy.get_title(loc="left") == "gcfl+ on synthetic, seed 1"
     by_cluster = [line.get_color() for line in norms.get_lines()[:4]]
-    assert by_cluster == [*[figures.PALETTE[0]] * 2, *[figures.PALETTE[1]] * 2]
+    assert by_cluster == [
+        *[figure_style.PALETTE[0]] * 2,
+        *[figure_style.PALETTE[1]] * 2,
+    ]
 
 
 def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
@@ -145,7 +148,7 @@ def test_gain_is_paired_by_seed(
     ]
     kept = []
     monkeypatch.setattr(figures, "_gain_figure", lambda *args: kept.append(args))
-    monkeypatch.setattr(figures, "_save", lambda _, path: path)
+    monkeypatch.setattr(figures, "save", lambda _, path: path)
     figures.draw_gain(runs, local, tmp_path / "gain.png")
     panels, dataset, rule = kept[0]
     assert (dataset, rule) == ("synthetic", "final")

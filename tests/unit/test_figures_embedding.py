@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from sklearn.decomposition import PCA
 
 from fedgraph_flwr import figures_embedding
-from fedgraph_flwr.figures import PALETTE
+from fedgraph_flwr.figure_style import PALETTE
 from fedgraph_flwr.figures_embedding import draw_embeddings
 
 
@@ -54,7 +54,7 @@ def kept(monkeypatch):
         figures[path.name] = figure
         return path
 
-    monkeypatch.setattr(figures_embedding, "_save", keep)
+    monkeypatch.setattr(figures_embedding, "save", keep)
     return figures
 
 

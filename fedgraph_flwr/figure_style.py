@@ -1,0 +1,84 @@
+"""Colours, lines and frames that all figures have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colour-blind-safe palette, without the yellow that fades on white
+# and with Tol's indigo for the black, which is the mean's.
+PALETTE = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#332288",
+)
+GREY = "#6b6b6b"
+_DASHES = ("-", "--", ":", "-.")
+_MAX_LEGEND = 16
+
+
+def finish(axes: Axes, rounds: Sequence[int], splits: list[int]) -> None:
+    """Mark cluster splits, label the axis of rounds, put the legend outside."""
+    from matplotlib.ticker import MaxNLocator
+
+    for i, at in enumerate(splits):
+        axes.axvline(
+            at,
+            color="0.35",
+            linewidth=0.8,
+            linestyle=(0, (2, 2)),
+            zorder=1.5,
+            label="cluster split" if i == 0 else None,
+        )
+    axes.set_xlabel("communication round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(rounds) > 1:
+        axes.set_xlim(rounds[0], rounds[-1])
+    axes.grid(color="0.93")
+    axes.set_axisbelow(True)
+    bare(axes)
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > _MAX_LEGEND:
+        more = len(labels) - _MAX_LEGEND
+        # The mean, the bands and the split mark are at the ends; clusters give way.
+        handles = handles[: _MAX_LEGEND - 2] + handles[-2:]
+        labels = [*labels[: _MAX_LEGEND - 2], *labels[-2:]]
+        labels[_MAX_LEGEND - 3] += f"  (+{more} more)"
+    axes.legend(
+        handles,
+        labels,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        fontsize=8.5,
+        frameon=False,
+        borderaxespad=0,
+    )
+
+
+def bare(axes: Axes) -> None:
+    """Remove the frame at the top and on the right."""
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the figure, in a folder made for it if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)  # a Figure without pyplot draws with Agg
+    return path
+
+
+def line(k: int) -> dict[str, Any]:
+    """Colour and dashes of the k-th line, different for the first 28."""
+    return {
+        "color": PALETTE[k % len(PALETTE)],
+        "linestyle": _DASHES[k // len(PALETTE) % len(_DASHES)],
+    }
