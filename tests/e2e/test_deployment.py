@@ -8,18 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fedgraph_flwr.config import Value
 from fedgraph_flwr.registry import project_root
 from simulations import flower
 from simulations.inline import run_inline
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
-RUN = {
+RUN: dict[str, Value] = {
     "method": "gcfl+",
     "dataset": "synthetic",
     "num-clients": 4,
@@ -111,6 +113,34 @@ def _flwr(env: dict[str, str], *arguments: str) -> dict[str, object]:
     return answer
 
 
+def _run(
+    tmp_path: Path, env: dict[str, str], config: Mapping[str, Value]
+) -> tuple[str, Path]:
+    """Submit a run and wait for its end: Flower's status and the results folder."""
+    results = tmp_path / f"deployed-{len(list(tmp_path.glob('deployed-*')))}"
+    file = tmp_path / "run.toml"
+    given = {**config, "results-dir": str(results)}
+    file.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in given.items()))
+    root = str(project_root())
+    answer = _flwr(env, "run", root, "site", "--run-config", str(file))
+    run_id = str(answer["run-id"])
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
+        (run,) = _flwr(env, "ls", "site", "--run-id", run_id)["runs"]
+        if run["status"].startswith("finished"):
+            break
+        time.sleep(2)
+    logs = "\n".join(p.read_text()[-3000:] for p in tmp_path.glob("*.log"))
+    assert results.is_dir(), f"{run['status']}\n{logs}"
+    (folder,) = results.iterdir()
+    return run["status"], folder
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return loaded
+
+
 def test_three_supernodes_give_the_bytes_of_the_inline_run(
     tmp_path: Path, environment: dict[str, str], own_ports: tuple[int, int]
 ) -> None:
@@ -121,29 +151,37 @@ def test_three_supernodes_give_the_bytes_of_the_inline_run(
             "state-dir": str(tmp_path / "state-inline"),
         }
     )
-    config = {**RUN, "results-dir": str(tmp_path / "deployed")}
-    file = tmp_path / "run.toml"
-    file.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in config.items()))
-
     with _federation(tmp_path, environment, own_ports):
-        root = str(project_root())
-        answer = _flwr(environment, "run", root, "site", "--run-config", str(file))
-        run_id = str(answer["run-id"])
-        deadline = time.monotonic() + 400
-        while time.monotonic() < deadline:
-            (run,) = _flwr(environment, "ls", "site", "--run-id", run_id)["runs"]
-            if run["status"].startswith("finished"):
-                break
-            time.sleep(2)
+        status, deployed = _run(tmp_path, environment, RUN)
 
-    logs = "\n".join(p.read_text()[-3000:] for p in tmp_path.glob("*.log"))
-    assert run["status"] == "finished:completed", logs
-    (deployed,) = (tmp_path / "deployed").iterdir()
-    ours = json.loads((deployed / "summary.json").read_text())
-    expected = json.loads((inline / "summary.json").read_text())
+    ours, expected = _summary(deployed), _summary(inline)
+    assert status == "finished:completed", ours["error"]
     assert ours["weights_sha256"] == expected["weights_sha256"]
     assert ours["split_hash"] == expected["split_hash"]
     assert (deployed / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
     # Private state stays with its site.
     kept = {path.name for path in (tmp_path / "state-1" / deployed.name).iterdir()}
     assert kept == {"client-1", "client-3"}
+
+
+def test_embeddings_and_labels_stay_at_sites_that_did_not_agree(
+    tmp_path: Path, environment: dict[str, str], own_ports: tuple[int, int]
+) -> None:
+    fclg = {**RUN, "method": "fclg", "embedding.probe": False}
+    with _federation(tmp_path, environment, own_ports):
+        pooled = {**fclg, "embedding.evaluation": "pooled"}
+        _, refused = _run(tmp_path, environment, pooled)
+        _, local = _run(tmp_path, environment, fclg)
+
+    summary = _summary(refused)
+    assert summary["status"] == "failed"
+    assert "'share-embeddings=true'" in summary["error"]
+    assert summary["rounds"] == 0
+    summary = _summary(local)
+    assert summary["status"] == "completed"
+    assert summary["emd"] is summary["class_counts"] is None
+    assert set(summary["final"]["per_client"]) == {"0", "1", "2", "3"}
+    assert not (local / "embeddings").exists()
+    assert "evaluation" not in (local / "ledger.csv").read_text()
+    kept = tmp_path / "state-1" / local.name / "client-3" / "embeddings.npz"
+    assert kept.is_file()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fedgraph_flwr.config import Value
 from simulations import flower
 from simulations.inline import run_inline
 from simulations.run import main
@@ -47,9 +48,19 @@ def _summary(folder: Path) -> dict[str, object]:
     return loaded
 
 
-@pytest.mark.parametrize("method", ["gcfl+", "local"])
-def test_ray_and_inline_give_the_same_bytes(method: str, tmp_path: Path) -> None:
-    overrides = {**RUN, "method": method, "state-dir": str(tmp_path / "state")}
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"method": "gcfl+"},
+        {"method": "local"},
+        {"method": "fclg", "embedding.evaluation": "pooled", "embedding.probe": False},
+    ],
+    ids=lambda given: given["method"],
+)
+def test_ray_and_inline_give_the_same_bytes(
+    given: dict[str, Value], tmp_path: Path
+) -> None:
+    overrides = {**RUN, **given, "state-dir": str(tmp_path / "state")}
     inline = run_inline({**overrides, "results-dir": str(tmp_path / "inline")})
     ray = flower.run_flower(
         {**overrides, "results-dir": str(tmp_path / "ray")}, num_nodes=3
