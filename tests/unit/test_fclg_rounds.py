@@ -289,12 +289,17 @@ def test_pooled_runs_do_not_depend_on_the_nodes(once, method):
             assert all(np.array_equal(ours[n], theirs[n]) for n in ours)
 
 
-@pytest.mark.parametrize("inter", ["nodes", "kl", "previous-round"])
+@pytest.mark.parametrize(
+    "inter", ["graphs", "nodes", "none", "kl", "mse", "previous-round"]
+)
 def test_variants_do_not_depend_on_the_nodes_either(once, inter):
-    options = {**SILENT, "local-epochs": 2, "fclg.inter": inter}
-    first, second = (once("fclg", nodes=n, **options) for n in (1, 3))
-    assert first.sha == second.sha
-    assert first.rounds == second.rounds
+    """Six clients on one, two and six nodes."""
+    six = {"num-clients": 6, "batch-size": 32, "local-epochs": 2}
+    options = {**SILENT, **six, "fclg.inter": inter}
+    first, *others = (once("fclg", nodes=n, **options) for n in (1, 2, 6))
+    for other in others:
+        assert first.sha == other.sha
+        assert first.rounds == other.rounds
 
 
 # Evaluation: pooled --------------------------------------------------------------
