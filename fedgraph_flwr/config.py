@@ -292,6 +292,7 @@ class RunSettings(Settings):
 
     num_clients: int = integer("auto", 1, auto=True)
     num_server_rounds: int = integer("auto", 1, auto=True)
+    client_fraction: float = number(1.0, 0, 1, low_open=True)
     partition: str = choice(
         "auto",
         "chunks",

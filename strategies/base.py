@@ -29,6 +29,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import (
     NamedArrays,
     Parcel,
@@ -96,7 +97,8 @@ class AbstractGraphStrategy(Strategy):
         self._report = RoundReport(server_round=0)
         self._unpublished: RoundReport | None = None
         self._sent: list[Message] = []
-        self._addressed: set[int] = set()
+        self._asked: list[int] = []  # who is to take part in this exchange
+        self._addressed: set[int] = set()  # those of them whose node is online
         self._compute_s: dict[int, float] = {}
         self._began_at = 0.0
 
@@ -108,7 +110,7 @@ class AbstractGraphStrategy(Strategy):
 
     @abstractmethod
     def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
-        """Arrays to send to each client that takes part, by client id."""
+        """Arrays to send to each client; those that do not take part are left out."""
 
     @abstractmethod
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
@@ -259,9 +261,10 @@ class AbstractGraphStrategy(Strategy):
         self, message_type: str, server_round: int, grid: Grid
     ) -> list[Message]:
         self._report = RoundReport(server_round=server_round)
-        parcels = {
-            c: Parcel(arrays=a) for c, a in sorted(self.outgoing(server_round).items())
-        }
+        is_training = message_type == MessageType.TRAIN
+        self._asked = self._sample(server_round) if is_training else list(self.clients)
+        outgoing = self.outgoing(server_round)
+        parcels = {c: Parcel(arrays=outgoing[c]) for c in self._asked}
         hosts = self._directory.hosts(grid, parcels)
         header: dict[str, Scalar] = {
             "server-round": server_round,
@@ -278,6 +281,13 @@ class AbstractGraphStrategy(Strategy):
         self._addressed = {c for members in hosts.values() for c in members}
         self._sent = [Message(contents[n], n, message_type) for n in order]
         return self._sent
+
+    def _sample(self, server_round: int) -> list[int]:
+        """Clients that train in this round, ascending: ``client-fraction`` of all."""
+        count = max(1, round(self.settings.client_fraction * len(self.clients)))
+        rng = numpy_rng(self.settings.seed, "server", server_round, "clients")
+        chosen = rng.choice(sorted(self.clients), size=count, replace=False)
+        return sorted(int(c) for c in chosen)
 
     def _head_start_s(self) -> float:
         """Let the longest message go first where it decides the length of the round.
@@ -318,7 +328,8 @@ class AbstractGraphStrategy(Strategy):
             if reply.has_error():
                 self._directory.fail(node, reply.error)
                 reason = f"node {node}: error {reply.error.code}: {reply.error.reason}"
-                report.failures |= dict.fromkeys(self._directory.members(node), reason)
+                hosted = set(self._directory.members(node))
+                report.failures |= dict.fromkeys(hosted & set(self._asked), reason)
                 continue
             self._enter("up", reply.content)
             for client, parcel in unpack(reply.content)[0].items():
@@ -326,7 +337,7 @@ class AbstractGraphStrategy(Strategy):
                     report.failures[client] = error
                 else:
                     good[client] = parcel
-        for client in sorted(set(self.clients) - set(good) - set(report.failures)):
+        for client in sorted(set(self._asked) - set(good) - set(report.failures)):
             addressed = client in self._addressed
             report.failures[client] = (
                 "no reply before the round's timeout"
@@ -355,14 +366,14 @@ class AbstractGraphStrategy(Strategy):
 
     def _require(self, server_round: int, good: Mapping[int, Parcel]) -> None:
         # Less a hair: 0.55 * 100 is a little more than 55.
-        needed = math.ceil(self.settings.min_fit_replies * len(self.clients) - 1e-9)
+        needed = math.ceil(self.settings.min_fit_replies * len(self._asked) - 1e-9)
         if len(good) >= needed:
             return
         failed = "; ".join(
             f"client {c}: {r}" for c, r in sorted(self._report.failures.items())
         )
         raise RunFailedError(
-            f"round {server_round}: {len(good)} of {len(self.clients)} clients replied,"
+            f"round {server_round}: {len(good)} of {len(self._asked)} clients replied,"
             f" min-fit-replies = {self.settings.min_fit_replies:g} needs {needed}."
             f" {failed}. Mend the clients, or lower min-fit-replies to go on without"
         )
