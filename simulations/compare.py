@@ -11,28 +11,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.figures import draw_gain
 
-from .compare_runs import Found, Group, find_runs, group_runs
+from .compare_runs import Group, find_runs, group_runs
 from .compare_stats import RULES, baseline
 from .compare_tables import make_report, markdown, print_terminal
-
-PIPE_WIDTH = 140  # rich assumes 80 columns where there is no terminal
+from .markup import consoles, tell_unused
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code (2: nothing to compare, or refused)."""
     options = _parser().parse_args(arguments)
-    out, err = Console(), Console(stderr=True)
-    if not out.is_terminal:
-        out = Console(width=PIPE_WIDTH)
+    out, err = consoles()
     try:
         found = find_runs(options.folders)
-        _tell(found, err)
+        tell_unused(found.left_out, err)
         if not found.runs:
             raise FedGraphError(
                 f"none of the {len(found.left_out)} runs found was completed; there is"
@@ -98,11 +94,6 @@ def draw_gains(groups: Sequence[Group], out: Path, *, rule: str) -> list[Path]:
             " (method local); add its results folder"
         )
     return drawn
-
-
-def _tell(found: Found, err: Console) -> None:
-    for line in found.left_out:
-        err.print(f"not used: {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _parser() -> argparse.ArgumentParser:

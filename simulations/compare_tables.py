@@ -24,8 +24,10 @@ from .compare_stats import (
     make_rows,
     paper,
 )
+from .markup import pipe_table
 
 NONE = "-"
+_TEXTS = ("method", "seeds")
 _RULE_WORDS = {
     "final": "final (last round)",
     "best_val": "best_val (round of the best mean validation accuracy)",
@@ -83,7 +85,7 @@ def print_terminal(report: Report, console: Console) -> None:
         for column in shown:
             table.add_column(
                 column.heading,
-                justify="left" if column.heading in ("method", "seeds") else "right",
+                justify="left" if column.heading in _TEXTS else "right",
                 style="dim" if column.is_paper else "",
             )
         for row in report.rows:
@@ -104,9 +106,11 @@ def markdown(report: Report) -> str:
     lines = [
         f"### {report.title}",
         "",
-        _pipes(column.heading for column in columns),
-        _pipes("---" if c.heading in ("method", "seeds") else "---:" for c in columns),
-        *(_pipes(column.cell(row) for column in columns) for row in report.rows),
+        *pipe_table(
+            [column.heading for column in columns],
+            [column.heading in _TEXTS for column in columns],
+            [[column.cell(row) for column in columns] for row in report.rows],
+        ),
         "",
         report.caption,
     ]
@@ -293,7 +297,3 @@ def _span(counts: Sequence[int]) -> str:
         return NONE
     low, high = min(counts), max(counts)
     return str(low) if low == high else f"{low} to {high}"
-
-
-def _pipes(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -20,27 +20,22 @@ from rich.table import Table
 from fedgraph_flwr.clustering import TRANSFORMS
 from fedgraph_flwr.errors import FedGraphError
 
-from .compare import PIPE_WIDTH
 from .embedding_controls import trivial_rows
 from .embedding_figures import draw_embedding_figures
 from .embedding_rows import group_embeddings
 from .embedding_runs import EmbeddingRun, find_embeddings
 from .embedding_words import Report, make_report
+from .markup import consoles, pipe_table, tell_unused
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code (2: nothing to show, or refused)."""
     options = _parser().parse_args(arguments)
-    out, err = Console(), Console(stderr=True)
-    if not out.is_terminal:
-        out = Console(width=PIPE_WIDTH)
+    out, err = consoles()
     try:
         found = find_embeddings(options.results)
         groups = group_embeddings(found)
-        for line in found.left_out:
-            err.print(
-                f"not used: {line}", markup=False, highlight=False, soft_wrap=True
-            )
+        tell_unused(found.left_out, err)
         transform = options.transform or common_transform(found.runs)
         for group in groups:
             controls, why_not = trivial_rows(
@@ -87,13 +82,10 @@ def markdown(report: Report) -> str:
     """Write GitHub tables for docs/."""
     lines = [f"### {report.title}", ""]
     for sheet in report.sheets:
-        rules = ("---" if is_text else "---:" for is_text in sheet.is_text)
         lines += [
             f"#### {sheet.title}",
             "",
-            _pipes(sheet.headings),
-            _pipes(rules),
-            *map(_pipes, sheet.cells),
+            *pipe_table(sheet.headings, sheet.is_text, sheet.cells),
             "",
             sheet.caption,
             "",
@@ -120,10 +112,6 @@ def print_terminal(report: Report, console: Console) -> None:
     for note in report.notes:
         console.print(escape(f"Note: {note}"), style="yellow", highlight=False)
     console.print()
-
-
-def _pipes(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _parser() -> argparse.ArgumentParser:
