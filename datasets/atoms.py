@@ -137,9 +137,9 @@ def atom_features(kind: AtomKind) -> NDArray[np.float32]:
 
     Source
     ------
-    Rong et al. 2020 (GROVER), arXiv:2007.02835, App. B.1, and Chemprop v1,
-    ``features/featurization.py``. Differs: a chirality above 3 (square planar and
-    the like, which RDKit knows since 2022) counts as unknown there too.
+    Chemprop v1, ``features/featurization.py``, which GROVER (Rong et al. 2020,
+    arXiv:2007.02835) took over. As there, the chirality of other than tetrahedral
+    centres, which RDKit numbers above 3, counts as unknown.
     """
     row = np.zeros(NUM_FEATURES, dtype=np.float32)
     for name, choices in _CHOICES.items():

@@ -194,7 +194,7 @@ def _convert(name: str, path: Path, work: Path) -> Molecules:
     y, columns = _parse(name, path, work, builder)
     if builder.bad:
         log.warning(
-            "%s: RDKit refuses %d of %d molecules, which are left out, by row from 0: %s",
+            "%s: RDKit refuses %d of %d molecules, left out; by row from 0: %s",
             name,
             len(builder.bad),
             len(builder.bad) + len(y),

@@ -20,6 +20,7 @@ from fedgraph_flwr.errors import ConfigError, DataError
 from .cache import cache_root, open_or_build
 from .molecules import Molecules, fingerprint
 from .smiles_csv_table import CsvFormat, build_from_csv
+from .splits import MIN_GRAPHS
 
 log = logging.getLogger("fedgraph")
 
@@ -65,7 +66,8 @@ def load_client_file(settings: RunSettings, client_id: int) -> Molecules:
         No ``data_dir``, or a folder with another number of files than clients.
     DataError
         A file is missing or wrong, files of a folder have different label columns, a
-        task has no label in any of them, or the client has no label at all.
+        task has no label in any of them, or the client has fewer than 3 molecules or
+        no label at all.
     """
     files, is_folder = _files(settings.data_dir)
     if is_folder and len(files) != settings.num_clients:
@@ -137,6 +139,12 @@ def _check_every_task(sets: Sequence[Molecules], place: str) -> None:
 
 
 def _check_client(molecules: Molecules, client_id: int, path: Path) -> None:
+    if len(molecules) < MIN_GRAPHS:
+        raise DataError(
+            f"client {client_id} has {len(molecules)} usable molecule(s) in {path}, but"
+            f" training, validating and testing needs at least {MIN_GRAPHS}; add some,"
+            " or leave this client out"
+        )
     missing = np.isnan(molecules.y)
     if missing.all():
         raise DataError(
