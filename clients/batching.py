@@ -39,7 +39,8 @@ class Batch:
     membership : sparse CSR tensor, shape (num_graphs, num_nodes)
         Entry (graph, node) is 1: ``membership @ x`` is sum pooling.
     graph_of_node : int64 tensor, shape (num_nodes,)
-    y : int64 tensor, shape (num_graphs,)
+    y : int64 tensor (num_graphs,), or float32 tensor (num_graphs, num_tasks)
+        Classes, or labels for tasks, NaN where missing.
     positions : int64 array, shape (num_graphs,)
         Which of the client's graphs these are; on the host.
     index : int64 tensor, shape (num_graphs,)

@@ -9,13 +9,14 @@ the manifest; an entry that fails counts as damaged and is built again.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -91,6 +92,16 @@ def open_or_build(
             f" the disk, or set cache-dir (or {CACHE_ENV}) to another folder"
         )
     return record
+
+
+def checksum(paths: Iterable[Path]) -> str:
+    """SHA-256 over the lines ``<sha256>  <file name>``, sorted by name."""
+    digest = hashlib.sha256()
+    for path in sorted(paths, key=lambda p: p.name):
+        with path.open("rb") as handle:
+            content = hashlib.file_digest(handle, "sha256").hexdigest()
+        digest.update(f"{content}  {path.name}\n".encode())
+    return digest.hexdigest()
 
 
 def unusable(folder: Path, error: OSError) -> DataError:

@@ -8,10 +8,8 @@ memory-mapped arrays.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from numpy.typing import NDArray
 from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
 
-from .cache import cache_root, open_or_build
+from .cache import cache_root, checksum, open_or_build
 from .tu_raw import RawSource, check_raw, find_raw
 
 log = logging.getLogger("fedgraph")
@@ -72,7 +70,7 @@ def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
     try:
         files = source.place(work / name / "raw")
         graph_of_node = check_raw(name, files, origin=source.origin)
-        checksum = _checksum(files)
+        digest = checksum(files.values())
     except OSError as error:
         raise DataError(
             f"cannot read TU data set {name!r} from {source.origin}, or write a copy"
@@ -116,7 +114,7 @@ def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
         num_features=width,
         num_classes=int(y.max()) + 1,
         is_undirected=is_undirected,
-        raw_sha256=checksum,
+        raw_sha256=digest,
     )
 
 
@@ -136,16 +134,6 @@ def _parse(source: RawSource, work: Path) -> tuple[Any, IntArray]:
             f"PyTorch Geometric cannot parse TU data set {source.name!r} in"
             f" {source.origin}: {error!r}; fetch the data set again"
         ) from error
-
-
-def _checksum(files: Mapping[str, Path]) -> str:
-    """SHA-256 over names and checksums of the raw files, in the order of names."""
-    digest = hashlib.sha256()
-    for path in sorted(files.values()):
-        with path.open("rb") as handle:
-            content = hashlib.file_digest(handle, "sha256").hexdigest()
-        digest.update(f"{content}  {path.name}\n".encode())
-    return digest.hexdigest()
 
 
 def _pointer(counts: IntArray) -> IntArray:

@@ -263,11 +263,13 @@ def _introduce(resolved: Resolved, client_id: int, *, with_classes: bool) -> Par
     device = choose_device(resolved.settings.device)
     partition = load_data(resolved, client_id, device).partition
     graphs = partition.graphs
-    counts = np.bincount(graphs.y, minlength=graphs.num_classes)
-    by_class = {f"{CLASS_COUNT}{k}": int(n) for k, n in enumerate(counts)}
+    by_class: dict[str, int] = {}
+    if with_classes and not graphs.has_tasks:
+        counts = np.bincount(graphs.y, minlength=graphs.num_classes)
+        by_class = {f"{CLASS_COUNT}{k}": int(n) for k, n in enumerate(counts)}
     return Parcel(
         metrics={
-            **(by_class if with_classes else {}),
+            **by_class,
             "num-train": len(partition.train),
             "num-val": len(partition.val),
             "num-test": len(partition.test),
@@ -275,7 +277,11 @@ def _introduce(resolved: Resolved, client_id: int, *, with_classes: bool) -> Par
             "num-classes": graphs.num_classes,
             "group": partition.group,
         },
-        facts={"split-hash": partition.split_hash, "raw-sha256": graphs.raw_sha256},
+        facts={
+            "split-hash": partition.split_hash,
+            "raw-sha256": graphs.raw_sha256,
+            **({"tasks": "\n".join(partition.tasks)} if partition.tasks else {}),
+        },
     )
 
 

@@ -303,14 +303,28 @@ class RunSettings(Settings):
         "dirichlet-labels",
         "dirichlet-quantity",
         "dominance",
+        "files",
         "iid-classwise",
         "planted",
+        "quantity-skew",
         auto=True,
     )
-    dirichlet_alpha: float = number(0.5, 0, low_open=True)
+    dirichlet_alpha: float = number("auto", 0, low_open=True, auto=True)
     dominance: float = number(0.8, 0, 1)
     held_out: float = number("auto", 0, 1, high_open=True, auto=True)
-    features: str = choice("auto", "labels", "degree", auto=True)
+    features: str = choice(
+        "auto",
+        "labels",
+        "degree",
+        "atoms",
+        "atoms-no-degree",
+        "atoms-strict",
+        auto=True,
+    )
+    csv_smiles_column: str = text("smiles")
+    csv_label_columns: str = text("")
+    csv_label_kind: str = choice("binary", "binary", "regression")
+    csv_bad_rows: str = choice("skip", "skip", "refuse")
     seed: int = integer(10, 0, 2**31 - 1)
     split_seed: int = integer(123, 0, 2**31 - 1)
 

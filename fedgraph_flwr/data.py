@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +32,12 @@ class GraphSet:
         edges of a graph are sorted by source, then target.
     node_ptr, edge_ptr : int64 arrays, shape (num_graphs + 1,)
         Graph ``g`` owns nodes ``node_ptr[g]:node_ptr[g + 1]``, edges likewise.
-    y : int64 array, shape (num_graphs,)
-        Class of each graph, in ``range(num_classes)``.
+    y : int64 array (num_graphs,), or float32 array (num_graphs, num_tasks)
+        Class of each graph, in ``range(num_classes)``; or its label for each task, NaN
+        where that is missing.
     num_features, num_classes : int
+        With labels for tasks, ``num_classes`` is the number of tasks: either way, how
+        many outputs a model has.
     is_undirected : bool
         Every edge is present in both directions.
     raw_sha256 : str
@@ -46,7 +49,7 @@ class GraphSet:
     edge_index: NDArray[np.integer]
     node_ptr: IntArray
     edge_ptr: IntArray
-    y: IntArray
+    y: NDArray[Any]
     num_features: int
     num_classes: int
     is_undirected: bool
@@ -60,6 +63,15 @@ class GraphSet:
         """Total number of nodes."""
         return int(self.node_ptr[-1])
 
+    @property
+    def has_tasks(self) -> bool:
+        """Whether a graph has a label for each of several tasks, and no class."""
+        return self.y.ndim == 2
+
+    @property
+    def _label_type(self) -> type[np.generic]:
+        return np.float32 if self.has_tasks else np.int64
+
     def take(self, graph_ids: IntArray) -> GraphSet:
         """Copy out the graphs ``graph_ids`` (repeats allowed), in that order."""
         nodes, node_ptr = _ranges(self.node_ptr, graph_ids)
@@ -70,7 +82,7 @@ class GraphSet:
             edge_index=np.ascontiguousarray(self.edge_index[:, edges]),
             node_ptr=node_ptr,
             edge_ptr=edge_ptr,
-            y=np.asarray(self.y[graph_ids], dtype=np.int64),
+            y=np.ascontiguousarray(self.y[graph_ids], self._label_type),
             num_features=self.num_features,
             num_classes=self.num_classes,
             is_undirected=self.is_undirected,
@@ -165,6 +177,8 @@ class GraphPartition:
         Positions into ``graphs`` (not data set rows), ascending, disjoint.
     group : int
         Planted group of the client (synthetic data), -1 where there is none.
+    tasks : tuple of str
+        Names of the columns of ``graphs.y``; empty where graphs have classes.
     """
 
     client_id: int
@@ -174,6 +188,7 @@ class GraphPartition:
     val: IntArray
     test: IntArray
     group: int = -1
+    tasks: tuple[str, ...] = ()
     split_hash: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

@@ -59,8 +59,8 @@ def hash_weights(
 @cache
 def versions() -> dict[str, str]:
     """Versions of what computes."""
-    names = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
-    return {n: importlib.metadata.version(n) for n in names}
+    of_ml = ("torch", "torch-geometric", "numpy", "scikit-learn", "rdkit")
+    return {n: importlib.metadata.version(n) for n in ("flwr", "ray", *of_ml)}
 
 
 def git_commit() -> str:

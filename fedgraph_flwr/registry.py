@@ -150,7 +150,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     params = build(method.params, run_config, published)
     task = build(method.task.settings, run_config, {})
     datasets.check_settings(settings)
-    method.task.check(settings)
+    method.task.check(settings, datasets.label_kind(settings))
     _check_evaluation(method, task, settings)
     return Resolved(settings=settings, params=params, task=task)
 

@@ -120,8 +120,15 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
     Raises
     ------
     ConfigError
-        Everything is to be shared, but clients differ in features or classes.
+        Everything is to be shared, but clients differ in features or classes, or
+        clients' labels are of different tasks.
     """
+    tasks = {c: i.tasks for c, i in clients.items()}
+    if len(set(tasks.values())) > 1:
+        raise ConfigError(
+            f"clients have labels of different tasks: {tasks}; name those that all have"
+            " in csv-label-columns"
+        )
     widths = {c: (i.num_features, i.num_classes) for c, i in clients.items()}
     if resolved.settings.shared_group == "all" and len(set(widths.values())) > 1:
         raise ConfigError(

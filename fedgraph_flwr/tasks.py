@@ -13,6 +13,11 @@ from .config import RunSettings, Settings, choice, flag, round_list
 from .errors import ConfigError
 
 EMBEDDINGS = "embeddings"  # folder of pooled ones, in a run's folder
+LABEL_KINDS = {
+    "classes": "one class per graph",
+    "binary": "yes/no labels per graph",
+    "regression": "numbers to predict per graph",
+}
 POOLED = -1  # stands for "all clients together" where a client id is expected
 
 
@@ -74,6 +79,8 @@ class Task:
         Configuration table of the task.
     require : mapping
         Shared settings that the task cannot do without: key -> (test, words).
+    labels : tuple of str
+        Keys of ``LABEL_KINDS`` that it learns from or is measured by.
     """
 
     name: str
@@ -83,9 +90,20 @@ class Task:
     rules: tuple[str, ...]
     settings: type[Settings] = NoSettings
     require: Mapping[str, tuple[Callable[[RunSettings], bool], str]]
+    labels: tuple[str, ...] = ("classes",)
 
-    def check(self, settings: RunSettings) -> None:
-        """Raise ConfigError where a shared setting does not fit the task."""
+    def check(self, settings: RunSettings, label_kind: str) -> None:
+        """Raise ConfigError where data or a shared setting do not fit the task.
+
+        ``label_kind`` is what the data set knows of a graph, a key of ``LABEL_KINDS``.
+        """
+        if label_kind not in self.labels:
+            needed = " or ".join(LABEL_KINDS[kind] for kind in self.labels)
+            raise ConfigError(
+                f"method {settings.method!r} is for {self.name}, which needs {needed},"
+                f" but dataset {settings.dataset!r} has {LABEL_KINDS[label_kind]}; set"
+                " method or dataset in the run config to one that fits"
+            )
         values = settings.to_config()
         for key, (holds, words) in self.require.items():
             if not holds(settings):

@@ -44,7 +44,8 @@ class LedgerEntry:
 class ClientInfo:
     """What a client says at roll call; ``class_counts`` only if its site shares them.
 
-    ``class_counts`` are its graphs by class, of every split.
+    ``class_counts`` are its graphs by class, of every split; ``tasks`` the names of its
+    labels where graphs have no class.
     """
 
     client: int
@@ -58,6 +59,7 @@ class ClientInfo:
     split_hash: str
     raw_sha256: str
     class_counts: tuple[int, ...] = ()
+    tasks: tuple[str, ...] = ()
 
 
 @dataclass(kw_only=True)

@@ -9,7 +9,7 @@ from fedgraph_flwr.errors import ConfigError
 
 
 def test_table_of_data_sets():
-    assert len(datasets.DATASETS) == 17
+    assert len(datasets.DATASETS) == 28
     assert len(datasets.find_dataset("molecules").members) == 7
     assert len(datasets.find_dataset("biochem").members) == 10
     mix = datasets.find_dataset("mix")
@@ -51,6 +51,14 @@ def test_unknown_data_set(name, message):
             r"one of its 13 data sets, but num-clients is 10; .*13",
         ),
         ({"dataset": "synthetic"}, 0, r"must be 'planted', got 'chunks'"),
+        ({"partition": "quantity-skew"}, 0, r"must be 'chunks'.*got 'quantity-skew'"),
+        ({"features": "atoms"}, 0, r"'labels' or 'degree', got 'atoms'; set features"),
+        ({"dataset": "SIDER"}, 0, r"'SIDER' must be 'quantity-skew', got 'chunks'"),
+        (
+            {"dataset": "SIDER", "partition": "auto", "features": "degree"},
+            0,
+            r"must be 'atoms' or .*'atoms-strict', got 'degree'",
+        ),
     ],
 )
 def test_contradicting_settings(changes, client, message):

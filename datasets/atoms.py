@@ -1,0 +1,181 @@
+"""A SMILES string as a graph: one node per heavy atom, one edge per bond and direction.
+
+The 133 atom features are those of GROVER and Chemprop, in their order: one-hot blocks,
+each closed by a column for "any other value", then aromaticity and mass. They are raw:
+nothing is scaled within a molecule, which would make features depend on the graph.
+
+Two atoms that agree in every property have the same row, and a data set of millions of
+atoms has some hundred different ones: :func:`atom_kind` is what they are told apart by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mol: TypeAlias = Any  # rdkit.Chem.Mol: RDKit is imported where it is used, being slow
+
+HYBRIDIZATIONS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
+
+
+class AtomKind(NamedTuple):
+    """What the features of an atom are made of.
+
+    ``degree`` counts hydrogens too (``GetTotalDegree``), whether they are written in
+    the SMILES or not; ``mass`` is that of the isotope where one is named.
+    """
+
+    atomic_number: int
+    degree: int
+    charge: int
+    chirality: int
+    hydrogens: int
+    hybridization: str
+    aromatic: bool
+    mass: float
+
+
+_CHOICES: Mapping[str, tuple[object, ...]] = MappingProxyType(
+    {
+        "atomic_number": tuple(range(1, 101)),
+        "degree": tuple(range(6)),
+        "charge": (-1, -2, 1, 2, 0),
+        "chirality": tuple(range(4)),
+        "hydrogens": tuple(range(5)),
+        "hybridization": HYBRIDIZATIONS,
+    }
+)
+
+
+def _blocks() -> dict[str, slice]:
+    widths = {name: len(values) + 1 for name, values in _CHOICES.items()}
+    ends = np.cumsum([*widths.values(), 1, 1]).tolist()
+    names = (*widths, "aromatic", "mass")
+    starts = [0, *ends[:-1]]
+    return {n: slice(a, b) for n, a, b in zip(names, starts, ends, strict=True)}
+
+
+BLOCKS: Mapping[str, slice] = MappingProxyType(_blocks())
+NUM_FEATURES = 133
+
+# Blocks that are functions of the edges give away what edge privacy is to protect:
+# the degree outright, the others through valence.
+_STRICT = ("atomic_number", "charge", "mass")
+FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "atoms": tuple(BLOCKS),
+        "atoms-no-degree": tuple(name for name in BLOCKS if name != "degree"),
+        "atoms-strict": _STRICT,
+    }
+)
+
+
+def feature_columns(features: str) -> NDArray[np.int64]:
+    """Columns, among the 133, of a value of the setting ``features``; ascending."""
+    every = np.arange(NUM_FEATURES)
+    return np.concatenate([every[BLOCKS[name]] for name in FEATURES[features]])
+
+
+def parse_smiles(smiles: str) -> Mol:
+    """Parse and sanitise; hydrogens become properties of their atoms.
+
+    Raises
+    ------
+    ValueError
+        If RDKit refuses the string, or it has no atoms; the message is the reason.
+    """
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():  # RDKit would write its complaints to stderr
+        mol = Chem.MolFromSmiles(smiles)
+        if mol is None:
+            raise ValueError(_reason(smiles))
+    if mol.GetNumAtoms() == 0:
+        raise ValueError("no atoms")
+    return mol
+
+
+def _reason(smiles: str) -> str:
+    from rdkit import Chem
+
+    rough = Chem.MolFromSmiles(smiles, sanitize=False)
+    if rough is None:
+        return "not a SMILES string"
+    problems = [problem.Message() for problem in Chem.DetectChemistryProblems(rough)]
+    return problems[0] if problems else "refused by RDKit"
+
+
+def atom_kind(atom: Any) -> AtomKind:
+    """Read off the properties of an RDKit atom."""
+    return AtomKind(
+        atom.GetAtomicNum(),
+        atom.GetTotalDegree(),
+        atom.GetFormalCharge(),
+        int(atom.GetChiralTag()),
+        atom.GetTotalNumHs(),
+        str(atom.GetHybridization()),
+        atom.GetIsAromatic(),
+        atom.GetMass(),
+    )
+
+
+def atom_features(kind: AtomKind) -> NDArray[np.float32]:
+    """Feature row of a kind of atom.
+
+    Parameters
+    ----------
+    kind : AtomKind
+
+    Returns
+    -------
+    float32 array, shape (133,)
+        See ``BLOCKS`` for what stands where.
+
+    Source
+    ------
+    Chemprop v1, ``features/featurization.py``, which GROVER (Rong et al. 2020,
+    arXiv:2007.02835) took over. As there, the chirality of other than tetrahedral
+    centres, which RDKit numbers above 3, counts as unknown.
+    """
+    row = np.zeros(NUM_FEATURES, dtype=np.float32)
+    for name, choices in _CHOICES.items():
+        value, block = getattr(kind, name), BLOCKS[name]
+        unknown = len(choices)
+        at = choices.index(value) if value in choices else unknown
+        row[block.start + at] = 1
+    row[BLOCKS["aromatic"]] = kind.aromatic
+    row[BLOCKS["mass"]] = kind.mass / 100
+    return row
+
+
+def bond_pairs(mol: Mol) -> list[tuple[int, int]]:
+    """List source and target of every bond, both ways, by source, then target."""
+    pairs: list[tuple[int, int]] = []
+    for bond in mol.GetBonds():
+        ends = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+        pairs += [ends, ends[::-1]]
+    return sorted(pairs)
+
+
+def smiles_to_graph(smiles: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Convert one SMILES string.
+
+    Returns
+    -------
+    x : float32 array, shape (num_atoms, 133)
+    edge_index : int32 array, shape (2, num_edges)
+        Both directions of every bond, sorted by source, then target; no self-loops.
+
+    Raises
+    ------
+    ValueError
+        As :func:`parse_smiles`.
+    """
+    mol = parse_smiles(smiles)
+    x = np.stack([atom_features(atom_kind(atom)) for atom in mol.GetAtoms()])
+    pairs = np.array(bond_pairs(mol), dtype=np.int32).reshape(-1, 2)
+    return x, np.ascontiguousarray(pairs.T)

@@ -1,0 +1,190 @@
+"""Sets of molecules with several labels each: how they are built, kept and cut.
+
+Atoms are kept as numbers of rows of a small table of different atoms, which makes the
+files of a set a hundred times smaller than its features written out: the 93 087
+molecules of MUV take 60 MB instead of 1.3 GB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.data import GraphSet, IntArray
+
+from .atoms import (
+    NUM_FEATURES,
+    AtomKind,
+    atom_features,
+    atom_kind,
+    bond_pairs,
+    feature_columns,
+    parse_smiles,
+)
+from .cache import CACHE_FORMAT
+
+log = logging.getLogger("fedgraph")
+
+FORMAT = 1  # part of every fingerprint: raise it when atoms or bonds are read otherwise
+SHOWN = 5  # rows that a message names
+
+BadRow = tuple[int, str]  # its number, and why it cannot be used
+
+
+@dataclass(frozen=True, kw_only=True)
+class Molecules:
+    """A set of molecules, as cached.
+
+    Parameters
+    ----------
+    name : str
+        Data set name.
+    kinds : float32 array, shape (num_kinds, 133)
+        Features of the different atoms.
+    atom : int array, shape (num_nodes,)
+        Row of ``kinds`` of each node.
+    edge_index, node_ptr, edge_ptr
+        As in :class:`~fedgraph_flwr.data.GraphSet`.
+    y : float32 array, shape (num_graphs, num_tasks)
+        Labels, NaN where missing.
+    row : int64 array, shape (num_graphs,)
+        Row of each molecule in its file, from 0, the header not counted.
+    tasks : list of str
+        Names of the columns of ``y``.
+    raw_sha256 : str
+        Checksum of the file.
+    """
+
+    name: str
+    kinds: NDArray[np.float32]
+    atom: NDArray[np.integer]
+    edge_index: NDArray[np.int32]
+    node_ptr: IntArray
+    edge_ptr: IntArray
+    y: NDArray[np.float32]
+    row: IntArray
+    tasks: list[str]
+    raw_sha256: str
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, ids: IntArray, features: str = "atoms") -> GraphSet:
+        """Copy out the molecules ``ids``, in that order, with their features.
+
+        Parameters
+        ----------
+        ids : int array
+            Positions, repeats allowed.
+        features : str
+            A key of ``atoms.FEATURES``.
+
+        Returns
+        -------
+        GraphSet
+            Its ``x`` is float32, its ``num_classes`` the number of tasks.
+        """
+        graphs = GraphSet(
+            name=self.name,
+            x=self.atom,
+            edge_index=self.edge_index,
+            node_ptr=self.node_ptr,
+            edge_ptr=self.edge_ptr,
+            y=self.y,
+            num_features=len(self.kinds),
+            num_classes=len(self.tasks),
+            is_undirected=True,
+            raw_sha256=self.raw_sha256,
+        ).take(ids)
+        table = np.ascontiguousarray(self.kinds[:, feature_columns(features)])
+        return replace(graphs, x=table[graphs.x], num_features=table.shape[1])
+
+
+class MoleculeBuilder:
+    """Collects molecules one by one.
+
+    ``bad`` lists what could not be added, by the row numbers given.
+    """
+
+    def __init__(self) -> None:
+        self.bad: list[BadRow] = []
+        self._kinds: dict[AtomKind, int] = {}
+        self._rows = array("q")
+        self._atom = array("i")
+        self._ends = array("i")
+        self._num_nodes = array("q")
+        self._num_edges = array("q")
+
+    def add(self, smiles: str, row: int) -> int:
+        """Add a molecule, or note why not.
+
+        Returns
+        -------
+        int
+            Number of its atoms; 0 where it was not added.
+        """
+        try:
+            mol = parse_smiles(smiles)
+        except ValueError as error:
+            self.bad.append((row, str(error).strip()))
+            return 0
+        kinds = self._kinds
+        for atom in mol.GetAtoms():
+            self._atom.append(kinds.setdefault(atom_kind(atom), len(kinds)))
+        pairs = bond_pairs(mol)
+        for pair in pairs:
+            self._ends.extend(pair)
+        self._rows.append(row)
+        self._num_nodes.append(mol.GetNumAtoms())
+        self._num_edges.append(len(pairs))
+        return int(mol.GetNumAtoms())
+
+    def finish(
+        self,
+        name: str,
+        y: NDArray[np.float32],
+        tasks: Sequence[str],
+        *,
+        raw_sha256: str,
+    ) -> Molecules:
+        """Join what was added; ``y`` has its rows in the order of adding."""
+        kinds = [atom_features(kind) for kind in self._kinds]
+        return Molecules(
+            name=name,
+            kinds=np.array(kinds, dtype=np.float32).reshape(-1, NUM_FEATURES),
+            atom=np.array(self._atom, np.min_scalar_type(max(len(kinds) - 1, 0))),
+            edge_index=np.array(self._ends, dtype=np.int32).reshape(-1, 2).T,
+            node_ptr=_pointer(self._num_nodes),
+            edge_ptr=_pointer(self._num_edges),
+            y=y,
+            row=np.array(self._rows, dtype=np.int64),
+            tasks=list(tasks),
+            raw_sha256=raw_sha256,
+        )
+
+
+def _pointer(counts: Sequence[int]) -> IntArray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def list_rows(bad: Sequence[BadRow], word: str) -> str:
+    """Name the first few rows with the reason: ``line 7 (no atoms), ...``."""
+    named = [f"{word} {row} ({reason})" for row, reason in bad[:SHOWN]]
+    more = len(bad) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def fingerprint(path: Path, *options: object) -> str:
+    """Hash of a file's name, size and time, of options, formats and RDKit's version."""
+    stat = path.stat()
+    parts = (CACHE_FORMAT, FORMAT, version("rdkit"), *options)
+    place = (path.name, stat.st_size, stat.st_mtime_ns)
+    return hashlib.sha256(repr((parts, place)).encode()).hexdigest()[:12]

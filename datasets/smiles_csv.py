@@ -1,0 +1,172 @@
+"""A user's own molecules: CSV files with a SMILES column and columns of labels.
+
+One file is one client's data. ``data-dir``, or a site's ``data-path``, names either a
+file or a folder with one file per client; which of the two makes no difference to the
+client's graphs and splits.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.errors import ConfigError, DataError
+
+from .cache import cache_root, open_or_build
+from .molecules import Molecules, fingerprint
+from .smiles_csv_table import CsvFormat, build_from_csv
+from .splits import MIN_GRAPHS
+
+log = logging.getLogger("fedgraph")
+
+SMILES_CSV = "smiles-csv"  # its name among the data sets
+
+
+def check_single_file(settings: RunSettings) -> None:
+    """Refuse a run config that gives one file to several clients.
+
+    Raises
+    ------
+    ConfigError
+        Its ``data_dir`` is a CSV file, and there are more clients than one.
+    """
+    if settings.num_clients > 1 and Path(settings.data_dir).suffix.lower() == ".csv":
+        raise ConfigError(
+            f"data-dir {settings.data_dir!r} is one file, the whole data of one client,"
+            f" but num-clients is {settings.num_clients}; set data-dir to a"
+            " folder with one CSV file for each client, or leave it empty and start"
+            " each SuperNode with --node-config 'data-path=\"...\"'"
+        )
+
+
+def load_client_file(settings: RunSettings, client_id: int) -> Molecules:
+    """Load the molecules of one client.
+
+    Parameters
+    ----------
+    settings : RunSettings
+        ``data_dir``, ``num_clients``, ``cache_dir`` and the ``csv_`` settings are
+        read. Where ``data_dir`` is a file, that is the client's; where it is a folder,
+        the client's is number ``client_id`` of its ``.csv`` files, sorted by name.
+    client_id : int
+
+    Returns
+    -------
+    Molecules
+        Memory-mapped; molecules are in the order of the file.
+
+    Raises
+    ------
+    ConfigError
+        No ``data_dir``, or a folder with another number of files than clients.
+    DataError
+        A file is missing or wrong, files of a folder have different label columns, a
+        task has no label in any of them, or the client has fewer than 3 molecules or
+        no label at all.
+    """
+    files, is_folder = _files(settings.data_dir)
+    if is_folder and len(files) != settings.num_clients:
+        raise ConfigError(
+            f"the folder {settings.data_dir} has {len(files)} .csv file(s), one for"
+            f" each client, but num-clients is {settings.num_clients}; set"
+            f" num-clients to {len(files)}"
+        )
+    form = CsvFormat.of(settings)
+    sets = [load_csv(path, form, cache_dir=settings.cache_dir) for path in files]
+    _check_same_tasks(files, sets)
+    own = client_id if is_folder else 0
+    _check_client(sets[own], client_id, files[own])
+    if len(sets) == settings.num_clients:  # else others, elsewhere, may have labels
+        _check_every_task(sets, settings.data_dir)
+    return sets[own]
+
+
+def _files(data_dir: str) -> tuple[list[Path], bool]:
+    """Files of all clients that can be seen, and whether they are a folder's."""
+    if not data_dir:
+        raise ConfigError(
+            f"dataset {SMILES_CSV!r} reads your own files, but data-dir is empty; set"
+            " it to the absolute path of a CSV file or of a folder with one for each"
+            " client, or start each SuperNode with --node-config 'data-path=\"...\"'"
+        )
+    path = Path(data_dir).expanduser()
+    if path.is_file():
+        return [path], False
+    if not path.is_dir():
+        near = difflib.get_close_matches(
+            path.name, [p.name for p in path.parent.glob("*")], n=1
+        )
+        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        raise DataError(
+            f"there is no file or folder {path}{hint}; correct data-dir (on a site:"
+            " data-path of --node-config)"
+        )
+    files = sorted(p for p in path.glob("*.csv") if not p.name.startswith("."))
+    if not files:
+        raise DataError(
+            f"the folder {path} has no .csv file; put one into it for each client, or"
+            " correct data-dir"
+        )
+    return files, True
+
+
+def _check_same_tasks(files: Sequence[Path], sets: Sequence[Molecules]) -> None:
+    for path, found in zip(files, sets, strict=True):
+        if found.tasks != sets[0].tasks:
+            raise DataError(
+                f"{path.name} has the label columns {found.tasks}, but {files[0].name}"
+                f" has {sets[0].tasks}; name the columns that all have in"
+                " csv-label-columns"
+            )
+
+
+def _check_every_task(sets: Sequence[Molecules], place: str) -> None:
+    empty = [
+        task
+        for at, task in enumerate(sets[0].tasks)
+        if all(np.isnan(found.y[:, at]).all() for found in sets)
+    ]
+    if empty:
+        raise DataError(
+            f"no molecule in {place} has a label in column(s) {', '.join(empty)};"
+            " leave them out of csv-label-columns"
+        )
+
+
+def _check_client(molecules: Molecules, client_id: int, path: Path) -> None:
+    if len(molecules) < MIN_GRAPHS:
+        raise DataError(
+            f"client {client_id} has {len(molecules)} usable molecule(s) in {path}, but"
+            f" training, validating and testing needs at least {MIN_GRAPHS}; add some,"
+            " or leave this client out"
+        )
+    missing = np.isnan(molecules.y)
+    if missing.all():
+        raise DataError(
+            f"client {client_id} has no label at all: columns"
+            f" {', '.join(molecules.tasks)} of {path} are empty; add labels, or leave"
+            " this client out"
+        )
+    empty = [t for at, t in enumerate(molecules.tasks) if missing[:, at].all()]
+    if empty:
+        log.warning("client %d has no label of %s", client_id, ", ".join(empty))
+
+
+def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> Molecules:
+    """Load one file through the cache.
+
+    Raises
+    ------
+    DataError
+        As :func:`build_from_csv`.
+    """
+    path = path.resolve()
+    entry = cache_root(cache_dir) / f"{SMILES_CSV}-{fingerprint(path, form)}"
+    return open_or_build(
+        entry, Molecules, lambda _scratch: build_from_csv(SMILES_CSV, path, form)
+    )

@@ -1,0 +1,229 @@
+"""One CSV file of molecules: finding its columns, checking its cells."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.errors import DataError
+
+from .cache import checksum
+from .molecules import SHOWN, BadRow, MoleculeBuilder, Molecules, list_rows
+
+log = logging.getLogger("fedgraph")
+
+Record = tuple[int, list[str]]  # line number in the file, cells
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How a file is to be read.
+
+    Parameters
+    ----------
+    smiles_column : str
+    label_columns : str
+        Names separated by commas; "" takes every other column whose first non-empty
+        cell is a number.
+    bad_rows : str
+        What to do with rows whose SMILES or number of cells is wrong: "skip" or
+        "refuse".
+    kind : str
+        "binary" allows the labels 0 and 1 only, "regression" any number.
+    """
+
+    smiles_column: str
+    label_columns: str
+    bad_rows: str
+    kind: str
+
+    @classmethod
+    def of(cls, settings: RunSettings) -> CsvFormat:
+        """Take the format from the run's settings."""
+        return cls(
+            settings.csv_smiles_column,
+            settings.csv_label_columns,
+            settings.csv_bad_rows,
+            settings.csv_label_kind,
+        )
+
+
+def build_from_csv(name: str, path: Path, form: CsvFormat) -> Molecules:
+    """Read and convert one file.
+
+    Parameters
+    ----------
+    name : str
+        Data set name of the result.
+    path : Path
+        UTF-8; the first line names the columns. Empty cells and "nan" are missing
+        labels; empty lines are passed over.
+    form : CsvFormat
+
+    Returns
+    -------
+    Molecules
+
+    Raises
+    ------
+    DataError
+        Naming the file and the line or column, if a column is missing or there twice,
+        a label is not a number that ``form.kind`` allows, no usable row is left, or
+        rows are bad that ``form.bad_rows`` refuses.
+    """
+    header, records = _read(path)
+    smiles_at = _column(form.smiles_column, header, "csv-smiles-column", path)
+    labels_at = _label_columns(form, header, records, smiles_at, path)
+    tasks = [header[at] for at in labels_at]
+    log.info("%s: labels are columns %s", path, ", ".join(tasks))
+    builder = MoleculeBuilder()
+    odd: list[BadRow] = []
+    labels: list[list[float]] = []
+    line_of_row: list[int] = []
+    for row, (line, cells) in enumerate(records):
+        line_of_row.append(line)
+        if len(cells) != len(header):
+            odd.append((line, f"{len(cells)} cells, the header has {len(header)}"))
+            continue
+        values = [
+            _label(cells[at], line, header[at], form.kind, path) for at in labels_at
+        ]
+        if builder.add(cells[smiles_at].strip(), row):
+            labels.append(values)
+    bad = sorted([*odd, *((line_of_row[row], why) for row, why in builder.bad)])
+    _report(bad, len(records), form, path)
+    if not labels:
+        raise DataError(
+            f"{path} has no usable row; give a CSV file with a line of column names and"
+            " a line for each molecule"
+        )
+    return builder.finish(
+        name,
+        np.array(labels, dtype=np.float32).reshape(len(labels), len(tasks)),
+        tasks,
+        raw_sha256=checksum([path]),
+    )
+
+
+def _read(path: Path) -> tuple[list[str], list[Record]]:
+    """Column names, and the other lines that are not empty."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as handle:
+            reader = csv.reader(handle, strict=True)
+            header = [cell.strip() for cell in next(reader, [])]
+            records = [(reader.line_num, cells) for cells in reader if cells]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{path} cannot be read as CSV: {error}; save it as UTF-8 text, cells"
+            " separated by commas"
+        ) from error
+    if not header:
+        raise DataError(
+            f"{path} is empty; its first line must name the columns, one of them with"
+            " SMILES"
+        )
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise DataError(
+            f"{path} has more than one column {', '.join(map(repr, twice))}; rename"
+            " all but one"
+        )
+    return header, records
+
+
+def _column(name: str, header: Sequence[str], key: str, path: Path) -> int:
+    if name in header:
+        return header.index(name)
+    lowered = {column.lower(): column for column in header}
+    near = difflib.get_close_matches(name.lower(), list(lowered), n=1)
+    hint = f" Did you mean {lowered[near[0]]!r}?" if near else ""
+    raise DataError(
+        f"{path} has no column {name!r}.{hint} Columns found:"
+        f" {', '.join(map(repr, header))}; correct {key} in the run config"
+    )
+
+
+def _label_columns(
+    form: CsvFormat,
+    header: Sequence[str],
+    records: Sequence[Record],
+    smiles_at: int,
+    path: Path,
+) -> list[int]:
+    names = [part.strip() for part in form.label_columns.split(",") if part.strip()]
+    if names:
+        found = [_column(n, header, "csv-label-columns", path) for n in names]
+        if smiles_at in found or len(set(found)) < len(found):
+            raise DataError(
+                f"csv-label-columns must name each label column once and not the SMILES"
+                f" column {header[smiles_at]!r}, got {form.label_columns!r}; correct it"
+                " in the run config"
+            )
+        return found
+    found = [
+        at
+        for at in range(len(header))
+        if at != smiles_at and _begins_with_number(at, records)
+    ]
+    if not found and records:
+        raise DataError(
+            f"{path} has no column of numbers beside {header[smiles_at]!r}; columns"
+            f" found: {', '.join(map(repr, header))}; name the label columns in"
+            " csv-label-columns"
+        )
+    return found
+
+
+def _begins_with_number(at: int, records: Sequence[Record]) -> bool:
+    """Whether the first non-empty cell of a column is a number."""
+    cells = (cells[at].strip() for _, cells in records if at < len(cells))
+    first = next((cell for cell in cells if cell), "")
+    try:
+        float(first)
+    except ValueError:
+        return False
+    return True
+
+
+def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
+    """Value of a label; NaN where it is missing."""
+    text = cell.strip()
+    try:
+        value = float(text) if text else math.nan
+    except ValueError:
+        value = math.inf
+    if kind == "binary":
+        allowed, is_allowed = "0 or 1", value in (0, 1)
+        cure = "correct it, or set csv-label-kind to 'regression'"
+    else:
+        allowed, is_allowed = "a finite number", math.isfinite(value)
+        cure = "correct it, or name other columns in csv-label-columns"
+    if is_allowed or math.isnan(value):
+        return value
+    raise DataError(
+        f"{path}, line {line}, column {column!r}: a label must be {allowed}, or empty"
+        f" where it is missing, got {cell!r}; {cure}"
+    )
+
+
+def _report(bad: list[BadRow], num_rows: int, form: CsvFormat, path: Path) -> None:
+    """Refuse bad rows, or log them in one line."""
+    if not bad:
+        return
+    text = f"{len(bad)} of {num_rows} rows of {path} cannot be used:"
+    if form.bad_rows == "refuse":
+        raise DataError(
+            f"{text} {list_rows(bad, 'line')}; correct them, or set csv-bad-rows to"
+            " 'skip'"
+        )
+    log.warning("%s %s; they are left out", text, list_rows(bad, "line"))
+    for line, reason in bad[SHOWN:]:
+        log.info("%s, line %d: %s", path, line, reason)

@@ -1,0 +1,132 @@
+"""Atoms and bonds of SMILES strings, against slow loops over RDKit's own values."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from rdkit import Chem
+from torch_geometric.utils import from_smiles
+
+from datasets import atoms
+
+EXOTIC = ("[Pt@SP1](F)(Cl)(Br)N", "[Es]", "[Lr]")  # PyG knows no hybridisation SP2D
+SMILES = (
+    *EXOTIC,
+    "C",
+    "[Na+].[Cl-]",
+    "CC(=O)Oc1ccccc1C(=O)O",
+    "C[C@H](N)C(=O)[O-]",
+    "C[C@@H](N)C(=O)O",
+    "[2H]C([2H])([2H])O",
+    "[H]C([H])([H])[H]",
+    "[H][H]",
+    "*CC",
+    "OS(=O)(=O)O",
+    "F[P-](F)(F)(F)(F)F",
+    "[Fe+3]",
+    "FS(F)(F)(F)(F)F",
+    "[Cl-].[Cl-].N[Pt+2]N",
+    "C[N+](C)(C)C",
+    "[O-2].[Mg+2]",
+    "C1CC1C#N",
+    "c1ccc2[nH]ccc2c1",
+)
+
+
+def slow_row(atom):
+    """Write the features out as Chemprop v1 lists them."""
+    kinds = Chem.rdchem.HybridizationType
+    hybrids = [kinds.SP, kinds.SP2, kinds.SP3, kinds.SP3D, kinds.SP3D2]
+    row = []
+    for value, choices in (
+        (atom.GetAtomicNum() - 1, list(range(100))),
+        (atom.GetTotalDegree(), [0, 1, 2, 3, 4, 5]),
+        (atom.GetFormalCharge(), [-1, -2, 1, 2, 0]),
+        (int(atom.GetChiralTag()), [0, 1, 2, 3]),
+        (int(atom.GetTotalNumHs()), [0, 1, 2, 3, 4]),
+        (atom.GetHybridization(), hybrids),
+    ):
+        one_hot = [0] * (len(choices) + 1)
+        one_hot[choices.index(value) if value in choices else -1] = 1
+        row += one_hot
+    return [*row, 1 if atom.GetIsAromatic() else 0, atom.GetMass() * 0.01]
+
+
+@pytest.mark.parametrize("smiles", SMILES)
+def test_features_are_those_of_a_slow_loop(smiles):
+    x, _ = atoms.smiles_to_graph(smiles)
+    expected = [slow_row(atom) for atom in Chem.MolFromSmiles(smiles).GetAtoms()]
+    assert x.shape == (len(expected), 133)
+    assert x.dtype == np.float32
+    assert np.allclose(x, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("smiles", [s for s in SMILES if s not in EXOTIC])
+def test_edges_are_pygs(smiles):
+    _, edges = atoms.smiles_to_graph(smiles)
+    assert edges.dtype == np.int32
+    assert np.array_equal(edges, from_smiles(smiles).edge_index.numpy())
+
+
+def test_ethanol_by_hand():
+    x, edges = atoms.smiles_to_graph("OCC")
+    assert edges.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
+    on = [np.flatnonzero(row[:132]).tolist() for row in x]
+    # oxygen: element 8, 2 neighbours (H too), charge 0, no chirality, 1 H, SP3
+    assert on[0] == [7, 101 + 2, 108 + 4, 114 + 0, 119 + 1, 125 + 2]
+    assert on[1] == [5, 101 + 4, 108 + 4, 114 + 0, 119 + 2, 125 + 2]
+    assert x[:, 132].tolist() == pytest.approx([0.15999, 0.12011, 0.12011])
+
+
+def test_blocks_are_in_order_and_make_133_columns():
+    assert list(atoms.BLOCKS) == [*atoms.AtomKind._fields]
+    widths = [block.stop - block.start for block in atoms.BLOCKS.values()]
+    assert widths == [101, 7, 6, 5, 6, 6, 1, 1]
+    columns = [c for b in atoms.BLOCKS.values() for c in range(b.start, b.stop)]
+    assert columns == list(range(atoms.NUM_FEATURES)) == list(range(133))
+
+
+def test_private_features_drop_blocks():
+    without = {
+        name: sorted(set(range(133)) - set(atoms.feature_columns(name).tolist()))
+        for name in atoms.FEATURES
+    }
+    assert without["atoms"] == []
+    assert without["atoms-no-degree"] == list(range(101, 108))
+    assert without["atoms-strict"] == [*range(101, 108), *range(114, 132)]
+
+
+def test_strict_features_do_not_know_the_bonds():
+    strict = atoms.feature_columns("atoms-strict")
+    rows = [
+        atoms.smiles_to_graph(smiles)[0][0, strict]
+        for smiles in ("C", "CC", "C#C", "c1ccccc1", "[C@](F)(Cl)(Br)I")
+    ]
+    assert all(np.array_equal(row, rows[0]) for row in rows)
+
+
+def test_the_order_of_atoms_does_not_matter():
+    forth, back = atoms.smiles_to_graph("OCC"), atoms.smiles_to_graph("CCO")
+    assert np.array_equal(forth[0], back[0][::-1])
+
+
+@pytest.mark.parametrize(
+    ("smiles", "reason"),
+    [
+        ("C(C", "not a SMILES string"),
+        ("hello", "not a SMILES string"),
+        ("CN(C)(C)(C)C", "Explicit valence for atom # 1 N, 5"),
+        ("c1cccc1", "kekulize"),
+        ("", "no atoms"),
+    ],
+)
+def test_refused_strings_have_a_reason(smiles, reason, capfd):
+    with pytest.raises(ValueError, match=reason):
+        atoms.parse_smiles(smiles)
+    assert capfd.readouterr().err == ""
+
+
+def test_rdkit_is_imported_only_where_it_is_used():
+    code = "import sys, datasets, datasets.atoms; sys.exit('rdkit' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,316 @@
+"""A user's own molecules: CSV files, one per client."""
+
+import logging
+import os
+
+import numpy as np
+import pytest
+import toys
+
+import datasets
+from datasets.smiles_csv import load_client_file
+from fedgraph_flwr.data import SPLITS
+from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.server_app import common_start
+from strategies.report import ClientInfo
+
+ROWS = "name,smiles,toxic,active\na,CCO,1,0\nb,C,,1\n\nc,c1ccccc1,0,\n"
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Write files, then load client 0's: ``load({"a.csv": text}, **settings)``."""
+    monkeypatch.setenv("FEDGRAPH_DATA", "/not/to/be/read")
+
+    def start(files, client=0, *, of="", **changes):
+        folder = tmp_path / "data"
+        folder.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_bytes(
+                text if isinstance(text, bytes) else text.encode()
+            )
+        return load_client_file(
+            settings(folder / of, tmp_path / "cache", **changes), client
+        )
+
+    return start
+
+
+def settings(path, cache, **changes):
+    base = {"dataset": "smiles-csv", "partition": "auto", "num_clients": "auto"}
+    folders = {"data_dir": str(path), "cache_dir": str(cache)}
+    return toys.run_settings(**{**base, **folders, **changes})
+
+
+def chains(first, count=20, header="smiles,toxic,active"):
+    """Molecules of ``first``, ``first`` + 1, ... carbon atoms."""
+    lines = [f"{'C' * (first + r)},{r % 2},{r % 3 % 2}\n" for r in range(count)]
+    return f"{header}\n" + "".join(lines)
+
+
+# --- reading ---
+
+
+def test_file_by_hand(load):
+    found = load({"a.csv": ROWS})
+    assert found.tasks == ["toxic", "active"]  # names are no numbers
+    expected = [[1, 0], [np.nan, 1], [0, np.nan]]
+    assert np.array_equal(found.y, expected, equal_nan=True)
+    assert found.y.dtype == np.float32
+    assert found.row.tolist() == [0, 1, 2]
+    assert np.diff(found.node_ptr).tolist() == [3, 1, 6]
+    assert isinstance(found.y, np.memmap)
+
+
+def test_columns_can_be_named(load):
+    text = ROWS.replace("smiles", "Structure")
+    keys = {"csv_smiles_column": "Structure", "csv_label_columns": " active , toxic"}
+    found = load({"a.csv": text}, **keys)
+    assert found.tasks == ["active", "toxic"]
+    assert found.y[0].tolist() == [0, 1]
+
+
+def test_numbers_are_allowed_where_the_kind_is_regression(load):
+    text = "smiles,solubility\nC,-1.5\nCC,2e-3\nCCC,nan\n"
+    found = load({"a.csv": text}, csv_label_kind="regression")
+    expected = np.array([[-1.5], [2e-3], [np.nan]], np.float32)
+    assert np.array_equal(found.y, expected, equal_nan=True)
+
+
+def test_files_of_spreadsheets(load):
+    """Byte order mark, CRLF, quotes, spaces around cells."""
+    text = '\ufeffname, smiles ,"toxic"\r\n"a, or b", CC ,1\r\nc,C,"0"\r\nd,O, \r\n'
+    found = load({"a.csv": text})
+    assert found.tasks == ["toxic"]
+    assert np.array_equal(found.y, [[1], [0], [np.nan]], equal_nan=True)
+
+
+BAD = ROWS + "d,C(C,1,1\ne,CN(C)(C)(C)C,0,1\nf,CC,0\ng,,0,1\nh,CCC,1,1\n"
+
+
+def test_bad_rows_are_left_out_and_listed(load, caplog):
+    caplog.set_level(logging.WARNING, "fedgraph")
+    found = load({"a.csv": BAD})
+    assert len(found) == 4
+    assert found.row.tolist() == [0, 1, 2, 7]
+    assert found.y[3].tolist() == [1, 1]
+    (line,) = caplog.messages
+    assert "4 of 8 rows of" in line
+    assert "line 6 (not a SMILES string), line 7 (Explicit valence" in line
+    assert "line 8 (3 cells, the header has 4), line 9 (no atoms); they are" in line
+
+
+def test_bad_rows_are_refused(load):
+    message = r"4 of 8 rows of .*a.csv cannot be used: line 6 \(.*csv-bad-rows"
+    with pytest.raises(DataError, match=message):
+        load({"a.csv": BAD}, csv_bad_rows="refuse")
+
+
+def test_only_the_first_bad_rows_are_named(load, caplog):
+    load({"a.csv": ROWS + "x,nonsense,1,1\n" * 9})
+    assert "line 10 (not a SMILES string) and 4 more" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "message"),
+    [
+        ("", {}, r"a.csv is empty; its first line must name the columns"),
+        ("smiles,toxic\n", {}, r"a.csv has no usable row"),
+        ("smiles,toxic\nC(,1\n", {}, r"a.csv has no usable row"),
+        (
+            "SMILE,toxic\nC,1\n",
+            {},
+            r"no column 'smiles'. Did you mean 'SMILE'\? Columns"
+            " found: 'SMILE', 'toxic'; correct csv-smiles-column",
+        ),
+        (
+            "smiles,toxic\nC,1\n",
+            {"csv_label_columns": "Toxic"},
+            r"no column 'Toxic'. Did"
+            r" you mean 'toxic'\?.*csv-label-columns",
+        ),
+        (
+            "smiles,toxic\nC,1\n",
+            {"csv_label_columns": "zzz"},
+            r"no column 'zzz'. Columns",
+        ),
+        ("smiles,a\nC,1\n", {"csv_label_columns": "a,a"}, r"each label column once"),
+        ("smiles,a\nC,1\n", {"csv_label_columns": "smiles"}, r"not the SMILES column"),
+        ("smiles,a,a\nC,1,1\n", {}, r"more than one column 'a'; rename"),
+        ("smiles,name\nC,first\n", {}, r"no column of numbers beside 'smiles'"),
+        (
+            "smiles,toxic\nC,1\nCC,yes\n",
+            {},
+            r"line 3, column 'toxic': a label must be 0"
+            " or 1, .* got 'yes'; correct it",
+        ),
+        ("smiles,toxic\nC,1\n\nCC,2\n", {}, r"line 4, .* got '2'; .*to 'regression'"),
+        (
+            "smiles,v\nC,1\nCC,inf\n",
+            {"csv_label_kind": "regression"},
+            r"line 3, column"
+            r" 'v': a label must be a finite number, .* got 'inf'",
+        ),
+        (b"smiles,toxic\n\xff\xfe,1\n", {}, r"a.csv cannot be read as CSV: .*UTF-8"),
+        ('smiles,toxic\n"C"C,1\n', {}, r"a.csv cannot be read as CSV: "),
+        ("smiles,toxic\nC,1\nCC,0\n", {}, r"2 usable molecule\(s\).* at least 3"),
+        (ROWS, {"csv_label_columns": "toxic,name"}, r"line 2, column 'name'.*got 'a'"),
+        (
+            "smiles,a,b\nC,1,\nCC,0,\nCCC,0,\n",
+            {"csv_label_columns": "a,b"},
+            r"no molecule"
+            r" in .* has a label in column\(s\) b; leave",
+        ),
+        (
+            "smiles,a\nC,\nCC,\nCCC,\n",
+            {"csv_label_columns": "a"},
+            r"client 0 has no label"
+            r" at all: columns a of .*a.csv are empty",
+        ),
+    ],
+)
+def test_what_can_be_wrong_with_a_file(load, text, changes, message):
+    with pytest.raises(DataError, match=message):
+        load({"a.csv": text}, of="a.csv", **changes)
+
+
+def test_missing_places(load, tmp_path):
+    load({"molecules.csv": ROWS})
+    with pytest.raises(
+        DataError, match=r"no file or folder .*; did you mean .*cules.c"
+    ):
+        load({}, of="molecule.csv")
+    (tmp_path / "data" / "sub").mkdir()
+    with pytest.raises(DataError, match=r"sub has no .csv file"):
+        load({}, of="sub")
+    with pytest.raises(ConfigError, match=r"your own files, but data-dir is empty"):
+        load_client_file(toys.run_settings(dataset="smiles-csv"), 0)
+
+
+# --- one file per client ---
+
+
+def test_a_folder_has_one_file_for_each_client(load):
+    files = {"b.csv": chains(3), "a.csv": chains(1), ".c.csv": "", "notes.txt": ""}
+    for client in range(2):
+        found = load(files, client, num_clients=2)
+        assert found.node_ptr[1] == (1, 3)[client]  # sorted by name
+    with pytest.raises(ConfigError, match=r"2 .csv file\(s\), .*is 3; set num-clients"):
+        load(files, num_clients=3)
+
+
+def test_files_of_a_folder_must_agree(load):
+    other = chains(1, header="smiles,toxic,other")
+    message = r"b.csv has the label columns \['toxic', 'other'\], but a.csv has"
+    with pytest.raises(DataError, match=message):
+        load({"a.csv": chains(1), "b.csv": other}, num_clients=2)
+    assert load({}, num_clients=2, csv_label_columns="toxic").tasks == ["toxic"]
+
+
+def test_a_task_may_be_missing_at_a_client_but_not_everywhere(load, caplog):
+    half = "smiles,a,b\nC,1,\nCC,0,\nCCC,1,\n"
+    named = {"csv_label_columns": "a,b", "num_clients": 2}
+    load({"a.csv": half, "b.csv": half.replace("1,", ",1")}, **named)
+    assert "client 0 has no label of b" in caplog.text
+    with pytest.raises(
+        DataError, match=r"no molecule in .*data/? has .* column\(s\) b"
+    ):
+        load({"b.csv": half}, **named)
+    assert len(load({}, of="b.csv", **named)) == 3  # others' files are elsewhere
+
+
+def test_a_client_without_labels(load):
+    empty = "smiles,toxic,active\nC,,\nCC,,\nCCC,,\n"
+    with pytest.raises(
+        DataError, match=r"client 1 has no label at all: columns toxic, a"
+    ):
+        load(
+            {"a.csv": chains(1), "b.csv": empty},
+            1,
+            num_clients=2,
+            csv_label_columns="toxic,active",
+        )
+
+
+def test_a_client_is_the_same_in_simulation_and_at_its_site(tmp_path):
+    """In a folder of all clients' files, or by a path to its own under another name."""
+    folder, site = tmp_path / "all", tmp_path / "elsewhere"
+    folder.mkdir()
+    site.mkdir()
+    for client in range(3):
+        text = chains(2 * client + 1, 20 + client)
+        (folder / f"site-{client}.csv").write_text(text)
+        (site / f"own-{9 - client}.csv").write_text(text)
+    cache = tmp_path / "cache"
+    for client in range(3):
+        simulated, own = (
+            datasets.load_partition(settings(path, cache, num_clients=3), client)
+            for path in (folder, site / f"own-{9 - client}.csv")
+        )
+        assert simulated.split_hash == own.split_hash
+        assert simulated.tasks == own.tasks == ("toxic", "active")
+        for name in ("x", "y", "edge_index", "node_ptr", "edge_ptr"):
+            both = (getattr(p.graphs, name) for p in (simulated, own))
+            assert np.array_equal(*both)
+        sizes = [len(own.positions(split)) for split in SPLITS]
+        assert sizes == [[16, 2, 2], [16, 2, 3], [17, 2, 3]][client]
+        together = np.concatenate([own.positions(split) for split in SPLITS])
+        assert sorted(together) == list(range(20 + client))
+
+
+def test_rows_left_out_shift_no_row_number(tmp_path):
+    text = chains(1).replace("\nCC,", "\nnonsense,")
+    (tmp_path / "a.csv").write_text(text)
+    part = datasets.load_partition(settings(tmp_path / "a.csv", tmp_path / "cache"), 0)
+    assert part.graph_ids.tolist() == [0, *range(2, 20)]
+
+
+def test_a_changed_file_is_read_again(load, tmp_path):
+    assert load({"a.csv": ROWS}).y[0, 0] == 1
+    (tmp_path / "data" / "a.csv").write_text(ROWS.replace("CCO,1", "CCO,0"))
+    os.utime(tmp_path / "data" / "a.csv", ns=(1, 1))
+    assert load({}).y[0, 0] == 0
+
+
+# --- settings ---
+
+
+def test_one_file_in_the_run_config_is_one_clients():
+    datasets.check_settings(settings("/some/a.csv", "/c"))
+    with pytest.raises(ConfigError, match=r"'/some/a.csv' is one file.*data-path"):
+        datasets.check_settings(settings("/some/a.csv", "/c", num_clients=2))
+
+
+def test_the_kind_of_label_is_the_run_configs():
+    kinds = [
+        datasets.label_kind(settings("", "/c", csv_label_kind=kind))
+        for kind in ("binary", "regression")
+    ]
+    assert kinds == ["binary", "regression"]
+    config = {**defaults(), "method": "fedavg", "dataset": "smiles-csv"}
+    with pytest.raises(ConfigError, match=r"one class per graph.*has yes/no labels"):
+        resolve(config)
+
+
+def test_sites_with_different_tasks_are_refused_at_roll_call():
+    infos = {c: info(c, tasks) for c, tasks in enumerate([("a",), ("b",)])}
+    message = r"different tasks: \{0: \('a',\), 1: \('b',\)\}; .*csv-label-columns"
+    with pytest.raises(ConfigError, match=message):
+        common_start(toys.resolved(), infos)
+
+
+def info(client, tasks):
+    return ClientInfo(
+        client=client,
+        node_id=client,
+        num_train=8,
+        num_val=1,
+        num_test=1,
+        num_features=133,
+        num_classes=len(tasks),
+        group=-1,
+        split_hash="",
+        raw_sha256="",
+        tasks=tasks,
+    )
