@@ -102,15 +102,16 @@ def privatise_update(
 
     Source
     ------
-    McMahan et al. 2018, arXiv:1710.06963, Sec. 3. Differs: each client adds the noise of
-    the whole mechanism to its own update, as it does not trust the server.
+    McMahan et al. 2018, arXiv:1710.06963, Sec. 3. Differs: each client adds the noise
+    of the whole mechanism to its own update, as it does not trust the server.
     """
     _check_positive("noise_multiplier", noise_multiplier)
-    clipped = clip_update(update, clip_norm)
+    # In doubles up to the last step: rounding is post-processing only if it comes last.
+    clipped = clip_update([_doubled(a) for a in update], clip_norm)
     scale = noise_multiplier * clip_norm
-    # Sum in doubles and round last: rounding the noise first could undo part of it.
     return [
-        np.asarray(a + rng.normal(0.0, scale, a.shape)).astype(a.dtype) for a in clipped
+        np.asarray(np.add(c, rng.normal(0.0, scale, c.shape))).astype(a.dtype)
+        for a, c in zip(update, clipped, strict=True)
     ]
 
 
@@ -167,6 +168,11 @@ def gaussian_delta(epsilon: float, effective_multiplier: float) -> float:
     s = effective_multiplier
     left = math.exp(log_ndtr(0.5 / s - epsilon * s))
     return left - math.exp(epsilon + log_ndtr(-0.5 / s - epsilon * s))
+
+
+def _doubled(array: Array) -> Array:
+    is_float = np.issubdtype(array.dtype, np.floating)
+    return array.astype(np.float64) if is_float else array
 
 
 def _check_positive(name: str, value: float) -> None:

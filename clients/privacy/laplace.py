@@ -50,7 +50,9 @@ class Triangles:
     positions: IntArray
 
     def __post_init__(self) -> None:
-        assert len(self.values) == self.ptr[-1], "values do not fit the numbers of nodes"
+        assert len(self.values) == self.ptr[-1], (
+            "values do not fit the numbers of nodes"
+        )
 
     @property
     def ptr(self) -> IntArray:
@@ -195,9 +197,7 @@ def post_process(noisy: Triangles, epsilon: float, post: str) -> Triangles:
         w = (w > 0.5).astype(np.float32)
     elif post == "relu":
         w = np.maximum(w, 0.0)
-    result = Triangles(
-        values=w, num_nodes=noisy.num_nodes, positions=noisy.positions
-    )
+    result = Triangles(values=w, num_nodes=noisy.num_nodes, positions=noisy.positions)
     if post == "none":
         _check_normalisable(result)
     return result

@@ -9,7 +9,8 @@ Two notions are counted apart, as their numbers do not compare:
 ``edge``: epsilon per graph, for one undirected edge of that graph. Draws of a graph add
 up; different graphs hold different edges, so a client's total is the maximum.
 
-``client``: (epsilon, delta) of noisy model updates, see :mod:`clients.privacy.gaussian`.
+``client``: (epsilon, delta) of noisy model updates, see
+:mod:`clients.privacy.gaussian`.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Ledger:
         self._allow = allow
 
     def read(self) -> Account:
-        """What has been spent; nothing if there is no file.
+        """Read what has been spent; nothing if there is no file.
 
         Raises
         ------

@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.seeding import numpy_rng
 
+from ..dense import check_sizes
 from .laplace import (
     Adjacency,
     FloatArray,
@@ -75,6 +77,8 @@ class NoisyViews:
     ------
     ConfigError
         ``mode``, ``post`` or an epsilon is not allowed.
+    DataError
+        The graphs are too large.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class NoisyViews:
         for epsilon in epsilons:
             check_epsilon(epsilon)
             check_post(post, epsilon)
+        check_sizes(num_nodes[positions], positions)
         self._adjacency, self._ledger = adjacency, ledger
         self._positions, self._num_nodes = positions, num_nodes[positions]
         self.epsilons, self.mode, self._post = epsilons, mode, post
@@ -118,7 +123,7 @@ class NoisyViews:
         self._last: tuple[str, tuple[Triangles, ...]] | None = None
 
     def views(self, server_round: int, epoch: int) -> tuple[Triangles, ...]:
-        """Views for an epoch of a round, one per epsilon, post-processed.
+        """Return the views for an epoch of a round, one per epsilon, post-processed.
 
         Raises
         ------
@@ -176,7 +181,7 @@ class NoisyViews:
         return raw
 
     def _load(self, key: str) -> list[FloatArray] | None:
-        """Views kept on the disk, if they are those of ``key``."""
+        """Read the views kept on the disk, if they are those of ``key``."""
         if not self._path.exists():
             return None
         try:
@@ -190,8 +195,8 @@ class NoisyViews:
             ) from error
         if about.get("identity") != self._identity:
             raise DataError(
-                f"noisy views {self._path} were drawn with {about.get('identity')}, this"
-                f" run asks for {self._identity}; use another experiment or state"
+                f"noisy views {self._path} were drawn with {about.get('identity')},"
+                f" this run asks for {self._identity}; use another experiment or state"
                 " folder: fresh views of the same graphs cost more privacy"
             )
         spent = self._ledger.read().edge[self._positions]
@@ -214,10 +219,8 @@ def site_secret(folder: Path) -> str:
             os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
         ) as file:
             file.write(secrets.token_hex(32))
-        try:
-            os.link(partial, path)  # the first of two processes wins
-        except FileExistsError:
-            pass
+        with suppress(FileExistsError):  # the first of two processes wins
+            os.link(partial, path)
         partial.unlink()
     return path.read_text()
 

@@ -1,0 +1,211 @@
+"""Along which edges node features spread: dense noisy views, or sparse clean graphs.
+
+Encoders see a :class:`Structure`, never an adjacency. Node features stay flat, one row
+per node of the batch in the batch's order, so that linear layers and dropout masks are
+the same on every structure; only the sums over neighbours are padded.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from .batching import Batch
+from .ops import sum_neighbours
+
+NEGATIVE_SLOPE = 0.2
+
+
+class Structure:
+    """Symmetric edge weights w among the nodes of a batch, without loops.
+
+    Parameters
+    ----------
+    degree : tensor, shape (num_nodes,)
+        Sum of w over a node's neighbours; of absolute values for signed weights that
+        are to be normalised so.
+    is_non_negative : bool
+        Whether no weight can be negative.
+    """
+
+    degree: Tensor
+    is_non_negative: bool = True
+
+    @abstractmethod
+    def sum(self, x: Tensor) -> Tensor:
+        """Row v becomes sum_u w_uv x_u: (num_nodes, d) -> the same."""
+
+    @abstractmethod
+    def attend(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """Row v becomes sum_u a_uv x_u, where u runs over neighbours and v itself.
+
+        ``a_uv = w_uv exp(e_uv) / sum_u w_uv exp(e_uv)`` with
+        ``e_uv = LeakyReLU(source_u + target_v)`` and w_vv = 1: weights multiply the
+        attention before it is normalised again, so 0 is no edge and 1 is GAT.
+
+        Parameters
+        ----------
+        x : tensor, shape (num_nodes, d)
+        source, target : tensors, shape (num_nodes,)
+        """
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Graphs of similar size, padded to the largest of them.
+
+    Parameters
+    ----------
+    nodes : int64 tensor, shape (n,)
+        Rows of the graphs' nodes among the batch's.
+    slots : int64 tensor, shape (n,)
+        Where these rows lie in (num_graphs * size) padded rows.
+    weight : tensor, shape (num_graphs, size, size)
+        Symmetric; rows and columns of padding are 0.
+    """
+
+    nodes: Tensor
+    slots: Tensor
+    weight: Tensor
+
+    def pad(self, x: Tensor) -> Tensor:
+        """(num_nodes, d) of the batch -> (num_graphs, size, d) of the bucket."""
+        b, size, _ = self.weight.shape
+        padded = x.new_zeros(b * size, x.shape[1])
+        return padded.index_copy(0, self.slots, x[self.nodes]).view(b, size, -1)
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """(num_graphs, size, d) -> (n, d), rows in the order of ``nodes``."""
+        return x.flatten(0, 1)[self.slots]
+
+
+@final
+class DenseStructure(Structure):
+    """Padded dense matrices, bucket by bucket.
+
+    Parameters
+    ----------
+    buckets : sequence of Bucket
+        Together they hold every node of the batch once.
+    num_nodes : int
+    use_absolute_degree, is_non_negative : bool
+        See ``laplace.post_process``.
+    """
+
+    def __init__(
+        self,
+        buckets: Sequence[Bucket],
+        num_nodes: int,
+        *,
+        use_absolute_degree: bool = False,
+        is_non_negative: bool = True,
+    ) -> None:
+        self.buckets = buckets
+        self.is_non_negative = is_non_negative
+        device = buckets[0].weight.device if buckets else None
+        self.degree = torch.zeros(num_nodes, device=device)
+        for b in buckets:
+            w = b.weight.abs() if use_absolute_degree else b.weight
+            self.degree[b.nodes] = w.sum(2).flatten()[b.slots]
+
+    def sum(self, x: Tensor) -> Tensor:
+        """One batched matrix product per bucket."""
+        return _DenseSum.apply(x, self.buckets)  # type: ignore[no-any-return,no-untyped-call]
+
+    def attend(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """All pairs of a graph; memory is that of several dense matrices."""
+        found = torch.zeros_like(x)
+        for b in self.buckets:
+            loops = torch.eye(b.weight.shape[1], dtype=x.dtype, device=x.device)
+            w = b.weight.to(x.dtype) + loops  # (num_graphs, size, size)
+            ends = b.pad(torch.stack([source, target], 1))
+            scores = torch.nn.functional.leaky_relu(
+                ends[:, None, :, 0] + ends[:, :, None, 1], NEGATIVE_SLOPE
+            )  # (num_graphs, target, source)
+            # Only ratios matter: subtract the largest score that has a weight.
+            largest = scores.detach().masked_fill(w == 0, -torch.inf).amax(2, True)
+            a = w * torch.exp((scores - largest).masked_fill(w == 0, -torch.inf))
+            mean = a @ b.pad(x) / a.sum(2, keepdim=True)
+            found = found.index_copy(0, b.nodes, b.unpad(mean))
+        return found
+
+
+class _DenseSum(torch.autograd.Function):
+    """Sums over neighbours; weights are constants, and symmetric."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, buckets: Sequence[Bucket]) -> Tensor:
+        ctx.buckets = buckets
+        return _dense_sum(x, buckets)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _dense_sum(grads[0], ctx.buckets), None
+
+
+def _dense_sum(x: Tensor, buckets: Sequence[Bucket]) -> Tensor:
+    found = torch.zeros_like(x)
+    for b in buckets:
+        found[b.nodes] = b.unpad(b.weight.to(x.dtype) @ b.pad(x))
+    return found
+
+
+@final
+class SparseStructure(Structure):
+    """Clean graphs, all weights 1: the same sums as a dense 0/1 matrix, faster.
+
+    Measured on one core for molecules of 29 nodes and 64 features: 22 against 194
+    microseconds per sum for 32 graphs, 6 against 17 for one.
+
+    Parameters
+    ----------
+    batch : Batch
+        Undirected graphs without loops.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._adjacency, self._edges = batch.adjacency, batch.edge_index
+        self.degree = batch.adjacency.crow_indices().diff().to(batch.adjacency.dtype)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """One sparse product."""
+        return sum_neighbours(x, self._adjacency)
+
+    def attend(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """Over edges and one loop per node."""
+        loops = torch.arange(len(x), device=x.device)
+        u = torch.cat([self._edges[0], loops])
+        v = torch.cat([self._edges[1], loops])
+        scores = torch.nn.functional.leaky_relu(source[u] + target[v], NEGATIVE_SLOPE)
+        largest = torch.full_like(target, -torch.inf)
+        largest.scatter_reduce_(0, v, scores.detach(), "amax")
+        a = torch.exp(scores - largest[v])
+        total = torch.zeros_like(target).index_add(0, v, a)
+        return torch.zeros_like(x).index_add(0, v, (a / total[v])[:, None] * x[u])
+
+
+@final
+class NoEdges(Structure):
+    """No edges at all: the floor that any use of structure must beat (epsilon = 0).
+
+    Parameters
+    ----------
+    num_nodes : int
+    device : torch.device
+    """
+
+    def __init__(self, num_nodes: int, device: torch.device) -> None:
+        self.degree = torch.zeros(num_nodes, device=device)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Zero."""
+        return torch.zeros_like(x)
+
+    def attend(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Attend to the node itself only."""
+        return x
