@@ -57,3 +57,49 @@ def distill_kl(ours: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 def distill_mse(ours: Tensor, teacher: Tensor) -> Tensor:
     """Mean over rows of the squared distance (FCLG, Eq. 3)."""
     return (ours - teacher).square().sum(1).mean()
+
+
+def info_nce(
+    first: Tensor,
+    second: Tensor,
+    stored: Tensor,
+    chosen: Tensor,
+    temperature: float,
+) -> Tensor:
+    """InfoNCE between two views of the same graphs, with negatives from a store.
+
+    Parameters
+    ----------
+    first, second : tensors, shape (n, d)
+        Embeddings of views 0 and 1 of each graph, row by row.
+    stored : tensor, shape (N, d)
+        Embeddings of the noisy graphs in the store, encoded once for all rows.
+    chosen : int64 tensor, shape (n, k)
+        Rows of ``stored`` that are the negatives of each graph; a row of -1 where
+        there are none: that graph's loss is 0.
+    temperature : float
+        tau > 0.
+
+    Returns
+    -------
+    tensor, scalar
+        Mean over the n graphs. With the cosine s, in
+        ``[log(1 + k exp(-2 / tau)), log(1 + k exp(2 / tau))]`` if all have negatives.
+
+    Source
+    ------
+    FGCL (Yang et al. 2022, arXiv:2207.11836), Eq. (6): negatives are compared with
+    view 1 only.
+    """
+    if not chosen.numel():
+        return 0.0 * first.sum()
+    h0, h1 = nn.functional.normalize(first), nn.functional.normalize(second)
+    positive = (h0 * h1).sum(1, keepdim=True)  # (n, 1)
+    if len(stored):
+        everything = h1 @ nn.functional.normalize(stored).t()  # (n, N)
+        negative = everything.gather(1, chosen.clamp(min=0))  # (n, k)
+    else:
+        negative = positive.new_zeros(chosen.shape)
+    scores = torch.cat([positive, negative], 1) / temperature
+    per_graph = torch.logsumexp(scores, 1) - scores[:, 0]
+    return torch.where(chosen[:, 0] >= 0, per_graph, 0.0).mean()

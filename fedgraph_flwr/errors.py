@@ -24,6 +24,10 @@ class WireError(FedGraphError):
     """A message does not have the records or arrays that its receiver needs."""
 
 
+class PrivacyBudgetError(FedGraphError):
+    """A release would exceed the client's privacy budget, or mix what it protects."""
+
+
 class RunFailedError(FedGraphError):
     """The federation could not go on: nodes missing, too few replies, dead actors."""
 

@@ -1,0 +1,246 @@
+"""What a client's releases have cost so far, kept on the client's own disk.
+
+Every charge is on the disk before the private data are read, so that a crash counts a
+draw that did not happen and never misses one that did. Nothing is taken back: a round
+that is repeated after a resume is charged again.
+
+Two notions are counted apart, as their numbers do not compare:
+
+``edge``: epsilon per graph, for one undirected edge of that graph. Draws of a graph add
+up; different graphs hold different edges, so a client's total is the maximum.
+
+``client``: (epsilon, delta) of noisy model updates, see
+:mod:`clients.privacy.gaussian`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
+
+FILE = "privacy-ledger.json"
+_ROUNDING = 1e-9  # relative: a budget of 0.3 allows three draws of 0.1
+
+
+@dataclass(kw_only=True)
+class Account:
+    """A ledger's content.
+
+    Parameters
+    ----------
+    edge : float64 array, shape (num_graphs,)
+        Epsilon spent on each of the client's graphs.
+    num_draws : int
+        How many times edges were charged.
+    updates : dict of float to int
+        How many noisy updates were sent with each noise multiplier.
+    client : tuple of float
+        (epsilon, delta) of all these updates together.
+    """
+
+    edge: NDArray[np.float64]
+    num_draws: int = 0
+    updates: dict[float, int] = field(default_factory=dict)
+    client: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def edge_total(self) -> float:
+        """Largest epsilon over the graphs: what the client's edges are protected by."""
+        return float(self.edge.max(initial=0.0))
+
+
+class Ledger:
+    """Privacy ledger of one client; every call reads and writes the file anew.
+
+    Parameters
+    ----------
+    folder : path
+        On the client's disk; the same after a restart and after a resume. Draws in
+        other folders are not known here: runs on the same graphs add up by hand.
+    num_graphs : int
+        Graphs of the client.
+    dp_budget_max : float
+        Largest total epsilon per graph; infinite allows everything.
+    update_budget_max : float
+        Largest total epsilon of noisy updates.
+    allow : bool
+        Whether edges and updates may be charged to the same ledger.
+
+    Raises
+    ------
+    ConfigError
+        A budget is not a number > 0.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        num_graphs: int,
+        dp_budget_max: float = math.inf,
+        update_budget_max: float = math.inf,
+        allow: bool = False,
+    ) -> None:
+        for name, value in (
+            ("dp_budget_max", dp_budget_max),
+            ("update_budget_max", update_budget_max),
+        ):
+            if not value > 0:
+                raise ConfigError(
+                    f"{name} must be a number > 0, got {value!r}; set it in the run"
+                    " config"
+                )
+        self.path = folder / FILE
+        self._num_graphs = num_graphs
+        self._edge_budget, self._update_budget = dp_budget_max, update_budget_max
+        self._allow = allow
+
+    def read(self) -> Account:
+        """Read what has been spent; nothing if there is no file.
+
+        Raises
+        ------
+        DataError
+            The file cannot be read, or is that of another number of graphs.
+        """
+        if not self.path.exists():
+            return Account(edge=np.zeros(self._num_graphs))
+        try:
+            stored = json.loads(self.path.read_text())
+            account = Account(
+                edge=np.array(stored["edge"], np.float64),
+                num_draws=int(stored["num_draws"]),
+                updates={float(s): int(n) for s, n in stored["updates"].items()},
+                client=(float(stored["client"][0]), float(stored["client"][1])),
+            )
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise DataError(
+                f"privacy ledger {self.path} cannot be read: {error!r}; what was spent"
+                " is unknown, so nothing more is released: restore the file from a"
+                " copy, or start a new experiment and count both"
+            ) from error
+        if len(account.edge) != self._num_graphs:
+            raise DataError(
+                f"privacy ledger {self.path} is that of {len(account.edge)} graphs, the"
+                f" client holds {self._num_graphs}; use another state folder for other"
+                " data"
+            )
+        return account
+
+    def charge_edges(self, positions: IntArray, epsilon: float) -> Account:
+        """Add ``epsilon`` to the graphs at ``positions``; to be called before a draw.
+
+        Raises
+        ------
+        PrivacyBudgetError
+            A graph's total would exceed ``dp_budget_max``, or updates were charged
+            before and ``allow`` is not set. Nothing is charged then.
+        """
+        with self._locked() as account:
+            self._check_notion(bool(account.updates), "edge", "client")
+            after = account.edge.copy()
+            after[positions] += epsilon
+            self._check(after[positions], self._edge_budget, "dp_budget_max", positions)
+            account.edge = after
+            account.num_draws += 1
+            self._write(account)
+        return account
+
+    def charge_update(
+        self,
+        noise_multiplier: float,
+        *,
+        delta: float,
+        epsilon_of: Callable[[Mapping[float, int], float], float],
+    ) -> Account:
+        """Count one more noisy update; to be called before the data are used.
+
+        Parameters
+        ----------
+        noise_multiplier : float
+        delta : float
+        epsilon_of : callable
+            (number of updates by noise multiplier, delta) -> epsilon of them together,
+            e.g. :func:`clients.privacy.gaussian.epsilon_of`.
+
+        Raises
+        ------
+        PrivacyBudgetError
+            The total would exceed ``update_budget_max``, or edges were charged before
+            and ``allow`` is not set. Nothing is charged then.
+        """
+        with self._locked() as account:
+            self._check_notion(bool(account.num_draws), "client", "edge")
+            updates = dict(account.updates)
+            updates[noise_multiplier] = updates.get(noise_multiplier, 0) + 1
+            epsilon = epsilon_of(updates, delta)
+            self._check(np.array([epsilon]), self._update_budget, "update_budget_max")
+            account.updates, account.client = updates, (epsilon, delta)
+            self._write(account)
+        return account
+
+    def _check_notion(self, other_used: bool, this: str, other: str) -> None:
+        if other_used and not self._allow:
+            raise PrivacyBudgetError(
+                f"this client has already made releases under the {other!r} notion of"
+                f" privacy; one under {this!r} protects something else, and the two"
+                " numbers do not add up. Set allow to keep both, reported side by"
+                " side, or use one of them"
+            )
+
+    def _check(
+        self,
+        totals: NDArray[np.float64],
+        budget: float,
+        name: str,
+        positions: IntArray | None = None,
+    ) -> None:
+        if (totals <= budget * (1 + _ROUNDING)).all():  # NaN is refused
+            return
+        worst = int(np.argmax(totals))
+        whose = "" if positions is None else f" of graph {positions[worst]}"
+        raise PrivacyBudgetError(
+            f"this draw would bring the total epsilon{whose} to {totals[worst]:.6g};"
+            f" {name} allows {budget:.6g}. Nothing was read. Raise {name}, draw noise"
+            " less often, or stop earlier"
+        )
+
+    @contextmanager
+    def _locked(self) -> Iterator[Account]:
+        """Read under a lock: two processes of a client cannot lose a charge."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield self.read()
+
+    def _write(self, account: Account) -> None:
+        content: dict[str, Any] = {
+            "edge": account.edge.tolist(),
+            "num_draws": account.num_draws,
+            "updates": {str(s): n for s, n in account.updates.items()},
+            "client": list(account.client),
+        }
+        partial = self.path.with_suffix(".tmp")
+        with partial.open("w") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:  # the new name itself must outlive a power cut
+            os.fsync(folder)
+        finally:
+            os.close(folder)

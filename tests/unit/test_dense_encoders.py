@@ -1,0 +1,530 @@
+"""Encoders on dense views and clean graphs, against PyG and against loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import toys
+from torch_geometric.nn import GATConv, GCNConv, GINConv, GraphConv, LGConv, TAGConv
+
+from clients import dense
+from clients.dense import DenseView, NodeRows, buckets, check_sizes
+from clients.models.dense_encoders import (
+    ENCODERS,
+    GATLayer,
+    GCNLayer,
+    GINLayer,
+    GraphModel,
+    KGNNLayer,
+    LightGCN,
+    TAGLayer,
+)
+from clients.privacy.laplace import (
+    GraphAdjacency,
+    Triangles,
+    add_noise,
+    clean_triangles,
+    post_process,
+)
+from clients.propagation import DenseStructure, NoEdges, SparseStructure
+from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.errors import ConfigError, DataError
+
+NUM = 12
+GRAPHS = toys.random_graphs(NUM, dense=True, seed=3)
+COLUMNS = toys.random_graphs(NUM, seed=3)
+SIZES = np.diff(GRAPHS.node_ptr)
+EVERYONE = np.arange(NUM)
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def clean(graphs=GRAPHS):
+    sizes = np.diff(graphs.node_ptr)
+    return clean_triangles(GraphAdjacency(graphs), sizes, np.arange(len(graphs)))
+
+
+def noisy(epsilon=1.0, post="clamp01", graphs=GRAPHS, seed=0):
+    exact = clean(graphs)
+    values = add_noise(exact.values, epsilon, np.random.default_rng(seed))
+    raw = Triangles(values=values, num_nodes=exact.num_nodes, positions=exact.positions)
+    return post_process(raw, epsilon, post)
+
+
+def dense_batch(triangles, positions=EVERYONE, *, graphs=GRAPHS, post="clamp01"):
+    nodes = NodeRows(graphs, toys.CPU).batch(positions)
+    return nodes, DenseView(triangles, toys.CPU, post=post).batch(positions)
+
+
+def model(encoder, *, seed=0, dropout=0.3):
+    return GraphModel(encoder, 4, 3, dropout=dropout, generator=generator(seed))
+
+
+def complete(triangles, g):
+    """Edge list of all ordered pairs of a graph and its weights, as PyG wants it."""
+    w = torch.from_numpy(triangles.matrix(g))
+    edge_index = (1 - torch.eye(len(w))).nonzero().t()
+    return edge_index, w[edge_index[0], edge_index[1]]
+
+
+def renumbered(graphs, seed=0):
+    """The same graphs with other numbers for their nodes."""
+    rng = np.random.default_rng(seed)
+    x, edges = graphs.x.copy(), []
+    for g in range(len(graphs)):
+        start, stop = graphs.node_ptr[g : g + 2]
+        new = rng.permutation(stop - start)
+        x[start + new] = graphs.x[start:stop]
+        own = graphs.edge_index[:, graphs.edge_ptr[g] : graphs.edge_ptr[g + 1]]
+        moved = new[own]
+        edges.append(moved[:, np.lexsort(moved[::-1])])
+    return GraphSet(
+        **{
+            **vars(graphs),
+            "x": x,
+            "edge_index": np.concatenate(edges, axis=1).astype(np.int32),
+        }
+    )
+
+
+def permuted(triangles, seed=0):
+    """Weights of ``triangles`` for the nodes as ``renumbered`` numbers them."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for g in range(len(triangles)):
+        w, n = triangles.matrix(g), int(triangles.num_nodes[g])
+        new = rng.permutation(n)
+        moved = np.zeros_like(w)
+        moved[np.ix_(new, new)] = w
+        parts.append(moved[np.triu_indices(n, 1)])
+    return Triangles(
+        values=np.concatenate(parts),
+        num_nodes=triangles.num_nodes,
+        positions=triangles.positions,
+    )
+
+
+# Layers against PyG ---------------------------------------------------------------
+
+
+def pyg_gcn(layer):
+    conv = GCNConv(4, 5)
+    copy(conv, {"lin.weight": layer.weight, "bias": layer.bias})
+    return conv
+
+
+def pyg_tag(layer):
+    conv = TAGConv(4, 5, K=3)
+    hops = {f"lins.{k}.weight": layer.weight[k] for k in range(4)}
+    copy(conv, {**hops, "bias": layer.bias})
+    return conv
+
+
+def pyg_kgnn(layer):
+    conv = GraphConv(4, 5, aggr="add")
+    copy(
+        conv,
+        {
+            "lin_rel.weight": layer.weight,
+            "lin_rel.bias": layer.bias,
+            "lin_root.weight": layer.root,
+        },
+    )
+
+    def run(x, edge_index, w):
+        total = torch.zeros(len(x)).index_add(0, edge_index[1], w)
+        return conv(x, edge_index, w / total.clamp(min=1e-30)[edge_index[1]])
+
+    return run
+
+
+def pyg_light(layer):
+    conv = LGConv()
+
+    def run(x, edge_index, w):
+        h = x @ layer.linear.weight.t() + layer.linear.bias
+        one = conv(h, edge_index, w)
+        return (h + one + conv(one, edge_index, w)) / 3
+
+    return run
+
+
+def copy(module, tensors):
+    with torch.no_grad():
+        named = dict(module.named_parameters())
+        assert set(named) == set(tensors)
+        for name, tensor in tensors.items():
+            named[name].copy_(tensor)
+
+
+PYG = {
+    GCNLayer: pyg_gcn,
+    TAGLayer: pyg_tag,
+    KGNNLayer: pyg_kgnn,
+    LightGCN: pyg_light,
+}
+
+
+def apply(layer, x, structure):
+    own = (None,) if isinstance(layer, LightGCN) else ()
+    return layer(x, structure, *own)
+
+
+@pytest.mark.parametrize("kind", PYG)
+@pytest.mark.parametrize("epsilon", [0.5, 5.0])
+@torch.no_grad()
+def test_layers_are_pygs_on_the_complete_weighted_graph(kind, epsilon):
+    layer = kind(4, 5, generator(1))
+    view = noisy(epsilon)
+    nodes, structure = dense_batch(view)
+    found = apply(layer, nodes.x, structure)
+    other = PYG[kind](layer)
+    for g in range(NUM):
+        own = slice(GRAPHS.node_ptr[g], GRAPHS.node_ptr[g + 1])
+        expected = other(nodes.x[own], *complete(view, g))
+        torch.testing.assert_close(found[own], expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_kgnn_is_graph_conv_with_mean_where_all_weights_are_one():
+    layer = KGNNLayer(4, 5, generator(1))
+    conv = GraphConv(4, 5, aggr="mean")
+    copy(
+        conv,
+        {
+            "lin_rel.weight": layer.weight,
+            "lin_rel.bias": layer.bias,
+            "lin_root.weight": layer.root,
+        },
+    )
+    batch = toys.whole(GRAPHS)
+    expected = conv(batch.x, batch.edge_index)
+    nodes, structure = dense_batch(clean())
+    for found in (
+        layer(batch.x, SparseStructure(batch)),
+        layer(nodes.x, structure),
+    ):
+        torch.testing.assert_close(found, expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_gin_and_gat_are_pygs_on_clean_graphs():
+    batch = toys.whole(GRAPHS)
+    gin, gat = GINLayer(4, 5, generator(1)), GATLayer(4, 5, generator(2))
+    conv = GATConv(4, 5)
+    copy(
+        conv,
+        {
+            "lin.weight": gat.weight,
+            "att_src": gat.source[None, None],
+            "att_dst": gat.target[None, None],
+            "bias": gat.bias,
+        },
+    )
+    mlp = torch.nn.Sequential(gin.first, torch.nn.ReLU(), gin.second)
+    for layer, other in ((gin, GINConv(mlp)), (gat, conv)):
+        expected = other(batch.x, batch.edge_index)
+        for structure in (SparseStructure(batch), dense_batch(clean())[1]):
+            found = layer(batch.x, structure)
+            torch.testing.assert_close(found, expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_weights_multiply_attention_and_sums_pair_by_pair():
+    view = noisy(1.0)
+    nodes, structure = dense_batch(view)
+    gat, gin = GATLayer(4, 5, generator(2)), GINLayer(4, 5, generator(1))
+    attended, summed = gat(nodes.x, structure), gin(nodes.x, structure)
+    for g in range(NUM):
+        start = GRAPHS.node_ptr[g]
+        w = view.matrix(g)
+        x = nodes.x[start : start + len(w)]
+        h = x @ gat.weight.t()
+        for v in range(len(w)):
+            shares, total, rows = 0.0, torch.zeros(5), x[v].clone()
+            for u in range(len(w)):
+                e = float(h[u] @ gat.source + h[v] @ gat.target)
+                share = (1.0 if u == v else w[u, v]) * math.exp(max(e, 0.2 * e))
+                shares, total = shares + share, total + share * h[u]
+                rows += float(w[u, v]) * x[u]
+            expected = total / shares + gat.bias
+            torch.testing.assert_close(attended[start + v], expected, **CLOSE)
+            mlp = gin.second(torch.relu(gin.first(rows)))
+            torch.testing.assert_close(summed[start + v], mlp, **CLOSE)
+
+
+@torch.no_grad()
+def test_signed_weights_are_divided_by_one_plus_the_sum_of_their_sizes():
+    view = noisy(0.5, "abs-degree")
+    assert (view.values < 0).any()
+    nodes, structure = dense_batch(view, post="abs-degree")
+    layer = GCNLayer(4, 5, generator(1))
+    found = layer(nodes.x, structure)
+    for g in range(NUM):
+        own = slice(GRAPHS.node_ptr[g], GRAPHS.node_ptr[g + 1])
+        w = torch.from_numpy(view.matrix(g))
+        root = torch.diag((1 + w.abs().sum(1)) ** -0.5)
+        propagated = root @ (w + torch.eye(len(w))) @ root
+        expected = propagated @ nodes.x[own] @ layer.weight.t() + layer.bias
+        torch.testing.assert_close(found[own], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("post", ["abs-degree", "debiased", "none"])
+def test_gat_refuses_weights_that_can_be_negative(post):
+    nodes, structure = dense_batch(noisy(100.0, post), post=post)
+    with pytest.raises(ConfigError, match="gat needs edge weights >= 0"):
+        model("gat")(nodes, structure, None)
+
+
+# Models --------------------------------------------------------------------------
+
+
+LOOPED = ("gcn", "gin", "gat")  # each node also hears itself
+
+
+def with_path(graphs):
+    """The same graphs with an edge between nodes in a row: nobody is isolated."""
+    edges = []
+    for g in range(len(graphs)):
+        n = int(np.diff(graphs.node_ptr)[g])
+        full = np.zeros((n, n), bool)
+        full[
+            tuple(graphs.edge_index[:, graphs.edge_ptr[g] : graphs.edge_ptr[g + 1]])
+        ] = 1
+        path = np.eye(n, k=1) > 0
+        edges.append(np.argwhere(full | path | path.T).T)
+    counts = [e.shape[1] for e in edges]
+    return GraphSet(
+        **{
+            **vars(graphs),
+            "edge_index": np.concatenate(edges, axis=1).astype(np.int32),
+            "edge_ptr": np.cumsum([0, *counts]).astype(np.int64),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoder", "post", "graphs"),
+    [
+        *((e, "round", GRAPHS) for e in ENCODERS),
+        *((e, "clamp01", GRAPHS) for e in LOOPED),
+        *((e, "clamp01", COLUMNS) for e in LOOPED),
+        *((e, "clamp01", with_path(GRAPHS)) for e in ENCODERS),
+        *((e, "clamp01", with_path(COLUMNS)) for e in ENCODERS),
+    ],
+)
+def test_without_noise_the_view_is_the_clean_graph(encoder, post, graphs):
+    """Epsilon 1e9: embeddings, and gradients with equal dropout masks."""
+    own = model(encoder)
+    batch = toys.whole(graphs)
+    sparse = SparseStructure(batch)
+    nodes, structure = dense_batch(
+        noisy(1e9, post, graphs=graphs), graphs=graphs, post=post
+    )
+    tight = {"rtol": 0, "atol": 1e-4}
+    with torch.no_grad():
+        torch.testing.assert_close(
+            own.embed(nodes, structure, None), own.embed(batch, sparse, None), **tight
+        )
+    gradients = []
+    for rows, edges in ((nodes, structure), (batch, sparse)):
+        own.zero_grad()
+        own(rows, edges, generator(5)).square().sum().backward()
+        gradients.append([p.grad.clone() for p in own.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_a_mean_over_nothing_but_noise_does_not_vanish_with_the_noise():
+    """Why isolated nodes are left out above: PyG's formulas are not continuous."""
+    alone = Triangles(
+        values=np.array([1e-9], np.float32),
+        num_nodes=np.array([2]),
+        positions=np.array([0]),
+    )
+    structure = DenseView(alone, toys.CPU).batch(np.array([0]))
+    x = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0]])
+    layer = KGNNLayer(4, 5, generator(1))
+    expected = x @ layer.root.t() + x.flip(0) @ layer.weight.t() + layer.bias
+    torch.testing.assert_close(layer(x, structure), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@torch.no_grad()
+def test_renumbering_nodes_changes_nothing(encoder):
+    own, view = model(encoder), noisy(1.0)
+    expected = own(*dense_batch(view), None)
+    moved = renumbered(GRAPHS)
+    found = own(*dense_batch(permuted(view), graphs=moved), None)
+    torch.testing.assert_close(found, expected, **CLOSE)
+    a = own(toys.whole(GRAPHS), SparseStructure(toys.whole(GRAPHS)), None)
+    b = own(toys.whole(moved), SparseStructure(toys.whole(moved)), None)
+    torch.testing.assert_close(a, b, **CLOSE)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@torch.no_grad()
+def test_padding_order_and_company_change_nothing(encoder, monkeypatch):
+    own, view = model(encoder), noisy(1.0)
+    alone = [own(*dense_batch(view, np.array([g])), None) for g in range(NUM)]
+    backwards = EVERYONE[::-1].copy()
+    for small in (1, 16, 1000):  # many buckets, or all graphs padded to the largest
+        monkeypatch.setattr(dense, "_SMALL", small)
+        found = own(*dense_batch(view, backwards), None)
+        torch.testing.assert_close(found, torch.cat(alone[::-1]), **CLOSE)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_gradients_are_right(encoder):
+    """Hand-written backward passes against finite differences, in doubles."""
+    nodes, structure = dense_batch(noisy(2.0), np.array([1, 3, 5]))
+    own = model(encoder).double()
+    x = nodes.x.double().requires_grad_()
+
+    def embed(x):
+        return own.encoder(x, structure, None)
+
+    assert torch.autograd.gradcheck(embed, (x,), atol=1e-4)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@torch.no_grad()
+def test_no_edges_are_weights_of_zero(encoder):
+    zero = Triangles(
+        values=np.zeros_like(clean().values), num_nodes=SIZES, positions=EVERYONE
+    )
+    nodes, structure = dense_batch(zero)
+    none = NoEdges(len(nodes.x), toys.CPU)
+    own = model(encoder)
+    torch.testing.assert_close(
+        own(nodes, structure, None), own(nodes, none, None), **CLOSE
+    )
+    assert torch.isfinite(own(nodes, none, None)).all()
+
+
+@pytest.mark.parametrize("post", ["clamp01", "round", "relu", "abs-degree", "debiased"])
+@pytest.mark.parametrize("encoder", [e for e in ENCODERS if e != "gat"])
+def test_every_post_processing_gives_finite_values_and_gradients(encoder, post):
+    own = model(encoder)
+    nodes, structure = dense_batch(noisy(0.1, post), post=post)
+    out = own(nodes, structure, generator(1))
+    out.sum().backward()
+    assert torch.isfinite(out).all()
+    assert all(torch.isfinite(p.grad).all() for p in own.parameters())
+
+
+def test_initial_tensors_come_from_the_generator_alone(global_rng_untouched):
+    for encoder in ENCODERS:
+        a, b, c = model(encoder), model(encoder), model(encoder, seed=1)
+        for p, q, r in zip(a.parameters(), b.parameters(), c.parameters(), strict=True):
+            assert torch.equal(p, q)
+            assert not torch.equal(p, r)
+    nodes, structure = dense_batch(noisy())
+    gcn, light = model("gcn"), model("lightgcn")
+    first = gcn(nodes, structure, generator(1))
+    assert torch.equal(first, gcn(nodes, structure, generator(1)))
+    assert not torch.equal(first, gcn(nodes, structure, generator(2)))
+    assert torch.equal(
+        light(nodes, structure, generator(1)), light(nodes, structure, None)
+    )
+
+
+def test_readout_is_the_mean_of_a_perceptron_and_never_negative():
+    own = model("gcn")
+    nodes, structure = dense_batch(noisy())
+    h = own.encoder(nodes.x, structure, None)
+    z = torch.relu(own.readout_in(torch.cat([nodes.x, h], 1)))
+    r = torch.relu(own.readout_out(z))
+    expected = [
+        r[a:b].mean(0)
+        for a, b in zip(GRAPHS.node_ptr, GRAPHS.node_ptr[1:], strict=False)
+    ]
+    found = own.embed(nodes, structure, None)
+    torch.testing.assert_close(found, torch.stack(expected), **CLOSE)
+    assert found.shape == (NUM, 64)
+    assert found.min() >= 0
+    assert own(nodes, structure, None).shape == (NUM, 3)
+
+
+def test_unknown_encoder_is_refused_by_name():
+    with pytest.raises(
+        ConfigError, match=r"unknown encoder 'gcnn'. Did you mean 'gcn'"
+    ):
+        model("gcnn")
+
+
+# Batches -------------------------------------------------------------------------
+
+
+def test_dense_matrices_are_those_of_the_triangles():
+    view = noisy()
+    nodes, structure = dense_batch(view)
+    x = torch.eye(len(nodes.x))
+    full = torch.block_diag(*(torch.from_numpy(view.matrix(g)) for g in EVERYONE))
+    torch.testing.assert_close(structure.sum(x), full)
+    torch.testing.assert_close(structure.degree, full.sum(1))
+
+
+def test_rows_may_repeat_and_views_may_hold_some_graphs_only():
+    view = noisy()
+    some = Triangles(
+        values=np.concatenate(
+            [view.values[view.ptr[g] : view.ptr[g + 1]] for g in (4, 7)]
+        ),
+        num_nodes=SIZES[[4, 7]],
+        positions=np.array([4, 7]),
+    )
+    own, twice = model("gcn"), np.array([7, 4, 7])
+    nodes = NodeRows(GRAPHS, toys.CPU).batch(twice)
+    part = DenseView(some, toys.CPU)
+    expected = own(*dense_batch(view, twice), None)
+    torch.testing.assert_close(own(nodes, part.batch(twice), None), expected, **CLOSE)
+    by_row = own(nodes, part.rows(np.array([1, 0, 1])), None)
+    torch.testing.assert_close(by_row, expected, **CLOSE)
+    for missing in (5, 11, -1):
+        with pytest.raises(DataError, match=f"no graph {missing}; it was drawn for 2"):
+            part.batch(np.array([4, missing]))
+
+
+def test_nodes_carry_no_edges():
+    class NoEdgesToRead:
+        def __getattr__(self, name):
+            assert "edge" not in name, "edges were read"
+            return getattr(GRAPHS, name)
+
+    nodes = NodeRows(NoEdgesToRead(), toys.CPU).batch(EVERYONE)
+    batch = toys.whole(GRAPHS)
+    assert torch.equal(nodes.x, batch.x)
+    assert torch.equal(nodes.graph_of_node, batch.graph_of_node)
+    assert torch.equal(nodes.membership.to_dense(), batch.membership.to_dense())
+
+
+def test_buckets_hold_every_graph_once_and_waste_little():
+    sizes = np.random.default_rng(0).integers(1, 500, 200)
+    groups = list(buckets(sizes))
+    assert sorted(np.concatenate(groups)) == list(range(200))
+    for group in groups:
+        assert sizes[group].max() <= max(16, 1.5 * sizes[group].min())
+    assert not list(buckets(sizes[:0]))
+
+
+def test_what_would_not_fit_is_refused_before_memory_is_taken(monkeypatch):
+    with pytest.raises(DataError, match="graph 7 has 4001 nodes, noisy views hold at"):
+        check_sizes(np.array([5, 4001]), np.array([3, 7]))
+    with pytest.raises(DataError, match="noisy views of 40 graphs have"):
+        check_sizes(np.full(40, 4000), np.arange(40))
+    check_sizes(np.array([4000, 1]), np.arange(2))
+    check_sizes(SIZES[:0], EVERYONE[:0])
+    monkeypatch.setattr(dense, "MAX_CELLS", 100)
+    with pytest.raises(DataError, match="lower batch-size"):
+        dense_batch(noisy())
+
+
+def test_an_empty_structure_is_one():
+    assert DenseStructure([], 0).sum(torch.zeros(0, 3)).shape == (0, 3)

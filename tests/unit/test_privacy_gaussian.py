@@ -1,0 +1,151 @@
+"""Private client updates: clipping, noise, and accounting against closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import brentq
+
+from clients.privacy.ledger import Ledger
+from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
+
+pytest.importorskip("dp_accounting")
+
+from clients.privacy.gaussian import (  # after the skip
+    clip_update,
+    epsilon_of,
+    gaussian_delta,
+    privatise_update,
+    update_norm,
+)
+
+DELTA = 1e-5
+
+
+def update(dtype=np.float32):
+    return [np.array([[3.0, 0.0]], dtype), np.array([4.0], dtype)]  # norm 5
+
+
+def test_clipping_scales_all_tensors_together():
+    clipped = clip_update(update(), 1.0)
+    assert update_norm(clipped) == pytest.approx(1.0)
+    np.testing.assert_allclose(clipped[0], [[0.6, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(clipped[1], [0.8], rtol=1e-6)
+    assert [a.dtype for a in clipped] == [np.float32] * 2
+
+
+def test_short_and_zero_updates_are_left_alone():
+    for given in (update(), [np.zeros(3, np.float32)]):
+        for a, b in zip(clip_update(given, 5.0), given, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_what_cannot_be_clipped_is_refused():
+    for value in (math.nan, math.inf):
+        with pytest.raises(DataError, match="must be finite"):
+            clip_update([np.array([1.0, value])], 1.0)
+    with pytest.raises(DataError, match="of floats, got a tensor of int64"):
+        privatise_update(
+            [np.array([1])],
+            clip_norm=1.0,
+            noise_multiplier=1.0,
+            rng=np.random.default_rng(0),
+        )
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ConfigError, match="clip_norm must be"):
+            clip_update(update(), bad)
+        with pytest.raises(ConfigError, match="noise_multiplier must be"):
+            privatise_update(
+                update(),
+                clip_norm=1.0,
+                noise_multiplier=bad,
+                rng=np.random.default_rng(0),
+            )
+
+
+def test_noise_has_standard_deviation_sigma_c_around_the_clipped_update():
+    given = [np.full((200, 200), 1.0, np.float32), np.zeros(40_000, np.float32)]
+    noisy = privatise_update(
+        given, clip_norm=2.0, noise_multiplier=1.5, rng=np.random.default_rng(1)
+    )
+    clipped = clip_update(given, 2.0)
+    noise = np.concatenate(
+        [(a - b).ravel() for a, b in zip(noisy, clipped, strict=True)]
+    )
+    assert stats.kstest(noise, stats.norm(scale=3.0).cdf).pvalue > 0.01
+    assert [a.dtype for a in noisy] == [np.float32] * 2
+    assert [a.shape for a in noisy] == [(200, 200), (40_000,)]
+
+
+# Accounting ----------------------------------------------------------------------
+
+
+def balle_wang(effective):
+    """Epsilon of one Gaussian release, solved from the exact delta."""
+    return brentq(lambda e: gaussian_delta(e, effective) - DELTA, 0, 200, xtol=1e-10)
+
+
+def delta_by_integration(epsilon, effective):
+    """Mass by which N(1, s^2) exceeds exp(epsilon) N(0, s^2)."""
+    x = np.linspace(-30 * effective, 30 * effective + 1, 2_000_001)
+    p, q = stats.norm(1, effective).pdf(x), stats.norm(0, effective).pdf(x)
+    return np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0), x)
+
+
+def test_the_analytic_gaussian_mechanism_is_its_definition():
+    for epsilon, effective in ((0.5, 1.0), (2.0, 0.7), (1.0, 3.0)):
+        expected = delta_by_integration(epsilon, effective)
+        assert gaussian_delta(epsilon, effective) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("sigma", [1.0, 2.0, 6.0])
+@pytest.mark.parametrize(("relation", "factor"), [("replace", 2), ("zero-out", 1)])
+def test_one_round_is_the_analytic_gaussian_mechanism(sigma, relation, factor):
+    exact = balle_wang(sigma / factor)
+    pld = epsilon_of({sigma: 1}, DELTA, relation=relation)
+    rdp = epsilon_of({sigma: 1}, DELTA, relation=relation, accountant="rdp")
+    assert exact * (1 - 1e-6) <= pld <= exact * 1.01 + 1e-3
+    assert pld <= rdp <= exact * 1.2
+
+
+def test_rounds_compose_like_one_release_with_less_noise():
+    exact = balle_wang((5 / 8.0**2 + 3 / 4.0**2) ** -0.5 / 2)
+    found = epsilon_of({8.0: 5, 4.0: 3}, DELTA)
+    assert exact * (1 - 1e-6) <= found <= exact * 1.01 + 1e-3
+    assert found == epsilon_of({4.0: 3, 8.0: 5, 1.0: 0}, DELTA)
+
+
+def test_replacing_a_client_costs_more_than_leaving_it_out():
+    assert epsilon_of({2.0: 1}, DELTA) == pytest.approx(
+        epsilon_of({1.0: 1}, DELTA, relation="zero-out")
+    )
+    assert epsilon_of({2.0: 1}, DELTA) > epsilon_of({2.0: 2}, DELTA) / 2
+    assert epsilon_of({}, DELTA) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"delta": 0.0}, "delta must be"),
+        ({"delta": 1.0}, "delta must be"),
+        ({"updates": {0.0: 1}}, "noise_multiplier must be"),
+        ({"accountant": "gdp"}, "accountant must be one of .*'pld'"),
+        ({"relation": "add"}, "relation must be one of .*'replace'"),
+    ],
+)
+def test_wrong_accounting_is_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        epsilon_of(**{"updates": {1.0: 1}, "delta": DELTA, **change})
+
+
+def test_the_ledger_accounts_by_these_functions(tmp_path):
+    limit = epsilon_of({4.0: 3}, DELTA) + 1e-6
+    own = Ledger(tmp_path, num_graphs=1, update_budget_max=limit)
+    for _ in range(3):
+        own.charge_update(4.0, delta=DELTA, epsilon_of=epsilon_of)
+    assert own.read().client == (pytest.approx(limit, abs=1e-5), DELTA)
+    with pytest.raises(PrivacyBudgetError):
+        own.charge_update(4.0, delta=DELTA, epsilon_of=epsilon_of)

@@ -1,0 +1,219 @@
+"""Edge noise: distribution, privacy measured on outputs, post-processing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import toys
+from scipy import stats
+
+from clients.privacy.laplace import (
+    POSTS,
+    GraphAdjacency,
+    Triangles,
+    add_noise,
+    clamp_bias,
+    clean_triangles,
+    num_pairs,
+    post_process,
+)
+from fedgraph_flwr.errors import ConfigError, DataError
+
+MANY = 100_000
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def one_graph(values, num_nodes):
+    return Triangles(
+        values=np.asarray(values, np.float32),
+        num_nodes=np.array([num_nodes]),
+        positions=np.array([0]),
+    )
+
+
+def pairs_alone(values):
+    """Many graphs of two nodes, one pair each."""
+    n = len(values)
+    return Triangles(
+        values=np.asarray(values, np.float32),
+        num_nodes=np.full(n, 2),
+        positions=np.arange(n),
+    )
+
+
+# Distribution --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+def test_noise_is_laplace_with_scale_one_over_epsilon(epsilon):
+    clean = (np.arange(MANY) % 2).astype(np.float32)
+    noise = add_noise(clean, epsilon, rng()) - clean
+    assert stats.kstest(noise, stats.laplace(scale=1 / epsilon).cdf).pvalue > 0.01
+    assert noise.var() == pytest.approx(2 / epsilon**2, rel=0.03)
+    assert np.isfinite(noise).all()
+
+
+def test_same_generator_same_noise():
+    clean = np.zeros(10, np.float32)
+    np.testing.assert_array_equal(
+        add_noise(clean, 1.0, rng(3)), add_noise(clean, 1.0, rng(3))
+    )
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
+def test_epsilon_must_be_positive_and_finite(epsilon):
+    with pytest.raises(ConfigError, match="finite number > 0, got"):
+        add_noise(np.zeros(1), epsilon, rng())
+
+
+# Compact form --------------------------------------------------------------------
+
+
+def test_triangles_are_the_adjacency_and_mirror_to_symmetric_matrices():
+    graphs = toys.random_graphs(12)
+    sizes = np.diff(graphs.node_ptr)
+    clean = clean_triangles(GraphAdjacency(graphs), sizes, np.arange(12))
+    noisy = Triangles(
+        values=add_noise(clean.values, 1.0, rng()),
+        num_nodes=sizes,
+        positions=clean.positions,
+    )
+    for g in range(12):
+        n = sizes[g]
+        expected = np.zeros((n, n))
+        for e in range(graphs.edge_ptr[g], graphs.edge_ptr[g + 1]):
+            expected[tuple(graphs.edge_index[:, e])] = 1
+        np.testing.assert_array_equal(clean.matrix(g), expected)
+        matrix = noisy.matrix(g)
+        np.testing.assert_array_equal(matrix, matrix.T)
+        assert (matrix.diagonal() == 0).all()
+        assert (matrix != 0).sum() == n * (n - 1)
+    assert (sizes == 1).any()  # a node alone has an empty triangle
+    assert num_pairs(np.array([1, 2, 5])).tolist() == [0, 1, 10]
+
+
+def test_one_node_has_nothing_to_release():
+    alone = one_graph(add_noise(np.zeros(0, np.float32), 1.0, rng()), 1)
+    assert alone.values.size == 0
+    assert alone.matrix(0).tolist() == [[0.0]]
+
+
+# Privacy, measured ----------------------------------------------------------------
+
+
+def largest_ratio(with_edge, without_edge, *, fewest=400):
+    """Largest ratio of frequencies of joint outcomes of (u, v) and (v, u)."""
+    cuts = np.array([-2.0, -1.0, 0.0, 0.5, 1.0, 2.0, 3.0])
+
+    def histogram(released):
+        bins = [np.digitize(side, cuts) for side in released]
+        return np.bincount(bins[0] * 8 + bins[1], minlength=64)
+
+    a, b = histogram(with_edge), histogram(without_edge)
+    populated = (a >= fewest) & (b >= fewest)
+    assert populated.sum() >= 5
+    ratio = a[populated] / b[populated]
+    return max(ratio.max(), (1 / ratio).max())
+
+
+def mirrored(edge, epsilon, seed):
+    """Our mechanism: one draw per pair, seen from both ends."""
+    released = add_noise(np.full(MANY * 4, edge, np.float32), epsilon, rng(seed))
+    views = Triangles(
+        values=released,
+        num_nodes=np.full(len(released), 2),
+        positions=np.arange(len(released)),
+    )
+    assert views.matrix(0)[0, 1] == views.matrix(0)[1, 0] == released[0]
+    return released, released
+
+
+def both_directions(edge, epsilon, seed):
+    """The wrong mechanism: (u, v) and (v, u) get noise of their own."""
+    generator = rng(seed)
+    clean = np.full(MANY * 4, edge, np.float32)
+    return add_noise(clean, epsilon, generator), add_noise(clean, epsilon, generator)
+
+
+def test_released_entries_obey_epsilon():
+    epsilon = 1.0
+    ratio = largest_ratio(mirrored(1, epsilon, 1), mirrored(0, epsilon, 2))
+    assert math.exp(epsilon) * 0.9 < ratio <= math.exp(epsilon) * 1.1
+
+
+def test_noising_both_directions_fails_the_same_test():
+    epsilon = 1.0
+    ratio = largest_ratio(
+        both_directions(1, epsilon, 1), both_directions(0, epsilon, 2)
+    )
+    assert ratio > math.exp(epsilon) * 2
+    assert ratio == pytest.approx(math.exp(2 * epsilon), rel=0.15)
+
+
+# Post-processing -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("post", "expected"),
+    [
+        ("clamp01", [0, 0.25, 0.75, 1]),
+        ("round", [0, 0, 1, 1]),
+        ("relu", [0, 0.25, 0.75, 3]),
+        ("abs-degree", [-2, 0.25, 0.75, 3]),
+    ],
+)
+def test_post_processing_by_hand(post, expected):
+    noisy = pairs_alone([-2, 0.25, 0.75, 3])
+    assert post_process(noisy, 1.0, post).values.tolist() == expected
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("edge", [0.0, 1.0])
+def test_clamping_is_biased_as_stated_and_debiasing_is_not(epsilon, edge):
+    noisy = pairs_alone(add_noise(np.full(MANY, edge, np.float32), epsilon, rng(5)))
+    c = clamp_bias(epsilon)
+    clamped = post_process(noisy, epsilon, "clamp01").values.astype(float)
+    assert clamped.mean() == pytest.approx(abs(edge - c), abs=0.006)
+    debiased = post_process(noisy, epsilon, "debiased").values.astype(float)
+    allowed = 5 * debiased.std() / math.sqrt(MANY)
+    assert debiased.mean() == pytest.approx(edge, abs=allowed)
+    assert debiased.var() < 2 / epsilon**2
+
+
+def test_clamp_bias_is_that_of_the_spec():
+    found = [round(clamp_bias(e), 3) for e in (0.1, 1, 10, 100)]
+    assert found == [0.476, 0.316, 0.05, 0.005]
+
+
+def test_rounding_errs_as_often_as_stated():
+    noisy = pairs_alone(add_noise(np.zeros(MANY, np.float32), 4.0, rng(6)))
+    wrong = post_process(noisy, 4.0, "round").values.mean()
+    assert wrong == pytest.approx(math.exp(-2) / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("post", POSTS)
+def test_without_noise_every_post_processing_gives_the_graph(post):
+    clean = pairs_alone(np.array([0, 1, 1, 0]))
+    noisy = pairs_alone(add_noise(clean.values, 1e9, rng()))
+    found = post_process(noisy, 1e9, post).values
+    np.testing.assert_allclose(found, clean.values, atol=1e-6)
+
+
+def test_raw_weights_need_a_large_epsilon_and_positive_degrees():
+    graph = one_graph([0.5, -0.2, 0.1], 3)
+    with pytest.raises(ConfigError, match='"none" needs epsilon >= 100, got 99'):
+        post_process(graph, 99.0, "none")
+    assert post_process(graph, 100.0, "none").values is graph.values
+    for values in ([0.0, -0.6, -0.7], [math.nan, 0, 0]):
+        with pytest.raises(DataError, match="graph 0: without post-processing"):
+            post_process(one_graph(values, 3), 100.0, "none")
+
+
+def test_unknown_post_processing_is_refused_by_name():
+    with pytest.raises(ConfigError, match=r"one of .*clamp01.*got 'clip'"):
+        post_process(one_graph([], 1), 1.0, "clip")

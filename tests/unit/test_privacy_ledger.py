@@ -1,0 +1,368 @@
+"""Ledger and views: what is charged, when, and that nothing undoes it."""
+
+from __future__ import annotations
+
+import json
+import stat
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import toys
+from sklearn.metrics import roc_auc_score
+
+from clients.privacy import views as views_module
+from clients.privacy.laplace import GraphAdjacency, clean_triangles
+from clients.privacy.ledger import FILE, Ledger
+from clients.privacy.views import MODES, NoisyViews, site_secret
+from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
+
+GRAPHS = toys.random_graphs(10, seed=4)
+SIZES = np.diff(GRAPHS.node_ptr)
+TRAIN = np.array([0, 2, 3, 5, 6, 8, 9])
+
+
+class Counting:
+    """An adjacency that counts how often it is read."""
+
+    def __init__(self, graphs=GRAPHS):
+        self.inner, self.reads = GraphAdjacency(graphs), 0
+
+    def upper_triangle(self, position):
+        self.reads += 1
+        return self.inner.upper_triangle(position)
+
+
+class Untouchable:
+    """An adjacency that must not be read."""
+
+    def upper_triangle(self, position):
+        raise AssertionError("the adjacency was read")
+
+
+def ledger(folder, **kw):
+    return Ledger(folder, num_graphs=10, **kw)
+
+
+def make(folder, mode="once", adjacency=None, *, budget=float("inf"), **kw):
+    options = {
+        "num_nodes": SIZES,
+        "positions": TRAIN,
+        "name": "train",
+        "epsilons": (1.0, 0.5),
+        "post": "clamp01",
+        "folder": folder,
+        "seed": 7,
+        "client_id": 2,
+    }
+    return NoisyViews(
+        adjacency or Counting(),
+        mode=mode,
+        ledger=ledger(folder, dp_budget_max=budget),
+        **{**options, **kw},
+    )
+
+
+def values(found):
+    return [v.values.copy() for v in found]
+
+
+def equal(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+# Ledger --------------------------------------------------------------------------
+
+
+def test_total_is_the_maximum_over_graphs_and_survives_restarts(tmp_path):
+    ledger(tmp_path).charge_edges(np.array([0, 1]), 0.25)
+    ledger(tmp_path).charge_edges(np.array([1, 2]), 0.5)
+    account = ledger(tmp_path).read()
+    assert account.edge[:4].tolist() == [0.25, 0.75, 0.5, 0.0]
+    assert account.edge_total == 0.75
+    assert account.num_draws == 2
+
+
+def test_no_file_means_nothing_spent_and_reading_writes_nothing(tmp_path):
+    assert ledger(tmp_path).read().edge_total == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_refused_charges_change_nothing(tmp_path):
+    own = ledger(tmp_path, dp_budget_max=0.3)
+    for _ in range(3):  # 3 * 0.1 > 0.3 in floating point
+        own.charge_edges(np.array([4]), 0.1)
+    with pytest.raises(PrivacyBudgetError, match=r"of graph 4 to 0\.4; dp_budget_max"):
+        own.charge_edges(np.array([3, 4]), 0.1)
+    assert own.read().edge[3] == 0
+    with pytest.raises(PrivacyBudgetError):
+        own.charge_edges(np.array([3]), float("nan"))
+    own.charge_edges(np.array([3]), 0.1)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("name", ["dp_budget_max", "update_budget_max"])
+def test_budgets_must_be_positive(tmp_path, bad, name):
+    with pytest.raises(ConfigError, match=f"{name} must be a number > 0"):
+        ledger(tmp_path, **{name: bad})
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"edge": [1.0, ', "[]"])
+def test_a_damaged_ledger_is_an_error_not_a_fresh_start(tmp_path, text):
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(DataError, match="what was spent is unknown"):
+        ledger(tmp_path).charge_edges(np.array([0]), 1.0)
+
+
+def test_a_ledger_of_other_data_is_an_error(tmp_path):
+    Ledger(tmp_path, num_graphs=3).charge_edges(np.array([0]), 1.0)
+    with pytest.raises(DataError, match="that of 3 graphs, the client holds 10"):
+        ledger(tmp_path).read()
+
+
+def test_updates_are_counted_by_noise_multiplier(tmp_path):
+    seen = []
+
+    def epsilon_of(updates, delta):
+        seen.append((dict(updates), delta))
+        return float(sum(updates.values()))
+
+    own = ledger(tmp_path, update_budget_max=3)
+    for multiplier in (2.0, 2.0, 4.0):
+        own.charge_update(multiplier, delta=1e-5, epsilon_of=epsilon_of)
+    assert seen[-1] == ({2.0: 2, 4.0: 1}, 1e-5)
+    assert ledger(tmp_path).read().client == (3.0, 1e-5)
+    with pytest.raises(PrivacyBudgetError, match="update_budget_max allows 3"):
+        own.charge_update(2.0, delta=1e-5, epsilon_of=epsilon_of)
+    assert ledger(tmp_path).read().updates == {2.0: 2, 4.0: 1}
+
+
+def test_two_notions_do_not_mix_unless_allowed(tmp_path):
+    one, other = tmp_path / "a", tmp_path / "b"
+    update = {"delta": 1e-5, "epsilon_of": lambda *_: 1.0}
+    ledger(one).charge_edges(np.array([0]), 1.0)
+    with pytest.raises(PrivacyBudgetError, match="do not add up"):
+        ledger(one).charge_update(2.0, **update)
+    ledger(other).charge_update(2.0, **update)
+    with pytest.raises(PrivacyBudgetError, match="under the 'client' notion"):
+        ledger(other).charge_edges(np.array([0]), 1.0)
+    account = ledger(one, allow=True).charge_update(2.0, **update)
+    assert (account.edge_total, account.client) == (1.0, (1.0, 1e-5))
+
+
+def test_charges_at_the_same_time_are_all_counted(tmp_path):
+    def charge(_):
+        ledger(tmp_path).charge_edges(np.array([1]), 1.0)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(charge, range(40)))
+    assert ledger(tmp_path).read().edge_total == 40
+
+
+# Views: modes and totals ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "draws"), [("once", 1), ("per_round", 3), ("per_epoch", 6)]
+)
+def test_totals_of_the_modes_across_restarts(tmp_path, mode, draws):
+    adjacency = Counting()
+    for server_round in (1, 2, 3):
+        for epoch in (0, 1):
+            own = make(tmp_path, mode, adjacency)  # a new process for every epoch
+            first = values(own.views(server_round, epoch))
+            assert equal(first, values(own.views(server_round, epoch)))
+            again = make(tmp_path, mode, adjacency).views(server_round, epoch)
+            assert equal(first, values(again))
+    spent = ledger(tmp_path).read()
+    assert spent.edge_total == pytest.approx(1.5 * draws)
+    assert adjacency.reads == draws * len(TRAIN)
+    untouched = np.setdiff1d(np.arange(10), TRAIN)
+    assert (spent.edge[untouched] == 0).all()
+
+
+def test_once_is_the_same_for_ever_and_the_others_are_not(tmp_path):
+    times = [(1, 0), (1, 1), (2, 0), (2, 1)]
+    for mode, distinct in (("once", 1), ("per_round", 2), ("per_epoch", 4)):
+        found = [make(tmp_path / mode, mode).views(*t)[0].values for t in times]
+        assert len({v.tobytes() for v in found}) == distinct
+
+
+def test_the_two_views_are_independent_and_have_their_own_epsilon(tmp_path):
+    graphs = toys.random_graphs(400, seed=1)
+    sizes = np.diff(graphs.node_ptr)
+    everyone = np.arange(400)
+    found = NoisyViews(
+        Counting(graphs),
+        num_nodes=sizes,
+        positions=everyone,
+        name="train",
+        epsilons=(0.5, 0.1),
+        post="abs-degree",
+        mode="once",
+        ledger=Ledger(tmp_path, num_graphs=400),
+        folder=tmp_path,
+        seed=1,
+        client_id=0,
+    ).views(1, 0)
+    clean = clean_triangles(GraphAdjacency(graphs), sizes, everyone).values
+    noise = [v.values - clean for v in found]
+    assert noise[0].std() == pytest.approx(np.sqrt(2) / 0.5, rel=0.1)
+    assert noise[1].std() == pytest.approx(np.sqrt(2) / 0.1, rel=0.1)
+    assert abs(np.corrcoef(noise)[0, 1]) < 0.05
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 8},
+        {"client_id": 3},
+        {"secret": "s"},
+        {"name": "held-out"},
+        {"epsilons": (1.0000001, 0.5)},
+    ],
+)
+def test_no_two_draws_share_their_noise(tmp_path, change):
+    a = make(tmp_path / "a", post="abs-degree").views(1, 0)
+    b = make(tmp_path / "b", post="abs-degree", **change).views(1, 0)
+    assert not np.isclose(a[0].values, b[0].values, atol=1e-4).any()
+
+
+def test_other_graphs_do_not_get_the_same_noise(tmp_path):
+    a = make(tmp_path / "a", post="abs-degree").views(1, 0)[0]
+    other = TRAIN[:-1]
+    b = make(tmp_path / "b", post="abs-degree", positions=other).views(1, 0)[0]
+    assert not np.isclose(a.values[: len(b.values)], b.values, atol=1e-4).any()
+
+
+def test_post_processing_may_change_at_no_cost(tmp_path):
+    make(tmp_path).views(1, 0)
+    rounded = make(tmp_path, adjacency=Untouchable(), post="round").views(9, 9)[0]
+    assert set(np.unique(rounded.values)) <= {0.0, 1.0}
+    assert ledger(tmp_path).read().edge_total == 1.5
+
+
+# Views: budget, crashes ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_draw_over_budget_is_refused_before_the_adjacency_is_read(tmp_path, mode):
+    with pytest.raises(PrivacyBudgetError, match="Nothing was read"):
+        make(tmp_path, mode, Untouchable(), budget=1.4).views(1, 0)
+    assert ledger(tmp_path).read().edge_total == 0
+
+
+def test_a_resumed_run_cannot_reset_the_budget(tmp_path):
+    make(tmp_path, "per_epoch", budget=3.0).views(1, 0)
+    make(tmp_path, "per_epoch", budget=3.0).views(1, 1)
+    refused = make(tmp_path, "per_epoch", Untouchable(), budget=3.0)
+    for when in ((1, 0), (2, 0)):  # a round repeated, a round that is new
+        with pytest.raises(PrivacyBudgetError):
+            refused.views(*when)
+
+
+def test_a_crash_while_reading_has_been_charged(tmp_path):
+    with pytest.raises(AssertionError, match="was read"):
+        make(tmp_path, adjacency=Untouchable()).views(1, 0)
+    assert ledger(tmp_path).read().edge_total == 1.5
+    make(tmp_path).views(1, 0)
+    assert ledger(tmp_path).read().edge_total == 3.0  # over-counted, never under
+
+
+def test_a_crash_while_keeping_gives_the_same_views_later(tmp_path, monkeypatch):
+    expected = values(make(tmp_path / "other").views(1, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(views_module, "save_file", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            make(tmp_path).views(1, 0)
+    assert equal(values(make(tmp_path).views(1, 0)), expected)
+
+
+def test_the_charge_is_on_the_disk_before_the_read(tmp_path):
+    class Spying(Counting):
+        def upper_triangle(self, position):
+            stored = json.loads((tmp_path / FILE).read_text())
+            assert stored["edge"][position] == 1.5
+            return super().upper_triangle(position)
+
+    make(tmp_path, adjacency=Spying()).views(1, 0)
+
+
+def test_views_without_their_charge_are_an_error(tmp_path):
+    make(tmp_path).views(1, 0)
+    (tmp_path / FILE).unlink()
+    with pytest.raises(DataError, match=r"are not in the ledger .* says 0 was spent"):
+        make(tmp_path).views(2, 0)
+
+
+def test_views_of_other_settings_are_an_error(tmp_path):
+    make(tmp_path).views(1, 0)
+    for change in ({"epsilons": (2.0,)}, {"seed": 8}, {"positions": TRAIN[1:]}):
+        with pytest.raises(DataError, match="use another experiment"):
+            make(tmp_path, adjacency=Untouchable(), **change).views(1, 0)
+
+
+def test_damaged_views_are_an_error(tmp_path):
+    own = make(tmp_path)
+    own.views(1, 0)
+    (tmp_path / "noisy-views-train.safetensors").write_bytes(b"no")
+    with pytest.raises(DataError, match="delete the file to draw anew"):
+        make(tmp_path).views(1, 0)
+
+
+def test_wrong_settings_are_refused_before_anything_else(tmp_path):
+    with pytest.raises(ConfigError, match=r"noise mode must be one of .* got 'twice'"):
+        make(tmp_path, "twice")
+    with pytest.raises(ConfigError, match="epsilon of edge noise"):
+        make(tmp_path, epsilons=(1.0, 0.0))
+    with pytest.raises(ConfigError, match='"none" needs epsilon'):
+        make(tmp_path, post="none")
+
+
+def test_one_node_graphs_only(tmp_path):
+    alone = np.flatnonzero(SIZES == 1)
+    (view,) = make(tmp_path, positions=alone, epsilons=(1.0,)).views(1, 0)
+    assert view.values.size == 0
+    assert len(view) == len(alone) > 0
+
+
+# Secret --------------------------------------------------------------------------
+
+
+def test_the_secret_is_drawn_once_per_site_and_private(tmp_path):
+    secret = site_secret(tmp_path / "a")
+    assert len(secret) == 64
+    assert site_secret(tmp_path / "a") == secret != site_secret(tmp_path / "b")
+    mode = (tmp_path / "a" / "noise-secret").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600
+    assert len(list((tmp_path / "a").iterdir())) == 1
+
+
+# The averaging attack ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "low", "high"), [("per_epoch", 0.995, 1.0), ("once", 0.6, 0.9)]
+)
+def test_averaging_recovers_the_graph_from_fresh_noise_only(tmp_path, mode, low, high):
+    graphs = toys.random_graphs(60, seed=2)
+    sizes, everyone = np.diff(graphs.node_ptr), np.arange(60)
+    own = NoisyViews(
+        Counting(graphs),
+        num_nodes=sizes,
+        positions=everyone,
+        name="train",
+        epsilons=(1.0,),
+        post="clamp01",
+        mode=mode,
+        ledger=Ledger(tmp_path, num_graphs=60),
+        folder=tmp_path,
+        seed=1,
+        client_id=0,
+    )
+    mean = np.mean([own.views(1, e)[0].values for e in range(100)], axis=0)
+    truth = clean_triangles(GraphAdjacency(graphs), sizes, everyone).values
+    assert low <= roc_auc_score(truth, mean) <= high
+    accuracy = ((mean > 0.5) == (truth > 0.5)).mean()
+    assert (accuracy > 0.97) == (mode == "per_epoch")
+    assert own._ledger.read().edge_total == (100 if mode == "per_epoch" else 1)
