@@ -24,10 +24,13 @@ from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.data import DiffusionSpec
 from fedgraph_flwr.errors import DataError, WireError
 from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import NamedArrays
 
 from .batching import Batch, ClientData
+from .privacy.gaussian import privatise_update
+from .privacy.graphs import PrivateSite
 from .store import ClientStore, optimizer_tensors, restore_optimizer
 from .training import train_epochs
 
@@ -45,8 +48,10 @@ class Job:
     settings: RunSettings
     params: Settings
     task: Settings
+    privacy: PrivacySettings
     data: ClientData
     store: ClientStore
+    site: PrivateSite
     device: torch.device
 
     @property
@@ -65,6 +70,8 @@ class GraphClient(NumPyClient):
     """
 
     UPLINK: ClassVar[str] = SHARED  # prefix of the names of what is sent
+    TAKES_WEIGHTS: ClassVar[bool] = False  # of edges: draws noisy views itself
+    SENDS_UPDATES: ClassVar[bool] = True
     MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
 
     def __init__(self, job: Job) -> None:
@@ -178,7 +185,8 @@ class GraphClient(NumPyClient):
         metrics |= self._scores(server_round, "post_training")
         trained = self._detached(self.shared_keys)
         self._save(server_round, optimizer)
-        return self.uplink(trained), len(self.job.data.partition.train), metrics
+        sent = self.uplink(self._privatised(trained, server_round))
+        return sent, len(self.job.data.partition.train), metrics | self._spent()
 
     def evaluate(
         self, parameters: list[Array], config: Config
@@ -188,6 +196,7 @@ class GraphClient(NumPyClient):
         self._load(server_round, parameters)
         metrics = self._scores(server_round, "post_aggregation")
         metrics["weights-sha256"] = self._hash()
+        metrics |= self._spent()
         # Flower wants a loss; ours are among the metrics, by split.
         return 0.0, len(self.job.data.partition.test), metrics
 
@@ -196,6 +205,7 @@ class GraphClient(NumPyClient):
     def _load(
         self, server_round: int, parameters: list[Array]
     ) -> torch.optim.Optimizer:
+        self.server_round = server_round
         stored = self.job.store.load(server_round)
         if stored is None:
             stored = self._missing_state(server_round, parameters)
@@ -273,6 +283,31 @@ class GraphClient(NumPyClient):
         )
         return {"eval/train/post_training/loss": loss, **self.extra_metrics()}
 
+    def _privatised(
+        self, trained: dict[str, Tensor], server_round: int
+    ) -> dict[str, Tensor]:
+        """Shared tensors with a clipped and noisy update, where the run asks for it."""
+        privacy, site = self.job.privacy, self.job.site
+        if not privacy.update_clip or not self.SENDS_UPDATES:
+            return trained
+        site.charge_update(len(self.job.data.partition.graphs))
+        received = {n: w.cpu().numpy() for n, w in self.received.items()}
+        noisy = privatise_update(
+            [trained[n].cpu().numpy() - w for n, w in received.items()],
+            clip_norm=privacy.update_clip,
+            noise_multiplier=privacy.update_noise,
+            rng=site.rng(self.job.client_id, server_round, "update-noise"),
+        )
+        return {
+            n: torch.from_numpy(w + step)
+            for (n, w), step in zip(received.items(), noisy, strict=True)
+        }
+
+    def _spent(self) -> Metrics:
+        if not self.job.privacy.is_on:
+            return {}
+        return dict(self.job.site.spent(len(self.job.data.partition.graphs)))
+
     def _scores(self, server_round: int, point: str) -> Metrics:
         self.model.eval()
         num_train = len(self.job.data.partition.train)
@@ -303,6 +338,8 @@ class GraphClient(NumPyClient):
 
 class SelfTrain(GraphClient):
     """Mixin: everything is private after the common start; nothing is sent."""
+
+    SENDS_UPDATES = False
 
     def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
         """Send nothing."""

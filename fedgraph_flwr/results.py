@@ -21,6 +21,7 @@ from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from . import selection
 from .errors import ConfigError, DataError
+from .privacy import describe
 from .provenance import (
     class_table,
     git_commit,
@@ -326,6 +327,7 @@ class RunFolder:
             "run_id": self.run_id,
             "experiment": self.experiment,
             "resumed_from_round": self.resumed_from,
+            "privacy": _spent(strategy),
             "emd": partition_distance(strategy.clients),
             "class_counts": class_table(strategy.clients),
             "data_sha256": {
@@ -336,6 +338,13 @@ class RunFolder:
             "git_commit": git_commit(),
             "config": self.resolved.to_config(),
         }
+
+
+def _spent(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
+    """Say what clients have spent of their privacy; None if nothing is protected."""
+    words = describe(strategy.spent)
+    per_client = {str(c): s for c, s in sorted(strategy.spent.items()) if s}
+    return {"says": words, "per_client": per_client} if words else None
 
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Any], NamedArrays]:

@@ -189,6 +189,8 @@ def summary_table(summary: dict[str, Any]) -> str:
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
     out.print(f"clusters {summary['clusters']}{planted}", highlight=False)
+    if summary["privacy"] is not None:
+        out.print(summary["privacy"]["says"], highlight=False)
     if summary["emd"] is not None:
         out.print(f"EMD of the partition {summary['emd']:.4f}", highlight=False)
     megabytes = [f"{summary[k] / 1e6:.1f} MB" for k in ("bytes_up", "bytes_down")]

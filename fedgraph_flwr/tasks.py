@@ -135,4 +135,16 @@ GRAPH_EMBEDDING = Task(
         "batch-size": (lambda s: s.batch_size >= 2, ">= 2, to have negatives,"),
     },
 )
-TASKS = (GRAPH_CLASSIFICATION, GRAPH_EMBEDDING)
+MULTI_TASK_CLASSIFICATION = Task(
+    name="multi-task classification",
+    metric="roc-auc",
+    splits=("val", "test"),
+    headline="test",
+    rules=("final", "best_val"),
+    labels=("binary",),
+    require={
+        "held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,"),
+        "shared-group": (lambda s: s.shared_group == "all", "'all'"),
+    },
+)
+TASKS = (GRAPH_CLASSIFICATION, GRAPH_EMBEDDING, MULTI_TASK_CLASSIFICATION)

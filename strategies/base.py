@@ -29,6 +29,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.privacy import METRIC as PRIVACY
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import (
     NamedArrays,
@@ -92,6 +93,7 @@ class AbstractGraphStrategy(Strategy):
         self.evaluator = evaluator
         self.clients: dict[int, ClientInfo] = {}
         self.client_hashes: dict[int, str] = {}
+        self.spent: dict[int, dict[str, float]] = {}  # of their privacy budgets
         self.first_round = 1
         self._directory = Directory(settings)
         self._report = RoundReport(server_round=0)
@@ -347,6 +349,12 @@ class AbstractGraphStrategy(Strategy):
         good = dict(sorted(good.items()))
         for client, reason in sorted(report.failures.items()):
             log(WARNING, "round %d: client %d failed: %s", server_round, client, reason)
+        for client, parcel in good.items():
+            self.spent[client] = {
+                k.removeprefix(PRIVACY): float(v)
+                for k, v in parcel.metrics.items()
+                if k.startswith(PRIVACY)
+            }
         self._compute_s |= {c: p.metrics["compute-s"] for c, p in good.items()}
         report.client_compute_s = sum(p.metrics["compute-s"] for p in good.values())
         report.busy_s = busy_seconds(good.values(), self._began_at, time.time())

@@ -15,7 +15,6 @@ from .averaging import weighted_mean
 from .base import AbstractGraphStrategy
 
 
-@final
 class FedAvg(AbstractGraphStrategy):
     """One global model: the mean of the clients', weighted by training examples."""
 

@@ -1,0 +1,218 @@
+"""Client side of FGCL, Fed+Noise and their controls without noise.
+
+Yang et al. 2022, arXiv:2207.11836, Sec. III and Algorithm 1. The edges of a graph enter
+through its noisy views alone; see ``clients.privacy``.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.methods.fgcl import FGCLParams
+from fedgraph_flwr.seeding import numpy_rng
+
+from .base import Job, common_generator
+from .batching import Batch
+from .contrast import info_nce
+from .dense import DenseView, NodeRows, check_sizes
+from .models.dense_encoders import GraphModel
+from .multitask import masked_bce
+from .multitask_client import MultiTaskClient
+from .privacy.laplace import Triangles
+from .privacy.negatives import NegativeQueue
+from .propagation import NoEdges, SparseStructure, Structure
+
+
+@final
+class FGCLClient(MultiTaskClient):
+    """Two noisy views, InfoNCE against a queue of past ones, cross-entropy on both.
+
+    With ``views`` = "one" cross-entropy on one view (Fed+Noise); "clean" trains on the
+    graphs as they are, "no-edges" on their nodes alone.
+    """
+
+    TAKES_WEIGHTS = True
+    model: GraphModel
+
+    @classmethod
+    def build_model(
+        cls,
+        settings: RunSettings,
+        params: Settings,
+        *,
+        num_features: int,
+        num_classes: int,
+        client_id: int,  # noqa: ARG003
+    ) -> GraphModel:
+        """Make encoder, readout and head, the same for every client."""
+        assert isinstance(params, FGCLParams)
+        return GraphModel(
+            params.encoder,
+            num_features,
+            num_classes,
+            hidden_dim=settings.hidden_dim,
+            dropout=settings.dropout,
+            generator=common_generator(settings),
+        )
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        params, privacy = self._params(), job.privacy
+        self.is_noisy = params.views in ("one", "two")
+        self.contrasts = params.views == "two" and params.contrast_weight > 0
+        self.queue: NegativeQueue | None = None
+        if not self.is_noisy:
+            return
+        partition = job.data.partition
+        num_nodes = np.diff(partition.graphs.node_ptr)
+        check_sizes(num_nodes, np.arange(len(num_nodes)))
+        epsilons = (
+            privacy.edge_epsilon,
+            params.second_epsilon or privacy.edge_epsilon,
+        )[: 2 if params.views == "two" else 1]
+        self.train_views = job.site.views(
+            partition,
+            partition.train,
+            name="train",
+            epsilons=epsilons,
+            mode=privacy.noise_mode,
+        )
+        self.held_out: DenseView | None = None
+        self.held_out_views = job.site.views(
+            partition,
+            np.concatenate([partition.val, partition.test]),
+            name="held-out",
+            epsilons=epsilons[:1],
+            mode="once",
+        )
+        self.nodes = NodeRows(partition.graphs, job.device)
+
+    # Evaluation: view 0 of the held-out graphs ------------------------------------
+
+    def logits(self, batch: Batch) -> Tensor:
+        """See base class; from one noisy view, as in training (spec Sec. 4.13)."""
+        structure = self._plain(batch)
+        if structure is None:
+            if self.held_out is None:
+                (triangles,) = self.held_out_views.views(0, 0)
+                self.held_out = self._view(triangles)
+            structure = self.held_out.batch(batch.positions)
+        return self.model(batch, structure, None)  # type: ignore[no-any-return]
+
+    # Training -----------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Draw or recall this epoch's views, and in the first one the store."""
+        if not self.is_noisy:
+            return
+        self.triangles = self.train_views.views(self.server_round, epoch)
+        self.views = [self._view(t) for t in self.triangles]
+        if epoch == 0 and self.contrasts:
+            seed, client = self.job.settings.seed, self.job.client_id
+            self.draws = numpy_rng(seed, client, self.server_round, "negatives")
+            self.queue = NegativeQueue.from_tensors(
+                self.stored, self._params().store_size
+            )
+            if not len(self.queue):  # the client's first round (Sec. III-C)
+                train = self.job.data.partition.train
+                self._push(train[max(0, len(train) - self._params().num_negatives) :])
+
+    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Gamma L_c + L_e (Eq. 10)."""
+        params = self._params()
+        structure = self._plain(batch)
+        if structure is not None:
+            return masked_bce(self.model(batch, structure, generator), batch.y)
+        embeddings = [
+            self.model.embed(batch, view.batch(batch.positions), generator)
+            for view in self.views
+        ]
+        entropies = [masked_bce(self.model.head(h), batch.y) for h in embeddings]
+        loss = torch.stack(entropies).mean()  # Eq. (9)
+        if not self.contrasts:
+            return loss
+        first, second = embeddings
+        contrast = self._contrast(first, second, batch, generator)
+        return loss + params.contrast_weight * contrast
+
+    def _contrast(
+        self, first: Tensor, second: Tensor, batch: Batch, generator: torch.Generator
+    ) -> Tensor:
+        """L_c (Eq. 6); afterwards view 1 of the batch joins the store."""
+        params = self._params()
+        assert self.queue is not None
+        chosen = self.queue.choose(
+            batch.positions, self._labels(batch.positions), params.num_negatives,
+            self.draws,
+        )  # fmt: skip
+        positions = self.queue.positions
+        used, place = np.unique(chosen[chosen >= 0], return_inverse=True)
+        stored = self._embed_stored(used, positions, generator)
+        index = np.full(chosen.shape, -1, np.int64)
+        index[chosen >= 0] = place
+        contrast = info_nce(
+            first, second, stored, torch.from_numpy(index).to(first.device),
+            params.temperature,
+        )  # fmt: skip
+        self._push(batch.positions)
+        return contrast
+
+    def _embed_stored(
+        self, used: IntArray, positions: IntArray, generator: torch.Generator
+    ) -> Tensor:
+        """Embeddings of entries ``used`` of the store, by the model as it is."""
+        if not len(used):
+            return torch.zeros(0, self.job.settings.hidden_dim, device=self.job.device)
+        if self.job.privacy.noise_mode == "once":
+            structure = self.views[1].batch(positions[used])
+        else:
+            num_nodes = np.diff(self.job.data.partition.graphs.node_ptr)
+            assert self.queue is not None
+            kept = self._view(self.queue.views(num_nodes))
+            structure = kept.rows(used)
+        nodes = self.nodes.batch(positions[used])
+        if self._params().detach_negatives:
+            with torch.no_grad():
+                return self.model.embed(nodes, structure, generator)
+        return self.model.embed(nodes, structure, generator)
+
+    def _push(self, positions: IntArray) -> None:
+        """Append view 1 of the client's graphs; with mode "once" by reference."""
+        is_kept = self.job.privacy.noise_mode == "once"
+        assert self.queue is not None
+        self.queue.push(
+            positions,
+            0 if is_kept else self.server_round,
+            self._labels(positions),
+            None if is_kept else self.triangles[1],
+        )
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """Keep the store."""
+        return self.queue.to_tensors() if self.queue is not None else {}
+
+    # Views --------------------------------------------------------------------------
+
+    def _plain(self, batch: Batch) -> Structure | None:
+        """Structure of a run without noise; None with noise."""
+        if self._params().views == "clean":
+            return SparseStructure(batch)
+        if self._params().views == "no-edges":
+            return NoEdges(len(batch.graph_of_node), self.job.device)
+        return None
+
+    def _view(self, triangles: Triangles) -> DenseView:
+        return DenseView(triangles, self.job.device, post=self.job.privacy.edge_post)
+
+    def _labels(self, positions: IntArray) -> np.ndarray:
+        return np.asarray(self.job.data.partition.graphs.y[positions])
+
+    def _params(self) -> FGCLParams:
+        assert isinstance(self.job.params, FGCLParams)
+        return self.job.params

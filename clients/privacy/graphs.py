@@ -1,0 +1,143 @@
+"""A client's graphs as a private run sees them, and what it has spent for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
+from fedgraph_flwr.privacy import METRIC, PrivacySettings
+from fedgraph_flwr.seeding import numpy_rng
+
+from .gaussian import epsilon_of
+from .laplace import GraphAdjacency, Triangles
+from .ledger import Ledger
+from .views import NoisyViews, site_secret
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateSite:
+    """Where a client keeps its ledger and its noise.
+
+    Parameters
+    ----------
+    privacy : PrivacySettings
+    folder : path
+        Of this client and experiment, on the client's disk.
+    seed : int
+        Run seed; with ``is_secret`` noise also depends on a secret of the site.
+    is_secret : bool
+        False in simulation, which must be repeatable: noise then is a function of the
+        run seed, and protects nothing from one who knows it.
+    """
+
+    privacy: PrivacySettings
+    folder: Path
+    seed: int
+    is_secret: bool
+
+    def ledger(self, num_graphs: int) -> Ledger:
+        """Ledger of the client."""
+        return Ledger(
+            self.folder,
+            num_graphs=num_graphs,
+            dp_budget_max=self.privacy.edge_budget,
+            update_budget_max=self.privacy.update_budget,
+            allow=self.privacy.both,
+        )
+
+    def views(
+        self,
+        partition: GraphPartition,
+        positions: IntArray,
+        *,
+        name: str,
+        epsilons: tuple[float, ...],
+        mode: str,
+    ) -> NoisyViews:
+        """Noisy views of some of the client's graphs."""
+        graphs = partition.graphs
+        return NoisyViews(
+            GraphAdjacency(graphs),
+            num_nodes=np.diff(graphs.node_ptr),
+            positions=positions,
+            name=name,
+            epsilons=epsilons,
+            post=self.privacy.edge_post,
+            mode=mode,
+            ledger=self.ledger(len(graphs)),
+            folder=self.folder,
+            seed=self.seed,
+            client_id=partition.client_id,
+            secret=self._secret(),
+        )
+
+    def rng(self, *path: int | str) -> np.random.Generator:
+        """Stream for noise; the site's secret is part of its name."""
+        return numpy_rng(self.seed, *path, self._secret())
+
+    def _secret(self) -> str:
+        return site_secret(self.folder) if self.is_secret else ""
+
+    def spent(self, num_graphs: int) -> dict[str, float]:
+        """Metrics that say what the client has spent; empty before the first charge."""
+        account = self.ledger(num_graphs).read()
+        found: dict[str, float] = {}
+        if account.num_draws:
+            found[f"{METRIC}edge-epsilon"] = account.edge_total
+            found[f"{METRIC}edge-draws"] = account.num_draws
+        if account.updates:
+            found[f"{METRIC}update-epsilon"], found[f"{METRIC}update-delta"] = (
+                account.client
+            )
+        return found
+
+    def charge_update(self, num_graphs: int) -> None:
+        """Count one more noisy update, before its noise is drawn."""
+        self.ledger(num_graphs).charge_update(
+            self.privacy.update_noise,
+            delta=self.privacy.update_delta,
+            epsilon_of=epsilon_of,
+        )
+
+
+def noisy_partition(partition: GraphPartition, site: PrivateSite) -> GraphPartition:
+    """Replace every graph of a client by a noisy one, drawn once and kept.
+
+    For methods that take graphs: pairs are rounded to edges or none, which is
+    post-processing. Training and evaluation see the same noisy graphs.
+    """
+    views = site.views(
+        partition,
+        np.arange(len(partition.graphs)),
+        name="all",
+        epsilons=(site.privacy.edge_epsilon,),
+        mode="once",
+    )
+    (view,) = views.views(0, 0)
+    return replace(partition, graphs=rounded_graphs(partition.graphs, view))
+
+
+def rounded_graphs(graphs: GraphSet, view: Triangles) -> GraphSet:
+    """Graphs whose edges are the ones of ``view``, a view of them all of 0 and 1."""
+    num_nodes = np.diff(graphs.node_ptr)
+    sources, targets, counts = [], [], []
+    ptr = view.ptr
+    for g, n in enumerate(num_nodes):
+        u, v = np.triu_indices(n, 1)
+        kept = view.values[ptr[g] : ptr[g + 1]] > 0
+        u, v = u[kept], v[kept]
+        source, target = np.concatenate([u, v]), np.concatenate([v, u])
+        order = np.lexsort((target, source))
+        sources.append(source[order])
+        targets.append(target[order])
+        counts.append(2 * len(u))
+    edges = np.stack([np.concatenate(sources), np.concatenate(targets)])
+    return replace(
+        graphs,
+        edge_index=edges.astype(np.int32),
+        edge_ptr=np.cumsum([0, *counts]).astype(np.int64),
+        is_undirected=True,
+    )

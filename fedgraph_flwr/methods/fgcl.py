@@ -1,0 +1,68 @@
+"""FGCL: federated graph contrastive learning with edge-level differential privacy.
+
+Yang, Zhao, Li, Chen, Xu 2022, arXiv:2207.11836. Clients classify molecules from noisy
+views of their graphs: Laplace noise on the adjacency (Eq. 3), two views per graph, a
+contrast between them against a store of past noisy graphs (Eq. 6), cross-entropy on
+both (Eq. 9). The server averages. The paper's other rows are values of ``views``:
+"two" is FGCL, "one" Fed+Noise, "clean" Federated (Centralized with one client);
+"no-edges" is ours, the floor that any use of structure must beat.
+
+Noise is set by ``privacy.edge-epsilon`` and its neighbours (``privacy.py``).
+
+Message fields
+--------------
+down, up  ``shared/<name>``: all tensors.
+up        metrics ``privacy/...``: what the client has spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..config import Settings, Value, choice, flag, integer, number
+from ..errors import ConfigError
+from ..privacy import PrivacySettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class FGCLParams(Settings):
+    """Parameters of FGCL and its controls.
+
+    ``second_epsilon``: of view 1, where it differs from ``privacy.edge-epsilon``; 0
+    for the same. ``num_negatives`` is k, ``contrast_weight`` gamma, ``temperature``
+    tau, ``store_size`` N. ``weighting`` and ``partial``: how the server averages where
+    some clients train (Eq. 11); "paper" keeps a share of the model for the others.
+    """
+
+    TABLE = "fgcl"
+    RUN: ClassVar[Mapping[str, Value]] = {"persist-optimizer": False}
+
+    views: str = choice("two", "two", "one", "clean", "no-edges")
+    encoder: str = choice("gcn", "gcn", "kgnn", "tag", "lightgcn", "gin", "gat")
+    second_epsilon: float = number(0.0, 0)
+    num_negatives: int = integer(10, 0)
+    contrast_weight: float = number(0.1, 0)
+    temperature: float = number(1.0, 0, low_open=True)
+    store_size: int = integer(100, 1)
+    detach_negatives: bool = flag(False)
+    weighting: str = choice("samples", "samples", "uniform")
+    partial: str = choice("participants", "participants", "paper")
+
+    def check(self, privacy: Settings) -> None:
+        """Noisy views need an epsilon, and the others must not pretend to have one."""
+        assert isinstance(privacy, PrivacySettings)
+        is_noisy = self.views in ("one", "two")
+        if is_noisy and not privacy.edge_epsilon > 0:
+            raise ConfigError(
+                f"fgcl.views = {self.views!r} trains on noisy graphs, but"
+                f" privacy.edge-epsilon is {privacy.edge_epsilon!r}; set it to a number"
+                " > 0, or fgcl.views to 'clean'"
+            )
+        if not is_noisy and privacy.edge_epsilon > 0:
+            raise ConfigError(
+                f"fgcl.views = {self.views!r} uses no noise, but privacy.edge-epsilon"
+                f" is {privacy.edge_epsilon!r}; set it to 0, or fgcl.views to 'one' or"
+                " 'two'"
+            )

@@ -1,0 +1,132 @@
+"""Differential privacy as settings of a run, whatever its method.
+
+Two independent steps. ``edge_epsilon`` protects single edges of a client's graphs: the
+method sees noisy graphs only (``clients.privacy.laplace``). ``update_clip`` and
+``update_noise`` protect everything a client trains on, by noise on what it sends
+(``clients.privacy.gaussian``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .config import RunSettings, Settings, choice, flag, number
+from .errors import ConfigError
+
+METRIC = "privacy/"  # prefix under which clients report what they have spent
+EDGE_POSTS = ("clamp01", "round", "relu", "abs-degree", "debiased", "none")
+UNPROTECTED = "labels, node features, numbers of nodes and graphs"
+_TELLS_EDGES = {
+    "degree": "the degrees of nodes are functions of the edges; use 'labels'",
+    "atoms": (
+        "its degree block is a function of the edges; use 'atoms-no-degree', or"
+        " 'atoms-strict', which also drops the other blocks that depend on bonds"
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySettings(Settings):
+    """Noise on edges and on updates; both are off by default.
+
+    ``edge_epsilon``: of each released view of a graph; 0 releases no noise at all.
+    ``edge_post``: what is made of noisy edges. ``noise_mode``: how often they are
+    drawn. ``budget_max``: largest total epsilon of a graph's edges, 0 for any.
+    ``update_clip``: largest norm of an update, 0 sends it as it is; ``update_noise``:
+    standard deviation of the noise in units of that norm; ``update_delta`` and
+    ``update_budget_max`` as their names say. ``both``: allow both notions in one run.
+    ``keep_edge_features``: allow features that tell edges.
+    """
+
+    TABLE = "privacy"
+
+    edge_epsilon: float = number(0.0, 0)
+    edge_post: str = choice("auto", *EDGE_POSTS, auto=True)
+    noise_mode: str = choice("once", "once", "per_round", "per_epoch")
+    budget_max: float = number(0.0, 0)
+    update_clip: float = number(0.0, 0)
+    update_noise: float = number(1.0, 0, low_open=True)
+    update_delta: float = number(1e-5, 0, 1, low_open=True, high_open=True)
+    update_budget_max: float = number(0.0, 0)
+    both: bool = flag(False)
+    keep_edge_features: bool = flag(False)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is protected."""
+        return self.edge_epsilon > 0 or self.update_clip > 0
+
+    @property
+    def edge_budget(self) -> float:
+        """Largest total epsilon of a graph; infinite where none is set."""
+        return self.budget_max or math.inf
+
+    @property
+    def update_budget(self) -> float:
+        """Largest total epsilon of updates; infinite where none is set."""
+        return self.update_budget_max or math.inf
+
+
+def check_privacy(
+    privacy: PrivacySettings, settings: RunSettings, *, takes_weights: bool
+) -> None:
+    """Refuse settings that would not protect what they seem to.
+
+    Parameters
+    ----------
+    privacy : PrivacySettings
+    settings : RunSettings
+    takes_weights : bool
+        The method takes noisy views as they are; others take graphs.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if privacy.edge_epsilon > 0 and privacy.update_clip > 0 and not privacy.both:
+        raise ConfigError(
+            "privacy.edge-epsilon and privacy.update-clip protect different things,"
+            " and their epsilons do not add up; set one of them to 0, or privacy.both"
+            " to true to have both, reported side by side"
+        )
+    if privacy.edge_epsilon == 0:
+        return
+    if not takes_weights and privacy.edge_post != "round":
+        raise ConfigError(
+            f"privacy.edge-post must be 'round' for method {settings.method!r}, which"
+            f" takes graphs and no edge weights, got {privacy.edge_post!r}; leave it"
+            " 'auto'"
+        )
+    if not takes_weights and privacy.noise_mode != "once":
+        raise ConfigError(
+            f"privacy.noise-mode must be 'once' for method {settings.method!r}, got"
+            f" {privacy.noise_mode!r}; only methods that take edge weights draw again"
+        )
+    why = _TELLS_EDGES.get(settings.features)
+    if why and not privacy.keep_edge_features:
+        raise ConfigError(
+            f"features {settings.features!r} undo privacy.edge-epsilon: {why}; or set"
+            " privacy.keep-edge-features to true and report that only the adjacency"
+            " is protected"
+        )
+
+
+def describe(spent: Mapping[int, Mapping[str, float]]) -> str:
+    """Say in one line what clients have spent; "" if nothing is protected."""
+    edge = [s["edge-epsilon"] for s in spent.values() if "edge-epsilon" in s]
+    update = [s for s in spent.values() if "update-epsilon" in s]
+    parts = []
+    if edge:
+        parts.append(
+            f"edges: epsilon {max(edge):g} in total per graph, at most;"
+            f" not protected: {UNPROTECTED}"
+        )
+    if update:
+        worst = max(update, key=lambda s: s["update-epsilon"])
+        parts.append(
+            f"updates: ({worst['update-epsilon']:.4g}, {worst['update-delta']:g})-DP"
+            " for a client's whole data, at most; not protected: metrics and counts"
+        )
+    return "privacy of " + "; ".join(parts) if parts else ""

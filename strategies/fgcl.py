@@ -1,0 +1,41 @@
+"""Server side of FGCL: an average, over participants or as Eq. (11) has it.
+
+Yang et al. 2022, arXiv:2207.11836, Sec. III-D.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.methods.fgcl import FGCLParams
+from fedgraph_flwr.wire import Parcel, select
+
+from .averaging import weighted_mean
+from .fedavg import FedAvg
+
+
+@final
+class FGCL(FedAvg):
+    """FedAvg; the weights and the share of the clients that did not train are options.
+
+    Source
+    ------
+    FGCL, Eq. (11). Differs: as printed it equals M times the mean when all M clients
+    train; with ``partial="paper"`` c of them give (c / M) mean + (1 - c / M) theta.
+    """
+
+    params: FGCLParams
+
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:  # noqa: ARG002
+        """See base class."""
+        by_samples = self.params.weighting == "samples"
+        mean = weighted_mean(
+            [select(SHARED, p.arrays) for p in replies.values()],
+            [p.metrics["num-examples"] if by_samples else 1 for p in replies.values()],
+        )
+        share = len(replies) / len(self.clients)
+        if self.params.partial == "participants" or share == 1:
+            self.theta = mean
+        else:
+            self.theta = weighted_mean([mean, self.theta], [share, 1 - share])
