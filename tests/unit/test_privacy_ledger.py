@@ -181,6 +181,19 @@ def test_totals_of_the_modes_across_restarts(tmp_path, mode, draws):
     assert (spent.edge[untouched] == 0).all()
 
 
+def test_held_out_graphs_have_views_and_charges_of_their_own(tmp_path):
+    held_out = np.setdiff1d(np.arange(10), TRAIN)
+    for _ in range(2):
+        make(tmp_path, "per_round").views(1, 0)
+        (view,) = make(
+            tmp_path, positions=held_out, name="held-out", epsilons=(1.0,)
+        ).views(1, 0)
+    assert view.positions.tolist() == held_out.tolist()
+    spent = ledger(tmp_path).read().edge
+    assert set(spent[TRAIN]) == {1.5}
+    assert set(spent[held_out]) == {1.0}
+
+
 def test_once_is_the_same_for_ever_and_the_others_are_not(tmp_path):
     times = [(1, 0), (1, 1), (2, 0), (2, 1)]
     for mode, distinct in (("once", 1), ("per_round", 2), ("per_epoch", 4)):
