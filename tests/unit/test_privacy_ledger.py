@@ -19,6 +19,7 @@ from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
 
 GRAPHS = toys.random_graphs(10, seed=4)
 SIZES = np.diff(GRAPHS.node_ptr)
+DAMAGED = '{"edge": [NaN], "num_draws": 1, "updates": {}, "client": [0, 0]}'
 TRAIN = np.array([0, 2, 3, 5, 6, 8, 9])
 
 
@@ -95,9 +96,18 @@ def test_refused_charges_change_nothing(tmp_path):
     with pytest.raises(PrivacyBudgetError, match=r"of graph 4 to 0\.4; dp_budget_max"):
         own.charge_edges(np.array([3, 4]), 0.1)
     assert own.read().edge[3] == 0
-    with pytest.raises(PrivacyBudgetError):
-        own.charge_edges(np.array([3]), float("nan"))
     own.charge_edges(np.array([3]), 0.1)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
+def test_a_charge_cannot_be_negative(tmp_path, bad):
+    with pytest.raises(ConfigError, match="must be a number > 0"):
+        ledger(tmp_path).charge_edges(np.array([0]), bad)
+
+
+def test_a_graph_that_is_drawn_twice_is_charged_twice(tmp_path):
+    account = ledger(tmp_path).charge_edges(np.array([1, 1, 2]), 0.5)
+    assert account.edge[:3].tolist() == [0.0, 1.0, 0.5]
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
@@ -107,7 +117,7 @@ def test_budgets_must_be_positive(tmp_path, bad, name):
         ledger(tmp_path, **{name: bad})
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"edge": [1.0, ', "[]"])
+@pytest.mark.parametrize("text", ["", "{}", '{"edge": [1.0, ', "[]", DAMAGED])
 def test_a_damaged_ledger_is_an_error_not_a_fresh_start(tmp_path, text):
     (tmp_path / FILE).write_text(text)
     with pytest.raises(DataError, match="what was spent is unknown"):
