@@ -22,10 +22,11 @@ from .batching import csr, gather, send
 from .privacy.laplace import SIGNED_POSTS, Triangles, num_pairs
 from .propagation import Bucket, DenseStructure
 
-MAX_NODES = 4000  # of one graph: a matrix of 64 MB
+MAX_NODES = 4000  # of one graph: a matrix of 64 MB; a GCN pass took 440 MB
 MAX_PAIRS = 2**28  # of one view of all graphs of a client: 1 GiB
 MAX_CELLS = 2**27  # of all matrices of a batch: 512 MiB
 _GROWTH, _SMALL = 1.5, 16
+_TOGETHER = 128  # nodes; graphs up to this size are cut out together
 
 
 class Nodes(Protocol):
@@ -162,17 +163,29 @@ class DenseView:
         shift = np.repeat(np.arange(b) * size - start, counts)
         slots = send(shift, device) + torch.arange(len(nodes), device=device)
         weight = torch.zeros(b, size, size, device=device)
-        if size > 1 and len(self._values):
-            u, v = torch.triu_indices(size, size, 1, device=device)
-            n = send(sizes[group], device)[:, None]
-            # As laplace.pair_index; (b, pairs of the padded size)
-            place = u * n - u * (u + 1) // 2 + v - u - 1
-            at = send(self._ptr[rows[group]], device)[:, None] + place
-            exists = v < n
-            values = self._values[torch.where(exists, at, 0)]
-            weight[:, u, v] = torch.where(exists, values, 0.0)
-            weight += weight.transpose(1, 2).clone()
+        if size <= _TOGETHER:
+            self._fill(weight, rows[group], sizes[group])
+        else:  # one by one: places take several times the memory of the weights
+            for k in range(b):
+                self._fill(
+                    weight[k : k + 1], rows[group[k : k + 1]], sizes[group[k : k + 1]]
+                )
         return Bucket(nodes=nodes, slots=slots, weight=weight)
+
+    def _fill(self, weight: Tensor, rows: IntArray, sizes: IntArray) -> None:
+        """Write the triangles of graphs of ``sizes`` nodes into padded matrices."""
+        if not len(self._values):
+            return
+        size = weight.shape[1]
+        u, v = torch.triu_indices(size, size, 1, device=self._device)
+        n = send(sizes, self._device)[:, None]
+        # As laplace.pair_index, plus where each triangle starts; (num_graphs, pairs).
+        place = u * n - u * (u + 1) // 2 + v - u - 1
+        place += send(self._ptr[rows], self._device)[:, None]
+        exists = v < n
+        found = torch.where(exists, self._values[place.masked_fill_(~exists, 0)], 0.0)
+        weight[:, u, v] = found
+        weight[:, v, u] = found
 
 
 def buckets(sizes: IntArray) -> Iterator[IntArray]:

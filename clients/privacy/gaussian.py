@@ -36,6 +36,9 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.seeding import numpy_rng
+
+from .ledger import Account
 
 Array = NDArray[np.generic]
 ACCOUNTANTS = {"pld": PLDAccountant, "rdp": RdpAccountant}
@@ -98,7 +101,7 @@ def privatise_update(
     noise_multiplier : float
         sigma > 0.
     rng : numpy.random.Generator
-        Charge the ledger (``Ledger.charge_update``) before.
+        :func:`update_rng`, once the ledger has been charged.
 
     Source
     ------
@@ -113,6 +116,28 @@ def privatise_update(
         np.asarray(np.add(c, rng.normal(0.0, scale, c.shape))).astype(a.dtype)
         for a, c in zip(update, clipped, strict=True)
     ]
+
+
+def update_rng(
+    account: Account, *, seed: int, client_id: int, secret: str = ""
+) -> np.random.Generator:
+    """Return the generator of the noise of the update that was charged last.
+
+    It is named by how many updates were charged, not by the round: a round that is
+    repeated may have another update, and the same noise on both would reveal their
+    difference. A run that is resumed where it stopped still draws the same noise.
+
+    Parameters
+    ----------
+    account : Account
+        What ``Ledger.charge_update`` returned for this update.
+    seed, client_id : int
+    secret : str
+        As for edge noise, see :func:`clients.privacy.views.site_secret`; without one
+        the noise hides nothing from those who know the run's seed.
+    """
+    serial = sum(account.updates.values())
+    return numpy_rng(seed, client_id, "update-noise", secret, serial)
 
 
 def epsilon_of(
@@ -132,7 +157,8 @@ def epsilon_of(
         In (0, 1).
     accountant : str
         ``"pld"``, privacy loss distributions: tight up to a discretisation that errs
-        upwards. ``"rdp"``, Renyi: an upper bound, larger by 5 to 15 % here.
+        upwards. ``"rdp"``, Renyi: an upper bound, larger by 4 to 10 % (measured
+        for sigma from 1 to 20 and 1 to 50 rounds).
     relation : str
         ``"replace"`` or ``"zero-out"``, see the module.
 

@@ -126,6 +126,8 @@ class Ledger:
                 updates={float(s): int(n) for s, n in stored["updates"].items()},
                 client=(float(stored["client"][0]), float(stored["client"][1])),
             )
+            if not (account.edge >= 0).all():
+                raise ValueError("spent epsilons must be >= 0")
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise DataError(
                 f"privacy ledger {self.path} cannot be read: {error!r}; what was spent"
@@ -145,14 +147,21 @@ class Ledger:
 
         Raises
         ------
+        ConfigError
+            ``epsilon`` is not a number > 0: nothing is ever taken back.
         PrivacyBudgetError
             A graph's total would exceed ``dp_budget_max``, or updates were charged
             before and ``allow`` is not set. Nothing is charged then.
         """
+        if not epsilon > 0:
+            raise ConfigError(
+                f"epsilon of edge noise must be a number > 0, got {epsilon!r}; set it"
+                " in the run config"
+            )
         with self._locked() as account:
             self._check_notion(bool(account.updates), "edge", "client")
             after = account.edge.copy()
-            after[positions] += epsilon
+            np.add.at(after, positions, epsilon)  # a graph drawn twice costs twice
             self._check(after[positions], self._edge_budget, "dp_budget_max", positions)
             account.edge = after
             account.num_draws += 1

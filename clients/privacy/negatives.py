@@ -117,8 +117,9 @@ class NegativeQueue:
         if not len(self) or not k:
             return chosen
         stored = np.stack([e.y for e in self.entries])  # (N, num_tasks)
+        whose = self.positions
         for i, (position, row) in enumerate(zip(positions, y, strict=True)):
-            allowed = _differ(row, stored) & (self.positions != position)
+            allowed = _differ(row, stored) & (whose != position)
             candidates = np.flatnonzero(allowed)
             if len(candidates):
                 chosen[i] = rng.choice(candidates, k, replace=len(candidates) < k)

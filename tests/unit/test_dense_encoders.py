@@ -376,6 +376,7 @@ def test_padding_order_and_company_change_nothing(encoder, monkeypatch):
     backwards = EVERYONE[::-1].copy()
     for small in (1, 16, 1000):  # many buckets, or all graphs padded to the largest
         monkeypatch.setattr(dense, "_SMALL", small)
+        monkeypatch.setattr(dense, "_TOGETHER", small)
         found = own(*dense_batch(view, backwards), None)
         torch.testing.assert_close(found, torch.cat(alone[::-1]), **CLOSE)
 

@@ -20,6 +20,7 @@ from clients.privacy.gaussian import (  # after the skip
     gaussian_delta,
     privatise_update,
     update_norm,
+    update_rng,
 )
 
 DELTA = 1e-5
@@ -78,6 +79,19 @@ def test_noise_has_standard_deviation_sigma_c_around_the_clipped_update():
     assert stats.kstest(noise, stats.norm(scale=3.0).cdf).pvalue > 0.01
     assert [a.dtype for a in noisy] == [np.float32] * 2
     assert [a.shape for a in noisy] == [(200, 200), (40_000,)]
+
+
+def test_every_charged_update_has_noise_of_its_own_and_a_resumed_run_the_same(tmp_path):
+    def noise(folder, **kw):
+        own = Ledger(folder, num_graphs=1)
+        account = own.charge_update(4.0, delta=DELTA, epsilon_of=lambda *_: 1.0)
+        return update_rng(account, **{"seed": 1, "client_id": 2, **kw}).normal()
+
+    first = [noise(tmp_path / "a") for _ in range(3)]
+    assert len(set(first)) == 3
+    assert [noise(tmp_path / "b") for _ in range(3)] == first
+    for k, change in enumerate(({"seed": 2}, {"client_id": 3}, {"secret": "s"})):
+        assert noise(tmp_path / str(k), **change) != first[0]
 
 
 # Accounting ----------------------------------------------------------------------

@@ -19,6 +19,7 @@ from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
 
 GRAPHS = toys.random_graphs(10, seed=4)
 SIZES = np.diff(GRAPHS.node_ptr)
+DAMAGED = '{"edge": [NaN], "num_draws": 1, "updates": {}, "client": [0, 0]}'
 TRAIN = np.array([0, 2, 3, 5, 6, 8, 9])
 
 
@@ -95,9 +96,18 @@ def test_refused_charges_change_nothing(tmp_path):
     with pytest.raises(PrivacyBudgetError, match=r"of graph 4 to 0\.4; dp_budget_max"):
         own.charge_edges(np.array([3, 4]), 0.1)
     assert own.read().edge[3] == 0
-    with pytest.raises(PrivacyBudgetError):
-        own.charge_edges(np.array([3]), float("nan"))
     own.charge_edges(np.array([3]), 0.1)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
+def test_a_charge_cannot_be_negative(tmp_path, bad):
+    with pytest.raises(ConfigError, match="must be a number > 0"):
+        ledger(tmp_path).charge_edges(np.array([0]), bad)
+
+
+def test_a_graph_that_is_drawn_twice_is_charged_twice(tmp_path):
+    account = ledger(tmp_path).charge_edges(np.array([1, 1, 2]), 0.5)
+    assert account.edge[:3].tolist() == [0.0, 1.0, 0.5]
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
@@ -107,7 +117,7 @@ def test_budgets_must_be_positive(tmp_path, bad, name):
         ledger(tmp_path, **{name: bad})
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"edge": [1.0, ', "[]"])
+@pytest.mark.parametrize("text", ["", "{}", '{"edge": [1.0, ', "[]", DAMAGED])
 def test_a_damaged_ledger_is_an_error_not_a_fresh_start(tmp_path, text):
     (tmp_path / FILE).write_text(text)
     with pytest.raises(DataError, match="what was spent is unknown"):
@@ -179,6 +189,19 @@ def test_totals_of_the_modes_across_restarts(tmp_path, mode, draws):
     assert adjacency.reads == draws * len(TRAIN)
     untouched = np.setdiff1d(np.arange(10), TRAIN)
     assert (spent.edge[untouched] == 0).all()
+
+
+def test_held_out_graphs_have_views_and_charges_of_their_own(tmp_path):
+    held_out = np.setdiff1d(np.arange(10), TRAIN)
+    for _ in range(2):
+        make(tmp_path, "per_round").views(1, 0)
+        (view,) = make(
+            tmp_path, positions=held_out, name="held-out", epsilons=(1.0,)
+        ).views(1, 0)
+    assert view.positions.tolist() == held_out.tolist()
+    spent = ledger(tmp_path).read().edge
+    assert set(spent[TRAIN]) == {1.5}
+    assert set(spent[held_out]) == {1.0}
 
 
 def test_once_is_the_same_for_ever_and_the_others_are_not(tmp_path):
