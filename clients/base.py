@@ -29,7 +29,6 @@ from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import NamedArrays
 
 from .batching import Batch, ClientData
-from .privacy.gaussian import privatise_update
 from .privacy.graphs import PrivateSite
 from .store import ClientStore, optimizer_tensors, restore_optimizer
 from .training import train_epochs
@@ -185,7 +184,7 @@ class GraphClient(NumPyClient):
         metrics |= self._scores(server_round, "post_training")
         trained = self._detached(self.shared_keys)
         self._save(server_round, optimizer)
-        sent = self.uplink(self._privatised(trained, server_round))
+        sent = self.uplink(self._privatised(trained))
         return sent, len(self.job.data.partition.train), metrics | self._spent()
 
     def evaluate(
@@ -283,20 +282,16 @@ class GraphClient(NumPyClient):
         )
         return {"eval/train/post_training/loss": loss, **self.extra_metrics()}
 
-    def _privatised(
-        self, trained: dict[str, Tensor], server_round: int
-    ) -> dict[str, Tensor]:
+    def _privatised(self, trained: dict[str, Tensor]) -> dict[str, Tensor]:
         """Shared tensors with a clipped and noisy update, where the run asks for it."""
         privacy, site = self.job.privacy, self.job.site
         if not privacy.update_clip or not self.SENDS_UPDATES:
             return trained
-        site.charge_update(len(self.job.data.partition.graphs))
         received = {n: w.cpu().numpy() for n, w in self.received.items()}
-        noisy = privatise_update(
+        noisy = site.noisy_update(
             [trained[n].cpu().numpy() - w for n, w in received.items()],
-            clip_norm=privacy.update_clip,
-            noise_multiplier=privacy.update_noise,
-            rng=site.rng(self.job.client_id, server_round, "update-noise"),
+            num_graphs=len(self.job.data.partition.graphs),
+            client_id=self.job.client_id,
         )
         return {
             n: torch.from_numpy(w + step)

@@ -17,6 +17,7 @@ from .errors import ConfigError
 
 METRIC = "privacy/"  # prefix under which clients report what they have spent
 EDGE_POSTS = ("clamp01", "round", "relu", "abs-degree", "debiased", "none")
+NOISE_MODES = ("once", "per_round", "per_epoch")
 UNPROTECTED = "labels, node features, numbers of nodes and graphs"
 _TELLS_EDGES = {
     "degree": "the degrees of nodes are functions of the edges; use 'labels'",
@@ -44,7 +45,7 @@ class PrivacySettings(Settings):
 
     edge_epsilon: float = number(0.0, 0)
     edge_post: str = choice("auto", *EDGE_POSTS, auto=True)
-    noise_mode: str = choice("once", "once", "per_round", "per_epoch")
+    noise_mode: str = choice(NOISE_MODES[0], *NOISE_MODES)
     budget_max: float = number(0.0, 0)
     update_clip: float = number(0.0, 0)
     update_noise: float = number(1.0, 0, low_open=True)

@@ -29,9 +29,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from dp_accounting import GaussianDpEvent
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
@@ -41,7 +38,7 @@ from fedgraph_flwr.seeding import numpy_rng
 from .ledger import Account
 
 Array = NDArray[np.generic]
-ACCOUNTANTS = {"pld": PLDAccountant, "rdp": RdpAccountant}
+ACCOUNTANTS = ("pld", "rdp")
 SENSITIVITIES = {"replace": 2.0, "zero-out": 1.0}  # in units of C
 
 
@@ -167,13 +164,16 @@ def epsilon_of(
     ConfigError
         A value is not allowed.
     """
+    # here, because it takes a second to import, which other runs need not pay
+    from dp_accounting import GaussianDpEvent, pld, rdp
+
     _check_delta(delta)
     _check_name("accountant", accountant, ACCOUNTANTS)
     _check_name("relation", relation, SENSITIVITIES)
     counts = {s: n for s, n in updates.items() if n}
     if not counts:
         return 0.0
-    found = ACCOUNTANTS[accountant]()
+    found = {"pld": pld.PLDAccountant, "rdp": rdp.RdpAccountant}[accountant]()
     for noise_multiplier, count in sorted(counts.items()):
         _check_positive("noise_multiplier", noise_multiplier)
         effective = noise_multiplier / SENSITIVITIES[relation]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.privacy import METRIC, PrivacySettings
-from fedgraph_flwr.seeding import numpy_rng
 
-from .gaussian import epsilon_of
+from .gaussian import epsilon_of, privatise_update, update_rng
 from .laplace import GraphAdjacency, Triangles
 from .ledger import Ledger
 from .views import NoisyViews, site_secret
@@ -74,10 +75,6 @@ class PrivateSite:
             secret=self._secret(),
         )
 
-    def rng(self, *path: int | str) -> np.random.Generator:
-        """Stream for noise; the site's secret is part of its name."""
-        return numpy_rng(self.seed, *path, self._secret())
-
     def _secret(self) -> str:
         return site_secret(self.folder) if self.is_secret else ""
 
@@ -94,12 +91,22 @@ class PrivateSite:
             )
         return found
 
-    def charge_update(self, num_graphs: int) -> None:
-        """Count one more noisy update, before its noise is drawn."""
-        self.ledger(num_graphs).charge_update(
+    def noisy_update(
+        self, update: list[NDArray[Any]], *, num_graphs: int, client_id: int
+    ) -> list[NDArray[Any]]:
+        """Charge the ledger, then clip the update and add noise."""
+        account = self.ledger(num_graphs).charge_update(
             self.privacy.update_noise,
             delta=self.privacy.update_delta,
             epsilon_of=epsilon_of,
+        )
+        return privatise_update(
+            update,
+            clip_norm=self.privacy.update_clip,
+            noise_multiplier=self.privacy.update_noise,
+            rng=update_rng(
+                account, seed=self.seed, client_id=client_id, secret=self._secret()
+            ),
         )
 
 

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.privacy import EDGE_POSTS
 
 FloatArray = NDArray[np.float32]
-POSTS = ("clamp01", "round", "relu", "abs-degree", "debiased", "none")
+POSTS = EDGE_POSTS
 SIGNED_POSTS = ("abs-degree", "debiased")  # normalised by 1 + sum |w|
 MIN_EPSILON_RAW = 100.0
 

@@ -28,6 +28,7 @@ from safetensors.numpy import save_file
 
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.privacy import NOISE_MODES
 from fedgraph_flwr.seeding import numpy_rng
 
 from ..dense import check_sizes
@@ -42,7 +43,7 @@ from .laplace import (
 )
 from .ledger import Ledger
 
-MODES = ("once", "per_round", "per_epoch")
+MODES = NOISE_MODES
 
 
 class NoisyViews:

@@ -1,0 +1,479 @@
+"""Whole rounds of FGCL, its server's options, and privacy as a setting of any method."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+import toys
+from scipy.stats import kstest
+
+from clients.base import GraphClient
+from clients.fgcl import FGCLClient
+from clients.multitask import masked_bce
+from clients.privacy import laplace
+from clients.privacy.gaussian import epsilon_of
+from clients.privacy.graphs import rounded_graphs
+from fedgraph_flwr.errors import ConfigError, PrivacyBudgetError, RunFailedError
+from fedgraph_flwr.privacy import describe
+from fedgraph_flwr.registry import METHODS, defaults, resolve
+from fedgraph_flwr.wire import Parcel, with_prefix
+from simulations.inline import run_inline
+from strategies.fgcl import FGCL
+
+ROUND = {"server-round": 1}
+ONE = {"fgcl.views": "one"}
+TWO = {"fgcl.views": "two"}
+CLEAN = {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}
+PLAIN = {"fgcl.contrast-weight": 0.0}
+CLASSIFIERS = sorted(
+    m for m, row in METHODS.items() if row.task is METHODS["fedavg"].task
+)
+
+
+def make(tmp_path, **overrides) -> FGCLClient:
+    partition = toys.with_tasks(toys.make_partition())
+    return toys.make_client(tmp_path, "fgcl", partition=partition, **overrides)
+
+
+def prepared(client) -> FGCLClient:
+    """As before the first batch of round 1."""
+    client._load(1, toys.shared_arrays(client))
+    client.model.train()
+    client.begin_epoch(0)
+    return client
+
+
+def first_batch(client):
+    return client.job.data.graphs.batch(client.job.data.partition.train[:8])
+
+
+# The loss ------------------------------------------------------------------------
+
+
+def test_one_view_is_cross_entropy_on_it(tmp_path):
+    client = prepared(make(tmp_path, **ONE, dropout=0.0))
+    batch = first_batch(client)
+    logits = client.model(batch, client.views[0].batch(batch.positions), None)
+    torch.testing.assert_close(client.loss(batch, None), masked_bce(logits, batch.y))
+
+
+def test_two_views_without_contrast_are_the_mean_of_two_cross_entropies(tmp_path):
+    client = prepared(make(tmp_path, **TWO, **PLAIN, dropout=0.0))
+    batch = first_batch(client)
+    each = [
+        masked_bce(client.model(batch, v.batch(batch.positions), None), batch.y)
+        for v in client.views
+    ]
+    assert len(each) == 2
+    assert each[0] != each[1]
+    torch.testing.assert_close(client.loss(batch, None), (each[0] + each[1]) / 2)
+
+
+def test_the_contrast_is_that_of_the_paper_graph_by_graph(tmp_path):
+    """Eq. (6) in a loop over graphs and negatives, on what the queue chose."""
+    weight = {"fgcl.contrast-weight": 2.0, "fgcl.temperature": 0.3}
+    client = prepared(make(tmp_path, **TWO, **weight, dropout=0.0))
+    batch = first_batch(client)
+    chosen = []
+    choose = client.queue.choose
+    client.queue.choose = lambda *a: chosen.append(choose(*a)) or chosen[-1]
+    stored = client.queue.positions.copy()
+    total = client.loss(batch, None)
+
+    def embed(positions, view):
+        nodes = client.nodes.batch(positions)
+        return client.model.embed(nodes, client.views[view].batch(positions), None)
+
+    first, second = embed(batch.positions, 0), embed(batch.positions, 1)
+    terms = []
+    for i in range(batch.num_graphs):
+        row = chosen[0][i]
+        if row[0] < 0:
+            terms.append(torch.zeros(()))
+            continue
+        positive = torch.exp(torch.cosine_similarity(first[i], second[i], 0) / 0.3)
+        negatives = [
+            torch.exp(
+                torch.cosine_similarity(embed(stored[[entry]], 1)[0], second[i], 0)
+                / 0.3
+            )
+            for entry in row
+        ]
+        terms.append(-torch.log(positive / (positive + sum(negatives))))
+    assert (chosen[0] >= 0).any()
+    entropies = [masked_bce(client.model.head(h), batch.y) for h in (first, second)]
+    expected = 2.0 * torch.stack(terms).mean() + sum(entropies) / 2
+    torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_store_begins_with_the_last_training_graphs_and_takes_in_batches(tmp_path):
+    client = prepared(make(tmp_path, **TWO, **{"fgcl.num-negatives": 3}))
+    train = client.job.data.partition.train
+    assert client.queue.positions.tolist() == train[-3:].tolist()
+    client.loss(first_batch(client), torch.Generator())
+    expected = [*train[-3:].tolist(), *train[:8].tolist()]
+    assert client.queue.positions.tolist() == expected
+
+
+def test_the_store_outlives_the_round(tmp_path):
+    first = make(tmp_path, **TWO)
+    first.fit(toys.shared_arrays(first), ROUND)
+    later = make(tmp_path, **TWO)
+    later._load(2, toys.shared_arrays(later))
+    later.begin_epoch(0)
+    assert later.queue.positions.tolist() == first.queue.positions.tolist()
+
+
+def test_detached_negatives_have_no_gradient(tmp_path):
+    grads = []
+    for detach in (False, True):
+        options = {"fgcl.detach-negatives": detach, "fgcl.contrast-weight": 5.0}
+        client = prepared(make(tmp_path / str(detach), **TWO, **options, dropout=0.0))
+        client.loss(first_batch(client), None).backward()
+        grads.append(torch.cat([p.grad.flatten() for p in client.model.parameters()]))
+    assert not torch.allclose(*grads)
+
+
+@pytest.mark.parametrize("encoder", ["gcn", "lightgcn"])
+def test_with_hardly_any_noise_the_views_are_the_clean_graphs(tmp_path, encoder):
+    same = {"fgcl.encoder": encoder, "dropout": 0.0}
+    clean = make(tmp_path / "clean", **CLEAN, **same)
+    noisy = make(tmp_path / "noisy", **ONE, **same, **{"privacy.edge-epsilon": 1e9})
+    for client in (clean, noisy):
+        prepared(client)
+    batch = first_batch(clean)
+    torch.testing.assert_close(
+        clean.loss(batch, None), noisy.loss(batch, None), atol=1e-4, rtol=1e-4
+    )
+
+
+def test_without_edges_only_nodes_matter(tmp_path):
+    partition = toys.with_tasks(toys.make_partition())
+    graphs = partition.graphs
+    bare = toys.replace(
+        graphs,
+        edge_index=graphs.edge_index[:, :0],
+        edge_ptr=np.zeros_like(graphs.edge_ptr),
+    )
+    options = {"fgcl.views": "no-edges", "privacy.edge-epsilon": 0.0}
+    losses = []
+    for name, own in (("a", graphs), ("b", bare)):
+        client = toys.make_client(
+            tmp_path / name,
+            "fgcl",
+            partition=toys.replace(partition, graphs=own),
+            **options,
+        )
+        losses.append(client.fit(toys.shared_arrays(client), ROUND)[2])
+    key = "eval/train/post_training/loss"
+    assert losses[0][key] == losses[1][key]
+
+
+# Where noise goes and what it costs -----------------------------------------------
+
+
+def test_training_and_evaluation_never_see_the_clean_edges(tmp_path, monkeypatch):
+    """Once views are drawn, a client with other edges computes the same."""
+    drawn = make(tmp_path, **TWO)
+    expected = drawn.fit(toys.shared_arrays(drawn), ROUND)[2]
+
+    def forbidden(self, position):
+        raise AssertionError("adjacency was read again")
+
+    monkeypatch.setattr(laplace.GraphAdjacency, "upper_triangle", forbidden)
+    partition = drawn.job.data.partition
+    bare = toys.replace(
+        partition.graphs,
+        edge_index=partition.graphs.edge_index[:, :0],
+        edge_ptr=np.zeros_like(partition.graphs.edge_ptr),
+    )
+    blind = toys.make_client(
+        tmp_path, "fgcl", partition=toys.replace(partition, graphs=bare), **TWO
+    )
+    found = blind.fit(toys.shared_arrays(blind), ROUND)[2]
+    assert {k: v for k, v in found.items() if k.startswith("eval")} == {
+        k: v for k, v in expected.items() if k.startswith("eval")
+    }
+
+
+@pytest.mark.parametrize(
+    ("mode", "views", "expected"),
+    [
+        ("once", "one", 2.0),
+        ("once", "two", 4.0),
+        ("per_round", "two", 3 * 4.0),
+        ("per_epoch", "two", 3 * 2 * 4.0),
+    ],
+)
+def test_a_run_reports_what_its_clients_have_spent(run, mode, views, expected):
+    noisy = {"privacy.noise-mode": mode, "fgcl.views": views, "local-epochs": 2}
+    finished = run("fgcl", **noisy)
+    spent = finished.summary["privacy"]["per_client"]
+    assert {c: s["edge-epsilon"] for c, s in spent.items()} == dict.fromkeys(
+        "012", expected
+    )
+    says = finished.summary["privacy"]["says"]
+    assert f"epsilon {expected:g} in total per graph" in says
+    assert "not protected: labels, node features" in says
+
+
+def test_only_clients_that_train_spend(run):
+    some = {"client-fraction": 0.34, "privacy.noise-mode": "per_round"}
+    finished = run("fgcl", **some, **{"num-server-rounds": 4})
+    spent = finished.summary["privacy"]["per_client"]
+    rounds = [
+        sum(
+            r["client"] == c and r["record"] == "arrays" and r["direction"] == "up"
+            for r in finished.ledger
+        )
+        for c in "012"
+    ]
+    found = [spent[c]["edge-epsilon"] for c in "012"]
+    assert sum(rounds) == 4
+    # A client that never trained has released one view of its held-out graphs.
+    assert found == [max(2.0, 4.0 * count) for count in rounds]
+
+
+def test_a_budget_stops_the_run_before_the_draw_that_exceeds_it(run, tmp_path):
+    tight = {"privacy.noise-mode": "per_round", "privacy.budget-max": 9.0}
+    with pytest.raises(RunFailedError, match="dp_budget_max allows 9"):
+        run("fgcl", **tight, **{"results-dir": str(tmp_path)})
+    (folder,) = tmp_path.iterdir()
+    summary = toys.Run(folder, {}).summary
+    assert summary["rounds"] == 2
+    spent = summary["privacy"]["per_client"]
+    assert {s["edge-epsilon"] for s in spent.values()} == {8.0}
+
+
+def test_resuming_does_not_forget_what_was_spent(run):
+    noisy = {"privacy.noise-mode": "per_round", "num-server-rounds": 3}
+    part = run("fgcl", **{**noisy, "num-server-rounds": 2})
+    again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+    resumed = run("fgcl", **noisy, **again, resume=str(part.path))
+    whole = run("fgcl", **noisy)
+    assert resumed.summary["privacy"] == whole.summary["privacy"]
+
+
+def test_sites_add_a_secret_to_the_noise_that_simulation_does_not(run):
+    simulated = [run("fgcl").sha for _ in range(2)]
+    sites = [run("fgcl", node_configs=[{"clients": "0,1,2"}]).sha for _ in range(2)]
+    assert simulated[0] == simulated[1]
+    assert len({*simulated, *sites}) == 3
+
+
+# Any method -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", CLASSIFIERS)
+def test_edge_noise_is_a_setting_of_any_method(run, method):
+    clean = run(method)
+    noisy = run(method, **{"privacy.edge-epsilon": 1.0})
+    assert noisy.sha != clean.sha
+    assert clean.summary["privacy"] is None
+    spent = noisy.summary["privacy"]["per_client"]
+    assert {s["edge-epsilon"] for s in spent.values()} == {1.0}
+    assert noisy.sha == run(method, nodes=3, **{"privacy.edge-epsilon": 1.0}).sha
+
+
+@pytest.mark.parametrize("method", ["fedavg", "gcfl+"])
+def test_with_hardly_any_edge_noise_nothing_changes(run, method):
+    quiet = run(method, **{"privacy.edge-epsilon": 1e6})
+    assert quiet.sha == run(method).sha
+
+
+def test_rounded_graphs_are_undirected_sorted_and_flipped_as_often_as_they_should():
+    rng = np.random.default_rng(0)
+    graphs = toys.random_graphs(400, seed=1)
+    adjacency = laplace.GraphAdjacency(graphs)
+    everyone = np.arange(len(graphs))
+    num_nodes = np.diff(graphs.node_ptr)
+    clean = laplace.clean_triangles(adjacency, num_nodes, everyone)
+    same = rounded_graphs(graphs, clean)
+    assert np.array_equal(same.edge_index, graphs.edge_index)
+    assert np.array_equal(same.edge_ptr, graphs.edge_ptr)
+    noisy = toys.replace(clean, values=laplace.add_noise(clean.values, 2.0, rng))
+    view = laplace.post_process(noisy, 2.0, "round")
+    flipped = np.mean(view.values != clean.values)
+    assert flipped == pytest.approx(math.exp(-1) / 2, abs=0.02)
+    found = rounded_graphs(graphs, view)
+    for g in range(len(graphs)):
+        span = slice(found.edge_ptr[g], found.edge_ptr[g + 1])
+        edges = found.edge_index[:, span].T.tolist()
+        assert edges == sorted(edges)
+        assert sorted([v, u] for u, v in edges) == edges
+
+
+UPDATES = {"privacy.update-clip": 0.5, "privacy.update-noise": 3.0}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "gcfl+", "fgcl", "fclg"])
+def test_noisy_updates_are_a_setting_of_any_method(run, method):
+    edges = CLEAN if method == "fgcl" else {}
+    finished = run(method, **UPDATES, **edges)
+    spent = finished.summary["privacy"]["per_client"]
+    expected = epsilon_of({3.0: 3}, 1e-5)
+    for client in "012":
+        assert spent[client]["update-epsilon"] == pytest.approx(expected)
+        assert spent[client]["update-delta"] == 1e-5
+    assert finished.sha != run(method, **edges).sha
+
+
+def test_what_is_sent_is_the_clipped_update_with_gaussian_noise(tmp_path):
+    strong = {"hidden-dim": 64, "learning-rate": 0.1, "shared-group": "all"}
+    client = toys.make_client(tmp_path, "fedavg", **UPDATES, **strong)
+    received = toys.shared_arrays(client)
+    sent, _, _ = client.fit(received, ROUND)
+    trained = toys.shared_arrays(client)
+    update = np.concatenate(
+        [(t - r).ravel() for t, r in zip(trained, received, strict=True)]
+    )
+    noisy = np.concatenate(
+        [(s - r).ravel() for s, r in zip(sent, received, strict=True)]
+    )
+    assert np.linalg.norm(update) > 0.5
+    noise = noisy - 0.5 * update / np.linalg.norm(update)
+    assert kstest(noise, "norm", args=(0, 1.5)).pvalue > 0.01
+
+
+def test_self_train_sends_nothing_and_pays_nothing(run):
+    assert run("local", **UPDATES).summary["privacy"] is None
+
+
+def test_gcfl_sends_the_noisy_update_itself(tmp_path):
+    clients = [toys.make_client(tmp_path / m, m, **UPDATES) for m in ("fedavg", "gcfl")]
+    start = toys.shared_arrays(clients[0])
+    (weights, *_), (deltas, *_) = (c.fit(copy.deepcopy(start), ROUND) for c in clients)
+    for w, d, s in zip(weights, deltas, start, strict=True):
+        np.testing.assert_allclose(w - s, d, atol=1e-6)
+
+
+# The server -------------------------------------------------------------------------
+
+
+def average(weighting: str, partial: str, numbers: list[int]) -> float:
+    """New theta of a server at 1.0 after clients 0, 1, ... sent 2.0, 3.0, ..."""
+    options = {"fgcl.weighting": weighting, "fgcl.partial": partial}
+    run = toys.resolved("fgcl", **options, **{"num-clients": 4})
+    server = FGCL(run.settings, run.params, experiment="e")
+    server.clients = dict.fromkeys(range(4))
+    server.initialise({"w": np.ones(1, np.float32)})
+    replies = {
+        c: Parcel(
+            arrays=with_prefix("shared/", {"w": np.full(1, 2.0 + c, np.float32)}),
+            metrics={"num-examples": n},
+        )
+        for c, n in enumerate(numbers)
+    }
+    server.step(1, replies)
+    return float(server.theta["w"][0])
+
+
+def test_the_server_averages_as_its_options_say():
+    assert average("samples", "participants", [30, 10]) == pytest.approx(2.25)
+    assert average("uniform", "participants", [30, 10]) == pytest.approx(2.5)
+    # Eq. (11), corrected: two of four clients keep half of the model.
+    assert average("uniform", "paper", [30, 10]) == pytest.approx(0.5 * 2.5 + 0.5)
+    assert average("samples", "paper", [30, 10]) == pytest.approx(0.5 * 2.25 + 0.5)
+    assert average("uniform", "paper", [1, 2, 3, 4]) == pytest.approx(3.5)
+
+
+# Refused before training --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("fgcl", {"privacy.edge-epsilon": 0.0}, "trains on noisy graphs, but"),
+        ("fgcl", {"fgcl.views": "clean"}, "uses no noise, but privacy.edge-epsilon"),
+        ("fgcl", {"privacy.edge-epsilon": -1.0}, "must be a finite number >= 0"),
+        ("fgcl", {"privacy.edge-epsilon": math.inf}, "must be a finite number >= 0"),
+        ("fgcl", {"features": "atoms"}, "its degree block is a function of the edges"),
+        ("fgcl", UPDATES, "privacy.both to true to have both"),
+        ("fgcl", {"dataset": "synthetic", "features": "labels"}, "is for multi-task"),
+        ("fedavg", {"dataset": "BACE"}, "is for graph classification, which needs"),
+        (
+            "fedavg",
+            {"privacy.edge-epsilon": 1.0, "privacy.edge-post": "clamp01"},
+            "must be 'round' for method 'fedavg'",
+        ),
+        (
+            "gcfl+",
+            {"privacy.edge-epsilon": 1.0, "privacy.noise-mode": "per_round"},
+            "must be 'once' for method 'gcfl\\+'",
+        ),
+        (
+            "fedavg",
+            {"privacy.edge-epsilon": 1.0, "features": "degree"},
+            "the degrees of nodes are functions of the edges",
+        ),
+        ("fedavg", {"privacy.update-noise": 0.0}, "privacy.update-noise must be"),
+        ("fedavg", {"privacy.update-delta": 1.0}, "privacy.update-delta must be"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(method, options, message):
+    own = {**defaults(), **toys.tiny(method), **options}
+    with pytest.raises(ConfigError, match=message):
+        resolve(own)
+
+
+def test_features_that_tell_edges_can_be_kept_knowingly(run):
+    kept = {"features": "atoms", "privacy.keep-edge-features": True}
+    assert run("fgcl", **kept, **{"num-server-rounds": 1}).summary["status"]
+
+
+def test_both_notions_side_by_side(run):
+    both = {**UPDATES, "privacy.both": True, "privacy.edge-epsilon": 1.0}
+    says = run("fedavg", **both).summary["privacy"]["says"]
+    assert "edges: epsilon 1 in total" in says
+    assert "-DP for a client's whole data" in says
+    assert "metrics and counts" in says
+
+
+def test_nothing_is_said_where_nothing_is_protected():
+    assert describe({0: {}, 1: {}}) == ""
+
+
+def test_an_update_budget_stops_the_run(run):
+    tight = {**UPDATES, "privacy.update-budget-max": epsilon_of({3.0: 2}, 1e-5) + 1e-6}
+    with pytest.raises(RunFailedError, match="update_budget_max allows"):
+        run("fedavg", **tight)
+
+
+def test_the_draw_that_would_exceed_the_budget_reads_nothing(tmp_path, monkeypatch):
+    def forbidden(self, position):
+        raise AssertionError("adjacency was read")
+
+    monkeypatch.setattr(laplace.GraphAdjacency, "upper_triangle", forbidden)
+    client = make(tmp_path, **TWO, **{"privacy.budget-max": 3.9})
+    with pytest.raises(PrivacyBudgetError, match="Nothing was read"):
+        prepared(client)
+
+
+def test_a_failed_client_does_not_stop_the_accounts_of_others(run, monkeypatch):
+    fit = GraphClient.fit
+
+    def broken(self, parameters, config):
+        if self.job.client_id == 1:
+            raise ValueError("disk full")
+        return fit(self, parameters, config)
+
+    monkeypatch.setattr(GraphClient, "fit", broken)
+    finished = run("fgcl", **{"min-fit-replies": 0.5})
+    spent = finished.summary["privacy"]["per_client"]
+    assert spent["0"]["edge-epsilon"] == spent["2"]["edge-epsilon"] == 4.0
+
+
+@pytest.mark.parametrize("preset", ["fgcl-gcn-bace-1", "fedavg-lightgcn-sider"])
+def test_presets_train_on_real_molecules(data_dir, tmp_path, preset):
+    from simulations.presets import load_preset
+
+    short = {"num-server-rounds": 1, "batch-size": 256}
+    places = {"results-dir": str(tmp_path), "state-dir": str(tmp_path / "state")}
+    config = {**load_preset(preset), **short, **places, "data-dir": data_dir}
+    summary = toys.Run(run_inline(config), {}).summary
+    assert summary["status"] == "completed"
+    assert 0 < summary["final"]["mean"] < 1
