@@ -105,7 +105,9 @@ def load_moleculenet(
     """
     cache = cache_root(cache_dir)
     path = _find(name, data_dir, cache)
-    entry = cache / f"{name}-{fingerprint(path)}"
+    stat = path.stat()
+    key = fingerprint(path.name, stat.st_size, stat.st_mtime_ns)
+    entry = cache / f"{name}-{key}"
     return open_or_build(entry, Molecules, lambda work: _convert(name, path, work))
 
 
@@ -178,7 +180,7 @@ def _convert(name: str, path: Path, work: Path) -> Molecules:
     """Check, parse and convert one set in the empty folder ``work``."""
     log.info("converting MoleculeNet set %s from %s", name, path)
     if not RAW[name].in_pyg:
-        return build_from_csv(name, path, _QM8)
+        return build_from_csv(name, path, _QM8, raw_sha256=checksum([path]))
     try:
         header = _header(path)
         raw = work / RAW[name].key / "raw"

@@ -8,6 +8,7 @@ client's graphs and splits.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -160,13 +161,24 @@ def _check_client(molecules: Molecules, client_id: int, path: Path) -> None:
 def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> Molecules:
     """Load one file through the cache.
 
+    Files are told apart by their content: unlike published sets, two of the same name
+    and size, even of the same time, may well be different ones.
+
     Raises
     ------
     DataError
-        As :func:`build_from_csv`.
+        As :func:`build_from_csv`, or if the file cannot be read.
     """
-    path = path.resolve()
-    entry = cache_root(cache_dir) / f"{SMILES_CSV}-{fingerprint(path, form)}"
+    try:
+        with path.open("rb") as handle:
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read: {error}; check its permissions"
+        ) from error
+    entry = cache_root(cache_dir) / f"{SMILES_CSV}-{fingerprint(digest, form)}"
     return open_or_build(
-        entry, Molecules, lambda _scratch: build_from_csv(SMILES_CSV, path, form)
+        entry,
+        Molecules,
+        lambda _scratch: build_from_csv(SMILES_CSV, path, form, raw_sha256=digest),
     )

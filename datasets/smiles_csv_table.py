@@ -15,7 +15,6 @@ import numpy as np
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError
 
-from .cache import checksum
 from .molecules import SHOWN, BadRow, MoleculeBuilder, Molecules, list_rows
 
 log = logging.getLogger("fedgraph")
@@ -56,7 +55,9 @@ class CsvFormat:
         )
 
 
-def build_from_csv(name: str, path: Path, form: CsvFormat) -> Molecules:
+def build_from_csv(
+    name: str, path: Path, form: CsvFormat, *, raw_sha256: str
+) -> Molecules:
     """Read and convert one file.
 
     Parameters
@@ -67,6 +68,8 @@ def build_from_csv(name: str, path: Path, form: CsvFormat) -> Molecules:
         UTF-8; the first line names the columns. Empty cells and "nan" are missing
         labels; empty lines are passed over.
     form : CsvFormat
+    raw_sha256 : str
+        Handed on.
 
     Returns
     -------
@@ -109,7 +112,7 @@ def build_from_csv(name: str, path: Path, form: CsvFormat) -> Molecules:
         name,
         np.array(labels, dtype=np.float32).reshape(len(labels), len(tasks)),
         tasks,
-        raw_sha256=checksum([path]),
+        raw_sha256=raw_sha256,
     )
 
 

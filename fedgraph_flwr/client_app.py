@@ -7,6 +7,7 @@ client c with c mod N = p. A site's own ``data-path`` and ``state-dir`` go there
 
 from __future__ import annotations
 
+import json
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -312,7 +313,7 @@ def _introduce(resolved: Resolved, client_id: int, *, with_classes: bool) -> Par
         facts={
             "split-hash": partition.split_hash,
             "raw-sha256": graphs.raw_sha256,
-            **({"tasks": "\n".join(partition.tasks)} if partition.tasks else {}),
+            **({"tasks": json.dumps(partition.tasks)} if partition.tasks else {}),
         },
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable
 from logging import INFO
@@ -176,7 +177,7 @@ def _client_info(client: int, node: int, parcel: Parcel) -> ClientInfo:
         group=int(counts["group"]),
         split_hash=str(parcel.facts["split-hash"]),
         raw_sha256=str(parcel.facts["raw-sha256"]),
-        tasks=tuple(str(parcel.facts.get("tasks", "")).splitlines()),
+        tasks=tuple(json.loads(str(parcel.facts.get("tasks", "[]")))),
         class_counts=tuple(
             int(n) for k, n in counts.items() if k.startswith(CLASS_COUNT)
         ),

@@ -1,5 +1,6 @@
 """A user's own molecules: CSV files, one per client."""
 
+import hashlib
 import logging
 import os
 
@@ -249,6 +250,7 @@ def test_a_client_is_the_same_in_simulation_and_at_its_site(tmp_path):
             for path in (folder, site / f"own-{9 - client}.csv")
         )
         assert simulated.split_hash == own.split_hash
+        assert simulated.graphs.raw_sha256 == own.graphs.raw_sha256
         assert simulated.tasks == own.tasks == ("toxic", "active")
         for name in ("x", "y", "edge_index", "node_ptr", "edge_ptr"):
             both = (getattr(p.graphs, name) for p in (simulated, own))
@@ -266,11 +268,17 @@ def test_rows_left_out_shift_no_row_number(tmp_path):
     assert part.graph_ids.tolist() == [0, *range(2, 20)]
 
 
-def test_a_changed_file_is_read_again(load, tmp_path):
-    assert load({"a.csv": ROWS}).y[0, 0] == 1
-    (tmp_path / "data" / "a.csv").write_text(ROWS.replace("CCO,1", "CCO,0"))
-    os.utime(tmp_path / "data" / "a.csv", ns=(1, 1))
-    assert load({}).y[0, 0] == 0
+def test_files_are_told_apart_by_content(load, tmp_path):
+    """Not by name, size and time, in which a changed or another file may agree."""
+    path = tmp_path / "data" / "a.csv"
+    first = load({"a.csv": ROWS})
+    stat = path.stat()
+    path.write_text(ROWS.replace("CCO,1", "CCO,0"))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    second = load({})
+    assert (first.y[0, 0], second.y[0, 0]) == (1, 0)
+    assert first.raw_sha256 == hashlib.sha256(ROWS.encode()).hexdigest()
+    assert second.raw_sha256 != first.raw_sha256
 
 
 # --- settings ---
