@@ -26,7 +26,8 @@ that others know protects nothing, and doubles are not hardened.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,20 +165,30 @@ def epsilon_of(
     ConfigError
         A value is not allowed.
     """
-    # here, because it takes a second to import, which other runs need not pay
-    from dp_accounting import GaussianDpEvent, pld, rdp
-
     _check_delta(delta)
     _check_name("accountant", accountant, ACCOUNTANTS)
     _check_name("relation", relation, SENSITIVITIES)
-    counts = {s: n for s, n in updates.items() if n}
+    counts = tuple(sorted((s, n) for s, n in updates.items() if n))
+    for noise_multiplier, _ in counts:
+        _check_positive("noise_multiplier", noise_multiplier)
+    return _compose(counts, delta, accountant, SENSITIVITIES[relation])
+
+
+@lru_cache  # a tenth of a second and more; the clients of a node ask for the same
+def _compose(
+    counts: tuple[tuple[float, int], ...],
+    delta: float,
+    accountant: str,
+    sensitivity: float,
+) -> float:
     if not counts:
         return 0.0
+    # here, because it takes a second to import, which other runs need not pay
+    from dp_accounting import GaussianDpEvent, pld, rdp
+
     found = {"pld": pld.PLDAccountant, "rdp": rdp.RdpAccountant}[accountant]()
-    for noise_multiplier, count in sorted(counts.items()):
-        _check_positive("noise_multiplier", noise_multiplier)
-        effective = noise_multiplier / SENSITIVITIES[relation]
-        found.compose(GaussianDpEvent(effective), count)
+    for noise_multiplier, count in counts:
+        found.compose(GaussianDpEvent(noise_multiplier / sensitivity), count)
     return float(found.get_epsilon(delta))
 
 
@@ -217,7 +228,7 @@ def _check_delta(delta: float) -> None:
         )
 
 
-def _check_name(what: str, name: str, known: Mapping[str, object]) -> None:
+def _check_name(what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         raise ConfigError(
             f"{what} must be one of {tuple(known)}, got {name!r}; set it in the run"

@@ -1,4 +1,4 @@
-"""Whole rounds of FGCL, its server's options, and privacy as a setting of any method."""
+"""Rounds of FGCL, its server's options, and privacy as a setting of any method."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ ONE = {"fgcl.views": "one"}
 TWO = {"fgcl.views": "two"}
 CLEAN = {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}
 PLAIN = {"fgcl.contrast-weight": 0.0}
+LABELS = {"features": "labels"}  # degrees tell edges
+EDGES = {**LABELS, "privacy.edge-epsilon": 1.0}
 CLASSIFIERS = sorted(
     m for m, row in METHODS.items() if row.task is METHODS["fedavg"].task
 )
@@ -270,19 +272,19 @@ def test_sites_add_a_secret_to_the_noise_that_simulation_does_not(run):
 
 @pytest.mark.parametrize("method", CLASSIFIERS)
 def test_edge_noise_is_a_setting_of_any_method(run, method):
-    clean = run(method)
-    noisy = run(method, **{"privacy.edge-epsilon": 1.0})
+    clean = run(method, **LABELS)
+    noisy = run(method, **EDGES)
     assert noisy.sha != clean.sha
     assert clean.summary["privacy"] is None
     spent = noisy.summary["privacy"]["per_client"]
     assert {s["edge-epsilon"] for s in spent.values()} == {1.0}
-    assert noisy.sha == run(method, nodes=3, **{"privacy.edge-epsilon": 1.0}).sha
+    assert noisy.sha == run(method, nodes=3, **EDGES).sha
 
 
 @pytest.mark.parametrize("method", ["fedavg", "gcfl+"])
 def test_with_hardly_any_edge_noise_nothing_changes(run, method):
-    quiet = run(method, **{"privacy.edge-epsilon": 1e6})
-    assert quiet.sha == run(method).sha
+    quiet = run(method, **LABELS, **{"privacy.edge-epsilon": 1e6})
+    assert quiet.sha == run(method, **LABELS).sha
 
 
 def test_rounded_graphs_are_undirected_sorted_and_flipped_as_often_as_they_should():
@@ -397,12 +399,12 @@ def test_the_server_averages_as_its_options_say():
         ("fedavg", {"dataset": "BACE"}, "is for graph classification, which needs"),
         (
             "fedavg",
-            {"privacy.edge-epsilon": 1.0, "privacy.edge-post": "clamp01"},
+            {**EDGES, "privacy.edge-post": "clamp01"},
             "must be 'round' for method 'fedavg'",
         ),
         (
             "gcfl+",
-            {"privacy.edge-epsilon": 1.0, "privacy.noise-mode": "per_round"},
+            {**EDGES, "privacy.noise-mode": "per_round"},
             "must be 'once' for method 'gcfl\\+'",
         ),
         (
@@ -426,7 +428,7 @@ def test_features_that_tell_edges_can_be_kept_knowingly(run):
 
 
 def test_both_notions_side_by_side(run):
-    both = {**UPDATES, "privacy.both": True, "privacy.edge-epsilon": 1.0}
+    both = {**UPDATES, **EDGES, "privacy.both": True}
     says = run("fedavg", **both).summary["privacy"]["says"]
     assert "edges: epsilon 1 in total" in says
     assert "-DP for a client's whole data" in says

@@ -63,13 +63,35 @@ FCLG = {
 }
 
 
+ENCODERS = ("gcn", "kgnn", "tag", "lightgcn")
+MOLECULES = ("SIDER", "BACE", "ClinTox", "BBBP", "Tox21")
+CLEAN = {"centralized": "clean", "fedavg": "clean", "no-edges": "no-edges"}
+NOISY = {"fed-noise": "one", "two-views": "two", "fgcl": "two"}
+EPSILONS = ("100", "10", "1", "0.1")
+TOTALS = ("200", "20", "2", "0.2")  # of FGCL, for the one view of Fed+Noise
+# name -> row, encoder, data set, epsilon
+FGCL = {
+    "-".join(filter(None, (row, encoder, data.lower(), epsilon))): (
+        row,
+        encoder,
+        data,
+        float(epsilon or 0),
+    )
+    for row, encoder, data, epsilon in (
+        *product(CLEAN, ENCODERS, MOLECULES, [""]),
+        *product(NOISY, ENCODERS, MOLECULES, EPSILONS),
+        *product(["fed-noise"], ENCODERS, MOLECULES, TOTALS),
+    )
+}
+
+
 def configured(name: str) -> Resolved:
     """Resolve a preset as a run would."""
     return resolve({**defaults(), **load_preset(name)})
 
 
 def test_the_list_is_complete() -> None:
-    assert list(list_presets()) == sorted({*GCFL, *GCFL_VARIANTS, *FCLG})
+    assert list(list_presets()) == sorted({*GCFL, *GCFL_VARIANTS, *FCLG, *FGCL})
 
 
 def test_descriptions_are_lines_that_tell_presets_apart() -> None:
@@ -209,6 +231,42 @@ def test_fclg_presets_leave_the_rest_to_auto(name: str) -> None:
         "mvgrl.proximal-mu",
         "mvgrl.moon-mu",
     }
+
+
+@pytest.mark.parametrize("name", FGCL)
+def test_every_fgcl_preset_configures_a_run(name: str) -> None:
+    row, encoder, data, epsilon = FGCL[name]
+    run = configured(name)
+    config = run.to_config()
+    expected = {
+        "method": "fgcl",
+        "dataset": data,
+        "fgcl.views": (CLEAN | NOISY)[row],
+        "fgcl.encoder": encoder,
+        "fgcl.contrast-weight": 0.0 if row == "two-views" else 0.1,
+        "privacy.edge-epsilon": epsilon,
+        "privacy.noise-mode": "once",
+        "features": "atoms-no-degree",
+        "learning-rate": 0.0015,
+        "split-seed": 0,
+    }
+    assert {key: config[key] for key in expected} == expected
+    assert (config["num-clients"] == 1) == (row == "centralized")
+
+
+def test_published_settings_of_fgcl() -> None:
+    """Sec. 3 of our specification: clients, alpha, and what FedGraphNN's code sets."""
+    clients = {"sider": (4, 0.2), "bace": (4, 0.5), "clintox": (4, 0.5)}
+    for data, expected in {**clients, "bbbp": (4, 2.0), "tox21": (8, 3.0)}.items():
+        s = configured(f"fgcl-gcn-{data}-1").settings
+        assert (s.num_clients, s.dirichlet_alpha) == expected
+        found = (s.hidden_dim, s.num_layers, s.dropout, s.local_epochs, s.optimizer)
+        assert found == (64, 2, 0.3, 1, "adam")
+        assert (s.weight_decay, s.persist_optimizer, s.num_server_rounds) == (
+            0.0,
+            False,
+            50,
+        )
 
 
 # The loader ---------------------------------------------------------------------------
