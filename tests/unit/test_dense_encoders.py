@@ -385,7 +385,7 @@ def test_padding_order_and_company_change_nothing(encoder, monkeypatch):
 def test_gradients_are_right(encoder):
     """Hand-written backward passes against finite differences, in doubles."""
     nodes, structure = dense_batch(noisy(2.0), np.array([1, 3, 5]))
-    own = model(encoder).double()
+    own = GraphModel(encoder, 4, 3, hidden_dim=3, generator=generator(0)).double()
     x = nodes.x.double().requires_grad_()
 
     def embed(x):
