@@ -1,8 +1,8 @@
 """Does a device compute what the CPU computes? ``python -m simulations.device_check``.
 
-Runs every method whose task fits the data set for a few rounds on the given device and on the CPU, without dropout
-(masks are drawn on the device, so they differ), and compares the models, 32 wide. Also
-times a round on either. Exits with 1 if a method disagrees.
+Runs every method whose task fits the data set for a few rounds on the given device and
+on the CPU, without dropout (masks are drawn on the device, so they differ). Compares
+the models, 32 wide. Also times a round on either. Exits with 1 if a method disagrees.
 """
 
 from __future__ import annotations
