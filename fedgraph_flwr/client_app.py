@@ -296,8 +296,10 @@ def _introduce(resolved: Resolved, client_id: int, *, with_classes: bool) -> Par
     device = choose_device(resolved.settings.device)
     partition = load_data(resolved, client_id, device).partition
     graphs = partition.graphs
+    # A hash of the files would confirm a guess of every edge and label.
+    is_private = resolved.privacy.is_on
     by_class: dict[str, int] = {}
-    if with_classes and not graphs.has_tasks:
+    if with_classes and not graphs.has_tasks and not is_private:
         counts = np.bincount(graphs.y, minlength=graphs.num_classes)
         by_class = {f"{CLASS_COUNT}{k}": int(n) for k, n in enumerate(counts)}
     return Parcel(
@@ -312,7 +314,7 @@ def _introduce(resolved: Resolved, client_id: int, *, with_classes: bool) -> Par
         },
         facts={
             "split-hash": partition.split_hash,
-            "raw-sha256": graphs.raw_sha256,
+            "raw-sha256": "" if is_private else graphs.raw_sha256,
             **({"tasks": json.dumps(partition.tasks)} if partition.tasks else {}),
         },
     )

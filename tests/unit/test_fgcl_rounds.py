@@ -267,6 +267,26 @@ def test_sites_add_a_secret_to_the_noise_that_simulation_does_not(run):
     assert len({*simulated, *sites}) == 3
 
 
+@pytest.mark.parametrize(
+    "options", [{**EDGES}, {"privacy.update-clip": 1.0}], ids=["edges", "updates"]
+)
+def test_private_clients_send_no_hash_of_their_files(run, toy_data, options):
+    def hashed(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        graphs = toys.replace(partition.graphs, raw_sha256="abc")
+        return toys.replace(partition, graphs=graphs)
+
+    one = {"num-server-rounds": 1}
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", hashed)
+        clean = run("fedavg", **one).summary
+        private = run("fedavg", **one, **options).summary
+    assert set(clean["data_sha256"].values()) == {"abc"}
+    assert clean["class_counts"]
+    assert set(private["data_sha256"].values()) == {""}
+    assert private["class_counts"] is None
+
+
 # Any method -----------------------------------------------------------------------
 
 
