@@ -20,7 +20,7 @@ from simulations.inline import run_inline
 
 
 def pytest_collection_finish() -> None:
-    """Keep Python's collector from walking all that is imported: a fifth of the time."""
+    """Keep Python's collector from walking imports again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
