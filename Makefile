@@ -4,7 +4,7 @@ PYTHON ?= python3
 .DEFAULT_GOAL := help
 ENV := . ./env.sh &&
 
-.PHONY: help run test test-all check format fab stop clean
+.PHONY: help run test test-contracts test-unit test-all check format fab stop clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,8 +19,11 @@ help: ## show this list
 run: .venv/.installed ## the main job: GCFL+ on the built-in data, through Flower
 	$(ENV) python -m simulations.run gcfl-plus-synthetic
 
-test: .venv/.installed ## the fast tests (no network, no Ray)
-	$(ENV) pytest -m "not slow and not deploy"
+test: .venv/.installed ## the fast tests (no network, no Ray), on two cores
+	$(MAKE) -j2 --output-sync=line --no-print-directory test-contracts test-unit
+
+test-contracts test-unit: test-%:
+	$(ENV) pytest -m "not slow and not deploy" tests/$*
 
 test-all: .venv/.installed ## every test, with Ray and SuperLink/SuperNode processes
 	$(ENV) pytest
