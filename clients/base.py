@@ -47,11 +47,15 @@ class Job:
     settings: RunSettings
     params: Settings
     task: Settings
-    privacy: PrivacySettings
     data: ClientData
     store: ClientStore
     site: PrivateSite
     device: torch.device
+
+    @property
+    def privacy(self) -> PrivacySettings:
+        """What the run protects."""
+        return self.site.privacy
 
     @property
     def client_id(self) -> int:

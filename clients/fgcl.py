@@ -20,7 +20,7 @@ from fedgraph_flwr.seeding import numpy_rng
 from .base import Job, common_generator
 from .batching import Batch
 from .contrast import info_nce
-from .dense import DenseView, NodeRows, check_sizes
+from .dense import DenseView, NodeRows
 from .models.dense_encoders import GraphModel
 from .multitask import masked_bce
 from .multitask_client import MultiTaskClient
@@ -70,8 +70,6 @@ class FGCLClient(MultiTaskClient):
         if not self.is_noisy:
             return
         partition = job.data.partition
-        num_nodes = np.diff(partition.graphs.node_ptr)
-        check_sizes(num_nodes, np.arange(len(num_nodes)))
         epsilons = (
             privacy.edge_epsilon,
             params.second_epsilon or privacy.edge_epsilon,
@@ -177,10 +175,8 @@ class FGCLClient(MultiTaskClient):
             kept = self._view(self.queue.views(num_nodes))
             structure = kept.rows(used)
         nodes = self.nodes.batch(positions[used])
-        if self._params().detach_negatives:
-            with torch.no_grad():
-                return self.model.embed(nodes, structure, generator)
-        return self.model.embed(nodes, structure, generator)
+        with torch.set_grad_enabled(not self._params().detach_negatives):
+            return self.model.embed(nodes, structure, generator)
 
     def _push(self, positions: IntArray) -> None:
         """Append view 1 of the client's graphs; with mode "once" by reference."""

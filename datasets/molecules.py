@@ -17,7 +17,7 @@ from importlib.metadata import version
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.data import GraphSet, IntArray
+from fedgraph_flwr.data import GraphSet, IntArray, pointer
 
 from .atoms import (
     NUM_FEATURES,
@@ -161,17 +161,13 @@ class MoleculeBuilder:
             kinds=np.array(kinds, dtype=np.float32).reshape(-1, NUM_FEATURES),
             atom=np.array(self._atom, np.min_scalar_type(max(len(kinds) - 1, 0))),
             edge_index=np.array(self._ends, dtype=np.int32).reshape(-1, 2).T,
-            node_ptr=_pointer(self._num_nodes),
-            edge_ptr=_pointer(self._num_edges),
+            node_ptr=pointer(self._num_nodes),
+            edge_ptr=pointer(self._num_edges),
             y=y,
             row=np.array(self._rows, dtype=np.int64),
             tasks=list(tasks),
             raw_sha256=raw_sha256,
         )
-
-
-def _pointer(counts: Sequence[int]) -> IntArray:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def list_rows(bad: Sequence[BadRow], word: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.data import GraphSet, IntArray
+from fedgraph_flwr.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import DataError
 
 from .cache import cache_root, checksum, open_or_build
@@ -78,7 +78,7 @@ def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
         ) from error
     data, edge_ptr = _parse(source, work)
     num_nodes = np.bincount(graph_of_node)
-    node_ptr = _pointer(num_nodes)
+    node_ptr = pointer(num_nodes)
     edge_index = data.edge_index.numpy().astype(np.int32)
     num_edges = np.diff(edge_ptr)
     offsets = np.repeat(node_ptr[:-1], num_edges)
@@ -134,10 +134,6 @@ def _parse(source: RawSource, work: Path) -> tuple[Any, IntArray]:
             f"PyTorch Geometric cannot parse TU data set {source.name!r} in"
             f" {source.origin}: {error!r}; fetch the data set again"
         ) from error
-
-
-def _pointer(counts: IntArray) -> IntArray:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def _smallest(columns: NDArray[Any], width: int) -> NDArray[Any]:

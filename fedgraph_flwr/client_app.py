@@ -249,7 +249,6 @@ def _make_client(
         settings=settings,
         params=resolved.params,
         task=resolved.task,
-        privacy=resolved.privacy,
         data=load_data(resolved, client_id, device, site if is_private else None),
         store=store,
         site=site,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .errors import ConfigError
 
@@ -90,10 +90,15 @@ class GraphSet:
         )
 
 
+def pointer(counts: ArrayLike) -> IntArray:
+    """Begin of each part, and the end of the last, from the sizes of the parts."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
 def _ranges(ptr: IntArray, ids: IntArray) -> tuple[IntArray, IntArray]:
     """Concatenate ``range(ptr[i], ptr[i + 1])`` for i in ids; and the new pointer."""
     sizes = ptr[ids + 1] - ptr[ids]
-    new_ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    new_ptr = pointer(sizes)
     offsets = np.repeat(ptr[ids] - new_ptr[:-1], sizes)
     return offsets + np.arange(new_ptr[-1]), new_ptr
 

@@ -57,7 +57,6 @@ def local_round(kind: type[FCLGClient], resolved: Resolved, scratch: Path) -> fl
             settings=resolved.settings,
             params=resolved.params,
             task=resolved.task,
-            privacy=resolved.privacy,
             data=data,
             store=store,
             site=PrivateSite(

@@ -216,7 +216,6 @@ def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrid
             settings=run.settings,
             params=run.params,
             task=run.task,
-            privacy=run.privacy,
             data=data,
             store=store,
             site=site,

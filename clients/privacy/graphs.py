@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
+from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
 from fedgraph_flwr.privacy import METRIC, PrivacySettings
 
 from .gaussian import epsilon_of, privatise_update, update_rng
@@ -145,6 +145,6 @@ def rounded_graphs(graphs: GraphSet, view: Triangles) -> GraphSet:
     return replace(
         graphs,
         edge_index=edges.astype(np.int32),
-        edge_ptr=np.cumsum([0, *counts]).astype(np.int64),
+        edge_ptr=pointer(counts),
         is_undirected=True,
     )

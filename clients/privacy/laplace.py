@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.data import GraphSet, IntArray
+from fedgraph_flwr.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.privacy import EDGE_POSTS
 
@@ -58,9 +58,7 @@ class Triangles:
     @property
     def ptr(self) -> IntArray:
         """Graph ``g`` owns values ``ptr[g]:ptr[g + 1]``; shape (num_graphs + 1,)."""
-        return np.concatenate([[0], np.cumsum(num_pairs(self.num_nodes))]).astype(
-            np.int64
-        )
+        return pointer(num_pairs(self.num_nodes))
 
     def __len__(self) -> int:
         return len(self.num_nodes)
