@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedgraph_flwr.config import RunSettings, Settings
-from fedgraph_flwr.data import DiffusionSpec
+from fedgraph_flwr.data import DiffusionSpec, IntArray
 from fedgraph_flwr.errors import DataError, WireError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.seeding import derive_seed
+from fedgraph_flwr.tasks import Task
 from fedgraph_flwr.wire import NamedArrays
 
 from .batching import Batch, ClientData
@@ -47,6 +48,7 @@ class Job:
     settings: RunSettings
     params: Settings
     task: Settings
+    learning: Task
     data: ClientData
     store: ClientStore
     site: PrivateSite
@@ -140,8 +142,18 @@ class GraphClient(NumPyClient):
         """Local epochs in this round."""
         return self.job.settings.local_epochs
 
+    def trained_on(self) -> IntArray:
+        """Positions of the graphs to train on, ascending: all training graphs."""
+        return self.job.data.partition.train
+
     def begin_epoch(self, epoch: int) -> None:
         """Do what must be done before local epoch ``epoch``, counted from 0."""
+
+    def end_step(self) -> None:
+        """Do what must be done after each step of the optimiser."""
+
+    def end_epoch(self, epoch: int) -> None:
+        """Do what must be done after local epoch ``epoch``."""
 
     def extra_metrics(self) -> Metrics:
         """Further numbers to send after training."""
@@ -273,6 +285,8 @@ class GraphClient(NumPyClient):
         noise = torch.Generator(job.device).manual_seed(
             derive_seed(job.settings.seed, job.client_id, server_round, "dropout")
         )
+        if not len(positions := self.trained_on()):
+            return self.extra_metrics()
         self.model.train()
         loss = train_epochs(
             lambda batch: self.loss(batch, noise),
@@ -282,7 +296,10 @@ class GraphClient(NumPyClient):
             batch_size=job.settings.batch_size,
             generator=order,
             min_batch=self.MIN_BATCH,
+            train=positions,
             begin_epoch=self.begin_epoch,
+            end_step=self.end_step,
+            end_epoch=self.end_epoch,
         )
         return {"eval/train/post_training/loss": loss, **self.extra_metrics()}
 

@@ -22,7 +22,6 @@ from .batching import Batch
 from .contrast import info_nce
 from .dense import DenseView, NodeRows
 from .models.dense_encoders import GraphModel
-from .multitask import masked_bce
 from .multitask_client import MultiTaskClient
 from .privacy.laplace import Triangles
 from .privacy.negatives import NegativeQueue
@@ -32,6 +31,8 @@ from .propagation import NoEdges, SparseStructure, Structure
 @final
 class FGCLClient(MultiTaskClient):
     """Two noisy views, InfoNCE against a queue of past ones, cross-entropy on both.
+
+    For numbers, absolute errors take the place of cross-entropy.
 
     With ``views`` = "one" cross-entropy on one view (Fed+Noise); "clean" trains on the
     graphs as they are, "no-edges" on their nodes alone.
@@ -123,16 +124,16 @@ class FGCLClient(MultiTaskClient):
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Gamma L_c + L_e (Eq. 10)."""
-        params = self._params()
+        params, loss_of = self._params(), self.loss_function()
         structure = self._plain(batch)
         if structure is not None:
-            return masked_bce(self.model(batch, structure, generator), batch.y)
+            return loss_of(self.model(batch, structure, generator), batch.y)
         embeddings = [
             self.model.embed(batch, view.batch(batch.positions), generator)
             for view in self.views
         ]
-        entropies = [masked_bce(self.model.head(h), batch.y) for h in embeddings]
-        loss = torch.stack(entropies).mean()  # Eq. (9)
+        losses = [loss_of(self.model.head(h), batch.y) for h in embeddings]
+        loss = torch.stack(losses).mean()  # Eq. (9)
         if not self.contrasts:
             return loss
         first, second = embeddings

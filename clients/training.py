@@ -22,12 +22,14 @@ def epoch_batches(
     generator: torch.Generator,
     *,
     min_batch: int = 1,
+    train: IntArray | None = None,
 ) -> Iterator[Batch]:
     """Training batches in a random order drawn from ``generator`` (on the CPU).
 
-    A last batch of fewer than ``min_batch`` graphs joins the one before it.
+    A last batch of fewer than ``min_batch`` graphs joins the one before it. ``train``
+    are the positions to train on; None: all training graphs.
     """
-    train = data.partition.train
+    train = data.partition.train if train is None else train
     order: IntArray = torch.randperm(len(train), generator=generator).numpy()
     begins = list(range(0, len(order), batch_size))
     if len(begins) > 1 and len(order) - begins[-1] < min_batch:
@@ -45,23 +47,31 @@ def train_epochs(
     batch_size: int,
     generator: torch.Generator,
     min_batch: int = 1,
+    train: IntArray | None = None,
     begin_epoch: Callable[[int], None] = lambda _epoch: None,
+    end_step: Callable[[], None] = lambda: None,
+    end_epoch: Callable[[int], None] = lambda _epoch: None,
 ) -> float:
     """Train for ``num_epochs`` and return the mean loss per graph of the last one.
 
     The loss is read once per epoch, so the loop never waits for the device.
     """
+    train = data.partition.train if train is None else train
     mean = torch.zeros(())
     for epoch in range(num_epochs):
         begin_epoch(epoch)
         total = torch.zeros((), device=data.graphs.device)
-        for batch in epoch_batches(data, batch_size, generator, min_batch=min_batch):
+        for batch in epoch_batches(
+            data, batch_size, generator, min_batch=min_batch, train=train
+        ):
             optimizer.zero_grad(set_to_none=True)
             loss = loss_of(batch)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
+            end_step()
             total += loss.detach() * batch.num_graphs
-        mean = total / len(data.partition.train)
+        end_epoch(epoch)
+        mean = total / len(train)
     return float(mean)
 
 

@@ -22,6 +22,8 @@ from .atoms import FEATURES as ATOM_FEATURES
 from .diffusion import load_diffusion
 from .molecule_clients import file_client, skewed_client
 from .smiles_csv import SMILES_CSV, check_single_file
+from .task_masks import ALL as ALL_TASKS
+from .task_masks import mask_tasks
 from .tu import load_tu
 
 __all__ = [
@@ -224,8 +226,8 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
     ----------
     settings : RunSettings
         ``dataset``, ``partition``, ``features``, ``num_clients``, ``split_seed``,
-        ``dirichlet_alpha``, ``dominance``, ``held_out``, ``data_dir``, ``cache_dir``
-        and, for a user's own molecules, the ``csv_`` settings are read.
+        ``dirichlet_alpha``, ``dominance``, ``held_out``, ``data_dir``, ``cache_dir``,
+        ``task_masks``, ``task_owners`` and, for a user's own molecules, the ``csv_`` settings are read.
     client_id : int
         In ``range(settings.num_clients)``.
 
@@ -251,7 +253,7 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         )
     make = _FOR_MOLECULES.get(settings.partition)
     if make is not None:
-        return make(info.name, settings, client_id)
+        return mask_tasks(make(info.name, settings, client_id), settings)
     seed = settings.split_seed
     if info.name == SYNTHETIC:
         rows = synthetic.client_rows(client_id)
@@ -315,6 +317,12 @@ def check_settings(settings: RunSettings) -> None:
     """
     info = find_dataset(settings.dataset)
     _check_fit(info, settings)
+    if settings.task_masks != ALL_TASKS and label_kind(settings) == "classes":
+        raise ConfigError(
+            f"task-masks must be {ALL_TASKS!r} where graphs have one class, as in"
+            f" dataset {settings.dataset!r}, got {settings.task_masks!r}; set task-masks"
+            " in the run config, or dataset to one with several labels per graph"
+        )
     if info.name == SMILES_CSV:
         check_single_file(settings)
 

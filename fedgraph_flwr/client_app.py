@@ -249,6 +249,7 @@ def _make_client(
         settings=settings,
         params=resolved.params,
         task=resolved.task,
+        learning=resolved.learning,
         data=load_data(resolved, client_id, device, site if is_private else None),
         store=store,
         site=site,
@@ -298,6 +299,10 @@ def _introduce(resolved: Resolved, client_id: int, *, with_classes: bool) -> Par
     # A hash of the files would confirm a guess of every edge and label.
     is_private = resolved.privacy.is_on
     by_class: dict[str, int] = {}
+    tasks: dict[str, str] = {}
+    if partition.tasks:
+        tasks["tasks"] = json.dumps(partition.tasks)
+        tasks["task-ids"] = json.dumps(partition.owned_tasks)
     if with_classes and not graphs.has_tasks and not is_private:
         counts = np.bincount(graphs.y, minlength=graphs.num_classes)
         by_class = {f"{CLASS_COUNT}{k}": int(n) for k, n in enumerate(counts)}
@@ -314,7 +319,7 @@ def _introduce(resolved: Resolved, client_id: int, *, with_classes: bool) -> Par
         facts={
             "split-hash": partition.split_hash,
             "raw-sha256": "" if is_private else graphs.raw_sha256,
-            **({"tasks": json.dumps(partition.tasks)} if partition.tasks else {}),
+            **tasks,
         },
     )
 

@@ -19,6 +19,8 @@ from .errors import ConfigError
 
 AUTO = "auto"
 _ROUNDS = r"(\d{1,6}(,\d{1,6})*)?"
+_TASKS = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"
+_MASKS = rf"all|exclusive|overlapping|{_TASKS}(;{_TASKS})*"
 Value = bool | int | float | str
 T = TypeVar("T", bound="Settings")
 
@@ -41,8 +43,10 @@ class Rule:
     absolute : bool
         Whether a text, unless empty, must be an absolute path: a run does not start
         in the folder where ``flwr run`` was typed.
-    rounds : bool
-        Whether a text, unless empty, must list round numbers.
+    pattern : str
+        Regular expression that a text must match as a whole; empty allows any.
+    words : str
+        The pattern in words.
     """
 
     kind: type
@@ -53,7 +57,8 @@ class Rule:
     choices: tuple[str, ...] = ()
     auto: bool = False
     absolute: bool = False
-    rounds: bool = False
+    pattern: str = ""
+    words: str = ""
 
     def describe(self) -> str:
         """Say in words what is allowed."""
@@ -72,8 +77,8 @@ class Rule:
                 text += f"{both} {'<' if self.high_open else '<='} {self.high:.10g}"
         elif self.absolute:
             text = "an absolute path or empty"
-        elif self.rounds:
-            text = "round numbers separated by commas, or empty"
+        elif self.pattern:
+            text = self.words
         else:
             text = {bool: "true or false", str: "a text"}[self.kind]
         return text
@@ -87,7 +92,7 @@ class Rule:
                 isinstance(value, str)
                 and (not self.choices or value in self.choices)
                 and (not self.absolute or not value or Path(value).is_absolute())
-                and (not self.rounds or re.fullmatch(_ROUNDS, value) is not None)
+                and (not self.pattern or re.fullmatch(self.pattern, value) is not None)
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
@@ -102,7 +107,7 @@ class Rule:
         if self.kind is bool:
             return [1, "true"]
         if self.kind is str:
-            closed = self.choices or self.absolute or self.rounds
+            closed = self.choices or self.absolute or self.pattern
             return [3, *(["no/such"] if closed else [])]
         bad: list[object] = ["12", True, math.nan, math.inf]
         if self.kind is int:
@@ -163,7 +168,17 @@ def path(default: str) -> Any:
 
 def round_list(default: str) -> Any:
     """Declare a field that lists rounds, e.g. ``"0,5,10"``."""
-    return setting(default, Rule(str, rounds=True))
+    words = "round numbers separated by commas, or empty"
+    return setting(default, Rule(str, pattern=_ROUNDS, words=words))
+
+
+def task_masks(default: str) -> Any:
+    """Declare a field that says which client has labels of which tasks."""
+    words = (
+        "'all', 'exclusive', 'overlapping', or task numbers for each client in turn, as"
+        " in '0-2;3,5;4'"
+    )
+    return setting(default, Rule(str, pattern=_MASKS, words=words))
 
 
 def flag(default: bool | str, *, auto: bool = False) -> Any:
@@ -324,6 +339,8 @@ class RunSettings(Settings):
         "atoms-strict",
         auto=True,
     )
+    task_masks: str = task_masks("all")
+    task_owners: int = integer(2, 1)
     csv_smiles_column: str = text("smiles")
     csv_label_columns: str = text("")
     csv_label_kind: str = choice("binary", "binary", "regression")

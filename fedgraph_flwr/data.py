@@ -184,6 +184,10 @@ class GraphPartition:
         Planted group of the client (synthetic data), -1 where there is none.
     tasks : tuple of str
         Names of the columns of ``graphs.y``; empty where graphs have classes.
+    task_ids : tuple of int, optional
+        Columns of which the client has labels to train on, ascending; None: all. Those
+        of its training graphs are NaN elsewhere; of the others all are kept, to
+        measure by.
     """
 
     client_id: int
@@ -194,10 +198,18 @@ class GraphPartition:
     test: IntArray
     group: int = -1
     tasks: tuple[str, ...] = ()
+    task_ids: tuple[int, ...] | None = None
     split_hash: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "split_hash", hash_split(self))
+
+    @property
+    def owned_tasks(self) -> tuple[int, ...]:
+        """Columns of which the client has labels to train on."""
+        if self.task_ids is None:
+            return tuple(range(len(self.tasks)))
+        return self.task_ids
 
     def positions(self, split: str) -> IntArray:
         """Positions of ``split``: "train", "val" or "test"."""
@@ -205,11 +217,16 @@ class GraphPartition:
 
 
 def hash_split(partition: GraphPartition) -> str:
-    """SHA-256 over data set, client id and the sorted graph ids of each split."""
+    """SHA-256 over data set, client id, sorted graph ids of each split, and tasks.
+
+    Tasks count only where the client does not have all.
+    """
     digest = hashlib.sha256(f"{partition.graphs.name}/{partition.client_id}".encode())
     for split in SPLITS:
         ids = np.sort(partition.graph_ids[partition.positions(split)])
         digest.update(f"/{split}:{','.join(map(str, ids.tolist()))}".encode())
+    if partition.task_ids is not None:
+        digest.update(f"/tasks:{','.join(map(str, partition.task_ids))}".encode())
     return digest.hexdigest()
 
 

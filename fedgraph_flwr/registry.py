@@ -136,6 +136,11 @@ class Resolved:
         """Row of the method."""
         return METHODS[self.settings.method]
 
+    @property
+    def learning(self) -> Task:
+        """Task of the method on the data set."""
+        return self.method.task.of(datasets.label_kind(self.settings))
+
     def to_config(self) -> dict[str, Value]:
         """Flat run-config keys and values: shared, of the task, of the method."""
         return {
@@ -172,7 +177,8 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     post = "clamp01" if takes_weights else "round"
     privacy = build(PrivacySettings, run_config, {"privacy.edge-post": post})
     datasets.check_settings(settings)
-    method.task.check(settings, datasets.label_kind(settings))
+    kind = datasets.label_kind(settings)
+    method.task.of(kind).check(settings, kind)
     _check_evaluation(method, task, settings)
     check_privacy(privacy, settings, takes_weights=takes_weights)
     params.check(privacy)

@@ -99,7 +99,7 @@ class RunFolder:
         self.failures: list[dict[str, Any]] = []
         self.bytes = {"up": 0, "down": 0, "evaluation": 0}
         self.times = {"wall_s": 0.0, "client_compute_s": 0.0, "busy_s": 0.0}
-        self.task = resolved.method.task
+        self.task = resolved.learning
         self.tables: dict[str, selection.Table] = {s: {} for s in self.task.splits}
         self.last_round = 0
         path.mkdir(parents=True, exist_ok=True)
@@ -309,9 +309,11 @@ class RunFolder:
                     split=task.headline,
                     snapshots=self.snapshots,
                     last_round=last,
+                    larger_is_better=task.larger_is_better,
                 )
                 for rule in task.rules
             },
+            **_tasks(strategy),
             "num_clusters": len(clusters),
             "clusters": clusters,
             "planted_groups": planted and {str(c): g for c, g in planted.items()},
@@ -338,6 +340,17 @@ class RunFolder:
             "git_commit": git_commit(),
             "config": self.resolved.to_config(),
         }
+
+
+def _tasks(strategy: AbstractGraphStrategy) -> dict[str, Any]:
+    """Names of the tasks and who has labels of which; empty where graphs have none."""
+    infos = [i for _, i in sorted(strategy.clients.items())]
+    if not infos or not infos[0].tasks:
+        return {}
+    return {
+        "tasks": list(infos[0].tasks),
+        "owned_tasks": {str(i.client): list(i.task_ids) for i in infos},
+    }
 
 
 def _spent(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ Table = dict[int, dict[int, float]]  # round -> client -> value
 
 PROTOCOLS = {
     "final": "model of the last round (headline)",
-    "best_val": "round with the best mean validation accuracy; ties: the earliest",
+    "best_val": "round with the best mean validation score; ties: the earliest",
     "best_snapshot": (
         "per client the best test accuracy over cluster snapshots;"
         " reference protocol, optimistic: selects on test data"
@@ -41,12 +41,14 @@ def summarize(values: Mapping[int, float], protocol: str) -> dict[str, Any]:
 
 
 def final(test: Table, last_round: int) -> dict[str, Any]:
-    """Test accuracy of the model of the last round."""
+    """Test score of the model of the last round."""
     return summarize(test.get(last_round, {}), "final")
 
 
-def best_val(val: Table, test: Table) -> dict[str, Any]:
-    """Test accuracy in the round of the best mean validation accuracy, from round 1.
+def best_val(
+    val: Table, test: Table, *, larger_is_better: bool = True
+) -> dict[str, Any]:
+    """Test score in the round of the best mean validation score, from round 1.
 
     Rounds in which a client is missing are not comparable and do not take part,
     unless no round is complete.
@@ -56,7 +58,8 @@ def best_val(val: Table, test: Table) -> dict[str, Any]:
     rounds = [r for r in rounds if len(val[r]) == most]
     if not rounds:
         return {**summarize({}, "best_val"), "round": None}
-    best = max(rounds, key=lambda r: (statistics.fmean(val[r].values()), -r))
+    sign = 1 if larger_is_better else -1
+    best = max(rounds, key=lambda r: (sign * statistics.fmean(val[r].values()), -r))
     return {**summarize(test.get(best, {}), "best_val"), "round": best}
 
 
@@ -107,12 +110,15 @@ def read(
     split: str,
     snapshots: Sequence[tuple[int, Sequence[int]]],
     last_round: int,
+    larger_is_better: bool = True,
 ) -> dict[str, Any]:
     """Read the result of one rule (a key of ``PROTOCOLS``) on ``split``."""
     table = tables[split]
     rules: dict[str, Callable[[], dict[str, Any]]] = {
         "final": lambda: final(table, last_round),
-        "best_val": lambda: best_val(tables["val"], table),
+        "best_val": lambda: best_val(
+            tables["val"], table, larger_is_better=larger_is_better
+        ),
         "best_snapshot": lambda: best_snapshot(table, snapshots, last_round),
         "best_labelled": lambda: best_labelled(table),
     }

@@ -150,7 +150,7 @@ def progress_line(
     folder: RunFolder, report: RoundReport, clock: Clock, num_rounds: int
 ) -> str:
     """Round, score, loss, clusters, time left. The score is of the model received."""
-    done, task = report.server_round, folder.resolved.method.task
+    done, task = report.server_round, folder.resolved.learning
     parts = [f"round {done}/{num_rounds}"]
     means = {split: folder.mean_score(split, done - 1) for split in task.splits}
     if not any(map(math.isnan, means.values())):

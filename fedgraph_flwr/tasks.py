@@ -1,12 +1,13 @@
 """What is learned, how it is measured, and at which round a result is read.
 
-Each method has one task (``registry.METHODS``).
+Each method has one task (``registry.METHODS``); where its labels are numbers instead of
+yes or no, the task's ``regression`` stands in for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .clustering import TRANSFORMS
 from .config import RunSettings, Settings, choice, flag, round_list
@@ -68,7 +69,9 @@ class Task:
     ----------
     name : str
     metric : str
-        What results are stated in; larger is better.
+        What results are stated in.
+    larger_is_better : bool
+        Of the metric.
     splits : tuple of str
         Splits on which every client is measured.
     headline : str
@@ -81,16 +84,26 @@ class Task:
         Shared settings that the task cannot do without: key -> (test, words).
     labels : tuple of str
         Keys of ``LABEL_KINDS`` that it learns from or is measured by.
+    regression : Task, optional
+        What takes its place where labels are numbers.
     """
 
     name: str
     metric: str
+    larger_is_better: bool = True
     splits: tuple[str, ...]
     headline: str
     rules: tuple[str, ...]
     settings: type[Settings] = NoSettings
     require: Mapping[str, tuple[Callable[[RunSettings], bool], str]]
     labels: tuple[str, ...] = ("classes",)
+    regression: Task | None = None
+
+    def of(self, label_kind: str) -> Task:
+        """Return this task, or that which takes its place for labels of this kind."""
+        if self.regression is not None and label_kind in self.regression.labels:
+            return self.regression
+        return self
 
     def check(self, settings: RunSettings, label_kind: str) -> None:
         """Raise ConfigError where data or a shared setting do not fit the task.
@@ -98,7 +111,8 @@ class Task:
         ``label_kind`` is what the data set knows of a graph, a key of ``LABEL_KINDS``.
         """
         if label_kind not in self.labels:
-            needed = " or ".join(LABEL_KINDS[kind] for kind in self.labels)
+            kinds = self.labels + (self.regression.labels if self.regression else ())
+            needed = " or ".join(LABEL_KINDS[kind] for kind in kinds)
             raise ConfigError(
                 f"method {settings.method!r} is for {self.name}, which needs {needed},"
                 f" but dataset {settings.dataset!r} has {LABEL_KINDS[label_kind]}; set"
@@ -135,16 +149,25 @@ GRAPH_EMBEDDING = Task(
         "batch-size": (lambda s: s.batch_size >= 2, ">= 2, to have negatives,"),
     },
 )
-MULTI_TASK_CLASSIFICATION = Task(
-    name="multi-task classification",
-    metric="roc-auc",
+MULTI_TASK_REGRESSION = Task(
+    name="multi-task regression",
+    metric="mae",
+    larger_is_better=False,
     splits=("val", "test"),
     headline="test",
     rules=("final", "best_val"),
-    labels=("binary",),
+    labels=("regression",),
     require={
         "held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,"),
         "shared-group": (lambda s: s.shared_group == "all", "'all'"),
     },
 )
-TASKS = (GRAPH_CLASSIFICATION, GRAPH_EMBEDDING, MULTI_TASK_CLASSIFICATION)
+MULTI_TASK_CLASSIFICATION = replace(
+    MULTI_TASK_REGRESSION,
+    name="multi-task classification",
+    metric="roc-auc",
+    larger_is_better=True,
+    labels=("binary",),
+    regression=MULTI_TASK_REGRESSION,
+)
+TASKS = (GRAPH_CLASSIFICATION, GRAPH_EMBEDDING, MULTI_TASK_CLASSIFICATION, MULTI_TASK_REGRESSION)

@@ -57,6 +57,7 @@ def local_round(kind: type[FCLGClient], resolved: Resolved, scratch: Path) -> fl
             settings=resolved.settings,
             params=resolved.params,
             task=resolved.task,
+            learning=resolved.learning,
             data=data,
             store=store,
             site=PrivateSite(

@@ -178,6 +178,7 @@ def _client_info(client: int, node: int, parcel: Parcel) -> ClientInfo:
         split_hash=str(parcel.facts["split-hash"]),
         raw_sha256=str(parcel.facts["raw-sha256"]),
         tasks=tuple(json.loads(str(parcel.facts.get("tasks", "[]")))),
+        task_ids=tuple(json.loads(str(parcel.facts.get("task-ids", "[]")))),
         class_counts=tuple(
             int(n) for k, n in counts.items() if k.startswith(CLASS_COUNT)
         ),

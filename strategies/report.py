@@ -45,7 +45,7 @@ class ClientInfo:
     """What a client says at roll call; ``class_counts`` only if its site shares them.
 
     ``class_counts`` are its graphs by class, of every split; ``tasks`` the names of its
-    labels where graphs have no class.
+    labels where graphs have no class, and ``task_ids`` those that it trains on.
     """
 
     client: int
@@ -60,6 +60,7 @@ class ClientInfo:
     raw_sha256: str
     class_counts: tuple[int, ...] = ()
     tasks: tuple[str, ...] = ()
+    task_ids: tuple[int, ...] = ()
 
 
 @dataclass(kw_only=True)

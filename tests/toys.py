@@ -216,6 +216,7 @@ def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrid
             settings=run.settings,
             params=run.params,
             task=run.task,
+            learning=run.learning,
             data=data,
             store=store,
             site=site,
