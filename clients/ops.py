@@ -118,3 +118,14 @@ def project(x: Tensor, layer: nn.Linear) -> Tensor:
     if x.dim() == 1:
         return nn.functional.embedding(x, layer.weight.t()) + layer.bias
     return layer(x)  # type: ignore[no-any-return]
+
+
+def times(x: Tensor, weight: Tensor) -> Tensor:
+    """``x @ weight.T``, x given as rows or as one-hot column numbers."""
+    return nn.functional.embedding(x, weight.t()) if x.dim() == 1 else x @ weight.t()
+
+
+def uniform(num_in: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Parameter uniform in +-1/sqrt(num_in), as :func:`linear` (PyG's is Glorot)."""
+    bound = num_in**-0.5
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=generator))

@@ -8,7 +8,7 @@ the same on every structure; only the sums over neighbours are padded.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -19,6 +19,9 @@ from .batching import Batch
 from .ops import sum_neighbours
 
 NEGATIVE_SLOPE = 0.2
+MAX_ONE = 700  # nodes of a single graph that is worth a dense matrix
+
+Mask = Callable[[Tensor], Tensor]  # multiplies attention: dropout
 
 
 class Structure:
@@ -40,8 +43,19 @@ class Structure:
     def sum(self, x: Tensor) -> Tensor:
         """Row v becomes sum_u w_uv x_u: (num_nodes, d) -> the same."""
 
+    def mean(self, x: Tensor) -> Tensor:
+        """Row v becomes sum_u w_uv x_u / d_v; 0 where the degree is <= 0."""
+        if self._inverse_degree is None:
+            safe = torch.where(self.degree > 0, self.degree, torch.inf)
+            self._inverse_degree = (1 / safe)[:, None]  # (num_nodes, 1)
+        return self._inverse_degree * self.sum(x)
+
+    _inverse_degree: Tensor | None = None
+
     @abstractmethod
-    def attend(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    def attend(
+        self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
+    ) -> Tensor:
         """Row v becomes sum_u a_uv x_u, where u runs over neighbours and v itself.
 
         ``a_uv = w_uv exp(e_uv) / sum_u w_uv exp(e_uv)`` with
@@ -52,6 +66,8 @@ class Structure:
         ----------
         x : tensor, shape (num_nodes, d)
         source, target : tensors, shape (num_nodes,)
+        mask : callable, optional
+            Applied to all a_uv at once.
         """
 
 
@@ -117,7 +133,9 @@ class DenseStructure(Structure):
         """One batched matrix product per bucket."""
         return _DenseSum.apply(x, self.buckets)  # type: ignore[no-any-return,no-untyped-call]
 
-    def attend(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    def attend(
+        self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
+    ) -> Tensor:
         """All pairs of a graph; memory is that of several dense matrices."""
         found = torch.zeros_like(x)
         for b in self.buckets:
@@ -130,7 +148,8 @@ class DenseStructure(Structure):
             # Only ratios matter: subtract the largest score that has a weight.
             largest = scores.detach().masked_fill(w == 0, -torch.inf).amax(2, True)
             a = w * torch.exp((scores - largest).masked_fill(w == 0, -torch.inf))
-            mean = a @ b.pad(x) / a.sum(2, keepdim=True)
+            total = a.sum(2, keepdim=True)
+            mean = a @ b.pad(x) / total if mask is None else mask(a / total) @ b.pad(x)
             found = found.index_copy(0, b.nodes, b.unpad(mean))
         return found
 
@@ -176,7 +195,9 @@ class SparseStructure(Structure):
         """One sparse product."""
         return sum_neighbours(x, self._adjacency)
 
-    def attend(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    def attend(
+        self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
+    ) -> Tensor:
         """Over edges and one loop per node."""
         loops = torch.arange(len(x), device=x.device)
         u = torch.cat([self._edges[0], loops])
@@ -186,7 +207,52 @@ class SparseStructure(Structure):
         largest.scatter_reduce_(0, v, scores.detach(), "amax")
         a = torch.exp(scores - largest[v])
         total = torch.zeros_like(target).index_add(0, v, a)
-        return torch.zeros_like(x).index_add(0, v, (a / total[v])[:, None] * x[u])
+        a = a / total[v]
+        a = a if mask is None else mask(a)
+        return torch.zeros_like(x).index_add(0, v, a[:, None] * x[u])
+
+
+@final
+class OneGraph(Structure):
+    """A single clean graph as a dense 0/1 matrix: few, short operations.
+
+    A molecule is so small that the number of operations counts, not their size.
+
+    Parameters
+    ----------
+    batch : Batch
+        One undirected graph without loops.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        n = len(batch.graph_of_node)
+        u, v = batch.edge_index
+        self._adjacency = torch.zeros(n, n, device=u.device)
+        self._adjacency.view(-1)[u * n + v] = 1.0
+        self.degree = self._adjacency.sum(1)
+        self._barrier: Tensor | None = None
+
+    def sum(self, x: Tensor) -> Tensor:
+        """One dense product."""
+        return self._adjacency.to(x.dtype) @ x
+
+    def attend(
+        self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
+    ) -> Tensor:
+        """A softmax over each row, pairs without an edge left out."""
+        if self._barrier is None:  # 0 on edges and the diagonal, elsewhere -inf
+            self._barrier = torch.log(self._adjacency).fill_diagonal_(0.0)
+        scores = torch.nn.functional.leaky_relu(
+            source[None, :] + target[:, None], NEGATIVE_SLOPE
+        )  # (target, source)
+        a = torch.softmax(scores + self._barrier, dim=1)
+        return (a if mask is None else mask(a)) @ x
+
+
+def clean_structure(batch: Batch) -> Structure:
+    """Edges of clean graphs, in the form that is fastest for the batch."""
+    is_small = batch.num_graphs == 1 and len(batch.graph_of_node) <= MAX_ONE
+    return OneGraph(batch) if is_small else SparseStructure(batch)
 
 
 @final
@@ -206,6 +272,12 @@ class NoEdges(Structure):
         """Zero."""
         return torch.zeros_like(x)
 
-    def attend(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:  # noqa: ARG002
+    def attend(
+        self,
+        x: Tensor,
+        source: Tensor,  # noqa: ARG002
+        target: Tensor,  # noqa: ARG002
+        mask: Mask | None = None,
+    ) -> Tensor:
         """Attend to the node itself only."""
-        return x
+        return x if mask is None else mask(torch.ones_like(x[:, :1])) * x

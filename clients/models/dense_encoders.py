@@ -21,23 +21,12 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
-from ..dense import Nodes
-from ..ops import linear, relu_dropout, sum_pool
+from ..ops import linear, relu_dropout, times, uniform
 from ..propagation import Structure
+from .readout import ReadoutModel
 
 TAG_HOPS = 3
 LIGHT_LAYERS = 2
-
-
-def _uniform(num_in: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Parameter uniform in +-1/sqrt(num_in), as ``ops.linear`` (PyG's is Glorot)."""
-    bound = num_in**-0.5
-    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=generator))
-
-
-def _times(x: Tensor, weight: Tensor) -> Tensor:
-    """``x @ weight.T``, x given as rows or as one-hot column numbers."""
-    return nn.functional.embedding(x, weight.t()) if x.dim() == 1 else x @ weight.t()
 
 
 def _power(degree: Tensor, exponent: float) -> Tensor:
@@ -51,13 +40,13 @@ class GCNLayer(nn.Module):
 
     def __init__(self, num_in: int, num_out: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.weight = _uniform(num_in, (num_out, num_in), generator)
-        self.bias = _uniform(num_in, (num_out,), generator)
+        self.weight = uniform(num_in, (num_out, num_in), generator)
+        self.bias = uniform(num_in, (num_out,), generator)
 
     def forward(self, x: Tensor, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         root = _power(1.0 + structure.degree, -0.5)
-        h = root * _times(x, self.weight)
+        h = root * times(x, self.weight)
         return root * (structure.sum(h) + h) + self.bias
 
 
@@ -71,15 +60,15 @@ class KGNNLayer(nn.Module):
 
     def __init__(self, num_in: int, num_out: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.root = _uniform(num_in, (num_out, num_in), generator)
-        self.weight = _uniform(num_in, (num_out, num_in), generator)
-        self.bias = _uniform(num_in, (num_out,), generator)
+        self.root = uniform(num_in, (num_out, num_in), generator)
+        self.weight = uniform(num_in, (num_out, num_in), generator)
+        self.bias = uniform(num_in, (num_out,), generator)
 
     def forward(self, x: Tensor, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
-        total = structure.sum(_times(x, self.weight))
+        total = structure.sum(times(x, self.weight))
         mean = _power(structure.degree, -1.0) * total
-        return _times(x, self.root) + mean + self.bias
+        return times(x, self.root) + mean + self.bias
 
 
 class TAGLayer(nn.Module):
@@ -90,15 +79,15 @@ class TAGLayer(nn.Module):
 
     def __init__(self, num_in: int, num_out: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.weight = _uniform(num_in, (TAG_HOPS + 1, num_out, num_in), generator)
-        self.bias = _uniform(num_in, (num_out,), generator)
+        self.weight = uniform(num_in, (TAG_HOPS + 1, num_out, num_in), generator)
+        self.bias = uniform(num_in, (num_out,), generator)
 
     def forward(self, x: Tensor, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         root = _power(structure.degree, -0.5)
-        h = _times(x, self.weight[TAG_HOPS])
+        h = times(x, self.weight[TAG_HOPS])
         for k in reversed(range(TAG_HOPS)):
-            h = root * structure.sum(root * h) + _times(x, self.weight[k])
+            h = root * structure.sum(root * h) + times(x, self.weight[k])
         return h + self.bias
 
 
@@ -115,7 +104,7 @@ class GINLayer(nn.Module):
 
     def forward(self, x: Tensor, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
-        h = _times(x, self.first.weight)  # linear: before the sum, whichever width
+        h = times(x, self.first.weight)  # linear: before the sum, whichever width
         z = h + structure.sum(h) + self.first.bias
         return self.second(torch.relu(z))  # type: ignore[no-any-return]
 
@@ -125,10 +114,10 @@ class GATLayer(nn.Module):
 
     def __init__(self, num_in: int, num_out: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.weight = _uniform(num_in, (num_out, num_in), generator)
-        self.source = _uniform(num_out, (num_out,), generator)
-        self.target = _uniform(num_out, (num_out,), generator)
-        self.bias = _uniform(num_in, (num_out,), generator)
+        self.weight = uniform(num_in, (num_out, num_in), generator)
+        self.source = uniform(num_out, (num_out,), generator)
+        self.target = uniform(num_out, (num_out,), generator)
+        self.bias = uniform(num_in, (num_out,), generator)
 
     def forward(self, x: Tensor, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out).
@@ -143,7 +132,7 @@ class GATLayer(nn.Module):
                 "encoder gat needs edge weights >= 0, got weights that can be negative;"
                 " use post-processing clamp01, round or relu, or another encoder"
             )
-        h = _times(x, self.weight)
+        h = times(x, self.weight)
         return structure.attend(h, h @ self.source, h @ self.target) + self.bias
 
 
@@ -199,7 +188,7 @@ class LightGCN(nn.Module):
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); nothing here is random."""
         root = _power(structure.degree, -0.5)
-        h = _times(x, self.linear.weight) + self.linear.bias
+        h = times(x, self.linear.weight) + self.linear.bias
         total = h
         for _ in range(LIGHT_LAYERS):
             h = root * structure.sum(root * h)
@@ -208,11 +197,8 @@ class LightGCN(nn.Module):
 
 
 @final
-class GraphModel(nn.Module):
-    """Encoder, readout of FedGraphNN, linear head.
-
-    ``r_v = ReLU(W_2 ReLU(W_1 [x_v || H_v] + b_1) + b_2)``, ``h_G = mean_v r_v``,
-    ``logits = W_3 h_G + b_3``.
+class GraphModel(ReadoutModel):
+    """Encoder on noisy or clean graphs, readout, head.
 
     Parameters
     ----------
@@ -240,14 +226,13 @@ class GraphModel(nn.Module):
         dropout: float = 0.3,
         generator: torch.Generator,
     ) -> None:
-        super().__init__()
         if encoder not in ENCODERS:
             raise ConfigError(
                 unknown_name("encoder", encoder, ENCODERS, "Set it in the run config.")
             )
-        self.encoder: nn.Module
+        made: nn.Module
         if encoder in LAYERS:
-            self.encoder = TwoLayers(
+            made = TwoLayers(
                 LAYERS[encoder],
                 num_features,
                 hidden_dim,
@@ -255,26 +240,7 @@ class GraphModel(nn.Module):
                 generator=generator,
             )
         else:
-            self.encoder = LightGCN(num_features, hidden_dim, generator)
-        self._num_features = num_features
-        self.readout_in = linear(num_features + hidden_dim, hidden_dim, generator)
-        self.readout_out = linear(hidden_dim, hidden_dim, generator)
-        self.head = linear(hidden_dim, num_tasks, generator)
-
-    def embed(
-        self, nodes: Nodes, structure: Structure, generator: torch.Generator | None
-    ) -> Tensor:
-        """h_G of every graph, shape (num_graphs, hidden), entries >= 0."""
-        h = self.encoder(nodes.x, structure, generator)  # (num_nodes, hidden)
-        of_x, of_h = self.readout_in.weight.tensor_split([self._num_features], 1)
-        z = torch.relu(_times(nodes.x, of_x) + h @ of_h.t() + self.readout_in.bias)
-        r = torch.relu(self.readout_out(z))
-        total = sum_pool(r, nodes.membership, nodes.graph_of_node)
-        sizes = nodes.membership.crow_indices().diff()
-        return total / sizes[:, None]
-
-    def forward(
-        self, nodes: Nodes, structure: Structure, generator: torch.Generator | None
-    ) -> Tensor:
-        """Logits, shape (num_graphs, num_tasks); dropout iff a generator is given."""
-        return self.head(self.embed(nodes, structure, generator))  # type: ignore[no-any-return]
+            made = LightGCN(num_features, hidden_dim, generator)
+        super().__init__(
+            made, num_features, num_tasks, hidden_dim=hidden_dim, generator=generator
+        )

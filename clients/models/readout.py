@@ -1,0 +1,63 @@
+"""Readout of FedGraphNN: what comes between node embeddings and predictions.
+
+FGCL and SpreadGNN both have it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..dense import Nodes
+from ..ops import linear, sum_pool, times
+from ..propagation import Structure
+
+
+class ReadoutModel(nn.Module):
+    """Encoder, readout of FedGraphNN, linear head.
+
+    ``r_v = ReLU(W_2 ReLU(W_1 [x_v || H_v] + b_1) + b_2)``, ``h_G = mean_v r_v``,
+    ``logits = W_3 h_G + b_3``.
+
+    Parameters
+    ----------
+    encoder : module
+        Takes features, structure and generator; gives H, (num_nodes, hidden).
+    num_features, num_tasks, hidden_dim : int
+    generator : torch.Generator
+        Initialises readout and head.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        num_features: int,
+        num_tasks: int,
+        *,
+        hidden_dim: int,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self._num_features = num_features
+        self.readout_in = linear(num_features + hidden_dim, hidden_dim, generator)
+        self.readout_out = linear(hidden_dim, hidden_dim, generator)
+        self.head = linear(hidden_dim, num_tasks, generator)
+
+    def embed(
+        self, nodes: Nodes, structure: Structure, generator: torch.Generator | None
+    ) -> Tensor:
+        """h_G of every graph, shape (num_graphs, hidden), entries >= 0."""
+        h = self.encoder(nodes.x, structure, generator)  # (num_nodes, hidden)
+        of_x, of_h = self.readout_in.weight.tensor_split([self._num_features], 1)
+        z = torch.relu(times(nodes.x, of_x) + h @ of_h.t() + self.readout_in.bias)
+        r = torch.relu(self.readout_out(z))
+        total = sum_pool(r, nodes.membership, nodes.graph_of_node)
+        sizes = nodes.membership.crow_indices().diff()
+        return total / sizes[:, None]
+
+    def forward(
+        self, nodes: Nodes, structure: Structure, generator: torch.Generator | None
+    ) -> Tensor:
+        """Logits, shape (num_graphs, num_tasks); dropout iff a generator is given."""
+        return self.head(self.embed(nodes, structure, generator))  # type: ignore[no-any-return]

@@ -1,0 +1,175 @@
+"""GraphSAGE, GAT and their readout against PyTorch Geometric."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import toys
+from torch import nn
+from torch_geometric.nn import GATConv, SAGEConv, global_mean_pool
+
+from clients.batching import CollatedGraphs
+from clients.models.sage_gat import ENCODERS, MultiTaskGNN
+from clients.propagation import OneGraph, SparseStructure, clean_structure
+from fedgraph_flwr.errors import ConfigError
+
+HIDDEN, TASKS = 6, 3
+EITHER = pytest.mark.parametrize("encoder", ENCODERS)
+
+
+def make(encoder, *, num_features=4, num_layers=2, dropout=0.3):
+    return MultiTaskGNN(
+        encoder,
+        num_features,
+        TASKS,
+        hidden_dim=HIDDEN,
+        num_layers=num_layers,
+        dropout=dropout,
+        generator=torch.Generator().manual_seed(3),
+    ).double()
+
+
+def batch_of(graphs, positions=None):
+    collated = CollatedGraphs(graphs, toys.CPU)
+    batch = collated.batch(np.arange(len(graphs)) if positions is None else positions)
+    return toys.doubled(batch)
+
+
+def with_pyg(model, encoder, batch):
+    """Compute logits by PyG's layers with the model's weights."""
+    x, edges = batch.x, batch.edge_index
+    if x.dim() == 1:
+        x = nn.functional.one_hot(x, 4).double()
+    h = x
+    if encoder == "sage":
+        for root, mean in zip(
+            model.encoder.root, model.encoder.neighbours, strict=True
+        ):
+            conv = SAGEConv(root.shape[1], HIDDEN, aggr="mean", bias=False).double()
+            conv.load_state_dict({"lin_l.weight": mean, "lin_r.weight": root})
+            h = conv(h, edges).relu()
+    else:
+        for layer in model.encoder.layers:
+            conv = GATConv(layer._num_in, HIDDEN, heads=layer.num_heads).double()
+            conv.load_state_dict(
+                {
+                    "att_src": layer.source[None],
+                    "att_dst": layer.target[None],
+                    "bias": layer.bias,
+                    "lin.weight": layer.weight,
+                }
+            )
+            h = nn.functional.elu(conv(h, edges))
+    r = model.readout_in(torch.cat([x, h], 1)).relu()
+    r = model.readout_out(r).relu()
+    return global_mean_pool(model.head(r), batch.graph_of_node)  # mean of linear
+
+
+@EITHER
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("dense", [False, True])
+def test_logits_are_those_of_pygs_layers(encoder, num_layers, dense):
+    batch = batch_of(toys.random_graphs(12, dense=dense))
+    model = make(encoder, num_layers=num_layers)
+    found = model(batch, SparseStructure(batch), None)
+    torch.testing.assert_close(found, with_pyg(model, encoder, batch))
+
+
+@EITHER
+def test_a_graph_alone_is_what_it_is_in_a_batch(encoder):
+    graphs = toys.random_graphs(12, dense=True)
+    model, together = make(encoder), batch_of(graphs)
+    expected = model(together, clean_structure(together), None)
+    model.zero_grad()
+    expected.square().sum().backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    for g in range(len(graphs)):
+        alone = batch_of(graphs, np.array([g]))
+        structure = clean_structure(alone)
+        assert isinstance(structure, OneGraph)
+        found = model(alone, structure, None)
+        torch.testing.assert_close(found, expected[g : g + 1])
+        found.square().sum().backward()
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+@EITHER
+def test_the_order_of_atoms_does_not_matter(encoder):
+    graphs = toys.random_graphs(3, dense=True, seed=5).take(np.array([2]))
+    n = graphs.num_nodes
+    assert n > 3
+    order = np.random.default_rng(0).permutation(n)
+    place = np.argsort(order)
+    edges = place[graphs.edge_index]
+    edges = edges[:, np.lexsort(edges[::-1])]
+    renumbered = replace(graphs, x=graphs.x[order], edge_index=edges.astype(np.int32))
+    model = make(encoder)
+    found = [
+        model(b, clean_structure(b), None) for b in map(batch_of, (graphs, renumbered))
+    ]
+    torch.testing.assert_close(*found)
+
+
+@EITHER
+def test_dropout_comes_from_the_generator(encoder, global_rng_untouched):
+    batch = batch_of(toys.random_graphs(6))
+    model = make(encoder)
+    structure = clean_structure(batch)
+    first, again, other = (
+        model(batch, structure, torch.Generator().manual_seed(s)) for s in (0, 0, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    plain = make(encoder, dropout=0.0)
+    torch.testing.assert_close(
+        plain(batch, structure, torch.Generator()), model(batch, structure, None)
+    )
+
+
+@pytest.mark.parametrize("one", [False, True], ids=["sparse", "one graph"])
+def test_attention_is_dropped_on_average_to_itself(one):
+    """Of GAT with dropout, the mean over draws is near what there is without."""
+    graphs = toys.random_graphs(3, dense=True, seed=5).take(np.array([2]))
+    batch = batch_of(graphs)
+    structure = (OneGraph if one else SparseStructure)(batch)
+    n = len(batch.x)
+    value, score = torch.randn(n, 2).double(), torch.randn(2, n).double()
+    plain = structure.attend(value, *score)
+    generator = torch.Generator().manual_seed(0)
+
+    def mask(a):
+        return a * (torch.rand(a.shape, generator=generator) < 0.5) * 2
+
+    draws = torch.stack([structure.attend(value, *score, mask) for _ in range(4000)])
+    assert draws.std(0).max() > 0.1
+    torch.testing.assert_close(draws.mean(0), plain, atol=0.1, rtol=0)
+
+
+def test_shapes_of_the_papers_model():
+    model = MultiTaskGNN("sage", 133, 27, generator=torch.Generator())
+    shapes = {n: tuple(t.shape) for n, t in model.state_dict().items()}
+    assert shapes == {
+        "encoder.root.0": (64, 133),
+        "encoder.root.1": (64, 64),
+        "encoder.neighbours.0": (64, 133),
+        "encoder.neighbours.1": (64, 64),
+        "readout_in.weight": (64, 133 + 64),
+        "readout_in.bias": (64,),
+        "readout_out.weight": (64, 64),
+        "readout_out.bias": (64,),
+        "head.weight": (27, 64),
+        "head.bias": (27,),
+    }
+    gat = MultiTaskGNN("gat", 133, 27, generator=torch.Generator())
+    assert gat.encoder.layers[0].weight.shape == (2 * 64, 133)
+    assert gat.encoder.layers[1].weight.shape == (64, 2 * 64)
+
+
+def test_an_unknown_encoder_is_refused():
+    with pytest.raises(ConfigError, match=r"unknown encoder 'gcn'"):
+        make("gcn")
