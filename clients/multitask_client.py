@@ -66,15 +66,16 @@ class MultiTaskClient(GraphClient):
                 len(has_label),
                 ", ".join(names),
             )
-        return partition.train[has_label]
+        labelled: IntArray = partition.train[has_label]
+        return labelled
 
     def scores(self, server_round: int, point: str) -> Metrics:  # noqa: ARG002
         """Mean score over all tasks and mean loss, on validation and test graphs.
 
         Also of each task on test graphs (``-task-<number>``); and, where the client
-        does not have labels of all tasks, means over its own and the others. A task without a score (for
-        ROC-AUC: all labels of one class) is counted in ``tasks-skipped``; without any
-        task that has one, there is no score.
+        does not have labels of all tasks, means over its own and the others. A task
+        without a score (for ROC-AUC: all labels of one class) is counted in
+        ``tasks-skipped``; without any task that has one, there is no score.
         """
         if point != "post_aggregation" and not self.MEASURES_TRAINED:
             return {}

@@ -239,7 +239,7 @@ class OneGraph(Structure):
     def attend(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
-        """A softmax over each row, pairs without an edge left out."""
+        """Softmax over each row, pairs without an edge left out."""
         if self._barrier is None:  # 0 on edges and the diagonal, elsewhere -inf
             self._barrier = torch.log(self._adjacency).fill_diagonal_(0.0)
         scores = torch.nn.functional.leaky_relu(

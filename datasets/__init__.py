@@ -227,7 +227,8 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
     settings : RunSettings
         ``dataset``, ``partition``, ``features``, ``num_clients``, ``split_seed``,
         ``dirichlet_alpha``, ``dominance``, ``held_out``, ``data_dir``, ``cache_dir``,
-        ``task_masks``, ``task_owners`` and, for a user's own molecules, the ``csv_`` settings are read.
+        ``task_masks``, ``task_owners`` and, for a user's own molecules, the ``csv_``
+        settings are read.
     client_id : int
         In ``range(settings.num_clients)``.
 
@@ -320,8 +321,8 @@ def check_settings(settings: RunSettings) -> None:
     if settings.task_masks != ALL_TASKS and label_kind(settings) == "classes":
         raise ConfigError(
             f"task-masks must be {ALL_TASKS!r} where graphs have one class, as in"
-            f" dataset {settings.dataset!r}, got {settings.task_masks!r}; set task-masks"
-            " in the run config, or dataset to one with several labels per graph"
+            f" dataset {settings.dataset!r}, got {settings.task_masks!r}; set"
+            " task-masks in the run config, or dataset to one with several labels"
         )
     if info.name == SMILES_CSV:
         check_single_file(settings)

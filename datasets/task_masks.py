@@ -1,6 +1,6 @@
 """Which client has training labels of which tasks.
 
-SpreadGNN's setting: every task belongs to one client, in the worst case, and each client
+SpreadGNN's setting: in the worst case every task belongs to one client, and each client
 is to predict all of them. Validation and test graphs keep their labels of all tasks.
 """
 

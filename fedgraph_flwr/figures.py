@@ -49,7 +49,7 @@ def draw_run(run_dir: Path) -> list[Path]:
     Returns
     -------
     list of Path
-        What was drawn: ``accuracy.png`` and ``update_norms.png``, each only where the
+        What was drawn: ``<metric>.png`` and ``update_norms.png``, each only where the
         folder has the data for it.
     """
     summary = read_summary(run_dir)
@@ -57,17 +57,20 @@ def draw_run(run_dir: Path) -> list[Path]:
     clusters = summary.get("clusters") or _last(partitions)
     splits = split_rounds(partitions)
     split = str(summary.get("split", "test"))
+    metric = str(summary.get("metric", "accuracy"))
     # Self-train aggregates nothing: its trained models are all there is to show.
     for point in ("post_aggregation", "post_training"):
-        accuracy = read_series(run_dir, split=split, point=point, metric="accuracy")
-        if accuracy:
+        scores = read_series(run_dir, split=split, point=point, metric=metric)
+        if scores:
             break
     norms = read_series(run_dir, split="train", point="update", metric="update_norm")
 
     drawn = []
-    if accuracy:
-        figure = _accuracy_figure(accuracy, clusters, splits, summary, point=point)
-        drawn.append(save(figure, run_dir / "accuracy.png"))
+    if scores:
+        figure = _score_figure(
+            scores, clusters, splits, summary, metric=metric, point=point
+        )
+        drawn.append(save(figure, run_dir / f"{metric}.png"))
     if norms:
         figure = _norms_figure(norms, clusters, splits, summary)
         drawn.append(save(figure, run_dir / "update_norms.png"))
@@ -116,19 +119,20 @@ def draw_gain(
     return save(_gain_figure(panels, dataset, rule), out)
 
 
-def _accuracy_figure(
+def _score_figure(
     series: Series,
     clusters: Partition,
     splits: list[int],
     summary: Mapping[str, Any],
     *,
+    metric: str,
     point: str,
 ) -> Figure:
     rounds, values = value_table(series, list(series))
     mean = np.nanmean(values, axis=1)
     std = np.nanstd(values, axis=1, ddof=_ddof(values))
 
-    what = f"{summary.get('split', 'test')} accuracy"
+    what = f"{summary.get('split', 'test')} {metric}"
     figure, axes = _new_figure(summary, f"{what}, {point.replace('_', ' ')}")
     low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
     if len(series) > 1:
@@ -162,7 +166,10 @@ def _accuracy_figure(
     whose = "all clients together" if list(series) == [POOLED] else "mean over clients"
     axes.plot(rounds, mean, color="black", linewidth=2.4, label=whose)
     axes.set_ylabel(what)
-    axes.set_ylim(max(0.0, low.min() - 0.05), min(1.02, high.max() + 0.05))
+    if summary.get("larger_is_better", True):
+        axes.set_ylim(max(0.0, low.min() - 0.05), min(1.02, high.max() + 0.05))
+    else:  # an error, of any unit
+        axes.set_ylim(0.0, 1.05 * high.max())
     finish(axes, rounds, splits)
     return figure
 

@@ -15,22 +15,28 @@ import datasets
 from clients.base import GraphClient
 from clients.fclg import FCLGClient, LocalFCLGClient
 from clients.fedavg import FedAvgClient, FedProxClient, LocalClient
+from clients.fedgmtl import FedGMTLClient
 from clients.fgcl import FGCLClient
 from clients.gcfl import GCFLClient
 from clients.infomax import InfoGraphClient, MVGRLClient
 from clients.moon import MoonClient
+from clients.multitask_gnn import LocalMultiTaskClient, MultiTaskFedAvgClient
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local
+from strategies.fedgmtl import FedGMTL
 from strategies.fgcl import FGCL
 from strategies.gcfl import GCFL
+from strategies.multitask import MultiTaskFedAvg
 
 from .config import RunSettings, Settings, Value, build, check_tables
 from .errors import ConfigError, unknown_name
 from .methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
 from .methods.fedavg import FedAvgParams, FedProxParams, LocalParams
+from .methods.fedgmtl import FedGMTLParams
 from .methods.fgcl import FGCLParams
 from .methods.gcfl import GCFLParams
 from .methods.moon import MoonParams
+from .methods.multitask import MultiTaskParams
 from .privacy import PrivacySettings, check_privacy
 from .tasks import (
     GRAPH_CLASSIFICATION,
@@ -110,6 +116,24 @@ METHODS: Mapping[str, Method] = {
         params=FGCLParams,
         strategy=FGCL,
         client=FGCLClient,
+        task=MULTI_TASK_CLASSIFICATION,
+    ),
+    "local-multitask": Method(
+        params=MultiTaskParams,
+        strategy=Local,
+        client=LocalMultiTaskClient,
+        task=MULTI_TASK_CLASSIFICATION,
+    ),
+    "fedavg-multitask": Method(
+        params=MultiTaskParams,
+        strategy=MultiTaskFedAvg,
+        client=MultiTaskFedAvgClient,
+        task=MULTI_TASK_CLASSIFICATION,
+    ),
+    "fedgmtl": Method(
+        params=FedGMTLParams,
+        strategy=FedGMTL,
+        client=FedGMTLClient,
         task=MULTI_TASK_CLASSIFICATION,
     ),
 }

@@ -295,6 +295,7 @@ class RunFolder:
             "dataset": s.dataset,
             "task": task.name,
             "metric": task.metric,
+            "larger_is_better": task.larger_is_better,
             "split": task.headline,
             "rules": list(task.rules),
             "num_clients": s.num_clients,

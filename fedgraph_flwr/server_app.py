@@ -17,15 +17,25 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from clients.base import initial_arrays
+from strategies.base import AbstractGraphStrategy
 from strategies.report import ClientInfo, RoundReport
 
 from .errors import ConfigError
 from .figures import draw_run
 from .figures_embedding import draw_embeddings
+from .figures_tasks import draw_task_relations
 from .pooled import PooledEvaluation
 from .provenance import partition_distance, split_hash
 from .registry import Resolved, resolve
 from .results import Clock, RunFolder, results_root
+from .task_relations import (
+    TaskRelations,
+    describe_sources,
+    read_covariances,
+    read_rounds,
+    task_sources,
+    write_task_sources,
+)
 from .tasks import POOLED, EmbeddingSettings
 
 app = ServerApp()
@@ -73,13 +83,18 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
             INFO, "%s", progress_line(folder, report, clock, settings.num_server_rounds)
         )
 
-    pooled = PooledEvaluation(resolved, folder.path)
+    embeds = isinstance(resolved.task, EmbeddingSettings)
+    evaluator = (
+        PooledEvaluation(resolved, folder.path)
+        if embeds
+        else TaskRelations(folder.path)
+    )
     strategy = resolved.method.make_strategy(
         settings,
         resolved.params,
         experiment=folder.experiment,
         observer=observe,
-        evaluator=pooled,
+        evaluator=evaluator,
     )
     try:
         if settings.resume:
@@ -89,7 +104,7 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         log(INFO, "split hash %s", split_hash(clients))
         if (distance := partition_distance(clients)) is not None:
             log(INFO, "EMD of the partition %.4f", distance)
-        pooled.expect(clients)
+        evaluator.expect(clients)
         if not settings.resume:
             strategy.initialise(common_start(resolved, clients))
         # With one BLAS thread sums round alike on any number of cores, and short
@@ -106,12 +121,31 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         log(ERROR, "what was computed is in %s", folder.path)
         raise
     summary = folder.finish(strategy)
+    _relate_tasks(folder.path, strategy)
     draw_run(folder.path)
     task = resolved.task
     if isinstance(task, EmbeddingSettings) and task.figure_rounds:
         draw_embeddings(folder.path, task.drawn_rounds(), seed=settings.seed)
     log(INFO, "\n%s", summary_table(summary))
     return folder.path
+
+
+def _relate_tasks(path: Path, strategy: AbstractGraphStrategy) -> None:
+    """Write, say and draw how tasks relate, where that was learned."""
+    rounds = read_rounds(path)
+    if not rounds:
+        return
+    infos = strategy.clients
+    sources = task_sources(
+        {c: i.task_ids for c, i in infos.items()},
+        strategy.peers(),
+        infos[min(infos)].tasks,
+        read_covariances(path, rounds[-1]),
+    )
+    write_task_sources(path, sources)
+    for line in describe_sources(sources):
+        log(INFO, "%s", line)
+    draw_task_relations(path)
 
 
 def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str, Any]:

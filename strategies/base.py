@@ -130,6 +130,11 @@ class AbstractGraphStrategy(Strategy):
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
         """Set the state that :meth:`state` returned."""
 
+    def peers(self) -> dict[int, list[int]]:
+        """Return whose models reach each client in a round; all others' by default."""
+        everyone = sorted(self.clients)
+        return {c: [other for other in everyone if other != c] for c in everyone}
+
     def clusters(self) -> list[list[int]]:
         """Return the sets of clients with one server model; one unless overridden."""
         return [sorted(self.clients)]

@@ -24,6 +24,7 @@ from clients.store import ClientStore
 from clients.views import CollatedView
 from datasets import find_dataset, label_kind
 from datasets.diffusion import diffuse
+from datasets.task_masks import mask_tasks
 from fedgraph_flwr.config import RunSettings, build
 from fedgraph_flwr.data import GraphPartition, GraphSet
 from fedgraph_flwr.registry import METHODS, Resolved, defaults, resolve
@@ -146,13 +147,22 @@ def federation(settings, client_id: int) -> GraphPartition:
     partition = make_partition(
         client_id, num_graphs=20 + 5 * client_id, held_out=settings.held_out
     )
-    return with_tasks(partition) if label_kind(settings) == "binary" else partition
+    kind = label_kind(settings)
+    if kind == "classes":
+        return partition
+    labelled = with_tasks(partition, kind)
+    return mask_tasks(labelled, settings)
 
 
-def with_tasks(partition: GraphPartition) -> GraphPartition:
-    """Label the graphs 0 or 1 for two tasks, of which a few labels are missing."""
+def with_tasks(partition: GraphPartition, kind: str = "binary") -> GraphPartition:
+    """Label the graphs 0 or 1 for two tasks, of which a few labels are missing.
+
+    For "regression", by their number of nodes and half of it instead.
+    """
     count = len(partition.graphs)
     y = np.stack([np.arange(count) // 5 % 2, np.arange(count) // 10 % 2], axis=1)
+    if kind == "regression":
+        y = np.diff(partition.graphs.node_ptr)[:, None] * np.array([1.0, 0.5])
     y = y.astype(np.float32)
     y[::7, 1] = np.nan
     return replace(partition, graphs=replace(partition.graphs, y=y), tasks=("a", "b"))
@@ -178,16 +188,20 @@ OF_TASK = {
         "features": "atoms-no-degree",
         "shared-group": "all",
         "batch-size": 8,
-        "privacy.edge-epsilon": 2.0,
-        "fgcl.num-negatives": 3,
     },
 }
+OF_METHOD = {"fgcl": {"privacy.edge-epsilon": 2.0, "fgcl.num-negatives": 3}}
+
+
+def own(method: str) -> dict:
+    """Settings without which a method or its task cannot be configured."""
+    of_task = OF_TASK.get(METHODS[method].task.name, {})
+    return {**of_task, **OF_METHOD.get(method, {})}
 
 
 def tiny(method: str, **overrides) -> dict:
     """Small settings of a method's task, with ``overrides``."""
-    own = OF_TASK.get(METHODS[method].task.name, {})
-    return {**TINY, "method": method, **own, **overrides}
+    return {**TINY, "method": method, **own(method), **overrides}
 
 
 def resolved(method: str = "fedavg", **overrides) -> Resolved:

@@ -28,8 +28,8 @@ class GraphSAGE(nn.Module):
 
     Source
     ------
-    Our spec, Sec. 2.1. Differs: all neighbours instead of two drawn with replacement, so
-    that a prediction is a function of the molecule.
+    Our spec, Sec. 2.1. Differs: all neighbours instead of two drawn with
+    replacement, so that a prediction is a function of the molecule.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class GATLayer(nn.Module):
     def forward(
         self, x: Tensor, structure: Structure, generator: torch.Generator | None
     ) -> Tensor:
-        """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, heads * num_out)."""
+        """Features or one-hot columns of nodes -> (num_nodes, num_heads * num_out)."""
         mask: Mask | None = None
         if generator is not None and self.dropout:
             if x.dim() == 1:
@@ -109,7 +109,8 @@ class GATLayer(nn.Module):
                 return values * dropout_mask(values, self.dropout, draws)[0]
 
             x = mask(x)
-        h = times(x, self.weight).unflatten(1, (self.num_heads, -1))
+        h = times(x, self.weight)
+        h = h.view(len(h), self.num_heads, -1)
         source, target = (h * self.source).sum(2), (h * self.target).sum(2)
         heads = [
             structure.attend(h[:, k], source[:, k], target[:, k], mask)

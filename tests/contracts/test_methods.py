@@ -25,13 +25,14 @@ FEDERATED = pytest.mark.parametrize("method", toys.federated())
 ALONE = [
     *((m, "local") for m in toys.federated(GRAPH_CLASSIFICATION)),
     ("fclg", "fclg-local"),
+    ("fedavg-multitask", "local-multitask"),
+    ("fedgmtl", "local-multitask"),
 ]
 
 
 @ALL
 def test_defaults_build_and_survive_the_round_trip_through_the_config(method):
-    of_task = toys.OF_TASK.get(METHODS[method].task.name, {})
-    first = resolve({**defaults(), **of_task, "method": method})
+    first = resolve({**defaults(), **toys.own(method), "method": method})
     again = resolve({**defaults(), **first.to_config()})
     assert again == first
 
@@ -206,6 +207,7 @@ def test_fedprox_without_its_term_equals_fedavg_to_the_byte(run, once):
 @pytest.mark.parametrize(("method", "partner"), ALONE)
 def test_one_client_alone_is_self_train(run, method, partner):
     neutral = {"fedprox.mu": 0.0, "moon.mu": 0.0, "fclg.inter": "none"}
+    neutral |= {"fedgmtl.task-reg": 0.0}
     ours, local = (run(m, **neutral, **{"num-clients": 1}) for m in (method, partner))
     found = local.values("loss", "accuracy")
     for key, value in found.items():

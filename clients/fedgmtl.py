@@ -1,0 +1,115 @@
+"""Client side of FedGMTL: own labels, and a penalty that relates all heads.
+
+He et al. 2021 (SpreadGNN), arXiv:2106.02743, Eqs. (5), (6); our spec, Sec. 2.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.methods.fedgmtl import OMEGA, FedGMTLParams
+
+from .base import Array, Job
+from .batching import Batch
+from .models.sage_gat import MultiTaskGNN
+from .multitask_gnn import MultiTaskGNNClient
+from .task_covariance import (
+    TaskCovariance,
+    closed_form,
+    covariance_record,
+    initial,
+    normalise,
+    own_rows,
+    precision,
+    trace_penalty,
+)
+
+
+@final
+class FedGMTLClient(MultiTaskGNNClient):
+    """Masked loss + lambda tr(Phi^T Omega^-1 Phi); Omega travels with the model."""
+
+    @classmethod
+    def build_model(
+        cls,
+        settings: RunSettings,
+        params: Settings,
+        *,
+        num_features: int,
+        num_classes: int,
+        client_id: int,
+    ) -> MultiTaskGNN:
+        """See base class; Omega starts as I / T."""
+        model = super().build_model(
+            settings,
+            params,
+            num_features=num_features,
+            num_classes=num_classes,
+            client_id=client_id,
+        )
+        model.register_buffer(OMEGA, initial(range(num_classes)).omega.float())
+        return model
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        partition = job.data.partition
+        everything = range(partition.graphs.num_classes)
+        self._own = own_rows(partition.owned_tasks, everything).to(job.device)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Prepare the penalty of the received Omega."""
+        if epoch == 0:
+            # Means of noisy updates need not be positive.
+            self._relate(normalise(self._omega.detach().cpu()))
+
+    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """See base class, plus the penalty on the client's own rows."""
+        loss, params = super().loss(batch, generator), self._params()
+        if not params.task_reg or params.reg_rows == "all":
+            return loss
+        penalty = trace_penalty(self.model.head.weight, self._inverse, self._own)
+        return loss + params.task_reg * penalty
+
+    def end_step(self) -> None:
+        """Move all rows by the penalty, and Omega with every step, if so set."""
+        params = self._params()
+        if params.task_reg and params.reg_rows == "all":
+            with torch.no_grad():
+                self.model.head.weight.copy_(self._shrink @ self.model.head.weight)
+        if params.omega_every == "step":
+            self._relate(closed_form(self.model.head.weight))
+
+    def end_epoch(self, epoch: int) -> None:  # noqa: ARG002
+        """Omega becomes the closed form of the heads."""
+        if self._params().omega_every == "epoch":
+            self._relate(closed_form(self.model.head.weight))
+
+    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:
+        """See base class; Omega, as it is sent, is also handed over to be drawn."""
+        omega = normalise(trained[OMEGA].cpu())
+        found = TaskCovariance(tuple(range(len(omega))), omega)
+        self.evaluation = covariance_record(found)
+        return super().uplink(trained)
+
+    def _relate(self, omega: Tensor) -> None:
+        """Set Omega and what follows from it."""
+        self._omega.copy_(omega)
+        inverse = precision(omega)
+        self._inverse = inverse.to(self._omega)
+        if self._params().reg_rows == "all":
+            # argmin of lr lambda tr(Phi^T Omega^-1 Phi) + 1/2 ||Phi - Phi_0||^2
+            rate = 2 * self.job.settings.learning_rate * self._params().task_reg
+            lifted = torch.eye(len(inverse), dtype=torch.float64) + rate * inverse
+            self._shrink = torch.linalg.inv(lifted).to(self._omega)
+
+    @property
+    def _omega(self) -> Tensor:
+        return self.tensors()[OMEGA]
+
+    def _params(self) -> FedGMTLParams:
+        assert isinstance(self.job.params, FedGMTLParams)
+        return self.job.params

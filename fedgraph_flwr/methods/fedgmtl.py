@@ -1,0 +1,49 @@
+"""FedGMTL: multi-task learning with a server and one covariance of tasks.
+
+He, Ceyani, Balasubramanian, Annavaram, Avestimehr 2021 (SpreadGNN), arXiv:2106.02743,
+Sec. 3; authors' code: FedML-AI/SpreadGNN. Symbols: Phi, heads, one row per task; Omega,
+their covariance; S_k, tasks of client k; lambda, weight of tr(Phi^T Omega^-1 Phi).
+
+Message fields
+--------------
+down, up  ``shared/<name>``: all tensors; ``shared/task_covariance`` is Omega.
+up        evaluation record ``task-covariance`` and ``task-ids``: Omega after training,
+          to be stored and drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..config import Value, choice, number
+from .multitask import MultiTaskParams
+
+OMEGA = "task_covariance"  # its name among the shared tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGMTLParams(MultiTaskParams):
+    """Parameters of FedGMTL.
+
+    Parameters
+    ----------
+    task_reg : float
+        lambda, on the trace itself; 0 is FedAvg. Our default (our spec, Sec. 7.3): the
+        authors' 1e-3 multiplied Omega instead of its inverse.
+    reg_rows : str
+        Rows of Phi that the penalty moves: the client's "own", by gradient; or "all",
+        by a proximal step after each step of the optimiser, since Adam would turn
+        the lone penalty of other rows into full steps (our spec, Sec. 7.2).
+    omega_every : str
+        Omega becomes the closed form after every local "epoch" or, as in the authors'
+        code, "step".
+    """
+
+    TABLE = "fedgmtl"
+    RUN: ClassVar[Mapping[str, Value]] = {"persist-optimizer": False}
+
+    task_reg: float = number(1e-4, 0)
+    reg_rows: str = choice("own", "own", "all")
+    omega_every: str = choice("epoch", "epoch", "step")

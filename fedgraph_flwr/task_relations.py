@@ -1,0 +1,212 @@
+"""How clients' tasks relate, kept in the results folder: Omega, and who taught whom.
+
+Methods that learn a covariance of tasks hand it over as an evaluation record; nothing
+here reaches training. :mod:`figures_tasks` draws what is kept.
+"""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.report import ClientInfo, Evaluation
+
+from .errors import WireError
+from .methods.multitask import RECORD, RECORD_IDS
+from .wire import Parcel
+
+FOLDER = "task-covariance"  # in a run's folder: a file per round
+SOURCES = "task-sources.csv"
+Omega = tuple[tuple[int, ...], NDArray[np.float64]]  # tasks, and their covariance
+
+
+class TaskRelations:
+    """Keeps what clients hand over, ``task-covariance/round-<t>.npz``.
+
+    Parameters
+    ----------
+    folder : path
+        Results folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._num_tasks = 0
+
+    def expect(self, clients: Mapping[int, ClientInfo]) -> None:
+        """Learn from the roll call how many tasks there are."""
+        self._num_tasks = max(i.num_classes for i in clients.values())
+
+    def __call__(
+        self, measured_round: int, parcels: Mapping[int, Parcel]
+    ) -> list[Evaluation]:
+        """Keep Omega of each client after training in the round that has just ended.
+
+        Raises
+        ------
+        WireError
+            What a client handed over is no covariance of tasks.
+        """
+        kept: dict[str, NDArray[np.generic]] = {}
+        for client, parcel in sorted(parcels.items()):
+            if RECORD in parcel.evaluation:
+                omega, ids = (parcel.evaluation[k] for k in (RECORD, RECORD_IDS))
+                self._check(client, omega, ids)
+                kept |= {f"omega-{client}": omega, f"tasks-{client}": ids}
+        if kept:
+            place = self._folder / FOLDER
+            place.mkdir(exist_ok=True)
+            path = place / f"round-{measured_round + 1:06d}.npz"
+            np.savez(path, **kept)  # type: ignore[arg-type]
+        return []
+
+    def _check(
+        self, client: int, omega: NDArray[np.generic], ids: NDArray[np.generic]
+    ) -> None:
+        allowed = set(range(self._num_tasks))
+        if omega.shape != (len(ids), len(ids)) or set(ids.tolist()) - allowed:
+            raise WireError(
+                f"client {client} handed over a covariance of shape {omega.shape} for"
+                f" tasks {ids.tolist()}, expected a square one of tasks below"
+                f" {self._num_tasks}; server and site run different versions"
+            )
+
+
+def read_rounds(run_dir: Path) -> list[int]:
+    """List rounds of which Omega was kept, ascending."""
+    return sorted(int(p.stem[6:]) for p in (run_dir / FOLDER).glob("round-*.npz"))
+
+
+def read_covariances(run_dir: Path, server_round: int) -> dict[int, Omega]:
+    """Read Omega of each client after a round; empty where the file is unreadable."""
+    path = run_dir / FOLDER / f"round-{server_round:06d}.npz"
+    found: dict[int, Omega] = {}
+    try:
+        with np.load(path) as file:
+            for name in file.files:
+                kind, _, client = name.partition("-")
+                if kind == "omega":
+                    ids = tuple(file[f"tasks-{client}"].tolist())
+                    found[int(client)] = ids, file[name].astype(np.float64)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
+        return {}
+    return dict(sorted(found.items()))
+
+
+def correlation(omega: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Omega_st / sqrt(Omega_ss Omega_tt), in [-1, 1]; NaN where a variance is 0."""
+    scale = np.sqrt(np.clip(np.diag(omega), 0, None))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = omega / np.outer(scale, scale)
+    return np.asarray(np.clip(found, -1, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSource:
+    """A task that a client has no labels of, and a neighbour that has.
+
+    ``neighbour`` is -1 where none has: the task then comes from further away.
+    ``related`` is the client's own task with which it correlates most in the client's
+    Omega, positively or not; -1 and NaN where that is not known.
+    """
+
+    client: int
+    task: int
+    task_name: str
+    neighbour: int
+    related: int
+    related_name: str
+    correlation: float
+
+
+def task_sources(
+    owned: Mapping[int, Sequence[int]],
+    neighbours: Mapping[int, Sequence[int]],
+    names: Sequence[str],
+    covariances: Mapping[int, Omega] | None = None,
+) -> list[TaskSource]:
+    """Say which tasks each client learned from which neighbour.
+
+    Parameters
+    ----------
+    owned : mapping
+        Tasks of which each client has labels.
+    neighbours : mapping
+        Clients whose models reach each client directly; all others with a server.
+    names : sequence of str
+        Of all tasks.
+    covariances : mapping, optional
+        Omega of clients, as of :func:`read_covariances`.
+
+    Returns
+    -------
+    list of TaskSource
+        By client, task, neighbour. Tasks that a client has labels of are left out.
+    """
+    found = []
+    for client in sorted(owned):
+        mine = sorted(owned[client])
+        for task in sorted(set(range(len(names))) - set(mine)):
+            related, strength = _most_related(
+                task, mine, (covariances or {}).get(client)
+            )
+            teachers = [n for n in sorted(neighbours[client]) if task in owned[n]]
+            found += [
+                TaskSource(
+                    client=client,
+                    task=task,
+                    task_name=names[task],
+                    neighbour=neighbour,
+                    related=related,
+                    related_name=names[related] if related >= 0 else "",
+                    correlation=strength,
+                )
+                for neighbour in teachers or [-1]
+            ]
+    return found
+
+
+def _most_related(
+    task: int, mine: Sequence[int], omega: Omega | None
+) -> tuple[int, float]:
+    if omega is None or task not in omega[0]:
+        return -1, float("nan")
+    ids, related = omega[0], correlation(omega[1])
+    row = {s: related[ids.index(task), ids.index(s)] for s in mine if s in ids}
+    row = {s: float(r) for s, r in row.items() if not np.isnan(r)}
+    if not row:
+        return -1, float("nan")
+    best = max(row, key=lambda s: (abs(row[s]), -s))
+    return best, row[best]
+
+
+def write_task_sources(run_dir: Path, sources: Sequence[TaskSource]) -> Path:
+    """Write them to ``task-sources.csv`` of a results folder."""
+    path = run_dir / SOURCES
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(f.name for f in fields(TaskSource))
+        writer.writerows(astuple(s) for s in sources)
+    return path
+
+
+def describe_sources(sources: Sequence[TaskSource]) -> list[str]:
+    """Give one line per client: how many tasks it took from which neighbour."""
+    lines = []
+    for client in sorted({s.client for s in sources}):
+        mine = [s for s in sources if s.client == client]
+        parts = []
+        for neighbour in sorted({s.neighbour for s in mine} - {-1}):
+            tasks = [str(s.task) for s in mine if s.neighbour == neighbour]
+            parts.append(f"tasks {', '.join(tasks)} from client {neighbour}")
+        if far := [str(s.task) for s in mine if s.neighbour == -1]:
+            parts.append(f"tasks {', '.join(far)} from no neighbour")
+        lines.append(f"client {client}: {'; '.join(parts)}")
+    return lines
