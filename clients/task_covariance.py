@@ -98,7 +98,7 @@ def normalise(omega: Tensor) -> Tensor:
 
 
 def _symmetric(matrix: Tensor) -> Tensor:
-    return (matrix + matrix.T) / 2  # type: ignore[no-any-return]
+    return (matrix + matrix.T) / 2
 
 
 def align(covariances: Sequence[TaskCovariance], task_ids: TaskIds) -> Tensor:

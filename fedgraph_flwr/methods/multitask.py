@@ -1,7 +1,7 @@
 """Several labels per molecule from part of the labels: parameters and baselines.
 
-FedAvg and self-train with the model of He et al. 2021 (SpreadGNN), arXiv:2106.02743, which
-compares with them. Who has labels of which task: ``task-masks``.
+FedAvg and self-train with the model of He et al. 2021 (SpreadGNN), arXiv:2106.02743,
+which compares with them. Who has labels of which task: ``task-masks``.
 
 Message fields
 --------------
