@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,6 +63,45 @@ class Batch:
         return len(self.y)
 
 
+class SingleBatch(Batch):
+    """One graph: views of the client's tensors; the rest is made when asked for.
+
+    Cutting a batch takes longer than training on one molecule.
+    """
+
+    def __init__(
+        self, *, x: Tensor, edge_index: Tensor, degree: Tensor, y: Tensor, position: int
+    ) -> None:
+        given = {"x": x, "edge_index": edge_index, "_degree": degree, "y": y}
+        given["positions"] = np.array([position])
+        for name, value in given.items():
+            object.__setattr__(self, name, value)  # the class is frozen
+
+    _degree: Tensor
+
+    @cached_property
+    def adjacency(self) -> Tensor:  # type: ignore[override]
+        """See base class."""
+        return csr(row_pointer(self._degree), self.edge_index[1], len(self._degree))
+
+    @cached_property
+    def membership(self) -> Tensor:  # type: ignore[override]
+        """See base class."""
+        n, device = len(self._degree), self.y.device
+        ptr = torch.tensor([0, n], device=device)
+        return csr(ptr, torch.arange(n, device=device), n)
+
+    @cached_property
+    def graph_of_node(self) -> Tensor:  # type: ignore[override]
+        """See base class."""
+        return torch.zeros_like(self._degree)
+
+    @cached_property
+    def index(self) -> Tensor:  # type: ignore[override]
+        """See base class."""
+        return torch.tensor([self.positions[0]], device=self.y.device)
+
+
 class CollatedGraphs:
     """Flat tensors of many graphs on one device, ready to be cut into batches.
 
@@ -106,6 +146,8 @@ class CollatedGraphs:
 
     def batch(self, positions: IntArray) -> Batch:
         """Join the graphs at ``positions``, in that order."""
+        if len(positions) == 1:
+            return self._single(int(positions[0]))
         device = self.device
         nodes, node_ptr, node_sizes = gather(self._node_ptr, positions, device)
         edges, _, edge_sizes = gather(self._edge_ptr, positions, device)
@@ -133,6 +175,17 @@ class CollatedGraphs:
             y=self.y[index],
             positions=positions,
             index=index,
+        )
+
+    def _single(self, position: int) -> SingleBatch:
+        nodes = slice(*self._node_ptr[position : position + 2].tolist())
+        edges = slice(*self._edge_ptr[position : position + 2].tolist())
+        return SingleBatch(
+            x=self.x[nodes],
+            edge_index=self.edge_index[:, edges],
+            degree=self.degree[nodes],
+            y=self.y[position : position + 1],
+            position=position,
         )
 
     def batches(self, positions: IntArray, *, max_nodes: int) -> Iterator[Batch]:

@@ -52,6 +52,19 @@ class Structure:
 
     _inverse_degree: Tensor | None = None
 
+    def attend_by_heads(
+        self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
+    ) -> Tensor:
+        """Attend with several heads side by side: (num_nodes, heads, d), flattened.
+
+        ``source`` and ``target`` are of shape (num_nodes, heads).
+        """
+        heads = [
+            self.attend(x[:, k], source[:, k], target[:, k], mask)
+            for k in range(x.shape[1])
+        ]
+        return torch.cat(heads, 1)
+
     @abstractmethod
     def attend(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
@@ -225,33 +238,47 @@ class OneGraph(Structure):
     """
 
     def __init__(self, batch: Batch) -> None:
-        n = len(batch.graph_of_node)
-        u, v = batch.edge_index
-        self._adjacency = torch.zeros(n, n, device=u.device)
-        self._adjacency.view(-1)[u * n + v] = 1.0
+        n = len(batch.x)
+        kind = torch.get_default_dtype() if batch.x.dim() == 1 else batch.x.dtype
+        self._adjacency = batch.x.new_zeros(n, n, dtype=kind)
+        self._adjacency[tuple(batch.edge_index)] = 1.0
         self.degree = self._adjacency.sum(1)
+        self._average: Tensor | None = None
         self._barrier: Tensor | None = None
 
     def sum(self, x: Tensor) -> Tensor:
         """One dense product."""
         return self._adjacency.to(x.dtype) @ x
 
+    def mean(self, x: Tensor) -> Tensor:
+        """See base class."""
+        if self._average is None:
+            self._average = self._adjacency / self.degree.clamp(min=1)[:, None]
+        return self._average.to(x.dtype) @ x
+
     def attend(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
         """Softmax over each row, pairs without an edge left out."""
+        return self.attend_by_heads(x[:, None], source[:, None], target[:, None], mask)
+
+    def attend_by_heads(
+        self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
+    ) -> Tensor:
+        """All heads at once."""
         if self._barrier is None:  # 0 on edges and the diagonal, elsewhere -inf
             self._barrier = torch.log(self._adjacency).fill_diagonal_(0.0)
         scores = torch.nn.functional.leaky_relu(
-            source[None, :] + target[:, None], NEGATIVE_SLOPE
-        )  # (target, source)
-        a = torch.softmax(scores + self._barrier, dim=1)
-        return (a if mask is None else mask(a)) @ x
+            source.t()[:, None] + target.t()[:, :, None], NEGATIVE_SLOPE
+        )  # (heads, target, source)
+        a = torch.softmax(scores + self._barrier.to(x.dtype), dim=2)
+        a = a if mask is None else mask(a)
+        return (a @ x.transpose(0, 1)).transpose(0, 1).flatten(1)
 
 
 def clean_structure(batch: Batch) -> Structure:
     """Edges of clean graphs, in the form that is fastest for the batch."""
-    is_small = batch.num_graphs == 1 and len(batch.graph_of_node) <= MAX_ONE
+    is_small = batch.num_graphs == 1 and len(batch.x) <= MAX_ONE
     return OneGraph(batch) if is_small else SparseStructure(batch)
 
 

@@ -8,7 +8,7 @@ import json
 import logging
 import multiprocessing
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,11 @@ def whole(graphs: GraphSet) -> Batch:
 
 def doubled(batch: Batch) -> Batch:
     """Give the same batch in double precision."""
-    return replace(
-        batch,
-        x=batch.x.double() if batch.x.dim() == 2 else batch.x,
-        adjacency=batch.adjacency.double(),
-        membership=batch.membership.double(),
-    )
+    parts = {f.name: getattr(batch, f.name) for f in fields(Batch)}
+    parts["x"] = batch.x.double() if batch.x.dim() == 2 else batch.x
+    parts["adjacency"] = batch.adjacency.double()
+    parts["membership"] = batch.membership.double()
+    return Batch(**parts)
 
 
 def make_partition(

@@ -12,12 +12,18 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
-from ..ops import dropout_mask, relu_dropout, times, uniform
-from ..propagation import Mask, Structure
+from ..dense import Nodes
+from ..ops import dropout_mask, relu_dropout, uniform
+from ..propagation import Mask, OneGraph, Structure
 from .readout import ReadoutModel
 
 NUM_HEADS = 2
 ENCODERS = ("sage", "gat")
+
+
+def as_rows(x: Tensor, num_features: int, dtype: torch.dtype) -> Tensor:
+    """Write out one-hot rows that are given as column numbers."""
+    return nn.functional.one_hot(x, num_features).to(dtype) if x.dim() == 1 else x
 
 
 @final
@@ -44,23 +50,19 @@ class GraphSAGE(nn.Module):
         super().__init__()
         self.dropout = dropout
         widths = [num_features] + [hidden_dim] * (num_layers - 1)
-        self.root = nn.ParameterList(
-            uniform(2 * n, (hidden_dim, n), generator) for n in widths
-        )
-        self.neighbours = nn.ParameterList(
-            uniform(2 * n, (hidden_dim, n), generator) for n in widths
+        self._num_features = num_features
+        self.weight = nn.ParameterList(
+            uniform(2 * n, (hidden_dim, 2 * n), generator) for n in widths
         )
 
     def forward(
         self, x: Tensor, structure: Structure, generator: torch.Generator | None
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); dropout iff a generator."""
-        last = len(self.root) - 1
-        for k, (root, of_mean) in enumerate(
-            zip(self.root, self.neighbours, strict=True)
-        ):
-            # linear: projected first, then averaged, whichever width is smaller
-            h = times(x, root) + structure.mean(times(x, of_mean))
+        x = as_rows(x, self._num_features, self.weight[0].dtype)
+        last = len(self.weight) - 1
+        for k, weight in enumerate(self.weight):
+            h = nn.functional.linear(torch.cat([x, structure.mean(x)], 1), weight)
             x = relu_dropout(h, self.dropout, generator if k < last else None)
         return x
 
@@ -100,23 +102,18 @@ class GATLayer(nn.Module):
     ) -> Tensor:
         """Features or one-hot columns of nodes -> (num_nodes, num_heads * num_out)."""
         mask: Mask | None = None
+        x = as_rows(x, self._num_in, self.weight.dtype)
         if generator is not None and self.dropout:
-            if x.dim() == 1:
-                x = nn.functional.one_hot(x, self._num_in).to(self.weight.dtype)
             draws = generator
 
             def mask(values: Tensor) -> Tensor:
                 return values * dropout_mask(values, self.dropout, draws)[0]
 
             x = mask(x)
-        h = times(x, self.weight)
-        h = h.view(len(h), self.num_heads, -1)
+        h = nn.functional.linear(x, self.weight).view(len(x), self.num_heads, -1)
         source, target = (h * self.source).sum(2), (h * self.target).sum(2)
-        heads = [
-            structure.attend(h[:, k], source[:, k], target[:, k], mask)
-            for k in range(self.num_heads)
-        ]
-        return nn.functional.elu(torch.cat(heads, 1) + self.bias)
+        found = structure.attend_by_heads(h, source, target, mask)
+        return nn.functional.elu(found + self.bias)
 
 
 @final
@@ -206,3 +203,14 @@ class MultiTaskGNN(ReadoutModel):
         super().__init__(
             made, num_features, num_tasks, hidden_dim=hidden_dim, generator=generator
         )
+
+    def embed(
+        self, nodes: Nodes, structure: Structure, generator: torch.Generator | None
+    ) -> Tensor:
+        """See base class; the same in fewer operations for a graph alone."""
+        if not isinstance(structure, OneGraph):
+            return super().embed(nodes, structure, generator)
+        h = self.encoder(nodes.x, structure, generator)
+        x = as_rows(nodes.x, self._num_features, h.dtype)
+        z = torch.relu(self.readout_in(torch.cat([x, h], 1)))
+        return torch.relu(self.readout_out(z)).mean(0, keepdim=True)

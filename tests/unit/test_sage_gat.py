@@ -45,9 +45,8 @@ def with_pyg(model, encoder, batch):
         x = nn.functional.one_hot(x, 4).double()
     h = x
     if encoder == "sage":
-        for root, mean in zip(
-            model.encoder.root, model.encoder.neighbours, strict=True
-        ):
+        for weight in model.encoder.weight:
+            root, mean = weight.chunk(2, 1)
             conv = SAGEConv(root.shape[1], HIDDEN, aggr="mean", bias=False).double()
             conv.load_state_dict({"lin_l.weight": mean, "lin_r.weight": root})
             h = conv(h, edges).relu()
@@ -154,10 +153,8 @@ def test_shapes_of_the_papers_model():
     model = MultiTaskGNN("sage", 133, 27, generator=torch.Generator())
     shapes = {n: tuple(t.shape) for n, t in model.state_dict().items()}
     assert shapes == {
-        "encoder.root.0": (64, 133),
-        "encoder.root.1": (64, 64),
-        "encoder.neighbours.0": (64, 133),
-        "encoder.neighbours.1": (64, 64),
+        "encoder.weight.0": (64, 2 * 133),
+        "encoder.weight.1": (64, 2 * 64),
         "readout_in.weight": (64, 133 + 64),
         "readout_in.bias": (64,),
         "readout_out.weight": (64, 64),
