@@ -89,7 +89,8 @@ def read_covariances(run_dir: Path, server_round: int) -> dict[int, Omega]:
     path = run_dir / FOLDER / f"round-{server_round:06d}.npz"
     found: dict[int, Omega] = {}
     try:
-        with np.load(path) as file:
+        # opened here: numpy leaves a broken file open
+        with path.open("rb") as handle, np.load(handle) as file:
             for name in file.files:
                 kind, _, client = name.partition("-")
                 if kind == "omega":

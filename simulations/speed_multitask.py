@@ -6,8 +6,9 @@ One epoch of masked multi-task training on one core, by
 ``PyG``: the plain loop of PyTorch Geometric, ``DataLoader``, ``SAGEConv`` or ``GATConv``,
 ``global_mean_pool``, the same readout, loss and Adam.
 
-The last columns split our time by ``torch.profiler`` into kernels, that is C++ under an
-operator, and the rest: Python, dispatch and waiting.
+Times are of the process, so that other processes count little. The last columns are of
+ours under ``torch.profiler``: the share of time inside operators, the rest being Python
+and autograd, and the number of operators per batch.
 """
 
 from __future__ import annotations
@@ -154,9 +155,9 @@ def seconds(epochs: list[Callable[[], None]], repeats: int) -> list[float]:
 def kernel_share(epoch: Callable[[], None]) -> tuple[float, int]:
     """Share of CPU time that ops themselves take, and number of ops."""
     with torch.profiler.profile() as profile:
-        begin = time.process_time()
+        begin = time.perf_counter()  # the profiler's clock
         epoch()
-        whole = time.process_time() - begin
+        whole = time.perf_counter() - begin
     events = [e for e in profile.key_averages() if e.key.startswith("aten::")]
     inside = sum(e.self_cpu_time_total for e in events) / 1e6
     return inside / whole, sum(e.count for e in events)

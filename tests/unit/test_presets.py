@@ -85,13 +85,43 @@ FGCL = {
 }
 
 
+# name -> row, encoder, data set, whether as published
+GMTL_ROWS: dict[str, dict[str, Value]] = {
+    "fedgmtl": {"method": "fedgmtl"},
+    "fedavg": {"method": "fedavg-multitask", "persist-optimizer": False},
+    "fedavg-kept": {"method": "fedavg-multitask", "persist-optimizer": True},
+    "local": {"method": "local-multitask"},
+    "centralized": {"method": "fedavg-multitask", "num-clients": 1},
+}
+GMTL_DATA = {  # clients, alpha: the settings table of the SpreadGNN specification
+    "SIDER": (4, 0.2),
+    "Tox21": (8, 0.1),
+    "MUV": (8, 0.3),
+    "QM8": (8, 0.5),
+}
+FEDGMTL = {
+    "-".join(filter(None, (row, encoder, data.lower(), variant))): (
+        row,
+        encoder,
+        data,
+        variant == "paper",
+    )
+    for row, encoder, data, variant in product(
+        GMTL_ROWS, ("sage", "gat"), GMTL_DATA, ("", "paper")
+    )
+    if not (variant and row in ("local", "centralized"))
+}
+
+
 def configured(name: str) -> Resolved:
     """Resolve a preset as a run would."""
     return resolve({**defaults(), **load_preset(name)})
 
 
 def test_the_list_is_complete() -> None:
-    assert list(list_presets()) == sorted({*GCFL, *GCFL_VARIANTS, *FCLG, *FGCL})
+    assert list(list_presets()) == sorted(
+        {*GCFL, *GCFL_VARIANTS, *FCLG, *FGCL, *FEDGMTL}
+    )
 
 
 def test_descriptions_are_lines_that_tell_presets_apart() -> None:
@@ -267,6 +297,45 @@ def test_published_settings_of_fgcl() -> None:
             False,
             50,
         )
+
+
+# FedGMTL ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "parts"), FEDGMTL.items())
+def test_every_fedgmtl_preset_configures_a_run(
+    name: str, parts: tuple[str, str, str, bool]
+) -> None:
+    row, encoder, data, as_published = parts
+    run = configured(name)
+    config = run.to_config()
+    table = "fedgmtl" if row == "fedgmtl" else "multitask"
+    clients, alpha = GMTL_DATA[data]
+    rates = {("MUV", "sage"): 1e-3, ("MUV", "gat"): 2.5e-3}
+    expected = {
+        "dataset": data,
+        f"{table}.encoder": encoder,
+        "num-clients": clients,
+        "dirichlet-alpha": alpha,
+        "task-masks": "all" if row == "centralized" else "exclusive",
+        "learning-rate": rates.get((data, encoder), 1.5e-3),
+        "num-server-rounds": 150,
+        "batch-size": 1 if as_published else 32,
+        "persist-optimizer": False,
+        "weight-decay": 0.0,
+        "local-epochs": 1,
+        "hidden-dim": 64,
+        "num-layers": 2,
+        "dropout": 0.3,
+        **GMTL_ROWS[row],
+    }
+    if row == "fedgmtl":
+        published = {"QM8": 0.3, "MUV": 2e-3 if encoder == "gat" else 1e-3}
+        expected["fedgmtl.task-reg"] = (
+            published.get(data, 1e-3) if as_published else 1e-4
+        )
+    assert {key: config[key] for key in expected} == expected
+    assert run.learning.metric == ("mae" if data == "QM8" else "roc-auc")
 
 
 # The loader ---------------------------------------------------------------------------
