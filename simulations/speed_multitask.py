@@ -3,8 +3,8 @@
 One epoch of masked multi-task training on one core, by
 
 ``ours``: what clients run, ``clients.training.train_epochs``;
-``PyG``: the plain loop of PyTorch Geometric, ``DataLoader``, ``SAGEConv`` or ``GATConv``,
-``global_mean_pool``, the same readout, loss and Adam.
+``PyG``: the plain loop of PyTorch Geometric: ``DataLoader``, ``SAGEConv`` or
+``GATConv``, ``global_mean_pool``, the same readout, loss and Adam.
 
 Times are of the process, so that other processes count little. The last columns are of
 ours under ``torch.profiler``: the share of time inside operators, the rest being Python
