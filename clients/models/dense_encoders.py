@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
-from ..dense import Nodes
+from ..dense import DistinctRows, Nodes
 from ..ops import linear, relu_dropout, sum_pool
 from ..propagation import Structure
 
@@ -35,8 +35,10 @@ def _uniform(num_in: int, shape: tuple[int, ...], generator: torch.Generator) ->
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=generator))
 
 
-def _times(x: Tensor, weight: Tensor) -> Tensor:
+def _times(x: Tensor | DistinctRows, weight: Tensor) -> Tensor:
     """``x @ weight.T``, x given as rows or as one-hot column numbers."""
+    if isinstance(x, DistinctRows):
+        return nn.functional.embedding(x.ids, x.table @ weight.t())
     return nn.functional.embedding(x, weight.t()) if x.dim() == 1 else x @ weight.t()
 
 
@@ -54,7 +56,7 @@ class GCNLayer(nn.Module):
         self.weight = _uniform(num_in, (num_out, num_in), generator)
         self.bias = _uniform(num_in, (num_out,), generator)
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         root = _power(1.0 + structure.degree, -0.5)
         h = root * _times(x, self.weight)
@@ -75,7 +77,7 @@ class KGNNLayer(nn.Module):
         self.weight = _uniform(num_in, (num_out, num_in), generator)
         self.bias = _uniform(num_in, (num_out,), generator)
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         total = structure.sum(_times(x, self.weight))
         mean = _power(structure.degree, -1.0) * total
@@ -93,7 +95,7 @@ class TAGLayer(nn.Module):
         self.weight = _uniform(num_in, (TAG_HOPS + 1, num_out, num_in), generator)
         self.bias = _uniform(num_in, (num_out,), generator)
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         root = _power(structure.degree, -0.5)
         h = _times(x, self.weight[TAG_HOPS])
@@ -113,7 +115,7 @@ class GINLayer(nn.Module):
         self.first = linear(num_in, num_out, generator)
         self.second = linear(num_out, num_out, generator)
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         h = _times(x, self.first.weight)  # linear: before the sum, whichever width
         z = h + structure.sum(h) + self.first.bias
@@ -130,7 +132,7 @@ class GATLayer(nn.Module):
         self.target = _uniform(num_out, (num_out,), generator)
         self.bias = _uniform(num_in, (num_out,), generator)
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out).
 
         Raises
@@ -175,7 +177,10 @@ class TwoLayers(nn.Module):
         self.second = layer(hidden_dim, hidden_dim, generator)
 
     def forward(
-        self, x: Tensor, structure: Structure, generator: torch.Generator | None
+        self,
+        x: Tensor | DistinctRows,
+        structure: Structure,
+        generator: torch.Generator | None,
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); dropout iff a generator."""
         h = relu_dropout(self.first(x, structure), self.dropout, generator)
@@ -193,7 +198,7 @@ class LightGCN(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Tensor | DistinctRows,
         structure: Structure,
         generator: torch.Generator | None,  # noqa: ARG002
     ) -> Tensor:
