@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -25,7 +24,7 @@ class NodeClassifierClient(GraphClient):
     """
 
     DATA: ClassVar[type[ClientData]] = NodeData
-    CONV: ClassVar[Callable[[int, int, torch.Generator], nn.Module]] = GCNConv
+    CONV: ClassVar[type[nn.Module]] = GCNConv
     model: NodeGNN
 
     @classmethod

@@ -22,6 +22,7 @@ from clients.fedavg import (
     NodeFedProxClient,
     NodeLocalClient,
 )
+from clients.fedper import FedPerClient, FedSageClient
 from clients.fgcl import FGCLClient
 from clients.gcfl import GCFLClient, NodeGCFLClient
 from clients.infomax import InfoGraphClient, MVGRLClient
@@ -30,14 +31,17 @@ from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local
 from strategies.fgcl import FGCL
 from strategies.gcfl import GCFL
+from strategies.self_weight import SelfWeight
 
 from .config import RunSettings, Settings, Value, build, check_tables
 from .errors import ConfigError, unknown_name
 from .methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
 from .methods.fedavg import FedAvgParams, FedProxParams, LocalParams
+from .methods.fedper import FedPerParams
 from .methods.fgcl import FGCLParams
 from .methods.gcfl import GCFLParams
 from .methods.moon import MoonParams
+from .methods.self_weight import SelfWeightParams
 from .privacy import PrivacySettings, check_privacy
 from .tasks import (
     GRAPH_CLASSIFICATION,
@@ -148,6 +152,24 @@ METHODS: Mapping[str, Method] = {
         strategy=FGCL,
         client=FGCLClient,
         task=MULTI_TASK_CLASSIFICATION,
+    ),
+    "fedper": Method(
+        params=FedPerParams,
+        strategy=FedAvg,
+        client=FedPerClient,
+        task=NODE_CLASSIFICATION,
+    ),
+    "fedsage": Method(
+        params=FedAvgParams,
+        strategy=FedAvg,
+        client=FedSageClient,
+        task=NODE_CLASSIFICATION,
+    ),
+    "self-weight": Method(
+        params=SelfWeightParams,
+        strategy=SelfWeight,
+        client=NodeFedAvgClient,
+        task=NODE_CLASSIFICATION,
     ),
 }
 
