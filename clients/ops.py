@@ -5,7 +5,7 @@ All randomness comes from a generator argument.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -98,6 +98,41 @@ class _BareLinear(nn.Linear):
 
     def reset_parameters(self) -> None:
         pass
+
+
+class SparseRows(NamedTuple):
+    """Constant features of which most are 0, shape (num_nodes, num_features)."""
+
+    rows: Tensor  # sparse CSR
+    columns: Tensor  # sparse CSR of the transpose
+
+    @classmethod
+    def of(cls, x: Tensor) -> SparseRows:
+        """Store a dense matrix."""
+        return cls(x.to_sparse_csr(), x.t().contiguous().to_sparse_csr())
+
+
+class _ProjectSparse(torch.autograd.Function):
+    """``x @ weight.T`` for sparse x, which gets no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, x: SparseRows) -> Tensor:
+        ctx.columns = x.columns
+        return x.rows @ weight.t()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return (ctx.columns @ grads[0].contiguous()).t().contiguous(), None
+
+
+def project_rows(x: Tensor | SparseRows, weight: Tensor) -> Tensor:
+    """``x @ weight.T``: (num_nodes, num_in), (num_out, num_in) -> (num_nodes, num_out).
+
+    The cost of sparse rows follows their entries, not their width.
+    """
+    if isinstance(x, SparseRows):
+        return _ProjectSparse.apply(weight, x)  # type: ignore[no-any-return,no-untyped-call]
+    return x @ weight.t()
 
 
 def linear(num_in: int, num_out: int, generator: torch.Generator) -> nn.Linear:

@@ -308,6 +308,10 @@ class RunSettings(Settings):
         "dominance",
         "files",
         "iid-classwise",
+        "louvain",
+        "metis",
+        "metis-overlap",
+        "metis-overlap-replacement",
         "planted",
         "quantity-skew",
         auto=True,
@@ -322,6 +326,8 @@ class RunSettings(Settings):
         "atoms",
         "atoms-no-degree",
         "atoms-strict",
+        "row-normalized",
+        "raw",
         auto=True,
     )
     csv_smiles_column: str = text("smiles")
@@ -341,6 +347,7 @@ class RunSettings(Settings):
     num_layers: int = integer("auto", 1, auto=True)
     dropout: float = number("auto", 0, 1, high_open=True, auto=True)
     shared_group: str = choice("auto", "convs", "all", auto=True)
+    weighting: str = choice("auto", "samples", "uniform", auto=True)
 
     device: str = text("auto")
     torch_threads: int = integer(1, 1)

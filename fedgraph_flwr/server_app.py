@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Iterable
 from logging import ERROR, INFO
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +18,8 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from clients.base import initial_arrays
-from strategies.report import ClientInfo, RoundReport
+from strategies.base import Stopper
+from strategies.report import ClientInfo, Evaluation, RoundReport
 
 from .errors import ConfigError
 from .figures import draw_run
@@ -26,7 +28,8 @@ from .pooled import PooledEvaluation
 from .provenance import partition_distance, split_hash
 from .registry import Resolved, resolve
 from .results import Clock, RunFolder, results_root
-from .tasks import POOLED, EmbeddingSettings
+from .selection import EarlyStopping
+from .tasks import POOLED, EmbeddingSettings, NodeSettings
 
 app = ServerApp()
 _LOSS = ("train", "loss")
@@ -80,6 +83,7 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         experiment=folder.experiment,
         observer=observe,
         evaluator=pooled,
+        stopper=_stopper(folder),
     )
     try:
         if settings.resume:
@@ -112,6 +116,24 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         draw_embeddings(folder.path, task.drawn_rounds(), seed=settings.seed)
     log(INFO, "\n%s", summary_table(summary))
     return folder.path
+
+
+def _stopper(folder: RunFolder) -> Stopper:
+    """Early stopping of the task, going on from what a resumed run has measured."""
+    task = folder.resolved.task
+    if not isinstance(task, NodeSettings):
+        return lambda _: False
+    rule = EarlyStopping(
+        folder.tables["val"], patience=task.patience, min_rounds=task.min_rounds
+    )
+
+    def stop(evaluations: Iterable[Evaluation]) -> bool:
+        for e in evaluations:
+            if e.split == "val" and folder.is_score(e.point, e.metric):
+                rule.add(e.server_round, e.client, e.value)
+        return rule.is_due()
+
+    return stop
 
 
 def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str, Any]:
