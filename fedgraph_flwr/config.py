@@ -295,6 +295,8 @@ class RunSettings(Settings):
 
     num_clients: int = integer("auto", 1, auto=True)
     num_server_rounds: int = integer("auto", 1, auto=True)
+    patience: int = integer("auto", 0, auto=True)
+    min_rounds: int = integer("auto", 0, auto=True)
     client_fraction: float = number(1.0, 0, 1, low_open=True)
     partition: str = choice(
         "auto",

@@ -220,19 +220,24 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         raise ConfigError(
             unknown_name("method", name, METHODS, "Set method in the run config.")
         )
-    method = METHODS[name]
     info = datasets.find_dataset(str(run_config["dataset"]))
+    kind = info.kind or str(run_config["csv-label-kind"])
+    method = METHODS[name].on(kind)
     published = getattr(method.params, "AUTO", {}).get(info.name, {})
-    automatic = {**info.automatic, **method.params.RUN, **info.fixed}
+    automatic = {
+        **method.task.automatic,
+        **info.automatic,
+        **method.params.RUN,
+        **info.fixed,
+    }
     settings = build(RunSettings, run_config, automatic)
     params = build(method.params, run_config, published)
-    method = method.on(datasets.label_kind(settings))
     task = build(method.task.settings, run_config, {})
     takes_weights = method.client.TAKES_WEIGHTS
     post = "clamp01" if takes_weights else "round"
     privacy = build(PrivacySettings, run_config, {"privacy.edge-post": post})
     datasets.check_settings(settings)
-    method.task.check(settings, datasets.label_kind(settings))
+    method.task.check(settings, kind)
     _check_evaluation(method, task, settings)
     check_privacy(
         privacy,

@@ -29,7 +29,7 @@ from .provenance import partition_distance, split_hash
 from .registry import Resolved, resolve
 from .results import Clock, RunFolder, results_root
 from .selection import EarlyStopping
-from .tasks import POOLED, EmbeddingSettings, NodeSettings
+from .tasks import POOLED, EmbeddingSettings
 
 app = ServerApp()
 _LOSS = ("train", "loss")
@@ -119,12 +119,12 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
 
 
 def _stopper(folder: RunFolder) -> Stopper:
-    """Early stopping of the task, going on from what a resumed run has measured."""
-    task = folder.resolved.task
-    if not isinstance(task, NodeSettings):
-        return lambda _: False
+    """Early stopping, going on from what a resumed run has measured."""
+    settings = folder.resolved.settings
     rule = EarlyStopping(
-        folder.tables["val"], patience=task.patience, min_rounds=task.min_rounds
+        folder.tables.get("val", {}),
+        patience=settings.patience,
+        min_rounds=settings.min_rounds,
     )
 
     def stop(evaluations: Iterable[Evaluation]) -> bool:

@@ -6,10 +6,10 @@ Each method has one task (``registry.METHODS``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .clustering import TRANSFORMS
-from .config import RunSettings, Settings, choice, flag, integer, round_list
+from .config import RunSettings, Settings, Value, choice, flag, round_list
 from .errors import ConfigError
 
 EMBEDDINGS = "embeddings"  # folder of pooled ones, in a run's folder
@@ -19,6 +19,7 @@ LABEL_KINDS = {
     "regression": "numbers to predict per graph",
     "nodes": "one class per node of a graph",
 }
+_NEVER_EARLY: Mapping[str, Value] = {"patience": 0, "min-rounds": 0}
 POOLED = -1  # stands for "all clients together" where a client id is expected
 
 
@@ -57,25 +58,6 @@ class EmbeddingSettings(Settings):
         return _numbers(self.figure_rounds)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeSettings(Settings):
-    """When a run of node classification stops before its last round.
-
-    It does once ``min_rounds`` are done and the best mean validation accuracy is
-    ``patience`` rounds old; ``patience`` 0 never stops.
-
-    Source
-    ------
-    FedGKD, Sec. 5.1: 20 rounds. ``min_rounds`` is ours: FedAvg stands still for some 25
-    rounds before it learns (our spec Sec. 7.4).
-    """
-
-    TABLE = "node"
-
-    patience: int = integer(20, 0)
-    min_rounds: int = integer(50, 0)
-
-
 def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part]
 
@@ -97,6 +79,8 @@ class Task:
         Keys of ``selection.RULES`` that are reported, headline first.
     settings : type
         Configuration table of the task.
+    automatic : mapping
+        What ``"auto"`` means for shared settings, unless the data set or method knows.
     require : mapping
         Shared settings that the task cannot do without: key -> (test, words).
     labels : tuple of str
@@ -111,6 +95,7 @@ class Task:
     headline: str
     rules: tuple[str, ...]
     settings: type[Settings] = NoSettings
+    automatic: Mapping[str, Value] = field(default_factory=lambda: _NEVER_EARLY)
     require: Mapping[str, tuple[Callable[[RunSettings], bool], str]]
     labels: tuple[str, ...] = ("classes",)
     takes_edge_noise: bool = True
@@ -153,6 +138,7 @@ GRAPH_EMBEDDING = Task(
     settings=EmbeddingSettings,
     require={
         "held-out": (lambda s: s.held_out == 0, "0, as no label is learned from,"),
+        "patience": (lambda s: s.patience == 0, "0, as nothing is held out,"),
         "shared-group": (lambda s: s.shared_group == "all", "'all'"),
         "dropout": (lambda s: s.dropout == 0, "0, as teachers and student compare,"),
         "batch-size": (lambda s: s.batch_size >= 2, ">= 2, to have negatives,"),
@@ -176,7 +162,9 @@ NODE_CLASSIFICATION = Task(
     splits=("val", "test"),
     headline="test",
     rules=("best_val", "final"),
-    settings=NodeSettings,
+    # FedGKD Sec. 5.1; FedAvg stands still for some 25 rounds before it learns (our spec
+    # Sec. 7.4).
+    automatic={"patience": 20, "min-rounds": 50},
     labels=("nodes",),
     takes_edge_noise=False,  # one noisy matrix of all pairs of nodes would not fit
     require={"held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,")},

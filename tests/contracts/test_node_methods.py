@@ -135,7 +135,7 @@ def test_methods_that_need_graphs_refuse_nodes_and_edge_noise_too():
 
 
 STILL = {"learning-rate": 0.0, "weight-decay": 0.0}  # no round is better than round 1
-EARLY = {**STILL, "num-server-rounds": 9, "node.patience": 2, "node.min-rounds": 4}
+EARLY = {**STILL, "num-server-rounds": 9, "patience": 2, "min-rounds": 4}
 
 
 @BOTH

@@ -307,8 +307,8 @@ def test_every_node_preset_configures_a_run(name: str) -> None:
         "num-layers": 2,
         "dropout": 0.5,
         "weighting": "uniform",
-        "node.patience": 20,
-        "node.min-rounds": 50,
+        "patience": 20,
+        "min-rounds": 50,
     }
     assert {key: config[key] for key in expected} == expected
     assert config["shared-group"] == ("convs" if method == "fedper" else "all")
