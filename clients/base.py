@@ -29,7 +29,7 @@ from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.tasks import Task
 from fedgraph_flwr.wire import NamedArrays
 
-from .batching import Batch, ClientData
+from .batching import ClientData
 from .privacy.graphs import PrivateSite
 from .store import ClientStore, optimizer_tensors, restore_optimizer
 from .training import train_epochs
@@ -78,6 +78,8 @@ class GraphClient(NumPyClient):
     TAKES_WEIGHTS: ClassVar[bool] = False  # of edges: draws noisy views itself
     SENDS_UPDATES: ClassVar[bool] = True
     MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
+    DATA: ClassVar[type[ClientData]] = ClientData
+    EXTRA_UPLINK: ClassVar[tuple[str, ...]] = ()  # names of what extra_uplink sends
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -93,6 +95,7 @@ class GraphClient(NumPyClient):
         self.received: dict[str, Tensor] = {}
         self.stored: dict[str, Tensor] = {}
         self.evaluation: NamedArrays = {}  # sent beside the metrics, if not empty
+        self.extra_downlink: NamedArrays = {}  # received beside the shared tensors
 
     # What a task fills in --------------------------------------------------------
 
@@ -120,7 +123,7 @@ class GraphClient(NumPyClient):
         return None
 
     @abstractmethod
-    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
+    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Mean loss of a batch; random draws come from ``generator``."""
 
     @abstractmethod
@@ -132,6 +135,10 @@ class GraphClient(NumPyClient):
     def uplink(self, trained: dict[str, Tensor]) -> list[Array]:
         """Arrays to send, ordered like ``shared_keys``: the trained shared tensors."""
         return to_arrays(list(trained.values()))
+
+    def extra_uplink(self) -> NamedArrays:
+        """Further arrays to send, of names ``EXTRA_UPLINK``; the model is trained."""
+        return {}
 
     def private_keys(self) -> list[str]:
         """Tensors that stay and persist: all that do not travel."""
@@ -195,7 +202,7 @@ class GraphClient(NumPyClient):
         optimizer = self._load(server_round, parameters)
         metrics = self._scores(server_round, "post_aggregation")
         num_epochs = self.num_epochs(server_round)
-        if num_epochs:
+        if num_epochs and len(self.job.data.partition.train):
             metrics |= self._train(optimizer, server_round, num_epochs)
         metrics |= self._scores(server_round, "post_training")
         trained = self._detached(self.shared_keys)
@@ -285,23 +292,37 @@ class GraphClient(NumPyClient):
         noise = torch.Generator(job.device).manual_seed(
             derive_seed(job.settings.seed, job.client_id, server_round, "dropout")
         )
-        if not len(positions := self.trained_on()):
+        if not len(self.trained_on()):
             return self.extra_metrics()
         self.model.train()
-        loss = train_epochs(
+        loss = self.run_epochs(optimizer, num_epochs, order=order, noise=noise)
+        return {"eval/train/post_training/loss": loss, **self.extra_metrics()}
+
+    def run_epochs(
+        self,
+        optimizer: torch.optim.Optimizer,
+        num_epochs: int,
+        *,
+        order: torch.Generator,
+        noise: torch.Generator,
+    ) -> float:
+        """Train; return the mean loss of the last epoch.
+
+        ``order`` draws the batches (on the CPU), ``noise`` what a loss needs.
+        """
+        return train_epochs(
             lambda batch: self.loss(batch, noise),
             optimizer,
-            job.data,
+            self.job.data,
             num_epochs=num_epochs,
-            batch_size=job.settings.batch_size,
+            batch_size=self.job.settings.batch_size,
             generator=order,
             min_batch=self.MIN_BATCH,
-            train=positions,
+            train=self.trained_on(),
             begin_epoch=self.begin_epoch,
             end_step=self.end_step,
             end_epoch=self.end_epoch,
         )
-        return {"eval/train/post_training/loss": loss, **self.extra_metrics()}
 
     def _privatised(self, trained: dict[str, Tensor]) -> dict[str, Tensor]:
         """Shared tensors with a clipped and noisy update, where the run asks for it."""

@@ -73,31 +73,30 @@ class SingleBatch(Batch):
         self, *, x: Tensor, edge_index: Tensor, degree: Tensor, y: Tensor, position: int
     ) -> None:
         given = {"x": x, "edge_index": edge_index, "_degree": degree, "y": y}
-        given["positions"] = np.array([position])
-        for name, value in given.items():
-            object.__setattr__(self, name, value)  # the class is frozen
+        # the class is frozen
+        vars(self).update(given, positions=np.array([position]))
 
     _degree: Tensor
 
     @cached_property
-    def adjacency(self) -> Tensor:  # type: ignore[override]
+    def adjacency(self) -> Tensor:
         """See base class."""
         return csr(row_pointer(self._degree), self.edge_index[1], len(self._degree))
 
     @cached_property
-    def membership(self) -> Tensor:  # type: ignore[override]
+    def membership(self) -> Tensor:
         """See base class."""
         n, device = len(self._degree), self.y.device
         ptr = torch.tensor([0, n], device=device)
         return csr(ptr, torch.arange(n, device=device), n)
 
     @cached_property
-    def graph_of_node(self) -> Tensor:  # type: ignore[override]
+    def graph_of_node(self) -> Tensor:
         """See base class."""
         return torch.zeros_like(self._degree)
 
     @cached_property
-    def index(self) -> Tensor:  # type: ignore[override]
+    def index(self) -> Tensor:
         """See base class."""
         return torch.tensor([self.positions[0]], device=self.y.device)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -20,20 +21,37 @@ from fedgraph_flwr.errors import DataError
 
 from .batching import csr, gather, send
 from .privacy.laplace import SIGNED_POSTS, Triangles, num_pairs
-from .propagation import Bucket, DenseStructure
+from .propagation import DenseStructure
 
 MAX_NODES = 4000  # of one graph: a matrix of 64 MB; a GCN pass took 440 MB
 MAX_PAIRS = 2**28  # of one view of all graphs of a client: 1 GiB
 MAX_CELLS = 2**27  # of all matrices of a batch: 512 MiB
-_GROWTH, _SMALL = 1.5, 16
-_TOGETHER = 128  # nodes; graphs up to this size are cut out together
+_GROWTH, _SMALL = 1.35, 16
+_TOGETHER = 128  # nodes; graphs up to this size are cut out together, by many indices
+
+
+@dataclass(frozen=True)
+class DistinctRows:
+    """Features of nodes many of which are alike, as atoms are: ``table[ids]``.
+
+    Parameters
+    ----------
+    table : tensor, shape (num_distinct, num_features)
+    ids : int64 tensor, shape (num_nodes,)
+    """
+
+    table: Tensor
+    ids: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 class Nodes(Protocol):
     """Nodes of the graphs of a batch, without any edges; a ``Batch`` is one."""
 
     @property
-    def x(self) -> Tensor:
+    def x(self) -> Tensor | DistinctRows:
         """Features, (num_nodes, num_features) or one-hot columns (num_nodes,)."""
         ...
 
@@ -52,7 +70,7 @@ class Nodes(Protocol):
 class NodeBatch:
     """Nodes of the graphs at ``positions``, in that order; see :class:`Nodes`."""
 
-    x: Tensor
+    x: Tensor | DistinctRows
     membership: Tensor
     graph_of_node: Tensor
     positions: IntArray
@@ -70,22 +88,43 @@ class NodeRows:
     def __init__(self, graphs: GraphSet, device: torch.device) -> None:
         self.device = device
         self._node_ptr = graphs.node_ptr
-        x = torch.from_numpy(np.ascontiguousarray(graphs.x))
-        self._x = (x.long() if x.dim() == 1 else x.float()).to(device)
+        x, self._table = np.ascontiguousarray(graphs.x), None
+        if x.ndim == 2:
+            table, x = distinct_rows(x)
+            self._table = torch.from_numpy(table).float().to(device)
+        self._ids = torch.from_numpy(x).long().to(device)
 
     def batch(self, positions: IntArray) -> NodeBatch:
         """Join the nodes of the graphs at ``positions``, repeats allowed."""
         rows, ptr, sizes = gather(self._node_ptr, positions, self.device)
-        ids = torch.arange(len(positions), device=self.device)
+        graphs = torch.arange(len(positions), device=self.device)
         columns = torch.arange(len(rows), device=self.device)
+        ids = self._ids[rows]
+        x: Tensor | DistinctRows = ids
+        if self._table is not None:  # whichever is the shorter product
+            few = len(self._table) < len(rows)
+            x = DistinctRows(self._table, ids) if few else self._table[ids]
         return NodeBatch(
-            x=self._x[rows],
+            x=x,
             membership=csr(send(ptr, self.device), columns, len(rows)),
             graph_of_node=torch.repeat_interleave(
-                ids, send(sizes, self.device), output_size=len(rows)
+                graphs, send(sizes, self.device), output_size=len(rows)
             ),
             positions=positions,
         )
+
+
+def distinct_rows(x: np.ndarray) -> tuple[np.ndarray, IntArray]:
+    """Return the different rows of (n, d) and which of them each row is, (n,).
+
+    Rows are told apart by a random projection, and compared: should two share one,
+    every row counts as different, which costs time only.
+    """
+    direction = np.random.default_rng(0).random(x.shape[1])
+    _, first, ids = np.unique(x @ direction, return_index=True, return_inverse=True)
+    if np.array_equal(x[first][ids], x):
+        return x[first], ids
+    return x, np.arange(len(x))
 
 
 class DenseView:
@@ -147,49 +186,59 @@ class DenseView:
                 f" dense matrices of {4 * cells / 2**20:.0f} MiB, allowed are"
                 f" {4 * MAX_CELLS / 2**20:.0f}; lower batch-size"
             )
+        # Graph by graph in the order of the groups: rows of the batch, and padding.
+        order = np.concatenate([*groups, np.zeros(0, np.int64)])
+        widths = np.concatenate(
+            [np.full(len(g), sizes[g].max()) for g in groups] or [order]
+        )
+        start = np.cumsum(widths) - widths
+        column = np.arange(int(widths.sum())) - np.repeat(start, widths)
+        is_node = column < np.repeat(sizes[order], widths)
+        first = np.repeat(node_ptr[:-1][order], widths)
+        padded = np.where(is_node, first + column, first)
+        slots = np.empty(int(node_ptr[-1]), np.int64)
+        slots[padded[is_node]] = np.flatnonzero(is_node)
         return DenseStructure(
-            [self._bucket(g, rows, sizes, node_ptr) for g in groups],
-            int(node_ptr[-1]),
+            [self._matrices(rows[g], sizes[g]) for g in groups],
+            send(padded, self._device),
+            send(slots, self._device),
             use_absolute_degree=self._post in SIGNED_POSTS,
             is_non_negative=self._post in ("clamp01", "round", "relu"),
         )
 
-    def _bucket(
-        self, group: IntArray, rows: IntArray, sizes: IntArray, node_ptr: IntArray
-    ) -> Bucket:
-        device, size, b = self._device, int(sizes[group].max()), len(group)
-        nodes, _, counts = gather(node_ptr, group, device)
-        start = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        shift = np.repeat(np.arange(b) * size - start, counts)
-        slots = send(shift, device) + torch.arange(len(nodes), device=device)
-        weight = torch.zeros(b, size, size, device=device)
-        if size <= _TOGETHER:
-            self._fill(weight, rows[group], sizes[group])
-        else:  # one by one: places take several times the memory of the weights
-            for k in range(b):
-                self._fill(
-                    weight[k : k + 1], rows[group[k : k + 1]], sizes[group[k : k + 1]]
-                )
-        return Bucket(nodes=nodes, slots=slots, weight=weight)
+    def _matrices(self, rows: IntArray, sizes: IntArray) -> Tensor:
+        """Cut out graphs of ``sizes`` nodes, padded: (num_graphs, size, size)."""
+        size = int(sizes.max())
+        if size > _TOGETHER or not len(self._values):
+            weight = torch.zeros(len(rows), size, size, device=self._device)
+            for k, (row, n) in enumerate(zip(rows, sizes, strict=True)):
+                u, v = torch.triu_indices(n, n, 1, device=self._device)
+                weight[k, u, v] = self._values[self._ptr[row] : self._ptr[row + 1]]
+                weight[k, v, u] = weight[k, u, v]
+            return weight
+        low, rest, high = _pair_terms(size, self._device)
+        n = send(sizes, self._device)[:, None, None]
+        begin = send(self._ptr[rows], self._device)[:, None, None]
+        place = low * n + (rest + begin)  # (num_graphs, size, size)
+        exists = high < n
+        return torch.where(exists, self._values[place.mul_(exists)], 0.0)
 
-    def _fill(self, weight: Tensor, rows: IntArray, sizes: IntArray) -> None:
-        """Write the triangles of graphs of ``sizes`` nodes into padded matrices."""
-        if not len(self._values):
-            return
-        size = weight.shape[1]
-        u, v = torch.triu_indices(size, size, 1, device=self._device)
-        n = send(sizes, self._device)[:, None]
-        # As laplace.pair_index, plus where each triangle starts; (num_graphs, pairs).
-        place = u * n - u * (u + 1) // 2 + v - u - 1
-        place += send(self._ptr[rows], self._device)[:, None]
-        exists = v < n
-        found = torch.where(exists, self._values[place.masked_fill_(~exists, 0)], 0.0)
-        weight[:, u, v] = found
-        weight[:, v, u] = found
+
+@lru_cache(maxsize=64)
+def _pair_terms(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Terms of ``laplace.pair_index`` for all ordered pairs: (size, size) each.
+
+    The pair of u and v lies at ``low * num_nodes + rest``, unless ``high``, the larger
+    of both, is beyond the graph; on the diagonal ``high`` is beyond every graph.
+    """
+    u = torch.arange(size, device=device)
+    low, high = torch.minimum(u[:, None], u), torch.maximum(u[:, None], u)
+    rest = high - low - 1 - low * (low + 1) // 2
+    return low, rest, high + torch.eye(size, dtype=torch.int64, device=device) * 2**40
 
 
 def buckets(sizes: IntArray) -> Iterator[IntArray]:
-    """Group graphs by size: at most 1.5 times the smallest of a group, or 16 nodes.
+    """Group graphs by size: at most 1.35 times the smallest of a group, or 16 nodes.
 
     Yields places in ``sizes``, smallest graphs first.
     """

@@ -1,31 +1,25 @@
-"""Client side of FedAvg, FedProx and self-train."""
+"""Client side of FedAvg, FedProx and self-train, for graphs and for nodes."""
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from fedgraph_flwr.methods.fedavg import FedProxParams, LocalParams
 
-from .base import SelfTrain
-from .batching import Batch
+from .base import GraphClient, SelfTrain
 from .classifier import ClassifierClient
+from .node_classifier import NodeClassifierClient
 from .terms import proximal_term
 
 
-@final
-class FedAvgClient(ClassifierClient):
-    """Send the trained shared tensors (McMahan et al. 2017, Algorithm 1)."""
+class Proximal(GraphClient):
+    """Mixin: a pull towards the received tensors (Li et al. 2020, Eq. 2)."""
 
-
-@final
-class FedProxClient(ClassifierClient):
-    """FedAvg with a pull towards the received tensors (Li et al. 2020, Eq. 2)."""
-
-    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Cross-entropy + (mu / 2) ||w - w_received||^2 over the shared tensors.
+    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
+        """Loss of the task + (mu / 2) ||w - w_received||^2 over the shared tensors.
 
         Differs from the GCFL authors' ``client.py:train_gc_prox``, whose reference
         point in round 1 is the client's own start: here it is always what was
@@ -33,12 +27,11 @@ class FedProxClient(ClassifierClient):
         """
         assert isinstance(self.job.params, FedProxParams)
         pull = proximal_term(self.tensors(), self.received, self.job.params.mu)
-        return super().loss(batch, generator) + pull
+        return super().loss(batch, generator) + pull  # type: ignore[safe-super]
 
 
-@final
-class LocalClient(SelfTrain, ClassifierClient):
-    """Self-train, as long as a federated run or for ``local.epochs``."""
+class LimitedSelfTrain(SelfTrain):
+    """Mixin: self-train as long as a federated run or for ``local.epochs``."""
 
     def num_epochs(self, server_round: int) -> int:
         """Epochs left of ``local.epochs``, at most ``local-epochs``; 0: no limit."""
@@ -49,3 +42,33 @@ class LocalClient(SelfTrain, ClassifierClient):
         return min(
             per_round, max(0, self.job.params.epochs - per_round * (server_round - 1))
         )
+
+
+@final
+class FedAvgClient(ClassifierClient):
+    """Send the trained shared tensors (McMahan et al. 2017, Algorithm 1)."""
+
+
+@final
+class NodeFedAvgClient(NodeClassifierClient):
+    """The same for nodes."""
+
+
+@final
+class FedProxClient(Proximal, ClassifierClient):
+    """FedAvg with the proximal term."""
+
+
+@final
+class NodeFedProxClient(Proximal, NodeClassifierClient):
+    """The same for nodes."""
+
+
+@final
+class LocalClient(LimitedSelfTrain, ClassifierClient):
+    """Self-train."""
+
+
+@final
+class NodeLocalClient(LimitedSelfTrain, NodeClassifierClient):
+    """The same for nodes."""

@@ -20,7 +20,7 @@ from fedgraph_flwr.seeding import numpy_rng
 from .base import Job, common_generator
 from .batching import Batch
 from .contrast import info_nce
-from .dense import DenseView, NodeRows
+from .dense import DenseView, NodeRows, Nodes
 from .models.dense_encoders import GraphModel
 from .multitask_client import MultiTaskClient
 from .privacy.laplace import Triangles
@@ -97,12 +97,14 @@ class FGCLClient(MultiTaskClient):
     def logits(self, batch: Batch) -> Tensor:
         """See base class; from one noisy view, as in training (spec Sec. 4.13)."""
         structure = self._plain(batch)
+        nodes: Nodes = batch
         if structure is None:
             if self.held_out is None:
                 (triangles,) = self.held_out_views.views(0, 0)
                 self.held_out = self._view(triangles)
             structure = self.held_out.batch(batch.positions)
-        return self.model(batch, structure, None)  # type: ignore[no-any-return]
+            nodes = self.nodes.batch(batch.positions)
+        return self.model(nodes, structure, None)  # type: ignore[no-any-return]
 
     # Training -----------------------------------------------------------------------
 
@@ -128,8 +130,9 @@ class FGCLClient(MultiTaskClient):
         structure = self._plain(batch)
         if structure is not None:
             return loss_of(self.model(batch, structure, generator), batch.y)
+        nodes = self.nodes.batch(batch.positions)
         embeddings = [
-            self.model.embed(batch, view.batch(batch.positions), generator)
+            self.model.embed(nodes, view.batch(batch.positions), generator)
             for view in self.views
         ]
         losses = [loss_of(self.model.head(h), batch.y) for h in embeddings]

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, GCFLParams
 
-from .base import Array, Metrics, to_arrays
+from .base import Array, GraphClient, Metrics, to_arrays
 from .classifier import ClassifierClient
+from .node_classifier import NodeClassifierClient
 from .training import gradient_norm
 
 
-@final
-class GCFLClient(ClassifierClient):
-    """Sends Delta = theta_trained - theta_received of the shared tensors."""
+class SendsUpdate(GraphClient):
+    """Mixin: sends Delta = theta_trained - theta_received of the shared tensors."""
 
     UPLINK = DELTA
 
@@ -33,3 +33,13 @@ class GCFLClient(ClassifierClient):
             return {}
         named = dict(self.model.named_parameters())
         return {GRAD_NORM: gradient_norm([named[n] for n in self.shared_keys])}
+
+
+@final
+class GCFLClient(SendsUpdate, ClassifierClient):
+    """GCFL of clients that classify graphs."""
+
+
+@final
+class NodeGCFLClient(SendsUpdate, NodeClassifierClient):
+    """GCFL of clients that classify nodes."""

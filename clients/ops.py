@@ -5,7 +5,7 @@ All randomness comes from a generator argument.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +100,41 @@ class _BareLinear(nn.Linear):
         pass
 
 
+class SparseRows(NamedTuple):
+    """Constant features of which most are 0, shape (num_nodes, num_features)."""
+
+    rows: Tensor  # sparse CSR
+    columns: Tensor  # sparse CSR of the transpose
+
+    @classmethod
+    def of(cls, x: Tensor) -> SparseRows:
+        """Store a dense matrix."""
+        return cls(x.to_sparse_csr(), x.t().contiguous().to_sparse_csr())
+
+
+class _ProjectSparse(torch.autograd.Function):
+    """``x @ weight.T`` for sparse x, which gets no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, x: SparseRows) -> Tensor:
+        ctx.columns = x.columns
+        return x.rows @ weight.t()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return (ctx.columns @ grads[0].contiguous()).t().contiguous(), None
+
+
+def project_rows(x: Tensor | SparseRows, weight: Tensor) -> Tensor:
+    """``x @ weight.T``: (num_nodes, num_in), (num_out, num_in) -> (num_nodes, num_out).
+
+    The cost of sparse rows follows their entries, not their width.
+    """
+    if isinstance(x, SparseRows):
+        return _ProjectSparse.apply(weight, x)  # type: ignore[no-any-return,no-untyped-call]
+    return x @ weight.t()
+
+
 def linear(num_in: int, num_out: int, generator: torch.Generator) -> nn.Linear:
     """Return a linear layer initialised as torch does, but from ``generator``.
 
@@ -118,11 +153,6 @@ def project(x: Tensor, layer: nn.Linear) -> Tensor:
     if x.dim() == 1:
         return nn.functional.embedding(x, layer.weight.t()) + layer.bias
     return layer(x)  # type: ignore[no-any-return]
-
-
-def times(x: Tensor, weight: Tensor) -> Tensor:
-    """``x @ weight.T``, x given as rows or as one-hot column numbers."""
-    return nn.functional.embedding(x, weight.t()) if x.dim() == 1 else x @ weight.t()
 
 
 def uniform(num_in: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -84,107 +83,96 @@ class Structure:
         """
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """Graphs of similar size, padded to the largest of them.
-
-    Parameters
-    ----------
-    nodes : int64 tensor, shape (n,)
-        Rows of the graphs' nodes among the batch's.
-    slots : int64 tensor, shape (n,)
-        Where these rows lie in (num_graphs * size) padded rows.
-    weight : tensor, shape (num_graphs, size, size)
-        Symmetric; rows and columns of padding are 0.
-    """
-
-    nodes: Tensor
-    slots: Tensor
-    weight: Tensor
-
-    def pad(self, x: Tensor) -> Tensor:
-        """(num_nodes, d) of the batch -> (num_graphs, size, d) of the bucket."""
-        b, size, _ = self.weight.shape
-        padded = x.new_zeros(b * size, x.shape[1])
-        return padded.index_copy(0, self.slots, x[self.nodes]).view(b, size, -1)
-
-    def unpad(self, x: Tensor) -> Tensor:
-        """(num_graphs, size, d) -> (n, d), rows in the order of ``nodes``."""
-        return x.flatten(0, 1)[self.slots]
-
-
 @final
 class DenseStructure(Structure):
-    """Padded dense matrices, bucket by bucket.
+    """Padded dense matrices: graphs of similar size share a bucket.
 
     Parameters
     ----------
-    buckets : sequence of Bucket
-        Together they hold every node of the batch once.
-    num_nodes : int
+    buckets : sequence of tensors, shape (num_graphs, size, size)
+        Symmetric weights; rows and columns of padding are 0. Together the buckets hold
+        every node of the batch once.
+    padded : int64 tensor, shape (num_slots,)
+        Row of the batch in each row of each graph of each bucket, in that order; some
+        row or other in padding, where no weight reads it.
+    slots : int64 tensor, shape (num_nodes,)
+        Where each row of the batch is found there.
     use_absolute_degree, is_non_negative : bool
         See ``laplace.post_process``.
     """
 
     def __init__(
         self,
-        buckets: Sequence[Bucket],
-        num_nodes: int,
+        buckets: Sequence[Tensor],
+        padded: Tensor,
+        slots: Tensor,
         *,
         use_absolute_degree: bool = False,
         is_non_negative: bool = True,
     ) -> None:
-        self.buckets = buckets
+        self.buckets, self.padded, self.slots = buckets, padded, slots
         self.is_non_negative = is_non_negative
-        device = buckets[0].weight.device if buckets else None
-        self.degree = torch.zeros(num_nodes, device=device)
-        for b in buckets:
-            w = b.weight.abs() if use_absolute_degree else b.weight
-            self.degree[b.nodes] = w.sum(2).flatten()[b.slots]
+        degrees = [
+            (w.abs() if use_absolute_degree else w).sum(2).flatten() for w in buckets
+        ]
+        self.degree = torch.cat(degrees)[slots] if degrees else torch.zeros(0)
+
+    def pad(self, x: Tensor) -> list[Tensor]:
+        """(num_nodes, d) of the batch -> (num_graphs, size, d) of each bucket."""
+        rows = x.index_select(0, self.padded)
+        sizes = [w.shape[0] * w.shape[1] for w in self.buckets]
+        parts = torch.split(rows, sizes)
+        return [
+            part.view(*w.shape[:2], -1)
+            for part, w in zip(parts, self.buckets, strict=True)
+        ]
+
+    def unpad(self, parts: Sequence[Tensor]) -> Tensor:
+        """(num_graphs, size, d) of each bucket -> (num_nodes, d) of the batch."""
+        return torch.cat([p.flatten(0, 1) for p in parts]).index_select(0, self.slots)
 
     def sum(self, x: Tensor) -> Tensor:
         """One batched matrix product per bucket."""
-        return _DenseSum.apply(x, self.buckets)  # type: ignore[no-any-return,no-untyped-call]
+        if not self.buckets:
+            return x
+        return _DenseSum.apply(x, self)  # type: ignore[no-any-return,no-untyped-call]
 
     def attend(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
         """All pairs of a graph; memory is that of several dense matrices."""
-        found = torch.zeros_like(x)
-        for b in self.buckets:
-            loops = torch.eye(b.weight.shape[1], dtype=x.dtype, device=x.device)
-            w = b.weight.to(x.dtype) + loops  # (num_graphs, size, size)
-            ends = b.pad(torch.stack([source, target], 1))
+        ends = self.pad(torch.stack([source, target], 1))
+        found = []
+        for weight, h, end in zip(self.buckets, self.pad(x), ends, strict=True):
+            loops = torch.eye(weight.shape[1], dtype=x.dtype, device=x.device)
+            w = weight.to(x.dtype) + loops  # (num_graphs, size, size)
             scores = torch.nn.functional.leaky_relu(
-                ends[:, None, :, 0] + ends[:, :, None, 1], NEGATIVE_SLOPE
+                end[:, None, :, 0] + end[:, :, None, 1], NEGATIVE_SLOPE
             )  # (num_graphs, target, source)
             # Only ratios matter: subtract the largest score that has a weight.
             largest = scores.detach().masked_fill(w == 0, -torch.inf).amax(2, True)
             a = w * torch.exp((scores - largest).masked_fill(w == 0, -torch.inf))
             total = a.sum(2, keepdim=True)
-            mean = a @ b.pad(x) / total if mask is None else mask(a / total) @ b.pad(x)
-            found = found.index_copy(0, b.nodes, b.unpad(mean))
-        return found
+            found.append(a @ h / total if mask is None else mask(a / total) @ h)
+        return self.unpad(found)
 
 
 class _DenseSum(torch.autograd.Function):
     """Sums over neighbours; weights are constants, and symmetric."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, buckets: Sequence[Bucket]) -> Tensor:
-        ctx.buckets = buckets
-        return _dense_sum(x, buckets)
+    def forward(ctx: Any, x: Tensor, structure: DenseStructure) -> Tensor:
+        ctx.structure = structure
+        return _dense_sum(x, structure)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _dense_sum(grads[0], ctx.buckets), None
+        return _dense_sum(grads[0], ctx.structure), None
 
 
-def _dense_sum(x: Tensor, buckets: Sequence[Bucket]) -> Tensor:
-    found = torch.zeros_like(x)
-    for b in buckets:
-        found[b.nodes] = b.unpad(b.weight.to(x.dtype) @ b.pad(x))
-    return found
+def _dense_sum(x: Tensor, structure: DenseStructure) -> Tensor:
+    pairs = zip(structure.buckets, structure.pad(x), strict=True)
+    return structure.unpad([w.to(x.dtype) @ h for w, h in pairs])
 
 
 @final

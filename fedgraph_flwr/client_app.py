@@ -125,7 +125,7 @@ def load_data(
     partition = datasets.load_partition(settings, client_id)
     if site is not None:
         partition = noisy_partition(partition, site)
-    data = ClientData.collate(partition, device)
+    data = resolved.method.client.DATA.collate(partition, device)
     spec = resolved.method.client.diffusion(resolved.params)
     if spec is None:
         return data
@@ -249,7 +249,7 @@ def _make_client(
         settings=settings,
         params=resolved.params,
         task=resolved.task,
-        learning=resolved.learning,
+        learning=resolved.method.task,
         data=load_data(resolved, client_id, device, site if is_private else None),
         store=store,
         site=site,
@@ -263,6 +263,7 @@ def _fit(client: GraphClient, parcel: Parcel, header: dict[str, Scalar]) -> Parc
     up: NamedArrays = with_prefix(
         client.UPLINK, dict(zip(client.shared_keys, arrays, strict=bool(arrays)))
     )
+    up |= client.extra_uplink()
     return _reply(client, up, {"num-examples": num_examples, **metrics})
 
 
@@ -274,6 +275,9 @@ def _evaluate(client: GraphClient, parcel: Parcel, header: dict[str, Scalar]) ->
 def _ordered(client: GraphClient, parcel: Parcel) -> list[Any]:
     """Shared arrays in the order that the client expects; none at all is allowed."""
     arrays = select(SHARED, parcel.arrays)
+    client.extra_downlink = {
+        n: a for n, a in parcel.arrays.items() if not n.startswith(SHARED)
+    }
     if arrays and set(arrays) != set(client.shared_keys):
         raise WireError(
             f"got shared arrays {sorted(arrays)}, this model shares"

@@ -310,6 +310,8 @@ class RunSettings(Settings):
 
     num_clients: int = integer("auto", 1, auto=True)
     num_server_rounds: int = integer("auto", 1, auto=True)
+    patience: int = integer("auto", 0, auto=True)
+    min_rounds: int = integer("auto", 0, auto=True)
     client_fraction: float = number(1.0, 0, 1, low_open=True)
     partition: str = choice(
         "auto",
@@ -323,6 +325,10 @@ class RunSettings(Settings):
         "dominance",
         "files",
         "iid-classwise",
+        "louvain",
+        "metis",
+        "metis-overlap",
+        "metis-overlap-replacement",
         "planted",
         "quantity-skew",
         auto=True,
@@ -337,6 +343,8 @@ class RunSettings(Settings):
         "atoms",
         "atoms-no-degree",
         "atoms-strict",
+        "row-normalized",
+        "raw",
         auto=True,
     )
     task_masks: str = task_masks("all")
@@ -358,6 +366,7 @@ class RunSettings(Settings):
     num_layers: int = integer("auto", 1, auto=True)
     dropout: float = number("auto", 0, 1, high_open=True, auto=True)
     shared_group: str = choice("auto", "convs", "all", auto=True)
+    weighting: str = choice("auto", "samples", "uniform", auto=True)
 
     device: str = text("auto")
     torch_threads: int = integer(1, 1)

@@ -34,7 +34,8 @@ class GraphSet:
         Graph ``g`` owns nodes ``node_ptr[g]:node_ptr[g + 1]``, edges likewise.
     y : int64 array (num_graphs,), or float32 array (num_graphs, num_tasks)
         Class of each graph, in ``range(num_classes)``; or its label for each task, NaN
-        where that is missing.
+        where that is missing. Where nodes are classified the set is one graph, and y
+        has the class of each node, int64, shape (num_nodes,).
     num_features, num_classes : int
         With labels for tasks, ``num_classes`` is the number of tasks: either way, how
         many outputs a model has.
@@ -56,7 +57,7 @@ class GraphSet:
     raw_sha256: str = ""
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self.node_ptr) - 1
 
     @property
     def num_nodes(self) -> int:
@@ -170,6 +171,9 @@ class DiffusionSpec:
 @dataclass(frozen=True, kw_only=True)
 class GraphPartition:
     """The data of one client.
+
+    Where nodes are classified ``graphs`` is one graph, and what is said of graphs below
+    holds for its nodes.
 
     Parameters
     ----------

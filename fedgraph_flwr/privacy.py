@@ -71,7 +71,11 @@ class PrivacySettings(Settings):
 
 
 def check_privacy(
-    privacy: PrivacySettings, settings: RunSettings, *, takes_weights: bool
+    privacy: PrivacySettings,
+    settings: RunSettings,
+    *,
+    takes_weights: bool,
+    takes_noise: bool = True,
 ) -> None:
     """Refuse settings that would not protect what they seem to.
 
@@ -81,6 +85,8 @@ def check_privacy(
     settings : RunSettings
     takes_weights : bool
         The method takes noisy views as they are; others take graphs.
+    takes_noise : bool
+        The task can do with noise on edges at all.
 
     Raises
     ------
@@ -94,6 +100,12 @@ def check_privacy(
         )
     if privacy.edge_epsilon == 0:
         return
+    if not takes_noise:
+        raise ConfigError(
+            "privacy.edge-epsilon needs a value for every pair of nodes, too many in"
+            f" the one graph of dataset {settings.dataset!r}; set it to 0 in the run"
+            " config (privacy.update-clip protects updates)"
+        )
     if not takes_weights and privacy.edge_post != "round":
         raise ConfigError(
             f"privacy.edge-post must be 'round' for method {settings.method!r}, which"

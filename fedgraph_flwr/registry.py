@@ -7,17 +7,25 @@ asks for a method's name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import datasets
 from clients.base import GraphClient
 from clients.fclg import FCLGClient, LocalFCLGClient
-from clients.fedavg import FedAvgClient, FedProxClient, LocalClient
+from clients.fedavg import (
+    FedAvgClient,
+    FedProxClient,
+    LocalClient,
+    NodeFedAvgClient,
+    NodeFedProxClient,
+    NodeLocalClient,
+)
 from clients.fedgmtl import FedGMTLClient
+from clients.fedper import FedPerClient, FedSageClient
 from clients.fgcl import FGCLClient
-from clients.gcfl import GCFLClient
+from clients.gcfl import GCFLClient, NodeGCFLClient
 from clients.infomax import InfoGraphClient, MVGRLClient
 from clients.moon import MoonClient
 from clients.multitask_gnn import LocalMultiTaskClient, MultiTaskFedAvgClient
@@ -26,22 +34,25 @@ from strategies.fedavg import FedAvg, Local
 from strategies.fedgmtl import FedGMTL
 from strategies.fgcl import FGCL
 from strategies.gcfl import GCFL
-from strategies.multitask import MultiTaskFedAvg
+from strategies.self_weight import SelfWeight
 
 from .config import RunSettings, Settings, Value, build, check_tables
 from .errors import ConfigError, unknown_name
 from .methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
 from .methods.fedavg import FedAvgParams, FedProxParams, LocalParams
 from .methods.fedgmtl import FedGMTLParams
+from .methods.fedper import FedPerParams
 from .methods.fgcl import FGCLParams
 from .methods.gcfl import GCFLParams
 from .methods.moon import MoonParams
 from .methods.multitask import MultiTaskParams
+from .methods.self_weight import SelfWeightParams
 from .privacy import PrivacySettings, check_privacy
 from .tasks import (
     GRAPH_CLASSIFICATION,
     GRAPH_EMBEDDING,
     MULTI_TASK_CLASSIFICATION,
+    NODE_CLASSIFICATION,
     TASKS,
     EmbeddingSettings,
     Task,
@@ -62,18 +73,27 @@ class Method:
     """One row of the table: what makes a method.
 
     ``options`` are fixed keyword arguments of the strategy that tell variants apart.
+    ``node_client`` is the client on data whose nodes are classified, for methods that
+    have another task besides.
     """
 
     params: type[Settings]
     strategy: type[AbstractGraphStrategy]
     client: type[GraphClient]
     task: Task = GRAPH_CLASSIFICATION
+    node_client: type[GraphClient] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def has_server_model(self) -> bool:
         """Whether clients train one or more common models; not in self-train."""
         return self.strategy is not Local
+
+    def on(self, label_kind: str) -> Method:
+        """Return the row for data of this kind, a key of ``LABEL_KINDS``."""
+        if self.node_client is None or label_kind not in NODE_CLASSIFICATION.labels:
+            return replace(self, task=self.task.of(label_kind))
+        return replace(self, client=self.node_client, task=NODE_CLASSIFICATION)
 
     def make_strategy(
         self, settings: RunSettings, params: Settings, **kwargs: Any
@@ -84,17 +104,37 @@ class Method:
 
 
 METHODS: Mapping[str, Method] = {
-    "local": Method(params=LocalParams, strategy=Local, client=LocalClient),
-    "fedavg": Method(params=FedAvgParams, strategy=FedAvg, client=FedAvgClient),
-    "fedprox": Method(params=FedProxParams, strategy=FedAvg, client=FedProxClient),
+    "local": Method(
+        params=LocalParams,
+        strategy=Local,
+        client=LocalClient,
+        node_client=NodeLocalClient,
+    ),
+    "fedavg": Method(
+        params=FedAvgParams,
+        strategy=FedAvg,
+        client=FedAvgClient,
+        node_client=NodeFedAvgClient,
+    ),
+    "fedprox": Method(
+        params=FedProxParams,
+        strategy=FedAvg,
+        client=FedProxClient,
+        node_client=NodeFedProxClient,
+    ),
     "gcfl": Method(
         params=GCFLParams,
         strategy=GCFL,
         client=GCFLClient,
+        node_client=NodeGCFLClient,
         options={"use_dtw": False},
     ),
     "gcfl+": Method(
-        params=GCFLParams, strategy=GCFL, client=GCFLClient, options={"use_dtw": True}
+        params=GCFLParams,
+        strategy=GCFL,
+        client=GCFLClient,
+        node_client=NodeGCFLClient,
+        options={"use_dtw": True},
     ),
     "moon": Method(params=MoonParams, strategy=FedAvg, client=MoonClient),
     "fclg": Method(
@@ -126,7 +166,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "fedavg-multitask": Method(
         params=MultiTaskParams,
-        strategy=MultiTaskFedAvg,
+        strategy=FedAvg,
         client=MultiTaskFedAvgClient,
         task=MULTI_TASK_CLASSIFICATION,
     ),
@@ -135,6 +175,24 @@ METHODS: Mapping[str, Method] = {
         strategy=FedGMTL,
         client=FedGMTLClient,
         task=MULTI_TASK_CLASSIFICATION,
+    ),
+    "fedper": Method(
+        params=FedPerParams,
+        strategy=FedAvg,
+        client=FedPerClient,
+        task=NODE_CLASSIFICATION,
+    ),
+    "fedsage": Method(
+        params=FedAvgParams,
+        strategy=FedAvg,
+        client=FedSageClient,
+        task=NODE_CLASSIFICATION,
+    ),
+    "self-weight": Method(
+        params=SelfWeightParams,
+        strategy=SelfWeight,
+        client=NodeFedAvgClient,
+        task=NODE_CLASSIFICATION,
     ),
 }
 
@@ -158,12 +216,7 @@ class Resolved:
     @property
     def method(self) -> Method:
         """Row of the method."""
-        return METHODS[self.settings.method]
-
-    @property
-    def learning(self) -> Task:
-        """Task of the method on the data set."""
-        return self.method.task.of(datasets.label_kind(self.settings))
+        return METHODS[self.settings.method].on(datasets.label_kind(self.settings))
 
     def to_config(self) -> dict[str, Value]:
         """Flat run-config keys and values: shared, of the task, of the method."""
@@ -190,10 +243,16 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         raise ConfigError(
             unknown_name("method", name, METHODS, "Set method in the run config.")
         )
-    method = METHODS[name]
     info = datasets.find_dataset(str(run_config["dataset"]))
+    kind = info.kind or str(run_config["csv-label-kind"])
+    method = METHODS[name].on(kind)
     published = getattr(method.params, "AUTO", {}).get(info.name, {})
-    automatic = {**info.automatic, **method.params.RUN, **info.fixed}
+    automatic = {
+        **method.task.automatic,
+        **info.automatic,
+        **method.params.RUN,
+        **info.fixed,
+    }
     settings = build(RunSettings, run_config, automatic)
     params = build(method.params, run_config, published)
     task = build(method.task.settings, run_config, {})
@@ -201,10 +260,14 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     post = "clamp01" if takes_weights else "round"
     privacy = build(PrivacySettings, run_config, {"privacy.edge-post": post})
     datasets.check_settings(settings)
-    kind = datasets.label_kind(settings)
-    method.task.of(kind).check(settings, kind)
+    method.task.check(settings, kind)
     _check_evaluation(method, task, settings)
-    check_privacy(privacy, settings, takes_weights=takes_weights)
+    check_privacy(
+        privacy,
+        settings,
+        takes_weights=takes_weights,
+        takes_noise=method.task.takes_edge_noise,
+    )
     params.check(privacy)
     return Resolved(settings=settings, params=params, task=task, privacy=privacy)
 

@@ -99,7 +99,7 @@ class RunFolder:
         self.failures: list[dict[str, Any]] = []
         self.bytes = {"up": 0, "down": 0, "evaluation": 0}
         self.times = {"wall_s": 0.0, "client_compute_s": 0.0, "busy_s": 0.0}
-        self.task = resolved.learning
+        self.task = resolved.method.task
         self.tables: dict[str, selection.Table] = {s: {} for s in self.task.splits}
         self.last_round = 0
         path.mkdir(parents=True, exist_ok=True)
@@ -165,13 +165,16 @@ class RunFolder:
         self, evaluations: list[Evaluation], ledger: list[LedgerEntry]
     ) -> None:
         for e in evaluations:
-            wanted = ("post_aggregation", self.task.metric)
-            if e.split in self.tables and (e.point, e.metric) == wanted:
+            if e.split in self.tables and self.is_score(e.point, e.metric):
                 self.tables[e.split].setdefault(e.server_round, {})[e.client] = e.value
         for entry in ledger:
             self.bytes[entry.direction] += entry.bytes
             if entry.record == "evaluation":
                 self.bytes["evaluation"] += entry.bytes
+
+    def is_score(self, point: str, metric: str) -> bool:
+        """Whether results are read from such an evaluation."""
+        return (point, metric) == ("post_aggregation", self.task.metric)
 
     def mean_score(self, split: str, server_round: int) -> float:
         """Unweighted client mean after aggregation; NaN where nothing was measured."""
@@ -241,9 +244,8 @@ class RunFolder:
     def _reread(self) -> None:
         with (self.path / "rounds.csv").open(newline="") as file:
             for row in csv.DictReader(file):
-                wanted = ("post_aggregation", self.task.metric)
-                found = (row["point"], row["metric"])
-                if row["split"] in self.tables and found == wanted:
+                is_score = self.is_score(row["point"], row["metric"])
+                if row["split"] in self.tables and is_score:
                     table = self.tables[row["split"]].setdefault(int(row["round"]), {})
                     table[int(row["client"])] = float(row["value"])
 

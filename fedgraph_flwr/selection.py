@@ -53,14 +53,60 @@ def best_val(
     Rounds in which a client is missing are not comparable and do not take part,
     unless no round is complete.
     """
+    best = best_round(val, larger_is_better=larger_is_better)
+    found = {} if best is None else test.get(best, {})
+    return {**summarize(found, "best_val"), "round": best}
+
+
+def best_round(val: Table, *, larger_is_better: bool = True) -> int | None:
+    """Round that :func:`best_val` reads; None before round 1 is measured."""
     rounds = [r for r in sorted(val) if r >= 1]
     most = max((len(val[r]) for r in rounds), default=0)
     rounds = [r for r in rounds if len(val[r]) == most]
     if not rounds:
-        return {**summarize({}, "best_val"), "round": None}
+        return None
     sign = 1 if larger_is_better else -1
-    best = max(rounds, key=lambda r: (sign * statistics.fmean(val[r].values()), -r))
-    return {**summarize(test.get(best, {}), "best_val"), "round": best}
+    return max(rounds, key=lambda r: (sign * statistics.fmean(val[r].values()), -r))
+
+
+class EarlyStopping:
+    """Ends training once the round that :func:`best_val` reads is old.
+
+    Parameters
+    ----------
+    val : Table
+        Validation scores so far, e.g. of a run that is resumed; copied.
+    patience : int
+        Rounds without a better one after which training ends; 0: never.
+    min_rounds : int
+        Never before so many rounds are measured.
+    larger_is_better : bool
+        Of the scores.
+    """
+
+    def __init__(
+        self,
+        val: Table,
+        *,
+        patience: int,
+        min_rounds: int,
+        larger_is_better: bool = True,
+    ) -> None:
+        self._larger_is_better = larger_is_better
+        self._val = {r: dict(scores) for r, scores in val.items()}
+        self._patience, self._min_rounds = patience, min_rounds
+
+    def add(self, server_round: int, client: int, score: float) -> None:
+        """Take in the validation score of one client."""
+        self._val.setdefault(server_round, {})[client] = score
+
+    def is_due(self) -> bool:
+        """Whether training should end now."""
+        best = best_round(self._val, larger_is_better=self._larger_is_better)
+        measured = max(self._val, default=0)
+        if not self._patience or best is None or measured < self._min_rounds:
+            return False
+        return measured - best >= self._patience
 
 
 def best_snapshot(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Iterable
 from logging import ERROR, INFO
 from pathlib import Path
 from statistics import fmean
@@ -17,8 +18,8 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from clients.base import initial_arrays
-from strategies.base import AbstractGraphStrategy
-from strategies.report import ClientInfo, RoundReport
+from strategies.base import AbstractGraphStrategy, Stopper
+from strategies.report import ClientInfo, Evaluation, RoundReport
 
 from .errors import ConfigError
 from .figures import draw_run
@@ -28,6 +29,7 @@ from .pooled import PooledEvaluation
 from .provenance import partition_distance, split_hash
 from .registry import Resolved, resolve
 from .results import Clock, RunFolder, results_root
+from .selection import EarlyStopping
 from .task_relations import (
     TaskRelations,
     describe_sources,
@@ -95,6 +97,7 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         experiment=folder.experiment,
         observer=observe,
         evaluator=evaluator,
+        stopper=_stopper(folder),
     )
     try:
         if settings.resume:
@@ -148,6 +151,25 @@ def _relate_tasks(path: Path, strategy: AbstractGraphStrategy) -> None:
     draw_task_relations(path)
 
 
+def _stopper(folder: RunFolder) -> Stopper:
+    """Early stopping, going on from what a resumed run has measured."""
+    settings = folder.resolved.settings
+    rule = EarlyStopping(
+        folder.tables.get("val", {}),
+        patience=settings.patience,
+        min_rounds=settings.min_rounds,
+        larger_is_better=folder.task.larger_is_better,
+    )
+
+    def stop(evaluations: Iterable[Evaluation]) -> bool:
+        for e in evaluations:
+            if e.split == "val" and folder.is_score(e.point, e.metric):
+                rule.add(e.server_round, e.client, e.value)
+        return rule.is_due()
+
+    return stop
+
+
 def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str, Any]:
     """Make the initial shared tensors; to share all, the widths must agree.
 
@@ -184,7 +206,7 @@ def progress_line(
     folder: RunFolder, report: RoundReport, clock: Clock, num_rounds: int
 ) -> str:
     """Round, score, loss, clusters, time left. The score is of the model received."""
-    done, task = report.server_round, folder.resolved.learning
+    done, task = report.server_round, folder.resolved.method.task
     parts = [f"round {done}/{num_rounds}"]
     means = {split: folder.mean_score(split, done - 1) for split in task.splits}
     if not any(map(math.isnan, means.values())):

@@ -7,10 +7,10 @@ yes or no, the task's ``regression`` stands in for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .clustering import TRANSFORMS
-from .config import RunSettings, Settings, choice, flag, round_list
+from .config import RunSettings, Settings, Value, choice, flag, round_list
 from .errors import ConfigError
 
 EMBEDDINGS = "embeddings"  # folder of pooled ones, in a run's folder
@@ -18,7 +18,9 @@ LABEL_KINDS = {
     "classes": "one class per graph",
     "binary": "yes/no labels per graph",
     "regression": "numbers to predict per graph",
+    "nodes": "one class per node of a graph",
 }
+_NEVER_EARLY: Mapping[str, Value] = {"patience": 0, "min-rounds": 0}
 POOLED = -1  # stands for "all clients together" where a client id is expected
 
 
@@ -80,10 +82,14 @@ class Task:
         Keys of ``selection.RULES`` that are reported, headline first.
     settings : type
         Configuration table of the task.
+    automatic : mapping
+        What ``"auto"`` means for shared settings, unless the data set or method knows.
     require : mapping
         Shared settings that the task cannot do without: key -> (test, words).
     labels : tuple of str
         Keys of ``LABEL_KINDS`` that it learns from or is measured by.
+    takes_edge_noise : bool
+        Whether noise can be put on the edges of each graph.
     regression : Task, optional
         What takes its place where labels are numbers.
     """
@@ -95,9 +101,11 @@ class Task:
     headline: str
     rules: tuple[str, ...]
     settings: type[Settings] = NoSettings
+    automatic: Mapping[str, Value] = field(default_factory=lambda: _NEVER_EARLY)
     require: Mapping[str, tuple[Callable[[RunSettings], bool], str]]
     labels: tuple[str, ...] = ("classes",)
     regression: Task | None = None
+    takes_edge_noise: bool = True
 
     def of(self, label_kind: str) -> Task:
         """Return this task, or that which takes its place for labels of this kind."""
@@ -144,6 +152,7 @@ GRAPH_EMBEDDING = Task(
     settings=EmbeddingSettings,
     require={
         "held-out": (lambda s: s.held_out == 0, "0, as no label is learned from,"),
+        "patience": (lambda s: s.patience == 0, "0, as nothing is held out,"),
         "shared-group": (lambda s: s.shared_group == "all", "'all'"),
         "dropout": (lambda s: s.dropout == 0, "0, as teachers and student compare,"),
         "batch-size": (lambda s: s.batch_size >= 2, ">= 2, to have negatives,"),
@@ -170,9 +179,23 @@ MULTI_TASK_CLASSIFICATION = replace(
     labels=("binary",),
     regression=MULTI_TASK_REGRESSION,
 )
+NODE_CLASSIFICATION = Task(
+    name="node classification",
+    metric="accuracy",
+    splits=("val", "test"),
+    headline="test",
+    rules=("best_val", "final"),
+    # FedGKD Sec. 5.1; FedAvg stands still for some 25 rounds before it learns (our spec
+    # Sec. 7.4).
+    automatic={"patience": 20, "min-rounds": 50},
+    labels=("nodes",),
+    takes_edge_noise=False,  # one noisy matrix of all pairs of nodes would not fit
+    require={"held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,")},
+)
 TASKS = (
     GRAPH_CLASSIFICATION,
     GRAPH_EMBEDDING,
     MULTI_TASK_CLASSIFICATION,
     MULTI_TASK_REGRESSION,
+    NODE_CLASSIFICATION,
 )

@@ -142,7 +142,7 @@ def our_epoch(
 
 def seconds(epochs: list[Callable[[], None]], repeats: int) -> list[float]:
     """Least seconds of each, which take turns, after one epoch to warm up."""
-    found = [[] for _ in epochs]
+    found: list[list[float]] = [[] for _ in epochs]
     for repeat in range(repeats + 1):
         for times, epoch in zip(found, epochs, strict=True):
             begin = time.process_time()

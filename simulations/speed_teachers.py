@@ -57,7 +57,7 @@ def local_round(kind: type[FCLGClient], resolved: Resolved, scratch: Path) -> fl
             settings=resolved.settings,
             params=resolved.params,
             task=resolved.task,
-            learning=resolved.learning,
+            learning=resolved.method.task,
             data=data,
             store=store,
             site=PrivateSite(

@@ -54,6 +54,7 @@ from .report import (
 _TICK_S = 0.11  # a little more than the period of Flower's dispatcher
 Observer = Callable[[RoundReport], None]
 Evaluator = Callable[[int, Mapping[int, Parcel]], list[Evaluation]]
+Stopper = Callable[[Iterable[Evaluation]], bool]
 
 
 class AbstractGraphStrategy(Strategy):
@@ -75,6 +76,9 @@ class AbstractGraphStrategy(Strategy):
     evaluator : callable
         Given the round that was measured and the clients' parcels, evaluates in their
         stead whatever they handed over for it.
+    stopper : callable
+        Given the evaluations that are new, says whether training ends here; asked
+        before each round.
     """
 
     def __init__(
@@ -85,16 +89,19 @@ class AbstractGraphStrategy(Strategy):
         experiment: str,
         observer: Observer = lambda _report: None,
         evaluator: Evaluator = lambda _round, _parcels: [],
+        stopper: Stopper = lambda _evaluations: False,
     ) -> None:
         self.settings = settings
         self.params = params
         self.experiment = experiment
         self.observer = observer
         self.evaluator = evaluator
+        self.stopper = stopper
         self.clients: dict[int, ClientInfo] = {}
         self.client_hashes: dict[int, str] = {}
         self.spent: dict[int, dict[str, float]] = {}  # of their privacy budgets
         self.first_round = 1
+        self.last_round = settings.num_server_rounds
         self._directory = Directory(settings)
         self._report = RoundReport(server_round=0)
         self._unpublished: RoundReport | None = None
@@ -139,6 +146,12 @@ class AbstractGraphStrategy(Strategy):
         """Return the sets of clients with one server model; one unless overridden."""
         return [sorted(self.clients)]
 
+    def weight(self, parcel: Parcel) -> float:
+        """Weight of a client's model in an average, as ``weighting`` says."""
+        if self.settings.weighting == "uniform":
+            return 1.0
+        return float(parcel.metrics["num-examples"])
+
     # Flower's interface ----------------------------------------------------------
 
     def roll_call(self, grid: Grid) -> dict[int, ClientInfo]:
@@ -182,7 +195,7 @@ class AbstractGraphStrategy(Strategy):
         grid: Grid,
     ) -> Iterable[Message]:
         """Only after the last round: evaluations ride on train messages before."""
-        if server_round < self.settings.num_server_rounds:
+        if server_round < self.last_round:
             return []
         return self._configure(MessageType.EVALUATE, server_round + 1, grid)
 
@@ -190,7 +203,7 @@ class AbstractGraphStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Read the last evaluations and the hashes of the clients' models."""
-        if server_round < self.settings.num_server_rounds:
+        if server_round < self.last_round:
             return None
         parcels = self._collect(server_round + 1, replies)
         self.client_hashes = {
@@ -224,10 +237,10 @@ class AbstractGraphStrategy(Strategy):
     ) -> Result:
         """Run rounds ``first_round..num_rounds`` and the closing evaluation.
 
-        Differs from Flower's loop in three ways: it can begin after a checkpoint, it
+        Differs from Flower's loop: it can begin after a checkpoint, it
         polls for replies at a pace that follows the length of the round (Flower's
         waits 0.1 s in simulation and 3 s in deployment), and it sends no evaluate
-        messages between rounds.
+        messages between rounds. ``stopper`` may end it earlier.
         """
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
@@ -235,6 +248,10 @@ class AbstractGraphStrategy(Strategy):
         self._began_at = time.time()
         try:
             for server_round in range(self.first_round, num_rounds + 1):
+                if self.stopper(self._report.evaluations):
+                    self.last_round = server_round - 1
+                    log(INFO, "no better round for long: training ends here")
+                    break
                 messages = self.configure_train(
                     server_round, initial_arrays, train_config, grid
                 )
@@ -251,11 +268,11 @@ class AbstractGraphStrategy(Strategy):
                 finally:
                     self._close_round()
             messages = self.configure_evaluate(
-                num_rounds, initial_arrays, evaluate_config, grid
+                self.last_round, initial_arrays, evaluate_config, grid
             )
             replies = exchange(grid, messages, timeout, meanwhile=self._publish)
             try:
-                self.aggregate_evaluate(num_rounds, replies)
+                self.aggregate_evaluate(self.last_round, replies)
             finally:
                 self._close_round()
         finally:

@@ -1,6 +1,7 @@
 """Server side of FedAvg, FedProx (the same server) and self-train.
 
-McMahan et al. 2017, arXiv:1602.05629: theta <- sum_i (n_i / n) theta_i.
+McMahan et al. 2017, arXiv:1602.05629: theta <- sum_i (n_i / n) theta_i, or the plain
+mean with ``weighting = "uniform"``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .base import AbstractGraphStrategy
 
 
 class FedAvg(AbstractGraphStrategy):
-    """One global model: the mean of the clients', weighted by training examples."""
+    """One global model: the mean of the clients', weighted as ``weighting`` says."""
 
     def initialise(self, arrays: NamedArrays) -> None:
         """See base class."""
@@ -30,7 +31,7 @@ class FedAvg(AbstractGraphStrategy):
         """See base class."""
         self.theta = weighted_mean(
             [select(SHARED, p.arrays) for p in replies.values()],
-            [p.metrics["num-examples"] for p in replies.values()],
+            [self.weight(p) for p in replies.values()],
         )
 
     def models(self) -> dict[str, NamedArrays]:

@@ -14,7 +14,7 @@ from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedgmtl import OMEGA
 from fedgraph_flwr.wire import Parcel
 
-from .multitask import MultiTaskFedAvg
+from .fedavg import FedAvg
 
 
 def with_unit_trace(omega: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -36,7 +36,7 @@ def with_unit_trace(omega: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 @final
-class FedGMTL(MultiTaskFedAvg):
+class FedGMTL(FedAvg):
     """One model and one Omega for all.
 
     A mean of covariances of trace 1 is one itself.

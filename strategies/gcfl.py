@@ -54,11 +54,13 @@ def step(
     *,
     server_round: int,
     use_dtw: bool,
+    uniform: bool = False,
 ) -> tuple[GCFLState, list[int]]:
     """One round: extend histories, split, average within the new clusters.
 
     Returns the new state and the positions (in the old state) of clusters that were
-    split. A cluster is split only when all of its members replied.
+    split. A cluster is split only when all of its members replied. ``uniform`` averages
+    updates without regard to training sizes.
 
     Source
     ------
@@ -95,9 +97,10 @@ def step(
                     everybody = params.history_reset == "all"
                     forget = set(history) if everybody else set(members)
                     history |= dict.fromkeys(forget, ())
+        weights_of = dict.fromkeys(sizes, 1.0) if uniform else sizes
         for part in parts:
             clusters.append(part)
-            theta.append(_advance(state.theta[position], part, flat, sizes))
+            theta.append(_advance(state.theta[position], part, flat, weights_of))
     new = GCFLState(
         clusters=tuple(clusters),
         theta=tuple(theta),
@@ -166,16 +169,16 @@ def _advance(
     theta: NamedArrays,
     members: Sequence[int],
     flat: Mapping[int, FloatArray],
-    sizes: Mapping[int, float],
+    weights: Mapping[int, float],
 ) -> NamedArrays:
     """Theta_k + sum_i (n_i / N_k) Delta_i over the members that replied (Eq. 7)."""
     present = [c for c in members if c in flat]
     if not present:
         return theta
-    total = sum(sizes[c] for c in present)
+    total = sum(weights[c] for c in present)
     mean = np.zeros_like(flat[present[0]])
     for c in present:  # ascending, which fixes the rounding
-        mean += (sizes[c] / total) * flat[c]
+        mean += (weights[c] / total) * flat[c]
     update = unflatten(mean, theta)
     return {n: np.add(a, update[n]) for n, a in theta.items()}
 
@@ -213,6 +216,7 @@ class GCFL(AbstractGraphStrategy):
             self.params,
             server_round=server_round,
             use_dtw=self.use_dtw,
+            uniform=self.settings.weighting == "uniform",
         )
         for client, parcel in replies.items():
             self._report.evaluations.append(

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from torch_geometric.data import Data
 
 from clients.base import Job, initial_arrays
-from clients.batching import Batch, ClientData, CollatedGraphs
+from clients.batching import Batch, CollatedGraphs
 from clients.privacy.graphs import PrivateSite
 from clients.store import ClientStore
 from clients.views import CollatedView
@@ -26,9 +26,13 @@ from datasets import find_dataset, label_kind
 from datasets.diffusion import diffuse
 from datasets.task_masks import mask_tasks
 from fedgraph_flwr.config import RunSettings, build
-from fedgraph_flwr.data import GraphPartition, GraphSet
+from fedgraph_flwr.data import GraphPartition, GraphSet, pointer
 from fedgraph_flwr.registry import METHODS, Resolved, defaults, resolve
-from fedgraph_flwr.tasks import GRAPH_EMBEDDING, MULTI_TASK_CLASSIFICATION
+from fedgraph_flwr.tasks import (
+    GRAPH_EMBEDDING,
+    MULTI_TASK_CLASSIFICATION,
+    NODE_CLASSIFICATION,
+)
 
 CPU = torch.device("cpu")
 TINY = {
@@ -142,7 +146,12 @@ def make_partition(
 
 
 def federation(settings, client_id: int) -> GraphPartition:
-    """Stand in for ``datasets.load_partition``: clients of 20, 25, 30, ... graphs."""
+    """Stand in for ``datasets.load_partition``: clients of 20, 25, 30, ... graphs.
+
+    Or of so many nodes, where these are classified.
+    """
+    if label_kind(settings) == "nodes":
+        return make_node_partition(client_id, num_nodes=20 + 5 * client_id)
     partition = make_partition(
         client_id, num_graphs=20 + 5 * client_id, held_out=settings.held_out
     )
@@ -151,6 +160,50 @@ def federation(settings, client_id: int) -> GraphPartition:
         return partition
     labelled = with_tasks(partition, kind)
     return mask_tasks(labelled, settings)
+
+
+def make_whole_graph(
+    num_nodes: int,
+    *,
+    num_features: int = 6,
+    num_classes: int = 3,
+    seed: int = 0,
+    density: float = 0.2,
+) -> GraphSet:
+    """One undirected graph with classes of nodes; the last node is isolated."""
+    rng = np.random.default_rng(seed)
+    upper = np.triu(rng.random((num_nodes, num_nodes)) < density, 1)
+    upper[:, -1] = False
+    edges = np.argwhere(upper | upper.T).T
+    y = np.arange(num_nodes, dtype=np.int64) % num_classes
+    x = rng.normal(size=(num_nodes, num_features)) + np.eye(num_features)[y]
+    return GraphSet(
+        name="toy-nodes",
+        x=x.astype(np.float32),
+        edge_index=edges.astype(np.int32),
+        node_ptr=pointer([num_nodes]),
+        edge_ptr=pointer([edges.shape[1]]),
+        y=y,
+        num_features=num_features,
+        num_classes=num_classes,
+        is_undirected=True,
+    )
+
+
+def make_node_partition(
+    client_id: int = 0, *, num_nodes: int = 20, **kw
+) -> GraphPartition:
+    """Of five nodes in a row, three train, one validates, one tests."""
+    turn = np.arange(num_nodes) % 5
+    return GraphPartition(
+        client_id=client_id,
+        graphs=make_whole_graph(num_nodes, **{"seed": client_id, **kw}),
+        graph_ids=1000 * client_id + np.arange(num_nodes),
+        train=np.flatnonzero(turn < 3),
+        val=np.flatnonzero(turn == 3),
+        test=np.flatnonzero(turn == 4),
+        group=client_id % 2,
+    )
 
 
 def with_tasks(partition: GraphPartition, kind: str = "binary") -> GraphPartition:
@@ -188,6 +241,11 @@ OF_TASK = {
         "shared-group": "all",
         "batch-size": 8,
     },
+    NODE_CLASSIFICATION.name: {
+        "dataset": "planted",
+        "shared-group": "all",
+        "local-epochs": 2,  # of one step each, the first where nothing has drifted yet
+    },
 }
 OF_METHOD = {"fgcl": {"privacy.edge-epsilon": 2.0, "fgcl.num-negatives": 3}}
 
@@ -212,7 +270,7 @@ def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrid
     """Build one client as the ClientApp does."""
     run = resolved(method, **overrides)
     partition = partition or make_partition(held_out=run.settings.held_out)
-    data = ClientData.collate(partition, CPU)
+    data = run.method.client.DATA.collate(partition, CPU)
     if spec := run.method.client.diffusion(run.params):
         graphs = partition.graphs
         view = CollatedView(diffuse(graphs, spec), graphs.node_ptr, CPU)
@@ -229,7 +287,7 @@ def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrid
             settings=run.settings,
             params=run.params,
             task=run.task,
-            learning=run.learning,
+            learning=run.method.task,
             data=data,
             store=store,
             site=site,

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
-from ..ops import linear, relu_dropout, times, uniform
+from ..dense import DistinctRows
+from ..ops import linear, relu_dropout, uniform
 from ..propagation import Structure
-from .readout import ReadoutModel
+from .readout import ReadoutModel, times
 
 TAG_HOPS = 3
 LIGHT_LAYERS = 2
@@ -43,7 +44,7 @@ class GCNLayer(nn.Module):
         self.weight = uniform(num_in, (num_out, num_in), generator)
         self.bias = uniform(num_in, (num_out,), generator)
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         root = _power(1.0 + structure.degree, -0.5)
         h = root * times(x, self.weight)
@@ -64,7 +65,7 @@ class KGNNLayer(nn.Module):
         self.weight = uniform(num_in, (num_out, num_in), generator)
         self.bias = uniform(num_in, (num_out,), generator)
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         total = structure.sum(times(x, self.weight))
         mean = _power(structure.degree, -1.0) * total
@@ -82,7 +83,7 @@ class TAGLayer(nn.Module):
         self.weight = uniform(num_in, (TAG_HOPS + 1, num_out, num_in), generator)
         self.bias = uniform(num_in, (num_out,), generator)
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         root = _power(structure.degree, -0.5)
         h = times(x, self.weight[TAG_HOPS])
@@ -102,7 +103,7 @@ class GINLayer(nn.Module):
         self.first = linear(num_in, num_out, generator)
         self.second = linear(num_out, num_out, generator)
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         h = times(x, self.first.weight)  # linear: before the sum, whichever width
         z = h + structure.sum(h) + self.first.bias
@@ -119,7 +120,7 @@ class GATLayer(nn.Module):
         self.target = uniform(num_out, (num_out,), generator)
         self.bias = uniform(num_in, (num_out,), generator)
 
-    def forward(self, x: Tensor, structure: Structure) -> Tensor:
+    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out).
 
         Raises
@@ -164,7 +165,10 @@ class TwoLayers(nn.Module):
         self.second = layer(hidden_dim, hidden_dim, generator)
 
     def forward(
-        self, x: Tensor, structure: Structure, generator: torch.Generator | None
+        self,
+        x: Tensor | DistinctRows,
+        structure: Structure,
+        generator: torch.Generator | None,
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); dropout iff a generator."""
         h = relu_dropout(self.first(x, structure), self.dropout, generator)
@@ -182,7 +186,7 @@ class LightGCN(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Tensor | DistinctRows,
         structure: Structure,
         generator: torch.Generator | None,  # noqa: ARG002
     ) -> Tensor:

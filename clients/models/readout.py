@@ -8,9 +8,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..dense import Nodes
-from ..ops import linear, sum_pool, times
+from ..dense import DistinctRows, Nodes
+from ..ops import linear, sum_pool
 from ..propagation import Structure
+
+
+def times(x: Tensor | DistinctRows, weight: Tensor) -> Tensor:
+    """``x @ weight.T``, x given as rows or as one-hot column numbers."""
+    if isinstance(x, DistinctRows):
+        return nn.functional.embedding(x.ids, x.table @ weight.t())
+    return nn.functional.embedding(x, weight.t()) if x.dim() == 1 else x @ weight.t()
 
 
 class ReadoutModel(nn.Module):

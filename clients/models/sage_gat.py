@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
-from ..dense import Nodes
+from ..dense import DistinctRows, Nodes
 from ..ops import dropout_mask, relu_dropout, uniform
 from ..propagation import Mask, OneGraph, Structure
 from .readout import ReadoutModel
@@ -21,8 +21,10 @@ NUM_HEADS = 2
 ENCODERS = ("sage", "gat")
 
 
-def as_rows(x: Tensor, num_features: int, dtype: torch.dtype) -> Tensor:
-    """Write out one-hot rows that are given as column numbers."""
+def as_rows(x: Tensor | DistinctRows, num_features: int, dtype: torch.dtype) -> Tensor:
+    """Write out rows that are given as numbers, of one-hot columns or of a table."""
+    if isinstance(x, DistinctRows):
+        return x.table[x.ids]
     return nn.functional.one_hot(x, num_features).to(dtype) if x.dim() == 1 else x
 
 

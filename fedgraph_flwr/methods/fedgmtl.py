@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..config import Value, choice, number
-from .multitask import MultiTaskParams
+from .multitask import GNNParams
 
 OMEGA = "task_covariance"  # its name among the shared tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedGMTLParams(MultiTaskParams):
+class FedGMTLParams(GNNParams):
     """Parameters of FedGMTL.
 
     Parameters

@@ -31,11 +31,6 @@ class GNNParams(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiTaskParams(GNNParams):
-    """Parameters of FedAvg and self-train on several tasks.
-
-    ``weighting`` of the average: by training graphs ("samples") or equal ("uniform").
-    """
+    """Parameters of FedAvg and self-train on several tasks."""
 
     TABLE = "multitask"
-
-    weighting: str = choice("samples", "samples", "uniform")

@@ -179,6 +179,7 @@ def test_only_shared_tensors_travel(run, method, monkeypatch):
     run(method)
     row = METHODS[method]
     shared = {row.client.UPLINK + n for n in toys.shared_keys(method)}
+    shared |= set(row.client.EXTRA_UPLINK)
     assert sent == (shared if row.has_server_model else set())
     if row.task is GRAPH_CLASSIFICATION:
         private = ("pre", "post", "readout")

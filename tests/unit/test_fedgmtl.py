@@ -231,8 +231,8 @@ def test_noisy_updates_leave_a_usable_omega(run):
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_without_penalty_it_is_fedavg_in_every_round(run, encoder, weighting, rounds):
     neutral = {"fedgmtl.task-reg": 0.0, "num-server-rounds": rounds}
-    for table in ("fedgmtl", "multitask"):
-        neutral |= {f"{table}.encoder": encoder, f"{table}.weighting": weighting}
+    neutral |= {"fedgmtl.encoder": encoder, "multitask.encoder": encoder}
+    neutral |= {"weighting": weighting}
     ours, fedavg = (run(m, **MASKS, **neutral) for m in ("fedgmtl", "fedavg-multitask"))
     (model,), (plain,) = ours.models.values(), fedavg.models.values()
     assert set(model) - set(plain) == {OMEGA}
@@ -242,7 +242,7 @@ def test_without_penalty_it_is_fedavg_in_every_round(run, encoder, weighting, ro
 
 
 def test_the_penalty_and_the_weights_matter(run):
-    changes = ({}, {"fedgmtl.task-reg": 0.1}, {"fedgmtl.weighting": "uniform"})
+    changes = ({}, {"fedgmtl.task-reg": 0.1}, {"weighting": "uniform"})
     assert len({run("fedgmtl", **MASKS, **c).sha for c in changes}) == 3
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fedgraph_flwr.selection import best_snapshot, best_val, final, summarize
+from fedgraph_flwr.selection import (
+    EarlyStopping,
+    best_snapshot,
+    best_val,
+    final,
+    summarize,
+)
 
 VAL = {
     0: {0: 0.9, 1: 0.9},
@@ -61,3 +67,47 @@ def test_best_snapshot_takes_per_client_the_best_of_splits_and_end():
 
 def test_without_splits_best_snapshot_is_final():
     assert best_snapshot(TEST, [], 3)["mean"] == final(TEST, 3)["mean"]
+
+
+def table(*means: float):
+    return {r: {0: m - 0.1, 1: m + 0.1} for r, m in enumerate(means)}
+
+
+@pytest.mark.parametrize(
+    ("means", "due"),
+    [
+        ((0.9, 0.5, 0.4, 0.4), True),  # best of rounds 1 to 3 is two rounds old
+        ((0.9, 0.5, 0.5, 0.4), True),  # as good is not better
+        ((0.9, 0.5, 0.4, 0.6), False),
+        ((0.9, 0.5, 0.4), False),  # one round old
+        ((0.9, 0.5), False),
+        ((0.9,), False),  # round 0 is no candidate
+        ((), False),
+    ],
+)
+def test_training_ends_once_the_best_round_is_old(means, due):
+    rule = EarlyStopping(table(*means), patience=2, min_rounds=0)
+    assert rule.is_due() is due
+    said = EarlyStopping({}, patience=2, min_rounds=0)
+    for server_round, scores in table(*means).items():
+        for client, score in scores.items():
+            said.add(server_round, client, score)
+    assert said.is_due() is due
+
+
+def test_training_never_ends_before_min_rounds_or_without_patience():
+    old = table(0.1, 0.9, *[0.5] * 6)  # round 7 is the last measured
+    assert EarlyStopping(old, patience=2, min_rounds=7).is_due()
+    assert not EarlyStopping(old, patience=2, min_rounds=8).is_due()
+    assert not EarlyStopping(old, patience=0, min_rounds=0).is_due()
+
+
+def test_rounds_without_a_client_do_not_count_as_best():
+    lucky = table(0.1, 0.5, 0.4, 0.4) | {3: {1: 0.9}}
+    assert EarlyStopping(lucky, patience=2, min_rounds=0).is_due()
+
+
+def test_early_stopping_copies_what_it_was_given():
+    given = table(0.1, 0.5)
+    EarlyStopping(given, patience=1, min_rounds=0).add(1, 0, 0.9)
+    assert given[1][0] == 0.4

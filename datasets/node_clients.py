@@ -1,0 +1,148 @@
+"""The subgraph of one client, with its train, validation and test nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
+from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.seeding import derive_seed, numpy_rng
+
+from . import planted
+from .node_graphs import load_node_graph
+from .node_partitions import partition_nodes
+
+TRAIN, VAL, TEST = range(3)
+
+
+def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartition:
+    """Subgraph of one client of a graph whose nodes are classified.
+
+    Roles of nodes are drawn on the whole graph before it is cut, so that a node of
+    several clients has the same role at each.
+
+    Source
+    ------
+    FedGKD, Sec. 5.1 and B.1, on the protocol of FED-PUB's code; our spec Sec. 3.
+    """
+    whole, ids = _share(
+        name,
+        settings.features,
+        settings.data_dir,
+        settings.cache_dir,
+        settings.partition,
+        settings.num_clients,
+        settings.split_seed,
+        client_id,
+    )
+    roles = draw_roles(
+        whole.num_nodes, held_out=settings.held_out, seed=settings.split_seed
+    )
+    return _client(client_id, induced_subgraph(whole, ids), ids, roles[ids])
+
+
+def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:
+    """Graph of one client of data set "planted"; its roles are drawn on its own."""
+    graph = planted.generate_client(client_id, settings.split_seed)
+    roles = draw_roles(
+        graph.num_nodes,
+        held_out=settings.held_out,
+        seed=derive_seed(settings.split_seed, "planted", client_id),
+    )
+    ids = client_id * planted.NUM_NODES + np.arange(graph.num_nodes)
+    made = _client(client_id, graph, ids, roles)
+    return replace(made, group=planted.client_group(client_id))
+
+
+def draw_roles(num_nodes: int, *, held_out: float, seed: int) -> IntArray:
+    """Role of each node: ``TRAIN``, ``VAL`` or ``TEST``, shape (num_nodes,).
+
+    Of a random permutation the first round((1 - held_out) N) nodes train, the next
+    round(held_out N / 2) test, the rest validate.
+
+    Raises
+    ------
+    DataError
+        There are too few nodes to train, validate and test.
+    """
+    num_train = round((1 - held_out) * num_nodes)
+    num_test = round(held_out / 2 * num_nodes)
+    if num_train < 1 or num_test < 1 or num_train + num_test >= num_nodes:
+        raise DataError(
+            f"{num_nodes} nodes with held-out {held_out:g} leave {num_train} to train,"
+            f" {num_test} to test and {num_nodes - num_train - num_test} to validate;"
+            " at least one each is needed: change held-out, or take more nodes"
+        )
+    order = numpy_rng(seed, "nodes", "roles").permutation(num_nodes)
+    roles = np.full(num_nodes, VAL)
+    roles[order[:num_train]] = TRAIN
+    roles[order[num_train : num_train + num_test]] = TEST
+    return roles
+
+
+def induced_subgraph(whole: GraphSet, ids: IntArray) -> GraphSet:
+    """Copy out the nodes ``ids``, ascending, and the edges among them.
+
+    Node k of the result is node ``ids[k]`` of ``whole``, in features, class and edges.
+    """
+    number = np.full(whole.num_nodes, -1, np.int32)
+    number[ids] = np.arange(len(ids), dtype=np.int32)
+    edges = number[whole.edge_index]  # (2, num_edges)
+    # Numbers ascend with ids, hence edges stay sorted by source, then target.
+    edges = np.ascontiguousarray(edges[:, (edges >= 0).all(axis=0)])
+    return replace(
+        whole,
+        x=np.ascontiguousarray(whole.x[ids]),
+        edge_index=edges,
+        node_ptr=pointer([len(ids)]),
+        edge_ptr=pointer([edges.shape[1]]),
+        y=np.ascontiguousarray(whole.y[ids]),
+    )
+
+
+def _client(
+    client_id: int, graph: GraphSet, ids: IntArray, roles: IntArray
+) -> GraphPartition:
+    return GraphPartition(
+        client_id=client_id,
+        graphs=graph,
+        graph_ids=ids,
+        train=np.flatnonzero(roles == TRAIN),
+        val=np.flatnonzero(roles == VAL),
+        test=np.flatnonzero(roles == TEST),
+    )
+
+
+def _share(
+    name: str,
+    features: str,
+    data_dir: str,
+    cache_dir: str,
+    kind: str,
+    num_clients: int,
+    seed: int,
+    client_id: int,
+) -> tuple[GraphSet, IntArray]:
+    """Return the whole graph and the nodes of one client."""
+    given = name, features, data_dir, cache_dir, kind, num_clients, seed
+    whole, clients = _partition(*given)
+    return whole, clients[client_id]
+
+
+@lru_cache(maxsize=4)
+def _partition(
+    name: str,
+    features: str,
+    data_dir: str,
+    cache_dir: str,
+    kind: str,
+    num_clients: int,
+    seed: int,
+) -> tuple[GraphSet, list[IntArray]]:
+    """Cut a graph once per process, whatever number of clients that hosts."""
+    whole = load_node_graph(name, features, data_dir=data_dir, cache_dir=cache_dir)
+    return whole, partition_nodes(kind, whole, num_clients, seed=seed)

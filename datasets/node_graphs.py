@@ -1,0 +1,297 @@
+"""Graphs whose nodes are classified: citations, purchases, ogbn-arxiv; flat arrays.
+
+The data folder is only read: PyTorch Geometric's classes work in a scratch folder of
+our cache that links to the raw files, and the result is stored as memory-mapped arrays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import logging
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedgraph_flwr.data import GraphSet, IntArray, pointer
+from fedgraph_flwr.errors import DataError
+
+from .cache import CACHE_FORMAT, cache_root, checksum, locked, open_or_build
+from .ogb_raw import OGB_FILES, read_ogb
+from .tu_raw import DATA_ENV
+
+log = logging.getLogger("fedgraph")
+
+Raw = tuple[NDArray[np.float32], IntArray, IntArray]  # features, edges, classes
+_PLANETOID = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
+
+
+@dataclass(frozen=True)
+class NodeSource:
+    """Where the raw files of a graph are, and what reads them.
+
+    Parameters
+    ----------
+    folder : str
+        Of the collection, below the data folder; ``<folder>/<name>/raw`` or
+        ``<name>/raw`` holds the files.
+    files : tuple of str
+    read : callable
+        Given a folder with ``<name>/raw`` in it and the name; returns features, edges
+        (2, num_edges) and classes.
+    cure : str
+        How to come by the files where they cannot be downloaded; "" where they can.
+    """
+
+    folder: str
+    files: tuple[str, ...]
+    read: Callable[[Path, str], Raw]
+    cure: str = ""
+
+
+def load_node_graph(
+    name: str, features: str, *, data_dir: str = "", cache_dir: str = ""
+) -> GraphSet:
+    """Load the largest connected component of a graph, as a set of one graph.
+
+    Edges are made undirected, loops and repeats dropped; nodes keep their order.
+
+    Parameters
+    ----------
+    name : str
+        Key of ``NODE_SOURCES``.
+    features : str
+        ``"row-normalized"``: each row divided by its sum, a zero row left as it is;
+        ``"raw"``: as in the files.
+    data_dir : str
+        Folder with raw files; "" means FEDGRAPH_DATA, and without it a download.
+    cache_dir : str
+        Cache folder; "" means FEDGRAPH_CACHE, and without it the user's cache.
+
+    Returns
+    -------
+    GraphSet
+        Memory-mapped; x float32 (num_nodes, num_features), y the nodes' classes.
+
+    Raises
+    ------
+    DataError
+        If the raw files are missing or unreadable, or features are not finite.
+    """
+    cache = cache_root(cache_dir)
+    raw = _find(name, data_dir, cache)
+    files = [raw / f for f in NODE_SOURCES[name].files]
+    entry = cache / f"{name}-{features}-{_fingerprint(files)}"
+    return open_or_build(
+        entry, GraphSet, lambda work: _convert(name, files, features, work)
+    )
+
+
+def whole_graph(
+    name: str,
+    x: NDArray[np.float32],
+    edges: IntArray,
+    y: IntArray,
+    *,
+    normalize: bool,
+    raw_sha256: str = "",
+) -> GraphSet:
+    """Clean a graph up: undirected, simple, largest component, normalised rows.
+
+    Raises
+    ------
+    DataError
+        Features are not finite, sizes do not fit, or a class is negative.
+    """
+    if not np.isfinite(x).all():
+        rows = np.flatnonzero(~np.isfinite(x).all(axis=1))
+        raise DataError(
+            f"features of {name} hold NaN or infinity in {len(rows)} nodes, the first"
+            f" is node {rows[0]}; mend or drop these nodes in the raw files"
+        )
+    if len(x) != len(y) or (len(y) and y.min() < 0):
+        raise DataError(
+            f"{name} has {len(x)} rows of features and {len(y)} classes, the smallest"
+            f" {y.min(initial=0)}; every node needs one class >= 0: fetch the data set"
+            " again"
+        )
+    if edges.size and not 0 <= edges.min() <= edges.max() < len(x):
+        raise DataError(
+            f"{name} has edges of nodes {edges.min()}..{edges.max()}, but"
+            f" {len(x)} nodes; fetch the data set again"
+        )
+    ids, kept = largest_component(edges, len(x))
+    x = np.ascontiguousarray(x[ids], np.float32)
+    if normalize:
+        total = x.sum(axis=1, keepdims=True, dtype=np.float64)
+        x = (x / np.where(total > 0, total, 1)).astype(np.float32)
+    return GraphSet(
+        name=name,
+        x=x,
+        edge_index=kept.astype(np.int32),
+        node_ptr=pointer([len(ids)]),
+        edge_ptr=pointer([kept.shape[1]]),
+        y=np.ascontiguousarray(y[ids], np.int64),
+        num_features=x.shape[1],
+        num_classes=int(y.max()) + 1,
+        is_undirected=True,
+        raw_sha256=raw_sha256,
+    )
+
+
+def largest_component(edges: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
+    """Nodes of the largest component, ascending, and the simple edges among them.
+
+    Returns
+    -------
+    ids : int array, shape (num_kept,)
+        Of components of one size the one with the lowest node.
+    edges : int array, shape (2, num_edges)
+        In both directions, numbered by position in ``ids``, sorted by source, then
+        target.
+    """
+    ones = np.ones(edges.shape[1], np.int8)
+    shape = (num_nodes, num_nodes)
+    half = sparse.coo_array((ones, (edges[0], edges[1])), shape=shape).tocsr()
+    both = ((half + half.T) > 0).tolil() if num_nodes < 2 else (half + half.T) > 0
+    _, component = sparse.csgraph.connected_components(both, directed=False)
+    ids = np.flatnonzero(component == np.bincount(component).argmax())
+    rows, columns = sparse.csr_array(both)[ids][:, ids].nonzero()
+    kept = np.stack([rows, columns])[:, rows != columns]
+    order = np.lexsort((kept[1], kept[0]))
+    return ids, np.ascontiguousarray(kept[:, order], np.int64)
+
+
+def _convert(name: str, files: list[Path], features: str, work: Path) -> GraphSet:
+    source = NODE_SOURCES[name]
+    log.info("converting %s from %s", name, files[0].parent)
+    target = work / name / "raw"
+    target.mkdir(parents=True)
+    for path in files:
+        (target / path.name).symlink_to(path.resolve())
+    try:
+        digest = checksum(files)
+        x, edges, y = source.read(work, name)
+    except DataError:
+        raise
+    except Exception as error:  # whatever the parsers raise
+        raise DataError(
+            f"cannot read {name} in {files[0].parent}: {error!r}; fetch the data set"
+            " again"
+        ) from error
+    normalize = features == "row-normalized"
+    return whole_graph(name, x, edges, y, normalize=normalize, raw_sha256=digest)
+
+
+def _read_planetoid(root: Path, name: str) -> Raw:
+    from torch_geometric.datasets import Planetoid
+
+    return _arrays(lambda: Planetoid(str(root), name))
+
+
+def _read_amazon(root: Path, name: str) -> Raw:
+    from torch_geometric.datasets import Amazon
+
+    return _arrays(lambda: Amazon(str(root), name))
+
+
+def _arrays(load: Callable[[], Any]) -> Raw:
+    # prints "Processing..."; unpickling old SciPy arrays warns
+    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        data = load()[0]
+    return data.x.numpy(), data.edge_index.numpy(), data.y.numpy()
+
+
+def _read_arxiv(root: Path, name: str) -> Raw:
+    return read_ogb(root / name / "raw")
+
+
+def _planetoid(name: str) -> NodeSource:
+    files = tuple(f"ind.{name.lower()}.{part}" for part in _PLANETOID)
+    return NodeSource("planetoid", files, _read_planetoid)
+
+
+def _amazon(name: str) -> NodeSource:
+    file = f"amazon_electronics_{name.lower()}.npz"
+    return NodeSource("amazon", (file,), _read_amazon)
+
+
+NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
+    {
+        "Cora": _planetoid("Cora"),
+        "CiteSeer": _planetoid("CiteSeer"),
+        "PubMed": _planetoid("PubMed"),
+        "Photo": _amazon("Photo"),
+        "Computers": _amazon("Computers"),
+        "ogbn-arxiv": NodeSource(
+            "ogb",
+            OGB_FILES,
+            _read_arxiv,
+            "unpack arxiv.zip of http://snap.stanford.edu/ogb/data/nodeproppred there",
+        ),
+    }
+)
+
+
+def _fingerprint(files: list[Path]) -> str:
+    """Hash of file names, sizes and times; reading contents would take long."""
+    digest = hashlib.sha256(f"nodes, format {CACHE_FORMAT}".encode())
+    for path in files:
+        stat = path.stat()
+        digest.update(f"/{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
+    return digest.hexdigest()[:12]
+
+
+def _find(name: str, data_dir: str, cache: Path) -> Path:
+    """Folder of the raw files, all of them there."""
+    key, folder = "data-dir", data_dir
+    if not folder:
+        key, folder = DATA_ENV, os.environ.get(DATA_ENV, "")
+    source = NODE_SOURCES[name]
+    if not folder:
+        return _download(name, cache)
+    root = Path(folder).expanduser().absolute()
+    places = [root / source.folder / name / "raw", root / name / "raw"]
+    here = next((p for p in places if p.is_dir()), None)
+    missing = [f for f in source.files if here and not (here / f).is_file()]
+    if here and not missing:
+        return here
+    looked = here or " and ".join(map(str, places))
+    problem = f"{looked} lacks {', '.join(missing or source.files)}"
+    cure = source.cure or "fetch the data set"
+    raise DataError(
+        f"{name} is not complete in {key} {folder!r}: {problem}; {cure}, or correct"
+        f" data-dir (or {DATA_ENV})"
+    )
+
+
+def _download(name: str, cache: Path) -> Path:
+    """Download with PyTorch Geometric into the cache; return the raw folder."""
+    source = NODE_SOURCES[name]
+    if source.cure:
+        raise DataError(
+            f"{name} is not downloaded by itself: no data-dir is set; {source.cure}:"
+            f" into <folder>/{source.folder}/{name}/raw, and set data-dir (or"
+            f" {DATA_ENV}) to <folder>"
+        )
+    root = cache / "downloads"
+    with locked(root / name):
+        try:
+            source.read(root, name)
+        except Exception as error:  # many kinds: network, HTTP, parsers
+            raise DataError(
+                f"no data-dir is set and {name} cannot be downloaded ({error}); set"
+                f" data-dir (or {DATA_ENV}) to a folder with"
+                f" {source.folder}/{name}/raw"
+            ) from error
+    return root / name / "raw"

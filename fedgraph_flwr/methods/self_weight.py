@@ -1,0 +1,30 @@
+"""Self-weight: the control for every personalised average.
+
+Ours. A client receives a W_i + (1 - a) mean_j W_j: no features of tasks, no payload
+besides the models. FedGKD and FED-PUB count as better only where they are better than
+this.
+
+Message fields
+--------------
+down  ``shared/<name>``: the client's own average.
+up    ``shared/<name>``: the trained tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..config import Settings, number
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfWeightParams(Settings):
+    """Parameters of self-weight.
+
+    ``a``: share of the client's own model, beside its part in the mean; 0 is FedAvg
+    with uniform weights, 1 is self-train.
+    """
+
+    TABLE = "self-weight"
+
+    a: float = number(0.5, 0, 1)

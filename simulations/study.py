@@ -1,0 +1,176 @@
+"""Tables of a study: ``python -m simulations.study fgcl DIR ... [--csv FILE]``.
+
+A study (``studies/<name>.toml``) lists tables: which presets are their rows, which
+pairs of rows are subtracted, what the paper reports. Runs are paired by seed and split
+seed. With ``--csv`` results are added to a file, from which the same tables are printed
+when the runs' folders are gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.markup import escape
+
+from fedgraph_flwr.errors import FedGraphError
+
+from .compare_runs import find_runs
+from .markup import consoles, pipe_table, tell_unused
+from .study_file import FOLDER, Study, StudyTable, load_study
+from .study_runs import Result, from_run, merge, read, write
+from .study_stats import Paired, pair
+
+NONE = "-"
+HEADINGS = ("row", "pairs", "rounds", "epsilon", "score", "paper")
+DIFFERENCES = ("difference", "pairs", "points [95 %]", "paper")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; returns its exit code (2: nothing to tell, or refused)."""
+    options = _parser().parse_args(arguments)
+    out, err = consoles()
+    try:
+        study = load_study(options.study)
+        results: list[Result] = []
+        if options.csv is not None and options.csv.exists():
+            results = read(options.csv)
+        if options.folders:
+            found = find_runs(options.folders)
+            tell_unused(found.left_out, err)
+            results = merge(results, [from_run(run) for run in found.runs])
+        if not results:
+            raise FedGraphError("no results: give folders of runs, or --csv FILE")
+        if options.csv is not None:
+            write(options.csv, results)
+        text, unused = report(study, results)
+        tell_unused([f"{row}: in no table of {study.name}" for row in unused], err)
+        out.print(text, soft_wrap=True, markup=False, highlight=False)
+    except FedGraphError as error:
+        err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+        return 2
+    return 0
+
+
+def report(study: Study, results: Sequence[Result]) -> tuple[str, list[str]]:
+    """Word all tables of a study, as GitHub tables.
+
+    Returns
+    -------
+    (text, unused)
+        Tables without any result are left out; ``unused`` are rows in no table.
+    """
+    by_row: dict[str, list[Result]] = {}
+    for result in results:
+        by_row.setdefault(result.row, []).append(result)
+    parts = [
+        "\n".join(_table(study, table, by_row))
+        for table in study.tables
+        if any(row in by_row for row in table.rows)
+    ]
+    used = {row for table in study.tables for row in table.rows}
+    return "\n\n".join(parts), sorted(set(by_row) - used)
+
+
+def _table(
+    study: Study, table: StudyTable, by_row: Mapping[str, list[Result]]
+) -> list[str]:
+    rows = [row for row in table.rows if row in by_row]
+    lines = [
+        f"### {table.title}",
+        "",
+        *pipe_table(
+            HEADINGS,
+            [heading == "row" for heading in HEADINGS],
+            [_cells(study, row, by_row[row]) for row in rows],
+        ),
+    ]
+    missing = [row for row in table.rows if row not in by_row]
+    if missing:
+        lines += ["", f"Not run: {', '.join(missing)}."]
+    differences = [
+        (f"{a} - {b}", pair(by_row[a], by_row[b], study.rule), _published(study, a, b))
+        for a, b in table.differences
+        if a in by_row and b in by_row
+    ]
+    if differences:
+        lines += ["", *_difference_lines(differences)]
+    return [*lines, "", _protocol(study, [r for row in rows for r in by_row[row]])]
+
+
+def _cells(study: Study, row: str, results: Sequence[Result]) -> list[str]:
+    scores = [getattr(result, study.rule) for result in results]
+    spread = f" ± {statistics.stdev(scores):.4f}" if len(scores) > 1 else ""
+    target = study.targets.get(row)
+    epsilons = sorted({result.edge_epsilon for result in results})
+    return [
+        row,
+        str(len(results)),
+        _span([result.rounds for result in results]),
+        " or ".join(f"{e:g}" if e else NONE for e in epsilons),
+        f"{statistics.fmean(scores):.4f}{spread}",
+        NONE if target is None else f"{target:.4f}",
+    ]
+
+
+def _difference_lines(
+    differences: Sequence[tuple[str, Paired, float | None]],
+) -> list[str]:
+    cells = []
+    for name, found, published in differences:
+        low, high = found.interval
+        interval = NONE if math.isnan(low) else f"[{low:+.2f}, {high:+.2f}]"
+        cells.append(
+            [
+                name,
+                str(found.num_pairs),
+                f"{found.mean:+.2f} {interval}" if found.num_pairs else NONE,
+                NONE if published is None else f"{published:+.2f}",
+            ]
+        )
+    return pipe_table(DIFFERENCES, [True, False, False, False], cells)
+
+
+def _published(study: Study, a: str, b: str) -> float | None:
+    ours, theirs = study.targets.get(a), study.targets.get(b)
+    return None if ours is None or theirs is None else 100 * (ours - theirs)
+
+
+def _protocol(study: Study, results: Sequence[Result]) -> str:
+    pairs = sorted({(r.seed, r.split_seed, r.split_hash) for r in results})
+    words = ", ".join(f"{seed}/{split}: {h}" for seed, split, h in pairs)
+    return (
+        f"Protocol: rule {study.rule}; mean ± std (ddof 1) over pairs of run seed and"
+        f" split seed, with the split's hash: {words}. Intervals are Student's t over"
+        f" pairs. Commits {', '.join(sorted({r.commit for r in results}))}. Paper:"
+        f" {study.paper}."
+    )
+
+
+def _span(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.study",
+        description="Tables of a study, differences paired by seeds.",
+    )
+    names = sorted(path.stem for path in FOLDER.glob("*.toml"))
+    parser.add_argument("study", choices=names, help="name of the study")
+    parser.add_argument(
+        "folders", metavar="DIR", nargs="*", type=Path, help="folders with runs"
+    )
+    parser.add_argument(
+        "--csv", type=Path, help="file of results to read, and to add these runs to"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

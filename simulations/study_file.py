@@ -1,0 +1,86 @@
+"""Studies: TOML files that say which runs stand in which table.
+
+``paper`` and ``rule`` (``final`` or ``best_val``), a table ``[targets]`` of the paper's
+figures by row, and ``[[table]]`` entries with ``title``, ``rows`` and ``differences``
+(pairs of rows). An entry with ``for``, a list of tables of words, stands for one table
+each, in which ``{word}`` is filled in.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedgraph_flwr.errors import ConfigError
+
+FOLDER = Path(__file__).with_name("studies")
+_RULES = ("final", "best_val")
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """One table."""
+
+    title: str
+    rows: tuple[str, ...]
+    differences: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A file's content."""
+
+    name: str
+    paper: str
+    rule: str
+    tables: tuple[StudyTable, ...]
+    targets: Mapping[str, float]
+
+
+def load_study(name: str, folder: Path = FOLDER) -> Study:
+    """Read a study.
+
+    Raises
+    ------
+    ConfigError
+        The file does not keep to the format; a difference names no row.
+    """
+    path = folder / f"{name}.toml"
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        study = Study(
+            name=name,
+            paper=str(content["paper"]),
+            rule=str(content["rule"]),
+            tables=tuple(t for entry in content["table"] for t in _expand(entry)),
+            targets={k: float(v) for k, v in content.get("targets", {}).items()},
+        )
+    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: not a study ({error!r}); see simulations/study_file.py"
+        ) from error
+    if study.rule not in _RULES:
+        raise ConfigError(f"{path}: rule is {study.rule!r}, allowed are {_RULES}")
+    for table in study.tables:
+        for row in {row for pair in table.differences for row in pair}:
+            if row not in table.rows:
+                raise ConfigError(
+                    f"{path}: table {table.title!r} subtracts {row!r}, which is none of"
+                    " its rows; add it to rows"
+                )
+    return study
+
+
+def _expand(entry: Mapping[str, Any]) -> Iterator[StudyTable]:
+    for words in entry.get("for", [{}]):
+        yield StudyTable(
+            title=str(entry["title"]).format(**words),
+            rows=tuple(str(row).format(**words) for row in entry["rows"]),
+            differences=tuple(
+                (str(a).format(**words), str(b).format(**words))
+                for a, b in entry.get("differences", [])
+            ),
+        )

@@ -1,0 +1,178 @@
+"""Results of runs as rows of a CSV file, which outlives the runs' folders.
+
+A row is named after the preset whose settings it has, and the keys in which it differs
+from the nearest one.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.registry import defaults, resolve
+
+from .compare_runs import EXECUTION_KEYS, Run, as_text
+from .presets import list_presets, load_preset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one run contributes to a study.
+
+    Parameters
+    ----------
+    row : str
+        Name of a preset, and in brackets what was set otherwise.
+    dataset : str
+    seed, split_seed : int
+        By both of them runs are paired.
+    split_hash : str
+        First 12 digits.
+    rounds : int
+        Rounds trained.
+    final, best_val : float
+        Score after the last round, and at the round that validation chose.
+    edge_epsilon : float
+        Most that a client's ledger counts for the edges of one of its graphs; 0: no
+        noise.
+    weights, commit : str
+        First 12 digits of ``weights_sha256`` and of the commit, "+" if files differed.
+    wall_s : float
+    """
+
+    row: str
+    dataset: str
+    seed: int
+    split_seed: int
+    split_hash: str
+    rounds: int
+    final: float
+    best_val: float
+    edge_epsilon: float
+    weights: str
+    commit: str
+    wall_s: float
+
+    @property
+    def key(self) -> tuple[str, int, int, str]:
+        """What no two results may share."""
+        return self.row, self.seed, self.split_seed, self.split_hash
+
+
+def from_run(run: Run) -> Result:
+    """Read a run's summary."""
+    s = run.summary
+    spent = ((s.get("privacy") or {}).get("per_client") or {}).values()
+    commit = str(s.get("git_commit") or "")
+    return Result(
+        row=row_name(run.method, run.dataset, run.settings),
+        dataset=run.dataset,
+        seed=run.seed,
+        split_seed=int(s["split_seed"]),
+        split_hash=str(s["split_hash"])[:12],
+        rounds=int(s["rounds"]),
+        final=_mean(s, "final"),
+        best_val=_mean(s, "best_val"),
+        edge_epsilon=max((float(c.get("edge-epsilon", 0)) for c in spent), default=0),
+        weights=str(s["weights_sha256"])[:12],
+        commit=commit[:12] + ("+" if commit.endswith("+dirty") else ""),
+        wall_s=round(float(s["wall_s"]), 1),
+    )
+
+
+def row_name(method: str, dataset: str, settings: Mapping[str, Value]) -> str:
+    """Name the nearest preset, and in brackets the keys that differ from it.
+
+    Parameters
+    ----------
+    settings : mapping
+        ``Run.settings``.
+    """
+    found = [
+        (len(other), name, other)
+        for name, preset in _presets(method, dataset).items()
+        for other in [
+            {k: v for k, v in settings.items() if k in preset and preset[k] != v}
+        ]
+    ]
+    if not found:
+        return f"{method} on {dataset}"
+    _, name, other = min(found, key=lambda entry: entry[:2])
+    if not other:
+        return name
+    return (
+        f"{name} ({', '.join(f'{k}={as_text(v)}' for k, v in sorted(other.items()))})"
+    )
+
+
+@lru_cache(maxsize=64)
+def _presets(method: str, dataset: str) -> Mapping[str, Mapping[str, Value]]:
+    """Resolve every preset of a method on a data set: name -> settings."""
+    found = {}
+    for name in list_presets():
+        config = {**defaults(), **load_preset(name)}
+        if (config["method"], config["dataset"]) != (method, dataset):
+            continue
+        try:
+            resolved = resolve(config).to_config()
+        except ConfigError:  # data of a user that are not here
+            continue
+        found[name] = {k: v for k, v in resolved.items() if k not in EXECUTION_KEYS}
+    return found
+
+
+def _mean(summary: Mapping[str, Any], rule: str) -> float:
+    mean = (summary.get(rule) or {}).get("mean")
+    return math.nan if mean is None else float(mean)
+
+
+def read(path: Path) -> list[Result]:
+    """Read a file that :func:`write` wrote.
+
+    Raises
+    ------
+    FedGraphError
+        Missing, or not of this form.
+    """
+    types = {"int": int, "float": float, "str": str}
+    fields = {f.name: types[str(f.type)] for f in dataclasses.fields(Result)}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        return [
+            Result(**{name: kind(row[name]) for name, kind in fields.items()})
+            for row in rows
+        ]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise FedGraphError(
+            f"{path} is not a file of results ({error!r}); expected a CSV with columns"
+            f" {', '.join(fields)}, as --csv writes it"
+        ) from error
+
+
+def write(path: Path, results: Iterable[Result]) -> None:
+    """Write results as CSV, ordered by name and seeds."""
+    ordered = sorted(results, key=lambda r: (r.dataset, *r.key))
+    names = [f.name for f in dataclasses.fields(Result)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        for result in ordered:
+            values = dataclasses.asdict(result)
+            for rule in ("final", "best_val"):
+                values[rule] = f"{values[rule]:.6f}"
+            writer.writerow(values)
+
+
+def merge(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
+    """Join; a new result replaces the old one of the same row, seeds and split."""
+    return list({r.key: r for r in (*old, *new)}.values())

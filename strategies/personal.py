@@ -1,0 +1,93 @@
+"""Base of strategies that give every client a model of its own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
+
+from .averaging import weighted_mean
+from .base import AbstractGraphStrategy
+
+
+def mix(
+    models: Sequence[NamedArrays], weights: NDArray[np.float64]
+) -> list[NamedArrays]:
+    """Average all models once for each row of ``weights``.
+
+    Parameters
+    ----------
+    models : sequence of dict of str to array
+        In ascending client order.
+    weights : float64 array, shape (num_rows, num_models)
+        Entries >= 0; row i, normalised, makes model i of the result.
+    """
+    return [weighted_mean(models, row.tolist()) for row in weights]
+
+
+class AbstractPersonalStrategy(AbstractGraphStrategy):
+    """Client i receives an average of the clients' models with weights of its own.
+
+    A paper fills in :meth:`personalise`. A client that did not reply keeps the model
+    it had, and is in nobody's average.
+    """
+
+    def initialise(self, arrays: NamedArrays) -> None:
+        """Everybody has the common start."""
+        self.personal: dict[int, NamedArrays] = dict.fromkeys(
+            sorted(self.clients), arrays
+        )
+
+    @abstractmethod
+    def personalise(
+        self, server_round: int, replies: Mapping[int, Parcel]
+    ) -> NDArray[np.float64]:
+        """Weights q, (num_replies, num_replies): row i averages for the i-th client.
+
+        Replies are in ascending client order; their ``arrays`` hold what the client
+        sent, shared tensors and ``EXTRA_UPLINK``.
+        """
+
+    def extra_downlink(self, server_round: int) -> NamedArrays:  # noqa: ARG002
+        """Further arrays to send, the same to every client; none by default."""
+        return {}
+
+    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
+        """See base class; models that are one object travel as one record."""
+        extra = self.extra_downlink(server_round)
+        made: dict[int, NamedArrays] = {}  # by the model's identity
+        for model in self.personal.values():
+            if id(model) not in made:
+                made[id(model)] = {**with_prefix(SHARED, model), **extra}
+        return {c: made[id(model)] for c, model in self.personal.items()}
+
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
+        """W_i <- sum_j q_ij W_j over the clients that replied."""
+        weights = self.personalise(server_round, replies)
+        models = [select(SHARED, p.arrays) for p in replies.values()]
+        self.personal |= dict(zip(replies, mix(models, weights), strict=True))
+
+    def models(self) -> dict[str, NamedArrays]:
+        """One model per client."""
+        return {f"client-{c}": model for c, model in sorted(self.personal.items())}
+
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
+        """See base class."""
+        arrays: NamedArrays = {}
+        for client, model in self.personal.items():
+            arrays |= with_prefix(f"{client}/", model)
+        return arrays, {"clients": sorted(self.personal)}
+
+    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
+        """See base class."""
+        self.personal = {int(c): select(f"{c}/", arrays) for c in facts["clients"]}
+
+    def clusters(self) -> list[list[int]]:
+        """Every client on its own."""
+        return [[client] for client in sorted(self.clients)]

@@ -1,0 +1,159 @@
+"""Methods of other tasks on data whose nodes are classified: the check-list again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import toys
+
+from clients.base import GraphClient
+from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.registry import METHODS, resolve
+from fedgraph_flwr.tasks import NODE_CLASSIFICATION
+from simulations.inline import InlineGrid
+
+NODES = {
+    **toys.OF_TASK[NODE_CLASSIFICATION.name],
+    "gcfl.mean-norm-threshold": 1e9,  # splits as soon as it may
+    "gcfl.max-norm-threshold": 0.0,
+}
+BOTH = pytest.mark.parametrize(
+    "method", [m for m, row in METHODS.items() if row.node_client is not None]
+)
+
+
+@pytest.fixture(scope="module")
+def on_nodes(run):
+    def start(method, **overrides):
+        return run(method, **{**NODES, **overrides})
+
+    return start
+
+
+@BOTH
+def test_the_same_seed_gives_the_same_bytes_on_any_number_of_nodes(on_nodes, method):
+    runs = [on_nodes(method, nodes=n, **{"num-clients": 5}) for n in (1, 2, 5)]
+    assert len({r.sha for r in runs}) == 1
+    assert len({r.rounds for r in runs}) == 1
+    assert on_nodes(method, seed=11, **{"num-clients": 5}).sha != runs[0].sha
+
+
+@BOTH
+def test_the_order_of_replies_does_not_matter(on_nodes, method, monkeypatch):
+    usual = on_nodes(method, nodes=3)
+    pull = InlineGrid.pull_messages
+    monkeypatch.setattr(
+        InlineGrid, "pull_messages", lambda self, ids: list(pull(self, ids))[::-1]
+    )
+    turned = on_nodes(method, nodes=3)
+    assert (turned.sha, turned.rounds) == (usual.sha, usual.rounds)
+
+
+@BOTH
+@pytest.mark.parametrize("stop_after", [1, 3])
+def test_resuming_equals_never_stopping(on_nodes, method, stop_after):
+    whole = on_nodes(method, **{"num-server-rounds": 5})
+    part = on_nodes(method, **{"num-server-rounds": stop_after})
+    places = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+    resumed = on_nodes(
+        method, **places, resume=str(part.path), **{"num-server-rounds": 5}
+    )
+    assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
+
+
+@BOTH
+def test_both_evaluation_points_are_recorded(on_nodes, method):
+    finished = on_nodes(method)
+    seen = finished.values("accuracy")
+    points = {(r, p) for r, _, _, p, _ in seen}
+    assert {("0", "post_aggregation"), ("3", "post_aggregation")} <= points
+    assert {("1", "post_training"), ("3", "post_training")} <= points
+    assert {(c, s) for _, c, s, _, _ in seen} == {
+        (c, s) for c in "012" for s in ("val", "test")
+    }
+    summary = finished.summary
+    assert summary["task"] == NODE_CLASSIFICATION.name
+    assert summary["rules"] == ["best_val", "final"]
+    assert len(summary["best_val"]["per_client"]) == 3
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+def test_uniform_weights_give_the_plain_mean(on_nodes, method, monkeypatch):
+    sent: dict[int, dict[str, np.ndarray]] = {}
+    uplink = GraphClient.uplink
+
+    def spy(self, trained):
+        arrays = uplink(self, trained)
+        sent[self.job.client_id] = dict(zip(self.shared_keys, arrays, strict=True))
+        return arrays
+
+    monkeypatch.setattr(GraphClient, "uplink", spy)
+    one = {"num-server-rounds": 1}
+    model = on_nodes(method, **one).models["global"]
+    by_samples = on_nodes(method, **one, weighting="samples").models["global"]
+    models = [sent[c] for c in sorted(sent)]
+    sizes = [12, 15, 18]  # training nodes
+    for name in model:
+        stack = np.stack([m[name].astype(np.float64) for m in models])
+        np.testing.assert_allclose(model[name], stack.mean(axis=0), atol=1e-7)
+        weighted = np.average(stack, axis=0, weights=sizes)
+        np.testing.assert_allclose(by_samples[name], weighted, atol=1e-7)
+    assert np.abs(stack.mean(axis=0) - weighted).max() > 1e-5
+
+
+def test_gcfl_that_never_splits_equals_uniform_fedavg(on_nodes):
+    never = {"gcfl.max-norm-threshold": 1e9}
+    ours, plain = on_nodes("gcfl", **never), on_nodes("fedavg")
+    for name, array in plain.models["global"].items():
+        np.testing.assert_allclose(ours.models["cluster-0"][name], array, atol=1e-5)
+
+
+def test_fedprox_without_its_term_equals_fedavg_to_the_byte(on_nodes):
+    plain = on_nodes("fedavg").sha
+    assert on_nodes("fedprox", **{"fedprox.mu": 0.0}).sha == plain
+    assert on_nodes("fedprox", **{"fedprox.mu": 1.0}).sha != plain
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "gcfl", "gcfl+"])
+def test_one_client_alone_is_self_train(on_nodes, method):
+    alone = {"num-clients": 1, "fedprox.mu": 0.0}
+    ours, local = on_nodes(method, **alone), on_nodes("local", **alone)
+    for key, value in local.values("loss", "accuracy").items():
+        assert ours.values("loss", "accuracy")[key] == pytest.approx(value, abs=1e-5)
+
+
+def test_methods_that_need_graphs_refuse_nodes_and_edge_noise_too():
+    with pytest.raises(
+        ConfigError, match=r"'moon' is for graph classification.*one class per node"
+    ):
+        resolve({**toys.defaults(), **toys.tiny("moon"), **NODES})
+    with pytest.raises(ConfigError, match=r"privacy.edge-epsilon needs a value for"):
+        resolve(
+            {**toys.defaults(), **toys.tiny("fedavg"), **NODES,
+             "privacy.edge-epsilon": 1.0}
+        )  # fmt: skip
+
+
+STILL = {"learning-rate": 0.0, "weight-decay": 0.0}  # no round is better than round 1
+EARLY = {**STILL, "num-server-rounds": 9, "patience": 2, "min-rounds": 4}
+
+
+@BOTH
+def test_training_stops_early_and_the_last_model_is_still_measured(on_nodes, method):
+    finished = on_nodes(method, **EARLY)
+    # Round 4 is measured by the messages of round 5, after which training ends.
+    assert finished.summary["rounds"] == 5
+    assert finished.summary["status"] == "completed"
+    assert finished.summary["best_val"]["round"] == 1
+    assert "5" in {key[0] for key in finished.values("accuracy")}
+    assert len(finished.summary["final"]["per_client"]) == 3
+
+
+def test_a_resumed_run_stops_where_the_whole_one_did(on_nodes):
+    whole = on_nodes("fedavg", **EARLY)
+    for stop_after in (2, 5):
+        part = on_nodes("fedavg", **{**EARLY, "num-server-rounds": stop_after})
+        places = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+        resumed = on_nodes("fedavg", **EARLY, **places, resume=str(part.path))
+        assert resumed.summary["rounds"] == 5
+        assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)

@@ -1,0 +1,253 @@
+"""Graphs whose nodes are classified, from raw files, and the generated ones."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toys
+
+import datasets
+from datasets import planted
+from datasets.node_graphs import load_node_graph, whole_graph
+from fedgraph_flwr.errors import DataError
+from simulations.node_statistics import client_statistics, means, measure, printed
+
+# Our specification of FedGKD, Sec. 3.1: nodes, directed edges, features, classes
+SIZES = {
+    "Cora": (2485, 10138, 1433, 7),
+    "CiteSeer": (2120, 7358, 3703, 6),
+    "Photo": (7487, 238086, 745, 8),
+    "Computers": (13381, 491556, 767, 10),
+}
+# A triangle 0-1-2 with a loop, a repeat and a one-way edge; 3-4 apart; 5 alone.
+EDGES = np.array([[0, 1, 0, 1, 2, 2, 3], [1, 0, 1, 2, 2, 0, 4]])
+X = np.array([[1, 3], [0, 0], [2, 2], [1, 0], [1, 0], [1, 0]], np.float32)
+Y = np.array([0, 1, 0, 2, 2, 2])
+
+
+def clean(x=X, edges=EDGES, y=Y, *, normalize=True):
+    return whole_graph("made-up", x, edges, y, normalize=normalize)
+
+
+def test_the_largest_component_is_kept_simple_and_undirected():
+    graph = clean()
+    assert graph.num_nodes == 3
+    expected = [[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]]
+    assert graph.edge_index.tolist() == expected
+    assert graph.y.tolist() == [0, 1, 0]
+    assert graph.num_classes == 3  # of the whole graph, as models need one width
+    assert len(graph) == 1
+    assert graph.is_undirected
+
+
+def test_rows_are_divided_by_their_sum_and_zero_rows_stay():
+    np.testing.assert_allclose(clean().x, [[0.25, 0.75], [0, 0], [0.5, 0.5]])
+    np.testing.assert_array_equal(clean(normalize=False).x, X[:3])
+
+
+def test_of_equal_components_the_first_is_kept():
+    graph = clean(edges=np.array([[1, 4], [2, 3]]))
+    np.testing.assert_array_equal(graph.y, Y[[1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"x": np.where(X == 3, np.nan, X)},
+            "features of made-up hold NaN or infinity in 1 nodes, the first is node 0",
+        ),
+        ({"x": np.where(X == 3, np.inf, X)}, "NaN or infinity in 1 nodes"),
+        ({"y": Y[:-1]}, "6 rows of features and 5 classes"),
+        ({"y": Y - 1}, "the smallest -1; every node needs one class >= 0"),
+        ({"edges": EDGES + 2}, r"edges of nodes 2\.\.6, but 6 nodes"),
+    ],
+)
+def test_bad_graphs_are_refused(changes, message):
+    with pytest.raises(DataError, match=message):
+        clean(**changes)
+
+
+# ogbn-arxiv ---------------------------------------------------------------------------
+
+
+def write_ogb(root: Path, *, tables=None) -> Path:
+    raw = root / "ogb" / "ogbn-arxiv" / "raw"
+    raw.mkdir(parents=True)
+    content = {
+        "edge": "\n".join(f"{a},{b}" for a, b in EDGES.T.tolist()),
+        "node-feat": "\n".join(",".join(map(str, row)) for row in X.tolist()),
+        "node-label": "\n".join(map(str, Y.tolist())),
+    }
+    for name, text in {**content, **(tables or {})}.items():
+        with gzip.open(raw / f"{name}.csv.gz", "wt") as file:
+            file.write(text + "\n" if text else "")
+    return raw
+
+
+def load(root, name="ogbn-arxiv", features="raw"):
+    return load_node_graph(
+        name, features, data_dir=str(root), cache_dir=str(root / "cache")
+    )
+
+
+def test_ogb_files_are_read_without_ogb(tmp_path):
+    write_ogb(tmp_path)
+    graph, expected = load(tmp_path), clean(normalize=False)
+    for name in ("x", "y", "edge_index"):
+        np.testing.assert_array_equal(getattr(graph, name), getattr(expected, name))
+    assert graph.raw_sha256
+    assert load(tmp_path).raw_sha256 == graph.raw_sha256  # from the cache
+
+
+def test_missing_ogb_files_name_folder_and_cure(tmp_path, monkeypatch):
+    with pytest.raises(
+        DataError, match=r"ogbn-arxiv is not complete in data-dir .*unpack arxiv\.zip"
+    ):
+        load(tmp_path)
+    (write_ogb(tmp_path) / "edge.csv.gz").unlink()
+    with pytest.raises(DataError, match=r"ogbn-arxiv/raw lacks edge\.csv\.gz; unpack"):
+        load(tmp_path)
+    monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
+    with pytest.raises(DataError, match=r"is not downloaded by itself: .*data-dir"):
+        load_node_graph("ogbn-arxiv", "raw", cache_dir=str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"edge": "0,one"}, r"edge\.csv\.gz in .* is corrupt"),
+        ({"edge": "0,1,2"}, r"edge\.csv\.gz .* must have 2 columns, got 3"),
+        ({"node-feat": "1,nan\n" * 6}, r"hold NaN or infinity in 6 nodes"),
+    ],
+)
+def test_bad_ogb_files_are_refused(tmp_path, tables, message):
+    write_ogb(tmp_path, tables=tables)
+    with pytest.raises(DataError, match=message):
+        load(tmp_path)
+
+
+def test_a_file_that_is_not_gzip_is_refused(tmp_path):
+    (write_ogb(tmp_path) / "edge.csv.gz").write_bytes(b"0,1\n")
+    with pytest.raises(DataError, match=r"edge\.csv\.gz in .* is corrupt"):
+        load(tmp_path)
+
+
+def test_an_incomplete_planetoid_folder_names_what_is_missing(tmp_path):
+    """As the copy of PubMed that lacks the features of its training nodes."""
+    raw = tmp_path / "planetoid" / "PubMed" / "raw"
+    raw.mkdir(parents=True)
+    for part in ("x", "y", "tx", "ty", "ally", "graph", "test.index"):
+        (raw / f"ind.pubmed.{part}").write_bytes(b"")
+    with pytest.raises(DataError, match=r"PubMed/raw lacks ind\.pubmed\.allx"):
+        load(tmp_path, "PubMed")
+
+
+def test_files_that_pyg_cannot_read_are_refused(tmp_path):
+    raw = tmp_path / "Photo" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "amazon_electronics_photo.npz").write_bytes(b"no archive")
+    with pytest.raises(DataError, match=r"cannot read Photo in .*Photo/raw"):
+        load(tmp_path, "Photo")
+
+
+# Real data ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_real_graphs_have_the_published_sizes(data_dir, name):
+    graph = load_node_graph(name, "row-normalized", data_dir=data_dir)
+    found = (
+        graph.num_nodes,
+        graph.edge_index.shape[1],
+        graph.num_features,
+        graph.num_classes,
+    )
+    assert found == SIZES[name]
+    sums = graph.x.sum(axis=1)
+    assert np.allclose(sums[sums > 0], 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Cora", "CiteSeer"])
+@pytest.mark.parametrize("clients", [5, 10, 20])
+def test_clients_are_those_of_the_papers_table_4(data_dir, name, clients):
+    """Nodes, edges and clustering; heterogeneity has no stated convention."""
+    settings = toys.run_settings(
+        dataset=name, partition="metis", num_clients=clients, data_dir=data_dir
+    )
+    ours = means(client_statistics(settings))[:3]
+    np.testing.assert_allclose(ours, printed(name, "metis", clients)[:3], rtol=0.02)
+
+
+@pytest.mark.parametrize("clients", [10, 30, 50])
+def test_edges_of_table_5_are_those_of_draws_with_replacement(data_dir, clients):
+    def edges(partition):
+        settings = toys.run_settings(
+            dataset="Cora",
+            partition=partition,
+            num_clients=clients,
+            data_dir=data_dir,
+            split_seed=1234,
+        )
+        return means(client_statistics(settings))[1]
+
+    paper = printed("Cora", "metis-overlap", clients)[1]
+    assert edges("metis-overlap-replacement") == pytest.approx(paper, rel=0.08)
+    assert edges("metis-overlap") > 1.4 * paper
+
+
+def test_statistics_of_a_graph_that_can_be_counted_by_hand():
+    """A triangle 0-1-2 with a tail 2-3: coefficients 1, 1, 1/3, 0."""
+    edges = np.array([[0, 1, 2, 2], [1, 2, 0, 3]])
+    graph = whole_graph("tail", np.ones((4, 1)), edges, Y[:4], normalize=False)
+    found = measure(graph)
+    assert (found.num_nodes, found.num_edges) == (4, 8)
+    assert found.clustering == pytest.approx((1 + 1 + 1 / 3) / 4)
+    assert found.label_counts.tolist() == [2, 1, 1]
+
+
+# Generated data -----------------------------------------------------------------------
+
+
+def test_planted_clients_are_repeatable_and_follow_the_seed():
+    first, again = (planted.generate_client(2, 7) for _ in range(2))
+    other, neighbour = planted.generate_client(2, 8), planted.generate_client(3, 7)
+    np.testing.assert_array_equal(first.x, again.x)
+    np.testing.assert_array_equal(first.edge_index, again.edge_index)
+    assert not np.array_equal(first.x, other.x)
+    assert not np.array_equal(first.x, neighbour.x)
+
+
+def test_planted_groups_contradict_each_other_about_labels():
+    """Nodes near one prototype have one class in group 0 and the next in group 1."""
+    centres = planted.prototypes(7)
+    for client, group in ((0, 0), (1, 1), (2, 0), (3, 1)):
+        graph = planted.generate_client(client, 7)
+        assert planted.client_group(client) == group
+        means_of = np.stack([graph.x[graph.y == c].mean(axis=0) for c in range(4)])
+        gaps = np.linalg.norm(means_of[:, None] - centres, axis=2)
+        assert gaps.argmin(axis=1).tolist() == [(c - group) % 4 for c in range(4)]
+
+
+def test_planted_edges_are_undirected_and_mostly_within_blocks():
+    graph = planted.generate_client(0, 7)
+    source, target = graph.edge_index
+    pairs = set(zip(source.tolist(), target.tolist(), strict=True))
+    assert pairs == {(b, a) for a, b in pairs}
+    assert not any(a == b for a, b in pairs)
+    assert (graph.y[source] == graph.y[target]).mean() > 0.5
+
+
+def test_planted_needs_no_files(monkeypatch):
+    monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
+    settings = toys.run_settings(
+        dataset="planted", partition="planted", num_clients=5, features="raw"
+    )
+    clients = [datasets.load_partition(settings, c) for c in range(5)]
+    assert [p.group for p in clients] == [0, 1, 0, 1, 0]
+    assert {len(p.train) for p in clients} == {30}
+    ids = np.concatenate([p.graph_ids for p in clients])
+    assert len(np.unique(ids)) == len(ids) == 500

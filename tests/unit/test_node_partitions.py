@@ -1,0 +1,202 @@
+"""Clients of one graph: features, classes and edges stay together, roles are global."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import toys
+from hypothesis import given
+from hypothesis import strategies as st
+
+import datasets
+from datasets import node_clients, node_partitions
+from datasets.node_clients import TEST, TRAIN, VAL, draw_roles, induced_subgraph
+from datasets.node_graphs import whole_graph
+from datasets.node_partitions import PARTITIONERS, partition_nodes
+from fedgraph_flwr.errors import ConfigError, DataError
+
+DISJOINT = ("louvain", "metis")
+OVERLAPPING = ("metis-overlap", "metis-overlap-replacement")
+
+
+@st.composite
+def graphs_and_nodes(draw):
+    num_nodes = draw(st.integers(1, 25))
+    graph = toys.make_whole_graph(
+        num_nodes,
+        seed=draw(st.integers(0, 10_000)),
+        density=draw(st.sampled_from([0.0, 0.1, 0.5, 1.0])),
+    )
+    chosen = draw(st.sets(st.integers(0, num_nodes - 1)))
+    return graph, np.array(sorted(chosen), np.int64)
+
+
+def edges_of(graph):
+    return set(map(tuple, graph.edge_index.T.tolist()))
+
+
+@given(graphs_and_nodes())
+def test_features_classes_and_edges_stay_with_their_nodes(case):
+    whole, ids = case
+    part = induced_subgraph(whole, ids)
+    assert part.num_nodes == len(ids)
+    assert len(part) == 1
+    for own, original in enumerate(ids):  # specification 4.18
+        np.testing.assert_array_equal(part.x[own], whole.x[original])
+        assert part.y[own] == whole.y[original]
+    back = {(int(ids[a]), int(ids[b])) for a, b in edges_of(part)}
+    inside = set(ids.tolist())
+    assert back == {(a, b) for a, b in edges_of(whole) if {a, b} <= inside}
+    assert part.edge_index.shape[1] == len(back) == part.edge_ptr[-1]
+    order = np.lexsort((part.edge_index[1], part.edge_index[0]))
+    np.testing.assert_array_equal(order, np.arange(len(order)))
+
+
+@pytest.fixture
+def settings(monkeypatch):
+    """Settings of a made-up graph of 120 nodes in place of Cora."""
+    whole = rings(num_rings=12, size=10)
+    monkeypatch.setattr(node_clients, "load_node_graph", lambda *_, **__: whole)
+    node_clients._partition.cache_clear()
+
+    def make(**changes):
+        base = {"dataset": "Cora", "num_clients": 5, "partition": "metis"}
+        return toys.run_settings(**{**base, **changes})
+
+    yield make
+    node_clients._partition.cache_clear()
+
+
+def rings(num_rings: int, size: int):
+    """Rings with all chords, joined in a circle by single edges: clear communities."""
+    edges = []
+    for ring in range(num_rings):
+        first = ring * size
+        edges += [(first + a, first + b) for a in range(size) for b in range(a)]
+        edges.append((first, (first + size) % (num_rings * size)))
+    num_nodes = num_rings * size
+    x = np.random.default_rng(0).random((num_nodes, 4)).astype(np.float32)
+    y = np.arange(num_nodes) // size % 3
+    return whole_graph("rings", x, np.array(edges).T, y, normalize=False)
+
+
+@pytest.mark.parametrize("kind", DISJOINT)
+def test_disjoint_clients_cover_all_nodes_once(settings, kind):
+    held = [datasets.load_partition(settings(partition=kind), c) for c in range(5)]
+    ids = np.concatenate([p.graph_ids for p in held])
+    np.testing.assert_array_equal(np.sort(ids), np.arange(120))
+    whole = rings(12, 10)
+    for p in held:
+        np.testing.assert_array_equal(p.graphs.x, whole.x[p.graph_ids])
+        np.testing.assert_array_equal(p.graphs.y, whole.y[p.graph_ids])
+
+
+@pytest.mark.parametrize("kind", [*DISJOINT, *OVERLAPPING])
+def test_masks_partition_the_nodes_and_belong_to_nodes_not_clients(settings, kind):
+    s = settings(partition=kind, num_clients=10)
+    roles = draw_roles(120, held_out=0.7, seed=s.split_seed)
+    for client in range(10):
+        p = datasets.load_partition(s, client)
+        joined = np.concatenate([p.train, p.val, p.test])
+        np.testing.assert_array_equal(np.sort(joined), np.arange(p.graphs.num_nodes))
+        for role, own in ((TRAIN, p.train), (VAL, p.val), (TEST, p.test)):
+            assert (roles[p.graph_ids[own]] == role).all()
+
+
+def test_roles_have_the_papers_shares():
+    """2485 nodes of Cora: round(0.3 N), round(0.35 N) to test, the rest."""
+    roles = draw_roles(2485, held_out=0.7, seed=1234)
+    assert np.bincount(roles).tolist() == [746, 869, 870]
+    assert not np.array_equal(roles, draw_roles(2485, held_out=0.7, seed=1235))
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2])
+def test_too_few_nodes_for_three_roles_are_refused(num_nodes):
+    with pytest.raises(DataError, match=r"nodes with held-out 0.7 leave .* to train"):
+        draw_roles(num_nodes, held_out=0.7, seed=0)
+
+
+def test_overlapping_clients_hold_half_of_their_part(settings):
+    parts = PARTITIONERS["metis"](rings(12, 10), 2, seed=0)
+    kind = settings(partition="metis-overlap", num_clients=10)
+    for client in range(10):
+        part = parts[client // 5]
+        ids = datasets.load_partition(kind, client).graph_ids
+        assert len(np.unique(ids)) == len(ids) == len(part) // 2
+        assert np.isin(ids, part).all()
+
+
+def test_draws_with_replacement_leave_fewer_nodes():
+    graph = toys.make_whole_graph(2000, density=0.002)
+    held = partition_nodes("metis-overlap-replacement", graph, 5, seed=1)
+    share = np.mean([len(ids) for ids in held]) / 2000
+    assert share == pytest.approx(1 - np.exp(-0.5), abs=0.01)  # 39 %
+    assert all(len(np.unique(ids)) == len(ids) for ids in held)
+
+
+def test_samples_of_one_part_differ_and_follow_the_split_seed():
+    graph = rings(12, 10)
+    first, again, other = (
+        partition_nodes("metis-overlap", graph, 5, seed=seed) for seed in (1, 1, 2)
+    )
+    assert len({tuple(ids) for ids in first}) == 5
+    for a, b in zip(first, again, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_metis_finds_the_rings():
+    for ids in partition_nodes("metis", rings(4, 10), 4, seed=0):
+        assert len(set((ids // 10).tolist())) == 1
+
+
+def test_louvain_gives_the_largest_community_to_the_smallest_client():
+    sizes = [len(ids) for ids in partition_nodes("louvain", rings(5, 10), 2, seed=0)]
+    assert sorted(sizes) == [20, 30]
+
+
+def test_the_split_hash_tells_clients_partitions_and_seeds_apart(settings):
+    def hashed(client=0, **changes):
+        return datasets.load_partition(settings(**changes), client).split_hash
+
+    usual = hashed()
+    assert hashed() == usual
+    others = hashed(1), hashed(split_seed=7), hashed(partition="louvain")
+    assert len({usual, *others}) == 4
+
+
+@pytest.mark.parametrize("kind", sorted(PARTITIONERS))
+def test_more_clients_than_nodes_are_refused(settings, kind):
+    with pytest.raises(ConfigError, match="num-clients is 125, but rings has 120"):
+        datasets.load_partition(settings(partition=kind, num_clients=125), 0)
+
+
+@pytest.mark.parametrize("kind", OVERLAPPING)
+def test_overlap_needs_clients_by_fives(settings, kind):
+    with pytest.raises(ConfigError, match="multiple of 5 for overlapping parts, got 7"):
+        datasets.check_settings(settings(partition=kind, num_clients=7))
+
+
+def test_a_client_without_nodes_is_refused():
+    crowded = toys.make_whole_graph(12, density=0.5)
+    with pytest.raises(DataError, match=r"leaves clients \[.*\] of 12 without a node"):
+        partition_nodes("metis", crowded, 12, seed=0)
+
+
+def test_louvain_with_fewer_communities_than_clients_is_refused():
+    with pytest.raises(DataError, match="Louvain finds 4 communities in rings, fewer"):
+        partition_nodes("louvain", rings(4, 10), 6, seed=0)
+
+
+@pytest.mark.parametrize("partition", ["chunks", "iid", "planted"])
+def test_partitions_of_graph_sets_are_refused(partition):
+    with pytest.raises(ConfigError, match="partition of dataset 'Cora' must be 'louv"):
+        datasets.check_settings(
+            toys.run_settings(dataset="Cora", partition=partition, num_clients=5)
+        )
+
+
+def test_one_client_has_the_whole_graph():
+    (ids,) = partition_nodes("metis", rings(4, 10), 1, seed=0)
+    np.testing.assert_array_equal(ids, np.arange(40))
+    assert node_partitions.SAMPLES_PER_PART == 5

@@ -1,0 +1,172 @@
+"""Studies: results as rows of a file, paired differences, tables."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.registry import defaults, resolve
+from simulations import study
+from simulations.compare_runs import EXECUTION_KEYS, find_runs
+from simulations.presets import load_preset
+from simulations.study_file import FOLDER, load_study
+from simulations.study_runs import Result, from_run, merge, read, row_name, write
+from simulations.study_stats import pair
+
+
+def result(row="a", seed=1, score=0.5, **kw):
+    entries = {
+        "dataset": "BACE",
+        "split_seed": seed,
+        "split_hash": f"hash{seed}",
+        "rounds": 40,
+        "final": score - 0.1,
+        "edge_epsilon": 2.0,
+        "weights": "w",
+        "commit": "c",
+        "wall_s": 1.5,
+    }
+    return Result(row=row, seed=seed, best_val=score, **{**entries, **kw})
+
+
+def rows(scores):
+    return [result(row, s, v) for row, of in scores.items() for s, v in of.items()]
+
+
+def test_differences_are_paired_by_both_seeds_and_the_split():
+    ours = [result("a", s, v) for s, v in {1: 0.7, 2: 0.6, 3: 0.9}.items()]
+    theirs = [result("b", s, v) for s, v in {1: 0.6, 3: 0.85, 2: 0.58}.items()]
+    found = pair(ours, theirs, "best_val")
+    assert np.allclose(found.values, [10, 2, 5])
+    expected = stats.ttest_1samp(found.values, 0).confidence_interval(0.95)
+    assert np.allclose(found.interval, expected)
+    other = [result("b", 1, 0.6, split_seed=9), result("b", 2, 0.5, split_hash="x")]
+    assert pair(ours, other, "best_val").num_pairs == 0
+    single = pair(ours, theirs[:1], "final")
+    assert single.num_pairs == 1
+    assert math.isnan(single.interval[0])
+
+
+def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
+    path = tmp_path / "new" / "runs.csv"
+    kept = [result("b, c (x=1)", 2, 0.25), result("a", 1, 0.5)]
+    write(path, kept)
+    assert read(path) == sorted(kept, key=lambda r: r.key)
+    newer = result("a", 1, 0.75)
+    assert merge(kept, [newer]) == [kept[0], newer]
+    path.write_text("row,seed\na,1\n")
+    with pytest.raises(FedGraphError, match=r"runs.csv is not a file of results"):
+        read(path)
+
+
+def settings(preset, **overrides):
+    config = resolve({**defaults(), **load_preset(preset), **overrides}).to_config()
+    return {k: v for k, v in config.items() if k not in EXECUTION_KEYS}
+
+
+def test_a_row_is_named_after_the_nearest_preset():
+    def name(preset, **overrides):
+        return row_name("fgcl", "BACE", settings(preset, **overrides))
+
+    for preset in (
+        "fgcl-gcn-bace-1",
+        "fed-noise-lightgcn-bace-20",
+        "no-edges-gcn-bace",
+    ):
+        assert name(preset) == preset
+        assert name(preset, **{"seed": 7, "split-seed": 3}) == preset
+    assert (
+        name("fgcl-gcn-bace-1", **{"fgcl.temperature": 0.2})
+        == "fgcl-gcn-bace-1 (fgcl.temperature=0.2)"
+    )
+    assert row_name("gcfl", "BACE", {}) == "gcfl on BACE"
+
+
+def test_a_run_becomes_a_result(run):
+    folder = run("fedavg", **{"num-server-rounds": 2}).path
+    (one,) = find_runs([folder]).runs
+    found = from_run(one)
+    assert (found.rounds, found.seed, found.dataset) == (2, one.seed, one.dataset)
+    assert found.final == one.summary["final"]["mean"]
+    assert found.best_val == one.summary["best_val"]["mean"]
+    assert one.summary["weights_sha256"].startswith(found.weights)
+    assert found.edge_epsilon == 0
+
+
+SMALL = """
+paper = "somebody"
+rule = "best_val"
+[[table]]
+title = "{data}"
+for = [{ data = "x" }, { data = "y" }]
+rows = ["a-{data}", "b-{data}", "c-{data}"]
+differences = [["a-{data}", "b-{data}"]]
+[targets]
+a-x = 0.9
+b-x = 0.8
+"""
+
+
+@pytest.fixture
+def small(tmp_path):
+    (tmp_path / "small.toml").write_text(SMALL)
+    return load_study("small", tmp_path)
+
+
+def test_tables_show_scores_differences_and_what_is_missing(small):
+    given = rows({"a-x": {1: 0.7, 2: 0.6}, "b-x": {1: 0.6, 2: 0.58}, "z": {1: 0.1}})
+    text, unused = study.report(small, given)
+    assert unused == ["z"]
+    assert "### y" not in text
+    assert "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.9000 |" in text
+    assert "| a-x - b-x | 2 | +6.00 [-44.82, +56.82] | +10.00 |" in text
+    assert "Not run: c-x." in text
+    assert "1/1: hash1, 2/2: hash2" in text
+    assert "rule best_val" in text
+
+
+def test_every_study_of_the_project_names_presets():
+    for path in FOLDER.glob("*.toml"):
+        found = load_study(path.stem)
+        for row in {r for table in found.tables for r in table.rows}:
+            preset, _, other = row.partition(" (")
+            config = {**defaults(), **load_preset(preset)}
+            assert not other or all(
+                part.partition("=")[0] in config for part in other[:-1].split(", ")
+            )
+        for row in found.targets:
+            load_preset(row)
+
+
+def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    name = "fgcl-gcn-bace-1"
+    write(path, [result(name, 1, 0.5), result(name, 2, 0.7)])
+    assert study.main(["fgcl", "--csv", str(path)]) == 0
+    assert f"| {name} | 2 | 40 | 2 | 0.6000 ± 0.1414 | 0.6665 |" in (
+        capsys.readouterr().out
+    )
+    folder = run("fedavg", **{"num-server-rounds": 1}).path
+    assert study.main(["fgcl", str(folder), "--csv", str(path)]) == 0
+    assert len(read(path)) == 3
+    assert "not used: fedavg" in capsys.readouterr().err
+    assert study.main(["fgcl"]) == 2
+    assert "give folders of runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('rule = "best_val"', 'rule = "luck"'), "rule is 'luck'"),
+        (('"b-{data}", "c', '"c'), "subtracts 'b-x', which is none of its rows"),
+        (('paper = "somebody"', ""), "not a study"),
+    ],
+)
+def test_a_study_that_makes_no_sense_is_refused(tmp_path, change, words):
+    (tmp_path / "bad.toml").write_text(SMALL.replace(*change))
+    with pytest.raises(ConfigError, match=words):
+        load_study("bad", tmp_path)
