@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import WARNING
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.tasks import Task
-from fedgraph_flwr.wire import NamedArrays
+from fedgraph_flwr.wire import NamedArrays, Scalar
 
 from .batching import ClientData
 from .privacy.graphs import PrivateSite
@@ -96,6 +97,7 @@ class GraphClient(NumPyClient):
         self.stored: dict[str, Tensor] = {}
         self.evaluation: NamedArrays = {}  # sent beside the metrics, if not empty
         self.extra_downlink: NamedArrays = {}  # received beside the shared tensors
+        self.notes: Mapping[str, Scalar] = {}  # texts beside them
 
     # What a task fills in --------------------------------------------------------
 
@@ -121,6 +123,11 @@ class GraphClient(NumPyClient):
     def diffusion(cls, params: Settings) -> DiffusionSpec | None:  # noqa: ARG003
         """Say which second view of the graphs the method needs; None by default."""
         return None
+
+    @classmethod
+    def introduction(cls, params: Settings, store: ClientStore) -> dict[str, str]:  # noqa: ARG003
+        """Texts to tell the server at roll call; none by default."""
+        return {}
 
     @abstractmethod
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:

@@ -44,6 +44,7 @@ class ClientStore:
     """
 
     def __init__(self, root: Path, experiment: str, *, client_id: int) -> None:
+        self.experiment = experiment
         self.folder = root / experiment / f"client-{client_id}"
 
     def save(self, server_round: int, tensors: dict[str, Tensor]) -> None:

@@ -37,6 +37,7 @@ from .registry import Resolved, resolve
 from .tasks import EmbeddingSettings
 from .wire import (
     CLASS_COUNT,
+    TOLD,
     NamedArrays,
     Parcel,
     Scalar,
@@ -59,8 +60,11 @@ def query(message: Message, context: Context) -> Message:
         log(ERROR, "%s", traceback.format_exc())
         return Message(pack({}, {"error": _reason(error)}), reply_to=message)
     tells = _shares_labels(context.node_config)
+    experiment = str(unpack(message.content)[1].get("experiment", ""))
     parcels = _answer_all(
-        hosted, {}, lambda c, _: _introduce(resolved, c, with_classes=tells)
+        hosted,
+        {},
+        lambda c, _: _introduce(resolved, c, experiment, with_classes=tells),
     )
     return Message(pack(parcels), reply_to=message)
 
@@ -235,8 +239,7 @@ def _make_client(
 ) -> GraphClient:
     settings = resolved.settings
     device = choose_device(settings.device)
-    root = Path(settings.state_dir) if settings.state_dir else default_state_dir()
-    store = ClientStore(root, experiment, client_id=client_id)
+    store = _store(resolved, client_id, experiment)
     site = PrivateSite(
         privacy=resolved.privacy,
         folder=store.folder,
@@ -256,6 +259,12 @@ def _make_client(
         device=device,
     )
     return resolved.method.client(job)
+
+
+def _store(resolved: Resolved, client_id: int, experiment: str) -> ClientStore:
+    configured = resolved.settings.state_dir
+    root = Path(configured) if configured else default_state_dir()
+    return ClientStore(root, experiment, client_id=client_id)
 
 
 def _fit(client: GraphClient, parcel: Parcel, header: dict[str, Scalar]) -> Parcel:
@@ -278,6 +287,7 @@ def _ordered(client: GraphClient, parcel: Parcel) -> list[Any]:
     client.extra_downlink = {
         n: a for n, a in parcel.arrays.items() if not n.startswith(SHARED)
     }
+    client.notes = parcel.facts
     if arrays and set(arrays) != set(client.shared_keys):
         raise WireError(
             f"got shared arrays {sorted(arrays)}, this model shares"
@@ -296,12 +306,16 @@ def _reply(
     )
 
 
-def _introduce(resolved: Resolved, client_id: int, *, with_classes: bool) -> Parcel:
+def _introduce(
+    resolved: Resolved, client_id: int, experiment: str, *, with_classes: bool
+) -> Parcel:
     device = choose_device(resolved.settings.device)
     partition = load_data(resolved, client_id, device).partition
     graphs = partition.graphs
     # A hash of the files would confirm a guess of every edge and label.
     is_private = resolved.privacy.is_on
+    store = _store(resolved, client_id, experiment)
+    told = resolved.method.client.introduction(resolved.params, store)
     by_class: dict[str, int] = {}
     tasks: dict[str, str] = {}
     if partition.tasks:
@@ -324,6 +338,7 @@ def _introduce(resolved: Resolved, client_id: int, *, with_classes: bool) -> Par
             "split-hash": partition.split_hash,
             "raw-sha256": "" if is_private else graphs.raw_sha256,
             **tasks,
+            **{TOLD + name: text for name, text in told.items()},
         },
     )
 

@@ -87,7 +87,7 @@ class Method:
     @property
     def has_server_model(self) -> bool:
         """Whether clients train one or more common models; not in self-train."""
-        return self.strategy is not Local
+        return self.strategy.HAS_MODEL
 
     def on(self, label_kind: str) -> Method:
         """Return the row for data of this kind, a key of ``LABEL_KINDS``."""

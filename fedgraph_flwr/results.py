@@ -21,6 +21,7 @@ from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from . import selection
 from .errors import ConfigError, DataError
+from .network import network_facts
 from .privacy import describe
 from .provenance import (
     class_table,
@@ -329,6 +330,7 @@ class RunFolder:
             "overhead_s": self.times["wall_s"] - self.times["busy_s"],
             "weights_sha256": hash_weights(models, strategy.client_hashes),
             "failures": self.failures,
+            "network": network_facts(strategy),
             "run_id": self.run_id,
             "experiment": self.experiment,
             "resumed_from_round": self.resumed_from,

@@ -25,6 +25,7 @@ from .errors import ConfigError
 from .figures import draw_run
 from .figures_embedding import draw_embeddings
 from .figures_tasks import draw_task_relations
+from .network import describe_network, network_facts
 from .pooled import PooledEvaluation
 from .provenance import partition_distance, split_hash
 from .registry import Resolved, resolve
@@ -107,6 +108,8 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         log(INFO, "split hash %s", split_hash(clients))
         if (distance := partition_distance(clients)) is not None:
             log(INFO, "EMD of the partition %.4f", distance)
+        if (network := network_facts(strategy)) is not None:
+            log(INFO, "%s", describe_network(network))
         evaluator.expect(clients)
         if not settings.resume:
             strategy.initialise(common_start(resolved, clients))
@@ -247,6 +250,8 @@ def summary_table(summary: dict[str, Any]) -> str:
     out.print(f"clusters {summary['clusters']}{planted}", highlight=False)
     if summary["privacy"] is not None:
         out.print(summary["privacy"]["says"], highlight=False)
+    if summary["network"] is not None:
+        out.print(describe_network(summary["network"]), highlight=False)
     if summary["emd"] is not None:
         out.print(f"EMD of the partition {summary['emd']:.4f}", highlight=False)
     megabytes = [f"{summary[k] / 1e6:.1f} MB" for k in ("bytes_up", "bytes_down")]

@@ -26,6 +26,7 @@ NamedArrays: TypeAlias = dict[str, NDArray[np.generic]]
 Scalar = int | float | str | bool
 
 CLASS_COUNT = "class-count/"  # and a class: its graphs, told at roll call
+TOLD = "told/"  # and a name: a fact that a client's method adds at roll call
 _HEADER = "header"
 _PACKED = "safetensors"
 _KINDS = ("arrays", "evaluation", "metrics", "facts", "error")

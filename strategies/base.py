@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr.app import (
     ArrayRecord,
@@ -31,6 +31,7 @@ from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.privacy import METRIC as PRIVACY
 from fedgraph_flwr.seeding import numpy_rng
+from fedgraph_flwr.topology import Network
 from fedgraph_flwr.wire import (
     NamedArrays,
     Parcel,
@@ -81,6 +82,8 @@ class AbstractGraphStrategy(Strategy):
         before each round.
     """
 
+    HAS_MODEL: ClassVar[bool] = True  # common to several clients
+
     def __init__(
         self,
         settings: RunSettings,
@@ -102,7 +105,7 @@ class AbstractGraphStrategy(Strategy):
         self.spent: dict[int, dict[str, float]] = {}  # of their privacy budgets
         self.first_round = 1
         self.last_round = settings.num_server_rounds
-        self._directory = Directory(settings)
+        self._directory = Directory(settings, experiment=experiment)
         self._report = RoundReport(server_round=0)
         self._unpublished: RoundReport | None = None
         self._sent: list[Message] = []
@@ -142,6 +145,14 @@ class AbstractGraphStrategy(Strategy):
         everyone = sorted(self.clients)
         return {c: [other for other in everyone if other != c] for c in everyone}
 
+    def notes(self, server_round: int) -> dict[int, dict[str, Scalar]]:  # noqa: ARG002
+        """Texts to send beside the arrays; none unless overridden."""
+        return {}
+
+    def network(self) -> Network | None:
+        """Who talks to whom, and who is gone, where clients talk to each other."""
+        return None
+
     def clusters(self) -> list[list[int]]:
         """Return the sets of clients with one server model; one unless overridden."""
         return [sorted(self.clients)]
@@ -151,6 +162,14 @@ class AbstractGraphStrategy(Strategy):
         if self.settings.weighting == "uniform":
             return 1.0
         return float(parcel.metrics["num-examples"])
+
+    def asked(self) -> list[int]:
+        """Clients that are to take part in this exchange, ascending."""
+        return list(self._asked)
+
+    def addressed(self) -> list[int]:
+        """Those of them whose node was online when messages went out."""
+        return sorted(self._addressed)
 
     # Flower's interface ----------------------------------------------------------
 
@@ -288,7 +307,10 @@ class AbstractGraphStrategy(Strategy):
         is_training = message_type == MessageType.TRAIN
         self._asked = self._sample(server_round) if is_training else list(self.clients)
         outgoing = self.outgoing(server_round)
-        parcels = {c: Parcel(arrays=outgoing[c]) for c in self._asked}
+        notes = self.notes(server_round)
+        parcels = {
+            c: Parcel(arrays=outgoing[c], facts=notes.get(c, {})) for c in self._asked
+        }
         hosts = self._directory.hosts(grid, parcels)
         header: dict[str, Scalar] = {
             "server-round": server_round,

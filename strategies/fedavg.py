@@ -51,6 +51,8 @@ class FedAvg(AbstractGraphStrategy):
 class Local(AbstractGraphStrategy):
     """Self-train: hand out the common start, then send and receive no model."""
 
+    HAS_MODEL = False
+
     def initialise(self, arrays: NamedArrays) -> None:
         """See base class."""
         self.start_arrays = arrays

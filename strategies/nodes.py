@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError, RunFailedError
-from fedgraph_flwr.wire import CLASS_COUNT, Parcel, pack, unpack
+from fedgraph_flwr.wire import CLASS_COUNT, TOLD, Parcel, pack, unpack
 
 from .report import ClientInfo
 
@@ -65,8 +65,9 @@ class Directory:
     they are, so the server asks.
     """
 
-    def __init__(self, settings: RunSettings) -> None:
+    def __init__(self, settings: RunSettings, *, experiment: str = "") -> None:
         self._settings = settings
+        self._header = {"experiment": experiment}
         self._infos: dict[int, ClientInfo] = {}
         self._asked: set[int] = set()
 
@@ -136,7 +137,9 @@ class Directory:
         if not new:
             return
         self._asked.update(new)
-        messages = [Message(pack({}), node, MessageType.QUERY) for node in new]
+        messages = [
+            Message(pack({}, self._header), node, MessageType.QUERY) for node in new
+        ]
         replies = exchange(grid, messages, self._settings.roll_call_timeout_s)
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
         by_node = {asked[r.metadata.reply_to_message_id]: r for r in replies}
@@ -182,4 +185,9 @@ def _client_info(client: int, node: int, parcel: Parcel) -> ClientInfo:
         class_counts=tuple(
             int(n) for k, n in counts.items() if k.startswith(CLASS_COUNT)
         ),
+        told={
+            k.removeprefix(TOLD): str(v)
+            for k, v in parcel.facts.items()
+            if k.startswith(TOLD)
+        },
     )

@@ -45,7 +45,8 @@ class ClientInfo:
     """What a client says at roll call; ``class_counts`` only if its site shares them.
 
     ``class_counts`` are its graphs by class, of every split; ``tasks`` the names of its
-    labels where graphs have no class, and ``task_ids`` those that it trains on.
+    labels where graphs have no class, ``task_ids`` those that it trains on; ``told``
+    what its method adds.
     """
 
     client: int
@@ -61,6 +62,7 @@ class ClientInfo:
     class_counts: tuple[int, ...] = ()
     tasks: tuple[str, ...] = ()
     task_ids: tuple[int, ...] = ()
+    told: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)

@@ -1,0 +1,196 @@
+"""Parcels: what a client of a decentralised method hands its neighbours.
+
+One string of bytes per sender and mixing round: an envelope, which a relay may read,
+and contents, which it need not. Contents are safetensors: reading runs no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as decode_arrays
+from safetensors.numpy import save as encode_arrays
+
+from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.mixing import Peer
+from fedgraph_flwr.wire import NamedArrays, select, with_prefix
+
+from .sealing import Lock
+
+_OPEN, _SEALED = b"FGP1", b"FGS1"
+_ENVELOPE = struct.Struct(">4s32sIII")  # magic, SHA-256 of the run, round, from, to
+ENVELOPE_BYTES = _ENVELOPE.size
+EVERYONE = 2**32 - 1
+_MODEL = "model/"
+_FIELDS = ("head_rows", "task_ids", "omega", "omega_task_ids", "counts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Who sends what to whom, when, in which run; all of it is authenticated.
+
+    ``receiver`` is ``EVERYONE`` for a parcel that is not sealed.
+    """
+
+    run: str
+    server_round: int
+    sender: int
+    receiver: int
+
+    def envelope(self, *, is_sealed: bool) -> bytes:
+        """Encode the address, 48 bytes."""
+        digest = hashlib.sha256(self.run.encode()).digest()
+        magic = _SEALED if is_sealed else _OPEN
+        return _ENVELOPE.pack(
+            magic, digest, self.server_round, self.sender, self.receiver
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a neighbour learns.
+
+    Parameters
+    ----------
+    tensors : dict of str to array
+        All tensors of the sender's model that are mixed.
+    task_ids : int64 array, shape (num_own_tasks,)
+        S_k, ascending.
+    head_rows : float32 array, shape (num_own_tasks, hidden_dim)
+        Phi_k[S_k].
+    omega_task_ids : int64 array, shape (num_known_tasks,)
+        T_k, ascending.
+    omega : float32 array, shape (num_known_tasks, num_known_tasks)
+        Omega_k.
+    peer : Peer
+        N_k and the number of neighbours.
+    """
+
+    tensors: NamedArrays
+    task_ids: NDArray[np.int64]
+    head_rows: NDArray[np.float32]
+    omega_task_ids: NDArray[np.int64]
+    omega: NDArray[np.float32]
+    peer: Peer
+
+    def encode(self) -> bytes:
+        """Serialise."""
+        counts = np.array([self.peer.num_examples, self.peer.num_neighbours], np.int64)
+        arrays = {
+            **with_prefix(_MODEL, self.tensors),
+            **{n: getattr(self, n) for n in _FIELDS if n != "counts"},
+            "counts": counts,
+        }
+        return encode_arrays(
+            {n: np.asarray(array, order="C") for n, array in arrays.items()}
+        )
+
+    @classmethod
+    def decode(cls, sender: int, contents: bytes) -> Contents:
+        """Read back.
+
+        Raises
+        ------
+        WireError
+            Not a parcel's contents, or parts that do not fit together.
+        """
+        try:
+            arrays = dict(decode_arrays(contents))
+        except (SafetensorError, ValueError) as error:
+            raise WireError(
+                f"parcel of client {sender} cannot be decoded: {error}; both ends must"
+                " run the same version of fedgraph_flwr"
+            ) from error
+        if missing := sorted(set(_FIELDS) - set(arrays)):
+            raise WireError(f"parcel of client {sender} lacks {', '.join(missing)}")
+        found = {n: arrays[n] for n in _FIELDS}
+        own, known = len(found["task_ids"]), len(found["omega_task_ids"])
+        shapes = {n: tuple(found[n].shape) for n in _FIELDS}
+        if (
+            shapes["omega"] != (known, known)
+            or shapes["head_rows"][:1] != (own,)
+            or shapes["counts"] != (2,)
+        ):
+            raise WireError(
+                f"parcel of client {sender} holds parts that do not fit: {shapes}"
+            )
+        num_examples, num_neighbours = (int(n) for n in found.pop("counts"))
+        return cls(
+            tensors=select(_MODEL, arrays),
+            peer=Peer(num_neighbours=num_neighbours, num_examples=num_examples),
+            **found,
+        )
+
+
+def write(address: Address, contents: Contents, lock: Lock | None = None) -> bytes:
+    """Make a parcel, sealed by ``lock`` if given: only the receiver can open that."""
+    envelope = address.envelope(is_sealed=lock is not None)
+    plain = contents.encode()
+    return envelope + (lock.seal(plain, envelope) if lock else plain)
+
+
+def read(
+    parcel: bytes,
+    *,
+    run: str,
+    sender: int,
+    receiver: int,
+    after_round: int,
+    before_round: int,
+    lock: Lock | None = None,
+) -> tuple[int, Contents]:
+    """Check a parcel's address, open it, and return its round and contents.
+
+    Parameters
+    ----------
+    parcel : bytes
+    run : str
+        Name of the run.
+    sender, receiver : int
+        From whom the relay says it is, and who reads it.
+    after_round, before_round : int
+        The parcel must be of a later round than the last one of this sender, and
+        earlier than the present one.
+    lock : Lock, optional
+        Shared with the sender, where parcels are sealed.
+
+    Raises
+    ------
+    WireError
+        Another run, sender, receiver or round than expected; sealed or not against
+        expectation; altered, or sealed with another key.
+    """
+    what = f"parcel of client {sender} for client {receiver}"
+    if len(parcel) < ENVELOPE_BYTES or parcel[:4] not in (_OPEN, _SEALED):
+        raise WireError(
+            f"{what} has no envelope; both ends must run the same version of"
+            " fedgraph_flwr"
+        )
+    envelope, body = parcel[:ENVELOPE_BYTES], parcel[ENVELOPE_BYTES:]
+    magic, digest, server_round, writer, addressee = _ENVELOPE.unpack(envelope)
+    if (magic == _SEALED) != (lock is not None):
+        state = ("not sealed", "sealed")
+        raise WireError(
+            f"{what} is {state[magic == _SEALED]}, expected {state[lock is not None]};"
+            " set spreadgnn.seal alike everywhere"
+        )
+    if digest != hashlib.sha256(run.encode()).digest():
+        raise WireError(f"{what} is of another run than {run!r}: refused as a replay")
+    if writer != sender:
+        raise WireError(
+            f"{what} was written by client {writer}: the relay swapped senders"
+        )
+    if addressee != (receiver if lock else EVERYONE):
+        raise WireError(f"{what} is addressed to client {addressee}")
+    if not after_round < server_round < before_round:
+        raise WireError(
+            f"{what} is of round {server_round}, expected one after {after_round} and"
+            f" before {before_round}: refused as a replay of an old round"
+        )
+    plain = lock.open(body, envelope, what) if lock else body
+    return server_round, Contents.decode(sender, plain)

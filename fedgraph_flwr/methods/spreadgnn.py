@@ -1,0 +1,78 @@
+"""SpreadGNN: decentralised multi-task learning from partial labels.
+
+He, Ceyani, Balasubramanian, Annavaram, Avestimehr 2021, arXiv:2106.02743. Clients on a
+fixed graph train on their own tasks and mix models with their neighbours' every
+``period`` rounds (DPA-SGD, Eq. 12). There is no aggregating server: the strategy is a
+mail relay. A parcel, one string of bytes, holds all tensors of the sender's model, the
+rows Phi_k[S_k] of its tasks, Omega_k with T_k, and its counts; with ``seal`` it is
+encrypted for each neighbour.
+
+Message fields
+--------------
+roll call  fact ``public-key``: of the client, where parcels are sealed.
+down       fact ``neighbours``: JSON, client -> {"key": ..., "weight": ...};
+           ``from/<client>``: the last parcel of that neighbour, unopened.
+up         ``to/<client>``: a parcel for that neighbour; ``to/all``: for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .. import mixing, topology
+from ..config import Settings, Value, choice, flag, integer, number, path
+from ..errors import ConfigError
+from ..privacy import PrivacySettings
+
+ALL = "all"
+FROM, TO = "from/", "to/"
+NEIGHBOURS = "neighbours"
+PUBLIC_KEY = "public-key"
+
+
+def is_mixing_round(server_round: int, period: int) -> bool:
+    """Whether parcels are sent after training in this round, counted from 1.
+
+    The paper counts from 0 and mixes where ``t mod period == 0``, hence after round 1;
+    with period 0 never (our spec Sec. 4.12 and 7.5).
+    """
+    return period > 0 and (server_round - 1) % period == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadGNNParams(Settings):
+    """Parameters of SpreadGNN.
+
+    ``topology``: who talks to whom; ``degree``, ``rewiring``, ``topology_seed`` and
+    ``edges_file`` say more where its kind needs it (``topology.build_topology``).
+    ``weights`` make the mixing matrix M (``mixing.mixing_row``), ``period`` is tau, 0
+    for never. ``seal``: parcels are encrypted between neighbours. ``head_sync``:
+    "all" mixes every row of the head; "owners" a task's row over those that have its
+    labels, where any has; "none" leaves the head at home.
+    """
+
+    TABLE = "spreadgnn"
+    RUN: ClassVar[Mapping[str, Value]] = {"persist-optimizer": True}
+
+    topology: str = choice("complete", *topology.KINDS)
+    degree: int = integer(2, 1)
+    rewiring: float = number(0.1, 0, 1)
+    topology_seed: int = integer(0, 0, 2**31 - 1)
+    edges_file: str = path("")
+    weights: str = choice("metropolis", *mixing.KINDS)
+    period: int = integer(1, 0)
+    seal: bool = flag(False)
+    head_sync: str = choice("all", "all", "owners", "none")
+
+    def check(self, privacy: Settings) -> None:
+        """Refuse noise on updates: parcels hold more than updates."""
+        assert isinstance(privacy, PrivacySettings)
+        if privacy.update_clip > 0:
+            raise ConfigError(
+                f"privacy.update-clip is {privacy.update_clip!r}, but parcels of"
+                " spreadgnn hold models and task covariances, which it does not"
+                " cover; set it to 0, and spreadgnn.seal to true to keep them from the"
+                " relay"
+            )

@@ -1,0 +1,57 @@
+"""What a decentralised run tells of its network: edges, spectral gap, who is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strategies.base import AbstractGraphStrategy
+
+from .mixing import MixingMatrix
+
+
+def network_facts(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
+    """Describe the network of a run after roll call; None where clients have none.
+
+    ``spectral_gap`` is that of all clients together; ``rest`` are the sets of clients
+    that reach each other without those that are gone.
+    """
+    network = strategy.network()
+    if network is None or not strategy.clients:
+        return None
+    topology = network.topology
+    matrix = MixingMatrix(
+        kind=network.weights,
+        neighbours=topology.neighbours,
+        num_examples={c: i.num_train for c, i in strategy.clients.items()},
+        given=topology.weights,
+    )
+    rest = topology.components(network.gone)
+    return {
+        "kind": topology.kind,
+        "edges": [list(edge) for edge in topology.edges],
+        "weights": network.weights,
+        "spectral_gap": matrix.spectral_gap(),
+        "is_connected": topology.is_connected(),
+        "isolated": topology.isolated,
+        "dropped_out": sorted(network.gone),
+        "missed_rounds": {str(c): list(r) for c, r in sorted(network.missed.items())},
+        "rest_is_connected": len(rest) <= 1,
+        "rest": rest,
+    }
+
+
+def describe_network(facts: dict[str, Any]) -> str:
+    """Say the same in one line."""
+    words = [
+        f"{facts['kind']} topology, {len(facts['edges'])} edges,"
+        f" {'connected' if facts['is_connected'] else 'not connected'},"
+        f" spectral gap {facts['spectral_gap']:.4f} with {facts['weights']} weights"
+    ]
+    if gone := facts["dropped_out"]:
+        rest = facts["rest"]
+        state = "connected" if facts["rest_is_connected"] else f"in parts {rest}"
+        words.append(
+            f"{len(gone)} dropped out (clients {', '.join(map(str, gone))}), the"
+            f" {sum(map(len, rest))} others went on and are {state}"
+        )
+    return "; ".join(words)

@@ -1,0 +1,170 @@
+"""Server side of SpreadGNN: a mail relay. It opens no parcel and computes nothing.
+
+He et al. 2021, arXiv:2106.02743; the paper has no server, a framework of clients and
+servers needs somebody to carry the mail (our spec Sec. 2.5). What is not imported here
+(any numerics) is checked by ``make check``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
+from logging import INFO, WARNING
+from typing import Any, final
+
+from flwr.app import Message, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from fedgraph_flwr.methods.spreadgnn import (
+    ALL,
+    FROM,
+    NEIGHBOURS,
+    PUBLIC_KEY,
+    TO,
+    SpreadGNNParams,
+)
+from fedgraph_flwr.topology import Network, Topology, build_topology
+from fedgraph_flwr.wire import NamedArrays, Parcel, Scalar
+
+from .base import AbstractGraphStrategy
+from .report import ClientInfo
+
+
+@final
+class SpreadGNN(AbstractGraphStrategy):
+    """Keeps each client's mail until the client takes part again.
+
+    Of several parcels of one sender that wait for the same client the last is kept.
+    """
+
+    HAS_MODEL = False
+    params: SpreadGNNParams
+
+    def initialise(self, arrays: NamedArrays) -> None:  # noqa: ARG002
+        """Begin with empty boxes: clients make the common start themselves."""
+        self.boxes: dict[int, NamedArrays] = {}
+        self.missed: dict[int, list[int]] = {}
+        self.gone: list[int] = []
+
+    def roll_call(self, grid: Grid) -> dict[int, ClientInfo]:
+        """Find the clients, and name those that will train alone."""
+        found = super().roll_call(grid)
+        for client in self.topology.isolated:
+            log(WARNING, "client %d has no neighbour: it trains alone", client)
+        if not self.topology.is_connected():
+            parts = self.topology.components()
+            log(WARNING, "the topology is not connected: %s learn apart", parts)
+        return found
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Who is whose neighbour."""
+        p = self.params
+        return build_topology(
+            p.topology,
+            self.settings.num_clients,
+            degree=p.degree,
+            rewiring=p.rewiring,
+            seed=p.topology_seed,
+            edges_file=p.edges_file,
+        )
+
+    def network(self) -> Network:
+        """See base class."""
+        return Network(
+            topology=self.topology,
+            weights=self.params.weights,
+            gone=self.gone,
+            missed=self.missed,
+        )
+
+    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:  # noqa: ARG002
+        """Hand every client its mail."""
+        return {c: self.boxes.get(c, {}) for c in self.clients}
+
+    def notes(self, server_round: int) -> dict[int, dict[str, Scalar]]:  # noqa: ARG002
+        """Tell every client its neighbours, their public keys and given weights."""
+        topology = self.topology
+        told: dict[int, dict[str, Scalar]] = {}
+        for client, peers in topology.neighbours.items():
+            weights = topology.weights.get(client, {})
+            entries = {
+                str(j): {
+                    "key": self.clients[j].told.get(PUBLIC_KEY, ""),
+                    "weight": weights.get(j),
+                }
+                for j in peers
+            }
+            told[client] = {NEIGHBOURS: json.dumps(entries)}
+        return told
+
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
+        """Empty the boxes that were fetched, then sort the new mail into them."""
+        self._note_absence(server_round, replies)
+        for client in self.addressed():
+            self.boxes.pop(client, None)
+        for sender, parcel in replies.items():
+            for receiver in self.topology.neighbours[sender]:
+                for name in (TO + ALL, f"{TO}{receiver}"):
+                    if name in parcel.arrays:
+                        box = self.boxes.setdefault(receiver, {})
+                        box[f"{FROM}{sender}"] = parcel.arrays[name]
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """See base class; the last word on who is gone."""
+        if server_round < self.settings.num_server_rounds:
+            return None
+        try:
+            return super().aggregate_evaluate(server_round, replies)
+        finally:
+            self._note_absence(server_round + 1, self.client_hashes)
+
+    def _note_absence(self, server_round: int, replies: Collection[int]) -> None:
+        """Say who has dropped out, and what that leaves of the topology."""
+        asked = self.asked()
+        for client in sorted(set(asked) - set(replies)):
+            self.missed.setdefault(client, []).append(server_round)
+        gone = sorted({*self.gone, *asked} - set(replies))
+        if gone == self.gone:
+            return
+        self.gone = gone
+        parts = self.topology.components(gone)
+        log(
+            WARNING if gone else INFO,
+            "round %d: clients %s are gone, their neighbours go on without them; the"
+            " rest is %s",
+            server_round,
+            gone,
+            "connected" if len(parts) <= 1 else f"in {len(parts)} parts: {parts}",
+        )
+
+    def models(self) -> dict[str, NamedArrays]:
+        """See base class: there is none."""
+        return {}
+
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
+        """Mail in transit, as it is."""
+        mail = {
+            f"{receiver}/{name}": parcel
+            for receiver, box in self.boxes.items()
+            for name, parcel in box.items()
+        }
+        missed = {str(c): rounds for c, rounds in self.missed.items()}
+        return mail, {"missed": missed, "gone": self.gone}
+
+    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
+        """See base class."""
+        self.initialise({})
+        self.missed = {int(c): list(rounds) for c, rounds in facts["missed"].items()}
+        self.gone = list(facts["gone"])
+        for name, parcel in arrays.items():
+            receiver, _, rest = name.partition("/")
+            self.boxes.setdefault(int(receiver), {})[rest] = parcel
+
+    def clusters(self) -> list[list[int]]:
+        """Every client has a model of its own."""
+        return [[client] for client in sorted(self.clients)]
