@@ -7,9 +7,10 @@ in another process. What must last goes to :class:`~clients.store.ClientStore`.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from logging import WARNING
 from typing import Any, ClassVar
@@ -39,7 +40,11 @@ Array = NDArray[np.generic]
 Config = dict[str, bool | bytes | float | int | str]
 Metrics = dict[str, bool | bytes | float | int | str]
 _PREVIOUS = "previous/"
-_OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "amsgrad": functools.partial(torch.optim.Adam, amsgrad=True),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +258,7 @@ class GraphClient(NumPyClient):
             for n in (self.shared_keys if parameters else [])
         }
         s = self.job.settings
-        optimizer: torch.optim.Optimizer = _OPTIMIZERS[s.optimizer](
+        optimizer = _OPTIMIZERS[s.optimizer](
             list(self.model.parameters()),
             lr=s.learning_rate,
             weight_decay=s.weight_decay,

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedgraph_flwr.errors import DataError
 
 _KEPT = 2
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 _FILE = re.compile(r"round-(\d+)\.safetensors")
 
 
@@ -44,7 +44,7 @@ class ClientStore:
     """
 
     def __init__(self, root: Path, experiment: str, *, client_id: int) -> None:
-        self.experiment = experiment
+        self.experiment, self.client_id = experiment, client_id
         self.folder = root / experiment / f"client-{client_id}"
 
     def save(self, server_round: int, tensors: dict[str, Tensor]) -> None:
@@ -103,6 +103,8 @@ class ClientStore:
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Adam's moments, each flattened over all parameters in order, and its steps.
 
+    AMSGrad has one moment more.
+
     Empty before the first step. Three tensors instead of three per parameter: files
     of many small tensors take longer to write than a client takes to train.
     """
@@ -112,6 +114,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     flat = {
         f"adam/{what}": torch.cat([state[what].flatten() for state in states])
         for what in _MOMENTS
+        if what in states[0]
     }
     return {**flat, "adam/step": torch.stack([state["step"] for state in states])}
 
@@ -125,7 +128,11 @@ def restore_optimizer(
     parameters = _parameters(optimizer)
     sizes = [p.numel() for p in parameters]
     steps = tensors["adam/step"].unbind()
-    parts = {w: torch.split(tensors[f"adam/{w}"], sizes) for w in _MOMENTS}
+    parts = {
+        w: torch.split(tensors[f"adam/{w}"], sizes)
+        for w in _MOMENTS
+        if f"adam/{w}" in tensors
+    }
     for k, parameter in enumerate(parameters):
         moments = {
             what: part[k].view_as(parameter).to(parameter.device)

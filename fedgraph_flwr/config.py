@@ -358,7 +358,7 @@ class RunSettings(Settings):
 
     local_epochs: int = integer("auto", 0, auto=True)
     batch_size: int = integer("auto", 1, auto=True)
-    optimizer: str = choice("auto", "adam", "adamw", auto=True)
+    optimizer: str = choice("auto", "adam", "adamw", "amsgrad", auto=True)
     learning_rate: float = number(1e-3, 0)
     weight_decay: float = number("auto", 0, auto=True)
     persist_optimizer: bool = flag("auto", auto=True)

@@ -136,6 +136,35 @@ def mix(
     return mixed
 
 
+def mix_rows(
+    models: Mapping[int, Mapping[str, NDArray[np.generic]]],
+    row: Mapping[int, float],
+    owners: Mapping[int, Sequence[int]],
+    names: Sequence[str],
+) -> dict[str, NDArray[np.generic]]:
+    """Mix arrays with one row per task over each task's owners, where it has any.
+
+    Parameters
+    ----------
+    models, row
+        As of :func:`mix`.
+    owners : mapping of int to sequence of int
+        Tasks of each of ``models``, by client.
+    names : sequence of str
+        Arrays with one row per task.
+    """
+    mixed = mix({j: {n: m[n] for n in names} for j, m in models.items()}, row, min(row))
+    for task in sorted({t for tasks in owners.values() for t in tasks}):
+        own = [j for j in sorted(models) if task in owners[j]]
+        total = sum(row[j] for j in own)
+        if not total > 0:
+            continue
+        for name in names:
+            rows = [row[j] / total * models[j][name][task].astype(float) for j in own]
+            mixed[name][task] = sum(rows)
+    return mixed
+
+
 def _check_layout(
     sender: int,
     model: Mapping[str, NDArray[np.generic]],

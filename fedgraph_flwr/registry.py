@@ -29,12 +29,14 @@ from clients.gcfl import GCFLClient, NodeGCFLClient
 from clients.infomax import InfoGraphClient, MVGRLClient
 from clients.moon import MoonClient
 from clients.multitask_gnn import LocalMultiTaskClient, MultiTaskFedAvgClient
+from clients.spreadgnn import SpreadGNNClient
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local
 from strategies.fedgmtl import FedGMTL
 from strategies.fgcl import FGCL
 from strategies.gcfl import GCFL
 from strategies.self_weight import SelfWeight
+from strategies.spreadgnn import SpreadGNN
 
 from .config import RunSettings, Settings, Value, build, check_tables
 from .errors import ConfigError, unknown_name
@@ -47,6 +49,7 @@ from .methods.gcfl import GCFLParams
 from .methods.moon import MoonParams
 from .methods.multitask import MultiTaskParams
 from .methods.self_weight import SelfWeightParams
+from .methods.spreadgnn import SpreadGNNParams
 from .privacy import PrivacySettings, check_privacy
 from .tasks import (
     GRAPH_CLASSIFICATION,
@@ -193,6 +196,12 @@ METHODS: Mapping[str, Method] = {
         strategy=SelfWeight,
         client=NodeFedAvgClient,
         task=NODE_CLASSIFICATION,
+    ),
+    "spreadgnn": Method(
+        params=SpreadGNNParams,
+        strategy=SpreadGNN,
+        client=SpreadGNNClient,
+        task=MULTI_TASK_CLASSIFICATION,
     ),
 }
 

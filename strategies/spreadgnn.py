@@ -42,11 +42,14 @@ class SpreadGNN(AbstractGraphStrategy):
     HAS_MODEL = False
     params: SpreadGNNParams
 
-    def initialise(self, arrays: NamedArrays) -> None:  # noqa: ARG002
-        """Begin with empty boxes: clients make the common start themselves."""
-        self.boxes: dict[int, NamedArrays] = {}
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.boxes: dict[int, NamedArrays] = {}  # what waits, by receiver
         self.missed: dict[int, list[int]] = {}
         self.gone: list[int] = []
+
+    def initialise(self, arrays: NamedArrays) -> None:
+        """Keep nothing: clients make the common start themselves."""
 
     def roll_call(self, grid: Grid) -> dict[int, ClientInfo]:
         """Find the clients, and name those that will train alone."""
@@ -158,7 +161,7 @@ class SpreadGNN(AbstractGraphStrategy):
 
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
         """See base class."""
-        self.initialise({})
+        self.boxes = {}
         self.missed = {int(c): list(rounds) for c, rounds in facts["missed"].items()}
         self.gone = list(facts["gone"])
         for name, parcel in arrays.items():

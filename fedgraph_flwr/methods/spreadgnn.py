@@ -25,6 +25,7 @@ from .. import mixing, topology
 from ..config import Settings, Value, choice, flag, integer, number, path
 from ..errors import ConfigError
 from ..privacy import PrivacySettings
+from .multitask import GNNParams
 
 ALL = "all"
 FROM, TO = "from/", "to/"
@@ -42,7 +43,7 @@ def is_mixing_round(server_round: int, period: int) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpreadGNNParams(Settings):
+class SpreadGNNParams(GNNParams):
     """Parameters of SpreadGNN.
 
     ``topology``: who talks to whom; ``degree``, ``rewiring``, ``topology_seed`` and
@@ -50,11 +51,16 @@ class SpreadGNNParams(Settings):
     ``weights`` make the mixing matrix M (``mixing.mixing_row``), ``period`` is tau, 0
     for never. ``seal``: parcels are encrypted between neighbours. ``head_sync``:
     "all" mixes every row of the head; "owners" a task's row over those that have its
-    labels, where any has; "none" leaves the head at home.
+    labels, where any has; "none" leaves the head at home. ``task_reg`` multiplies the
+    trace of Eq. (7); ``omega_eta`` is the share of the closed form in Omega's update, made
+    every local epoch or step (our spec Sec. 4.4, 4.7, 7.3).
     """
 
     TABLE = "spreadgnn"
-    RUN: ClassVar[Mapping[str, Value]] = {"persist-optimizer": True}
+    RUN: ClassVar[Mapping[str, Value]] = {
+        "persist-optimizer": True,
+        "optimizer": "amsgrad",
+    }
 
     topology: str = choice("complete", *topology.KINDS)
     degree: int = integer(2, 1)
@@ -65,6 +71,9 @@ class SpreadGNNParams(Settings):
     period: int = integer(1, 0)
     seal: bool = flag(False)
     head_sync: str = choice("all", "all", "owners", "none")
+    task_reg: float = number(1e-4, 0)
+    omega_eta: float = number(0.5, 0, 1)
+    omega_every: str = choice("epoch", "epoch", "step")
 
     def check(self, privacy: Settings) -> None:
         """Refuse noise on updates: parcels hold more than updates."""

@@ -1,0 +1,228 @@
+"""Mixing weights and mixing, against the equations and numbers worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from oracles import spreadgnn as oracle
+
+from fedgraph_flwr.errors import ConfigError, WireError
+from fedgraph_flwr.mixing import (
+    MixingMatrix,
+    Peer,
+    check_row,
+    mix,
+    mix_rows,
+    mixing_row,
+)
+from fedgraph_flwr.topology import build_topology
+
+TOPOLOGIES = {
+    "complete": build_topology("complete", 8),
+    "ring": build_topology("ring", 8),
+    "star": build_topology("star", 8),
+    "random-regular": build_topology("random-regular", 8, degree=3, seed=1),
+    "watts-strogatz": build_topology("watts-strogatz", 8, degree=4, rewiring=0.3),
+    "apart": build_topology("random-regular", 8, degree=1),
+}
+COUNTS = {k: 10 + 7 * k for k in range(8)}
+ALL = pytest.mark.parametrize("topology", TOPOLOGIES.values(), ids=TOPOLOGIES)
+
+
+def matrix(topology, kind="metropolis", given=None):
+    return MixingMatrix(
+        kind=kind,
+        neighbours=topology.neighbours,
+        num_examples=COUNTS,
+        given=given or {},
+    )
+
+
+@ALL
+def test_metropolis_is_symmetric_and_doubly_stochastic_and_zero_elsewhere(topology):
+    m = matrix(topology).matrix()
+    np.testing.assert_array_equal(m, m.T)
+    np.testing.assert_allclose(m.sum(0), 1, atol=1e-15)
+    np.testing.assert_allclose(m.sum(1), 1, atol=1e-15)
+    assert m.min() >= 0
+    for k in range(8):
+        around = {k, *topology.neighbours[k]}
+        assert set(np.flatnonzero(m[k])) - {k} == around - {k}
+
+
+@ALL
+def test_every_kind_agrees_with_the_equations(topology):
+    near = topology.neighbours
+    for kind, expected in (
+        ("metropolis", oracle.metropolis(near)),
+        ("uniform", oracle.uniform(near)),
+        ("samples", oracle.samples(near, COUNTS)),
+    ):
+        np.testing.assert_allclose(
+            matrix(topology, kind).matrix(), expected, atol=1e-15
+        )
+
+
+def test_complete_is_one_over_k_and_a_ring_a_third():
+    np.testing.assert_allclose(matrix(TOPOLOGIES["complete"]).matrix(), 1 / 8)
+    ring = matrix(TOPOLOGIES["ring"]).matrix()
+    np.testing.assert_allclose(ring[ring > 0], 1 / 3)
+
+
+@ALL
+def test_powers_of_m_tend_to_the_mean_where_all_reach_each_other(topology):
+    limit = np.linalg.matrix_power(matrix(topology).matrix(), 2000)
+    agrees = np.allclose(limit, 1 / 8, atol=1e-9)
+    assert agrees == topology.is_connected()
+
+
+def test_spectral_gaps_in_closed_form():
+    """Of a ring: eigenvalues (1 + 2 cos(2 pi i / n)) / 3."""
+    assert matrix(TOPOLOGIES["complete"]).spectral_gap() == pytest.approx(1)
+    assert matrix(TOPOLOGIES["ring"]).spectral_gap() == pytest.approx(
+        1 - (1 + 2 * math.cos(2 * math.pi / 8)) / 3
+    )
+    assert matrix(TOPOLOGIES["apart"]).spectral_gap() == pytest.approx(0)
+    alone = MixingMatrix(kind="uniform", neighbours={0: ()}, num_examples={0: 3})
+    assert alone.spectral_gap() == 1
+
+
+@ALL
+def test_mixing_preserves_the_mean_over_clients(topology):
+    rng = np.random.default_rng(0)
+    x = {k: {"w": rng.normal(size=5)} for k in range(8)}
+    m = matrix(topology).matrix()
+    mixed = [
+        mix(
+            {j: x[j] for j in (k, *topology.neighbours[k])},
+            {j: m[k, j] for j in (k, *topology.neighbours[k])},
+            k,
+        )["w"]
+        for k in range(8)
+    ]
+    before = np.stack([x[k]["w"] for k in range(8)])
+    np.testing.assert_allclose(np.mean(mixed, 0), before.mean(0), atol=1e-15)
+    np.testing.assert_allclose(mixed, oracle.mix(m.tolist(), before.tolist()))
+
+
+# A client that is gone ----------------------------------------------------------------
+
+PEERS = {
+    0: Peer(num_neighbours=2, num_examples=10),
+    1: Peer(num_neighbours=3, num_examples=30),
+    2: Peer(num_neighbours=1, num_examples=60),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "without"),
+    [
+        ("metropolis", [5 / 12, 1 / 4, 1 / 3], [3 / 4, 1 / 4]),
+        ("uniform", [1 / 3, 1 / 3, 1 / 3], [1 / 2, 1 / 2]),
+        ("samples", [0.1, 0.3, 0.6], [0.25, 0.75]),
+        ("file", [0.2, 0.3, 0.5], [0.7, 0.3]),
+    ],
+)
+def test_weights_without_a_neighbour(kind, whole, without):
+    given = {0: 0.2, 1: 0.3, 2: 0.5}
+    row = mixing_row(kind, 0, PEERS, given=given)
+    assert list(row) == [0, 1, 2]
+    assert list(row.values()) == pytest.approx(whole)
+    left = {j: p for j, p in PEERS.items() if j != 2}
+    row = mixing_row(kind, 0, left, given=given)
+    assert list(row.values()) == pytest.approx(without)
+
+
+@ALL
+@pytest.mark.parametrize("gone", [0, 3])
+def test_metropolis_stays_doubly_stochastic_without_a_client(topology, gone):
+    peers = {
+        k: Peer(num_neighbours=len(near), num_examples=1)
+        for k, near in topology.neighbours.items()
+    }
+    m = np.zeros((8, 8))
+    for k in set(range(8)) - {gone}:
+        around = {k, *topology.neighbours[k]} - {gone}
+        for j, w in mixing_row("metropolis", k, {j: peers[j] for j in around}).items():
+            m[k, j] = w
+    rest = np.delete(np.delete(m, gone, 0), gone, 1)
+    np.testing.assert_allclose(rest, rest.T)
+    np.testing.assert_allclose(rest.sum(1), 1)
+
+
+def test_a_client_alone_keeps_its_model():
+    for kind in ("metropolis", "uniform", "samples", "file"):
+        assert mixing_row(kind, 2, {2: PEERS[2]}, given={}) == {2: 1}
+
+
+def test_weights_must_sum_to_one():
+    check_row(0, {0: 0.5, 1: 0.5})
+    with pytest.raises(ConfigError, match=r"client 4 .*sum to 1, got .*sum to 1.1;"):
+        check_row(4, {0: 0.5, 4: 0.6})
+    with pytest.raises(ConfigError, match=r">= 0"):
+        check_row(0, {0: 1.5, 1: -0.5})
+    with pytest.raises(ConfigError, match=r"which sum to nan"):
+        check_row(0, {0: math.nan})
+
+
+def test_a_file_without_weights_cannot_weigh():
+    with pytest.raises(ConfigError, match="client 0 was given no weight for neighbour"):
+        mixing_row("file", 0, PEERS)
+
+
+# Mixing -------------------------------------------------------------------------------
+
+
+def model(value, **more):
+    return {"w": np.full((2, 2), value, np.float32), **more}
+
+
+def test_mixing_by_hand():
+    mixed = mix({0: model(1), 1: model(2), 2: model(4)}, {0: 0.5, 1: 0.25, 2: 0.25}, 0)
+    assert mixed["w"].dtype == np.float32
+    assert mixed["w"].tolist() == [[2, 2], [2, 2]]
+
+
+def test_the_order_of_neighbours_does_not_matter():
+    rng = np.random.default_rng(3)
+    models = {j: {"w": rng.normal(size=99).astype(np.float32)} for j in range(5)}
+    row = dict(enumerate([0.1, 0.2, 0.3, 0.15, 0.25]))
+    turned = {j: models[j] for j in (3, 1, 4, 0, 2)}
+    assert np.array_equal(mix(models, row, 0)["w"], mix(turned, row, 0)["w"])
+
+
+def test_sums_are_in_doubles():
+    models = {j: {"w": np.array([x], np.float32)} for j, x in enumerate([1e8, 1, -1e8])}
+    third = dict.fromkeys(range(3), 1 / 3)
+    assert mix(models, third, 0)["w"][0] == np.float32(1 / 3)
+
+
+def test_counters_are_the_clients_own():
+    own, other = model(1, n=np.array([7])), model(2, n=np.array([9]))
+    assert mix({0: own, 1: other}, {0: 0.5, 1: 0.5}, 0)["n"].tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"v": np.zeros(1)}, r"model of client 1 differs in v, w"),
+        ({"w": np.zeros((2, 3), np.float32)}, r"model of client 1 differs in w: got"),
+        ({"w": np.zeros((2, 2))}, r"float64.* run the same settings"),
+        (model(math.nan), r"model of client 1: array 'w' holds NaN or infinity"),
+        (model(math.inf), r"model of client 1: array 'w' holds NaN or infinity"),
+    ],
+)
+def test_models_that_cannot_be_mixed(other, message):
+    with pytest.raises(WireError, match=message):
+        mix({0: model(1), 1: other}, {0: 0.5, 1: 0.5}, 0)
+
+
+def test_rows_are_mixed_over_the_owners_of_their_task():
+    heads = {j: {"b": np.array([j, j, j], np.float32)} for j in (1, 2, 4)}
+    row = {1: 0.5, 2: 0.25, 4: 0.25}
+    owners = {1: (0,), 2: (1,), 4: (1,)}
+    mixed = mix_rows(heads, row, owners, ["b"])
+    # task 0: client 1 alone; task 1: clients 2 and 4 alike; task 2: nobody's, all
+    assert mixed["b"].tolist() == [1, 3, 0.5 + 0.5 + 1]

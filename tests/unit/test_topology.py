@@ -1,0 +1,169 @@
+"""Topologies: shapes a reader can draw, connectedness, and files with mistakes."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+from oracles import spreadgnn as oracle
+
+from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.topology import KINDS, Topology, build_topology, read_edges
+
+
+def write(tmp_path, text):
+    path = tmp_path / "edges.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_shapes_of_four_clients():
+    edges = {kind: build_topology(kind, 4).edges for kind in KINDS if kind != "file"}
+    assert edges["complete"] == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    assert edges["ring"] == [(0, 1), (0, 3), (1, 2), (2, 3)]
+    assert edges["star"] == [(0, 1), (0, 2), (0, 3)]
+
+
+@pytest.mark.parametrize("kind", ["complete", "ring", "star"])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_clients(kind, n):
+    topology = build_topology(kind, n)
+    assert list(topology.neighbours) == list(range(n))
+    assert len(topology.edges) == (3 if n == 3 and kind != "star" else n - 1)
+    assert topology.is_connected()
+    assert topology.isolated == []
+
+
+@pytest.mark.parametrize("kind", ["random-regular", "watts-strogatz"])
+def test_random_kinds_depend_on_their_seed_alone(kind):
+    made = [build_topology(kind, 12, degree=4, rewiring=0.5, seed=s) for s in (0, 0, 1)]
+    assert made[0] == made[1] != made[2]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_regular_gives_everybody_as_many_neighbours(seed):
+    topology = build_topology("random-regular", 8, degree=3, seed=seed)
+    assert {len(peers) for peers in topology.neighbours.values()} == {3}
+
+
+def test_random_regular_is_not_forced_to_be_connected():
+    made = [build_topology("random-regular", 8, degree=2, seed=s) for s in range(30)]
+    assert {t.is_connected() for t in made} == {True, False}
+
+
+def test_watts_strogatz_without_rewiring_is_a_ring_lattice():
+    topology = build_topology("watts-strogatz", 8, degree=2, rewiring=0.0)
+    assert topology.neighbours == build_topology("ring", 8).neighbours
+    topology = build_topology("watts-strogatz", 8, degree=4, rewiring=0.0)
+    assert topology.neighbours[0] == (1, 2, 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "degree"),
+    [
+        ("random-regular", 5, 3),
+        ("random-regular", 4, 4),
+        ("watts-strogatz", 8, 3),
+        ("watts-strogatz", 4, 4),
+    ],
+)
+def test_impossible_degrees_are_refused(kind, n, degree):
+    with pytest.raises(ConfigError, match=rf"{n} clients with {degree} neighbours"):
+        build_topology(kind, n, degree=degree)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_components_are_those_of_networkx(seed):
+    topology = build_topology("random-regular", 14, degree=2, seed=seed)
+    graph = nx.Graph(topology.edges)
+    for without in [(), (0,), (0, 5, 9)]:
+        rest = graph.copy()
+        rest.remove_nodes_from(without)
+        expected = sorted(sorted(part) for part in nx.connected_components(rest))
+        assert topology.components(without) == expected
+        assert topology.is_connected(without) == (len(expected) == 1)
+
+
+def test_what_a_ring_loses_with_a_client():
+    ring = build_topology("ring", 4)
+    assert ring.is_connected([2])
+    assert ring.components([0, 2]) == [[1], [3]]
+    assert not build_topology("star", 4).is_connected([0])
+    assert ring.neighbours == {k: tuple(p) for k, p in oracle.ring(4).items()}
+
+
+# Files --------------------------------------------------------------------------------
+
+
+def test_an_edge_list_once_or_both_ways(tmp_path):
+    once = read_edges(write(tmp_path, "edges = [[2, 1], [0, 1]]"), 3)
+    twice = read_edges(write(tmp_path, "edges = [[0,1], [1,0], [1,2], [2,1]]"), 3)
+    assert once.edges == twice.edges == [(0, 1), (1, 2)]
+    assert once.weights == {}
+
+
+def test_a_client_that_no_edge_names_is_isolated(tmp_path):
+    topology = read_edges(write(tmp_path, "edges = [[0, 1]]"), 3)
+    assert topology.isolated == [2]
+    assert not topology.is_connected()
+    assert read_edges(write(tmp_path, "edges = []"), 3).isolated == [0, 1, 2]
+
+
+def test_weights_of_a_file_become_rows(tmp_path):
+    text = "edges = [[0, 1, 0.25], [1, 2, 0.5], [2, 2, 0.5]]"
+    topology = read_edges(write(tmp_path, text), 3)
+    assert topology.weights == {
+        0: {0: 0.75, 1: 0.25},
+        1: {0: 0.25, 1: 0.25, 2: 0.5},
+        2: {1: 0.5, 2: 0.5},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("edges = [[0, 3]]", r"unknown neighbour 3; clients are 0 to 2"),
+        ("edges = [[0, -1]]", r"unknown neighbour -1"),
+        ("edges = [[0, true]]", r"unknown neighbour True"),
+        ("edges = [[0,1], [1,0], [1,2]]", r"asymmetric .*\[1, 2\] is there.* missing"),
+        (
+            "edges = [[0, 1, 0.5], [1, 0, 0.25]]",
+            r"asymmetric .*\[0, 1, 0.5\] is there, its reverse weighs 0.25",
+        ),
+        ("edges = [[0, 1], [0, 1]]", r"\[0, 1\] twice"),
+        ("edges = [[1, 1]]", r"joins client 1 to itself"),
+        ("edges = [[0, 1, 2]]", r"a weight is a number from 0 to 1"),
+        ("edges = [[0, 1, 0.5], [1, 2]]", r"every edge is \[client, client\]"),
+        ("edges = [0]", r"every edge is \[client, client\]"),
+        ("links = [[0, 1]]", r"must hold edges .* got links"),
+        ("edges = [[0, 1]", "cannot be read"),
+        (
+            "edges = [[0, 1, 0.75], [1, 2, 0.75]]",
+            r"mixing weights of client 1 sum to 1.5, not to 1",
+        ),
+        (
+            "edges = [[0, 1, 0.5], [0, 0, 0.25], [1, 1, 0.5], [2, 2, 1.0]]",
+            r"mixing weights of client 0 sum to 0.75, not to 1",
+        ),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_edges(write(tmp_path, text), 3)
+    assert "edges.toml" in str(caught.value)
+
+
+def test_a_file_must_be_named_and_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"spreadgnn\.edges-file is empty"):
+        build_topology("file", 3)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        build_topology("file", 3, edges_file=str(tmp_path / "none.toml"))
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ConfigError, match="unknown topology 'torus'; known: complete"):
+        build_topology("torus", 4)
+
+
+def test_edges_are_listed_once():
+    topology = Topology(kind="file", neighbours={0: (1,), 1: (0, 2), 2: (1,)})
+    assert topology.edges == [(0, 1), (1, 2)]
