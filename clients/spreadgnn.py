@@ -145,7 +145,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
 
     def _invert(self) -> None:
         omega = self.around.covariance().omega
-        self.inverse = precision(omega).to(self.job.device, torch.float32)
+        self.inverse = precision(omega).to(self.job.device)
         self.heads = self.around.stack(self.model.head.weight.detach())
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
@@ -155,7 +155,8 @@ class SpreadGNNClient(MultiTaskGNNClient):
         if not weight or not self._regularises:
             return loss
         phi = self.around.with_own(self.heads, self.model.head.weight)
-        return loss + weight * trace_penalty(phi, self.inverse)
+        # In doubles: Omega may be near-singular, and Omega^-1 Phi cancels.
+        return loss + weight * trace_penalty(phi.double(), self.inverse).to(loss.dtype)
 
     def end_step(self) -> None:
         """Renew Omega after every step, where that is asked for."""
@@ -197,13 +198,11 @@ class SpreadGNNClient(MultiTaskGNNClient):
         )
 
     def _keep_omega(self) -> None:
-        """Write Omega of this round, and who taught which task, at this site.
-
-        The server gets Omega to draw it, unless the relay is to be blind.
-        """
+        """Hand over Omega to be drawn; from a blind relay keep it at this site."""
         covariance = self.around.covariance()
         if not self._params().seal:
             self.evaluation = covariance_record(covariance)
+            return
         self.job.store.keep(
             f"omega-{self.server_round:06d}.npz",
             {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from functools import cached_property
 from logging import INFO, WARNING
 from typing import Any, final
 
@@ -17,6 +16,7 @@ from flwr.app import Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.methods.spreadgnn import (
     ALL,
     FROM,
@@ -30,6 +30,31 @@ from fedgraph_flwr.wire import NamedArrays, Parcel, Scalar
 
 from .base import AbstractGraphStrategy
 from .report import ClientInfo
+
+
+def make_topology(num_clients: int, params: SpreadGNNParams) -> Topology:
+    """Make the topology that the run config describes.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`build_topology`; or weights are to come from a file without any.
+    """
+    made = build_topology(
+        params.topology,
+        num_clients,
+        degree=params.degree,
+        rewiring=params.rewiring,
+        seed=params.topology_seed,
+        edges_file=params.edges_file,
+    )
+    if params.weights == "file" and not made.weights:
+        raise ConfigError(
+            "spreadgnn.weights is 'file', but no edge has a weight; set"
+            " spreadgnn.topology to 'file' and write one behind every edge, as in"
+            " edges = [[0, 1, 0.5]], or set spreadgnn.weights to 'metropolis'"
+        )
+    return made
 
 
 @final
@@ -47,12 +72,14 @@ class SpreadGNN(AbstractGraphStrategy):
         self.boxes: dict[int, NamedArrays] = {}  # what waits, by receiver
         self.missed: dict[int, list[int]] = {}
         self.gone: list[int] = []
+        self.topology = Topology(kind=self.params.topology, neighbours={})
 
     def initialise(self, arrays: NamedArrays) -> None:
         """Keep nothing: clients make the common start themselves."""
 
     def roll_call(self, grid: Grid) -> dict[int, ClientInfo]:
         """Find the clients, and name those that will train alone."""
+        self.topology = make_topology(self.settings.num_clients, self.params)
         found = super().roll_call(grid)
         for client in self.topology.isolated:
             log(WARNING, "client %d has no neighbour: it trains alone", client)
@@ -61,21 +88,10 @@ class SpreadGNN(AbstractGraphStrategy):
             log(WARNING, "the topology is not connected: %s learn apart", parts)
         return found
 
-    @cached_property
-    def topology(self) -> Topology:
-        """Who is whose neighbour."""
-        p = self.params
-        return build_topology(
-            p.topology,
-            self.settings.num_clients,
-            degree=p.degree,
-            rewiring=p.rewiring,
-            seed=p.topology_seed,
-            edges_file=p.edges_file,
-        )
-
-    def network(self) -> Network:
-        """See base class."""
+    def network(self) -> Network | None:
+        """See base class; None before roll call."""
+        if not self.topology.neighbours:
+            return None
         return Network(
             topology=self.topology,
             weights=self.params.weights,
@@ -167,6 +183,12 @@ class SpreadGNN(AbstractGraphStrategy):
         for name, parcel in arrays.items():
             receiver, _, rest = name.partition("/")
             self.boxes.setdefault(int(receiver), {})[rest] = parcel
+
+    def peers(self) -> dict[int, list[int]]:
+        """See base class: neighbours alone, where anybody mixes."""
+        if not self.params.period:
+            return {c: [] for c in self.clients}
+        return {c: list(p) for c, p in self.topology.neighbours.items()}
 
     def clusters(self) -> list[list[int]]:
         """Every client has a model of its own."""

@@ -52,8 +52,8 @@ class SpreadGNNParams(GNNParams):
     for never. ``seal``: parcels are encrypted between neighbours. ``head_sync``:
     "all" mixes every row of the head; "owners" a task's row over those that have its
     labels, where any has; "none" leaves the head at home. ``task_reg`` multiplies the
-    trace of Eq. (7); ``omega_eta`` is the share of the closed form in Omega's update, made
-    every local epoch or step (our spec Sec. 4.4, 4.7, 7.3).
+    trace of Eq. (7); ``omega_eta`` is the share of the closed form in Omega's update,
+    made every local epoch or step (our spec Sec. 4.4, 4.7, 7.3).
     """
 
     TABLE = "spreadgnn"

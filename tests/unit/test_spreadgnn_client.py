@@ -1,0 +1,381 @@
+"""One client of SpreadGNN: its penalty, its Omega, what it keeps and what it sends."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import toys
+
+from clients.multitask_gnn import MultiTaskGNNClient
+from clients.neighbourhood import Neighbourhood
+from clients.parcels import EVERYONE, Address, Contents, read, write
+from clients.store import ClientStore, optimizer_tensors, restore_optimizer
+from clients.task_covariance import closed_form
+from fedgraph_flwr.mixing import Peer
+
+OWN, WIDTH = (1, 3), 8
+REG = 0.01
+
+
+def taught(j, task_ids, *, known=None, seed=None):
+    """What neighbour ``j`` with these tasks sends."""
+    rng = np.random.default_rng(j if seed is None else seed)
+    known = task_ids if known is None else known
+    root = rng.normal(size=(len(known), len(known)))
+    omega = root @ root.T + np.eye(len(known))
+    return Contents(
+        tensors={},
+        task_ids=np.array(task_ids, np.int64),
+        head_rows=rng.normal(size=(len(task_ids), WIDTH)).astype(np.float32),
+        omega_task_ids=np.array(known, np.int64),
+        omega=(omega / np.trace(omega)).astype(np.float32),
+        peer=Peer(num_neighbours=1, num_examples=1),
+    )
+
+
+@pytest.fixture
+def around():
+    """Client 2 with tasks 1, 3 and neighbours 0, of task 0, and 5, of tasks 0, 4."""
+    found = Neighbourhood(2, OWN)
+    found.learn({5: taught(5, (0, 4)), 0: taught(0, (0,))})
+    return found
+
+
+def head(seed=9, num_tasks=6):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num_tasks, WIDTH, generator=generator)
+
+
+# The neighbourhood --------------------------------------------------------------------
+
+
+def test_omega_begins_as_an_ordinary_ridge(around):
+    assert Neighbourhood(2, OWN).covariance().task_ids == OWN
+    assert around.covariance().task_ids == (0, 1, 3, 4)
+    assert torch.equal(around.covariance().omega, torch.eye(4).double() / 4)
+
+
+def test_phi_has_own_rows_and_those_of_the_owners(around):
+    own = head()
+    phi = around.stack(own)
+    of_0, of_5 = taught(0, (0,)).head_rows, taught(5, (0, 4)).head_rows
+    expected = [(of_0[0] + of_5[0]) / 2, own[1], own[3], of_5[1]]
+    for row, wanted in zip(phi, expected, strict=True):
+        np.testing.assert_allclose(row, wanted, rtol=1e-6)
+
+
+def test_own_rows_alone_carry_gradient(around):
+    weight = head().requires_grad_()
+    stacked = around.stack(weight.detach())
+    phi = around.with_own(stacked, weight)
+    assert torch.equal(phi.detach(), stacked)
+    phi.sum().backward()
+    assert weight.grad.sum(1).tolist() == [0, WIDTH, 0, WIDTH, 0, 0]
+
+
+def test_omega_is_half_the_mean_of_the_neighbours_and_half_the_closed_form(around):
+    """Worked entry by entry; nothing is clipped, as all eigenvalues are positive."""
+    own = head()
+    ids = (0, 1, 3, 4)
+    matrices = {
+        0: ((0,), taught(0, (0,)).omega.astype(float)),
+        2: (ids, np.eye(4) / 4),
+        5: ((0, 4), taught(5, (0, 4)).omega.astype(float)),
+    }
+    mean = np.zeros((4, 4))
+    for a, s in enumerate(ids):
+        for b, t in enumerate(ids):
+            entries = [
+                m[known.index(s), known.index(t)]
+                for known, m in matrices.values()
+                if s in known and t in known
+            ]
+            mean[a, b] = np.mean(entries)
+    expected = 0.5 * mean + 0.5 * closed_form(around.stack(own)).numpy()
+    assert np.linalg.eigvalsh(expected).min() > 1e-6
+    around.renew(own, eta=0.5)
+    found = around.covariance()
+    np.testing.assert_allclose(found.omega, expected / np.trace(expected), atol=1e-9)
+    assert found.task_ids == ids
+    assert float(found.omega.trace()) == pytest.approx(1)
+
+
+def test_a_newly_known_task_enters_omega(around):
+    around.renew(head(), eta=1.0)
+    before = around.covariance().omega
+    around.learn({7: taught(7, (2,))})
+    after = around.covariance()
+    assert after.task_ids == (0, 1, 2, 3, 4)
+    assert float(after.omega.trace()) == pytest.approx(1)
+    kept = after.omega[[0, 1, 3, 4]][:, [0, 1, 3, 4]]
+    np.testing.assert_allclose(kept / kept.trace(), before, atol=1e-6)
+
+
+def test_what_was_heard_is_kept_between_rounds(around):
+    around.renew(head(), eta=0.5)
+    again = Neighbourhood.from_tensors(2, OWN, around.to_tensors())
+    assert torch.equal(again.stack(head()), around.stack(head()))
+    assert torch.equal(again.covariance().omega, around.covariance().omega)
+    assert again.teachers().tolist() == [[0, 0], [5, 0], [5, 4]]
+    for one in (around, again):
+        one.renew(head(3), eta=0.5)
+    assert torch.equal(again.covariance().omega, around.covariance().omega)
+
+
+def test_the_order_of_parcels_does_not_matter(around):
+    other = Neighbourhood(2, OWN)
+    other.learn({0: taught(0, (0,))})
+    other.learn({5: taught(5, (0, 4))})
+    for one in (around, other):
+        one.renew(head(), eta=0.5)
+    assert torch.equal(other.covariance().omega, around.covariance().omega)
+
+
+# The client ---------------------------------------------------------------------------
+
+
+def partition():
+    one = toys.make_partition(2, num_graphs=25)
+    y = np.full((25, 6), np.nan, np.float32)
+    y[:, list(OWN)] = np.arange(25)[:, None] // np.array([2, 3]) % 2
+    graphs = replace(one.graphs, y=y, num_classes=6)
+    return replace(one, graphs=graphs, tasks=tuple("abcdef"), task_ids=OWN)
+
+
+def make(tmp_path, **overrides):
+    """Client 2, between its neighbours 0 and 5, before round 1."""
+    client = toys.make_client(
+        tmp_path,
+        "spreadgnn",
+        partition=partition(),
+        **{"spreadgnn.task-reg": REG, "hidden-dim": WIDTH, **overrides},
+    )
+    entry = {"key": "", "weight": None}
+    client.notes = {"neighbours": json.dumps({"0": entry, "5": entry})}
+    return client
+
+
+def parcels_of(client, server_round):
+    """The neighbours' parcels: the client's own model with their own tasks."""
+    mail = {}
+    for j, task_ids in ((0, (0,)), (5, (0, 4))):
+        theirs = replace(
+            taught(j, task_ids),
+            tensors={n: a + j for n, a in client._mixed_tensors().items()},
+        )
+        mail |= as_mail(j, theirs, server_round)
+    return mail
+
+
+def as_mail(j, contents, server_round):
+    to = Address(
+        run="experiment", server_round=server_round, sender=j, receiver=EVERYONE
+    )
+    return {f"from/{j}": np.frombuffer(write(to, contents), np.uint8)}
+
+
+@pytest.fixture
+def second_round(tmp_path):
+    """The client in round 2, after the parcels of round 1 were mixed."""
+    make(tmp_path).fit([], {"server-round": 1})
+    client = make(tmp_path)
+    client.mail = parcels_of(client, 1)
+    client._load(2, [])
+    return client
+
+
+def whole_batch(client):
+    return client.job.data.graphs.batch(client.trained_on())
+
+
+def gradients(client, loss):
+    named = dict(client.model.named_parameters())
+    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {
+        n: torch.zeros_like(p) if g is None else g
+        for (n, p), g in zip(named.items(), found, strict=True)
+    }
+
+
+def test_the_penaltys_gradient_is_two_lambda_omega_inverse_phi(
+    second_round, monkeypatch
+):
+    """On own rows, and not zero; on everything else it is zero (erratum 1)."""
+    client = second_round
+    client.around.renew(client.model.head.weight.detach(), eta=0.5)
+    client.begin_epoch(0)
+    monkeypatch.setattr(MultiTaskGNNClient, "loss", lambda *_: torch.zeros(()))
+    penalty = client.loss(whole_batch(client), torch.Generator())
+    found = gradients(client, penalty)
+    omega = client.around.covariance().omega.numpy()
+    phi = client.around.stack(client.model.head.weight.detach()).double().numpy()
+    inverse = np.linalg.inv(omega + 1e-7 * np.eye(4))
+    expected = 2 * REG * (inverse @ phi)[1:3]  # tasks 1 and 3 among 0, 1, 3, 4
+    rows = found.pop("head.weight").numpy()
+    np.testing.assert_allclose(rows[list(OWN)], expected, rtol=1e-5)
+    assert np.abs(expected).min() > 1e-5
+    assert not rows[[0, 2, 4, 5]].any()
+    assert not any(g.any() for g in found.values())
+    value = REG * np.trace(phi.T @ inverse @ phi)
+    assert float(penalty) == pytest.approx(value, rel=1e-5)
+
+
+def test_foreign_rows_get_no_gradient_from_the_data(second_round):
+    client = second_round
+    client.begin_epoch(0)
+    found = gradients(client, client.loss(whole_batch(client), torch.Generator()))
+    assert not found["head.weight"][[0, 2, 4, 5]].any()
+    assert not found["head.bias"][[0, 2, 4, 5]].any()
+    assert found["head.bias"][list(OWN)].all()
+
+
+def test_no_penalty_and_no_omega_in_round_one(tmp_path):
+    with_reg, without = (
+        make(tmp_path / "a"),
+        make(tmp_path / "b", **{"spreadgnn.task-reg": 0.0}),
+    )
+    for client in (with_reg, without):
+        client.fit([], {"server-round": 1})
+        assert client.around.covariance().task_ids == OWN
+        assert torch.equal(client.around.covariance().omega, torch.eye(2).double() / 2)
+    for name, tensor in with_reg.tensors().items():
+        assert torch.equal(tensor, without.tensors()[name])
+
+
+def test_omega_changes_from_round_two(second_round, tmp_path):
+    make(tmp_path).fit([], {"server-round": 1})
+    client = make(tmp_path)
+    client.mail = parcels_of(client, 1)
+    client.fit([], {"server-round": 2})
+    omega = client.around.covariance().omega
+    assert not torch.allclose(omega, torch.eye(4).double() / 4)
+    assert float(omega.trace()) == pytest.approx(1)
+    assert torch.linalg.eigvalsh(omega).min() > 0
+
+
+def test_mixing_by_hand(second_round):
+    """Metropolis with degrees 2, 1 and 1: a third of each."""
+    fresh = make(second_round.job.store.folder.parent.parent)
+    fresh._load(2, [])  # what was stored after round 1: nothing came
+    for name, tensor in second_round.tensors().items():
+        kept = fresh.tensors()[name].detach()
+        mail = make(second_round.job.store.folder / "x").tensors()[name].detach()
+        expected = (kept + (mail + 0) + (mail + 5)) / 3
+        np.testing.assert_allclose(tensor.detach(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sync", "travels"), [("all", True), ("owners", True), ("none", False)]
+)
+def test_what_becomes_of_the_head(tmp_path, sync, travels):
+    make(tmp_path, **{"spreadgnn.head-sync": sync}).fit([], {"server-round": 1})
+    client = make(tmp_path, **{"spreadgnn.head-sync": sync})
+    kept = client.job.store.load(2)["head.weight"]
+    client.mail = parcels_of(client, 1)
+    client.server_round = 2
+    client._load(2, [])
+    now = client.model.head.weight.detach()
+    contents = client._contents()
+    assert ("head.weight" in contents.tensors) == travels
+    assert contents.head_rows.shape == (2, WIDTH)
+    start = make(tmp_path / "x").model.head.weight.detach()
+    mean = (kept + start + (start + 5)) / 3
+    if sync == "all":
+        np.testing.assert_allclose(now, mean, rtol=1e-5, atol=1e-6)
+    elif sync == "owners":
+        np.testing.assert_allclose(now[list(OWN)], kept[list(OWN)], rtol=1e-6)
+        np.testing.assert_allclose(now[0], start[0] + 2.5, rtol=1e-5)
+        np.testing.assert_allclose(now[4], start[4] + 5, rtol=1e-5)
+        np.testing.assert_allclose(now[[2, 5]], mean[[2, 5]], rtol=1e-5)
+    else:
+        assert torch.equal(now, kept)
+
+
+def test_a_parcel_holds_what_the_specification_lists(tmp_path):
+    client = make(tmp_path)
+    client.fit([], {"server-round": 1})
+    ((name, parcel),) = client.outbox.items()
+    assert name == "to/all"
+    server_round, sent = read(
+        parcel.tobytes(),
+        run="experiment",
+        sender=2,
+        receiver=0,
+        after_round=0,
+        before_round=2,
+    )
+    assert server_round == 1
+    assert sent.task_ids.tolist() == list(OWN)
+    trained = client.tensors()
+    assert set(sent.tensors) == set(trained)
+    for tensor_name, array in sent.tensors.items():
+        np.testing.assert_array_equal(array, trained[tensor_name].detach())
+    rows = trained["head.weight"].detach()[list(OWN)]
+    np.testing.assert_array_equal(sent.head_rows, rows)
+    num_train = len(client.job.data.partition.train)
+    assert sent.peer == Peer(num_neighbours=2, num_examples=num_train)
+
+
+def test_rounds_between_mixing_send_nothing(tmp_path):
+    sent = []
+    for server_round in range(1, 5):
+        client = make(tmp_path, **{"spreadgnn.period": 3})
+        client.fit([], {"server-round": server_round})
+        sent.append(bool(client.outbox))
+    assert sent == [True, False, False, True]
+
+
+def test_omega_goes_to_the_server_or_stays_at_the_site(tmp_path):
+    told = make(tmp_path / "open")
+    told.fit([], {"server-round": 1})
+    assert told.evaluation["task-ids"].tolist() == list(OWN)
+    assert not list(told.job.store.folder.glob("omega-*"))
+    sealed = make(tmp_path / "sealed", **{"spreadgnn.seal": True})
+    sealed.notes = {"neighbours": "{}"}
+    sealed.fit([], {"server-round": 1})
+    assert sealed.evaluation == {}
+    kept = np.load(sealed.job.store.folder / "omega-000001.npz")
+    np.testing.assert_allclose(kept["omega"], np.eye(2) / 2)
+    assert kept["task_ids"].tolist() == list(OWN)
+    assert kept["learned_from"].shape == (0, 2)
+
+
+def test_a_public_key_is_told_where_parcels_are_sealed(tmp_path):
+    client = make(tmp_path)
+    store = ClientStore(tmp_path, "experiment", client_id=2)
+    assert client.introduction(client.job.params, store) == {}
+    sealed = make(tmp_path, **{"spreadgnn.seal": True})
+    (name, key) = next(iter(sealed.introduction(sealed.job.params, store).items()))
+    assert name == "public-key"
+    assert len(bytes.fromhex(key)) == 32
+
+
+def test_amsgrad_keeps_all_its_moments():
+    def optimizer():
+        weight = torch.nn.Parameter(torch.ones(3))
+        return weight, torch.optim.Adam([weight], lr=0.1, amsgrad=True)
+
+    def step(weight, adam, size):
+        weight.grad = torch.full((3,), size)
+        adam.step()
+
+    weight, adam = optimizer()
+    step(weight, adam, 5.0)
+    kept = optimizer_tensors(adam)
+    assert set(kept) == {
+        "adam/exp_avg",
+        "adam/exp_avg_sq",
+        "adam/max_exp_avg_sq",
+        "adam/step",
+    }
+    other, again = optimizer()
+    other.data.copy_(weight.data)
+    restore_optimizer(again, kept)
+    for size in (0.1, 0.2):
+        step(weight, adam, size)
+        step(other, again, size)
+    assert torch.equal(weight, other)

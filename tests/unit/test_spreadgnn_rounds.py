@@ -1,0 +1,764 @@
+"""Whole runs of SpreadGNN: who influences whom, when, at what cost, and who is told."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toys
+from flwr.app import ArrayRecord
+from oracles import spreadgnn as oracle
+
+from clients.base import GraphClient
+from clients.spreadgnn import SpreadGNNClient
+from datasets.task_masks import mask_tasks
+from fedgraph_flwr.errors import ConfigError, RunFailedError
+from fedgraph_flwr.topology import build_topology
+from fedgraph_flwr.wire import Parcel, pack, record_sizes, unpack
+from simulations.inline import InlineGrid
+from strategies.spreadgnn import SpreadGNN, make_topology
+
+TASKS = tuple("abcdef")
+MASKS = {3: "0,1;2,5;3,4", 4: "0,1;2;3,4;5", 5: "0,1;2;3;4;5", 6: "0;1;2;3;4;5"}
+NEUTRAL = {"spreadgnn.task-reg": 0.0, "optimizer": "adam", "persist-optimizer": True}
+TOPOLOGIES = {
+    "complete": {},
+    "ring": {"spreadgnn.topology": "ring"},
+    "star": {"spreadgnn.topology": "star"},
+    "random-regular": {
+        "spreadgnn.topology": "random-regular",
+        "spreadgnn.degree": 3,
+    },
+    "watts-strogatz": {
+        "spreadgnn.topology": "watts-strogatz",
+        "spreadgnn.degree": 4,
+        "spreadgnn.rewiring": 0.5,
+    },
+}
+
+
+def federation(settings, client_id):
+    """Clients of six tasks, of which they have labels as the masks say."""
+    one = toys.make_partition(client_id, num_graphs=20 + 5 * client_id)
+    count = len(one.graphs)
+    y = np.arange(count)[:, None] // np.array([2, 3, 4, 5, 6, 7]) % 2
+    y = y.astype(np.float32)
+    y[::7, 1] = np.nan
+    labelled = replace(one, graphs=replace(one.graphs, y=y, num_classes=6), tasks=TASKS)
+    return mask_tasks(labelled, settings)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def six_tasks(toy_data):
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", federation)
+        yield
+
+
+@pytest.fixture
+def spread(run):
+    """Run SpreadGNN: ``spread(clients, **overrides)``."""
+
+    def start(clients=4, *, method="spreadgnn", **overrides):
+        own = {"num-clients": clients, "task-masks": MASKS[clients]}
+        return run(method, **{**own, **overrides})
+
+    return start
+
+
+def neighbours(clients, **overrides):
+    given = {k.split(".")[1]: v for k, v in overrides.items()}
+    kind = given.pop("topology", "complete")
+    return build_topology(kind, clients, **given).neighbours
+
+
+def final_models(finished):
+    """Models that stayed with the clients, by client."""
+    root = Path(finished.overrides["state-dir"]) / finished.path.name
+    return {
+        int(p.parent.name.split("-")[1]): dict(np.load(p))
+        for p in sorted(root.glob("client-*/model.npz"))
+    }
+
+
+def losses(finished):
+    """Loss on test graphs after mixing, by (round, client)."""
+    return {
+        (int(r), int(c)): v
+        for (r, c, split, point, _), v in finished.values("loss").items()
+        if (split, point) == ("test", "post_aggregation")
+    }
+
+
+# The neutral setting ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+@pytest.mark.parametrize("clients", [3, 4])
+def test_complete_without_regulariser_equals_fedavg_in_every_round(
+    spread, weights, clients
+):
+    rounds = {"num-server-rounds": 4, "dropout": 0.3}
+    ours = spread(clients, **NEUTRAL, **rounds, **{"spreadgnn.weights": weights})
+    plain = spread(
+        clients,
+        method="fedavg-multitask",
+        **{k: v for k, v in NEUTRAL.items() if "." not in k},
+        **rounds,
+        **{"multitask.weighting": weights},
+    )
+    assert losses(ours) == losses(plain)
+    assert len(losses(ours)) == 5 * clients
+    for model in final_models(ours).values():
+        for name, array in plain.models["global"].items():
+            np.testing.assert_array_equal(model[name], array)
+
+
+def test_metropolis_weights_on_a_complete_graph_are_uniform(spread):
+    uniform, metropolis = (
+        final_models(spread(4, **NEUTRAL, **{"spreadgnn.weights": w}))
+        for w in ("uniform", "metropolis")
+    )
+    for name, array in uniform[2].items():
+        np.testing.assert_allclose(metropolis[2][name], array, atol=1e-7)
+
+
+@pytest.mark.parametrize("apart", [{"spreadgnn.period": 0}, "no edges"])
+def test_without_mixing_everybody_trains_alone(spread, tmp_path, apart):
+    if apart == "no edges":
+        (tmp_path / "edges.toml").write_text("edges = []")
+        file = str(tmp_path / "edges.toml")
+        apart = {"spreadgnn.topology": "file", "spreadgnn.edges-file": file}
+    ours = spread(4, **NEUTRAL, **apart)
+    adam = {k: v for k, v in NEUTRAL.items() if "." not in k}
+    alone = spread(4, method="local-multitask", **adam)
+    assert ours.sha == alone.sha
+    assert not [r for r in ours.ledger if r["record"] == "arrays"]
+
+
+def test_the_regulariser_and_each_option_do_something(spread):
+    options = [
+        {},
+        {"spreadgnn.task-reg": 0.0},
+        {"spreadgnn.omega-eta": 1.0},
+        {"spreadgnn.omega-every": "step"},
+        {"spreadgnn.head-sync": "owners"},
+        {"spreadgnn.head-sync": "none"},
+        {"spreadgnn.weights": "samples"},
+        {"spreadgnn.period": 2},
+        {"spreadgnn.topology": "ring"},
+        {"spreadgnn.encoder": "gat"},
+    ]
+    strong = {"spreadgnn.task-reg": 1e-2, "batch-size": 16}
+    assert len({spread(4, **{**strong, **o}).sha for o in options}) == len(options)
+
+
+# The course of models, against the paper's recursion ----------------------------------
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("period", [1, 2])
+def test_models_follow_the_recursion_of_dpa_sgd(spread, monkeypatch, name, period):
+    """Local training is replaced by a step towards a point of each client's own."""
+    seen = {}
+    rate = 0.25
+
+    def towards(t, k, x):
+        return [a - (k + 1) * (i + t) for i, a in enumerate(x)]
+
+    towards.rounds = 6
+
+    def step(self, optimizer, server_round, num_epochs):
+        bias = self.model.head.bias.data
+        g = towards(server_round - 1, self.job.client_id, bias.double().tolist())
+        bias -= rate * bias.new_tensor(g)
+        return {}
+
+    def look(self, server_round, point):
+        if point == "post_aggregation":
+            bias = self.model.head.bias.detach().double().tolist()
+            seen[server_round - 1, self.job.client_id] = bias
+        return {"count/test": 1, "count/val": 1}
+
+    monkeypatch.setattr(GraphClient, "_train", step)
+    monkeypatch.setattr(SpreadGNNClient, "scores", look)
+    options = TOPOLOGIES[name]
+    spread(
+        6,
+        **options,
+        **{"spreadgnn.period": period, "num-server-rounds": towards.rounds},
+    )
+    m = oracle.metropolis(neighbours(6, **options))
+    start = [seen[0, k] for k in range(6)]
+    course = oracle.dpa_sgd(m, period, start, towards, rate)
+    for t, expected in enumerate(course):
+        for k in range(6):
+            np.testing.assert_allclose(seen[t, k], expected[k], atol=1e-4)
+
+
+def path_of(tmp_path, clients):
+    """A file with a path: 0 - 1 - 2 - ..."""
+    file = tmp_path / "path.toml"
+    file.write_text(f"edges = {[[k, k + 1] for k in range(clients - 1)]}")
+    return {"spreadgnn.topology": "file", "spreadgnn.edges-file": str(file)}
+
+
+@pytest.mark.parametrize(
+    ("name", "period"),
+    [("ring", 1), ("ring", 2), ("star", 1), ("path", 1), ("apart", 1)],
+)
+def test_an_influence_arrives_after_as_many_mixing_rounds_as_hops(
+    spread, monkeypatch, tmp_path, name, period
+):
+    """Client 1 begins elsewhere; a client changes when that has reached it."""
+    clients, source = 6, 1
+    given = {
+        **TOPOLOGIES,
+        "path": path_of(tmp_path, clients),
+        "apart": {"spreadgnn.topology": "random-regular", "spreadgnn.degree": 1},
+    }[name]
+    rounds = 1 + 4 * period
+    options = {**given, "spreadgnn.period": period, "num-server-rounds": rounds}
+    options["batch-size"] = 64
+    usual = losses(spread(clients, **options))
+    build = SpreadGNNClient.build_model.__func__
+
+    def elsewhere(cls, *args, client_id, **kw):
+        model = build(cls, *args, client_id=client_id, **kw)
+        if client_id == source:
+            model.head.bias.data += 0.125
+        return model
+
+    monkeypatch.setattr(SpreadGNNClient, "build_model", classmethod(elsewhere))
+    moved = losses(spread(clients, **options))
+    given = {k: v for k, v in given.items() if "file" not in str(v)}
+    near = (
+        {k: [j for j in (k - 1, k + 1) if 0 <= j < clients] for k in range(clients)}
+        if name == "path"
+        else neighbours(clients, **given)
+    )
+    hops = oracle.distances(near, source)
+    for k in range(clients):
+        differ = [r for r in range(rounds + 1) if usual[r, k] != moved[r, k]]
+        first = differ[0] if differ else math.inf
+        # mixing rounds are 1, 1 + period, 1 + 2 period, ...
+        expected = 1 + (hops[k] - 1) * period if k in hops else math.inf
+        assert first == (0 if k == source else expected), k
+    assert len(hops) == (2 if name == "apart" else clients)
+
+
+# What a relay delivers ----------------------------------------------------------------
+
+
+class Opaque:
+    """A parcel of which nothing can be asked."""
+
+    def __getattribute__(self, name):
+        raise AssertionError(f"the relay looked at {name} of a parcel")
+
+
+def relay(clients, **overrides):
+    own = {"num-clients": clients, "task-masks": MASKS[clients]}
+    run = toys.resolved("spreadgnn", **own, **overrides)
+    strategy = SpreadGNN(run.settings, run.params, experiment="e")
+    strategy.clients = dict.fromkeys(range(clients))
+    strategy.topology = make_topology(clients, run.params)
+    strategy._asked, strategy._addressed = list(range(clients)), set(range(clients))
+    return strategy
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_the_relay_forwards_parcels_unopened_to_neighbours_alone(name):
+    strategy = relay(6, **TOPOLOGIES[name])
+    sent = {k: Opaque() for k in range(6)}
+    strategy.step(1, {k: Parcel(arrays={"to/all": sent[k]}) for k in range(6)})
+    near = neighbours(6, **TOPOLOGIES[name])
+    for k, mail in strategy.outgoing(2).items():
+        assert set(mail) == {f"from/{j}" for j in near[k]}
+        assert all(mail[f"from/{j}"] is sent[j] for j in near[k])
+    strategy.step(2, {})
+    assert all(mail == {} for mail in strategy.outgoing(3).values())
+
+
+def test_a_sealed_parcel_reaches_its_receiver_and_no_other():
+    strategy = relay(4, **{"spreadgnn.topology": "ring"})
+    one, three, stray = Opaque(), Opaque(), Opaque()
+    mail = {"to/1": one, "to/3": three, "to/2": stray}  # 2 is no neighbour of 0
+    strategy.step(1, {0: Parcel(arrays=mail)})
+    found = strategy.outgoing(2)
+    assert found[1] == {"from/0": one}
+    assert found[3] == {"from/0": three}
+    assert found[2] == {}
+
+
+def test_mail_waits_for_a_client_that_does_not_take_part():
+    strategy = relay(3)
+    old, new = Opaque(), Opaque()
+    strategy.step(1, {0: Parcel(arrays={"to/all": old})})
+    strategy._addressed = {0, 1}  # client 2 does not take part
+    strategy.step(2, {0: Parcel(arrays={"to/all": new})})
+    assert strategy.outgoing(3)[2] == {"from/0": new}
+    assert strategy.outgoing(3)[1] == {"from/0": new}
+    strategy._addressed = {0, 1}
+    strategy.step(3, {})
+    assert strategy.outgoing(4)[2] == {"from/0": new}
+    assert strategy.outgoing(4)[1] == {}
+
+
+def test_mail_in_transit_survives_the_checkpoint():
+    before, after = relay(4), relay(4)
+    mail = {k: np.array([k], np.uint8) for k in range(4)}
+    before._asked = [0, 1, 2, 3]
+    before.step(1, {k: Parcel(arrays={"to/all": mail[k]}) for k in (0, 1, 3)})
+    arrays, facts = before.state()
+    after.restore(arrays, json.loads(json.dumps(facts)))
+    assert after.outgoing(2) == before.outgoing(2)
+    assert after.missed == {2: [1]}
+    assert after.gone == [2]
+
+
+def spoil_parcels_of(monkeypatch, client):
+    """A client sends a model full of NaN, and does not notice."""
+    contents = SpreadGNNClient._contents
+
+    def spoiled(self):
+        good = contents(self)
+        if self.job.client_id != client:
+            return good
+        bad = {n: np.full_like(a, np.nan) for n, a in good.tensors.items()}
+        return replace(good, tensors=bad)
+
+    monkeypatch.setattr(SpreadGNNClient, "_contents", spoiled)
+    monkeypatch.setattr("clients.spreadgnn._check_finite", lambda *_: None)
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_a_non_neighbours_parcel_of_nan_changes_nothing(spread, monkeypatch, seal):
+    options = {
+        "spreadgnn.topology": "ring",
+        "spreadgnn.seal": seal,
+        "num-server-rounds": 1,
+        "min-fit-replies": 0.5,
+    }
+    usual = spread(5, **options)
+    spoil_parcels_of(monkeypatch, 2)
+    spoiled = spread(5, **options)
+    before, after = final_models(usual), final_models(spoiled)
+    assert sorted(before) == [0, 1, 2, 3, 4]
+    assert sorted(after) == [0, 2, 4]  # 1 and 3 refused what came from 2
+    for client in (0, 4):
+        for name, array in before[client].items():
+            np.testing.assert_array_equal(after[client][name], array)
+    refused = {f["client"]: f["reason"] for f in spoiled.summary["failures"]}
+    assert sorted(refused) == [1, 3]
+    assert "model of client 2: array" in refused[1]
+    assert "NaN or infinity" in refused[3]
+
+
+def test_a_client_whose_model_is_not_finite_says_so_itself(spread, monkeypatch):
+    def diverge(self, optimizer, server_round, num_epochs):
+        if self.job.client_id == 1 and server_round == 2:
+            self.model.head.bias.data[0] = math.nan
+        return {}
+
+    monkeypatch.setattr(GraphClient, "_train", diverge)
+    monkeypatch.setattr(SpreadGNNClient, "scores", lambda *_: {})
+    with pytest.raises(RunFailedError, match=r"client 1: .*client 1 sends no parcel"):
+        spread(3)
+
+
+# Bytes --------------------------------------------------------------------------------
+
+
+def delivered(monkeypatch):
+    """Sizes of the parcels of all messages: (direction, round, client) -> by name."""
+    found = {}
+    deliver = InlineGrid._deliver
+
+    def spy(self, message):
+        reply = deliver(self, message)
+        header = unpack(message.content)[1]
+        at = header.get("server-round", 0)
+        for way, content in (("down", message.content), ("up", reply.content)):
+            for client, parcel in unpack(content)[0].items():
+                sizes = {n: a.nbytes for n, a in parcel.arrays.items()}
+                found[way, at, client] = sizes
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "_deliver", spy)
+    return found
+
+
+@pytest.mark.parametrize("seal", [False, True])
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_bytes_per_round_are_those_of_the_formula(spread, monkeypatch, name, seal):
+    clients, period, rounds = 6, 2, 4
+    found = delivered(monkeypatch)
+    finished = spread(
+        clients,
+        **TOPOLOGIES[name],
+        **{
+            "spreadgnn.seal": seal,
+            "spreadgnn.period": period,
+            "num-server-rounds": rounds,
+        },
+    )
+    near = neighbours(clients, **TOPOLOGIES[name])
+    shapes = {n: a.shape for n, a in final_models(finished)[0].items()}
+    width = shapes["head.weight"][1]
+
+    def size(client, server_round):
+        # T_k is known once the parcels of round 1 have come; one task per client
+        known = 1 if server_round == 1 else 1 + len(near[client])
+        return oracle.parcel_bytes(
+            shapes, own_tasks=1, known_tasks=known, width=width, is_sealed=seal
+        )
+
+    total_down = {}
+    for at in range(1, rounds + 2):
+        for k in range(clients):
+            to = [f"to/{j}" for j in near[k]] if seal else ["to/all"]
+            up = dict.fromkeys(to, size(k, at)) if at in (1, 3) else {}
+            assert found["up", at, k] == up, (at, k)
+            came = {f"from/{j}": size(j, at - 1) for j in near[k] if at in (2, 4)}
+            assert found["down", at, k] == came, (at, k)
+        total_down[at] = sum(len(found["down", at, k]) for k in range(clients))
+    assert total_down == {1: 0, 2: oracle.parcels_down(near)} | {
+        3: 0,
+        4: oracle.parcels_down(near),
+        5: 0,
+    }
+
+    def recorded(at, client, direction):
+        rows = [
+            int(r["bytes"])
+            for r in finished.ledger
+            if (r["round"], r["client"], r["direction"], r["record"])
+            == (str(at), str(client), direction, "arrays")
+        ]
+        return sum(rows)
+
+    for at, k in ((2, 0), (3, 1), (4, 2), (5, 3)):
+        for way in ("down", "up"):
+            assert recorded(at, k, way) == framed(k, found[way, at, k])
+
+
+def framed(client, sizes):
+    """Bytes of a message's record that holds arrays of these sizes."""
+    arrays = {n: np.zeros(size, np.uint8) for n, size in sizes.items()}
+    content = pack({client: Parcel(arrays=arrays)})
+    return sum(size for _, kind, size in record_sizes(content) if kind == "arrays")
+
+
+# What the relay sees ------------------------------------------------------------------
+
+
+def everything_the_relay_held(monkeypatch):
+    """Raw bytes of all messages, as they grow."""
+    held = bytearray()
+    deliver = InlineGrid._deliver
+
+    def spy(self, message):
+        reply = deliver(self, message)
+        for content in (message.content, reply.content):
+            for record in content.values():
+                if isinstance(record, ArrayRecord):
+                    for array in record.values():
+                        held.extend(array.numpy().tobytes())
+                else:
+                    held.extend(record.deflate())
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "_deliver", spy)
+    return held
+
+
+def needles(monkeypatch):
+    """Sixteen bytes from the middle of all that clients ever wrote into parcels."""
+    found = {}
+    contents = SpreadGNNClient._contents
+
+    def spy(self):
+        made = contents(self)
+        at = f"{self.job.client_id}/{self.server_round}"
+        parts = {**made.tensors, "rows": made.head_rows, "omega": made.omega}
+        for name, array in parts.items():
+            raw = array.tobytes()
+            middle = len(raw) // 8 * 4
+            piece = raw[max(0, middle - 8) : middle + 8]
+            if len(piece) == 16 and len(set(piece)) > 4:
+                found[f"{at}/{name}"] = piece
+        return made
+
+    monkeypatch.setattr(SpreadGNNClient, "_contents", spy)
+    return found
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_all_that_the_relay_ever_held_shows_no_tensor_if_sealed(
+    spread, monkeypatch, seal
+):
+    held, sent = everything_the_relay_held(monkeypatch), needles(monkeypatch)
+    finished = spread(
+        4, nodes=2, **{"spreadgnn.topology": "ring", "spreadgnn.seal": seal}
+    )
+    for path in sorted(finished.path.rglob("*")):
+        if path.is_file():
+            held.extend(path.read_bytes())
+    assert len(sent) > 100
+    seen = {name for name, piece in sent.items() if piece in held}
+    if not seal:  # the test can see
+        assert seen == set(sent)
+        return
+    assert seen == set()
+    assert b"head.weight" not in held
+    root = Path(finished.overrides["state-dir"])
+    keys = list(root.rglob("identity.key"))
+    assert len(keys) == 4
+    for key in keys:
+        assert key.read_bytes() not in held
+        assert key.read_bytes().hex().encode() not in held
+    assert all(p.stat().st_mode & 0o077 == 0 for p in keys)
+
+
+def test_one_hash_on_any_number_of_nodes_sealed_or_not(spread):
+    ring = {"spreadgnn.topology": "ring"}
+    found = {
+        spread(4, nodes=nodes, **ring, **{"spreadgnn.seal": seal}).sha
+        for nodes in (1, 2, 4)
+        for seal in (False, True)
+    }
+    assert len(found) == 1
+
+
+def test_a_sealed_run_resumes_exactly(spread):
+    sealed = {"spreadgnn.topology": "ring", "spreadgnn.seal": True}
+    whole = spread(4, **sealed, **{"num-server-rounds": 4})
+    part = spread(4, **sealed, **{"num-server-rounds": 2})
+    places = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+    resumed = spread(
+        4, **sealed, **places, **{"num-server-rounds": 4, "resume": str(part.path)}
+    )
+    assert resumed.summary["resumed_from_round"] == 2
+    assert resumed.sha == whole.sha
+    assert resumed.rounds == whole.rounds
+
+
+# A relay that cheats ------------------------------------------------------------------
+
+
+def cheat(monkeypatch, trick):
+    """Let ``trick(strategy, round, mail)`` change what a relay hands out."""
+    outgoing = SpreadGNN.outgoing
+
+    def crooked(self, server_round):
+        return trick(self, server_round, outgoing(self, server_round))
+
+    monkeypatch.setattr(SpreadGNN, "outgoing", crooked)
+
+
+def replay(strategy, server_round, mail):
+    if server_round == 2:
+        strategy.old = {c: dict(box) for c, box in mail.items()}
+    return strategy.old if server_round == 3 else mail
+
+
+def swap(_, server_round, mail):
+    if server_round == 2:
+        one, three = mail[0]["from/1"], mail[0]["from/3"]
+        mail[0] = {"from/1": three, "from/3": one}
+    return mail
+
+
+def alter(_, server_round, mail):
+    if server_round == 2:
+        spoiled = mail[0]["from/1"].copy()
+        spoiled[-20] ^= 1
+        mail[0] = {**mail[0], "from/1": spoiled}
+    return mail
+
+
+def misdeliver(_, server_round, mail):
+    if server_round == 2:
+        mail[0] = {**mail[0], "from/1": mail[2]["from/1"]}
+    return mail
+
+
+@pytest.mark.parametrize(
+    ("trick", "message"),
+    [
+        (
+            replay,
+            r"round 3: .*parcel of client 1 .*refused as a replay of an old",
+        ),
+        (swap, r"client 0: .*was written by client 3: the relay swapped senders"),
+        (alter, r"client 0: .*cannot be opened: sealed with another key, or altered"),
+        (misdeliver, r"parcel of client 1 for client 0 is addressed to client 2"),
+    ],
+)
+def test_a_relay_that_cheats_is_found_out(spread, monkeypatch, trick, message):
+    cheat(monkeypatch, trick)
+    with pytest.raises(RunFailedError, match=message):
+        spread(4, **{"spreadgnn.topology": "ring", "spreadgnn.seal": True})
+
+
+def test_keys_that_change_during_a_run_are_refused(spread, monkeypatch):
+    notes = SpreadGNN.notes
+
+    def substitute(self, server_round):
+        told = notes(self, server_round)
+        if server_round < 2:
+            return told
+        entries = json.loads(told[0]["neighbours"])
+        entries["1"]["key"] = "5a" * 32
+        return {**told, 0: {"neighbours": json.dumps(entries)}}
+
+    monkeypatch.setattr(SpreadGNN, "notes", substitute)
+    with pytest.raises(RunFailedError, match=r"client 0: .*key of client 1 changed"):
+        spread(4, **{"spreadgnn.topology": "ring", "spreadgnn.seal": True})
+
+
+# Clients that go ----------------------------------------------------------------------
+
+
+def leave(monkeypatch, client, rounds):
+    for name in ("fit", "evaluate"):
+        usual = getattr(GraphClient, name)
+
+        def gone(self, parameters, config, *, usual=usual):
+            if self.job.client_id == client and config["server-round"] in rounds:
+                raise ConnectionError("power cut")
+            return usual(self, parameters, config)
+
+        monkeypatch.setattr(GraphClient, name, gone)
+
+
+def spy_rows(monkeypatch):
+    rows = {}
+    mix = SpreadGNNClient._mix
+
+    def spy(self, parcels):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "clients.spreadgnn.mix",
+                lambda models, row, me: (
+                    rows.__setitem__((self.server_round, me), row) or models[me]
+                ),
+            )
+            mix(self, parcels)
+
+    monkeypatch.setattr(SpreadGNNClient, "_mix", spy)
+    return rows
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_neighbours_of_a_client_that_left_go_on_without_it(spread, monkeypatch, seal):
+    rows = spy_rows(monkeypatch)
+    leave(monkeypatch, 2, range(2, 9))
+    options = {"spreadgnn.topology": "ring", "spreadgnn.seal": seal}
+    finished = spread(4, **options, **{"min-fit-replies": 0.5})
+    third = pytest.approx(1 / 3)
+    assert rows[2, 1] == {0: third, 1: third, 2: third}  # sent in round 1
+    assert rows[3, 1] == {0: third, 1: pytest.approx(2 / 3)}
+    assert rows[3, 0] == {0: third, 1: third, 3: third}
+    summary = finished.summary
+    assert summary["status"] == "completed"
+    assert {f["client"] for f in summary["failures"]} == {2}
+    assert [f["round"] for f in summary["failures"]] == [2, 3, 4]
+    network = summary["network"]
+    assert network["dropped_out"] == [2]
+    assert network["missed_rounds"] == {"2": [2, 3, 4]}
+    assert network["rest_is_connected"] is True
+    assert network["rest"] == [[0, 1, 3]]
+    assert set(summary["final"]["per_client"]) == {"0", "1", "3"}
+
+
+def test_a_star_without_its_middle_falls_apart_and_says_so(spread, monkeypatch, caplog):
+    leave(monkeypatch, 0, range(2, 9))
+    options = {"spreadgnn.topology": "star", "min-fit-replies": 0.5}
+    with caplog.at_level("WARNING", logger="flwr"):
+        finished = spread(4, **options)
+    network = finished.summary["network"]
+    assert network["dropped_out"] == [0]
+    assert network["rest_is_connected"] is False
+    assert network["rest"] == [[1], [2], [3]]
+    assert "the rest is in 3 parts: [[1], [2], [3]]" in caplog.text
+    assert len(finished.values("loss")) > 0
+
+
+def test_a_client_that_comes_back_is_welcome(spread, monkeypatch):
+    rows = spy_rows(monkeypatch)
+    leave(monkeypatch, 2, [2])
+    options = {"spreadgnn.topology": "ring", "min-fit-replies": 0.5}
+    finished = spread(4, **options, **{"num-server-rounds": 4})
+    assert 2 not in rows[3, 1]
+    assert 2 in rows[4, 1]
+    network = finished.summary["network"]
+    assert network["dropped_out"] == []
+    assert network["missed_rounds"] == {"2": [2]}
+    assert len(finished.summary["final"]["per_client"]) == 4
+
+
+# Edge lists and bad input -------------------------------------------------------------
+
+
+def test_an_isolated_client_is_allowed_and_named(spread, tmp_path, caplog):
+    file = tmp_path / "edges.toml"
+    file.write_text("edges = [[0, 1], [1, 3]]")
+    options = {"spreadgnn.topology": "file", "spreadgnn.edges-file": str(file)}
+    with caplog.at_level("WARNING", logger="flwr"):
+        finished = spread(4, **options)
+    assert "client 2 has no neighbour: it trains alone" in caplog.text
+    assert "not connected: [[0, 1, 3], [2]] learn apart" in caplog.text
+    assert finished.summary["network"]["isolated"] == [2]
+    assert finished.summary["network"]["spectral_gap"] == pytest.approx(0, abs=1e-12)
+
+
+def test_weights_of_a_file_are_used(spread, monkeypatch, tmp_path):
+    rows = spy_rows(monkeypatch)
+    file = tmp_path / "edges.toml"
+    file.write_text("edges = [[0, 1, 0.25], [1, 2, 0.5]]")
+    spread(
+        3,
+        **{
+            "spreadgnn.topology": "file",
+            "spreadgnn.edges-file": str(file),
+            "spreadgnn.weights": "file",
+        },
+    )
+    assert rows[2, 1] == {0: 0.25, 1: 0.25, 2: 0.5}
+    assert rows[2, 0] == {0: 0.75, 1: 0.25}
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "message"),
+    [
+        ("edges = [[0, 9]]", "metropolis", "unknown neighbour 9"),
+        ("edges = [[0,1],[1,0],[1,2]]", "metropolis", "asymmetric edge list"),
+        ("edges = [[0, 1, 0.9], [1, 2, 0.9]]", "file", "sum to 1.8, not to 1"),
+        ("edges = [[0, 1]]", "file", r"weights is 'file', but no edge has a weight"),
+    ],
+)
+def test_bad_edge_lists_stop_the_run_before_training(
+    spread, tmp_path, text, weights, message
+):
+    (tmp_path / "edges.toml").write_text(text)
+    options = {
+        "spreadgnn.topology": "file",
+        "spreadgnn.edges-file": str(tmp_path / "edges.toml"),
+        "spreadgnn.weights": weights,
+        "results-dir": str(tmp_path / "results"),
+    }
+    with pytest.raises(ConfigError, match=message):
+        spread(3, **options)
+    (summary,) = (tmp_path / "results").glob("*/summary.json")
+    assert json.loads(summary.read_text())["rounds"] == 0
+
+
+def test_noise_on_updates_is_refused():
+    with pytest.raises(ConfigError, match=r"update-clip is 1\.0, but parcels of"):
+        toys.resolved("spreadgnn", **{"privacy.update-clip": 1.0})
