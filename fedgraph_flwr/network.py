@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from strategies.base import AbstractGraphStrategy
 
 from .mixing import MixingMatrix
+from .topology import Network
 
 
 def network_facts(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
-    """Describe the network of a run after roll call; None where clients have none.
+    """Describe the network of a run after roll call; None where clients have none."""
+    network = strategy.network()
+    if network is None or not strategy.clients:
+        return None
+    return facts_of(network, {c: i.num_train for c, i in strategy.clients.items()})
+
+
+def facts_of(network: Network, num_examples: Mapping[int, int]) -> dict[str, Any]:
+    """Describe a network, given the training graphs of its clients.
 
     ``spectral_gap`` is that of all clients together; ``rest`` are the sets of clients
     that reach each other without those that are gone.
     """
-    network = strategy.network()
-    if network is None or not strategy.clients:
-        return None
     topology = network.topology
     matrix = MixingMatrix(
         kind=network.weights,
         neighbours=topology.neighbours,
-        num_examples={c: i.num_train for c, i in strategy.clients.items()},
+        num_examples=num_examples,
         given=topology.weights,
     )
     rest = topology.components(network.gone)
@@ -40,7 +47,7 @@ def network_facts(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
     }
 
 
-def describe_network(facts: dict[str, Any]) -> str:
+def describe_network(facts: Mapping[str, Any]) -> str:
     """Say the same in one line."""
     words = [
         f"{facts['kind']} topology, {len(facts['edges'])} edges,"

@@ -24,6 +24,7 @@ from strategies.report import ClientInfo, Evaluation, RoundReport
 from .errors import ConfigError
 from .figures import draw_run
 from .figures_embedding import draw_embeddings
+from .figures_network import draw_network
 from .figures_tasks import draw_task_relations
 from .network import describe_network, network_facts
 from .pooled import PooledEvaluation
@@ -129,6 +130,7 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
     summary = folder.finish(strategy)
     _relate_tasks(folder.path, strategy)
     draw_run(folder.path)
+    draw_network(folder.path)
     task = resolved.task
     if isinstance(task, EmbeddingSettings) and task.figure_rounds:
         draw_embeddings(folder.path, task.drawn_rounds(), seed=settings.seed)

@@ -66,6 +66,7 @@ def toy_data():
         patch.setattr(datasets, "load_partition", toys.federation)
         patch.setattr(server_app, "draw_run", lambda _: None)
         patch.setattr(server_app, "draw_task_relations", lambda _: None)
+        patch.setattr(server_app, "draw_network", lambda _: None)
         patch.setattr(results, "git_commit", lambda: "unknown")
         patch.setattr(clustering, "_NUM_STARTS", 1)  # the protocol's 10 take longer
         client_app.load_data.cache_clear()
