@@ -9,8 +9,10 @@ import pytest
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.methods.spreadgnn import SpreadGNNParams
 from fedgraph_flwr.registry import Resolved, defaults, resolve
 from simulations.presets import FOLDER, list_presets, load_preset, main
+from strategies.spreadgnn import make_topology
 
 METHODS = {
     "local": "local",
@@ -125,6 +127,48 @@ FEDGMTL = {
 }
 
 
+VARIANTS: dict[str, dict[str, Value]] = {
+    "": {},
+    "no-reg": {"spreadgnn.task-reg": 0.0},
+    "samples": {"spreadgnn.weights": "samples"},
+    "owners": {"spreadgnn.head-sync": "owners"},
+}
+STUDIES: dict[str, dict[str, Value]] = {  # of SIDER and Tox21
+    **{f"period-{tau}": {"spreadgnn.period": tau} for tau in (5, 10, 15)},
+    "never": {"spreadgnn.period": 0},
+    "ring": {"spreadgnn.topology": "ring"},
+    "star": {"spreadgnn.topology": "star"},
+}
+EIGHT: dict[str, dict[str, Value]] = {  # of SIDER
+    "8-complete": {"spreadgnn.topology": "complete"},
+    "8-ring": {"spreadgnn.topology": "ring"},
+    "8-random-2": {"spreadgnn.topology": "random-regular", "spreadgnn.degree": 2},
+    "8-random-4": {"spreadgnn.topology": "random-regular", "spreadgnn.degree": 4},
+}
+SPREADGNN_DATA = {  # clients, alpha, rates of GraphSAGE and GAT
+    "sider": ("SIDER", 4, 0.2, (1.5e-3, 1.5e-3)),
+    "tox21": ("Tox21", 8, 0.1, (1.5e-3, 1.5e-3)),
+    "muv": ("MUV", 8, 0.3, (1e-3, 2.5e-3)),
+    "qm8": ("QM8", 8, 0.5, (1.5e-3, 1.5e-3)),
+}
+# name -> encoder, data set, variant
+SPREADGNN = {
+    "-".join(filter(None, ("spreadgnn", encoder, data, variant))): (
+        encoder,
+        data,
+        variant,
+    )
+    for encoder, (data, variant) in product(
+        ("sage", "gat"),
+        (
+            *product(SPREADGNN_DATA, VARIANTS),
+            *product(("sider", "tox21"), STUDIES),
+            *product(("sider",), EIGHT),
+        ),
+    )
+}
+
+
 def configured(name: str) -> Resolved:
     """Resolve a preset as a run would."""
     return resolve({**defaults(), **load_preset(name)})
@@ -132,9 +176,8 @@ def configured(name: str) -> Resolved:
 
 def test_the_list_is_complete() -> None:
     assert list(list_presets()) == sorted(
-        {*GCFL, *GCFL_VARIANTS, *FCLG, *FGCL, *FEDGMTL}
+        {*GCFL, *GCFL_VARIANTS, *FCLG, *FGCL, *NODES, *FEDGMTL, *SPREADGNN}
     )
-    assert list(list_presets()) == sorted({*GCFL, *GCFL_VARIANTS, *FCLG, *FGCL, *NODES})
 
 
 def test_descriptions_are_lines_that_tell_presets_apart() -> None:
@@ -381,6 +424,49 @@ def test_every_fedgmtl_preset_configures_a_run(
         )
     assert {key: config[key] for key in expected} == expected
     assert run.method.task.metric == ("mae" if data == "QM8" else "roc-auc")
+
+
+@pytest.mark.parametrize(("name", "parts"), SPREADGNN.items())
+def test_every_spreadgnn_preset_configures_a_run(
+    name: str, parts: tuple[str, str, str]
+) -> None:
+    encoder, data, variant = parts
+    dataset, num_clients, alpha, rates = SPREADGNN_DATA[data]
+    config = configured(name).to_config()
+    expected: dict[str, Value] = {
+        "method": "spreadgnn",
+        "dataset": dataset,
+        "num-clients": 8 if variant in EIGHT else num_clients,
+        "dirichlet-alpha": alpha,
+        "learning-rate": rates[encoder == "gat"],
+        "task-masks": "exclusive",
+        "num-server-rounds": 150,
+        "local-epochs": 1,
+        "batch-size": 32,
+        "hidden-dim": 64,
+        "num-layers": 2,
+        "dropout": 0.3,
+        "weight-decay": 0.0,
+        "optimizer": "amsgrad",
+        "persist-optimizer": True,
+        "spreadgnn.encoder": encoder,
+        "spreadgnn.topology": "complete",
+        "spreadgnn.period": 1,
+        "spreadgnn.task-reg": 1e-4,
+        **{**VARIANTS, **STUDIES, **EIGHT}[variant],
+    }
+    assert {key: config[key] for key in expected} == expected
+
+
+def test_the_random_pairs_of_figure_5_fall_into_two_parts() -> None:
+    """A connected graph with two neighbours each would be the ring again."""
+    params = configured("spreadgnn-sage-sider-8-random-2").params
+    assert isinstance(params, SpreadGNNParams)
+    topology = make_topology(8, params)
+    assert sorted(map(len, topology.components())) == [3, 5]
+    other = configured("spreadgnn-sage-sider-8-random-4").params
+    assert isinstance(other, SpreadGNNParams)
+    assert make_topology(8, other).is_connected()
 
 
 # The loader ---------------------------------------------------------------------------
