@@ -19,7 +19,9 @@ from torch import Tensor
 from fedgraph_flwr.config import Settings
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.spreadgnn import (
+    ALL,
     PUBLIC_KEY,
+    TO,
     SpreadGNNParams,
     is_mixing_round,
 )
@@ -44,6 +46,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
     """Keeps its model, optimiser, Omega and what it knows of neighbours on its disk."""
 
     SENDS_UPDATES = False
+    EXTRA_UPLINK = (TO + ALL,)  # sealed: one for each neighbour instead
     MEASURES_TRAINED = True  # before mixing; "post_aggregation" is after it
 
     @classmethod
@@ -92,7 +95,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
             self.job.data.partition.owned_tasks,
             self.stored,
         )
-        parcels = self.mailbox.read(self.mail, server_round)
+        parcels = self.mailbox.read(self.extra_downlink, server_round)
         self._mix(parcels)
         self.around.learn(parcels)
         return optimizer
@@ -176,13 +179,17 @@ class SpreadGNNClient(MultiTaskGNNClient):
     # Sending ------------------------------------------------------------------------
 
     def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
-        """Leave parcels for the neighbours, where this round mixes."""
+        """Nothing for the server: what neighbours get is in parcels."""
         self._keep_omega()
-        if is_mixing_round(self.server_round, self._params().period):
-            contents = self._contents()
-            _check_finite(self.job.client_id, contents.tensors)
-            self.outbox = self.mailbox.write(contents, self.server_round)
         return []
+
+    def extra_uplink(self) -> NamedArrays:
+        """Parcels for the neighbours, where this round mixes."""
+        if not is_mixing_round(self.server_round, self._params().period):
+            return {}
+        contents = self._contents()
+        _check_finite(self.job.client_id, contents.tensors)
+        return self.mailbox.write(contents, self.server_round)
 
     def _contents(self) -> Contents:
         own = self.job.data.partition.owned_tasks

@@ -135,7 +135,7 @@ class SpreadGNN(AbstractGraphStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """See base class; the last word on who is gone."""
-        if server_round < self.settings.num_server_rounds:
+        if server_round < self.last_round:
             return None
         try:
             return super().aggregate_evaluate(server_round, replies)

@@ -183,7 +183,7 @@ def second_round(tmp_path):
     """The client in round 2, after the parcels of round 1 were mixed."""
     make(tmp_path).fit([], {"server-round": 1})
     client = make(tmp_path)
-    client.mail = parcels_of(client, 1)
+    client.extra_downlink = parcels_of(client, 1)
     client._load(2, [])
     return client
 
@@ -249,7 +249,7 @@ def test_no_penalty_and_no_omega_in_round_one(tmp_path):
 def test_omega_changes_from_round_two(second_round, tmp_path):
     make(tmp_path).fit([], {"server-round": 1})
     client = make(tmp_path)
-    client.mail = parcels_of(client, 1)
+    client.extra_downlink = parcels_of(client, 1)
     client.fit([], {"server-round": 2})
     omega = client.around.covariance().omega
     assert not torch.allclose(omega, torch.eye(4).double() / 4)
@@ -275,7 +275,7 @@ def test_what_becomes_of_the_head(tmp_path, sync, travels):
     make(tmp_path, **{"spreadgnn.head-sync": sync}).fit([], {"server-round": 1})
     client = make(tmp_path, **{"spreadgnn.head-sync": sync})
     kept = client.job.store.load(2)["head.weight"]
-    client.mail = parcels_of(client, 1)
+    client.extra_downlink = parcels_of(client, 1)
     client.server_round = 2
     client._load(2, [])
     now = client.model.head.weight.detach()
@@ -298,7 +298,7 @@ def test_what_becomes_of_the_head(tmp_path, sync, travels):
 def test_a_parcel_holds_what_the_specification_lists(tmp_path):
     client = make(tmp_path)
     client.fit([], {"server-round": 1})
-    ((name, parcel),) = client.outbox.items()
+    ((name, parcel),) = client.extra_uplink().items()
     assert name == "to/all"
     server_round, sent = read(
         parcel.tobytes(),
@@ -325,7 +325,7 @@ def test_rounds_between_mixing_send_nothing(tmp_path):
     for server_round in range(1, 5):
         client = make(tmp_path, **{"spreadgnn.period": 3})
         client.fit([], {"server-round": server_round})
-        sent.append(bool(client.outbox))
+        sent.append(bool(client.extra_uplink()))
     assert sent == [True, False, False, True]
 
 

@@ -109,7 +109,7 @@ def test_complete_without_regulariser_equals_fedavg_in_every_round(
         method="fedavg-multitask",
         **{k: v for k, v in NEUTRAL.items() if "." not in k},
         **rounds,
-        **{"multitask.weighting": weights},
+        weighting=weights,
     )
     assert losses(ours) == losses(plain)
     assert len(losses(ours)) == 5 * clients
