@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -79,7 +80,7 @@ def federation(
     link = ["flower-superlink", "--insecure", "--host", "127.0.0.1"]
     link += ["--port", str(ports[0]), "--disable-runtime-dependency-installation"]
     with process(link, tmp_path / "superlink.log", env), ExitStack() as stack:
-        time.sleep(5)
+        _wait_for(ports[0])
         nodes = []
         for number, config in enumerate(sites):
             state = tmp_path / f"state-{number}"
@@ -89,6 +90,17 @@ def federation(
             log = tmp_path / f"node{number}.log"
             nodes.append(stack.enter_context(process(command, log, env)))
         yield nodes
+
+
+def _wait_for(port: int) -> None:
+    """Wait until something listens on a port of this machine."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.5)
+    raise AssertionError(f"nothing listens on port {port}")
 
 
 def flwr(env: dict[str, str], *arguments: str) -> dict[str, Any]:
@@ -117,6 +129,7 @@ def submit(
     file.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in given.items()))
     root = str(project_root())
     answer = flwr(env, "run", root, "site", "--run-config", str(file))
+    assert "run-id" in answer, answer
     return str(answer["run-id"]), results
 
 
