@@ -121,54 +121,80 @@ def judge(
     rates at half the level each. Differs: "no edge" may be what is guessed rightly.
     """
     thresholds = np.unique(own[0])
-    advantages = [_rates(*own, t) @ (1, -1) for t in thresholds]
-    tpr, fpr = _counts(*victims, thresholds[int(np.argmax(advantages))])
-    (tpr_low, tpr_high), (fpr_low, fpr_high) = (
-        clopper_pearson(*c, 0.05 / 2) for c in (tpr, fpr)
-    )
-    guesses = [(t, is_edge) for t in thresholds for is_edge in (True, False)]
-    shown = [_least_epsilon(*own, *guess, level=level) for guess in guesses]
-    guess = guesses[int(np.argmax(shown))]
+    best = int(np.argmax(np.subtract(*_rates(*own, thresholds))))
+    counts = _says_edge(*victims, thresholds[best])
+    num_with, num_without = _sizes(victims[1])
+    tpr, fpr = counts[0] / num_with, counts[1] / num_without
+    tpr_low, tpr_high = clopper_pearson(counts[0], num_with, 0.05 / 2)
+    fpr_low, fpr_high = clopper_pearson(counts[1], num_without, 0.05 / 2)
+    shown = _least_epsilon(*own, thresholds, level=level)  # (2, num_thresholds)
+    guess, at = np.unravel_index(int(np.argmax(shown)), shown.shape)
+    proven = _least_epsilon(*victims, thresholds[[at]], level=level)
     return Verdict(
-        advantage=tpr[0] / tpr[1] - fpr[0] / fpr[1],
-        low=tpr_low - fpr_high,
-        high=tpr_high - fpr_low,
-        epsilon=_least_epsilon(*victims, *guess, level=level),
+        advantage=float(tpr - fpr),
+        low=float(tpr_low - fpr_high),
+        high=float(tpr_high - fpr_low),
+        epsilon=float(proven[guess, 0]),
     )
 
 
 def _least_epsilon(
-    scores: Floats, has_edge: Bools, threshold: float, is_edge: bool, *, level: float
-) -> float:
-    """log(p / q), p the share rightly and q that wrongly guessed ``is_edge``; >= 0."""
-    right, wrong = _counts(scores, has_edge, threshold)
-    if not is_edge:
-        right, wrong = ((n - k, n) for k, n in (wrong, right))
-    p = clopper_pearson(*right, level)[0]  # two-sided at level: level / 2 below
-    q = clopper_pearson(*wrong, level)[1]
-    return float(np.log(p / q)) if p > q else 0.0
+    scores: Floats, has_edge: Bools, thresholds: Floats, *, level: float
+) -> Floats:
+    """log(p / q), at least 0; p is the share guessed rightly and q wrongly.
+
+    Returns
+    -------
+    float64 array, shape (2, num_thresholds)
+        For the guess "edge" at or above the threshold, and "no edge" below it.
+    """
+    with_edge, without = _says_edge(scores, has_edge, thresholds)
+    num_with, num_without = _sizes(has_edge)
+    found = []
+    for right, num_right, wrong, num_wrong in (
+        (with_edge, num_with, without, num_without),
+        (num_without - without, num_without, num_with - with_edge, num_with),
+    ):
+        p = clopper_pearson(right, num_right, level)[0]  # missed by level / 2
+        q = clopper_pearson(wrong, num_wrong, level)[1]
+        found.append(np.log(np.maximum(p, q) / q))
+    return np.stack(found)
 
 
-Count = tuple[int, int]
+def _says_edge(
+    scores: Floats, has_edge: Bools, thresholds: Floats | np.float64
+) -> tuple[Floats, Floats]:
+    """How many trials with the edge, and without, score at least each threshold."""
+    with_edge, without = np.sort(scores[has_edge]), np.sort(scores[~has_edge])
+    return tuple(  # type: ignore[return-value]
+        len(s) - np.searchsorted(s, thresholds).astype(np.float64)
+        for s in (with_edge, without)
+    )
 
 
-def _counts(scores: Floats, has_edge: Bools, threshold: float) -> tuple[Count, Count]:
-    """How often "edge" is said, of how many trials, with the edge and without."""
-    says = scores >= threshold
-    with_edge, without = says[has_edge], says[~has_edge]
-    return (int(with_edge.sum()), len(with_edge)), (int(without.sum()), len(without))
+def _sizes(has_edge: Bools) -> tuple[int, int]:
+    return int(has_edge.sum()), int((~has_edge).sum())
 
 
-def _rates(scores: Floats, has_edge: Bools, threshold: float) -> Floats:
-    return np.array([k / n for k, n in _counts(scores, has_edge, threshold)])
+def _rates(
+    scores: Floats, has_edge: Bools, thresholds: Floats
+) -> tuple[Floats, Floats]:
+    with_edge, without = _says_edge(scores, has_edge, thresholds)
+    num_with, num_without = _sizes(has_edge)
+    return with_edge / num_with, without / num_without
 
 
-def clopper_pearson(successes: int, trials: int, level: float) -> tuple[float, float]:
-    """Exact interval of a share that is missed with probability <= ``level``."""
-    k, n = successes, trials
-    low = float(beta.ppf(level / 2, k, n - k + 1)) if k else 0.0
-    high = float(beta.ppf(1 - level / 2, k + 1, n - k)) if k < n else 1.0
-    return low, high
+def clopper_pearson(
+    successes: Floats | float, trials: int, level: float
+) -> tuple[Floats, Floats]:
+    """Exact interval of a share that is missed with probability <= ``level``.
+
+    ``successes`` may be an array; so are the ends then.
+    """
+    k = np.asarray(successes, np.float64)
+    low = beta.ppf(level / 2, np.maximum(k, 0.5), trials - k + 1)  # no beta for k = 0
+    high = beta.ppf(1 - level / 2, k + 1, np.maximum(trials - k, 0.5))
+    return np.where(k > 0, low, 0.0), np.where(k < trials, high, 1.0)
 
 
 def most_showable(trials: int, level: float) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from clients.base import GraphClient, Job, initial_arrays
 from clients.batching import ClientData
 from clients.fgcl import FGCLClient
 from clients.privacy.graphs import PrivateSite, noisy_partition
-from clients.privacy.laplace import GraphAdjacency, num_pairs, pair_index
+from clients.privacy.laplace import GraphAdjacency, pair_index
 from clients.store import ClientStore
 from fedgraph_flwr.client_app import load_data
 from fedgraph_flwr.config import Value
@@ -196,14 +196,13 @@ class _Watch:
 
     game: Game
     total: float = 0.0
-    seen: dict[bytes, float] = field(default_factory=dict)
+    epsilons: tuple[float, ...] = ()
 
     def add(self, values: NDArray[np.floating], epsilon: float) -> None:
-        """Count the values of one view, unless it was seen before."""
-        if values.tobytes() not in self.seen:
-            self.seen[values.tobytes()] = epsilon
-            post = self.game.resolved.privacy.edge_post
-            self.total += ratio_of(float(values[self.game.pair]), epsilon, post)
+        """Count the target's values in one view."""
+        post = self.game.resolved.privacy.edge_post
+        self.total += ratio_of(float(values[self.game.pair]), epsilon, post)
+        self.epsilons += (epsilon,)
 
 
 def ratio_of(value: float, epsilon: float, post: str) -> float:
@@ -270,7 +269,7 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
         ).astype(np.float32),
         metrics=np.array([told[k] for k in sorted(told)]),
         view=watch.total,
-        views=tuple(watch.seen.values()),
+        views=watch.epsilons,
         epsilon=float(metrics.get(f"{METRIC}edge-epsilon", np.inf)),
     )
 
@@ -280,11 +279,14 @@ def _watch_views(client: GraphClient, watch: _Watch) -> None:
     if not isinstance(client, FGCLClient) or not client.is_noisy:
         return
     begin, epsilons = client.begin_epoch, client.train_views.epsilons
-    size = int(num_pairs(watch.game.worlds[0].graphs.node_ptr[1]))  # of graph 0
+    before: list[object] = []
 
     def watched(epoch: int) -> None:
         begin(epoch)
+        if before and before[-1] is client.triangles:  # not drawn again
+            return
+        before.append(client.triangles)
         for view, epsilon in zip(client.triangles, epsilons, strict=True):
-            watch.add(view.values[:size], epsilon)
+            watch.add(view.values, epsilon)  # graph 0 is the first of the view
 
     client.begin_epoch = watched  # type: ignore[method-assign]
