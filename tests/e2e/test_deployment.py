@@ -78,3 +78,59 @@ def test_embeddings_and_labels_stay_at_sites_that_did_not_agree(
     assert "evaluation" not in (local / "ledger.csv").read_text()
     kept = tmp_path / "state-1" / local.name / "client-3" / "embeddings.npz"
     assert kept.is_file()
+
+
+def test_two_sites_with_a_file_of_molecules_each(
+    tmp_path: Path, environment: dict[str, str], own_ports: tuple[int, int]
+) -> None:
+    """Each SuperNode's ``data-path`` is a file; inline they lie in one folder."""
+    files = [tmp_path / "north" / "own.csv", tmp_path / "south" / "other-name.csv"]
+    together = tmp_path / "together"
+    together.mkdir()
+    for number, (file, first) in enumerate(zip(files, (1, 4), strict=True)):
+        file.parent.mkdir()
+        rows = [f"{'C' * (first + r)}O,{r % 2},{r % 3 % 2}" for r in range(24 + first)]
+        file.write_text("\n".join(["smiles,toxic,active", *rows, ""]))
+        (together / f"{number}.csv").write_bytes(file.read_bytes())
+    config: dict[str, Value] = {
+        "method": "fgcl",
+        "dataset": "smiles-csv",
+        "features": "atoms-no-degree",
+        "num-clients": 2,
+        "num-server-rounds": 2,
+        "hidden-dim": 8,
+    }
+    clean: dict[str, Value] = {**config, "fgcl.views": "clean"}
+    inline = run_inline(
+        {
+            **clean,
+            "data-dir": str(together),
+            "results-dir": str(tmp_path / "inline"),
+            "state-dir": str(tmp_path / "state-inline"),
+        }
+    )
+    sites = [
+        f'clients="{client}" data-path="{file}"' for client, file in enumerate(files)
+    ]
+    with federation(tmp_path, environment, own_ports, sites):
+        status, deployed = _run(tmp_path, environment, clean)
+        noisy = {**config, "privacy.edge-epsilon": 2.0}
+        noisy_status, private = _run(tmp_path, environment, noisy)
+
+    ours, expected = summary_of(deployed), summary_of(inline)
+    assert status == "finished:completed", ours["error"]
+    assert ours["weights_sha256"] == expected["weights_sha256"]
+    assert ours["split_hash"] == expected["split_hash"]
+    assert len(set(ours["data_sha256"].values())) == 2
+    assert ours["data_sha256"] == expected["data_sha256"]
+    assert (deployed / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
+
+    summary = summary_of(private)
+    assert noisy_status == "finished:completed", summary["error"]
+    spent = summary["privacy"]["per_client"]
+    assert {c: s["edge-epsilon"] for c, s in spent.items()} == {"0": 4.0, "1": 4.0}
+    assert set(summary["data_sha256"].values()) == {""}
+    for client in "01":  # ledger and noise stay with their site
+        kept = tmp_path / f"state-{client}" / private.name / f"client-{client}"
+        assert (kept / "privacy-ledger.json").is_file()
+        assert not list(tmp_path.glob(f"state-{client}/*/client-{1 - int(client)}"))
