@@ -119,6 +119,11 @@ class Contents:
             raise WireError(
                 f"parcel of client {sender} holds parts that do not fit: {shapes}"
             )
+        if not all(np.isfinite(found[n]).all() for n in ("head_rows", "omega")):
+            raise WireError(
+                f"parcel of client {sender} holds heads or covariances that are not"
+                " finite; that client should lower its learning rate"
+            )
         num_examples, num_neighbours = (int(n) for n in found.pop("counts"))
         return cls(
             tensors=select(_MODEL, arrays),

@@ -151,9 +151,12 @@ class SpreadGNN(AbstractGraphStrategy):
         if gone == self.gone:
             return
         self.gone = gone
+        if not gone:
+            log(INFO, "round %d: all clients are back", server_round)
+            return
         parts = self.topology.components(gone)
         log(
-            WARNING if gone else INFO,
+            WARNING,
             "round %d: clients %s are gone, their neighbours go on without them; the"
             " rest is %s",
             server_round,

@@ -149,6 +149,19 @@ def wait(
     return run["status"], folder
 
 
+def log_of(env: dict[str, str], run_id: str) -> str:
+    """Log of a run's ServerApp, which Flower keeps apart from the SuperLink's."""
+    done = subprocess.run(
+        [str(BIN / "flwr"), "log", run_id, "site", "--show"],
+        capture_output=True,
+        text=True,
+        env=env,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    return done.stdout + done.stderr
+
+
 def summary_of(folder: Path) -> dict[str, Any]:
     """``summary.json`` of a results folder."""
     loaded: dict[str, Any] = json.loads((folder / "summary.json").read_text())

@@ -199,6 +199,14 @@ def test_contents_must_fit_together():
         Contents.decode(1, odd.encode())
 
 
+@pytest.mark.parametrize("part", ["head_rows", "omega"])
+def test_heads_and_covariances_must_be_finite(part):
+    odd = contents()
+    getattr(odd, part)[0, 0] = np.inf
+    with pytest.raises(WireError, match="client 1 holds heads or covariances that are"):
+        Contents.decode(1, odd.encode())
+
+
 # Keys ---------------------------------------------------------------------------------
 
 
