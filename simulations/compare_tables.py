@@ -31,6 +31,7 @@ _TEXTS = ("method", "seeds")
 _RULE_WORDS = {
     "final": "final (last round)",
     "best_val": "best_val (round of the best mean validation accuracy)",
+    "best_val_trained": "best_val_trained (the same, of models after local training)",
     "best_snapshot": (
         "best_snapshot (per client the best test accuracy over cluster snapshots;"
         " reference protocol, optimistic)"

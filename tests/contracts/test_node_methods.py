@@ -75,8 +75,16 @@ def test_both_evaluation_points_are_recorded(on_nodes, method):
     }
     summary = finished.summary
     assert summary["task"] == NODE_CLASSIFICATION.name
-    assert summary["rules"] == ["best_val", "final"]
+    assert summary["rules"] == ["best_val", "final", "best_val_trained"]
     assert len(summary["best_val"]["per_client"]) == 3
+    trained = {
+        r: np.mean([seen[r, c, "val", "post_training", "accuracy"] for c in "012"])
+        for r in "123"
+    }
+    best = summary["best_val_trained"]
+    assert str(best["round"]) == max(trained, key=lambda r: (trained[r], -int(r)))
+    at = str(best["round"]), "1", "test", "post_training", "accuracy"
+    assert best["per_client"]["1"] == seen[at]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
