@@ -11,6 +11,7 @@ import toys
 
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.wire import Parcel, with_prefix
+from strategies.averaging import weighted_mean
 from strategies.personal import mix
 from strategies.self_weight import self_weights
 
@@ -176,6 +177,32 @@ def test_mixing_averages_every_tensor_with_each_row():
     weights = np.array([[1.0, 0, 0], [1, 1, 2], [0, 0.5, 0.5]])
     found = [float(m["w"][0]) for m in mix(models, weights)]
     assert found == [1.0, (1 + 3 + 16) / 4, 5.5]
+
+
+def test_mixing_equals_one_weighted_mean_per_row():
+    rng = np.random.default_rng(0)
+    models = [
+        {
+            "w": rng.normal(size=(3, 4)).astype(np.float32),
+            "count": np.array(k, np.int64),
+        }
+        for k in range(5)
+    ]
+    weights = rng.random((5, 5))
+    for row, ours in zip(weights, mix(models, weights), strict=True):
+        expected = weighted_mean(models, row.tolist())
+        np.testing.assert_allclose(ours["w"], expected["w"], rtol=1e-6)
+        assert ours["w"].dtype == np.float32
+        assert ours["count"] == 0
+
+
+@pytest.mark.parametrize(
+    "weights", [np.ones((2, 3)), np.array([[1.0, -1]]), np.zeros((1, 2))]
+)
+def test_weights_that_do_not_fit_are_refused(weights):
+    models = [{"w": np.ones(1)}] * 2
+    with pytest.raises(ValueError, match=r"weights must be of shape \(num_rows, 2\)"):
+        mix(models, weights)
 
 
 def test_a_personal_strategy_keeps_the_model_of_who_did_not_reply():
