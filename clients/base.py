@@ -332,8 +332,7 @@ class GraphClient(NumPyClient):
         received = {n: w.cpu().numpy() for n, w in self.received.items()}
         noisy = site.noisy_update(
             [trained[n].cpu().numpy() - w for n, w in received.items()],
-            num_graphs=len(self.job.data.partition.graphs),
-            client_id=self.job.client_id,
+            self.job.data.partition,
         )
         return {
             n: torch.from_numpy(w + step)
@@ -343,7 +342,7 @@ class GraphClient(NumPyClient):
     def _spent(self) -> Metrics:
         if not self.job.privacy.is_on:
             return {}
-        return dict(self.job.site.spent(len(self.job.data.partition.graphs)))
+        return dict(self.job.site.spent(self.job.data.partition))
 
     def _scores(self, server_round: int, point: str) -> Metrics:
         self.model.eval()

@@ -34,7 +34,8 @@ class PrivacySettings(Settings):
 
     ``edge_epsilon``: of each released view of a graph; 0 releases no noise at all.
     ``edge_post``: what is made of noisy edges. ``noise_mode``: how often they are
-    drawn. ``budget_max``: largest total epsilon of a graph's edges, 0 for any.
+    drawn. ``budget_max``: largest total epsilon of a graph's edges, 0 for any;
+    ``budget_scope``: of the run, or of all runs that the client's disk knows of.
     ``update_clip``: largest norm of an update, 0 sends it as it is; ``update_noise``:
     standard deviation of the noise in units of that norm; ``update_delta`` and
     ``update_budget_max`` as their names say. ``both``: allow both notions in one run.
@@ -47,6 +48,7 @@ class PrivacySettings(Settings):
     edge_post: str = choice("auto", *EDGE_POSTS, auto=True)
     noise_mode: str = choice(NOISE_MODES[0], *NOISE_MODES)
     budget_max: float = number(0.0, 0)
+    budget_scope: str = choice("run", "run", "lifetime")
     update_clip: float = number(0.0, 0)
     update_noise: float = number(1.0, 0, low_open=True)
     update_delta: float = number(1e-5, 0, 1, low_open=True, high_open=True)
@@ -63,6 +65,11 @@ class PrivacySettings(Settings):
     def edge_budget(self) -> float:
         """Largest total epsilon of a graph; infinite where none is set."""
         return self.budget_max or math.inf
+
+    @property
+    def lifetime_budget(self) -> float:
+        """Largest total epsilon of a graph over all runs; infinite where none is."""
+        return self.edge_budget if self.budget_scope == "lifetime" else math.inf
 
     @property
     def update_budget(self) -> float:
@@ -129,11 +136,14 @@ def check_privacy(
 def describe(spent: Mapping[int, Mapping[str, float]]) -> str:
     """Say in one line what clients have spent; "" if nothing is protected."""
     edge = [s["edge-epsilon"] for s in spent.values() if "edge-epsilon" in s]
+    lifetime = [s.get("edge-epsilon-lifetime", 0.0) for s in spent.values()]
     update = [s for s in spent.values() if "update-epsilon" in s]
     parts = []
     if edge:
+        over_all = f" ({max(lifetime):g} over all runs)"
         parts.append(
-            f"edges: epsilon {max(edge):g} in total per graph, at most;"
+            f"edges: epsilon {max(edge):g} in total per graph, at most"
+            f"{over_all if max(lifetime) > max(edge) else ''};"
             f" not protected: {UNPROTECTED}"
         )
     if update:

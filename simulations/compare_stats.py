@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from .compare_runs import Group, Run
 
-RULES = ("final", "best_val", "best_snapshot")
+RULES = ("final", "best_val", "best_val_trained", "best_snapshot")
 TARGETS = Path(__file__).with_name("targets.toml")
 # Accuracies are ratios of small ints; a tie must not become a loss by rounding.
 TIE = 1e-9

@@ -15,6 +15,8 @@ from fedgraph_flwr.privacy import METRIC, PrivacySettings
 from .gaussian import epsilon_of, privatise_update, update_rng
 from .laplace import GraphAdjacency, Triangles
 from .ledger import Ledger
+from .lifetime import FOLDER as LIFETIME
+from .lifetime import Lifetime
 from .views import NoisyViews, site_secret
 
 
@@ -26,7 +28,7 @@ class PrivateSite:
     ----------
     privacy : PrivacySettings
     folder : path
-        Of this client and experiment, on the client's disk.
+        ``<state-dir>/<experiment>/client-<id>``, on the client's disk.
     seed : int
         Run seed; with ``is_secret`` noise also depends on a secret of the site.
     is_secret : bool
@@ -39,11 +41,22 @@ class PrivateSite:
     seed: int
     is_secret: bool
 
-    def ledger(self, num_graphs: int) -> Ledger:
+    def lifetime(self, partition: GraphPartition) -> Lifetime:
+        """Record of all runs of the client."""
+        state = self.folder.parent.parent
+        return Lifetime(
+            state / LIFETIME / self.folder.name,
+            data=partition.graphs.name,
+            rows=partition.graph_ids,
+            budget=self.privacy.lifetime_budget,
+        )
+
+    def ledger(self, partition: GraphPartition) -> Ledger:
         """Ledger of the client."""
         return Ledger(
             self.folder,
-            num_graphs=num_graphs,
+            num_graphs=len(partition.graphs),
+            lifetime=self.lifetime(partition),
             dp_budget_max=self.privacy.edge_budget,
             update_budget_max=self.privacy.update_budget,
             allow=self.privacy.both,
@@ -68,7 +81,7 @@ class PrivateSite:
             epsilons=epsilons,
             post=self.privacy.edge_post,
             mode=mode,
-            ledger=self.ledger(len(graphs)),
+            ledger=self.ledger(partition),
             folder=self.folder,
             seed=self.seed,
             client_id=partition.client_id,
@@ -78,13 +91,14 @@ class PrivateSite:
     def _secret(self) -> str:
         return site_secret(self.folder) if self.is_secret else ""
 
-    def spent(self, num_graphs: int) -> dict[str, float]:
+    def spent(self, partition: GraphPartition) -> dict[str, float]:
         """Metrics that say what the client has spent; empty before the first charge."""
-        account = self.ledger(num_graphs).read()
+        account = self.ledger(partition).read()
         found: dict[str, float] = {}
         if account.num_draws:
             found[f"{METRIC}edge-epsilon"] = account.edge_total
             found[f"{METRIC}edge-draws"] = account.num_draws
+            found[f"{METRIC}edge-epsilon-lifetime"] = self.lifetime(partition).total()
         if account.updates:
             found[f"{METRIC}update-epsilon"], found[f"{METRIC}update-delta"] = (
                 account.client
@@ -92,10 +106,10 @@ class PrivateSite:
         return found
 
     def noisy_update(
-        self, update: list[NDArray[Any]], *, num_graphs: int, client_id: int
+        self, update: list[NDArray[Any]], partition: GraphPartition
     ) -> list[NDArray[Any]]:
         """Charge the ledger, then clip the update and add noise."""
-        account = self.ledger(num_graphs).charge_update(
+        account = self.ledger(partition).charge_update(
             self.privacy.update_noise,
             delta=self.privacy.update_delta,
             epsilon_of=epsilon_of,
@@ -105,7 +119,10 @@ class PrivateSite:
             clip_norm=self.privacy.update_clip,
             noise_multiplier=self.privacy.update_noise,
             rng=update_rng(
-                account, seed=self.seed, client_id=client_id, secret=self._secret()
+                account,
+                seed=self.seed,
+                client_id=partition.client_id,
+                secret=self._secret(),
             ),
         )
 

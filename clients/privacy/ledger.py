@@ -15,21 +15,21 @@ up; different graphs hold different edges, so a client's total is the maximum.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
+
+from .lifetime import Lifetime
+from .records import locked, write_record
 
 FILE = "privacy-ledger.json"
 _ROUNDING = 1e-9  # relative: a budget of 0.3 allows three draws of 0.1
@@ -68,8 +68,8 @@ class Ledger:
     Parameters
     ----------
     folder : path
-        On the client's disk; the same after a restart and after a resume. Draws in
-        other folders are not known here: runs on the same graphs add up by hand.
+        On the client's disk; the same after a restart and after a resume. What other
+        runs drew is not counted here.
     num_graphs : int
         Graphs of the client.
     dp_budget_max : float
@@ -78,6 +78,8 @@ class Ledger:
         Largest total epsilon of noisy updates.
     allow : bool
         Whether edges and updates may be charged to the same ledger.
+    lifetime : Lifetime, optional
+        Is charged with every draw too, before this ledger.
 
     Raises
     ------
@@ -93,6 +95,7 @@ class Ledger:
         dp_budget_max: float = math.inf,
         update_budget_max: float = math.inf,
         allow: bool = False,
+        lifetime: Lifetime | None = None,
     ) -> None:
         for name, value in (
             ("dp_budget_max", dp_budget_max),
@@ -107,6 +110,7 @@ class Ledger:
         self._num_graphs = num_graphs
         self._edge_budget, self._update_budget = dp_budget_max, update_budget_max
         self._allow = allow
+        self._lifetime = lifetime
 
     def read(self) -> Account:
         """Read what has been spent; nothing if there is no file.
@@ -150,8 +154,8 @@ class Ledger:
         ConfigError
             ``epsilon`` is not a number > 0: nothing is ever taken back.
         PrivacyBudgetError
-            A graph's total would exceed ``dp_budget_max``, or updates were charged
-            before and ``allow`` is not set. Nothing is charged then.
+            A graph's total, here or over all runs, would exceed a budget, or updates
+            were charged before and ``allow`` is not set. Nothing is charged then.
         """
         if not epsilon > 0:
             raise ConfigError(
@@ -163,6 +167,8 @@ class Ledger:
             after = account.edge.copy()
             np.add.at(after, positions, epsilon)  # a graph drawn twice costs twice
             self._check(after[positions], self._edge_budget, "dp_budget_max", positions)
+            if self._lifetime is not None:
+                self._lifetime.charge(positions, epsilon)
             account.edge = after
             account.num_draws += 1
             self._write(account)
@@ -229,27 +235,17 @@ class Ledger:
 
     @contextmanager
     def _locked(self) -> Iterator[Account]:
-        """Read under a lock: two processes of a client cannot lose a charge."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        """Read under a lock."""
+        with locked(self.path):
             yield self.read()
 
     def _write(self, account: Account) -> None:
-        content: dict[str, Any] = {
-            "edge": account.edge.tolist(),
-            "num_draws": account.num_draws,
-            "updates": {str(s): n for s, n in account.updates.items()},
-            "client": list(account.client),
-        }
-        partial = self.path.with_suffix(".tmp")
-        with partial.open("w") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:  # the new name itself must outlive a power cut
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_record(
+            self.path,
+            {
+                "edge": account.edge.tolist(),
+                "num_draws": account.num_draws,
+                "updates": {str(s): n for s, n in account.updates.items()},
+                "client": list(account.client),
+            },
+        )

@@ -1,4 +1,4 @@
-"""A SuperLink and three SuperNodes as real processes on loopback."""
+"""A SuperLink and its SuperNodes as real processes on loopback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ RUN: dict[str, Value] = {
     "num-server-rounds": 2,
     "hidden-dim": 8,
 }
-SITES = ("0", "1,3", "2")
+SITES = ('clients="0"', 'clients="1,3"', 'clients="2"')
 
 
 @pytest.fixture
@@ -70,9 +70,15 @@ def _process(command: list[str], log: Path, env: dict[str, str]) -> Iterator[Non
 
 @contextmanager
 def _federation(
-    tmp_path: Path, env: dict[str, str], ports: tuple[int, int]
+    tmp_path: Path,
+    env: dict[str, str],
+    ports: tuple[int, int],
+    sites: Sequence[str] = SITES,
 ) -> Iterator[None]:
-    """SuperLink on ``ports[0]``, SuperNodes beside it, and an entry called "site"."""
+    """SuperLink on ``ports[0]``, SuperNodes beside it, and an entry called "site".
+
+    ``sites`` are the SuperNodes' node-configs, to which a state folder is added.
+    """
     address = f"127.0.0.1:{ports[0]}"
     (Path(env["FLWR_HOME"]) / "config.toml").write_text(
         f'[superlink]\ndefault = "site"\n\n[superlink.site]\naddress = "{address}"\n'
@@ -84,11 +90,11 @@ def _federation(
         time.sleep(5)
         nodes = []
         try:
-            for number, clients in enumerate(SITES):
+            for number, site in enumerate(sites):
                 state = tmp_path / f"state-{number}"
                 command = ["flower-supernode", "--insecure", "--superlink", address]
                 command += ["--port", str(ports[1] + number), "--node-config"]
-                command += [f'clients="{clients}" state-dir="{state}"']
+                command += [f'{site} state-dir="{state}"']
                 node = _process(command, tmp_path / f"node{number}.log", env)
                 node.__enter__()
                 nodes.append(node)
@@ -185,3 +191,59 @@ def test_embeddings_and_labels_stay_at_sites_that_did_not_agree(
     assert "evaluation" not in (local / "ledger.csv").read_text()
     kept = tmp_path / "state-1" / local.name / "client-3" / "embeddings.npz"
     assert kept.is_file()
+
+
+def test_two_sites_with_a_file_of_molecules_each(
+    tmp_path: Path, environment: dict[str, str], own_ports: tuple[int, int]
+) -> None:
+    """Each SuperNode's ``data-path`` is a file; inline they lie in one folder."""
+    files = [tmp_path / "north" / "own.csv", tmp_path / "south" / "other-name.csv"]
+    together = tmp_path / "together"
+    together.mkdir()
+    for number, (file, first) in enumerate(zip(files, (1, 4), strict=True)):
+        file.parent.mkdir()
+        rows = [f"{'C' * (first + r)}O,{r % 2},{r % 3 % 2}" for r in range(24 + first)]
+        file.write_text("\n".join(["smiles,toxic,active", *rows, ""]))
+        (together / f"{number}.csv").write_bytes(file.read_bytes())
+    config: dict[str, Value] = {
+        "method": "fgcl",
+        "dataset": "smiles-csv",
+        "features": "atoms-no-degree",
+        "num-clients": 2,
+        "num-server-rounds": 2,
+        "hidden-dim": 8,
+    }
+    clean: dict[str, Value] = {**config, "fgcl.views": "clean"}
+    inline = run_inline(
+        {
+            **clean,
+            "data-dir": str(together),
+            "results-dir": str(tmp_path / "inline"),
+            "state-dir": str(tmp_path / "state-inline"),
+        }
+    )
+    sites = [
+        f'clients="{client}" data-path="{file}"' for client, file in enumerate(files)
+    ]
+    with _federation(tmp_path, environment, own_ports, sites):
+        status, deployed = _run(tmp_path, environment, clean)
+        noisy = {**config, "privacy.edge-epsilon": 2.0}
+        noisy_status, private = _run(tmp_path, environment, noisy)
+
+    ours, expected = _summary(deployed), _summary(inline)
+    assert status == "finished:completed", ours["error"]
+    assert ours["weights_sha256"] == expected["weights_sha256"]
+    assert ours["split_hash"] == expected["split_hash"]
+    assert len(set(ours["data_sha256"].values())) == 2
+    assert ours["data_sha256"] == expected["data_sha256"]
+    assert (deployed / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
+
+    summary = _summary(private)
+    assert noisy_status == "finished:completed", summary["error"]
+    spent = summary["privacy"]["per_client"]
+    assert {c: s["edge-epsilon"] for c, s in spent.items()} == {"0": 4.0, "1": 4.0}
+    assert set(summary["data_sha256"].values()) == {""}
+    for client in "01":  # ledger and noise stay with their site
+        kept = tmp_path / f"state-{client}" / private.name / f"client-{client}"
+        assert (kept / "privacy-ledger.json").is_file()
+        assert not list(tmp_path.glob(f"state-{client}/*/client-{1 - int(client)}"))
