@@ -17,7 +17,7 @@ NUM_CLASSES = 4
 NODES_PER_CLASS = 25
 NUM_NODES = NUM_CLASSES * NODES_PER_CLASS
 NUM_FEATURES = 32
-NOISE = 2.0  # standard deviation of a feature around its prototype's, which is 0 or 1
+NOISE = 1.0  # standard deviation of a feature around its prototype's, which is 0 or 1
 EDGE_PROBABILITY = (0.12, 0.03)  # within a block, and between blocks
 
 

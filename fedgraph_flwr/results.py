@@ -38,6 +38,7 @@ ROUNDS = ("round", "client", "split", "point", "metric", "value", "num_examples"
 TIMES = ("round", "wall_s", "busy_s", "client_compute_s")
 LEDGER = ("round", "client", "direction", "record", "bytes")
 APPENDED = ("rounds.csv", "ledger.csv", "times.csv")
+_TABLES = {"post_aggregation": "", "post_training": selection.TRAINED}
 # May differ between a run and its continuation.
 RESUME_MAY_CHANGE = {
     "resume",
@@ -101,7 +102,9 @@ class RunFolder:
         self.bytes = {"up": 0, "down": 0, "evaluation": 0}
         self.times = {"wall_s": 0.0, "client_compute_s": 0.0, "busy_s": 0.0}
         self.task = resolved.method.task
-        self.tables: dict[str, selection.Table] = {s: {} for s in self.task.splits}
+        self.tables: dict[str, selection.Table] = {
+            prefix + s: {} for prefix in _TABLES.values() for s in self.task.splits
+        }
         self.last_round = 0
         path.mkdir(parents=True, exist_ok=True)
         (path / "checkpoint").mkdir(exist_ok=True)
@@ -166,8 +169,9 @@ class RunFolder:
         self, evaluations: list[Evaluation], ledger: list[LedgerEntry]
     ) -> None:
         for e in evaluations:
-            if e.split in self.tables and self.is_score(e.point, e.metric):
-                self.tables[e.split].setdefault(e.server_round, {})[e.client] = e.value
+            table = self._table(e.split, e.point, e.metric)
+            if table is not None:
+                table.setdefault(e.server_round, {})[e.client] = e.value
         for entry in ledger:
             self.bytes[entry.direction] += entry.bytes
             if entry.record == "evaluation":
@@ -176,6 +180,11 @@ class RunFolder:
     def is_score(self, point: str, metric: str) -> bool:
         """Whether results are read from such an evaluation."""
         return (point, metric) == ("post_aggregation", self.task.metric)
+
+    def _table(self, split: str, point: str, metric: str) -> selection.Table | None:
+        if metric != self.task.metric or point not in _TABLES:
+            return None
+        return self.tables.get(_TABLES[point] + split)
 
     def mean_score(self, split: str, server_round: int) -> float:
         """Unweighted client mean after aggregation; NaN where nothing was measured."""
@@ -245,10 +254,10 @@ class RunFolder:
     def _reread(self) -> None:
         with (self.path / "rounds.csv").open(newline="") as file:
             for row in csv.DictReader(file):
-                is_score = self.is_score(row["point"], row["metric"])
-                if row["split"] in self.tables and is_score:
-                    table = self.tables[row["split"]].setdefault(int(row["round"]), {})
-                    table[int(row["client"])] = float(row["value"])
+                table = self._table(row["split"], row["point"], row["metric"])
+                if table is not None:
+                    scores = table.setdefault(int(row["round"]), {})
+                    scores[int(row["client"])] = float(row["value"])
 
     # At the end ------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Table = dict[int, dict[int, float]]  # round -> client -> value
+TRAINED = "trained/"  # before a split: its table for models after local training
 
 PROTOCOLS = {
     "final": "model of the last round (headline)",
@@ -18,6 +19,9 @@ PROTOCOLS = {
     "best_snapshot": (
         "per client the best test accuracy over cluster snapshots;"
         " reference protocol, optimistic: selects on test data"
+    ),
+    "best_val_trained": (
+        "as best_val, but scores and choice are of the models after local training"
     ),
     "best_labelled": (
         "evaluated round with the best score, chosen by the labels; optimistic"
@@ -46,7 +50,11 @@ def final(test: Table, last_round: int) -> dict[str, Any]:
 
 
 def best_val(
-    val: Table, test: Table, *, larger_is_better: bool = True
+    val: Table,
+    test: Table,
+    protocol: str = "best_val",
+    *,
+    larger_is_better: bool = True,
 ) -> dict[str, Any]:
     """Test score in the round of the best mean validation score, from round 1.
 
@@ -55,7 +63,7 @@ def best_val(
     """
     best = best_round(val, larger_is_better=larger_is_better)
     found = {} if best is None else test.get(best, {})
-    return {**summarize(found, "best_val"), "round": best}
+    return {**summarize(found, protocol), "round": best}
 
 
 def best_round(val: Table, *, larger_is_better: bool = True) -> int | None:
@@ -158,12 +166,21 @@ def read(
     last_round: int,
     larger_is_better: bool = True,
 ) -> dict[str, Any]:
-    """Read the result of one rule (a key of ``PROTOCOLS``) on ``split``."""
+    """Read the result of one rule (a key of ``PROTOCOLS``) on ``split``.
+
+    ``tables`` has one for each split, and with the prefix ``TRAINED`` another.
+    """
     table = tables[split]
     rules: dict[str, Callable[[], dict[str, Any]]] = {
         "final": lambda: final(table, last_round),
         "best_val": lambda: best_val(
             tables["val"], table, larger_is_better=larger_is_better
+        ),
+        "best_val_trained": lambda: best_val(
+            tables[TRAINED + "val"],
+            tables[TRAINED + split],
+            "best_val_trained",
+            larger_is_better=larger_is_better,
         ),
         "best_snapshot": lambda: best_snapshot(table, snapshots, last_round),
         "best_labelled": lambda: best_labelled(table),

@@ -253,6 +253,7 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
             settings=settings,
             params=resolved.params,
             task=resolved.task,
+            learning=resolved.method.task,
             data=ClientData.collate(partition, CPU),
             store=store,
             site=site,

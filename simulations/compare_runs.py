@@ -54,6 +54,11 @@ class Run:
         return str(self.summary["dataset"])
 
     @property
+    def direction(self) -> int:
+        """1 where larger scores are better, -1 where they are errors."""
+        return 1 if self.summary.get("larger_is_better", True) else -1
+
+    @property
     def seed(self) -> int:
         """Seed by which runs are paired."""
         return int(self.summary["seed"])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from .compare_runs import Group, Run
 
-RULES = ("final", "best_val", "best_snapshot")
+RULES = ("final", "best_val", "best_val_trained", "best_snapshot")
 TARGETS = Path(__file__).with_name("targets.toml")
 # Accuracies are ratios of small ints; a tie must not become a loss by rounding.
 TIE = 1e-9
@@ -101,7 +101,7 @@ def gain(runs: Sequence[Run], local: Sequence[Run], rule: str) -> Gain | None:
     if not clients:
         return None
     ours, theirs = (_values(side, clients) for side in zip(*pairs, strict=True))
-    gains = ours.mean(axis=0) - theirs.mean(axis=0)
+    gains = runs[0].direction * (ours.mean(axis=0) - theirs.mean(axis=0))
     return Gain(
         smallest=float(gains.min()),
         num_improved=int((gains >= -TIE).sum()),
@@ -113,12 +113,16 @@ def gain(runs: Sequence[Run], local: Sequence[Run], rule: str) -> Gain | None:
 def paired_difference(
     runs: Sequence[Run], others: Sequence[Run], rule: str
 ) -> tuple[float, int] | None:
-    """Mean over common seeds of the difference in mean accuracy, in points."""
+    """Mean over common seeds of the difference in mean score, in points.
+
+    Positive where ``runs`` are better.
+    """
     differences = []
     for ours, theirs in pair_by_seed(runs, others):
         a, b = ours.per_client(rule), theirs.per_client(rule)
         if clients := sorted(set(a) & set(b)):
-            differences.append(100 * statistics.fmean(a[c] - b[c] for c in clients))
+            better = statistics.fmean(a[c] - b[c] for c in clients)
+            differences.append(100 * ours.direction * better)
     return (statistics.fmean(differences), len(differences)) if differences else None
 
 

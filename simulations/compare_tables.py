@@ -28,9 +28,11 @@ from .markup import pipe_table
 
 NONE = "-"
 _TEXTS = ("method", "seeds")
+_OPTIONAL = ("ARI", "best_val_trained")
 _RULE_WORDS = {
     "final": "final (last round)",
     "best_val": "best_val (round of the best mean validation accuracy)",
+    "best_val_trained": "best_val_trained (the same, of models after local training)",
     "best_snapshot": (
         "best_snapshot (per client the best test accuracy over cluster snapshots;"
         " reference protocol, optimistic)"
@@ -167,11 +169,11 @@ def _relation_columns() -> list[Column]:
 
 
 def _used(columns: Iterable[Column], rows: Sequence[Row]) -> list[Column]:
-    """Leave out what no row has: the paper's columns and ARI on other data."""
+    """Leave out what no row has: the paper's columns, and what other data have."""
     return [
         column
         for column in columns
-        if not (column.is_paper or column.heading == "ARI")
+        if not (column.is_paper or column.heading in _OPTIONAL)
         or any(column.cell(row) != NONE for row in rows)
     ]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
-from .averaging import weighted_mean
+from .averaging import check_same_layout
 from .base import AbstractGraphStrategy
 
 
@@ -27,8 +27,38 @@ def mix(
         In ascending client order.
     weights : float64 array, shape (num_rows, num_models)
         Entries >= 0; row i, normalised, makes model i of the result.
+
+    Returns
+    -------
+    list of dict of str to array
+        As :func:`~strategies.averaging.weighted_mean` of each row, up to rounding in
+        double precision; by one product per tensor, as n means of n models take long.
+
+    Raises
+    ------
+    WireError
+        Names or shapes differ, or a floating array is not finite.
+    ValueError
+        Weights that do not fit the models.
     """
-    return [weighted_mean(models, row.tolist()) for row in weights]
+    totals = weights.sum(axis=1, keepdims=True)
+    if weights.shape[1:] != (len(models),) or weights.min() < 0 or totals.min() <= 0:
+        raise ValueError(
+            f"weights must be of shape (num_rows, {len(models)}), >= 0 and not all zero"
+            f" in a row, got {weights.tolist()}"
+        )
+    check_same_layout(models)
+    mixed: list[NamedArrays] = [{} for _ in weights]
+    for name, first in models[0].items():
+        if not np.issubdtype(first.dtype, np.floating):
+            means = np.broadcast_to(first, (len(weights), *first.shape))
+        else:
+            flat = np.stack([model[name].ravel() for model in models], dtype=np.float64)
+            product = (weights / totals) @ flat  # (num_rows, size)
+            means = product.astype(first.dtype).reshape(-1, *first.shape)
+        for model, mean in zip(mixed, means, strict=True):
+            model[name] = mean.copy()
+    return mixed
 
 
 class AbstractPersonalStrategy(AbstractGraphStrategy):

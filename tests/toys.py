@@ -225,7 +225,8 @@ def run_settings(**changes) -> RunSettings:
     base = {"dataset": "PROTEINS", "num_clients": 10, "partition": "chunks"}
     given = {k.replace("_", "-"): v for k, v in {**base, **changes}.items()}
     info = find_dataset(given["dataset"])
-    return build(RunSettings, {**defaults(), **given}, info.automatic)
+    automatic = {"patience": 0, "min-rounds": 0, **info.automatic}
+    return build(RunSettings, {**defaults(), **given}, automatic)
 
 
 OF_TASK = {

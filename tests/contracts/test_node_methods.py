@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import toys
@@ -73,8 +75,16 @@ def test_both_evaluation_points_are_recorded(on_nodes, method):
     }
     summary = finished.summary
     assert summary["task"] == NODE_CLASSIFICATION.name
-    assert summary["rules"] == ["best_val", "final"]
+    assert summary["rules"] == ["best_val", "final", "best_val_trained"]
     assert len(summary["best_val"]["per_client"]) == 3
+    trained = {
+        r: np.mean([seen[r, c, "val", "post_training", "accuracy"] for c in "012"])
+        for r in "123"
+    }
+    best = summary["best_val_trained"]
+    assert str(best["round"]) == max(trained, key=lambda r: (trained[r], -int(r)))
+    at = str(best["round"]), "1", "test", "post_training", "accuracy"
+    assert best["per_client"]["1"] == seen[at]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
@@ -157,3 +167,28 @@ def test_a_resumed_run_stops_where_the_whole_one_did(on_nodes):
         resumed = on_nodes("fedavg", **EARLY, **places, resume=str(part.path))
         assert resumed.summary["rounds"] == 5
         assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
+
+
+def test_self_weight_lies_between_self_train_and_the_plain_mean(on_nodes):
+    for a, method in ((1.0, "local"), (0.0, "fedavg")):
+        ours, theirs = on_nodes("self-weight", **{"self-weight.a": a}), on_nodes(method)
+        for key, value in theirs.values("loss").items():
+            assert ours.values("loss")[key] == pytest.approx(value, abs=1e-5), key
+    half = on_nodes("self-weight").models
+    assert not np.array_equal(
+        half["client-0"]["readout.weight"], half["client-1"]["readout.weight"]
+    )
+
+
+def test_clients_without_test_nodes_are_left_out_of_the_mean(on_nodes, toy_data):
+    def uneven(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        nothing = {"test": np.arange(0)} if client_id == 1 else {}
+        return replace(partition, **nothing)
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", uneven)
+        finished = on_nodes("fedavg")
+    found = finished.summary["best_val"]
+    assert set(found["per_client"]) == {"0", "2"}
+    assert found["mean"] == np.mean(list(found["per_client"].values()))

@@ -123,6 +123,16 @@ def test_gain_difference_and_counts(results: Path) -> None:
     assert rows["gcfl+"].wall_s == pytest.approx(61.5)
 
 
+def test_of_errors_less_is_a_gain(tmp_path: Path) -> None:
+    errors = {"metric": "mae", "larger_is_better": False}
+    write_run(tmp_path, "gcfl", 1, [0.5, 0.6], **errors)
+    write_run(tmp_path, "local", 1, [0.6, 0.5], **errors)
+    write_run(tmp_path, "fedavg", 1, [0.7, 0.7], **errors)
+    row = rows_of(tmp_path)["gcfl"]
+    assert (row.gain.smallest, row.gain.num_improved) == (pytest.approx(-0.1), 1)
+    assert row.versus_fedavg == (pytest.approx(15.0), 1)
+
+
 def test_only_common_seeds_are_paired(results: Path) -> None:
     write_run(results, "gcfl+", 3, [0.0, 0.0])
     (group,) = group_runs(find_runs([results]).runs)

@@ -46,6 +46,14 @@ def test_best_val_ignores_the_start_and_takes_the_earliest_of_ties():
     assert found["mean"] == pytest.approx(0.4)
 
 
+def test_of_errors_the_smallest_is_best():
+    found = best_val(VAL, TEST, larger_is_better=False)
+    assert found["round"] == 1
+    errors = EarlyStopping(VAL, patience=2, min_rounds=1, larger_is_better=False)
+    scores = EarlyStopping(VAL, patience=2, min_rounds=1)
+    assert (errors.is_due(), scores.is_due()) == (True, False)
+
+
 def test_best_val_never_looks_at_test_values():
     shuffled = {r: dict.fromkeys(v, 1.0 - 0.3 * r) for r, v in TEST.items()}
     assert best_val(VAL, shuffled)["round"] == best_val(VAL, TEST)["round"]

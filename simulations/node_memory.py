@@ -1,0 +1,176 @@
+"""Peak memory of a client with a graph of ogbn-arxiv's size: a generated one.
+
+``python -m simulations.node_memory --clients 1,5`` writes raw files in OGB's layout,
+converts them, and lets one client train, each in a process of its own, through the
+code that a run uses. With one client that client holds the whole graph. Exits with 1
+if a client process needs more than ``--limit-gb``. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.seeding import numpy_rng
+
+# ogbn-arxiv: Hu et al. 2020, arXiv:2005.00687
+NUM_NODES, NUM_FEATURES, NUM_CLASSES = 169_343, 128, 40
+NUM_EDGES = 1_166_243  # written once; about 2.3 million with both directions
+_BLOCKS, _INSIDE = 400, 0.8  # communities, and the share of edges within one
+console = Console(highlight=False)
+
+
+def write_raw(root: str) -> str:
+    """Write a graph with communities, and features that tell classes weakly."""
+    rng = numpy_rng(0, "node-memory")
+    raw = Path(root) / "ogb" / "ogbn-arxiv" / "raw"
+    raw.mkdir(parents=True)
+    size = NUM_NODES // _BLOCKS
+    source = rng.integers(0, NUM_NODES, NUM_EDGES)
+    near = (source // size * size + rng.integers(0, size, NUM_EDGES)) % NUM_NODES
+    far = rng.integers(0, NUM_NODES, NUM_EDGES)
+    target = np.where(rng.random(NUM_EDGES) < _INSIDE, near, far)
+    y = np.arange(NUM_NODES) // size % NUM_CLASSES
+    centres = rng.normal(size=(NUM_CLASSES, NUM_FEATURES))
+    x = centres[y] + 3 * rng.normal(size=(NUM_NODES, NUM_FEATURES))
+    for name, table, pattern in (
+        ("edge", np.stack([source, target], axis=1), "%d"),
+        ("node-feat", x, "%.2f"),
+        ("node-label", y[:, None], "%d"),
+    ):
+        with gzip.open(raw / f"{name}.csv.gz", "wt", compresslevel=1) as file:
+            np.savetxt(file, table, fmt=pattern, delimiter=",")
+    return f"{len(x)} nodes, {len(source)} edges, {x.shape[1]} features"
+
+
+def convert(config: dict[str, Value]) -> str:
+    """Read the raw files into the cache, which a machine does once."""
+    from datasets.node_graphs import load_node_graph
+
+    graph = load_node_graph(
+        "ogbn-arxiv",
+        "raw",
+        data_dir=str(config["data-dir"]),
+        cache_dir=str(config["cache-dir"]),
+    )
+    return f"largest component {_size(graph)}"
+
+
+def train(config: dict[str, Value]) -> str:
+    """Load client 0 and train one round of it, evaluations included."""
+    from flwr.app import Context, Message, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from clients.base import initial_arrays
+    from fedgraph_flwr.client_app import app
+    from fedgraph_flwr.methods.fedavg import SHARED
+    from fedgraph_flwr.registry import defaults, resolve
+    from fedgraph_flwr.wire import Parcel, pack, unpack, with_prefix
+
+    run = resolve({**defaults(), **config})
+    start = initial_arrays(
+        run.method.client,
+        run.settings,
+        run.params,
+        num_features=NUM_FEATURES,
+        num_classes=NUM_CLASSES,
+    )
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    context = Context(1, 1, {"clients": "0"}, RecordDict(), {**defaults(), **config})
+    header: dict[str, Any] = {"server-round": 1, "experiment": "memory"}
+    parcel = Parcel(arrays=with_prefix(SHARED, start))
+    message = Message(pack({0: parcel}, header), 1, "train")
+    begin = time.perf_counter()
+    reply = unpack(app(message, context).content)[0][0]
+    if reply.error:
+        raise RuntimeError(reply.error)
+    loss = reply.metrics["eval/train/post_training/loss"]
+    return (
+        f"{reply.metrics['num-examples']} training nodes, loss {loss:.3f} after"
+        f" {run.settings.local_epochs} epochs, {time.perf_counter() - begin:.1f} s with"
+        " loading and evaluation"
+    )
+
+
+def _size(graph: Any) -> str:
+    return f"{graph.num_nodes} nodes, {graph.edge_index.shape[1]} directed edges"
+
+
+def _apart(action: Callable[[Any], str], argument: Any, answers: Any) -> None:
+    try:
+        answers.put((action(argument), peak_gb()))
+    except BaseException as error:
+        answers.put((f"failed: {error!r}", float("inf")))
+        raise
+
+
+def peak_gb() -> float:
+    """Peak resident memory of this process so far, in GB (1e9 bytes)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e9
+    raise RuntimeError("/proc/self/status has no VmHWM; this needs Linux")
+
+
+def in_own_process(action: Callable[[Any], str], argument: Any) -> tuple[str, float]:
+    """Call ``action`` in a new process; what it says, and its peak memory in GB."""
+    context = multiprocessing.get_context("spawn")
+    answers = context.SimpleQueue()
+    process = context.Process(target=_apart, args=(action, argument, answers))
+    process.start()
+    found: tuple[str, float] = answers.get()
+    process.join()
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; see the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.node_memory",
+        description="Peak memory of a client with a graph of ogbn-arxiv's size.",
+    )
+    parser.add_argument("--clients", default="1,5", help="numbers of clients to try")
+    parser.add_argument("--limit-gb", type=float, default=4.0)
+    arguments = parser.parse_args(argv)
+    worst = 0.0
+    with tempfile.TemporaryDirectory() as scratch:
+        common: dict[str, Value] = {
+            "method": "fedavg",
+            "dataset": "ogbn-arxiv",
+            "learning-rate": 0.01,
+            "device": "cpu",
+            "data-dir": scratch,
+            "cache-dir": f"{scratch}/cache",
+            "state-dir": f"{scratch}/state",
+        }
+        steps: list[tuple[str, Callable[[Any], str], Any]] = [
+            ("raw files", write_raw, scratch),
+            ("conversion, once", convert, common),
+        ]
+        for count in arguments.clients.split(","):
+            config = {**common, "num-clients": int(count)}
+            steps.append((f"client 0 of {count}", train, config))
+        for name, action, argument in steps:
+            said, peak = in_own_process(action, argument)
+            console.print(f"{name}: {said}; peak {peak:.2f} GB")
+            if action is train:
+                worst = max(worst, peak)
+    is_within = worst <= arguments.limit_gb
+    verdict = "within" if is_within else "ABOVE"
+    console.print(f"client processes are {verdict} {arguments.limit_gb:g} GB")
+    return 0 if is_within else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

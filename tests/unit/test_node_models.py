@@ -1,0 +1,170 @@
+"""GCN and GraphSAGE against PyTorch Geometric and against dense matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import toys
+from torch_geometric.nn import GCNConv as PygGCN
+from torch_geometric.nn import SAGEConv as PygSAGE
+
+from clients.models.node_gnn import GCNConv, NodeGNN, SAGEConv
+from clients.node_data import NodeData, NodeStructure
+from clients.ops import SparseRows, project_rows
+from fedgraph_flwr.data import GraphPartition
+
+CONVS = pytest.mark.parametrize("conv", [GCNConv, SAGEConv])
+
+
+def whole_of(graph):
+    nothing = np.arange(0)
+    everyone = np.arange(graph.num_nodes)
+    partition = GraphPartition(
+        client_id=0,
+        graphs=graph,
+        graph_ids=everyone,
+        train=everyone,
+        val=nothing,
+        test=nothing,
+    )
+    return NodeData.collate(partition, toys.CPU).whole
+
+
+@pytest.fixture(params=[0.0, 0.2, 1.0], ids=["no edges", "sparse", "complete"])
+def graph(request):
+    """12 nodes, the last of them isolated."""
+    return toys.make_whole_graph(12, density=request.param)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def pyg_twin(conv, layer):
+    if conv is GCNConv:
+        twin = PygGCN(6, 5)
+        twin.lin.weight.data = layer.weight.data.clone()
+        twin.bias.data = layer.bias.data.clone()
+    else:
+        twin = PygSAGE(6, 5)
+        twin.lin_l.weight.data = layer.neighbours.weight.data.clone()
+        twin.lin_l.bias.data = layer.neighbours.bias.data.clone()
+        twin.lin_r.weight.data = layer.root.data.clone()
+    return twin
+
+
+@CONVS
+def test_convolutions_equal_those_of_pyg_with_their_gradients(graph, conv):
+    layer = conv(6, 5, generator())
+    if conv is GCNConv:
+        layer.bias.data.normal_(generator=generator(1))  # starts at 0
+    twin, whole = pyg_twin(conv, layer), whole_of(graph)
+    x, x_twin = (torch.from_numpy(graph.x).requires_grad_() for _ in range(2))
+    ours = layer(x, whole)
+    theirs = twin(x_twin, torch.from_numpy(graph.edge_index).long())
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    ours.square().sum().backward()
+    theirs.square().sum().backward()
+    torch.testing.assert_close(x.grad, x_twin.grad, atol=1e-4, rtol=1e-4)
+    grads = sorted(p.grad.norm().item() for p in layer.parameters())
+    expected = sorted(p.grad.norm().item() for p in twin.parameters())
+    assert grads == pytest.approx(expected, rel=1e-4)
+
+
+class Dense(NodeStructure):
+    """The same maps written with dense matrices, from their definitions."""
+
+    def __init__(self, graph):
+        n = graph.num_nodes
+        a = torch.zeros(n, n)
+        a[graph.edge_index[0], graph.edge_index[1]] = 1
+        loops = a + torch.eye(n)
+        root = torch.diag(loops.sum(1) ** -0.5)
+        self.gcn = root @ loops @ root
+        self.average = a / a.sum(1, keepdim=True).clamp(min=1)
+
+    def propagate(self, x):
+        return self.gcn @ x
+
+    def mean(self, x):
+        return self.average @ x
+
+
+@CONVS
+def test_a_dense_structure_gives_the_same_logits(graph, conv):
+    sizes = {"hidden_dim": 8, "num_layers": 2, "dropout": 0.5}
+    model = NodeGNN(6, 3, **sizes, generator=generator(), conv=conv)
+    whole, x = whole_of(graph), torch.from_numpy(graph.x)
+    dense = model.logits(x, Dense(graph))
+    torch.testing.assert_close(model(whole, None), dense, atol=1e-5, rtol=1e-5)
+    shape = (12, 8)
+    assert model.represent(x, Dense(graph)).shape == shape
+    assert model.represent(x, Dense(graph)).min() >= 0 > model.convolve(x, whole).min()
+
+
+def test_sparse_features_give_the_same_values_and_gradients():
+    x = torch.where(torch.rand(30, 50, generator=generator()) < 0.05, 1.0, 0.0)
+    weight = torch.randn(4, 50, generator=generator(1))
+    ours, theirs = (weight.clone().requires_grad_() for _ in range(2))
+    a, b = project_rows(SparseRows.of(x), ours), project_rows(x, theirs)
+    torch.testing.assert_close(a, b)
+    a.square().sum().backward()
+    b.square().sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize(("share", "is_sparse"), [(0.02, True), (0.6, False)])
+def test_bags_of_words_are_kept_sparse_and_others_dense(share, is_sparse):
+    graph = toys.make_whole_graph(40, num_features=30)
+    graph.x[np.random.default_rng(0).random(graph.x.shape) > share] = 0
+    whole = whole_of(graph)
+    assert isinstance(whole.x, SparseRows) is is_sparse
+    dense = whole.x.rows.to_dense() if is_sparse else whole.x
+    np.testing.assert_array_equal(dense.numpy(), graph.x)
+
+
+def test_no_matrix_is_dense_in_the_number_of_nodes():
+    whole = whole_of(toys.make_whole_graph(50, density=0.05))
+    for matrix in (whole.adjacency, whole.normalized):
+        assert matrix.layout is torch.sparse_csr
+        assert matrix.values().numel() <= 50 + whole.adjacency.values().numel()
+
+
+@CONVS
+def test_renumbering_nodes_renumbers_logits(conv):
+    graph = toys.make_whole_graph(15)
+    order = np.random.default_rng(3).permutation(15)
+    edges = np.argsort(order)[graph.edge_index]
+    edges = edges[:, np.lexsort((edges[1], edges[0]))].astype(np.int32)
+    moved = toys.replace(graph, x=graph.x[order], y=graph.y[order], edge_index=edges)
+    sizes = {"hidden_dim": 8, "num_layers": 3, "dropout": 0.0}
+    model = NodeGNN(6, 3, **sizes, generator=generator(), conv=conv)
+    torch.testing.assert_close(
+        model(whole_of(moved), None), model(whole_of(graph), None)[order]
+    )
+
+
+def test_dropout_draws_from_its_generator_alone(global_rng_untouched):
+    sizes = {"hidden_dim": 16, "num_layers": 2, "dropout": 0.5}
+    model = NodeGNN(6, 3, **sizes, generator=generator())
+    whole = whole_of(toys.make_whole_graph(12))
+    first, again, other = (model(whole, generator(s)) for s in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(model(whole, None), model(whole, None))
+
+
+def test_tensors_have_the_specified_shapes():
+    """Specification 2.1: with D = 6 features, 128 hidden units and C = 3 classes."""
+    sizes = {"hidden_dim": 128, "num_layers": 2, "dropout": 0.5}
+    model = NodeGNN(6, 3, **sizes, generator=generator())
+    shapes = {n: tuple(t.shape) for n, t in model.state_dict().items()}
+    assert shapes == {
+        "convs.0.weight": (128, 6),
+        "convs.0.bias": (128,),
+        "convs.1.weight": (128, 128),
+        "convs.1.bias": (128,),
+        "readout.weight": (3, 128),
+        "readout.bias": (3,),
+    }
