@@ -90,10 +90,9 @@ class FedGKDClient(NodeClassifierClient):
         """Standard deviation over all entries of the client's features."""
         graphs = self.job.data.partition.graphs
         if graphs.x.ndim == 1:  # columns of ones
-            share = 1 / graphs.num_features
-            std = (share * (1 - share)) ** 0.5
+            std = float(np.sqrt(graphs.num_features - 1)) / graphs.num_features
         else:
-            std = float(np.std(graphs.x, dtype=np.float64))
+            std = float(graphs.x.astype(np.float64).std())
         if not std > 0:
             raise DataError(
                 f"features of client {self.job.client_id} are all the same, so"

@@ -93,14 +93,15 @@ class FedPubClient(NodeClassifierClient):
         params = self._params()
         if params.penalties == "off":
             return loss
-        loss = loss + params.mask_weight * sum(m.abs().sum() for m in self.model.masks)
+        sizes = torch.stack([mask.abs().sum() for mask in self.model.masks])
+        loss = loss + params.mask_weight * sizes.sum()
         if self.server_round == 1:
             return loss
         named = self.tensors()
-        drift = [
-            torch.linalg.vector_norm(named[n] - w) for n, w in self.received.items()
-        ]
-        return loss + params.proximal_weight * torch.stack(drift).sum()
+        drift = torch.stack(
+            [torch.linalg.vector_norm(named[n] - w) for n, w in self.received.items()]
+        )
+        return loss + params.proximal_weight * drift.sum()
 
     @torch.no_grad()
     def extra_uplink(self) -> NamedArrays:

@@ -19,7 +19,7 @@ from .personal import AbstractPersonalStrategy
 
 
 def cosine_attention(
-    embeddings: Sequence[NDArray[np.floating[Any]]], alpha: float
+    embeddings: Sequence[NDArray[Any]], alpha: float
 ) -> NDArray[np.float64]:
     """q_ij = exp(alpha cos(e_i, e_j)) / sum over j, shape (n, n).
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..node_data import NodeStructure
 from ..ops import project_rows, relu_dropout
-from .node_gnn import Features, NodeGNN
+from .node_gnn import Features, GCNConv, NodeGNN
 
 
 @final
@@ -31,7 +31,7 @@ class MaskedGNN(NodeGNN):
     def __init__(self, *args: Any, threshold: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.threshold = threshold
-        matrices = [*(conv.weight for conv in self.convs), self.readout.weight]
+        matrices = [w for w in self.parameters() if w.dim() == 2]
         self.masks = nn.ParameterList(torch.ones_like(w) for w in matrices)
 
     def masked(self, weight: Tensor, layer: int) -> Tensor:
@@ -50,6 +50,7 @@ class MaskedGNN(NodeGNN):
         """See base class."""
         h: Features = x
         for layer, conv in enumerate(self.convs):
+            assert isinstance(conv, GCNConv)
             if layer:
                 assert isinstance(h, Tensor)
                 h = relu_dropout(h, self.dropout, generator)

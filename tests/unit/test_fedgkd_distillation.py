@@ -255,9 +255,11 @@ def test_gradients_of_the_same_graph_match_and_those_of_another_do_not():
     ours = graph_gradients(model, x, graph, Y0)
     assert len(ours) == 6
     target = [g.detach() for g in ours]
-    assert gradient_distance(ours, target).item() == pytest.approx(0, abs=0.05)
+    # A neuron that is dead on all nodes has no direction: it counts 1 whatever we do.
+    dead = sum(not row.any() for g in target for row in g.reshape(-1, g.shape[-1]))
+    assert gradient_distance(ours, target).item() == pytest.approx(dead, abs=0.05)
     other = graph_gradients(model, -x, graph, Y0)
-    assert gradient_distance(other, target).item() > 1
+    assert gradient_distance(other, target).item() > dead + 1
 
 
 def test_distances_by_hand():
