@@ -24,6 +24,9 @@ from clients.fedavg import (
 )
 from clients.fedgmtl import FedGMTLClient
 from clients.fedper import FedPerClient, FedSageClient
+from clients.fedgkd import FedGKDClient
+from clients.fedpub import FedPubClient
+from clients.fedstar import FedStarClient
 from clients.fgcl import FGCLClient
 from clients.gcfl import GCFLClient, NodeGCFLClient
 from clients.infomax import InfoGraphClient, MVGRLClient
@@ -32,6 +35,8 @@ from clients.multitask_gnn import LocalMultiTaskClient, MultiTaskFedAvgClient
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local
 from strategies.fedgmtl import FedGMTL
+from strategies.fedgkd import FedGKD
+from strategies.fedpub import FedPub
 from strategies.fgcl import FGCL
 from strategies.gcfl import GCFL
 from strategies.self_weight import SelfWeight
@@ -42,6 +47,9 @@ from .methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
 from .methods.fedavg import FedAvgParams, FedProxParams, LocalParams
 from .methods.fedgmtl import FedGMTLParams
 from .methods.fedper import FedPerParams
+from .methods.fedgkd import FedGKDParams
+from .methods.fedpub import FedPubParams
+from .methods.fedstar import FedStarParams
 from .methods.fgcl import FGCLParams
 from .methods.gcfl import GCFLParams
 from .methods.moon import MoonParams
@@ -192,6 +200,24 @@ METHODS: Mapping[str, Method] = {
         params=SelfWeightParams,
         strategy=SelfWeight,
         client=NodeFedAvgClient,
+        task=NODE_CLASSIFICATION,
+    ),
+    "fedgkd": Method(
+        params=FedGKDParams,
+        strategy=FedGKD,
+        client=FedGKDClient,
+        task=NODE_CLASSIFICATION,
+    ),
+    "fedpub": Method(
+        params=FedPubParams,
+        strategy=FedPub,
+        client=FedPubClient,
+        task=NODE_CLASSIFICATION,
+    ),
+    "fedstar": Method(
+        params=FedStarParams,
+        strategy=FedAvg,
+        client=FedStarClient,
         task=NODE_CLASSIFICATION,
     ),
 }
