@@ -99,7 +99,7 @@ def to_adjacency(edges: Tensor, num_nodes: int) -> Tensor:
 
 
 def gumbel_noise(seed: int, steps: int, num_nodes: int) -> Tensor:
-    """omega - omega' for every step and pair, shape (steps, num_pairs).
+    """Omega - omega' for every step and pair, shape (steps, num_pairs).
 
     The same for all clients that were sent the same ``seed``: what differs between
     their distilled graphs is then their models. The paper draws independently.

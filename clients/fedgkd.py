@@ -87,7 +87,7 @@ class FedGKDClient(NodeClassifierClient):
         return match_gradients(self._random_starts(seed), self._as_received(), *start)
 
     def _feature_std(self) -> float:
-        """Standard deviation over all entries of the client's features."""
+        """Measure the standard deviation over all entries of the features."""
         graphs = self.job.data.partition.graphs
         if graphs.x.ndim == 1:  # columns of ones
             std = float(np.sqrt(graphs.num_features - 1)) / graphs.num_features

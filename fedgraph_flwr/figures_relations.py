@@ -57,8 +57,8 @@ def _figure(name: str, matrices: _Matrices, summary: Mapping[str, Any]) -> Figur
     figure.colorbar(drawn, ax=[left, middle], shrink=0.8)
     _change(right, name, matrices)
     figure.suptitle(
-        f"{_WORDS[name]}: {summary.get('method', '?')} on {summary.get('dataset', '?')},"
-        f" seed {summary.get('seed', '?')}",
+        f"{_WORDS[name]}: {summary.get('method', '?')} on"
+        f" {summary.get('dataset', '?')}, seed {summary.get('seed', '?')}",
         x=0.01,
         ha="left",
         fontsize=12,

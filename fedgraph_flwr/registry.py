@@ -23,8 +23,8 @@ from clients.fedavg import (
     NodeLocalClient,
 )
 from clients.fedgmtl import FedGMTLClient
-from clients.fedper import FedPerClient, FedSageClient
 from clients.fedgkd import FedGKDClient
+from clients.fedper import FedPerClient, FedSageClient
 from clients.fedpub import FedPubClient
 from clients.fedstar import FedStarClient
 from clients.fgcl import FGCLClient
@@ -46,8 +46,8 @@ from .errors import ConfigError, unknown_name
 from .methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
 from .methods.fedavg import FedAvgParams, FedProxParams, LocalParams
 from .methods.fedgmtl import FedGMTLParams
-from .methods.fedper import FedPerParams
 from .methods.fedgkd import FedGKDParams
+from .methods.fedper import FedPerParams
 from .methods.fedpub import FedPubParams
 from .methods.fedstar import FedStarParams
 from .methods.fgcl import FGCLParams

@@ -16,7 +16,6 @@ from .averaging import check_same_layout
 from .base import AbstractGraphStrategy
 from .report import Evaluation
 
-
 _BLOCK = 1 << 15  # columns mixed at a time; bounds memory
 
 

@@ -22,7 +22,7 @@ from fedgraph_flwr.registry import resolve
 from simulations.relatedness import analyse, label_similarity, rank_correlation
 from strategies.fedgkd import common_start
 from strategies.fedgkd_relator import relatedness
-from strategies.personal import PersonalStrategy
+from strategies.personal import AbstractPersonalStrategy
 
 ON_NODES = {"dataset": "planted", "shared-group": "all", "local-epochs": 2}
 PLAIN = {"fedgkd.tau-s": 0.0, "fedgkd.proximal-lambda": 0.0}
@@ -413,7 +413,7 @@ def test_a_client_that_sends_no_features_stops_the_run_by_name(run, monkeypatch)
 
 def test_a_client_that_fails_keeps_its_average(run, monkeypatch):
     fit, seen = GraphClient.fit, []
-    step = PersonalStrategy.step
+    step = AbstractPersonalStrategy.step
 
     def fail(self, parameters, config):
         if self.job.client_id == 1 and config["server-round"] == 2:
@@ -425,7 +425,7 @@ def test_a_client_that_fails_keeps_its_average(run, monkeypatch):
         seen.append(self.personal[1]["readout.bias"].copy())
 
     monkeypatch.setattr(GraphClient, "fit", fail)
-    monkeypatch.setattr(PersonalStrategy, "step", spy)
+    monkeypatch.setattr(AbstractPersonalStrategy, "step", spy)
     finished = run("fedgkd", **{"min-fit-replies": 0.5})
     np.testing.assert_array_equal(seen[0], seen[1])
     assert not np.array_equal(seen[1], seen[2])
