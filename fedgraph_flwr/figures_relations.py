@@ -78,7 +78,7 @@ def _change(axes: Axes, name: str, matrices: _Matrices) -> None:
         sums = [np.nansum(matrices[t], axis=0) / len(matrices[t]) for t in rounds]
         curves["largest share in all averages"] = _over(sums, np.max)
     low, high = _over(rest, np.min), _over(rest, np.max)
-    axes.fill_between(rounds, low, high, color="0.88", label="off the diagonal")
+    axes.fill_between(rounds, low, high, color="0.88", label="range off the diagonal")
     for k, (label, values) in enumerate(curves.items()):
         axes.plot(rounds, values, label=label, **line(k))
     axes.set_xlabel("communication round")
