@@ -111,6 +111,14 @@ def test_one_client_with_a_pull_is_local_proximal_training(run):
     assert_same_models(ours.models["client-0"], prox.models["global"], atol=1e-6)
 
 
+@pytest.mark.parametrize("method", ["fedgkd", "fedpub", "fedstar"])
+def test_five_clients_on_one_two_or_five_nodes_give_the_same_bytes(run, method):
+    five = {"num-clients": 5, "num-server-rounds": 2}
+    first, again, two, apart = (run(method, nodes=n, **five) for n in (1, 1, 2, 5))
+    assert first.sha == again.sha == two.sha == apart.sha
+    assert first.rounds == again.rounds == two.rounds == apart.rounds
+
+
 # What travels, and what is stored ------------------------------------------------
 
 
@@ -228,6 +236,18 @@ def test_the_closing_evaluation_carries_no_start(once):
     }
     assert down["4"] == plain
     assert min(down["3"]) > max(plain) + 4 * 15 * 6  # m C D floats
+
+
+def test_a_resumed_run_stores_the_same_matrices(run, once):
+    whole = once("fedgkd")
+    part = run("fedgkd", **{"num-server-rounds": 2})
+    places = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+    resumed = run("fedgkd", **places, resume=str(part.path))
+    for name in "RSq":
+        ours, theirs = (read_matrices(r.path, name) for r in (resumed, whole))
+        assert sorted(ours) == sorted(theirs) == [1, 2, 3]
+        for t in ours:
+            np.testing.assert_array_equal(ours[t], theirs[t])
 
 
 # Static distillation ---------------------------------------------------------------
