@@ -185,7 +185,7 @@ def distil(
     if recipe.update_labels:
         logits.requires_grad_(True)
         learned.append(logits)
-    optimizer = torch.optim.Adam(learned, lr=recipe.learning_rate)
+    optimizer = torch.optim.Adam(learned, lr=recipe.learning_rate, fused=True)
     losses = []
     for draw in noise[: recipe.steps]:
         optimizer.zero_grad(set_to_none=True)

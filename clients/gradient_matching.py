@@ -73,7 +73,7 @@ def match_gradients(
         As for ``distillation.distil``; labels stay as they are.
     """
     units = x0.detach().clone().requires_grad_(True)
-    optimizer = torch.optim.Adam([units], lr=recipe.learning_rate)
+    optimizer = torch.optim.Adam([units], lr=recipe.learning_rate, fused=True)
     losses = []
     for draw, (model, target) in zip(noise[: recipe.steps], starts, strict=False):
         optimizer.zero_grad(set_to_none=True)
