@@ -1,6 +1,6 @@
 """Client side of FED-PUB: a masked GCN, and what it makes of a common random graph.
 
-Baek et al. 2023, arXiv:2206.10206, Sec. 4.
+Baek et al. 2023, arXiv:2206.10206, by our spec of the baselines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def proxy_graph(seed: int, num_features: int) -> tuple[Tensor, Tensor]:
 
     Source
     ------
-    Baek et al. 2023, Sec. 4.1 and the authors' ``models/fedpub/server.py``.
+    Baek et al. 2023 and the authors' ``models/fedpub/server.py``.
     """
     rng = numpy_rng(seed, "common", "proxy")
     num_nodes = NUM_BLOCKS * BLOCK_SIZE
@@ -84,7 +84,7 @@ class FedPubClient(NodeClassifierClient):
         return [n for n in shared if not n.startswith(_MASKS)]
 
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Cross-entropy, and with ``penalties`` = "on" the two of Sec. 4.2.
+        """Cross-entropy, and with ``penalties`` = "on" its two.
 
         lambda_1 sum |mask| + lambda_2 sum over tensors of ||W - W_received||, the
         second from round 2 on as in the authors' code; norms are not squared.

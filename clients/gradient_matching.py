@@ -32,7 +32,7 @@ def gradient_distance(ours: Sequence[Tensor], target: Sequence[Tensor]) -> Tenso
 
     Source
     ------
-    Jin et al. 2022, Eq. (3), there by column: their weights are transposed.
+    Jin et al. 2022, there by column: their weights are transposed.
     """
     parts = []
     for a, b in zip(ours, target, strict=True):

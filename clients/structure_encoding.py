@@ -34,7 +34,7 @@ def encode_structure(
 
     Source
     ------
-    Tan et al. 2023, arXiv:2211.13009, Sec. 4.1. Differs: their code divides by the
+    Tan et al. 2023, arXiv:2211.13009. Differs: their code divides by the
     degree of isolated nodes. Powers are made for a block of nodes at a time: no matrix
     of all pairs of nodes, at a cost of num_nodes x num_edges per step.
     """

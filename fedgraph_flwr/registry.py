@@ -26,6 +26,7 @@ from clients.fedgmtl import FedGMTLClient
 from clients.fedgkd import FedGKDClient
 from clients.fedper import FedPerClient, FedSageClient
 from clients.fedpub import FedPubClient
+from clients.fedsage_plus import FedSagePlusClient
 from clients.fedstar import FedStarClient
 from clients.fgcl import FGCLClient
 from clients.gcfl import GCFLClient, NodeGCFLClient
@@ -49,6 +50,7 @@ from .methods.fedgmtl import FedGMTLParams
 from .methods.fedgkd import FedGKDParams
 from .methods.fedper import FedPerParams
 from .methods.fedpub import FedPubParams
+from .methods.fedsage_plus import FedSagePlusParams
 from .methods.fedstar import FedStarParams
 from .methods.fgcl import FGCLParams
 from .methods.gcfl import GCFLParams
@@ -218,6 +220,12 @@ METHODS: Mapping[str, Method] = {
         params=FedStarParams,
         strategy=FedAvg,
         client=FedStarClient,
+        task=NODE_CLASSIFICATION,
+    ),
+    "fedsage+": Method(
+        params=FedSagePlusParams,
+        strategy=FedAvg,
+        client=FedSagePlusClient,
         task=NODE_CLASSIFICATION,
     ),
 }

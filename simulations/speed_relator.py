@@ -45,7 +45,7 @@ def _config(method: str, num_clients: int, num_rounds: int) -> dict[str, Value]:
         "num-clients": num_clients,
         "num-server-rounds": num_rounds,
         "learning-rate": 0.01,
-        "node.patience": 0,
+        "patience": 0,
     }
 
 

@@ -1,6 +1,6 @@
 """Server side of FED-PUB: weights by the cosine of functional embeddings.
 
-Baek et al. 2023, arXiv:2206.10206, Sec. 4.1.
+Baek et al. 2023, arXiv:2206.10206, by our spec of the baselines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def cosine_attention(
 
     Source
     ------
-    Baek et al. 2023, Eq. (5). A zero embedding has cosine 0 with all others.
+    Baek et al. 2023 and the authors' ``models/fedpub/server.py``. A zero embedding
+    has cosine 0 with all others.
     """
     e = np.stack(embeddings).astype(np.float64)
     e /= np.maximum(np.linalg.norm(e, axis=1, keepdims=True), 1e-12)

@@ -25,7 +25,7 @@ class MaskedGNN(NodeGNN):
 
     Source
     ------
-    Baek et al. 2023, Sec. 4.2; masks start at 1 as in the authors' scripts.
+    Baek et al. 2023; masks start at 1 as in the authors' scripts.
     """
 
     def __init__(self, *args: Any, threshold: float, **kwargs: Any) -> None:

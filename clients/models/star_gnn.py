@@ -28,7 +28,7 @@ class StarGNN(nn.Module):
 
     Source
     ------
-    Tan et al. 2023, arXiv:2211.13009, Sec. 4.2 and the authors' ``lib/models.py``.
+    Tan et al. 2023, arXiv:2211.13009 and the authors' ``lib/models.py``.
     Differs: for nodes there is no pooling, and both channels convolve with GCN.
     """
 

@@ -1,4 +1,4 @@
-"""FED-PUB's server, loop by loop and without our code (Baek et al. 2023, Eq. 4, 5)."""
+"""FED-PUB's server, loop by loop and without our code (Baek et al. 2023)."""
 
 from __future__ import annotations
 

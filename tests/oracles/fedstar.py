@@ -1,4 +1,4 @@
-"""FedStar's structure encoding with dense matrices (Tan et al. 2023, Sec. 4.1)."""
+"""FedStar's structure encoding with dense matrices (Tan et al. 2023)."""
 
 from __future__ import annotations
 

@@ -92,6 +92,7 @@ NODE_METHODS = {
     "fedgkd": "fedgkd",
     "fedpub": "fedpub",
     "fedstar": "fedstar",
+    "fedsage-plus": "fedsage+",
 }
 NODE_DATA = ("Cora", "CiteSeer", "Photo", "Computers")
 NODES = {
