@@ -80,7 +80,8 @@ class FedSagePlusClient(NodeClassifierClient):
             len(x),
             self._hidden(),
         )
-        seed = derive_seed(settings.seed, self.job.client_id, "neighbours")
+        # One stream for all: clients with the same graph must mend it alike.
+        seed = derive_seed(settings.seed, "common", "neighbours")
         model = NeighbourGenerator(
             x.shape[1],
             hidden_dim=settings.hidden_dim,
@@ -111,7 +112,7 @@ class FedSagePlusClient(NodeClassifierClient):
         """Draw the validation nodes that the generator does not see, ascending."""
         job = self.job
         val = job.data.partition.val
-        rng = numpy_rng(job.settings.seed, job.client_id, "hidden")
+        rng = numpy_rng(job.settings.seed, "common", "hidden")
         count = round(self._params().hidden_share * len(val))
         return np.sort(rng.choice(val, size=count, replace=False))
 
