@@ -1,46 +1,22 @@
-"""Whole rounds of FedGKD, FED-PUB and FedStar on toy graphs."""
+"""Rounds of FedGKD and its rivals: neutral settings, what travels, what is stored."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 import toys
 from oracles import fedgkd as oracle
+from toys_fedgkd import ON_NODES, PLAIN, STATIC, fitted, make
 
 from clients.base import GraphClient
 from clients.fedgkd import FedGKDClient
 from clients.models.masked_gnn import MaskedGNN
-from fedgraph_flwr.errors import ConfigError, DataError, WireError
-from fedgraph_flwr.figures import draw_run
 from fedgraph_flwr.figures_data import read_matrices
 from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0
-from fedgraph_flwr.registry import resolve
-from simulations.relatedness import analyse, label_similarity, rank_correlation
 from strategies.fedgkd import common_start
 from strategies.fedgkd_relator import relatedness
-from strategies.personal import AbstractPersonalStrategy
-
-ON_NODES = {"dataset": "planted", "shared-group": "all", "local-epochs": 2}
-PLAIN = {"fedgkd.tau-s": 0.0, "fedgkd.proximal-lambda": 0.0}
-ROUND = {"server-round": 1}
-
-
-def make(tmp_path, *, partition=None, method="fedgkd", **overrides):
-    partition = partition or toys.make_node_partition()
-    client = toys.make_client(tmp_path, method, partition=partition, **overrides)
-    client.extra_downlink = common_start(
-        10, 1, nodes_per_class=2, num_features=6, num_classes=3
-    )
-    return client
-
-
-def fitted(client):
-    client.fit(toys.shared_arrays(client), ROUND)
-    return client
 
 
 def assert_same_models(ours: dict, theirs: dict, **tolerance):
@@ -252,8 +228,6 @@ def test_a_resumed_run_stores_the_same_matrices(run, once):
 
 # Static distillation ---------------------------------------------------------------
 
-STATIC = {"fedgkd.distillation": "static"}
-
 
 def test_static_features_are_sent_once_and_relate_for_good(run, uplinks):
     finished = run("fedgkd", **STATIC)
@@ -285,273 +259,3 @@ def test_a_client_without_training_nodes_can_be_asked_for_static_features(tmp_pa
     partition = replace(toys.make_node_partition(), train=np.array([], int))
     found = fitted(make(tmp_path, partition=partition, **STATIC)).extra_uplink()
     assert all(np.isfinite(a).all() for a in found.values())
-
-
-# The client's loss -----------------------------------------------------------------
-
-
-def test_the_pull_is_lambda_times_the_squared_distance(tmp_path):
-    weight = 0.3
-    client = make(tmp_path, **{"fedgkd.proximal-lambda": weight, "dropout": 0.0})
-    client._load(1, toys.shared_arrays(client))
-    noise = torch.Generator().manual_seed(0)
-    names = client.shared_keys
-
-    def pull():
-        client.model.zero_grad()
-        whole = client.loss(client.graph, noise)
-        whole.backward()
-        gradient = torch.cat(
-            [p.grad.flatten().clone() for p in client.model.parameters()]
-        )
-        return whole.item(), gradient
-
-    def without():
-        client.model.zero_grad()
-        plain = super(FedGKDClient, client).loss(client.graph, noise)
-        plain.backward()
-        gradient = torch.cat(
-            [p.grad.flatten().clone() for p in client.model.parameters()]
-        )
-        return plain.item(), gradient
-
-    (at_start, slope), (plain, plain_slope) = pull(), without()
-    assert at_start == pytest.approx(plain, abs=1e-6)
-    torch.testing.assert_close(slope, plain_slope)
-    with torch.no_grad():
-        for parameter in client.model.parameters():
-            parameter.add_(0.1)
-    (moved, slope), (plain, plain_slope) = pull(), without()
-    w = np.concatenate([client.tensors()[n].detach().numpy().ravel() for n in names])
-    reference = np.concatenate([client.received[n].numpy().ravel() for n in names])
-    value, gradient = oracle.proximal(
-        w.astype(np.float64), reference.astype(np.float64), weight
-    )
-    assert moved - plain == pytest.approx(value, abs=1e-5)
-    np.testing.assert_allclose((slope - plain_slope).numpy(), gradient, atol=1e-5)
-
-
-@pytest.mark.parametrize("server_round", [1, 2])
-def test_fedpub_penalties_are_norms_that_are_not_squared(tmp_path, server_round):
-    both = {"fedpub.mask-weight": 0.01, "fedpub.proximal-weight": 0.1, "dropout": 0.0}
-    losses = {}
-    for mode in ("off", "on"):
-        client = make(
-            tmp_path / mode, method="fedpub", **both, **{"fedpub.penalties": mode}
-        )
-        client._load(server_round, toys.shared_arrays(client))
-        client.model.train()
-        with torch.no_grad():
-            for name, tensor in client.tensors().items():
-                tensor.add_(0.5 if name.startswith("masks") else 0.1)
-            loss = client.loss(client.graph, torch.Generator())
-        losses[mode] = loss.item()
-    sizes = {n: t.numel() for n, t in client.tensors().items()}
-    expected = 0.01 * sum(1.5 * n for k, n in sizes.items() if k.startswith("masks"))
-    if server_round > 1:
-        expected += 0.1 * sum(
-            0.1 * n**0.5 for k, n in sizes.items() if not k.startswith("masks")
-        )
-    assert losses["on"] - losses["off"] == pytest.approx(expected, rel=1e-4)
-
-
-def test_fedpub_penalties_have_a_gradient(tmp_path):
-    client = make(
-        tmp_path,
-        method="fedpub",
-        **{"fedpub.penalties": "on", "fedpub.mask-weight": 1e3},
-    )
-    before = [mask.detach().clone() for mask in client.model.masks]
-    fitted(client)
-    # Adam follows the penalty: every entry of every mask goes down.
-    for was, mask in zip(before, client.model.masks, strict=True):
-        assert (mask < was).all()
-
-
-def test_fedstar_encodes_its_graph_once(run, monkeypatch):
-    from clients import fedstar
-
-    calls: list[int] = []
-    encode = fedstar.encode_structure
-
-    def spy(*args, **kw):
-        calls.append(1)
-        return encode(*args, **kw)
-
-    monkeypatch.setattr(fedstar, "encode_structure", spy)
-    run("fedstar")
-    assert len(calls) == 3  # clients, not rounds
-
-
-# Scales ----------------------------------------------------------------------------
-
-
-def test_a_start_can_have_the_scale_of_the_data(tmp_path):
-    still = {"fedgkd.distil-steps": 0}
-    unit = fitted(make(tmp_path / "a", **still))
-    data = fitted(make(tmp_path / "b", **still, **{"fedgkd.x0-scale": "data"}))
-    std = unit.job.data.partition.graphs.x.astype(np.float64).std()
-    plain, scaled = (c.extra_uplink()["fedgkd/features-x"] for c in (unit, data))
-    np.testing.assert_allclose(scaled, std * plain, rtol=1e-5)
-
-
-def test_constant_features_have_no_scale(tmp_path):
-    partition = toys.make_node_partition()
-    flat = replace(partition.graphs, x=np.ones_like(partition.graphs.x))
-    client = make(
-        tmp_path,
-        partition=replace(partition, graphs=flat),
-        **{"fedgkd.x0-scale": "data"},
-    )
-    with pytest.raises(DataError, match=r"features of client 0 are all the same"):
-        fitted(client).extra_uplink()
-
-
-def test_the_scale_of_one_hot_features(tmp_path):
-    partition = toys.make_node_partition()
-    columns = (np.arange(partition.graphs.num_nodes) % 6).astype(np.uint8)
-    hot = replace(partition.graphs, x=columns)
-    client = make(tmp_path, partition=replace(partition, graphs=hot))
-    assert client._feature_std() == pytest.approx(np.eye(6)[columns].std())
-
-
-# What goes wrong -------------------------------------------------------------------
-
-
-def test_a_start_of_another_width_is_refused(tmp_path):
-    client = make(tmp_path)
-    client.extra_downlink[X0] = np.zeros((6, 5), np.float32)
-    with pytest.raises(WireError, match=r"shape \(6, 5\), its own have 6 columns"):
-        fitted(client).extra_uplink()
-
-
-def test_a_client_that_sends_no_features_stops_the_run_by_name(run, monkeypatch):
-    monkeypatch.setattr(FedGKDClient, "extra_uplink", lambda _: {})
-    with pytest.raises(WireError, match=r"client 0 sent no .*features-x"):
-        run("fedgkd")
-
-
-def test_a_client_that_fails_keeps_its_average(run, monkeypatch):
-    fit, seen = GraphClient.fit, []
-    step = AbstractPersonalStrategy.step
-
-    def fail(self, parameters, config):
-        if self.job.client_id == 1 and config["server-round"] == 2:
-            raise ValueError("disk full")
-        return fit(self, parameters, config)
-
-    def spy(self, server_round, replies):
-        step(self, server_round, replies)
-        seen.append(self.personal[1]["readout.bias"].copy())
-
-    monkeypatch.setattr(GraphClient, "fit", fail)
-    monkeypatch.setattr(AbstractPersonalStrategy, "step", spy)
-    finished = run("fedgkd", **{"min-fit-replies": 0.5})
-    np.testing.assert_array_equal(seen[0], seen[1])
-    assert not np.array_equal(seen[1], seen[2])
-    q = read_matrices(finished.path, "q")[2]
-    assert np.isnan(q[1]).all()
-    assert np.isnan(q[:, 1]).all()
-    np.testing.assert_allclose(q[np.ix_([0, 2], [0, 2])].sum(1), 1)
-    assert {p.name for p in draw_run(finished.path)} >= {
-        "relatedness.png",
-        "weights.png",
-    }
-
-
-def test_nan_features_fail_the_client_by_name(run, toy_data, monkeypatch):
-    def load(settings, client_id):
-        partition = toys.federation(settings, client_id)
-        if client_id == 2:
-            partition.graphs.x[0, 0] = np.nan
-        return partition
-
-    monkeypatch.setattr("datasets.load_partition", load)
-    finished = run("fedgkd", **{"min-fit-replies": 0.5, "num-server-rounds": 1})
-    (failure,) = finished.summary["failures"]
-    assert failure["client"] == 2
-    assert "NaN" in failure["reason"]
-
-
-@pytest.mark.parametrize("method", ["fedgkd", "fedpub", "fedstar"])
-def test_a_client_without_some_class_takes_part(run, monkeypatch, method):
-    def load(settings, client_id):
-        partition = toys.federation(settings, client_id)
-        y = np.where(
-            partition.graphs.y == client_id, (client_id + 1) % 3, partition.graphs.y
-        )
-        return replace(partition, graphs=replace(partition.graphs, y=y))
-
-    monkeypatch.setattr("datasets.load_partition", load)
-    finished = run(method)
-    assert finished.summary["status"] == "completed"
-    assert finished.summary["failures"] == []
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        ({"fedgkd.tau": 2.0}, "fedgkd.tau = 2 times 3 clients is above 5"),
-        ({"fedgkd.tau": 8.0, "fedgkd.tau-s": 9.0}, "of all averages; lower"),
-    ],
-)
-def test_a_collapse_is_warned_of(run, caplog, overrides, words):
-    logger = logging.getLogger("flwr")
-    level, logger.propagate = logger.level, True
-    logger.setLevel(logging.WARNING)
-    try:
-        run("fedgkd", **overrides, **{"fedgkd.feature-map": "H"})
-        assert words in caplog.text
-        caplog.clear()
-        run("fedgkd")
-        assert words not in caplog.text
-    finally:
-        logger.setLevel(level)
-        logger.propagate = False
-
-
-def test_settings_that_contradict_each_other_are_refused():
-    base = {**toys.defaults(), **toys.tiny("fedgkd")}
-    labels = {"fedgkd.feature-map": "y"}
-    for still in ({"fedgkd.update-labels": False}, STATIC):
-        with pytest.raises(ConfigError, match=r"compares learned labels, but nothing"):
-            resolve({**base, **labels, **still})
-    resolve({**base, **labels})
-    for method in ("fedgkd", "fedpub"):
-        with pytest.raises(ConfigError, match=rf"{method} sends features that its"):
-            resolve({**base, "method": method, "privacy.update-clip": 1.0})
-
-
-# Diagnostics -----------------------------------------------------------------------
-
-
-def test_relatedness_is_compared_with_class_shares_afterwards(run):
-    finished = run("fedgkd", **{"fedgkd.feature-map": "H"})
-    found = analyse(finished.path)
-    assert sorted(found) == [1, 2, 3]
-    labels = label_similarity(np.array(finished.summary["class_counts"]))
-    r = read_matrices(finished.path, "R")[3]
-    assert found[3][0] == pytest.approx(rank_correlation(r, labels), nan_ok=True)
-
-
-def test_similarity_of_class_shares_by_hand():
-    found = label_similarity(np.array([[2, 2], [5, 5], [9, 0], [0, 3]]))
-    assert found[0, 1] == pytest.approx(1)
-    assert found[2, 3] == pytest.approx(0)
-    assert 0 < found[0, 2] < 1
-    np.testing.assert_array_equal(found, found.T)
-
-
-def test_rank_correlation_by_hand():
-    up = np.array([[1, 0.1, 0.2], [0.1, 1, 0.3], [0.2, 0.3, 1]])
-    assert rank_correlation(up, up**3) == pytest.approx(1)
-    assert rank_correlation(up, -up) == pytest.approx(-1)
-    absent = up.copy()
-    absent[2] = absent[:, 2] = np.nan
-    assert np.isnan(rank_correlation(absent, up))  # one pair is left
-    assert np.isnan(rank_correlation(np.ones((3, 3)), up))
-
-
-def test_a_run_without_matrices_cannot_be_analysed(once):
-    with pytest.raises(DataError, match="has no matrix 'R'"):
-        analyse(once("fedavg", **ON_NODES).path)
