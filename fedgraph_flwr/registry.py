@@ -22,8 +22,8 @@ from clients.fedavg import (
     NodeFedProxClient,
     NodeLocalClient,
 )
-from clients.fedgmtl import FedGMTLClient
 from clients.fedgkd import FedGKDClient
+from clients.fedgmtl import FedGMTLClient
 from clients.fedper import FedPerClient, FedSageClient
 from clients.fedpub import FedPubClient
 from clients.fedsage_plus import FedSagePlusClient
@@ -35,8 +35,8 @@ from clients.moon import MoonClient
 from clients.multitask_gnn import LocalMultiTaskClient, MultiTaskFedAvgClient
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local
-from strategies.fedgmtl import FedGMTL
 from strategies.fedgkd import FedGKD
+from strategies.fedgmtl import FedGMTL
 from strategies.fedpub import FedPub
 from strategies.fgcl import FGCL
 from strategies.gcfl import GCFL
@@ -46,8 +46,8 @@ from .config import RunSettings, Settings, Value, build, check_tables
 from .errors import ConfigError, unknown_name
 from .methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
 from .methods.fedavg import FedAvgParams, FedProxParams, LocalParams
-from .methods.fedgmtl import FedGMTLParams
 from .methods.fedgkd import FedGKDParams
+from .methods.fedgmtl import FedGMTLParams
 from .methods.fedper import FedPerParams
 from .methods.fedpub import FedPubParams
 from .methods.fedsage_plus import FedSagePlusParams
