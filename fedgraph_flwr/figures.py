@@ -29,6 +29,7 @@ from .figures_data import (
     split_rounds,
     value_table,
 )
+from .figures_relations import draw_relations
 from .tasks import POOLED
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ def draw_run(run_dir: Path) -> list[Path]:
     Returns
     -------
     list of Path
-        What was drawn: ``<metric>.png`` and ``update_norms.png``, each only where the
-        folder has the data for it.
+        What was drawn: ``<metric>.png``, ``update_norms.png`` and, of methods that
+        weigh clients by each other, ``relatedness.png`` or ``weights.png``, each only
+        where the folder has the data for it.
     """
     summary = read_summary(run_dir)
     partitions = read_partitions(run_dir)
@@ -74,7 +76,7 @@ def draw_run(run_dir: Path) -> list[Path]:
     if norms:
         figure = _norms_figure(norms, clusters, splits, summary)
         drawn.append(save(figure, run_dir / "update_norms.png"))
-    return drawn
+    return drawn + draw_relations(run_dir)
 
 
 def draw_gain(

@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 Series: TypeAlias = dict[int, dict[int, float]]  # client -> round -> value
 Partition: TypeAlias = list[list[int]]
@@ -55,6 +57,24 @@ def read_partitions(run_dir: Path) -> dict[int, Partition]:
     """Read ``clusters.json``: the clusters after each round, rounds ascending."""
     rounds = _read_json(run_dir / "clusters.json").get("rounds") or {}
     return {int(t): rounds[t] for t in sorted(rounds, key=int)}
+
+
+def round_file(run_dir: Path, server_round: int) -> Path:
+    """File of the arrays that a method reported for a round, e.g. weights."""
+    return run_dir / "rounds" / f"round-{server_round:06d}.safetensors"
+
+
+def read_matrices(run_dir: Path, name: str) -> dict[int, NDArray[np.float64]]:
+    """Read the array ``name`` of every round that has it, rounds ascending."""
+    found = {}
+    for path in sorted(round_file(run_dir, 0).parent.glob("round-*.safetensors")):
+        try:
+            arrays = load_file(path)
+        except (SafetensorError, OSError):  # cut short
+            continue
+        if name in arrays:
+            found[int(path.stem.removeprefix("round-"))] = arrays[name]
+    return found
 
 
 def split_rounds(partitions: Mapping[int, Partition]) -> list[int]:

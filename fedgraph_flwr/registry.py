@@ -22,8 +22,12 @@ from clients.fedavg import (
     NodeFedProxClient,
     NodeLocalClient,
 )
+from clients.fedgkd import FedGKDClient
 from clients.fedgmtl import FedGMTLClient
 from clients.fedper import FedPerClient, FedSageClient
+from clients.fedpub import FedPubClient
+from clients.fedsage_plus import FedSagePlusClient
+from clients.fedstar import FedStarClient
 from clients.fgcl import FGCLClient
 from clients.gcfl import GCFLClient, NodeGCFLClient
 from clients.infomax import InfoGraphClient, MVGRLClient
@@ -32,7 +36,9 @@ from clients.multitask_gnn import LocalMultiTaskClient, MultiTaskFedAvgClient
 from clients.spreadgnn import SpreadGNNClient
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local
+from strategies.fedgkd import FedGKD
 from strategies.fedgmtl import FedGMTL
+from strategies.fedpub import FedPub
 from strategies.fgcl import FGCL
 from strategies.gcfl import GCFL
 from strategies.self_weight import SelfWeight
@@ -42,8 +48,12 @@ from .config import RunSettings, Settings, Value, build, check_tables
 from .errors import ConfigError, unknown_name
 from .methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
 from .methods.fedavg import FedAvgParams, FedProxParams, LocalParams
+from .methods.fedgkd import FedGKDParams
 from .methods.fedgmtl import FedGMTLParams
 from .methods.fedper import FedPerParams
+from .methods.fedpub import FedPubParams
+from .methods.fedsage_plus import FedSagePlusParams
+from .methods.fedstar import FedStarParams
 from .methods.fgcl import FGCLParams
 from .methods.gcfl import GCFLParams
 from .methods.moon import MoonParams
@@ -202,6 +212,30 @@ METHODS: Mapping[str, Method] = {
         strategy=SpreadGNN,
         client=SpreadGNNClient,
         task=MULTI_TASK_CLASSIFICATION,
+    ),
+    "fedgkd": Method(
+        params=FedGKDParams,
+        strategy=FedGKD,
+        client=FedGKDClient,
+        task=NODE_CLASSIFICATION,
+    ),
+    "fedpub": Method(
+        params=FedPubParams,
+        strategy=FedPub,
+        client=FedPubClient,
+        task=NODE_CLASSIFICATION,
+    ),
+    "fedstar": Method(
+        params=FedStarParams,
+        strategy=FedAvg,
+        client=FedStarClient,
+        task=NODE_CLASSIFICATION,
+    ),
+    "fedsage+": Method(
+        params=FedSagePlusParams,
+        strategy=FedAvg,
+        client=FedSagePlusClient,
+        task=NODE_CLASSIFICATION,
     ),
 }
 

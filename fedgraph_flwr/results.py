@@ -21,6 +21,7 @@ from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from . import selection
 from .errors import ConfigError, DataError
+from .figures_data import round_file
 from .network import network_facts
 from .privacy import describe
 from .provenance import (
@@ -154,12 +155,24 @@ class RunFolder:
             for c, r in sorted(report.failures.items())
         ]
         if report.is_complete:
+            self._keep_arrays(report)
             self.last_round = report.server_round
             self.clusters[str(report.server_round)] = report.facts["clusters"]
             self.snapshots += [
                 (report.server_round, members)
                 for members in report.facts.get("snapshots", [])
             ]
+
+    def _keep_arrays(self, report: RoundReport) -> None:
+        """Write the round's arrays; a round that is repeated writes them again."""
+        if not report.arrays:
+            return
+        target = round_file(self.path, report.server_round)
+        target.parent.mkdir(exist_ok=True)
+        partial = target.with_suffix(".tmp")
+        contiguous = {n: np.asarray(a, order="C") for n, a in report.arrays.items()}
+        save_file(contiguous, partial)
+        partial.replace(target)
 
     def _append(self, name: str, rows: list[tuple[Any, ...]]) -> None:
         with (self.path / name).open("a", newline="") as file:

@@ -14,6 +14,9 @@ from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
 from .averaging import check_same_layout
 from .base import AbstractGraphStrategy
+from .report import Evaluation
+
+_BLOCK = 1 << 15  # columns mixed at a time; bounds memory
 
 
 def mix(
@@ -48,24 +51,35 @@ def mix(
             f" in a row, got {weights.tolist()}"
         )
     check_same_layout(models)
+    shares = weights / totals
     mixed: list[NamedArrays] = [{} for _ in weights]
     for name, first in models[0].items():
         if not np.issubdtype(first.dtype, np.floating):
             means = np.broadcast_to(first, (len(weights), *first.shape))
         else:
-            flat = np.stack([model[name].ravel() for model in models], dtype=np.float64)
-            product = (weights / totals) @ flat  # (num_rows, size)
-            means = product.astype(first.dtype).reshape(-1, *first.shape)
+            vectors = [model[name].ravel() for model in models]
+            means = _mix(vectors, shares).reshape(-1, *first.shape)
         for model, mean in zip(mixed, means, strict=True):
             model[name] = mean.copy()
     return mixed
+
+
+def _mix(vectors: Sequence[NDArray[Any]], shares: NDArray[np.float64]) -> NDArray[Any]:
+    """Rows of ``shares`` times vectors, in the vectors' dtype."""
+    found = np.empty((len(shares), vectors[0].size), vectors[0].dtype)
+    for begin in range(0, vectors[0].size, _BLOCK):
+        end = begin + _BLOCK
+        block = np.stack([v[begin:end] for v in vectors], dtype=np.float64)
+        found[:, begin:end] = shares @ block
+    return found
 
 
 class AbstractPersonalStrategy(AbstractGraphStrategy):
     """Client i receives an average of the clients' models with weights of its own.
 
     A paper fills in :meth:`personalise`. A client that did not reply keeps the model
-    it had, and is in nobody's average.
+    it had, and is in nobody's average. The run stores q, (num_clients, num_clients),
+    NaN where a client was absent.
     """
 
     def initialise(self, arrays: NamedArrays) -> None:
@@ -99,9 +113,34 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
 
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """W_i <- sum_j q_ij W_j over the clients that replied."""
-        weights = self.personalise(server_round, replies)
+        q = self.personalise(server_round, replies)
         models = [select(SHARED, p.arrays) for p in replies.values()]
-        self.personal |= dict(zip(replies, mix(models, weights), strict=True))
+        self.personal |= dict(zip(replies, mix(models, q), strict=True))
+        self.keep("q", replies, q)
+        for row, (client, parcel) in enumerate(replies.items()):
+            measured = {"self_weight": q[row, row], "weight_in_all": q[:, row].sum()}
+            self._report.evaluations += [
+                Evaluation(
+                    server_round=server_round,
+                    client=client,
+                    split="train",
+                    point="update",
+                    metric=metric,
+                    value=float(value),
+                    num_examples=int(parcel.metrics["num-examples"]),
+                )
+                for metric, value in measured.items()
+            ]
+
+    def keep(
+        self, name: str, replies: Mapping[int, Parcel], matrix: NDArray[np.float64]
+    ) -> None:
+        """Let the run store a matrix of those who replied, as one of all clients."""
+        everybody = sorted(self.clients)
+        at = [everybody.index(c) for c in replies]
+        full = np.full((len(everybody), len(everybody)), np.nan)
+        full[np.ix_(at, at)] = matrix
+        self._report.arrays[name] = full
 
     def models(self) -> dict[str, NamedArrays]:
         """One model per client."""

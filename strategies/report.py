@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.wire import NamedArrays, Parcel
 
 _EVAL = "eval"
 
@@ -67,7 +67,10 @@ class ClientInfo:
 
 @dataclass(kw_only=True)
 class RoundReport:
-    """Everything observed in one exchange with the clients."""
+    """Everything observed in one exchange with the clients.
+
+    ``arrays`` are the method's own, e.g. weights between clients; the run keeps them.
+    """
 
     server_round: int
     evaluations: list[Evaluation] = field(default_factory=list)
@@ -77,6 +80,7 @@ class RoundReport:
     client_compute_s: float = 0.0
     busy_s: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
+    arrays: NamedArrays = field(default_factory=dict)
     is_complete: bool = False  # aggregated; False if the run stopped in this round
     is_closing: bool = False  # the evaluation after the last round
 

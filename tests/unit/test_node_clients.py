@@ -213,7 +213,10 @@ def test_a_personal_strategy_keeps_the_model_of_who_did_not_reply():
     sent = strategy.outgoing(1)
     assert sent[0] is sent[2]  # one object, hence one record on the wire
     replies = {
-        c: Parcel(arrays=with_prefix(SHARED, {"w": np.array([v], np.float32)}))
+        c: Parcel(
+            arrays=with_prefix(SHARED, {"w": np.array([v], np.float32)}),
+            metrics={"num-examples": 5},
+        )
         for c, v in ((0, 4.0), (2, 8.0))
     }
     strategy.step(1, replies)

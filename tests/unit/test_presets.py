@@ -91,6 +91,10 @@ NODE_METHODS = {
     "fedper": "fedper",
     "fedsage": "fedsage",
     "self-weight": "self-weight",
+    "fedgkd": "fedgkd",
+    "fedpub": "fedpub",
+    "fedstar": "fedstar",
+    "fedsage-plus": "fedsage+",
 }
 NODE_DATA = ("Cora", "CiteSeer", "Photo", "Computers")
 NODES = {
@@ -384,6 +388,8 @@ def test_every_node_preset_configures_a_run(name: str) -> None:
     assert {key: config[key] for key in expected} == expected
     assert config["shared-group"] == ("convs" if method == "fedper" else "all")
     assert config.get("fedprox.mu", 0.001) == 0.001
+    assert config.get("fedpub.alpha", 3.0) == 3.0
+    assert config.get("fedgkd.tau", 0.1) * clients <= 5
 
 
 # FedGMTL ------------------------------------------------------------------------------

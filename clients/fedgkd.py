@@ -1,0 +1,135 @@
+"""Client side of FedGKD: train close to one's own average, then distil.
+
+Pan et al. 2023, Sec. 5.2, Algorithms 1 and 2.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.methods.fedgkd import (
+    FEATURE_MAPS,
+    FEATURES,
+    NOISE_SEED,
+    X0,
+    Y0,
+    FedGKDParams,
+)
+from fedgraph_flwr.seeding import derive_seed
+from fedgraph_flwr.wire import NamedArrays
+
+from .distillation import Distilled, Recipe, distil, gumbel_noise
+from .gradient_matching import match_gradients
+from .models.node_gnn import NodeGNN
+from .node_classifier import NodeClassifierClient
+from .terms import proximal_term
+
+
+@final
+class FedGKDClient(NodeClassifierClient):
+    """Proximal training on the whole graph; sends what it distils beside its model."""
+
+    EXTRA_UPLINK: ClassVar[tuple[str, ...]] = tuple(
+        FEATURES + part for part in FEATURE_MAPS["XH"]
+    )
+
+    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
+        """Cross-entropy + lambda ||W - W_received||^2 over all tensors (Algorithm 1).
+
+        Twice the weight of FedProx's term, which halves it.
+        """
+        weight = 2 * self._params().proximal_lambda
+        pull = proximal_term(self.tensors(), self.received, weight)
+        return super().loss(batch, generator) + pull
+
+    def extra_uplink(self) -> NamedArrays:
+        """Task features M_i, where the server sent something to distil from."""
+        if X0 not in self.extra_downlink:
+            return {}
+        found = self._distil()
+        columns = {"x": found.x, "h": found.h, "y": found.y}
+        return {
+            FEATURES + part: columns[part].cpu().numpy()
+            for part in FEATURE_MAPS[self._params().feature_map]
+        }
+
+    def _distil(self) -> Distilled:
+        p, device = self._params(), self.job.device
+        x0, y0 = (torch.from_numpy(np.array(self.extra_downlink[n])) for n in (X0, Y0))
+        width = self.job.data.partition.graphs.num_features
+        if x0.shape != (len(y0), width):
+            raise WireError(
+                f"client {self.job.client_id} is to distil from features of shape"
+                f" {tuple(x0.shape)}, its own have {width} columns; all clients must"
+                " have the same features"
+            )
+        seed = int(self.extra_downlink[NOISE_SEED][0])
+        noise = gumbel_noise(seed, p.distil_steps, len(y0)).to(device)
+        recipe = Recipe(
+            steps=p.distil_steps,
+            learning_rate=p.distil_lr,
+            gamma=p.gamma,
+            temperature=p.tau_g,
+            divide_by_root=p.inner_scale == "sqrt_d",
+            scale=self._feature_std() if p.x0_scale == "data" else 1.0,
+            update_labels=p.update_labels,
+        )
+        start = (x0.to(device), y0.to(device), noise, recipe)
+        if p.distillation == "dynamic":
+            return distil(self.model, *start)
+        return match_gradients(self._random_starts(seed), self._as_received(), *start)
+
+    def _feature_std(self) -> float:
+        """Measure the standard deviation over all entries of the features."""
+        graphs = self.job.data.partition.graphs
+        if graphs.x.ndim == 1:  # columns of ones
+            std = float(np.sqrt(graphs.num_features - 1)) / graphs.num_features
+        else:
+            std = float(graphs.x.astype(np.float64).std())
+        if not std > 0:
+            raise DataError(
+                f"features of client {self.job.client_id} are all the same, so"
+                " fedgkd.x0-scale = 'data' has no scale; set it to 'unit'"
+            )
+        return std
+
+    # Static distillation: from what was there before training -------------------------
+
+    def _as_received(self) -> NodeGNN:
+        model = copy.deepcopy(self.model)
+        named = model.state_dict()
+        for name, tensor in self.received.items():
+            named[name].copy_(tensor)
+        return model
+
+    def _random_starts(self, seed: int) -> Iterator[tuple[NodeGNN, list[Tensor]]]:
+        """Untrained models, the same for all clients, and their gradients here."""
+        graph, settings = self.graph, self.job.settings
+        for step in range(self._params().distil_steps):
+            generator = torch.Generator().manual_seed(derive_seed(seed, step, "start"))
+            model = NodeGNN(
+                self.job.data.partition.graphs.num_features,
+                self.model.readout.out_features,
+                hidden_dim=settings.hidden_dim,
+                num_layers=settings.num_layers,
+                dropout=0.0,
+                generator=generator,
+            ).to(self.job.device)
+            weights = list(model.parameters())
+            if not len(graph.train):
+                yield model, [torch.zeros_like(w) for w in weights]
+                continue
+            logits = model(graph, None)[graph.train]
+            loss = nn.functional.cross_entropy(logits, graph.y[graph.train])
+            yield model, list(torch.autograd.grad(loss, weights))
+
+    def _params(self) -> FedGKDParams:
+        assert isinstance(self.job.params, FedGKDParams)
+        return self.job.params

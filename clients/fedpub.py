@@ -1,0 +1,119 @@
+"""Client side of FED-PUB: a masked GCN, and what it makes of a common random graph.
+
+Baek et al. 2023, arXiv:2206.10206, by our spec of the baselines.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.methods.fedpub import EMBEDDING, FedPubParams
+from fedgraph_flwr.seeding import numpy_rng
+from fedgraph_flwr.wire import NamedArrays
+
+from .base import common_generator
+from .distillation import DenseGraph
+from .models.masked_gnn import MaskedGNN
+from .node_classifier import NodeClassifierClient
+
+NUM_BLOCKS, BLOCK_SIZE, EDGE_SHARE = 5, 100, 0.1
+_MASKS = "masks."
+
+
+@lru_cache(maxsize=4)
+def proxy_graph(seed: int, num_features: int) -> tuple[Tensor, Tensor]:
+    """Features (500, num_features) and adjacency (500, 500) of a random graph.
+
+    All clients have it in common, as the same seed gives the same: blocks of nodes
+    without edges between them, an edge within a block with probability 0.1, standard
+    normal features.
+
+    Source
+    ------
+    Baek et al. 2023 and the authors' ``models/fedpub/server.py``.
+    """
+    rng = numpy_rng(seed, "common", "proxy")
+    num_nodes = NUM_BLOCKS * BLOCK_SIZE
+    block = np.arange(num_nodes) // BLOCK_SIZE
+    drawn = rng.random((num_nodes, num_nodes)) < EDGE_SHARE
+    upper = np.triu(drawn & (block[:, None] == block), 1)
+    adjacency = torch.from_numpy((upper | upper.T).astype(np.float32))
+    x = rng.standard_normal((num_nodes, num_features), np.float32)
+    return torch.from_numpy(x), adjacency
+
+
+@final
+class FedPubClient(NodeClassifierClient):
+    """Weights and masks are trained together; masks stay here."""
+
+    EXTRA_UPLINK: ClassVar[tuple[str, ...]] = (EMBEDDING,)
+    model: MaskedGNN
+
+    @classmethod
+    def build_model(
+        cls,
+        settings: RunSettings,
+        params: Settings,
+        *,
+        num_features: int,
+        num_classes: int,
+        client_id: int,  # noqa: ARG003
+    ) -> MaskedGNN:
+        """See base class."""
+        assert isinstance(params, FedPubParams)
+        return MaskedGNN(
+            num_features,
+            num_classes,
+            hidden_dim=settings.hidden_dim,
+            num_layers=settings.num_layers,
+            dropout=settings.dropout,
+            generator=common_generator(settings),
+            threshold=params.mask_weight,
+        )
+
+    @classmethod
+    def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
+        """All tensors but the masks."""
+        shared = super().shared_names(model, settings)
+        return [n for n in shared if not n.startswith(_MASKS)]
+
+    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
+        """Cross-entropy, and with ``penalties`` = "on" its two.
+
+        lambda_1 sum |mask| + lambda_2 sum over tensors of ||W - W_received||, the
+        second from round 2 on as in the authors' code; norms are not squared.
+        """
+        loss = super().loss(batch, generator)
+        params = self._params()
+        if params.penalties == "off":
+            return loss
+        sizes = torch.stack([mask.abs().sum() for mask in self.model.masks])
+        loss = loss + params.mask_weight * sizes.sum()
+        if self.server_round == 1:
+            return loss
+        named = self.tensors()
+        drift = torch.stack(
+            [torch.linalg.vector_norm(named[n] - w) for n, w in self.received.items()]
+        )
+        return loss + params.proximal_weight * drift.sum()
+
+    @torch.no_grad()
+    def extra_uplink(self) -> NamedArrays:
+        """Mean over the random graph's nodes of the last convolution, before ReLU."""
+        num_features = self.job.data.partition.graphs.num_features
+        x, adjacency = (
+            t.to(self.job.device)
+            for t in proxy_graph(self.job.settings.seed, num_features)
+        )
+        found = self.model.eval().convolve(x, DenseGraph(adjacency)).mean(0)
+        return {EMBEDDING: found.cpu().numpy()}
+
+    def _params(self) -> FedPubParams:
+        assert isinstance(self.job.params, FedPubParams)
+        return self.job.params

@@ -1,0 +1,121 @@
+"""Client side of FedSage+: mend the graph once, then FedAvg of a GraphSAGE.
+
+Zhang et al. 2021, arXiv:2106.13430. Differs: without the cross-client feature loss the
+generator learns from the client's own graph alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.methods.fedsage_plus import FedSagePlusParams
+from fedgraph_flwr.seeding import derive_seed, numpy_rng
+
+from .base import Job
+from .mended import MendedGraph
+from .models.node_gnn import SAGEConv
+from .neighbour_generator import (
+    NeighbourGenerator,
+    choose_neighbours,
+    impair,
+    train_generator,
+    unmended,
+)
+from .node_classifier import NodeClassifierClient
+from .ops import SparseRows
+
+_FEATURES, _OWNER = "mended/features", "mended/owner"
+
+
+@final
+class FedSagePlusClient(NodeClassifierClient):
+    """What was generated before the client's first round is kept with its state."""
+
+    CONV = SAGEConv
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._mended: MendedGraph | None = None
+
+    def logits(self, generator: torch.Generator | None) -> Tensor:
+        """Logits of the client's nodes, then of those generated."""
+        graph = self.mended()
+        return self.model.logits(graph.x, graph, generator)
+
+    def mended(self) -> MendedGraph:
+        """Give the graph with its generated neighbours."""
+        if self._mended is None:
+            features, owner = (self.stored.get(n) for n in (_FEATURES, _OWNER))
+            if features is None or owner is None:
+                features, owner = self._generate()
+            self._mended = MendedGraph(
+                self.graph.adjacency,
+                self._features(),
+                features.to(self.job.device),
+                owner.to(self.job.device),
+            )
+        return self._mended
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """Keep what was generated."""
+        graph = self.mended()
+        return {_FEATURES: graph.x[graph.num_nodes :], _OWNER: graph.owner}
+
+    def _features(self) -> Tensor:
+        x = self.graph.x
+        return x.rows.to_dense() if isinstance(x, SparseRows) else x
+
+    def _generate(self) -> tuple[Tensor, Tensor]:
+        """Train a generator and apply it to the whole graph: features and owners."""
+        params, settings, device = self._params(), self.job.settings, self.job.device
+        x = self._features()
+        impaired = impair(
+            np.asarray(self.job.data.partition.graphs.edge_index, np.int64),
+            len(x),
+            self._hidden(),
+        )
+        # One stream for all: clients with the same graph must mend it alike.
+        seed = derive_seed(settings.seed, "common", "neighbours")
+        model = NeighbourGenerator(
+            x.shape[1],
+            hidden_dim=settings.hidden_dim,
+            max_neighbours=params.max_neighbours,
+            noise=params.noise,
+            generator=torch.Generator().manual_seed(seed),
+        ).to(device)
+        noise = torch.Generator(device).manual_seed(seed)
+        train = np.searchsorted(impaired.kept, self.job.data.partition.train)
+        train_generator(
+            model,
+            copy.deepcopy(self.model).requires_grad_(True),
+            impaired,
+            x,
+            self.graph.y,
+            torch.from_numpy(train).to(device),
+            steps=params.rounds * settings.local_epochs,
+            learning_rate=params.learning_rate,
+            weight_decay=settings.weight_decay,
+            generator=noise,
+        )
+        with torch.no_grad():
+            counts, features = model(unmended(self.graph.adjacency, x), noise)
+            owner, slot = choose_neighbours(counts, params.max_neighbours)
+        return features[owner, slot], owner
+
+    def _hidden(self) -> IntArray:
+        """Draw the validation nodes that the generator does not see, ascending."""
+        job = self.job
+        val = job.data.partition.val
+        rng = numpy_rng(job.settings.seed, "common", "hidden")
+        count = round(self._params().hidden_share * len(val))
+        return np.sort(rng.choice(val, size=count, replace=False))
+
+    def _params(self) -> FedSagePlusParams:
+        assert isinstance(self.job.params, FedSagePlusParams)
+        return self.job.params

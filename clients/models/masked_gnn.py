@@ -1,0 +1,73 @@
+"""A GCN whose weight matrices are multiplied by masks of the client's own (FED-PUB)."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from ..node_data import NodeStructure
+from ..ops import project_rows, relu_dropout
+from .node_gnn import Features, GCNConv, NodeGNN
+
+
+@final
+class MaskedGNN(NodeGNN):
+    """``NodeGNN`` with W * mask in the place of each weight matrix W.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        As of ``NodeGNN``.
+    threshold : float
+        While evaluating, smaller entries of a mask count as 0.
+
+    Source
+    ------
+    Baek et al. 2023; masks start at 1 as in the authors' scripts.
+    """
+
+    def __init__(self, *args: Any, threshold: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.threshold = threshold
+        matrices = [w for w in self.parameters() if w.dim() == 2]
+        self.masks = nn.ParameterList(torch.ones_like(w) for w in matrices)
+
+    def masked(self, weight: Tensor, layer: int) -> Tensor:
+        """Weight matrix of a layer as it counts now; -1 for the readout."""
+        mask: Tensor = self.masks[layer]
+        if not self.training:
+            mask = mask.masked_fill(mask.abs() < self.threshold, 0)
+        return weight * mask
+
+    def convolve(
+        self,
+        x: Features,
+        structure: NodeStructure,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """See base class."""
+        h: Features = x
+        for layer, conv in enumerate(self.convs):
+            assert isinstance(conv, GCNConv)
+            if layer:
+                assert isinstance(h, Tensor)
+                h = relu_dropout(h, self.dropout, generator)
+            weight = self.masked(conv.weight, layer)
+            h = structure.propagate(project_rows(h, weight)) + conv.bias
+        assert isinstance(h, Tensor)
+        return h
+
+    def logits(
+        self,
+        x: Features,
+        structure: NodeStructure,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """See base class."""
+        h = relu_dropout(
+            self.convolve(x, structure, generator), self.dropout, generator
+        )
+        weight = self.masked(self.readout.weight, -1)
+        return nn.functional.linear(h, weight, self.readout.bias)

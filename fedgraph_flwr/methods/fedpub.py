@@ -1,0 +1,62 @@
+"""FED-PUB: personal averages by functional embeddings, and personal weight masks.
+
+Baek, Jeong, Jin, Yoon, Hwang 2023: *Personalized Subgraph Federated Learning*, ICML,
+arXiv:2206.10206. Authors' code: JinheonBaek/FED-PUB.
+
+Message fields
+--------------
+down  ``shared/<name>``: the client's own average of the weights.
+up    ``shared/<name>``: trained weights, without masks; ``fedpub/embedding``: what the
+      client's model makes of a random graph that all clients draw alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..config import Settings, choice, number
+from ..errors import ConfigError
+from ..privacy import PrivacySettings
+
+EMBEDDING = "fedpub/embedding"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPubParams(Settings):
+    """Parameters of FED-PUB.
+
+    ``alpha`` sharpens the weights exp(alpha cos) / sum; the authors' scripts take 3
+    for disjoint and 5 for overlapping clients. ``mask_weight`` is lambda_1, below which
+    mask entries do not count in evaluation either, ``proximal_weight`` lambda_2.
+    ``penalties``: "off", as released: the authors' code builds both penalties from
+    detached tensors, so that they have no gradient; or "on", as written.
+    """
+
+    TABLE = "fedpub"
+
+    alpha: float = number(3.0, 0)
+    mask_weight: float = number(1e-3, 0)
+    proximal_weight: float = number(1e-3, 0)
+    penalties: str = choice("off", "off", "on")
+
+    def check(self, privacy: Settings) -> None:
+        """See :func:`refuse_update_noise`."""
+        refuse_update_noise(self, privacy)
+
+
+def refuse_update_noise(params: Settings, privacy: Settings) -> None:
+    """Refuse noise on updates where something else made by the model is sent too.
+
+    Raises
+    ------
+    ConfigError
+        The run clips updates, which would protect only one of the two.
+    """
+    assert isinstance(privacy, PrivacySettings)
+    if privacy.update_clip > 0:
+        raise ConfigError(
+            f"privacy.update-clip is {privacy.update_clip!r}, but {params.TABLE} sends"
+            " features that its trained model computes beside the weights, and noise on"
+            " the weights would not protect those; set privacy.update-clip to 0, or"
+            " another method"
+        )

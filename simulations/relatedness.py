@@ -1,0 +1,102 @@
+"""Does a run's relatedness follow labels? ``python -m simulations.relatedness <run>``.
+
+Rank correlation (Spearman) over pairs of clients between the stored matrix and how
+alike the clients' shares of classes are (1 - Jensen-Shannon distance). Class counts are
+in the summary of simulated runs alone; the method itself never sees them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import spearmanr
+
+from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.figures_data import read_matrices, read_summary
+
+console = Console(highlight=False)
+
+
+def label_similarity(class_counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """1 - Jensen-Shannon distance (base 2) of class shares, shape (n, n), in [0, 1].
+
+    ``class_counts`` has shape (n, num_classes), without an empty row.
+    """
+    counts = np.asarray(class_counts, np.float64)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    found = np.eye(len(shares))
+    for i in range(len(shares)):
+        for j in range(i):
+            distance = float(jensenshannon(shares[i], shares[j], base=2))
+            found[i, j] = found[j, i] = 1 - distance
+    return found
+
+
+def rank_correlation(matrix: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Spearman's rho over pairs of different clients; NaN where one is constant.
+
+    Pairs i < j of the symmetric part; pairs with an absent client are left out.
+    """
+    at = np.triu_indices(len(matrix), 1)
+    ours, theirs = ((m + m.T)[at] for m in (matrix, other))
+    is_known = np.isfinite(ours) & np.isfinite(theirs)
+    ours, theirs = ours[is_known], theirs[is_known]
+    if len(ours) < 2 or np.ptp(ours) == 0 or np.ptp(theirs) == 0:
+        return float("nan")
+    return float(spearmanr(ours, theirs).statistic)
+
+
+def analyse(run_dir: Path, name: str = "R") -> dict[int, tuple[float, float]]:
+    """Map rounds to (Spearman's rho, standard deviation off the diagonal).
+
+    Raises
+    ------
+    DataError
+        The run stored no such matrix, or does not know its clients' classes.
+    """
+    matrices = read_matrices(run_dir, name)
+    counts = read_summary(run_dir).get("class_counts")
+    if not matrices or not counts:
+        missing = "class counts" if matrices else f"matrix {name!r}"
+        raise DataError(
+            f"{run_dir} has no {missing}; give the results folder of a finished,"
+            " simulated run of a method that relates clients"
+        )
+    labels = label_similarity(np.array(counts))
+    off = ~np.eye(len(labels), dtype=bool)
+    return {
+        t: (rank_correlation(m, labels), float(np.nanstd(m[off])))
+        for t, m in matrices.items()
+    }
+
+
+def main() -> None:
+    """Print a table of a few rounds per run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, help="results folders")
+    parser.add_argument("--matrix", default="R", choices=("R", "S", "q"))
+    options = parser.parse_args()
+    table = Table(title=f"{options.matrix} against the similarity of class shares")
+    for column in ("run", "round", "Spearman", "std off the diagonal"):
+        table.add_column(column)
+    try:
+        for run in options.runs:
+            found = analyse(run, options.matrix)
+            rounds = sorted(found)
+            for t in sorted({rounds[0], rounds[len(rounds) // 2], rounds[-1]}):
+                rho, std = found[t]
+                table.add_row(run.name, str(t), f"{rho:+.3f}", f"{std:.2e}")
+    except DataError as error:
+        sys.exit(str(error))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

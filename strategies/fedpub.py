@@ -1,0 +1,57 @@
+"""Server side of FED-PUB: weights by the cosine of functional embeddings.
+
+Baek et al. 2023, arXiv:2206.10206, by our spec of the baselines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.methods.fedpub import EMBEDDING, FedPubParams
+from fedgraph_flwr.wire import Parcel
+
+from .personal import AbstractPersonalStrategy
+
+
+def cosine_attention(
+    embeddings: Sequence[NDArray[Any]], alpha: float
+) -> NDArray[np.float64]:
+    """q_ij = exp(alpha cos(e_i, e_j)) / sum over j, shape (n, n).
+
+    Source
+    ------
+    Baek et al. 2023 and the authors' ``models/fedpub/server.py``. A zero embedding
+    has cosine 0 with all others.
+    """
+    e = np.stack(embeddings).astype(np.float64)
+    e /= np.maximum(np.linalg.norm(e, axis=1, keepdims=True), 1e-12)
+    scores = np.exp(alpha * (e @ e.T - 1))  # cosines are at most 1
+    weights: NDArray[np.float64] = scores / scores.sum(axis=1, keepdims=True)
+    return weights
+
+
+@final
+class FedPub(AbstractPersonalStrategy):
+    """See module."""
+
+    params: FedPubParams
+
+    def personalise(
+        self,
+        server_round: int,  # noqa: ARG002
+        replies: Mapping[int, Parcel],
+    ) -> NDArray[np.float64]:
+        """See :func:`cosine_attention`."""
+        for client, parcel in replies.items():
+            if EMBEDDING not in parcel.arrays:
+                raise WireError(
+                    f"client {client} sent no {EMBEDDING!r}, got"
+                    f" {sorted(parcel.arrays)}; server and site run different versions"
+                )
+        embeddings = [p.arrays[EMBEDDING] for p in replies.values()]
+        return cosine_attention(embeddings, self.params.alpha)

@@ -1,0 +1,142 @@
+"""Losses, penalties and scales of FedGKD's client and its rivals'."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import toys
+from oracles import fedgkd as oracle
+from toys_fedgkd import fitted, make
+
+from clients.fedgkd import FedGKDClient
+from fedgraph_flwr.errors import DataError
+
+# The client's loss -----------------------------------------------------------------
+
+
+def test_the_pull_is_lambda_times_the_squared_distance(tmp_path):
+    weight = 0.3
+    client = make(tmp_path, **{"fedgkd.proximal-lambda": weight, "dropout": 0.0})
+    client._load(1, toys.shared_arrays(client))
+    noise = torch.Generator().manual_seed(0)
+    names = client.shared_keys
+
+    def pull():
+        client.model.zero_grad()
+        whole = client.loss(client.graph, noise)
+        whole.backward()
+        gradient = torch.cat(
+            [p.grad.flatten().clone() for p in client.model.parameters()]
+        )
+        return whole.item(), gradient
+
+    def without():
+        client.model.zero_grad()
+        plain = super(FedGKDClient, client).loss(client.graph, noise)
+        plain.backward()
+        gradient = torch.cat(
+            [p.grad.flatten().clone() for p in client.model.parameters()]
+        )
+        return plain.item(), gradient
+
+    (at_start, slope), (plain, plain_slope) = pull(), without()
+    assert at_start == pytest.approx(plain, abs=1e-6)
+    torch.testing.assert_close(slope, plain_slope)
+    with torch.no_grad():
+        for parameter in client.model.parameters():
+            parameter.add_(0.1)
+    (moved, slope), (plain, plain_slope) = pull(), without()
+    w = np.concatenate([client.tensors()[n].detach().numpy().ravel() for n in names])
+    reference = np.concatenate([client.received[n].numpy().ravel() for n in names])
+    value, gradient = oracle.proximal(
+        w.astype(np.float64), reference.astype(np.float64), weight
+    )
+    assert moved - plain == pytest.approx(value, abs=1e-5)
+    np.testing.assert_allclose((slope - plain_slope).numpy(), gradient, atol=1e-5)
+
+
+@pytest.mark.parametrize("server_round", [1, 2])
+def test_fedpub_penalties_are_norms_that_are_not_squared(tmp_path, server_round):
+    both = {"fedpub.mask-weight": 0.01, "fedpub.proximal-weight": 0.1, "dropout": 0.0}
+    losses = {}
+    for mode in ("off", "on"):
+        client = make(
+            tmp_path / mode, method="fedpub", **both, **{"fedpub.penalties": mode}
+        )
+        client._load(server_round, toys.shared_arrays(client))
+        client.model.train()
+        with torch.no_grad():
+            for name, tensor in client.tensors().items():
+                tensor.add_(0.5 if name.startswith("masks") else 0.1)
+            loss = client.loss(client.graph, torch.Generator())
+        losses[mode] = loss.item()
+    sizes = {n: t.numel() for n, t in client.tensors().items()}
+    expected = 0.01 * sum(1.5 * n for k, n in sizes.items() if k.startswith("masks"))
+    if server_round > 1:
+        expected += 0.1 * sum(
+            0.1 * n**0.5 for k, n in sizes.items() if not k.startswith("masks")
+        )
+    assert losses["on"] - losses["off"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_fedpub_penalties_have_a_gradient(tmp_path):
+    client = make(
+        tmp_path,
+        method="fedpub",
+        **{"fedpub.penalties": "on", "fedpub.mask-weight": 1e3},
+    )
+    before = [mask.detach().clone() for mask in client.model.masks]
+    fitted(client)
+    # Adam follows the penalty: every entry of every mask goes down.
+    for was, mask in zip(before, client.model.masks, strict=True):
+        assert (mask < was).all()
+
+
+def test_fedstar_encodes_its_graph_once(run, monkeypatch):
+    from clients import fedstar
+
+    calls: list[int] = []
+    encode = fedstar.encode_structure
+
+    def spy(*args, **kw):
+        calls.append(1)
+        return encode(*args, **kw)
+
+    monkeypatch.setattr(fedstar, "encode_structure", spy)
+    run("fedstar")
+    assert len(calls) == 3  # clients, not rounds
+
+
+# Scales ----------------------------------------------------------------------------
+
+
+def test_a_start_can_have_the_scale_of_the_data(tmp_path):
+    still = {"fedgkd.distil-steps": 0}
+    unit = fitted(make(tmp_path / "a", **still))
+    data = fitted(make(tmp_path / "b", **still, **{"fedgkd.x0-scale": "data"}))
+    std = unit.job.data.partition.graphs.x.astype(np.float64).std()
+    plain, scaled = (c.extra_uplink()["fedgkd/features-x"] for c in (unit, data))
+    np.testing.assert_allclose(scaled, std * plain, rtol=1e-5)
+
+
+def test_constant_features_have_no_scale(tmp_path):
+    partition = toys.make_node_partition()
+    flat = replace(partition.graphs, x=np.ones_like(partition.graphs.x))
+    client = make(
+        tmp_path,
+        partition=replace(partition, graphs=flat),
+        **{"fedgkd.x0-scale": "data"},
+    )
+    with pytest.raises(DataError, match=r"features of client 0 are all the same"):
+        fitted(client).extra_uplink()
+
+
+def test_the_scale_of_one_hot_features(tmp_path):
+    partition = toys.make_node_partition()
+    columns = (np.arange(partition.graphs.num_nodes) % 6).astype(np.uint8)
+    hot = replace(partition.graphs, x=columns)
+    client = make(tmp_path, partition=replace(partition, graphs=hot))
+    assert client._feature_std() == pytest.approx(np.eye(6)[columns].std())

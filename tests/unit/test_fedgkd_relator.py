@@ -1,0 +1,263 @@
+"""FedGKD's server: relatedness, kernel, attention and mixing (spec Sec. 5)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles import fedgkd as oracle
+from scipy.linalg import expm
+
+from fedgraph_flwr.errors import RunFailedError, WireError
+from strategies import fedgkd_relator
+from strategies.averaging import weighted_mean
+from strategies.fedgkd_relator import (
+    attention,
+    collapse_risk,
+    largest_column_sum,
+    relatedness,
+    similarity,
+)
+from strategies.personal import mix
+
+FIGURE_3 = np.array([[1, 0.01, 0.9], [0.01, 1, 0.9], [0.9, 0.9, 1]])
+KERNELS = [("local", 0), ("square", 0), ("exponential", 0), ("exponential", 1)]
+seeds = st.integers(0, 2**32 - 1)
+quick = settings(max_examples=30, deadline=None)
+
+
+def random_features(seed, num_clients=4, num_rows=6, num_columns=9):
+    """Task features of which some columns are constant in one client or in all."""
+    rng = np.random.default_rng(seed)
+    found = rng.normal(size=(num_clients, num_rows, num_columns))
+    found[0, :, 2] = 0
+    found[:, :, 5] = 7.25
+    return list(found.astype(np.float32))
+
+
+def random_relation(seed, n=5):
+    return relatedness(random_features(seed, num_clients=n))
+
+
+# R ---------------------------------------------------------------------------------
+
+
+@quick
+@given(seeds)
+def test_relatedness_agrees_with_corrcoef_column_by_column(seed):
+    features = random_features(seed)
+    found = relatedness(features)
+    np.testing.assert_allclose(found, oracle.relatedness(features), atol=1e-10)
+    np.testing.assert_array_equal(found, found.T)
+    np.testing.assert_array_equal(np.diag(found), 1.0)
+    assert np.abs(found).max() <= 1
+
+
+def test_columns_are_standardised_in_blocks(monkeypatch):
+    features = random_features(3)
+    whole = relatedness(features)
+    monkeypatch.setattr(fedgkd_relator, "_BLOCK", 4 * 6 * 2)
+    np.testing.assert_allclose(relatedness(features), whole, atol=1e-14)
+
+
+def test_relatedness_by_hand():
+    up, down = np.array([[0.0], [1.0], [2.0]]), np.array([[2.0], [1.0], [0.0]])
+    still = np.ones((3, 1))
+    # Columns: opposite, equal, constant in the second client.
+    first = np.hstack([up, up, up])
+    second = np.hstack([down, up, still])
+    np.testing.assert_allclose(relatedness([first, second]), np.eye(2), atol=1e-12)
+    second = np.hstack([up, up, still])
+    np.testing.assert_allclose(relatedness([first, second]), np.ones((2, 2)))
+
+
+def test_without_a_valid_column_entries_are_zero_and_the_diagonal_one():
+    still = [np.zeros((4, 3)), np.full((4, 3), 2.5)]
+    np.testing.assert_array_equal(relatedness(still), np.eye(2))
+
+
+@quick
+@given(seeds, st.floats(0.01, 100), st.floats(-5, 5))
+def test_relatedness_ignores_scale_and_shift_of_a_column(seed, scale, shift):
+    features = [m.astype(np.float64) for m in random_features(seed)]
+    moved = [m.copy() for m in features]
+    moved[1][:, 3] = scale * moved[1][:, 3] + shift
+    np.testing.assert_allclose(relatedness(moved), relatedness(features), atol=1e-9)
+
+
+@quick
+@given(seeds, st.permutations(range(5)), st.sampled_from(KERNELS))
+def test_permuting_clients_permutes_everything(seed, order, kernel):
+    name, kappa_start = kernel
+    features, order = random_features(seed, num_clients=5), list(order)
+    at = np.ix_(order, order)
+    r = relatedness(features)
+    s = similarity(r, name, tau=0.3, kappa_start=kappa_start)
+    q = attention(s, 3.0)
+    again = relatedness([features[i] for i in order])
+    np.testing.assert_allclose(again, r[at], atol=1e-12)
+    s_again = similarity(again, name, tau=0.3, kappa_start=kappa_start)
+    np.testing.assert_allclose(s_again, s[at], atol=1e-12)
+    np.testing.assert_allclose(attention(s_again, 3.0), q[at], atol=1e-12)
+
+
+@quick
+@given(seeds)
+def test_relatedness_without_constant_columns_is_positive_semidefinite(seed):
+    rng = np.random.default_rng(seed)
+    r = relatedness(list(rng.normal(size=(6, 5, 3))))
+    assert np.linalg.eigvalsh(r).min() > -1e-10
+
+
+def test_a_client_that_distils_another_number_of_nodes_is_refused():
+    with pytest.raises(WireError, match=r"\(5, 2\), \(6, 2\).*distil as many nodes"):
+        relatedness([np.zeros((6, 2)), np.zeros((5, 2))])
+
+
+# S ---------------------------------------------------------------------------------
+
+
+def test_figure_3_of_the_paper():
+    s = similarity(FIGURE_3, "exponential", tau=0.5, kappa_start=0)
+    assert s[0, 1] == pytest.approx(0.1815, abs=1e-3)
+    np.testing.assert_allclose(s[:2, 2], 0.795, atol=1e-3)
+    # Printed: 0.18 and 0.79, where the direct links are 0.01 and 0.9.
+    assert f"{s[0, 1]:.2f}" == "0.18"
+    assert math.floor(100 * s[0, 2]) == 79
+
+
+@quick
+@given(seeds, st.floats(0, 1), st.sampled_from([0, 1]))
+def test_the_exponential_is_its_series_and_scipys(seed, tau, kappa_start):
+    r = random_relation(seed)
+    s = similarity(r, "exponential", tau=tau, kappa_start=kappa_start)
+    series = oracle.exponential(r, tau, kappa_start)
+    np.testing.assert_allclose(s, series, atol=1e-10)
+    np.testing.assert_allclose(s + kappa_start * np.eye(5), expm(tau * r), atol=1e-10)
+
+
+def test_local_and_square_kernels():
+    np.testing.assert_array_equal(
+        similarity(FIGURE_3, "local", tau=9, kappa_start=0), FIGURE_3
+    )
+    square = similarity(FIGURE_3, "square", tau=9, kappa_start=0)
+    assert square[0, 1] == pytest.approx(0.01 + 0.01 + 0.81)
+
+
+def test_an_exponential_beyond_all_numbers_says_what_to_lower():
+    with pytest.raises(RunFailedError, match=r"fedgkd.tau = 10; it grows"):
+        similarity(np.ones((100, 100)), "exponential", tau=10, kappa_start=0)
+
+
+# q ---------------------------------------------------------------------------------
+
+
+@quick
+@given(seeds, st.floats(0, 9), st.sampled_from(KERNELS), st.floats(-50, 50))
+def test_attention_is_a_softmax_of_rows(seed, tau_s, kernel, shift):
+    name, kappa_start = kernel
+    s = similarity(random_relation(seed), name, tau=0.5, kappa_start=kappa_start)
+    q = attention(s, tau_s)
+    np.testing.assert_allclose(q, oracle.attention(s, tau_s), rtol=1e-9)
+    np.testing.assert_allclose(q.sum(1), 1, atol=1e-12)
+    assert q.min() > 0
+    np.testing.assert_allclose(attention(s + shift, tau_s), q, atol=1e-10)
+
+
+def test_attention_survives_huge_scores():
+    q = attention(np.array([[1e300, 0.0], [1e300, 1e300]]), 9.0)
+    np.testing.assert_array_equal(q, [[1, 0], [0.5, 0.5]])
+
+
+@pytest.mark.parametrize(("kernel", "kappa_start"), KERNELS)
+def test_tau_s_zero_is_uniform_whatever_the_kernel(kernel, kappa_start):
+    s = similarity(random_relation(1), kernel, tau=0.5, kappa_start=kappa_start)
+    np.testing.assert_array_equal(attention(s, 0.0), 1 / 5)
+
+
+def test_tau_zero_is_uniform_only_from_kappa_one_on():
+    r, n, tau_s = random_relation(2), 5, 3.0
+    from_one = similarity(r, "exponential", tau=0, kappa_start=1)
+    np.testing.assert_allclose(attention(from_one, tau_s), 1 / n, atol=1e-12)
+    q = attention(similarity(r, "exponential", tau=0, kappa_start=0), tau_s)
+    own = math.exp(tau_s) / (math.exp(tau_s) + n - 1)  # spec 4.2
+    np.testing.assert_allclose(np.diag(q), own, atol=1e-12)
+    np.testing.assert_allclose(q[0, 1:], (1 - own) / (n - 1), atol=1e-12)
+
+
+def test_a_large_tau_is_no_local_training():
+    """The paper says it is; all weight goes to the most central client (spec 4.3)."""
+    s = similarity(FIGURE_3, "exponential", tau=5, kappa_start=0)
+    np.testing.assert_allclose(attention(s, 3.0)[:, 2], 1.0, atol=1e-6)
+
+
+def test_of_two_clients_a_large_tau_leaves_each_to_itself():
+    r = np.array([[1.0, 0.5], [0.5, 1.0]])
+    q = attention(similarity(r, "exponential", tau=5, kappa_start=0), 3.0)
+    np.testing.assert_allclose(q, np.eye(2), atol=1e-6)
+
+
+def test_identical_clients_are_all_related_and_get_uniform_weights():
+    one = random_features(4)[1]
+    r = relatedness([one] * 3)
+    np.testing.assert_allclose(r, 1.0, atol=1e-12)
+    q = attention(similarity(r, "exponential", tau=0.5, kappa_start=1), 9.0)
+    np.testing.assert_allclose(q, 1 / 3, atol=1e-9)
+
+
+def test_how_much_one_client_counts():
+    assert largest_column_sum(np.full((4, 4), 0.25)) == 1
+    hub = np.array([[0.1, 0.9], [0.2, 0.8]])
+    assert largest_column_sum(hub) == pytest.approx(1.7)
+    assert not collapse_risk(50, 0.1)
+    assert collapse_risk(51, 0.1)
+
+
+# W ---------------------------------------------------------------------------------
+
+
+def random_models(seed, n):
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "a": rng.normal(size=(3, 2)).astype(np.float32),
+            "b": rng.normal(size=40_000).astype(np.float32),
+            "count": np.array([7 + i]),
+        }
+        for i in range(n)
+    ]
+
+
+def test_personal_means_agree_with_the_oracle():
+    models, q = random_models(0, 4), attention(random_relation(5, 4), 2.0)
+    mixed = mix(models, q)
+    for name in ("a", "b"):  # b spans two blocks
+        want = oracle.averages([m[name].astype(np.float64) for m in models], q)
+        for mean, row in zip(mixed, want, strict=True):
+            np.testing.assert_allclose(mean[name], row, atol=1e-6)
+            assert mean[name].dtype == np.float32
+    assert [int(m["count"][0]) for m in mixed] == [7] * 4
+
+
+def test_uniform_weights_are_the_uniform_mean():
+    models = random_models(1, 3)
+    plain = weighted_mean(models, [1, 1, 1])
+    for mean in mix(models, np.full((3, 3), 1 / 3)):
+        for name in ("a", "b"):
+            np.testing.assert_allclose(mean[name], plain[name], rtol=1e-6)
+
+
+def test_identity_weights_give_each_client_its_own_model_back():
+    models = random_models(2, 3)
+    for mean, model in zip(mix(models, np.eye(3)), models, strict=True):
+        np.testing.assert_array_equal(mean["b"], model["b"])
+
+
+def test_a_model_of_another_shape_is_refused():
+    models = random_models(3, 2)
+    models[1]["a"] = models[1]["a"].T
+    with pytest.raises(WireError, match="all clients must share the same tensors"):
+        mix(models, np.eye(2))

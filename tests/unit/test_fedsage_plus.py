@@ -1,0 +1,164 @@
+"""FedSage+: mended graphs, impaired graphs, the generator and its losses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import toys
+from torch_geometric.nn import GCNConv, SAGEConv
+
+from clients import fedsage_plus
+from clients.mended import MendedGraph
+from clients.models import node_gnn
+from clients.neighbour_generator import (
+    NeighbourGenerator,
+    adjacency_of,
+    choose_neighbours,
+    feature_loss,
+    impair,
+    train_generator,
+    unmended,
+)
+
+CPU = torch.device("cpu")
+PATH = np.array([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])  # 0 - 1 - 2 - 3
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def mended():
+    """A path of four nodes and a fifth alone; two new nodes on 1, one on 4."""
+    x, new = (
+        torch.randn(5, 3, generator=seeded()),
+        torch.randn(3, 3, generator=seeded(1)),
+    )
+    owner = torch.tensor([1, 1, 4])
+    return MendedGraph(adjacency_of(PATH, 5, CPU), x, new, owner)
+
+
+EDGES = torch.tensor(  # the same, written out in both directions
+    [[0, 1, 1, 2, 2, 3, 1, 5, 1, 6, 4, 7], [1, 0, 2, 1, 3, 2, 5, 1, 6, 1, 7, 4]]
+)
+
+
+def test_a_mended_graph_propagates_as_pyg_does_on_its_edge_list():
+    graph = mended()
+    for ours, theirs in (
+        (node_gnn.GCNConv(3, 4, seeded()), GCNConv(3, 4)),
+        (node_gnn.SAGEConv(3, 4, seeded()), SAGEConv(3, 4)),
+    ):
+        with torch.no_grad():
+            if isinstance(theirs, GCNConv):
+                theirs.lin.weight.copy_(ours.weight)
+                theirs.bias.copy_(ours.bias)
+            else:
+                theirs.lin_l.weight.copy_(ours.neighbours.weight)
+                theirs.lin_l.bias.copy_(ours.neighbours.bias)
+                theirs.lin_r.weight.copy_(ours.root)
+            np.testing.assert_allclose(
+                ours(graph.x, graph), theirs(graph.x, EDGES), atol=1e-5
+            )
+
+
+def test_without_generated_nodes_isolated_ones_have_mean_zero():
+    x = torch.arange(5.0)[:, None]
+    found = unmended(adjacency_of(PATH, 5, CPU), x).mean(x)
+    np.testing.assert_allclose(found[:, 0], [1, 1, 2, 2, 0])
+
+
+def test_hiding_a_node_by_hand():
+    found = impair(PATH, 5, np.array([2]))
+    assert found.kept.tolist() == [0, 1, 3, 4]
+    assert found.edge_index.tolist() == [[0, 1], [1, 0]]
+    assert found.missing.tolist() == [0, 1, 1, 0]
+    assert found.lost.tolist() == [[1, 2], [2, 2]]
+
+
+def test_edges_between_hidden_nodes_are_lost_to_nobody():
+    found = impair(PATH, 5, np.array([1, 2]))
+    assert found.lost.tolist() == [[0, 1], [1, 2]]
+    assert found.edge_index.shape == (2, 0)
+
+
+def test_counts_are_rounded_and_limited():
+    owner, slot = choose_neighbours(torch.tensor([0.4, 1.6, 0.0, 9.0]), 3)
+    assert owner.tolist() == [1, 1, 3, 3, 3]
+    assert slot.tolist() == [0, 1, 0, 1, 2]
+
+
+def test_a_lost_neighbour_is_compared_with_the_nearest_generated_one():
+    features = torch.tensor([[[0.0, 0.0], [1.0, 1.0]], [[5.0, 5.0], [7.0, 7.0]]])
+    lost, truth = torch.tensor([0, 1]), torch.tensor([[1.0, 0.9], [6.9, 7.0]])
+    # Squared distances, mean over features: 0.01 / 2 twice.
+    assert float(feature_loss(features, lost, truth)) == pytest.approx(0.005, abs=1e-6)
+    assert float(feature_loss(features, lost[:0], truth[:0])) == 0
+
+
+def generator(num_features=6):
+    return NeighbourGenerator(
+        num_features, hidden_dim=8, max_neighbours=2, noise=1.0, generator=seeded()
+    )
+
+
+def test_the_generator_learns_its_own_graph(global_rng_untouched):
+    whole = toys.make_whole_graph(20)
+    impaired = impair(whole.edge_index.astype(np.int64), 20, np.array([3, 8, 13]))
+    classifier = node_gnn.NodeGNN(
+        6, 3, hidden_dim=8, num_layers=2, dropout=0.0, generator=seeded(),
+        conv=node_gnn.SAGEConv,
+    )  # fmt: skip
+    model, before = generator(), [w.clone() for w in classifier.parameters()]
+    losses = train_generator(
+        model, classifier, impaired, torch.from_numpy(whole.x),
+        torch.from_numpy(whole.y), torch.arange(10),
+        steps=60, learning_rate=1e-3, weight_decay=0.0, generator=seeded(),
+    )  # fmt: skip
+    assert losses[-1] < 0.7 * losses[0]
+    assert not any(map(torch.equal, before, classifier.parameters()))
+    x = torch.from_numpy(whole.x)
+    adjacency = adjacency_of(whole.edge_index.astype(np.int64), 20, CPU)
+    counts, features = model(unmended(adjacency, x), seeded())
+    assert counts.shape == (20,)
+    assert features.shape == (20, 2, 6)
+    assert counts.min() >= 0
+    assert features.abs().max() <= 1
+
+
+def test_the_graph_is_mended_once_and_what_is_made_stays_at_home(run, monkeypatch):
+    calls: list[int] = []
+    train = fedsage_plus.train_generator
+
+    def spy(*args, **kw):
+        calls.append(1)
+        return train(*args, **kw)
+
+    monkeypatch.setattr(fedsage_plus, "train_generator", spy)
+    finished = run("fedsage+")
+    assert len(calls) == 3  # clients, not rounds
+    ours = {r["bytes"] for r in finished.ledger if r["record"] == "arrays"}
+    plain = run("fedsage")
+    assert ours == {r["bytes"] for r in plain.ledger if r["record"] == "arrays"}
+    assert finished.sha != plain.sha
+
+
+def test_hidden_nodes_are_validation_nodes(tmp_path):
+    client = toys.make_client(
+        tmp_path, "fedsage+", partition=toys.make_node_partition(num_nodes=40)
+    )
+    hidden = client._hidden()
+    assert len(hidden) == 4
+    assert set(hidden) < set(client.job.data.partition.val)
+
+
+def test_a_graph_that_gets_no_neighbour_is_fedsage(run, monkeypatch):
+    def nobody(counts, max_neighbours):
+        return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+
+    plain = run("fedsage")
+    monkeypatch.setattr(fedsage_plus, "choose_neighbours", nobody)
+    ours = run("fedsage+")
+    for name, array in plain.models["global"].items():
+        np.testing.assert_allclose(ours.models["global"][name], array, atol=1e-5)
