@@ -22,11 +22,11 @@ from fedgraph_flwr.errors import FedGraphError
 from .compare_runs import find_runs
 from .markup import consoles, pipe_table, tell_unused
 from .study_file import FOLDER, Study, StudyTable, load_study
-from .study_runs import Result, from_run, merge, read, write
+from .study_runs import RULES, Result, from_run, merge, read, write
 from .study_stats import Paired, pair
 
 NONE = "-"
-HEADINGS = ("row", "pairs", "rounds", "epsilon", "score", "paper")
+_INTERVALS = {"t": "Student's t", "bootstrap": "percentiles of 10000 resamples"}
 DIFFERENCES = ("difference", "pairs", "points [95 %]", "paper")
 
 
@@ -80,13 +80,17 @@ def _table(
     study: Study, table: StudyTable, by_row: Mapping[str, list[Result]]
 ) -> list[str]:
     rows = [row for row in table.rows if row in by_row]
+    found = [_cells(study, row, by_row[row]) for row in rows]
+    used = {name for cells in found for name, cell in cells if cell != NONE}
+    found = [[c for c in cells if c[0] in used] for cells in found]
+    headings = [name for name, _ in found[0]]
     lines = [
         f"### {table.title}",
         "",
         *pipe_table(
-            HEADINGS,
-            [heading == "row" for heading in HEADINGS],
-            [_cells(study, row, by_row[row]) for row in rows],
+            headings,
+            [heading == "row" for heading in headings],
+            [[cell for _, cell in cells] for cells in found],
         ),
     ]
     missing = [row for row in table.rows if row not in by_row]
@@ -98,31 +102,39 @@ def _table(
         if a in by_row and b in by_row
     ]
     if differences:
-        lines += ["", *_difference_lines(differences)]
+        lines += ["", *_difference_lines(study, differences)]
     return [*lines, "", _protocol(study, [r for row in rows for r in by_row[row]])]
 
 
-def _cells(study: Study, row: str, results: Sequence[Result]) -> list[str]:
-    scores = [getattr(result, study.rule) for result in results]
-    spread = f" ± {statistics.stdev(scores):.4f}" if len(scores) > 1 else ""
+def _cells(study: Study, row: str, results: Sequence[Result]) -> list[tuple[str, str]]:
+    """Headings and cells of a line; a column without anything is left out later."""
     target = study.targets.get(row)
     epsilons = sorted({result.edge_epsilon for result in results})
+    rules = [study.rule, *(rule for rule in RULES if rule != study.rule)]
     return [
-        row,
-        str(len(results)),
-        _span([result.rounds for result in results]),
-        " or ".join(f"{e:g}" if e else NONE for e in epsilons),
-        f"{statistics.fmean(scores):.4f}{spread}",
-        NONE if target is None else f"{target:.4f}",
+        ("row", row),
+        ("pairs", str(len(results))),
+        ("rounds", _span([result.rounds for result in results])),
+        ("epsilon", " or ".join(f"{e:g}" if e else NONE for e in epsilons)),
+        *((rule, _score([getattr(r, rule) for r in results])) for rule in rules),
+        ("paper", NONE if target is None else f"{target:.4f}"),
     ]
 
 
+def _score(values: Sequence[float]) -> str:
+    if any(map(math.isnan, values)):
+        return NONE
+    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.4f}{spread}"
+
+
 def _difference_lines(
+    study: Study,
     differences: Sequence[tuple[str, Paired, float | None]],
 ) -> list[str]:
     cells = []
     for name, found, published in differences:
-        low, high = found.interval
+        low, high = found.interval(study.interval)
         interval = NONE if math.isnan(low) else f"[{low:+.2f}, {high:+.2f}]"
         cells.append(
             [
@@ -142,11 +154,12 @@ def _published(study: Study, a: str, b: str) -> float | None:
 
 def _protocol(study: Study, results: Sequence[Result]) -> str:
     pairs = sorted({(r.seed, r.split_seed, r.split_hash) for r in results})
+    commits = sorted({r.commit for r in results})
     words = ", ".join(f"{seed}/{split}: {h}" for seed, split, h in pairs)
     return (
         f"Protocol: rule {study.rule}; mean ± std (ddof 1) over pairs of run seed and"
-        f" split seed, with the split's hash: {words}. Intervals are Student's t over"
-        f" pairs. Commits {', '.join(sorted({r.commit for r in results}))}. Paper:"
+        f" split seed, with the split's hash: {words}. Intervals over pairs:"
+        f" {_INTERVALS[study.interval]}. Commits {', '.join(commits)}. Paper:"
         f" {study.paper}."
     )
 

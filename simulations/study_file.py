@@ -1,6 +1,7 @@
 """Studies: TOML files that say which runs stand in which table.
 
-``paper`` and ``rule`` (``final`` or ``best_val``), a table ``[targets]`` of the paper's
+``paper``, ``rule`` (one of ``study_runs.RULES``), ``interval`` (``t``, the default, or
+``bootstrap``), a table ``[targets]`` of the paper's
 figures by row, and ``[[table]]`` entries with ``title``, ``rows`` and ``differences``
 (pairs of rows). An entry with ``for``, a list of tables of words, stands for one table
 each, in which ``{word}`` is filled in.
@@ -16,8 +17,10 @@ from typing import Any
 
 from fedgraph_flwr.errors import ConfigError
 
+from .study_runs import RULES
+from .study_stats import INTERVALS
+
 FOLDER = Path(__file__).with_name("studies")
-_RULES = ("final", "best_val")
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Study:
     name: str
     paper: str
     rule: str
+    interval: str
     tables: tuple[StudyTable, ...]
     targets: Mapping[str, float]
 
@@ -55,6 +59,7 @@ def load_study(name: str, folder: Path = FOLDER) -> Study:
             name=name,
             paper=str(content["paper"]),
             rule=str(content["rule"]),
+            interval=str(content.get("interval", "t")),
             tables=tuple(t for entry in content["table"] for t in _expand(entry)),
             targets={k: float(v) for k, v in content.get("targets", {}).items()},
         )
@@ -62,8 +67,12 @@ def load_study(name: str, folder: Path = FOLDER) -> Study:
         raise ConfigError(
             f"{path}: not a study ({error!r}); see simulations/study_file.py"
         ) from error
-    if study.rule not in _RULES:
-        raise ConfigError(f"{path}: rule is {study.rule!r}, allowed are {_RULES}")
+    for key, value, allowed in (
+        ("rule", study.rule, RULES),
+        ("interval", study.interval, INTERVALS),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{path}: {key} is {value!r}, allowed are {allowed}")
     for table in study.tables:
         for row in {row for pair in table.differences for row in pair}:
             if row not in table.rows:

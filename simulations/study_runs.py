@@ -22,6 +22,8 @@ from fedgraph_flwr.registry import defaults, resolve
 from .compare_runs import EXECUTION_KEYS, Run, as_text
 from .presets import list_presets, load_preset
 
+RULES = ("final", "best_val", "best_val_trained")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -38,8 +40,9 @@ class Result:
         First 12 digits.
     rounds : int
         Rounds trained.
-    final, best_val : float
-        Score after the last round, and at the round that validation chose.
+    final, best_val, best_val_trained : float
+        Score after the last round, and at the round that validation chose: of the model
+        as received, and after local training (NaN where the task has no such rule).
     edge_epsilon : float
         Most that a client's ledger counts for the edges of one of its graphs; 0: no
         noise.
@@ -56,6 +59,7 @@ class Result:
     rounds: int
     final: float
     best_val: float
+    best_val_trained: float
     edge_epsilon: float
     weights: str
     commit: str
@@ -81,6 +85,7 @@ def from_run(run: Run) -> Result:
         rounds=int(s["rounds"]),
         final=_mean(s, "final"),
         best_val=_mean(s, "best_val"),
+        best_val_trained=_mean(s, "best_val_trained"),
         edge_epsilon=max((float(c.get("edge-epsilon", 0)) for c in spent), default=0),
         weights=str(s["weights_sha256"])[:12],
         commit=commit[:12] + ("+" if commit.endswith("+dirty") else ""),
@@ -168,7 +173,7 @@ def write(path: Path, results: Iterable[Result]) -> None:
         writer.writeheader()
         for result in ordered:
             values = dataclasses.asdict(result)
-            for rule in ("final", "best_val"):
+            for rule in RULES:
                 values[rule] = f"{values[rule]:.6f}"
             writer.writerow(values)
 

@@ -25,6 +25,7 @@ def result(row="a", seed=1, score=0.5, **kw):
         "split_hash": f"hash{seed}",
         "rounds": 40,
         "final": score - 0.1,
+        "best_val_trained": math.nan,
         "edge_epsilon": 2.0,
         "weights": "w",
         "commit": "c",
@@ -43,17 +44,23 @@ def test_differences_are_paired_by_both_seeds_and_the_split():
     found = pair(ours, theirs, "best_val")
     assert np.allclose(found.values, [10, 2, 5])
     expected = stats.ttest_1samp(found.values, 0).confidence_interval(0.95)
-    assert np.allclose(found.interval, expected)
+    assert np.allclose(found.interval("t"), expected)
     other = [result("b", 1, 0.6, split_seed=9), result("b", 2, 0.5, split_hash="x")]
     assert pair(ours, other, "best_val").num_pairs == 0
     single = pair(ours, theirs[:1], "final")
     assert single.num_pairs == 1
-    assert math.isnan(single.interval[0])
+    low, high = found.interval("bootstrap")
+    assert 2 <= low < found.mean < high <= 10
+    assert high - low < expected.high - expected.low
+    assert math.isnan(single.interval("t")[0])
 
 
 def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
     path = tmp_path / "new" / "runs.csv"
-    kept = [result("b, c (x=1)", 2, 0.25), result("a", 1, 0.5)]
+    kept = [
+        result("b, c (x=1)", 2, 0.25, best_val_trained=0.3),
+        result("a", 1, 0.5, best_val_trained=0.4),
+    ]
     write(path, kept)
     assert read(path) == sorted(kept, key=lambda r: r.key)
     newer = result("a", 1, 0.75)
@@ -122,7 +129,7 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
     text, unused = study.report(small, given)
     assert unused == ["z"]
     assert "### y" not in text
-    assert "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.9000 |" in text
+    assert "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.5500 ± 0.0707 | 0.9000 |" in text
     assert "| a-x - b-x | 2 | +6.00 [-44.82, +56.82] | +10.00 |" in text
     assert "Not run: c-x." in text
     assert "1/1: hash1, 2/2: hash2" in text
@@ -147,7 +154,7 @@ def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, ca
     name = "fgcl-gcn-bace-1"
     write(path, [result(name, 1, 0.5), result(name, 2, 0.7)])
     assert study.main(["fgcl", "--csv", str(path)]) == 0
-    assert f"| {name} | 2 | 40 | 2 | 0.6000 ± 0.1414 | 0.6665 |" in (
+    assert f"| {name} | 2 | 40 | 2 | 0.6000 ± 0.1414 | 0.5000 ± 0.1414 | 0.6665 |" in (
         capsys.readouterr().out
     )
     folder = run("fedavg", **{"num-server-rounds": 1}).path
@@ -162,6 +169,7 @@ def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, ca
     ("change", "words"),
     [
         (('rule = "best_val"', 'rule = "luck"'), "rule is 'luck'"),
+        (('rule = "best_val"', 'rule = "final"\ninterval = "z"'), "interval is 'z'"),
         (('"b-{data}", "c', '"c'), "subtracts 'b-x', which is none of its rows"),
         (('paper = "somebody"', ""), "not a study"),
     ],
