@@ -6,7 +6,6 @@ paired by seed. Intervals are Student's t on the paired differences.
 
 from __future__ import annotations
 
-import math
 import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -14,16 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy.special import stdtrit
-
 from fedgraph_flwr.clustering import METRICS, TRANSFORMS
 from fedgraph_flwr.selection import best_labelled
 
 from .embedding_rows import EmbeddingGroup, RowName
 from .embedding_runs import SMALL, EmbeddingRun
+from .intervals import t_interval
 
 TARGETS = Path(__file__).with_name("targets_embedding.toml")
-CONFIDENCE = 0.95
 SECOND_LOSS = "fclg.inter"  # and its weight and temperature
 ENOUGH_SEEDS = 5  # pairs that a claim needs, our spec Sec. 7.5
 # The EMD in the tables has four decimals.
@@ -70,12 +67,7 @@ class Difference:
     @property
     def interval(self) -> tuple[float, float] | None:
         """95 % t interval of the mean; None with fewer than two pairs."""
-        n = self.num_pairs
-        if n < 2:
-            return None
-        quantile = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-        half = quantile * statistics.stdev(self.values) / math.sqrt(n)
-        return self.mean - half, self.mean + half
+        return t_interval(self.values)
 
     @property
     def verdict(self) -> str:

@@ -17,8 +17,8 @@ from typing import Any
 
 from fedgraph_flwr.errors import ConfigError
 
+from .intervals import INTERVALS
 from .study_runs import RULES
-from .study_stats import INTERVALS
 
 FOLDER = Path(__file__).with_name("studies")
 
@@ -69,7 +69,7 @@ def load_study(name: str, folder: Path = FOLDER) -> Study:
         ) from error
     for key, value, allowed in (
         ("rule", study.rule, RULES),
-        ("interval", study.interval, INTERVALS),
+        ("interval", study.interval, tuple(INTERVALS)),
     ):
         if value not in allowed:
             raise ConfigError(f"{path}: {key} is {value!r}, allowed are {allowed}")

@@ -7,15 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from scipy.special import stdtrit
-from scipy.stats import bootstrap
-
+from .intervals import INTERVALS
 from .study_runs import Result
-
-CONFIDENCE = 0.95
-INTERVALS = ("t", "bootstrap")
-RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
@@ -35,28 +28,8 @@ class Paired:
         return statistics.fmean(self.values)
 
     def interval(self, kind: str) -> tuple[float, float]:
-        """95 % interval of the mean; NaN with fewer than two pairs.
-
-        ``kind``: "t" (Student's), or "bootstrap" (percentiles of the means of 10000
-        resamples; too narrow for a handful of pairs).
-        """
-        n = self.num_pairs
-        if n < 2:
-            return math.nan, math.nan
-        if kind == "bootstrap":
-            found = bootstrap(
-                (self.values,),
-                statistics.fmean,
-                confidence_level=CONFIDENCE,
-                n_resamples=RESAMPLES,
-                method="percentile",
-                vectorized=False,
-                rng=np.random.default_rng(0),
-            ).confidence_interval
-            return float(found.low), float(found.high)
-        half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-        half *= statistics.stdev(self.values) / math.sqrt(n)
-        return self.mean - half, self.mean + half
+        """95 % interval of the mean, a key of ``INTERVALS``; NaN without two pairs."""
+        return INTERVALS[kind](self.values) or (math.nan, math.nan)
 
 
 def pair(ours: Sequence[Result], theirs: Sequence[Result], rule: str) -> Paired:
