@@ -86,7 +86,7 @@ def from_run(run: Run) -> Result:
         final=_mean(s, "final"),
         best_val=_mean(s, "best_val"),
         best_val_trained=_mean(s, "best_val_trained"),
-        edge_epsilon=max((float(c.get("edge-epsilon", 0)) for c in spent), default=0),
+        edge_epsilon=max((float(c.get("edge-epsilon", 0)) for c in spent), default=0.0),
         weights=str(s["weights_sha256"])[:12],
         commit=commit[:12] + ("+" if commit.endswith("+dirty") else ""),
         wall_s=round(float(s["wall_s"]), 1),
