@@ -59,11 +59,16 @@ def best_val(
     """Test score in the round of the best mean validation score, from round 1.
 
     Rounds in which a client is missing are not comparable and do not take part,
-    unless no round is complete.
+    unless no round is complete. ``validation`` is the score that won.
     """
     best = best_round(val, larger_is_better=larger_is_better)
-    found = {} if best is None else test.get(best, {})
-    return {**summarize(found, protocol), "round": best}
+    if best is None:
+        return {**summarize({}, protocol), "round": None, "validation": None}
+    return {
+        **summarize(test.get(best, {}), protocol),
+        "round": best,
+        "validation": statistics.fmean(val[best].values()),
+    }
 
 
 def best_round(val: Table, *, larger_is_better: bool = True) -> int | None:

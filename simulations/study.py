@@ -27,7 +27,7 @@ from .study_stats import Paired, pair
 
 NONE = "-"
 _INTERVALS = {"t": "Student's t", "bootstrap": "percentiles of 10000 resamples"}
-DIFFERENCES = ("difference", "pairs", "points [95 %]", "paper")
+DIFFERENCES = ("difference", "pairs", "points [95 %]", "by split", "paper")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,6 +117,7 @@ def _cells(study: Study, row: str, results: Sequence[Result]) -> list[tuple[str,
         ("rounds", _span([result.rounds for result in results])),
         ("epsilon", " or ".join(f"{e:g}" if e else NONE for e in epsilons)),
         *((rule, _score([getattr(r, rule) for r in results])) for rule in rules),
+        ("validation", _score([result.validation for result in results])),
         ("paper", NONE if target is None else f"{target:.4f}"),
     ]
 
@@ -141,10 +142,16 @@ def _difference_lines(
                 name,
                 str(found.num_pairs),
                 f"{found.mean:+.2f} {interval}" if found.num_pairs else NONE,
+                " ".join(f"{mean:+.1f}" for mean in found.by_split()) or NONE,
                 NONE if published is None else f"{published:+.2f}",
             ]
         )
-    return pipe_table(DIFFERENCES, [True, False, False, False], cells)
+    used = [k for k in range(len(DIFFERENCES)) if any(c[k] != NONE for c in cells)]
+    return pipe_table(
+        [DIFFERENCES[k] for k in used],
+        [k == 0 for k in used],
+        [[row[k] for k in used] for row in cells],
+    )
 
 
 def _published(study: Study, a: str, b: str) -> float | None:

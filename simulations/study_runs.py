@@ -43,6 +43,8 @@ class Result:
     final, best_val, best_val_trained : float
         Score after the last round, and at the round that validation chose: of the model
         as received, and after local training (NaN where the task has no such rule).
+    validation : float
+        Validation score by which ``best_val`` chose; settings may be chosen by it.
     edge_epsilon : float
         Most that a client's ledger counts for the edges of one of its graphs; 0: no
         noise.
@@ -60,6 +62,7 @@ class Result:
     final: float
     best_val: float
     best_val_trained: float
+    validation: float
     edge_epsilon: float
     weights: str
     commit: str
@@ -86,6 +89,7 @@ def from_run(run: Run) -> Result:
         final=_mean(s, "final"),
         best_val=_mean(s, "best_val"),
         best_val_trained=_mean(s, "best_val_trained"),
+        validation=_mean(s, "best_val", "validation"),
         edge_epsilon=max((float(c.get("edge-epsilon", 0)) for c in spent), default=0.0),
         weights=str(s["weights_sha256"])[:12],
         commit=commit[:12] + ("+" if commit.endswith("+dirty") else ""),
@@ -134,8 +138,8 @@ def _presets(method: str, dataset: str) -> Mapping[str, Mapping[str, Value]]:
     return found
 
 
-def _mean(summary: Mapping[str, Any], rule: str) -> float:
-    mean = (summary.get(rule) or {}).get("mean")
+def _mean(summary: Mapping[str, Any], rule: str, key: str = "mean") -> float:
+    mean = (summary.get(rule) or {}).get(key)
     return math.nan if mean is None else float(mean)
 
 
@@ -173,7 +177,7 @@ def write(path: Path, results: Iterable[Result]) -> None:
         writer.writeheader()
         for result in ordered:
             values = dataclasses.asdict(result)
-            for rule in RULES:
+            for rule in (*RULES, "validation"):
                 values[rule] = f"{values[rule]:.6f}"
             writer.writerow(values)
 

@@ -13,9 +13,13 @@ from .study_runs import Result
 
 @dataclass(frozen=True)
 class Paired:
-    """Differences in points, one for each pair of runs on the same seeds and split."""
+    """Differences in points, one for each pair of runs on the same seeds and split.
+
+    ``split_seeds`` has the split seed of each.
+    """
 
     values: tuple[float, ...]
+    split_seeds: tuple[int, ...]
 
     @property
     def num_pairs(self) -> int:
@@ -27,6 +31,18 @@ class Paired:
         """Mean difference."""
         return statistics.fmean(self.values)
 
+    def by_split(self) -> list[float]:
+        """Means for each split, by seed; empty where none was used more than once.
+
+        Runs on one split share its test nodes: only differences that agree between
+        splits are more than a property of one of them.
+        """
+        splits = sorted(set(self.split_seeds))
+        if len(splits) == self.num_pairs:
+            return []
+        pairs = list(zip(self.split_seeds, self.values, strict=True))
+        return [statistics.fmean(v for s, v in pairs if s == of) for of in splits]
+
     def interval(self, kind: str) -> tuple[float, float]:
         """95 % interval of the mean, a key of ``INTERVALS``; NaN without two pairs."""
         return INTERVALS[kind](self.values) or (math.nan, math.nan)
@@ -35,10 +51,8 @@ class Paired:
 def pair(ours: Sequence[Result], theirs: Sequence[Result], rule: str) -> Paired:
     """Subtract ``theirs`` from ``ours`` where seed, split seed and split agree."""
     others = {r.key[1:]: getattr(r, rule) for r in theirs}
+    paired = [r for r in sorted(ours, key=lambda r: r.key) if r.key[1:] in others]
     return Paired(
-        tuple(
-            100 * (getattr(r, rule) - others[r.key[1:]])
-            for r in sorted(ours, key=lambda r: r.key)
-            if r.key[1:] in others
-        )
+        tuple(100 * (getattr(r, rule) - others[r.key[1:]]) for r in paired),
+        tuple(r.split_seed for r in paired),
     )

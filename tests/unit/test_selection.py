@@ -44,6 +44,7 @@ def test_best_val_ignores_the_start_and_takes_the_earliest_of_ties():
     found = best_val(VAL, TEST)
     assert found["round"] == 2  # as good on validation as round 3, and earlier
     assert found["mean"] == pytest.approx(0.4)
+    assert found["validation"] == pytest.approx(sum(VAL[2].values()) / len(VAL[2]))
 
 
 def test_of_errors_the_smallest_is_best():

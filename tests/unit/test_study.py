@@ -26,6 +26,7 @@ def result(row="a", seed=1, score=0.5, **kw):
         "rounds": 40,
         "final": score - 0.1,
         "best_val_trained": math.nan,
+        "validation": 0.75,
         "edge_epsilon": 2.0,
         "weights": "w",
         "commit": "c",
@@ -53,6 +54,22 @@ def test_differences_are_paired_by_both_seeds_and_the_split():
     assert 2 <= low < found.mean < high <= 10
     assert high - low < expected.high - expected.low
     assert math.isnan(single.interval("t")[0])
+    assert found.by_split() == []
+
+
+def test_differences_on_the_same_split_are_told_together():
+    scores = {(1, 7): 0.7, (2, 7): 0.9, (1, 5): 0.5, (2, 5): 0.3}
+
+    def on_splits(row, scores):
+        return [
+            result(row, s, v, split_seed=k, split_hash=f"hash{k}")
+            for (s, k), v in scores.items()
+        ]
+
+    found = pair(
+        on_splits("a", scores), on_splits("b", dict.fromkeys(scores, 0)), "best_val"
+    )
+    assert np.allclose(found.by_split(), [40, 80])
 
 
 def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
@@ -100,6 +117,7 @@ def test_a_run_becomes_a_result(run):
     assert (found.rounds, found.seed, found.dataset) == (2, one.seed, one.dataset)
     assert found.final == one.summary["final"]["mean"]
     assert found.best_val == one.summary["best_val"]["mean"]
+    assert found.validation == one.summary["best_val"]["validation"]
     assert one.summary["weights_sha256"].startswith(found.weights)
     assert found.edge_epsilon == 0
 
@@ -129,7 +147,10 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
     text, unused = study.report(small, given)
     assert unused == ["z"]
     assert "### y" not in text
-    assert "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.5500 ± 0.0707 | 0.9000 |" in text
+    assert (
+        "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.5500 ± 0.0707 | 0.7500 ± 0.0000 | 0.9000 |"
+        in text
+    )
     assert "| a-x - b-x | 2 | +6.00 [-44.82, +56.82] | +10.00 |" in text
     assert "Not run: c-x." in text
     assert "1/1: hash1, 2/2: hash2" in text
@@ -154,8 +175,9 @@ def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, ca
     name = "fgcl-gcn-bace-1"
     write(path, [result(name, 1, 0.5), result(name, 2, 0.7)])
     assert study.main(["fgcl", "--csv", str(path)]) == 0
-    assert f"| {name} | 2 | 40 | 2 | 0.6000 ± 0.1414 | 0.5000 ± 0.1414 | 0.6665 |" in (
-        capsys.readouterr().out
+    assert (
+        f"| {name} | 2 | 40 | 2 | 0.6000 ± 0.1414 | 0.5000 ± 0.1414 | 0.7500 ± 0.0000 | 0.6665 |"
+        in (capsys.readouterr().out)
     )
     folder = run("fedavg", **{"num-server-rounds": 1}).path
     assert study.main(["fgcl", str(folder), "--csv", str(path)]) == 0
