@@ -147,10 +147,8 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
     text, unused = study.report(small, given)
     assert unused == ["z"]
     assert "### y" not in text
-    assert (
-        "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.5500 ± 0.0707 | 0.7500 ± 0.0000 | 0.9000 |"
-        in text
-    )
+    line = "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.5500 ± 0.0707 | 0.7500 ± 0.0000 |"
+    assert f"{line} 0.9000 |" in text
     assert "| a-x - b-x | 2 | +6.00 [-44.82, +56.82] | +10.00 |" in text
     assert "Not run: c-x." in text
     assert "1/1: hash1, 2/2: hash2" in text
@@ -175,10 +173,8 @@ def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, ca
     name = "fgcl-gcn-bace-1"
     write(path, [result(name, 1, 0.5), result(name, 2, 0.7)])
     assert study.main(["fgcl", "--csv", str(path)]) == 0
-    assert (
-        f"| {name} | 2 | 40 | 2 | 0.6000 ± 0.1414 | 0.5000 ± 0.1414 | 0.7500 ± 0.0000 | 0.6665 |"
-        in (capsys.readouterr().out)
-    )
+    scores = "0.6000 ± 0.1414 | 0.5000 ± 0.1414 | 0.7500 ± 0.0000 | 0.6665"
+    assert f"| {name} | 2 | 40 | 2 | {scores} |" in capsys.readouterr().out
     folder = run("fedavg", **{"num-server-rounds": 1}).path
     assert study.main(["fgcl", str(folder), "--csv", str(path)]) == 0
     assert len(read(path)) == 3
