@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 import torch
@@ -28,26 +28,16 @@ from fedgraph_flwr.wire import NamedArrays
 from .distillation import Distilled, Recipe, distil, gumbel_noise
 from .gradient_matching import match_gradients
 from .models.node_gnn import NodeGNN
-from .node_classifier import NodeClassifierClient
-from .terms import proximal_term
+from .pulled import PulledClient
 
 
 @final
-class FedGKDClient(NodeClassifierClient):
+class FedGKDClient(PulledClient):
     """Proximal training on the whole graph; sends what it distils beside its model."""
 
     EXTRA_UPLINK: ClassVar[tuple[str, ...]] = tuple(
         FEATURES + part for part in FEATURE_MAPS["XH"]
     )
-
-    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Cross-entropy + lambda ||W - W_received||^2 over all tensors (Algorithm 1).
-
-        Twice the weight of FedProx's term, which halves it.
-        """
-        weight = 2 * self._params().proximal_lambda
-        pull = proximal_term(self.tensors(), self.received, weight)
-        return super().loss(batch, generator) + pull
 
     def extra_uplink(self) -> NamedArrays:
         """Task features M_i, where the server sent something to distil from."""

@@ -33,6 +33,7 @@ from clients.gcfl import GCFLClient, NodeGCFLClient
 from clients.infomax import InfoGraphClient, MVGRLClient
 from clients.moon import MoonClient
 from clients.multitask_gnn import LocalMultiTaskClient, MultiTaskFedAvgClient
+from clients.pulled import SelfWeightClient
 from clients.spreadgnn import SpreadGNNClient
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local
@@ -204,7 +205,7 @@ METHODS: Mapping[str, Method] = {
     "self-weight": Method(
         params=SelfWeightParams,
         strategy=SelfWeight,
-        client=NodeFedAvgClient,
+        client=SelfWeightClient,
         task=NODE_CLASSIFICATION,
     ),
     "spreadgnn": Method(

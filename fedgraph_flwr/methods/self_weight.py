@@ -22,9 +22,11 @@ class SelfWeightParams(Settings):
     """Parameters of self-weight.
 
     ``a``: share of the client's own model, beside its part in the mean; 0 is FedAvg
-    with uniform weights, 1 is self-train.
+    with uniform weights, 1 is self-train. ``proximal_lambda``: as FedGKD's, with which
+    the control trains as FedGKD does.
     """
 
     TABLE = "self-weight"
 
     a: float = number(0.5, 0, 1)
+    proximal_lambda: float = number(0.0, 0)

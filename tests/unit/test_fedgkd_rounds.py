@@ -87,6 +87,31 @@ def test_one_client_with_a_pull_is_local_proximal_training(run):
     assert_same_models(ours.models["client-0"], prox.models["global"], atol=1e-6)
 
 
+def test_without_distillation_clients_are_alike_and_fedgkd_is_its_control(run):
+    """R is all ones, S one more on its diagonal: q_ii = e^tau_s / (e^tau_s + n - 1).
+
+    In the control q_ii is a + (1 - a) / n.
+    """
+    n, tau_s, pull = 3, 2.0, 0.05
+    own = np.exp(tau_s) / (np.exp(tau_s) + n - 1)
+    ours = run(
+        "fedgkd",
+        **{
+            "fedgkd.feature-map": "X",
+            "fedgkd.distil-steps": 0,
+            "fedgkd.tau-s": tau_s,
+            "fedgkd.proximal-lambda": pull,
+        },
+    )
+    control = {"self-weight.a": float((n * own - 1) / (n - 1))}
+    theirs = run("self-weight", **control, **{"self-weight.proximal-lambda": pull})
+    assert len(ours.models) == n
+    for client, model in ours.models.items():
+        assert_same_models(model, theirs.models[client], atol=1e-6)
+    without = run("self-weight", **control)
+    assert without.sha != theirs.sha
+
+
 @pytest.mark.parametrize("method", ["fedgkd", "fedpub", "fedstar"])
 def test_five_clients_on_one_two_or_five_nodes_give_the_same_bytes(run, method):
     five = {"num-clients": 5, "num-server-rounds": 2}
