@@ -1,9 +1,10 @@
 """Peak memory of a client with a graph of ogbn-arxiv's size: a generated one.
 
-``python -m simulations.node_memory --clients 1,5`` writes raw files in OGB's layout,
-converts them, and lets one client train, each in a process of its own, through the
-code that a run uses. With one client that client holds the whole graph. Exits with 1
-if a client process needs more than ``--limit-gb``. Linux only.
+``python -m simulations.node_memory --clients 1,5 --methods fedavg,fedgkd`` writes raw
+files in OGB's layout, converts them, and lets one client train a round, each in a
+process of its own, through the code that a run uses. With one client that client holds
+the whole graph. Exits with 1 if a client process needs more than ``--limit-gb``. Linux
+only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +76,9 @@ def train(config: dict[str, Value]) -> str:
 
     from clients.base import initial_arrays
     from fedgraph_flwr.client_app import app
-    from fedgraph_flwr.methods.fedavg import SHARED
     from fedgraph_flwr.registry import defaults, resolve
-    from fedgraph_flwr.wire import Parcel, pack, unpack, with_prefix
+    from fedgraph_flwr.wire import Parcel, pack, unpack
+    from strategies.report import ClientInfo
 
     run = resolve({**defaults(), **config})
     start = initial_arrays(
@@ -86,10 +88,25 @@ def train(config: dict[str, Value]) -> str:
         num_features=NUM_FEATURES,
         num_classes=NUM_CLASSES,
     )
+    strategy = run.method.make_strategy(run.settings, run.params, experiment="memory")
+    info = ClientInfo(
+        client=0,
+        node_id=1,
+        num_train=0,
+        num_val=0,
+        num_test=0,
+        num_features=NUM_FEATURES,
+        num_classes=NUM_CLASSES,
+        group=-1,
+        split_hash="",
+        raw_sha256="",
+    )
+    strategy.clients = {0: info}
+    strategy.initialise(start)
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     context = Context(1, 1, {"clients": "0"}, RecordDict(), {**defaults(), **config})
     header: dict[str, Any] = {"server-round": 1, "experiment": "memory"}
-    parcel = Parcel(arrays=with_prefix(SHARED, start))
+    parcel = Parcel(arrays=strategy.outgoing(1)[0])
     message = Message(pack({0: parcel}, header), 1, "train")
     begin = time.perf_counter()
     reply = unpack(app(message, context).content)[0][0]
@@ -141,12 +158,12 @@ def main(argv: list[str] | None = None) -> int:
         description="Peak memory of a client with a graph of ogbn-arxiv's size.",
     )
     parser.add_argument("--clients", default="1,5", help="numbers of clients to try")
+    parser.add_argument("--methods", default="fedavg", help="names, by commas")
     parser.add_argument("--limit-gb", type=float, default=4.0)
     arguments = parser.parse_args(argv)
     worst = 0.0
     with tempfile.TemporaryDirectory() as scratch:
         common: dict[str, Value] = {
-            "method": "fedavg",
             "dataset": "ogbn-arxiv",
             "learning-rate": 0.01,
             "device": "cpu",
@@ -158,9 +175,11 @@ def main(argv: list[str] | None = None) -> int:
             ("raw files", write_raw, scratch),
             ("conversion, once", convert, common),
         ]
-        for count in arguments.clients.split(","):
-            config = {**common, "num-clients": int(count)}
-            steps.append((f"client 0 of {count}", train, config))
+        for method, count in product(
+            arguments.methods.split(","), arguments.clients.split(",")
+        ):
+            config = {**common, "method": method, "num-clients": int(count)}
+            steps.append((f"{method}, client 0 of {count}", train, config))
         for name, action, argument in steps:
             said, peak = in_own_process(action, argument)
             console.print(f"{name}: {said}; peak {peak:.2f} GB")

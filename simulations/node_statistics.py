@@ -72,10 +72,10 @@ def average_clustering(graph: GraphSet) -> float:
 def heterogeneity(label_counts: Sequence[NDArray[np.int64]]) -> float:
     """Median over pairs of clients of the Jensen-Shannon divergence, natural log.
 
-    NaN for one client. The paper does not say which pairs or which logarithm; ours
-    give other numbers (our spec Sec. 4.20).
+    NaN without a pair of clients that have nodes. The paper does not say which pairs
+    or which logarithm; ours give other numbers (our spec Sec. 4.20).
     """
-    shares = [counts / counts.sum() for counts in label_counts]
+    shares = [counts / counts.sum() for counts in label_counts if counts.any()]
     found = [jensen_shannon(p, q) for p, q in combinations(shares, 2)]
     return float(np.median(found)) if found else float("nan")
 

@@ -34,24 +34,35 @@ def _run(
     return wait(tmp_path, env, *submit(tmp_path, env, config), limit_s=400)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"method": "fedgkd", "dataset": "planted"}],
+    ids=lambda given: given.get("method", "gcfl+"),
+)
 def test_three_supernodes_give_the_bytes_of_the_inline_run(
-    tmp_path: Path, environment: dict[str, str], own_ports: tuple[int, int]
+    tmp_path: Path,
+    environment: dict[str, str],
+    own_ports: tuple[int, int],
+    given: dict[str, Value],
 ) -> None:
+    config = {**RUN, **given}
     inline = run_inline(
         {
-            **RUN,
+            **config,
             "results-dir": str(tmp_path / "inline"),
             "state-dir": str(tmp_path / "state-inline"),
         }
     )
     with federation(tmp_path, environment, own_ports, SITES):
-        status, deployed = _run(tmp_path, environment, RUN)
+        status, deployed = _run(tmp_path, environment, config)
 
     ours, expected = summary_of(deployed), summary_of(inline)
     assert status == "finished:completed", ours["error"]
     assert ours["weights_sha256"] == expected["weights_sha256"]
     assert ours["split_hash"] == expected["split_hash"]
     assert (deployed / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
+    for file in inline.glob("rounds/*"):  # matrices between clients
+        assert (deployed / "rounds" / file.name).read_bytes() == file.read_bytes()
     # Private state stays with its site.
     kept = {path.name for path in (tmp_path / "state-1" / deployed.name).iterdir()}
     assert kept == {"client-1", "client-3"}

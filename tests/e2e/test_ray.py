@@ -54,6 +54,7 @@ def _summary(folder: Path) -> dict[str, object]:
         {"method": "gcfl+"},
         {"method": "local"},
         {"method": "fclg", "embedding.evaluation": "pooled", "embedding.probe": False},
+        {"method": "fedgkd", "dataset": "planted"},
     ],
     ids=lambda given: given["method"],
 )

@@ -93,6 +93,26 @@ def test_a_client_without_some_class_takes_part(run, monkeypatch, method):
     assert finished.summary["failures"] == []
 
 
+@pytest.mark.parametrize("method", ["fedgkd", "fedpub", "fedstar", "fedsage+"])
+def test_a_client_without_edges_or_training_nodes_takes_part(run, toy_data, method):
+    def load(settings, client_id):
+        if client_id != 1:
+            return toys.federation(settings, client_id)
+        alone = toys.make_node_partition(1, num_nodes=25, density=0.0)
+        return replace(alone, train=np.arange(0))
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", load)
+        finished = run(method)
+    assert finished.summary["failures"] == []
+    assert set(finished.summary["best_val"]["per_client"]) == {"0", "1", "2"}
+    for matrices in ("R", "q"):
+        for matrix in read_matrices(finished.path, matrices).values():
+            assert np.isfinite(matrix).all()
+    for model in finished.models.values():
+        assert all(np.isfinite(array).all() for array in model.values())
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 import toys
 from oracles import fedgkd as oracle
 from toys_fedgkd import ON_NODES, PLAIN, STATIC, fitted, make
@@ -13,6 +14,7 @@ from toys_fedgkd import ON_NODES, PLAIN, STATIC, fitted, make
 from clients.base import GraphClient
 from clients.fedgkd import FedGKDClient
 from clients.models.masked_gnn import MaskedGNN
+from fedgraph_flwr import client_app
 from fedgraph_flwr.figures_data import read_matrices
 from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0
 from strategies.fedgkd import common_start
@@ -121,6 +123,52 @@ def test_five_clients_on_one_two_or_five_nodes_give_the_same_bytes(run, method):
 
 
 # What travels, and what is stored ------------------------------------------------
+
+
+CONVS = {f"shared/convs.{k}.{what}" for k in (0, 1) for what in ("weight", "bias")}
+GCN = CONVS | {"shared/readout.weight", "shared/readout.bias"}
+STRUCTURE = {"shared/embedding_s.weight", "shared/embedding_s.bias"} | {
+    f"shared/convs_s.{k}.{what}" for k in (0, 1) for what in ("weight", "bias")
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "names"),
+    [
+        ("fedgkd", GCN | {"fedgkd/features-x", "fedgkd/features-h"}),
+        ("fedpub", GCN | {"fedpub/embedding"}),  # and no masks
+        ("fedper", CONVS),
+        ("fedstar", STRUCTURE),
+        ("self-weight", GCN),
+        ("local", set()),
+    ],
+)
+def test_clients_send_exactly_this(run, monkeypatch, method, names):
+    seen: list[set[str]] = []
+    pack = client_app.pack
+
+    def spy(parcels, header=None):
+        seen.extend(set(parcel.arrays) for parcel in parcels.values())
+        return pack(parcels, header)
+
+    monkeypatch.setattr(client_app, "pack", spy)
+    given = {**ON_NODES, "num-server-rounds": 1}
+    if method == "fedper":
+        given["shared-group"] = "convs"
+    run(method, **given)
+    # Roll call, one round, closing evaluation; three clients each.
+    assert seen == [set()] * 3 + [names] * 3 + [set()] * 3
+
+
+def test_masks_stay_with_the_client_from_round_to_round(tmp_path):
+    client = fitted(make(tmp_path, method="fedpub"))
+    later = make(tmp_path, method="fedpub")
+    start = toys.shared_arrays(later)
+    assert all((mask == 1).all() for mask in later.model.masks)
+    later.evaluate(start, {"server-round": 2})
+    for mask, kept in zip(later.model.masks, client.model.masks, strict=True):
+        assert not (mask == 1).all()
+        assert torch.equal(mask, kept)
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import toys
-from hypothesis import given
+from hypothesis import given, reject
+from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
 import datasets
@@ -50,6 +51,44 @@ def test_features_classes_and_edges_stay_with_their_nodes(case):
     assert part.edge_index.shape[1] == len(back) == part.edge_ptr[-1]
     order = np.lexsort((part.edge_index[1], part.edge_index[0]))
     np.testing.assert_array_equal(order, np.arange(len(order)))
+
+
+@settings_of(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(PARTITIONERS)),
+    st.integers(60, 90),
+    st.sampled_from([0.02, 0.1, 0.5]),
+    st.integers(0, 10_000),
+)
+def test_clients_of_any_partition_hold_rows_of_the_whole_graph(kind, size, share, seed):
+    """Specification 4.18, through all that a client is made by."""
+    whole = toys.make_whole_graph(size, seed=seed, density=share)
+    s = toys.run_settings(
+        dataset="Cora", num_clients=5, partition=kind, split_seed=seed
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_clients, "load_node_graph", lambda *_, **__: whole)
+        node_clients._partition.cache_clear()
+        try:
+            held = [datasets.load_partition(s, client) for client in range(5)]
+        except DataError:  # too few communities, or a part without nodes
+            reject()
+        finally:
+            node_clients._partition.cache_clear()
+    roles = draw_roles(size, held_out=0.7, seed=seed)
+    for p in held:
+        ids = p.graph_ids
+        assert (np.diff(ids) > 0).all()  # and with them edges stay sorted
+        np.testing.assert_array_equal(p.graphs.x, whole.x[ids])
+        np.testing.assert_array_equal(p.graphs.y, whole.y[ids])
+        back = {(int(ids[a]), int(ids[b])) for a, b in edges_of(p.graphs)}
+        inside = set(ids.tolist())
+        assert back == {e for e in edges_of(whole) if inside.issuperset(e)}
+        for role, own in ((TRAIN, p.train), (VAL, p.val), (TEST, p.test)):
+            np.testing.assert_array_equal(own, np.flatnonzero(roles[ids] == role))
+    if kind in DISJOINT:
+        together = np.concatenate([p.graph_ids for p in held])
+        np.testing.assert_array_equal(np.sort(together), np.arange(size))
 
 
 @pytest.fixture
