@@ -21,6 +21,7 @@ from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
 
 if TYPE_CHECKING:
+    from .dense import NodeRows
     from .views import CollatedView
 
 
@@ -225,6 +226,13 @@ class ClientData:
             evaluation=tuple(graphs.batches(held_out, max_nodes=max_nodes)),
             num_val=len(partition.val),
         )
+
+    @cached_property
+    def nodes(self) -> NodeRows:
+        """Nodes of the graphs, for methods that see edges in noisy views only."""
+        from .dense import NodeRows  # which needs this module
+
+        return NodeRows(self.partition.graphs, self.graphs.device)
 
     def batches(self, *, max_nodes: int = 200_000) -> Iterator[Batch]:
         """All graphs in order, in batches of about ``max_nodes`` nodes."""

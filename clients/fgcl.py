@@ -20,7 +20,7 @@ from fedgraph_flwr.seeding import numpy_rng
 from .base import Job, common_generator
 from .batching import Batch
 from .contrast import info_nce
-from .dense import DenseView, NodeRows, Nodes
+from .dense import DenseView, Nodes
 from .models.dense_encoders import GraphModel
 from .multitask_client import MultiTaskClient
 from .privacy.laplace import Triangles
@@ -90,7 +90,7 @@ class FGCLClient(MultiTaskClient):
             epsilons=epsilons[:1],
             mode="once",
         )
-        self.nodes = NodeRows(partition.graphs, job.device)
+        self.nodes = job.data.nodes
 
     # Evaluation: view 0 of the held-out graphs ------------------------------------
 

@@ -18,10 +18,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.errors import DataError, WireError
+
+from .privacy.lifetime import FOLDER as LIFETIME
 
 _KEPT = 2
 _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+_EXPERIMENT = re.compile(r"[^./\\\0][^/\\\0]*")
 _FILE = re.compile(r"round-(\d+)\.safetensors")
 
 
@@ -41,9 +44,22 @@ class ClientStore:
     experiment : str
         Chosen by the server; the same after a resume.
     client_id : int
+
+    Raises
+    ------
+    WireError
+        The experiment's name is not that of a folder directly below ``root``, or is
+        that of what a client keeps of all experiments.
     """
 
     def __init__(self, root: Path, experiment: str, *, client_id: int) -> None:
+        # A path would reach other experiments' state, or a fresh privacy record.
+        if not _EXPERIMENT.fullmatch(experiment) or experiment == LIFETIME:
+            raise WireError(
+                "the name of an experiment must be that of a plain folder and not"
+                f" {LIFETIME!r}, got {experiment!r} from the server; both ends must run"
+                " the same version of fedgraph_flwr"
+            )
         self.experiment, self.client_id = experiment, client_id
         self.folder = root / experiment / f"client-{client_id}"
 

@@ -26,10 +26,11 @@ from flwr.common.logger import log
 import datasets
 from clients.base import GraphClient, Job
 from clients.batching import ClientData
-from clients.privacy.graphs import PrivateSite, noisy_partition
+from clients.privacy.graphs import PrivateSite, check_features, noisy_partition
 from clients.store import ClientStore, default_state_dir
 from clients.views import CollatedView
 
+from .data import GraphPartition
 from .device import choose_device
 from .errors import ConfigError, WireError
 from .methods.fedavg import SHARED
@@ -114,6 +115,13 @@ def hosted_clients(node_config: Mapping[str, Any], num_clients: int) -> list[int
     )
 
 
+def load_partition(resolved: Resolved, client_id: int) -> GraphPartition:
+    """Load a client's graphs; refuse features that tell edges where these are noisy."""
+    partition = datasets.load_partition(resolved.settings, client_id)
+    check_features(partition.graphs, resolved.privacy)
+    return partition
+
+
 @lru_cache(maxsize=512)
 def load_data(
     resolved: Resolved,
@@ -123,13 +131,18 @@ def load_data(
 ) -> ClientData:
     """Load and collate a client's graphs, with the views it needs, once per process.
 
-    With ``site`` the graphs are noisy, and those of its experiment.
+    With ``site`` the graphs are noisy, and those of its experiment. Without it batches
+    of a private run have no edges: its method draws noisy views itself.
     """
     settings = resolved.settings
-    partition = datasets.load_partition(settings, client_id)
+    partition = load_partition(resolved, client_id)
+    collate = resolved.method.client.DATA.collate
     if site is not None:
         partition = noisy_partition(partition, site)
-    data = resolved.method.client.DATA.collate(partition, device)
+    elif resolved.privacy.edge_epsilon > 0:
+        bare = replace(partition, graphs=partition.graphs.without_edges())
+        return replace(collate(bare, device), partition=partition)
+    data = collate(partition, device)
     spec = resolved.method.client.diffusion(resolved.params)
     if spec is None:
         return data
@@ -309,8 +322,9 @@ def _reply(
 def _introduce(
     resolved: Resolved, client_id: int, experiment: str, *, with_classes: bool
 ) -> Parcel:
-    device = choose_device(resolved.settings.device)
-    partition = load_data(resolved, client_id, device).partition
+    partition = load_data(
+        resolved, client_id, choose_device(resolved.settings.device)
+    ).partition
     graphs = partition.graphs
     # A hash of the files would confirm a guess of every edge and label.
     is_private = resolved.privacy.is_on

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,6 +72,15 @@ class GraphSet:
     @property
     def _label_type(self) -> type[np.generic]:
         return np.float32 if self.has_tasks else np.int64
+
+    def without_edges(self) -> GraphSet:
+        """Return the nodes alone."""
+        return replace(
+            self,
+            edge_index=self.edge_index[:, :0],
+            edge_ptr=np.zeros_like(self.edge_ptr),
+            is_undirected=True,
+        )
 
     def take(self, graph_ids: IntArray) -> GraphSet:
         """Copy out the graphs ``graph_ids`` (repeats allowed), in that order."""

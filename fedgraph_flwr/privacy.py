@@ -19,6 +19,8 @@ METRIC = "privacy/"  # prefix under which clients report what they have spent
 EDGE_POSTS = ("clamp01", "round", "relu", "abs-degree", "debiased", "none")
 NOISE_MODES = ("once", "per_round", "per_epoch")
 UNPROTECTED = "labels, node features, numbers of nodes and graphs"
+# Each atom has blocks that depend on its bonds, be it without the one that counts them.
+_ADJACENCY_ONLY = ("degree", "atoms", "atoms-no-degree")
 _TELLS_EDGES = {
     "degree": "the degrees of nodes are functions of the edges; use 'labels'",
     "atoms": (
@@ -77,6 +79,12 @@ class PrivacySettings(Settings):
         return self.update_budget_max or math.inf
 
 
+def private_features(features: str, privacy: PrivacySettings) -> str:
+    """Say what ``features = "auto"`` is, where the data set's own are these."""
+    is_noisy = privacy.edge_epsilon > 0 and not privacy.keep_edge_features
+    return "atoms-no-degree" if is_noisy and features == "atoms" else features
+
+
 def check_privacy(
     privacy: PrivacySettings,
     settings: RunSettings,
@@ -133,17 +141,22 @@ def check_privacy(
         )
 
 
-def describe(spent: Mapping[int, Mapping[str, float]]) -> str:
-    """Say in one line what clients have spent; "" if nothing is protected."""
+def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") -> str:
+    """Say in one line what clients have spent; "" if nothing is protected.
+
+    ``features`` is the setting of that name: some say something of the edges.
+    """
     edge = [s["edge-epsilon"] for s in spent.values() if "edge-epsilon" in s]
     lifetime = [s.get("edge-epsilon-lifetime", 0.0) for s in spent.values()]
     update = [s for s in spent.values() if "update-epsilon" in s]
     parts = []
     if edge:
+        only = f" adjacency only, features {features!r} depend on edges;"
         over_all = f" ({max(lifetime):g} over all runs)"
         parts.append(
             f"edges: epsilon {max(edge):g} in total per graph, at most"
             f"{over_all if max(lifetime) > max(edge) else ''};"
+            f"{only if features in _ADJACENCY_ONLY else ''}"
             f" not protected: {UNPROTECTED}"
         )
     if update:

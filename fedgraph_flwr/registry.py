@@ -61,7 +61,7 @@ from .methods.moon import MoonParams
 from .methods.multitask import MultiTaskParams
 from .methods.self_weight import SelfWeightParams
 from .methods.spreadgnn import SpreadGNNParams
-from .privacy import PrivacySettings, check_privacy
+from .privacy import PrivacySettings, check_privacy, private_features
 from .tasks import (
     GRAPH_CLASSIFICATION,
     GRAPH_EMBEDDING,
@@ -297,12 +297,13 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         **method.params.RUN,
         **info.fixed,
     }
-    settings = build(RunSettings, run_config, automatic)
-    params = build(method.params, run_config, published)
-    task = build(method.task.settings, run_config, {})
     takes_weights = method.client.TAKES_WEIGHTS
     post = "clamp01" if takes_weights else "round"
     privacy = build(PrivacySettings, run_config, {"privacy.edge-post": post})
+    automatic["features"] = private_features(str(automatic["features"]), privacy)
+    settings = build(RunSettings, run_config, automatic)
+    params = build(method.params, run_config, published)
+    task = build(method.task.settings, run_config, {})
     datasets.check_settings(settings)
     method.task.check(settings, kind)
     _check_evaluation(method, task, settings)

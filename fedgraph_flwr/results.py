@@ -356,7 +356,7 @@ class RunFolder:
             "run_id": self.run_id,
             "experiment": self.experiment,
             "resumed_from_round": self.resumed_from,
-            "privacy": _spent(strategy),
+            "privacy": _spent(strategy, s.features),
             "emd": partition_distance(strategy.clients),
             "class_counts": class_table(strategy.clients),
             "data_sha256": {
@@ -380,9 +380,9 @@ def _tasks(strategy: AbstractGraphStrategy) -> dict[str, Any]:
     }
 
 
-def _spent(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
+def _spent(strategy: AbstractGraphStrategy, features: str) -> dict[str, Any] | None:
     """Say what clients have spent of their privacy; None if nothing is protected."""
-    words = describe(strategy.spent)
+    words = describe(strategy.spent, features=features)
     per_client = {str(c): s for c, s in sorted(strategy.spent.items()) if s}
     return {"says": words, "per_client": per_client} if words else None
 

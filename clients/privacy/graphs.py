@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
+from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.privacy import METRIC, PrivacySettings
 
 from .gaussian import epsilon_of, privatise_update, update_rng
@@ -125,6 +126,34 @@ class PrivateSite:
                 secret=self._secret(),
             ),
         )
+
+
+def check_features(graphs: GraphSet, privacy: PrivacySettings) -> None:
+    """Refuse noise on edges where the nodes' features are their degrees.
+
+    Whatever the setting is called: data sets without node labels have degrees instead.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if privacy.edge_epsilon == 0 or privacy.keep_edge_features or not _degrees(graphs):
+        return
+    raise ConfigError(
+        f"node features of {graphs.name} are the degrees of its nodes, functions of the"
+        " edges that privacy.edge-epsilon is to protect; choose a data set with node"
+        " labels, or set privacy.keep-edge-features to true and report that only the"
+        " adjacency is protected"
+    )
+
+
+def _degrees(graphs: GraphSet) -> bool:
+    """Whether the features are one-hot degrees, the last column for all larger ones."""
+    if graphs.x.ndim != 1 or graphs.num_features < 2:
+        return False
+    begin = np.repeat(graphs.node_ptr[:-1], np.diff(graphs.edge_ptr))
+    degree = np.bincount(graphs.edge_index[0] + begin, minlength=graphs.num_nodes)
+    return np.array_equal(graphs.x, np.minimum(degree, graphs.num_features - 1))
 
 
 def noisy_partition(partition: GraphPartition, site: PrivateSite) -> GraphPartition:

@@ -39,6 +39,7 @@ from .laplace import (
     add_noise,
     check_epsilon,
     check_post,
+    num_pairs,
     post_process,
 )
 from .ledger import Ledger
@@ -200,6 +201,12 @@ class NoisyViews:
                 f"noisy views {self._path} were drawn with {about.get('identity')},"
                 f" this run asks for {self._identity}; use another experiment or state"
                 " folder: fresh views of the same graphs cost more privacy"
+            )
+        num_values = int(num_pairs(self._num_nodes).sum())
+        if any(len(values) != num_values for values in raw):
+            raise DataError(
+                f"noisy views {self._path} are of graphs of other sizes; graphs must"
+                " not change within an experiment: start a new one with the new data"
             )
         spent = self._ledger.read().edge[self._positions]
         if (spent < sum(self.epsilons) * (1 - 1e-9)).any():

@@ -444,7 +444,30 @@ def test_what_contradicts_itself_is_refused(method, options, message):
 
 def test_features_that_tell_edges_can_be_kept_knowingly(run):
     kept = {"features": "atoms", "privacy.keep-edge-features": True}
-    assert run("fgcl", **kept, **{"num-server-rounds": 1}).summary["status"]
+    summary = run("fgcl", **kept, **{"num-server-rounds": 1}).summary
+    assert "adjacency only, features 'atoms' depend" in summary["privacy"]["says"]
+
+
+@pytest.mark.parametrize(
+    ("options", "features"),
+    [
+        ({}, "atoms-no-degree"),
+        ({"privacy.keep-edge-features": True}, "atoms"),
+        (CLEAN, "atoms"),
+    ],
+)
+def test_private_runs_leave_out_the_degree_by_default(options, features):
+    own = {**defaults(), **toys.tiny("fgcl"), **options, "features": "auto"}
+    assert resolve(own).settings.features == features
+
+
+@pytest.mark.parametrize(
+    ("features", "is_all"),
+    [("atoms-no-degree", False), ("atoms-strict", True), ("labels", True)],
+)
+def test_a_run_says_where_only_the_adjacency_is_protected(features, is_all):
+    says = describe({0: {"edge-epsilon": 1.0}}, features=features)
+    assert ("adjacency only" not in says) == is_all
 
 
 def test_both_notions_side_by_side(run):

@@ -325,6 +325,13 @@ def test_views_of_other_settings_are_an_error(tmp_path):
             make(tmp_path, adjacency=Untouchable(), **change).views(1, 0)
 
 
+def test_views_of_graphs_of_other_sizes_are_an_error(tmp_path):
+    make(tmp_path).views(1, 0)
+    grown = SIZES + (np.arange(10) == TRAIN[0])
+    with pytest.raises(DataError, match="graphs must not change within an experiment"):
+        make(tmp_path, adjacency=Untouchable(), num_nodes=grown).views(2, 0)
+
+
 def test_damaged_views_are_an_error(tmp_path):
     own = make(tmp_path)
     own.views(1, 0)

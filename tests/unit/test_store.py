@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from clients.privacy.lifetime import FOLDER as LIFETIME
 from clients.store import (
     ClientStore,
     default_state_dir,
     optimizer_tensors,
     restore_optimizer,
 )
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.errors import DataError, WireError
 
 
 @pytest.fixture
@@ -26,6 +27,13 @@ def test_the_last_two_rounds_are_kept(store):
     assert names == ["round-000003.safetensors", "round-000004.safetensors"]
     assert store.load(5)["w"].tolist() == [4, 4]
     assert store.load(4)["w"].tolist() == [3, 3]  # the round is repeated
+
+
+@pytest.mark.parametrize("name", ["", "..", "../a", "a/b", "/a", LIFETIME])
+def test_a_server_cannot_name_another_folder(tmp_path, name):
+    """Nor a place without a privacy record."""
+    with pytest.raises(WireError, match="must be that of a plain folder"):
+        ClientStore(tmp_path, name, client_id=0)
 
 
 def test_nothing_before_the_first_round(store):

@@ -1,0 +1,142 @@
+"""What leaves a private client does not depend on its edges, but through its views.
+
+Two worlds: the same nodes, labels and noisy values, and other edges. Whatever differs
+between the messages of the two, or between the results folders, has gone around the
+mechanism.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import toys
+
+from clients.privacy import laplace
+from clients.privacy.graphs import check_features
+from datasets.synthetic import generate_client
+from fedgraph_flwr import client_app
+from fedgraph_flwr.data import pointer
+from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.privacy import PrivacySettings
+from fedgraph_flwr.registry import METHODS
+
+TAKE_NOISE = sorted(m for m, row in METHODS.items() if row.task.takes_edge_noise)
+TIMES = ("started-at", "compute-s")
+OF_RUN = {
+    *("wall_s", "client_compute_s", "overhead_s", "run_id", "experiment", "config"),
+    *("finished_utc",),
+}
+NOISY = {"privacy.edge-epsilon": 2.0, "num-server-rounds": 2, "local-epochs": 2}
+
+
+def with_other_edges(graphs):
+    """Other undirected edges, and another number of them, between the same nodes."""
+    rng = np.random.default_rng(5)
+    edges = []
+    for n in np.diff(graphs.node_ptr):
+        upper = np.triu(rng.random((n, n)) < 0.8, 1)
+        edges.append(np.argwhere(upper | upper.T).T)
+    return toys.replace(
+        graphs,
+        edge_index=np.concatenate(edges, axis=1).astype(np.int32),
+        edge_ptr=pointer([e.shape[1] for e in edges]),
+    )
+
+
+def released(self, position):
+    """Values that stand for those of both worlds before noise is added."""
+    n = int(np.diff(self._graphs.node_ptr)[position])
+    return np.random.default_rng(position).integers(0, 2, n * (n - 1) // 2)
+
+
+def bytes_of(name, array):
+    """Bytes of an array; of a parcel without the hash of the run's name."""
+    found = np.asarray(array).tobytes()
+    return found[:4] + found[36:] if name.startswith("to/") else found
+
+
+def what_leaves(run, toy_data, method, *, other):
+    """Messages of all clients, and the results, without times and names of the run."""
+
+    def world(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        if not other:
+            return partition
+        return toys.replace(partition, graphs=with_other_edges(partition.graphs))
+
+    sent = []
+    pack = client_app.pack
+
+    def packed(parcels, *header):
+        for client, parcel in parcels.items():
+            arrays = {**parcel.arrays, **parcel.evaluation}
+            numbers = {k: v for k, v in parcel.metrics.items() if k not in TIMES}
+            sent.append((client, parcel.error, numbers, dict(parcel.facts)))
+            sent.append({k: bytes_of(k, a) for k, a in arrays.items()})
+        return pack(parcels, *header)
+
+    noisy = {**NOISY, "features": toys.own(method).get("features", "labels")}
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", world)
+        patch.setattr(laplace.GraphAdjacency, "upper_triangle", released)
+        patch.setattr(client_app, "pack", packed)
+        finished = run(method, **noisy)
+    summary = {k: v for k, v in finished.summary.items() if k not in OF_RUN}
+    return sent, finished.rounds, finished.ledger, json.dumps(summary)
+
+
+@pytest.mark.parametrize("method", TAKE_NOISE)
+def test_nothing_but_views_tells_the_edges(run, toy_data, method):
+    ours, theirs = (
+        what_leaves(run, toy_data, method, other=other) for other in (False, True)
+    )
+    assert ours == theirs
+    assert any(ours[0])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fgcl"])
+def test_degrees_by_whatever_name_are_refused(run, toy_data, method):
+    """A data set without node labels has degrees, also where "labels" are asked for."""
+
+    def degrees(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        g = partition.graphs
+        begin = np.repeat(g.node_ptr[:-1], np.diff(g.edge_ptr))
+        degree = np.bincount(g.edge_index[0] + begin, minlength=g.num_nodes)
+        graphs = toys.replace(g, x=np.minimum(degree, 3).astype(np.uint8))
+        return toys.replace(partition, graphs=graphs)
+
+    noisy = {**NOISY, "features": toys.own(method).get("features", "labels")}
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", degrees)
+        with pytest.raises(DataError, match="are the degrees of its nodes"):
+            run(method, **noisy)
+        kept = {**noisy, "privacy.keep-edge-features": True}
+        assert run(method, **kept).summary["status"] == "completed"
+
+
+def test_the_generated_graphs_have_degrees_whatever_the_features_are_called():
+    with pytest.raises(ConfigError, match="node features of synthetic are the degrees"):
+        check_features(
+            generate_client(0, 0), PrivacySettings(edge_epsilon=1.0, edge_post="round")
+        )
+    check_features(generate_client(0, 0), PrivacySettings(edge_post="round"))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fgcl"])
+def test_what_is_collated_for_a_private_client_has_no_edges(tmp_path, method):
+    """Of methods that draw views themselves; the others are given noisy graphs."""
+    settings = {**NOISY, "features": toys.own(method).get("features", "labels")}
+    resolved = toys.resolved(method, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datasets.load_partition", toys.federation)
+        client_app.load_data.cache_clear()
+        data = client_app.load_data(resolved, 0, toys.CPU)
+        client = client_app._make_client(resolved, 0, "e", is_secret=False)
+    client_app.load_data.cache_clear()
+    assert not data.graphs.edge_index.numel()
+    assert not any(b.edge_index.numel() for b in data.evaluation)
+    assert data.partition.graphs.edge_index.size  # for the draw
+    assert bool(client.job.data.graphs.edge_index.numel()) == (method == "fedavg")
