@@ -17,7 +17,7 @@ from oracles import spreadgnn as oracle
 from clients.base import GraphClient
 from clients.spreadgnn import SpreadGNNClient
 from datasets.task_masks import mask_tasks
-from fedgraph_flwr.errors import ConfigError, RunFailedError
+from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.task_relations import SOURCES, read_covariances, read_rounds
 from fedgraph_flwr.topology import build_topology
 from fedgraph_flwr.wire import Parcel, pack, record_sizes, unpack
@@ -811,6 +811,14 @@ def test_bad_edge_lists_stop_the_run_before_training(
     with pytest.raises(ConfigError, match=message):
         spread(3, **options)
     (summary,) = (tmp_path / "results").glob("*/summary.json")
+    assert json.loads(summary.read_text())["rounds"] == 0
+
+
+def test_a_task_of_nobody_stops_the_run_before_training(spread, tmp_path):
+    options = {"task-masks": "0,1;2;3,5", "results-dir": str(tmp_path)}
+    with pytest.raises(FedGraphError, match=r"leaves task\(s\) 4 to nobody"):
+        spread(3, **options)
+    (summary,) = tmp_path.glob("*/summary.json")
     assert json.loads(summary.read_text())["rounds"] == 0
 
 
