@@ -52,8 +52,10 @@ class Neighbourhood:
 
     def __init__(self, client_id: int, own: tuple[int, ...]) -> None:
         self._client_id, self._own = client_id, own
+        self._rows = torch.tensor(own, dtype=torch.int64)
         self._peers: dict[int, Teacher] = {}
         self._renewed: TaskCovariance | None = None
+        self._places: Tensor | None = None  # of own tasks in T_k, once asked for
 
     @property
     def task_ids(self) -> tuple[int, ...]:
@@ -63,6 +65,7 @@ class Neighbourhood:
 
     def learn(self, parcels: Mapping[int, Contents]) -> None:
         """Remember what neighbours sent; of the others what they sent before."""
+        self._places = None
         for j, contents in parcels.items():
             self._peers[j] = Teacher(
                 task_ids=tuple(contents.task_ids.tolist()),
@@ -110,11 +113,11 @@ class Neighbourhood:
 
     def with_own(self, stacked: Tensor, head: Tensor) -> Tensor:
         """Phi_{N_k} whose own rows are those of ``head``, with their gradient."""
-        places = torch.tensor(
-            [self.task_ids.index(t) for t in self._own], device=head.device
-        )
-        own = torch.tensor(self._own, device=head.device)
-        return stacked.index_copy(0, places, head[own])
+        if self._places is None:
+            known = self.task_ids
+            self._places = torch.tensor([known.index(t) for t in self._own])
+        places, own = (i.to(head.device) for i in (self._places, self._rows))
+        return stacked.index_copy(0, places, head.index_select(0, own))
 
     def renew(self, head: Tensor, *, eta: float) -> None:
         """Omega_k from the neighbourhood's Omegas and Phi_{N_k} (Eq. 11)."""

@@ -121,7 +121,7 @@ class KeyRing:
         for client in sorted(keys):
             _raw_key(f"client {client}", keys[client])
         before = self.pinned
-        if not before:
+        if not (self.folder / _PINS).is_file():  # none to pin is a pin, too
             self._write(_PINS, json.dumps(dict(sorted(keys.items()))).encode())
             return
         for client in sorted({*keys, *before}):

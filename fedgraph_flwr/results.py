@@ -39,6 +39,7 @@ ROUNDS = ("round", "client", "split", "point", "metric", "value", "num_examples"
 TIMES = ("round", "wall_s", "busy_s", "client_compute_s")
 LEDGER = ("round", "client", "direction", "record", "bytes")
 APPENDED = ("rounds.csv", "ledger.csv", "times.csv")
+OWNERSHIP = ("own", "unseen")  # tasks of which a client has labels, and the others
 _TABLES = {"post_aggregation": "", "post_training": selection.TRAINED}
 # May differ between a run and its continuation.
 RESUME_MAY_CHANGE = {
@@ -106,6 +107,7 @@ class RunFolder:
         self.tables: dict[str, selection.Table] = {
             prefix + s: {} for prefix in _TABLES.values() for s in self.task.splits
         }
+        self.by_ownership: dict[tuple[str, str], selection.Table] = {}
         self.last_round = 0
         path.mkdir(parents=True, exist_ok=True)
         (path / "checkpoint").mkdir(exist_ok=True)
@@ -195,6 +197,9 @@ class RunFolder:
         return (point, metric) == ("post_aggregation", self.task.metric)
 
     def _table(self, split: str, point: str, metric: str) -> selection.Table | None:
+        whose = metric.removeprefix(f"{self.task.metric}-")
+        if split == self.task.headline and whose in OWNERSHIP:
+            return self.by_ownership.setdefault((point, whose), {})
         if metric != self.task.metric or point not in _TABLES:
             return None
         return self.tables.get(_TABLES[point] + split)
@@ -340,6 +345,7 @@ class RunFolder:
                 for rule in task.rules
             },
             **_tasks(strategy),
+            "own_and_unseen": self._own_and_unseen(last),
             "num_clusters": len(clusters),
             "clusters": clusters,
             "planted_groups": planted and {str(c): g for c, g in planted.items()},
@@ -367,6 +373,18 @@ class RunFolder:
             "git_commit": git_commit(),
             "config": self.resolved.to_config(),
         }
+
+    def _own_and_unseen(self, last: int) -> dict[str, dict[str, float]] | None:
+        """Client means over own and unseen tasks after the last round, by point.
+
+        "post_training" is before mixing, where that is measured; None where every
+        client has all tasks.
+        """
+        found: dict[str, dict[str, float]] = {}
+        for (point, whose), table in sorted(self.by_ownership.items()):
+            if values := table.get(last):
+                found.setdefault(point, {})[whose] = float(np.mean([*values.values()]))
+        return found if any("unseen" in means for means in found.values()) else None
 
 
 def _tasks(strategy: AbstractGraphStrategy) -> dict[str, Any]:

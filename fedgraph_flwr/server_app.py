@@ -139,16 +139,19 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
 
 
 def _relate_tasks(path: Path, strategy: AbstractGraphStrategy) -> None:
-    """Write, say and draw how tasks relate, where that was learned."""
+    """Write, say and draw how tasks relate, where that was learned.
+
+    Of sealed parcels the server has no Omega, but knows who has which tasks.
+    """
     rounds = read_rounds(path)
-    if not rounds:
+    if not rounds and strategy.network() is None:
         return
     infos = strategy.clients
     sources = task_sources(
         {c: i.task_ids for c, i in infos.items()},
         strategy.peers(),
         infos[min(infos)].tasks,
-        read_covariances(path, rounds[-1]),
+        read_covariances(path, rounds[-1]) if rounds else None,
     )
     write_task_sources(path, sources)
     for line in describe_sources(sources):
@@ -250,6 +253,8 @@ def summary_table(summary: dict[str, Any]) -> str:
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
     out.print(f"clusters {summary['clusters']}{planted}", highlight=False)
+    if (seen := summary["own_and_unseen"]) is not None:
+        out.print(_own_and_unseen(summary["metric"], seen), highlight=False)
     if summary["privacy"] is not None:
         out.print(summary["privacy"]["says"], highlight=False)
     if summary["network"] is not None:
@@ -265,6 +270,17 @@ def summary_table(summary: dict[str, Any]) -> str:
     )
     text: str = out.file.getvalue()  # type: ignore[attr-defined]
     return text
+
+
+def _own_and_unseen(metric: str, seen: dict[str, dict[str, float]]) -> str:
+    names = {"post_training": "trained", "post_aggregation": "then mixed or averaged"}
+    parts = [
+        f"{words}: own tasks {seen[point].get('own', math.nan):.4f}, others"
+        f" {seen[point].get('unseen', math.nan):.4f}"
+        for point, words in names.items()
+        if point in seen
+    ]
+    return f"{metric} {'; '.join(parts)}"
 
 
 def _whose(summary: dict[str, Any]) -> str:

@@ -2,21 +2,25 @@
 
 One epoch of masked multi-task training on one core, by
 
-``ours``: what clients run, ``clients.training.train_epochs``;
+``ours``: what a client of SpreadGNN runs, penalty included: half of the tasks are its
+own, a neighbour has the others;
 ``PyG``: the plain loop of PyTorch Geometric: ``DataLoader``, ``SAGEConv`` or
-``GATConv``, ``global_mean_pool``, the same readout, loss and Adam.
+``GATConv``, ``global_mean_pool``, the same readout and loss without penalty, Adam.
 
-Times are of the process, so that other processes count little. The last columns are of
-ours under ``torch.profiler``: the share of time inside operators, the rest being Python
-and autograd, and the number of operators per batch.
+Times are of the process, so that other processes count less. The last columns are of
+ours under ``torch.profiler``: shares of its time inside operators (``aten``), elsewhere
+in autograd and the optimiser's step, and in Python; and operators per batch.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,15 +31,18 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GATConv, SAGEConv, global_mean_pool
 
-from clients.batching import Batch, ClientData
-from clients.models.sage_gat import ENCODERS, MultiTaskGNN
-from clients.multitask import masked_bce, masked_l1
-from clients.propagation import clean_structure
-from clients.training import train_epochs
-from datasets import find_dataset, load_partition
-from fedgraph_flwr.config import RunSettings, build
+from clients.base import Job
+from clients.batching import ClientData
+from clients.models.sage_gat import ENCODERS
+from clients.neighbourhood import Neighbourhood
+from clients.parcels import Contents
+from clients.privacy.graphs import PrivateSite
+from clients.spreadgnn import SpreadGNNClient
+from clients.store import ClientStore
+from datasets import load_partition
 from fedgraph_flwr.data import GraphPartition
-from fedgraph_flwr.registry import defaults
+from fedgraph_flwr.mixing import Peer
+from fedgraph_flwr.registry import Resolved, defaults, resolve
 
 console = Console(highlight=False)
 CPU = torch.device("cpu")
@@ -109,35 +116,58 @@ def _to_pyg(partition: GraphPartition, position: int) -> Data:
 
 
 def our_epoch(
-    encoder: str, partition: GraphPartition, batch_size: int, *, binary: bool
+    resolved: Resolved, partition: GraphPartition, folder: Path
 ) -> Callable[[], None]:
-    """One epoch as clients train it."""
-    data = ClientData.collate(partition, CPU)
-    generator = torch.Generator().manual_seed(0)
-    model = MultiTaskGNN(
-        encoder,
-        partition.graphs.num_features,
-        len(partition.tasks),
-        generator=generator,
+    """One epoch as a client of SpreadGNN trains it, from round 2 on."""
+    client = _client(resolved, partition, folder)
+    client.server_round = 2  # no penalty in round 1
+    client.around = Neighbourhood(partition.client_id, partition.owned_tasks)
+    client.around.learn({1: _neighbour(partition)})
+    optimizer = torch.optim.Adam(
+        client.model.parameters(), lr=1e-3, amsgrad=True, fused=True
     )
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    loss_of = masked_bce if binary else masked_l1
-
-    def loss(batch: Batch) -> Tensor:
-        return loss_of(model(batch, clean_structure(batch), generator), batch.y)
+    order, noise = (torch.Generator().manual_seed(0) for _ in range(2))
 
     def epoch() -> None:
-        model.train()
-        train_epochs(
-            loss,
-            optimizer,
-            data,
-            num_epochs=1,
-            batch_size=batch_size,
-            generator=generator,
-        )
+        client.model.train()
+        client.run_epochs(optimizer, 1, order=order, noise=noise)
 
     return epoch
+
+
+def _client(
+    resolved: Resolved, partition: GraphPartition, folder: Path
+) -> SpreadGNNClient:
+    store = ClientStore(folder, "speed", client_id=partition.client_id)
+    site = PrivateSite(
+        privacy=resolved.privacy, folder=store.folder, seed=0, is_secret=False
+    )
+    return SpreadGNNClient(
+        Job(
+            settings=resolved.settings,
+            params=resolved.params,
+            task=resolved.task,
+            learning=resolved.method.task,
+            data=ClientData.collate(partition, CPU),
+            store=store,
+            site=site,
+            device=CPU,
+        )
+    )
+
+
+def _neighbour(partition: GraphPartition) -> Contents:
+    """Make what a neighbour sends that has the tasks which the client has not."""
+    others = np.setdiff1d(np.arange(len(partition.tasks)), partition.owned_tasks)
+    rng = np.random.default_rng(0)
+    return Contents(
+        tensors={},
+        task_ids=others,
+        head_rows=rng.normal(size=(len(others), HIDDEN)).astype(np.float32),
+        omega_task_ids=others,
+        omega=(np.eye(len(others)) / max(len(others), 1)).astype(np.float32),
+        peer=Peer(num_neighbours=1, num_examples=1),
+    )
 
 
 def seconds(epochs: list[Callable[[], None]], repeats: int) -> list[float]:
@@ -152,32 +182,35 @@ def seconds(epochs: list[Callable[[], None]], repeats: int) -> list[float]:
     return [min(times) for times in found]
 
 
-def kernel_share(epoch: Callable[[], None]) -> tuple[float, int]:
-    """Share of CPU time that ops themselves take, and number of ops."""
+def shares(epoch: Callable[[], None]) -> tuple[float, float, int]:
+    """Shares of time in operators and in autograd and optimiser; number of operators.
+
+    The rest of the time is Python, whatever C++ that is called from it without an
+    event included.
+    """
     with torch.profiler.profile() as profile:
         begin = time.perf_counter()  # the profiler's clock
         epoch()
         whole = time.perf_counter() - begin
-    events = [e for e in profile.key_averages() if e.key.startswith("aten::")]
-    inside = sum(e.self_cpu_time_total for e in events) / 1e6
-    return inside / whole, sum(e.count for e in events)
+    inside, beside, count = 0.0, 0.0, 0
+    for event in profile.key_averages():
+        if event.key.startswith("aten::"):
+            inside += event.self_cpu_time_total / 1e6
+            count += event.count
+        elif not event.key.startswith("Optimizer."):  # a frame of Python
+            beside += event.self_cpu_time_total / 1e6
+    return inside / whole, beside / whole, count
 
 
 def compare(dataset: str, sizes: list[int], num_graphs: int, repeats: int) -> None:
     """Print the table of one data set."""
     torch.set_num_threads(1)
-    info = find_dataset(dataset)
-    config = {**defaults(), "dataset": dataset, "num-clients": 1}
-    settings = build(RunSettings, config, {**info.automatic, **info.fixed})
-    partition = load_partition(settings, 0)
-    small = GraphPartition(
-        client_id=0,
-        graphs=partition.graphs,
-        graph_ids=partition.graph_ids,
-        train=partition.train[:num_graphs],
-        val=partition.val,
-        test=partition.test,
-        tasks=partition.tasks,
+    config = {**defaults(), "method": "spreadgnn", "dataset": dataset, "num-clients": 1}
+    whole = load_partition(resolve(config).settings, 0)
+    small = replace(
+        whole,
+        train=whole.train[:num_graphs],
+        task_ids=tuple(range(0, len(whole.tasks), 2)),
     )
     atoms = np.diff(small.graphs.node_ptr)[small.train].mean()
     count = len(small.train)
@@ -185,20 +218,24 @@ def compare(dataset: str, sizes: list[int], num_graphs: int, repeats: int) -> No
         title=f"{dataset}: {count} molecules of {atoms:.0f} atoms on average,"
         f" microseconds per molecule, best of {repeats} epochs"
     )
-    for column in ("encoder", "batch", "ours", "PyG", "ratio", "in kernels", "ops"):
+    columns = "encoder batch ours PyG ratio operators autograd Python ops"
+    for column in columns.split():
         table.add_column(column, justify="right")
     for encoder in ENCODERS:
         for size in sizes:
-            binary = info.kind == "binary"
-            ours = our_epoch(encoder, small, size, binary=binary)
-            plain = plain_epoch(encoder, small, size, binary=binary)
-            times = seconds([ours, plain], repeats)
-            share, num_ops = kernel_share(ours)
+            given = {"spreadgnn.encoder": encoder, "batch-size": size}
+            resolved = resolve({**config, **given})
+            binary = resolved.method.task.larger_is_better
+            with tempfile.TemporaryDirectory() as folder:
+                ours = our_epoch(resolved, small, Path(folder))
+                plain = plain_epoch(encoder, small, size, binary=binary)
+                times = seconds([ours, plain], repeats)
+                inside, beside, num_ops = shares(ours)
             table.add_row(
                 *(encoder, str(size)),
                 *(f"{1e6 * t / count:.0f}" for t in times),
                 f"{times[1] / times[0]:.1f}x",
-                f"{share:.0%}",
+                *(f"{s:.0%}" for s in (inside, beside, 1 - inside - beside)),
                 f"{num_ops / -(-count // size):.0f}",
             )
     console.print(table)

@@ -49,6 +49,41 @@ def test_strategies_load_without_torch():
     assert done.returncode == 0
 
 
+RELAY_MAY_IMPORT = {  # parts without numerics; from wire and report only types
+    "__future__": {"annotations"},
+    "collections.abc": {"Collection", "Iterable", "Mapping"},
+    "logging": {"INFO", "WARNING"},
+    "typing": {"Any", "final"},
+    "json": set(),
+    "flwr.app": {"Message", "MetricRecord"},
+    "flwr.common.logger": {"log"},
+    "flwr.serverapp": {"Grid"},
+    "fedgraph_flwr.errors": {"ConfigError"},
+    "fedgraph_flwr.methods.spreadgnn": {
+        *("ALL", "FROM", "NEIGHBOURS", "PUBLIC_KEY", "TO", "SpreadGNNParams")
+    },
+    "fedgraph_flwr.topology": {"Network", "Topology", "build_topology"},
+    "fedgraph_flwr.wire": {"NamedArrays", "Parcel", "Scalar"},
+    ".base": {"AbstractGraphStrategy"},
+    ".report": {"ClientInfo"},
+}
+
+
+def test_the_relay_imports_nothing_that_could_open_or_change_a_parcel():
+    """Name by name: what it could reach by way of a module counts as well."""
+    tree = ast.parse((ROOT / "strategies" / "spreadgnn.py").read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert {n.name for n in node.names} <= set(RELAY_MAY_IMPORT)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            allowed = RELAY_MAY_IMPORT.get(module, set())
+            assert {n.name for n in node.names} <= allowed, module
+        elif isinstance(node, ast.Attribute | ast.Name):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id
+            assert name not in {"__import__", "import_module", "numpy", "tobytes"}
+
+
 def test_datasets_is_ours_and_not_hugging_faces():
     assert Path(datasets.__file__) == ROOT / "datasets" / "__init__.py"
 

@@ -72,6 +72,37 @@ def test_ray_and_inline_give_the_same_bytes(
     assert _summary(ray)["bytes_up"] > 0
 
 
+def test_ray_relays_sealed_parcels_of_own_molecules(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for client in range(4):
+        rows = [f"{'C' * (1 + r)}O,{r // 2 % 2},{r % 2}" for r in range(20 + client)]
+        (data / f"{client}.csv").write_text("\n".join(["smiles,a,b", *rows, ""]))
+    overrides: dict[str, Value] = {
+        "method": "spreadgnn",
+        "dataset": "smiles-csv",
+        "features": "atoms-no-degree",
+        "data-dir": str(data),
+        "num-clients": 4,
+        "num-server-rounds": 3,
+        "hidden-dim": 8,
+        "task-masks": "0;1;0;1",
+        "spreadgnn.topology": "ring",
+    }
+    found = []
+    for name, start in (
+        ("inline", run_inline),
+        ("ray", lambda config: flower.run_flower(config, num_nodes=3)),
+    ):
+        places = {f"{k}-dir": str(tmp_path / name / k) for k in ("results", "state")}
+        seal = {"spreadgnn.seal": name == "ray"}
+        found.append(start({**overrides, **places, **seal}))
+    inline, ray = found
+    assert _summary(ray)["status"] == "completed"
+    assert _summary(ray)["weights_sha256"] == _summary(inline)["weights_sha256"]
+    assert (ray / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
+
+
 def test_a_failed_run_exits_non_zero_although_flower_says_completed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -247,7 +247,7 @@ def test_the_penalty_and_the_weights_matter(run):
 
 
 @pytest.mark.parametrize(
-    "method", ["fedgmtl", "fedavg-multitask", "local-multitask", "fgcl"]
+    "method", ["fedgmtl", "fedavg-multitask", "local-multitask", "fgcl", "spreadgnn"]
 )
 def test_numbers_are_measured_by_errors_and_the_lowest_is_best(run, method):
     options = {"dataset": "ESOL", "num-server-rounds": 4, "fgcl.views": "clean"}

@@ -244,6 +244,15 @@ def test_a_changed_neighbourhood_is_refused(rings, who):
         rings[1].pin(keys)
 
 
+def test_a_client_told_that_it_has_no_neighbour_gets_none_later(rings, tmp_path):
+    alone = KeyRing(tmp_path / "alone", client_id=0)
+    alone.pin({})
+    alone.pin({})
+    with pytest.raises(WireError, match=r"client 0 pinned none, now the relay hands"):
+        alone.pin({1: rings[1].public_key})
+    assert alone.pinned == {}
+
+
 @pytest.mark.parametrize("key", ["", "00", "zz" * 32, "ab" * 33])
 def test_a_key_that_is_none_is_refused(tmp_path, key):
     ring = KeyRing(tmp_path, client_id=0)

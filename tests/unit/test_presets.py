@@ -136,7 +136,12 @@ VARIANTS: dict[str, dict[str, Value]] = {
     "no-reg": {"spreadgnn.task-reg": 0.0},
     "samples": {"spreadgnn.weights": "samples"},
     "owners": {"spreadgnn.head-sync": "owners"},
+    "lambda-1e-5": {"spreadgnn.task-reg": 1e-5},
+    "lambda-1e-3": {"spreadgnn.task-reg": 1e-3},
+    "lambda-1e-2": {"spreadgnn.task-reg": 1e-2},
+    "paper": {"batch-size": 1, "spreadgnn.task-reg": 1e-3},
 }
+PUBLISHED_REG = {"qm8": (0.3, 0.3), "muv": (1e-3, 2e-3)}  # of GraphSAGE and GAT
 STUDIES: dict[str, dict[str, Value]] = {  # of SIDER and Tox21
     **{f"period-{tau}": {"spreadgnn.period": tau} for tau in (5, 10, 15)},
     "never": {"spreadgnn.period": 0},
@@ -460,6 +465,8 @@ def test_every_spreadgnn_preset_configures_a_run(
         "spreadgnn.task-reg": 1e-4,
         **{**VARIANTS, **STUDIES, **EIGHT}[variant],
     }
+    if variant == "paper" and data in PUBLISHED_REG:
+        expected["spreadgnn.task-reg"] = PUBLISHED_REG[data][encoder == "gat"]
     assert {key: config[key] for key in expected} == expected
 
 

@@ -77,6 +77,13 @@ def test_own_rows_alone_carry_gradient(around):
     assert weight.grad.sum(1).tolist() == [0, WIDTH, 0, WIDTH, 0, 0]
 
 
+def test_own_rows_keep_their_places_when_a_task_is_heard_of(around):
+    own = head()
+    assert torch.equal(around.with_own(around.stack(own), own), around.stack(own))
+    around.learn({7: taught(7, (2,))})  # between the client's own, 1 and 3
+    assert torch.equal(around.with_own(around.stack(own), own), around.stack(own))
+
+
 def test_omega_is_half_the_mean_of_the_neighbours_and_half_the_closed_form(around):
     """Worked entry by entry; nothing is clipped, as all eigenvalues are positive."""
     own = head()

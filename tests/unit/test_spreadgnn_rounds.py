@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from dataclasses import replace
@@ -16,7 +17,8 @@ from oracles import spreadgnn as oracle
 from clients.base import GraphClient
 from clients.spreadgnn import SpreadGNNClient
 from datasets.task_masks import mask_tasks
-from fedgraph_flwr.errors import ConfigError, RunFailedError
+from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.task_relations import SOURCES, read_covariances, read_rounds
 from fedgraph_flwr.topology import build_topology
 from fedgraph_flwr.wire import Parcel, pack, record_sizes, unpack
 from simulations.inline import InlineGrid
@@ -71,7 +73,7 @@ def spread(run):
 
 
 def neighbours(clients, **overrides):
-    given = {k.split(".")[1]: v for k, v in overrides.items()}
+    given = {k.split(".")[1].replace("-", "_"): v for k, v in overrides.items()}
     kind = given.pop("topology", "complete")
     return build_topology(kind, clients, **given).neighbours
 
@@ -198,6 +200,55 @@ def test_models_follow_the_recursion_of_dpa_sgd(spread, monkeypatch, name, perio
     for t, expected in enumerate(course):
         for k in range(6):
             np.testing.assert_allclose(seen[t, k], expected[k], atol=1e-4)
+
+
+# Reports ------------------------------------------------------------------------------
+
+
+def test_own_and_unseen_tasks_are_measured_before_and_after_mixing(spread):
+    finished = spread(4, **{"spreadgnn.topology": "ring"})
+    seen = finished.values("roc-auc-own", "roc-auc-unseen")
+    points = ("post_training", "post_aggregation")
+    found = finished.summary["own_and_unseen"]
+    assert set(found) == set(points)
+    for point in points:
+        for whose in ("own", "unseen"):
+            name = f"roc-auc-{whose}"
+            each = [seen["3", str(c), "test", point, name] for c in range(4)]
+            assert found[point][whose] == pytest.approx(np.mean(each))
+    assert len({v for means in found.values() for v in means.values()}) == 4
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_a_run_says_which_tasks_came_from_which_neighbour(spread, seal):
+    finished = spread(4, **{"spreadgnn.topology": "ring", "spreadgnn.seal": seal})
+    with (finished.path / SOURCES).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    # clients 0 to 3 have tasks 0 1, 2, 3 4 and 5; client 0 is between 1 and 3
+    taught = [(r["task"], r["neighbour"]) for r in rows if r["client"] == "0"]
+    assert taught == [("2", "1"), ("3", "-1"), ("4", "-1"), ("5", "3")]
+    related = {r["task"]: r["related"] for r in rows if r["client"] == "0"}
+    known = {"0", "1"}  # its own
+    if seal:  # the server has no Omega
+        assert set(related.values()) == {"-1"}
+        assert read_rounds(finished.path) == []
+        return
+    assert related["2"] in known
+    assert related["3"] == "-1"  # of no neighbour: not in Omega
+    assert read_rounds(finished.path) == [1, 2, 3]
+    omegas = read_covariances(finished.path, 3)
+    assert [ids for ids, _ in omegas.values()] == [
+        (0, 1, 2, 5),
+        (0, 1, 2, 3, 4),
+        (2, 3, 4, 5),
+        (0, 1, 3, 4, 5),
+    ]
+
+
+@pytest.mark.parametrize("encoder", ["sage", "gat"])
+def test_one_molecule_at_a_time(spread, encoder):
+    single = {"batch-size": 1, "num-server-rounds": 2, "spreadgnn.encoder": encoder}
+    assert spread(3, **single).sha == spread(3, nodes=3, **single).sha
 
 
 def path_of(tmp_path, clients):
@@ -394,20 +445,23 @@ def delivered(monkeypatch):
 
 
 @pytest.mark.parametrize("seal", [False, True])
-@pytest.mark.parametrize("name", TOPOLOGIES)
-def test_bytes_per_round_are_those_of_the_formula(spread, monkeypatch, name, seal):
+@pytest.mark.parametrize("name", [*TOPOLOGIES, "file"])
+def test_bytes_per_round_are_those_of_the_formula(
+    spread, monkeypatch, tmp_path, name, seal
+):
     clients, period, rounds = 6, 2, 4
+    options = {**TOPOLOGIES, "file": path_of(tmp_path, clients)}[name]
     found = delivered(monkeypatch)
     finished = spread(
         clients,
-        **TOPOLOGIES[name],
+        **options,
         **{
             "spreadgnn.seal": seal,
             "spreadgnn.period": period,
             "num-server-rounds": rounds,
         },
     )
-    near = neighbours(clients, **TOPOLOGIES[name])
+    near = neighbours(clients, **options)
     shapes = {n: a.shape for n, a in final_models(finished)[0].items()}
     width = shapes["head.weight"][1]
 
@@ -442,9 +496,10 @@ def test_bytes_per_round_are_those_of_the_formula(spread, monkeypatch, name, sea
         ]
         return sum(rows)
 
-    for at, k in ((2, 0), (3, 1), (4, 2), (5, 3)):
-        for way in ("down", "up"):
-            assert recorded(at, k, way) == framed(k, found[way, at, k])
+    for at in range(1, rounds + 2):
+        for k in range(clients):
+            for way in ("down", "up"):
+                assert recorded(at, k, way) == framed(k, found[way, at, k])
 
 
 def framed(client, sizes):
@@ -756,6 +811,14 @@ def test_bad_edge_lists_stop_the_run_before_training(
     with pytest.raises(ConfigError, match=message):
         spread(3, **options)
     (summary,) = (tmp_path / "results").glob("*/summary.json")
+    assert json.loads(summary.read_text())["rounds"] == 0
+
+
+def test_a_task_of_nobody_stops_the_run_before_training(spread, tmp_path):
+    options = {"task-masks": "0,1;2;3,5", "results-dir": str(tmp_path)}
+    with pytest.raises(FedGraphError, match=r"leaves task\(s\) 4 to nobody"):
+        spread(3, **options)
+    (summary,) = tmp_path.glob("*/summary.json")
     assert json.loads(summary.read_text())["rounds"] == 0
 
 
