@@ -134,6 +134,15 @@ class GraphClient(NumPyClient):
         """Texts to tell the server at roll call; none by default."""
         return {}
 
+    @classmethod
+    def shares_features(cls, params: Settings) -> bool:  # noqa: ARG003
+        """Whether features of nodes leave the client; a site must agree to that."""
+        return False
+
+    def opening(self) -> NamedArrays:
+        """Arrays to give before round 1, where the strategy asks; none by default."""
+        return {}
+
     @abstractmethod
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Mean loss of a batch; random draws come from ``generator``."""

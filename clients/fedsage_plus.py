@@ -1,21 +1,26 @@
 """Client side of FedSage+: mend the graph once, then FedAvg of a GraphSAGE.
 
-Zhang et al. 2021, arXiv:2106.13430. Differs: without the cross-client feature loss the
-generator learns from the client's own graph alone.
+Zhang et al. 2021, arXiv:2106.13430. The generator learns from the client's own graph
+and, with ``cross_client``, from feature rows of other clients' nodes. Differs: a sample
+of these is exchanged once, before round 1; see also ``cross_loss``.
 """
 
 from __future__ import annotations
 
 import copy
+from logging import WARNING
 from typing import final
 
 import numpy as np
 import torch
+from flwr.common.logger import log
 from torch import Tensor
 
+from fedgraph_flwr.config import Settings
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.methods.fedsage_plus import FedSagePlusParams
+from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
+from fedgraph_flwr.wire import NamedArrays, select
 
 from .base import Job
 from .mended import MendedGraph
@@ -42,6 +47,26 @@ class FedSagePlusClient(NodeClassifierClient):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self._mended: MendedGraph | None = None
+
+    @classmethod
+    def shares_features(cls, params: Settings) -> bool:
+        """See base class."""
+        assert isinstance(params, FedSagePlusParams)
+        return params.cross_client
+
+    def opening(self) -> NamedArrays:
+        """Give features of ``cross_rows`` training nodes, ascending; all if fewer.
+
+        Drawn by the stream (seed, client, "cross-rows").
+        """
+        params, job = self._params(), self.job
+        if not params.cross_client:
+            return {}
+        train = job.data.partition.train
+        rng = numpy_rng(job.settings.seed, job.client_id, "cross-rows")
+        count = min(params.cross_rows, len(train))
+        chosen = np.sort(rng.choice(train, size=count, replace=False))
+        return {ROWS: self._features().cpu().numpy()[chosen].astype(np.float32)}
 
     def logits(self, generator: torch.Generator | None) -> Tensor:
         """Logits of the client's nodes, then of those generated."""
@@ -102,11 +127,27 @@ class FedSagePlusClient(NodeClassifierClient):
             learning_rate=params.learning_rate,
             weight_decay=settings.weight_decay,
             generator=noise,
+            others=self._rows_of_others(x),
+            cross_weight=params.cross_weight,
         )
         with torch.no_grad():
             counts, features = model(unmended(self.graph.adjacency, x), noise)
             owner, slot = choose_neighbours(counts, params.max_neighbours)
         return features[owner, slot], owner
+
+    def _rows_of_others(self, x: Tensor) -> list[Tensor]:
+        """Rows that other clients gave, by client, ascending; as ``x`` is stored."""
+        if not self._params().cross_client:
+            return []
+        given = {int(c): a for c, a in select(ROWS_OF, self.extra_downlink).items()}
+        if not given:
+            log(
+                WARNING,
+                "client %d got no rows of other clients: its neighbours are generated"
+                " without the cross-client loss",
+                self.job.client_id,
+            )
+        return [torch.from_numpy(np.array(a)).to(x) for _, a in sorted(given.items())]
 
     def _hidden(self) -> IntArray:
         """Draw the validation nodes that the generator does not see, ascending."""

@@ -7,6 +7,7 @@ GraphSAGE predicts how many neighbours a node lost, and their features.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -146,6 +147,30 @@ def feature_loss(features: Tensor, lost: Tensor, truth: Tensor) -> Tensor:
     return distance.amin(1).mean()
 
 
+def cross_loss(features: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """Mean squared distance of generated neighbours to the nearest row elsewhere.
+
+    Parameters
+    ----------
+    features : tensor, shape (num_nodes, max_neighbours, num_features)
+    others : sequence of tensors, shapes (num_rows_j, num_features)
+        Known rows of each other client; neither empty.
+
+    Source
+    ------
+    Zhang et al. 2021, the part of the feature loss with ``min_{u in V_j}``. Differs: a
+    mean over nodes, generated neighbours, features (as in :func:`feature_loss`) and
+    other clients, which the paper sums, so that it does not grow with their number;
+    over all ``max_neighbours`` of a node, among which :func:`feature_loss` chooses too,
+    and not only as many as the node will get.
+    """
+    generated = features.flatten(0, 1)  # (num_nodes * max_neighbours, num_features)
+    with torch.no_grad():
+        nearest = [rows[torch.cdist(generated, rows).argmin(1)] for rows in others]
+    distances = [(generated - rows).square().mean() for rows in nearest]
+    return torch.stack(distances).mean()
+
+
 def adjacency_of(edge_index: IntArray, num_nodes: int, device: torch.device) -> Tensor:
     """Sparse CSR tensor of sorted edges."""
     edges = torch.from_numpy(np.ascontiguousarray(edge_index, np.int64)).to(device)
@@ -172,6 +197,8 @@ def train_generator(
     learning_rate: float,
     weight_decay: float,
     generator: torch.Generator,
+    others: Sequence[Tensor] = (),
+    cross_weight: float = 0.0,
 ) -> list[float]:
     """Fit the generator, with a classifier that uses what it makes; losses per step.
 
@@ -184,11 +211,13 @@ def train_generator(
         Features and classes of all nodes, hidden ones too.
     train : int64 tensor
         Training nodes, as positions in ``impaired.kept``; may be empty.
+    others, cross_weight : sequence of tensors, float
+        Rows of other clients and the weight of :func:`cross_loss`; none, no such loss.
 
     Source
     ------
     Zhang et al. 2021: smooth L1 of the counts + feature loss + cross-entropy on
-    the mended graph, weighted alike.
+    the mended graph, weighted alike; + ``cross_weight`` (alpha) cross-client loss.
     """
     device = x.device
     kept = torch.from_numpy(impaired.kept).to(device)
@@ -209,6 +238,8 @@ def train_generator(
         counts, features = model(graph, generator)
         loss = nn.functional.smooth_l1_loss(counts, missing)
         loss = loss + feature_loss(features, lost[:, 0], x[lost[:, 1]])
+        if others:
+            loss = loss + cross_weight * cross_loss(features, others)
         if len(train):
             owner, slot = choose_neighbours(counts, model.max_neighbours)
             mended = MendedGraph(adjacency, known, features[owner, slot], owner)

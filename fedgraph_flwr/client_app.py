@@ -38,6 +38,7 @@ from .registry import Resolved, resolve
 from .tasks import EmbeddingSettings
 from .wire import (
     CLASS_COUNT,
+    OPENING,
     TOLD,
     NamedArrays,
     Parcel,
@@ -60,7 +61,7 @@ def query(message: Message, context: Context) -> Message:
     except Exception as error:  # reported to the server, which names the node
         log(ERROR, "%s", traceback.format_exc())
         return Message(pack({}, {"error": _reason(error)}), reply_to=message)
-    tells = _shares_labels(context.node_config)
+    tells = _agrees(context.node_config, "share-embeddings")
     experiment = str(unpack(message.content)[1].get("experiment", ""))
     parcels = _answer_all(
         hosted,
@@ -68,6 +69,12 @@ def query(message: Message, context: Context) -> Message:
         lambda c, _: _introduce(resolved, c, experiment, with_classes=tells),
     )
     return Message(pack(parcels), reply_to=message)
+
+
+@app.query(OPENING)
+def opening(message: Message, context: Context) -> Message:
+    """Before round 1: give what every hosted client's method has others need."""
+    return _serve(message, context, _open)
 
 
 @app.train()
@@ -151,12 +158,9 @@ def load_data(
     return replace(data, view=CollatedView(edges, graphs.node_ptr, device))
 
 
-def _shares_labels(site: Mapping[str, Any]) -> bool:
-    """Whether embeddings, labels and counts of classes may leave this node.
-
-    A site must say so.
-    """
-    return not _is_site(site) or site.get("share-embeddings") is True
+def _agrees(site: Mapping[str, Any], key: str) -> bool:
+    """Whether this node lets data out that a site must agree to by this key."""
+    return not _is_site(site) or site.get(key) is True
 
 
 def _is_site(node_config: Mapping[str, Any]) -> bool:
@@ -165,22 +169,31 @@ def _is_site(node_config: Mapping[str, Any]) -> bool:
 
 
 def _check_consent(resolved: Resolved, site: Mapping[str, Any]) -> None:
-    """Refuse to send embeddings from a site that has not agreed to it.
+    """Refuse to send embeddings or features from a site that has not agreed to it.
 
     Raises
     ------
     ConfigError
         The run pools embeddings, and this site was not started with
-        ``share-embeddings=true``.
+        ``share-embeddings=true``; or it hands features on, and without
+        ``share-features=true``.
     """
     task = resolved.task
     pools = isinstance(task, EmbeddingSettings) and task.evaluation == "pooled"
-    if pools and not _shares_labels(site):
+    if pools and not _agrees(site, "share-embeddings"):
         raise ConfigError(
             "the run asks for the embeddings and labels of this site's graphs"
             ' (embedding.evaluation = "pooled"), which it does not share; set that key'
             ' to "local", or start the SuperNode with --node-config'
             " 'share-embeddings=true'"
+        )
+    hands_on = resolved.method.client.shares_features(resolved.params)
+    if hands_on and not _agrees(site, "share-features"):
+        raise ConfigError(
+            "the run hands feature rows of this site's nodes to the server and to every"
+            f" other client (table {resolved.params.TABLE!r} of the run config), which"
+            " this site does not share; switch that off, or start the SuperNode with"
+            " --node-config 'share-features=true'"
         )
 
 
@@ -278,6 +291,10 @@ def _store(resolved: Resolved, client_id: int, experiment: str) -> ClientStore:
     configured = resolved.settings.state_dir
     root = Path(configured) if configured else default_state_dir()
     return ClientStore(root, experiment, client_id=client_id)
+
+
+def _open(client: GraphClient, _: Parcel, __: dict[str, Scalar]) -> Parcel:
+    return Parcel(arrays=client.opening())
 
 
 def _fit(client: GraphClient, parcel: Parcel, header: dict[str, Scalar]) -> Parcel:

@@ -40,6 +40,7 @@ from strategies.fedavg import FedAvg, Local
 from strategies.fedgkd import FedGKD
 from strategies.fedgmtl import FedGMTL
 from strategies.fedpub import FedPub
+from strategies.fedsage_plus import FedSagePlus
 from strategies.fgcl import FGCL
 from strategies.gcfl import GCFL
 from strategies.self_weight import SelfWeight
@@ -234,7 +235,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "fedsage+": Method(
         params=FedSagePlusParams,
-        strategy=FedAvg,
+        strategy=FedSagePlus,
         client=FedSagePlusClient,
         task=NODE_CLASSIFICATION,
     ),

@@ -363,6 +363,7 @@ class RunFolder:
             "experiment": self.experiment,
             "resumed_from_round": self.resumed_from,
             "privacy": _spent(strategy, s.features),
+            **_disclosed(strategy),
             "emd": partition_distance(strategy.clients),
             "class_counts": class_table(strategy.clients),
             "data_sha256": {
@@ -403,6 +404,12 @@ def _spent(strategy: AbstractGraphStrategy, features: str) -> dict[str, Any] | N
     words = describe(strategy.spent, features=features)
     per_client = {str(c): s for c, s in sorted(strategy.spent.items()) if s}
     return {"says": words, "per_client": per_client} if words else None
+
+
+def _disclosed(strategy: AbstractGraphStrategy) -> dict[str, Any]:
+    """Say which data of clients others saw; nothing where they saw none."""
+    words = strategy.disclosed()
+    return {"disclosed": words} if words else {}
 
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Any], NamedArrays]:

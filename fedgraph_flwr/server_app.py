@@ -257,6 +257,8 @@ def summary_table(summary: dict[str, Any]) -> str:
         out.print(_own_and_unseen(summary["metric"], seen), highlight=False)
     if summary["privacy"] is not None:
         out.print(summary["privacy"]["says"], highlight=False)
+    if "disclosed" in summary:
+        out.print(summary["disclosed"], highlight=False)
     if summary["network"] is not None:
         out.print(describe_network(summary["network"]), highlight=False)
     if summary["emd"] is not None:

@@ -27,6 +27,7 @@ Scalar = int | float | str | bool
 
 CLASS_COUNT = "class-count/"  # and a class: its graphs, told at roll call
 TOLD = "told/"  # and a name: a fact that a client's method adds at roll call
+OPENING = "opening"  # kind of query: clients give what others need before round 1
 _HEADER = "header"
 _PACKED = "safetensors"
 _KINDS = ("arrays", "evaluation", "metrics", "facts", "error")

@@ -33,6 +33,7 @@ from fedgraph_flwr.privacy import METRIC as PRIVACY
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.topology import Network
 from fedgraph_flwr.wire import (
+    OPENING,
     NamedArrays,
     Parcel,
     Scalar,
@@ -122,7 +123,10 @@ class AbstractGraphStrategy(Strategy):
 
     @abstractmethod
     def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
-        """Arrays to send to each client; those that do not take part are left out."""
+        """Arrays to send to each client; those that do not take part are left out.
+
+        Round 0 is the opening, where the paper has one.
+        """
 
     @abstractmethod
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
@@ -148,6 +152,17 @@ class AbstractGraphStrategy(Strategy):
     def notes(self, server_round: int) -> dict[int, dict[str, Scalar]]:  # noqa: ARG002
         """Texts to send beside the arrays; none unless overridden."""
         return {}
+
+    def has_opening(self) -> bool:
+        """Whether every client is asked for something before round 1."""
+        return False
+
+    def opened(self, replies: dict[int, Parcel]) -> None:
+        """Take what clients gave before round 1, in ascending client order."""
+
+    def disclosed(self) -> str:
+        """Say which data of clients this run hands to others; "" for none."""
+        return ""
 
     def network(self) -> Network | None:
         """Who talks to whom, and who is gone, where clients talk to each other."""
@@ -266,6 +281,8 @@ class AbstractGraphStrategy(Strategy):
         self.summary()
         self._began_at = time.time()
         try:
+            if self.first_round == 1 and self.has_opening():
+                self._open(grid, timeout)
             for server_round in range(self.first_round, num_rounds + 1):
                 if self.stopper(self._report.evaluations):
                     self.last_round = server_round - 1
@@ -299,6 +316,17 @@ class AbstractGraphStrategy(Strategy):
         return Result()
 
     # Plumbing --------------------------------------------------------------------
+
+    def _open(self, grid: Grid, timeout: float) -> None:
+        """Round 0: every client gives, none trains. Failures count as in any round."""
+        messages = self._configure(f"{MessageType.QUERY}.{OPENING}", 0, grid)
+        replies = exchange(grid, messages, timeout)
+        try:
+            parcels = self._collect(0, replies)
+            self._require(0, parcels)
+            self.opened(parcels)
+        finally:
+            self._close_round()
 
     def _configure(
         self, message_type: str, server_round: int, grid: Grid

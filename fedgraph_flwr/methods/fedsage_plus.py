@@ -1,20 +1,29 @@
 """FedSage+: each client mends its graph with generated neighbours, then FedAvg.
 
 Zhang, Yang, Li, Sun, Yiu 2021: *Subgraph Federated Learning with Missing Neighbor
-Generation*, NeurIPS, arXiv:2106.13430. Without its cross-client feature loss, for which
-a client would need the features of other clients' nodes.
+Generation*, NeurIPS, arXiv:2106.13430. Its cross-client feature loss is off unless
+``cross_client`` is set, for it needs features of other clients' nodes.
 
 Message fields
 --------------
 down, up  ``shared/<name>``: all tensors of the classifier. The generator and what it
           made stay with the client.
+opening   up, with ``cross_client``: ``cross/rows``, (num_rows, num_features), features
+          of some of the client's training nodes.
+down      with ``cross_client``, until the client has trained: ``cross/rows/<client>``
+          for each other client that gave any.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Settings, integer, number
+from ..config import Settings, flag, integer, number
+from ..errors import ConfigError
+from ..privacy import PrivacySettings
+
+ROWS = "cross/rows"
+ROWS_OF = ROWS + "/"  # and a client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +31,18 @@ class FedSagePlusParams(Settings):
     """Parameters of the neighbour generator.
 
     ``rounds`` times ``local-epochs`` are its steps before the client's first round
-    (the paper's federated rounds of the generator, in which nothing is exchanged
+    (the paper's federated rounds of the generator; nothing is exchanged during them
     here). ``hidden_share`` of the validation nodes is hidden to learn what is missing;
     at most ``max_neighbours`` are generated per node; ``noise`` is the standard
     deviation of what is added to a node's latent vector. ``learning_rate`` is the
     generator's; with the classifier's its tanh saturates.
+
+    ``cross_client``: train the generator on rows of other clients too, raw features of
+    ``cross_rows`` training nodes of each, which the server and all clients then see.
+    ``cross_weight`` is the paper's alpha; the loss is a mean over other clients, in the
+    paper a sum. In the paper client j answers generated features with the gradient of
+    ||generated - x_u||^2, from which x_u = generated - gradient / 2: a row that travels
+    reveals no more than a row asked for. It gives no value for any of the three.
     """
 
     TABLE = "fedsage-plus"
@@ -36,3 +52,23 @@ class FedSagePlusParams(Settings):
     max_neighbours: int = integer(5, 1)
     noise: float = number(1.0, 0)
     learning_rate: float = number(1e-3, 0)
+    cross_client: bool = flag(False)
+    cross_rows: int = integer(100, 1)
+    cross_weight: float = number(1.0, 0)
+
+    def check(self, privacy: Settings) -> None:
+        """Refuse noise on updates beside raw features.
+
+        Raises
+        ------
+        ConfigError
+            The run clips updates and has ``cross_client``.
+        """
+        assert isinstance(privacy, PrivacySettings)
+        if self.cross_client and privacy.update_clip > 0:
+            raise ConfigError(
+                f"privacy.update-clip is {privacy.update_clip!r}, but with"
+                " fedsage-plus.cross-client = true clients hand out raw feature rows,"
+                " which noise on updates does not protect; set one to 0 or the other to"
+                " false"
+            )

@@ -53,6 +53,11 @@ def _summary(folder: Path) -> dict[str, object]:
     [
         {"method": "gcfl+"},
         {"method": "local"},
+        {
+            "method": "fedsage+",
+            "dataset": "planted",
+            "fedsage-plus.cross-client": True,
+        },
         {"method": "fclg", "embedding.evaluation": "pooled", "embedding.probe": False},
         {"method": "fedgkd", "dataset": "planted"},
     ],

@@ -1,0 +1,123 @@
+"""Server side of FedSage+: FedAvg, and, if so set, an exchange of feature rows first.
+
+Zhang et al. 2021, arXiv:2106.13430, the cross-client feature loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from logging import WARNING
+from typing import Any, final
+
+from flwr.common.logger import log
+
+from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
+from fedgraph_flwr.wire import NamedArrays, Parcel, select
+
+from .fedavg import FedAvg
+
+
+@final
+class FedSagePlus(FedAvg):
+    """Hands each client the other clients' rows until the client has trained.
+
+    Rows are forgotten when all clients have; ``given`` remembers how many there were.
+    """
+
+    params: FedSagePlusParams
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.rows: dict[int, NamedArrays] = {}  # by the client that gave them
+        self.given: dict[int, int] = {}
+        self.trained: set[int] = set()
+
+    def summary(self) -> None:
+        """See base class; with a warning where features leave clients."""
+        super().summary()
+        if self.params.cross_client:
+            log(
+                WARNING,
+                "fedsage-plus.cross-client: raw feature rows of up to %d training nodes"
+                " of every client go to the server and to every other client",
+                self.params.cross_rows,
+            )
+
+    def has_opening(self) -> bool:
+        """See base class."""
+        return self.params.cross_client
+
+    def opened(self, replies: dict[int, Parcel]) -> None:
+        """Keep the rows of every client that has any.
+
+        Raises
+        ------
+        WireError
+            A client sent none, or clients have other features than others.
+        """
+        if silent := [c for c, p in replies.items() if ROWS not in p.arrays]:
+            raise WireError(
+                f"clients {silent} sent no {ROWS!r} before round 1; server and site run"
+                " different settings"
+            )
+        shapes = {c: p.arrays[ROWS].shape for c, p in replies.items()}
+        if len({shape[1:] for shape in shapes.values()}) > 1:
+            raise WireError(
+                f"clients gave rows of shapes {shapes}; for fedsage-plus.cross-client"
+                " all must have the same features"
+            )
+        self.given = {c: shape[0] for c, shape in shapes.items()}
+        self.rows = {
+            c: {f"{ROWS_OF}{c}": p.arrays[ROWS]}
+            for c, p in replies.items()
+            if self.given[c]
+        }
+
+    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
+        """See base class; nothing in the opening."""
+        if server_round == 0:
+            return {c: {} for c in self.clients}
+        sent = super().outgoing(server_round)
+        if self.rows:
+            for client in self.clients.keys() - self.trained:
+                sent[client] = {**sent[client], **self._rows_for(client)}
+        return sent
+
+    def _rows_for(self, client: int) -> NamedArrays:
+        others = [rows for c, rows in sorted(self.rows.items()) if c != client]
+        return {name: array for rows in others for name, array in rows.items()}
+
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
+        """See base class."""
+        super().step(server_round, replies)
+        self.trained |= set(replies)
+        if self.trained >= self.clients.keys():
+            self.rows = {}
+
+    def disclosed(self) -> str:
+        """See base class."""
+        if not self.params.cross_client:
+            return ""
+        counts = ", ".join(f"{n} of client {c}" for c, n in sorted(self.given.items()))
+        return (
+            "fedsage-plus.cross-client: raw features of training nodes were sent to the"
+            f" server and handed to every other client: {counts or 'none'}"
+        )
+
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
+        """See base class."""
+        arrays, facts = super().state()
+        if not self.params.cross_client:
+            return arrays, facts
+        kept = {n: a for rows in self.rows.values() for n, a in rows.items()}
+        given = {str(c): n for c, n in self.given.items()}
+        return {**arrays, **kept}, {"given": given, "trained": sorted(self.trained)}
+
+    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
+        """See base class."""
+        self.theta = {n: a for n, a in arrays.items() if not n.startswith(ROWS_OF)}
+        self.trained = set(facts.get("trained", []))
+        self.given = {int(c): n for c, n in facts.get("given", {}).items()}
+        for client, array in select(ROWS_OF, arrays).items():
+            self.rows[int(client)] = {ROWS_OF + client: array}
