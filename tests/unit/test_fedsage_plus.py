@@ -127,6 +127,26 @@ def test_the_generator_learns_its_own_graph(global_rng_untouched):
     assert features.abs().max() <= 1
 
 
+def test_counts_are_learned_wherever_the_readout_starts():
+    whole = toys.make_whole_graph(20)
+    impaired = impair(whole.edge_index.astype(np.int64), 20, np.array([3, 8, 13]))
+    model, x = generator(), torch.from_numpy(whole.x)
+    with torch.no_grad():
+        model.encoder.readout.bias.fill_(-100.0)
+    classifier = node_gnn.NodeGNN(
+        6, 3, hidden_dim=8, num_layers=2, dropout=0.0, generator=seeded(),
+        conv=node_gnn.SAGEConv,
+    )  # fmt: skip
+    train_generator(
+        model, classifier, impaired, x, torch.from_numpy(whole.y), torch.arange(10),
+        steps=1, learning_rate=1e-3, weight_decay=0.0, generator=seeded(),
+    )  # fmt: skip
+    adjacency = adjacency_of(impaired.edge_index, 17, CPU)
+    with torch.no_grad():
+        counts, _ = model(unmended(adjacency, x[impaired.kept]), seeded())
+    assert counts.mean().item() == pytest.approx(impaired.missing.mean(), rel=0.5)
+
+
 def test_the_graph_is_mended_once_and_what_is_made_stays_at_home(run, monkeypatch):
     calls: list[int] = []
     train = fedsage_plus.train_generator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from pathlib import Path
 
@@ -378,9 +379,7 @@ def test_every_node_preset_configures_a_run(name: str) -> None:
         "held-out": 0.7,
         "features": "row-normalized",
         "num-server-rounds": 200,
-        "local-epochs": 3,
         "optimizer": "adam",
-        "learning-rate": 0.01,
         "weight-decay": 1e-6,
         "persist-optimizer": True,
         "hidden-dim": 128,
@@ -395,6 +394,23 @@ def test_every_node_preset_configures_a_run(name: str) -> None:
     assert config.get("fedprox.mu", 0.001) == 0.001
     assert config.get("fedpub.alpha", 3.0) == 3.0
     assert config.get("fedgkd.tau", 0.1) * clients <= 5
+    assert config["learning-rate"] in (0.005, 0.01)  # the paper's grid, App. B.3
+    assert config["local-epochs"] in (1, 3, 5, 7)
+
+
+@pytest.mark.parametrize("clients", [5, 10, 20])
+def test_the_control_of_fedgkd_has_its_own_weight_and_its_training(
+    clients: int,
+) -> None:
+    ours = configured(f"self-weight-cora-{clients}").to_config()
+    theirs = configured(f"fedgkd-cora-{clients}").to_config()
+    grown = math.exp(theirs["fedgkd.tau-s"])
+    a = (grown - 1) / (grown + clients - 1)
+    assert ours["self-weight.a"] == pytest.approx(a, abs=5e-4)
+    for key in ("learning-rate", "local-epochs"):
+        assert ours[key] == theirs[key]
+    pull = theirs["fedgkd.proximal-lambda"]
+    assert ours["self-weight.proximal-lambda"] == pull
 
 
 # FedGMTL ------------------------------------------------------------------------------
