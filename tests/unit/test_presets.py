@@ -399,7 +399,7 @@ def test_every_node_preset_configures_a_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("clients", [5, 10, 20])
-def test_the_control_of_fedgkd_has_its_own_weight_and_its_training(
+def test_the_control_of_fedgkd_has_its_weight_and_its_training(
     clients: int,
 ) -> None:
     ours = configured(f"self-weight-cora-{clients}").to_config()
