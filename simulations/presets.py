@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from fedgraph_flwr.config import Value
@@ -57,14 +59,21 @@ def load_preset(name: str, folder: Path = FOLDER) -> dict[str, Value]:
             f" {folder}."
         )
         raise ConfigError(unknown_name("preset", name, presets, cure))
-    return presets[name].config
+    return dict(presets[name].config)
 
 
-def _read_all(folder: Path) -> dict[str, Preset]:
+def _read_all(folder: Path) -> Mapping[str, Preset]:
     """Every preset of the folder by name, names ascending."""
+    paths = sorted(folder.glob("*.toml"))
+    return _read_once(tuple((path, path.stat().st_mtime_ns) for path in paths))
+
+
+@lru_cache(maxsize=8)
+def _read_once(files: tuple[tuple[Path, int], ...]) -> Mapping[str, Preset]:
+    """Read files, given with their times of change; families make many presets."""
     presets: dict[str, Preset] = {}
     origin: dict[str, Path] = {}
-    for path in sorted(folder.glob("*.toml")):
+    for path, _ in files:
         for preset in _read(path):
             if preset.name in origin:
                 raise ConfigError(
