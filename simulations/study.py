@@ -27,7 +27,6 @@ from .study_stats import Paired, pair
 
 NONE = "-"
 _INTERVALS = {"t": "Student's t", "bootstrap": "percentiles of 10000 resamples"}
-DIFFERENCES = ("difference", "pairs", "points [95 %]", "by split", "paper")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,18 +80,7 @@ def _table(
 ) -> list[str]:
     rows = [row for row in table.rows if row in by_row]
     found = [_cells(study, row, by_row[row]) for row in rows]
-    used = {name for cells in found for name, cell in cells if cell != NONE}
-    found = [[c for c in cells if c[0] in used] for cells in found]
-    headings = [name for name, _ in found[0]]
-    lines = [
-        f"### {table.title}",
-        "",
-        *pipe_table(
-            headings,
-            [heading == "row" for heading in headings],
-            [[cell for _, cell in cells] for cells in found],
-        ),
-    ]
+    lines = [f"### {table.title}", "", *_used_columns(found)]
     missing = [row for row in table.rows if row not in by_row]
     if missing:
         lines += ["", f"Not run: {', '.join(missing)}."]
@@ -107,7 +95,7 @@ def _table(
 
 
 def _cells(study: Study, row: str, results: Sequence[Result]) -> list[tuple[str, str]]:
-    """Headings and cells of a line; a column without anything is left out later."""
+    """Headings and cells of a line."""
     target = study.targets.get(row)
     epsilons = sorted({result.edge_epsilon for result in results})
     rules = [study.rule, *(rule for rule in RULES if rule != study.rule)]
@@ -139,18 +127,30 @@ def _difference_lines(
         interval = NONE if math.isnan(low) else f"[{low:+.2f}, {high:+.2f}]"
         cells.append(
             [
-                name,
-                str(found.num_pairs),
-                f"{found.mean:+.2f} {interval}" if found.num_pairs else NONE,
-                " ".join(f"{mean:+.1f}" for mean in found.by_split()) or NONE,
-                NONE if published is None else f"{published:+.2f}",
+                ("difference", name),
+                ("pairs", str(found.num_pairs)),
+                (
+                    "points [95 %]",
+                    f"{found.mean:+.2f} {interval}" if found.num_pairs else NONE,
+                ),
+                (
+                    "by split",
+                    " ".join(f"{mean:+.1f}" for mean in found.by_split()) or NONE,
+                ),
+                ("paper", NONE if published is None else f"{published:+.2f}"),
             ]
         )
-    used = [k for k in range(len(DIFFERENCES)) if any(c[k] != NONE for c in cells)]
+    return _used_columns(cells)
+
+
+def _used_columns(lines: Sequence[Sequence[tuple[str, str]]]) -> list[str]:
+    """Table of lines of (heading, cell), without columns in which nothing stands."""
+    used = {name for cells in lines for name, cell in cells if cell != NONE}
+    headings = [name for name, _ in lines[0] if name in used]
     return pipe_table(
-        [DIFFERENCES[k] for k in used],
-        [k == 0 for k in used],
-        [[row[k] for k in used] for row in cells],
+        headings,
+        [k == 0 for k in range(len(headings))],
+        [[cell for name, cell in cells if name in used] for cells in lines],
     )
 
 
