@@ -29,7 +29,7 @@ class FedSagePlus(FedAvg):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.rows: dict[int, NamedArrays] = {}  # by the client that gave them
+        self.rows: NamedArrays = {}  # by ROWS_OF and the client that gave them
         self.given: dict[int, int] = {}
         self.trained: set[int] = set()
 
@@ -69,9 +69,7 @@ class FedSagePlus(FedAvg):
             )
         self.given = {c: shape[0] for c, shape in shapes.items()}
         self.rows = {
-            c: {f"{ROWS_OF}{c}": p.arrays[ROWS]}
-            for c, p in replies.items()
-            if self.given[c]
+            f"{ROWS_OF}{c}": p.arrays[ROWS] for c, p in replies.items() if self.given[c]
         }
 
     def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
@@ -81,12 +79,10 @@ class FedSagePlus(FedAvg):
         sent = super().outgoing(server_round)
         if self.rows:
             for client in self.clients.keys() - self.trained:
-                sent[client] = {**sent[client], **self._rows_for(client)}
+                own = f"{ROWS_OF}{client}"
+                others = {name: a for name, a in self.rows.items() if name != own}
+                sent[client] = {**sent[client], **others}
         return sent
-
-    def _rows_for(self, client: int) -> NamedArrays:
-        others = [rows for c, rows in sorted(self.rows.items()) if c != client]
-        return {name: array for rows in others for name, array in rows.items()}
 
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """See base class."""
@@ -110,14 +106,15 @@ class FedSagePlus(FedAvg):
         arrays, facts = super().state()
         if not self.params.cross_client:
             return arrays, facts
-        kept = {n: a for rows in self.rows.values() for n, a in rows.items()}
         given = {str(c): n for c, n in self.given.items()}
-        return {**arrays, **kept}, {"given": given, "trained": sorted(self.trained)}
+        facts = {**facts, "given": given, "trained": sorted(self.trained)}
+        return {**arrays, **self.rows}, facts
 
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
         """See base class."""
-        self.theta = {n: a for n, a in arrays.items() if not n.startswith(ROWS_OF)}
+        model = {n: a for n, a in arrays.items() if not n.startswith(ROWS_OF)}
+        super().restore(model, facts)
         self.trained = set(facts.get("trained", []))
         self.given = {int(c): n for c, n in facts.get("given", {}).items()}
-        for client, array in select(ROWS_OF, arrays).items():
-            self.rows[int(client)] = {ROWS_OF + client: array}
+        rows = select(ROWS_OF, arrays)
+        self.rows = {ROWS_OF + c: rows[c] for c in sorted(rows, key=int)}
