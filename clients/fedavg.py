@@ -25,9 +25,16 @@ class Proximal(GraphClient):
         point in round 1 is the client's own start: here it is always what was
         received in this round.
         """
+        plain = super().loss(batch, generator)  # type: ignore[safe-super]
+        mu = self.proximal_mu()
+        if not mu:
+            return plain
+        return plain + proximal_term(self.tensors(), self.received, mu)
+
+    def proximal_mu(self) -> float:
+        """Weight mu of the pull."""
         assert isinstance(self.job.params, FedProxParams)
-        pull = proximal_term(self.tensors(), self.received, self.job.params.mu)
-        return super().loss(batch, generator) + pull  # type: ignore[safe-super]
+        return self.job.params.mu
 
 
 class LimitedSelfTrain(SelfTrain):

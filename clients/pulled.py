@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, final
-
-import torch
-from torch import Tensor
+from typing import final
 
 from fedgraph_flwr.methods.fedgkd import FedGKDParams
 from fedgraph_flwr.methods.self_weight import SelfWeightParams
 
+from .fedavg import Proximal
 from .node_classifier import NodeClassifierClient
-from .terms import proximal_term
 
 
-class PulledClient(NodeClassifierClient):
-    """Classifies nodes, not far from what the server sent."""
+class PulledClient(Proximal, NodeClassifierClient):
+    """Cross-entropy + lambda ||W - W_received||^2 over all tensors.
 
-    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Cross-entropy + lambda ||W - W_received||^2 over all tensors.
+    Source
+    ------
+    Pan et al. 2023 (FedGKD), Algorithm 1.
+    """
 
-        Twice the weight of FedProx's term, which halves it.
-
-        Source
-        ------
-        Pan et al. 2023 (FedGKD), Algorithm 1.
-        """
+    def proximal_mu(self) -> float:
+        """Twice lambda, for FedProx's term is halved."""
         assert isinstance(self.job.params, FedGKDParams | SelfWeightParams)
-        weight = 2 * self.job.params.proximal_lambda
-        pull = proximal_term(self.tensors(), self.received, weight)
-        return super().loss(batch, generator) + pull
+        return 2 * self.job.params.proximal_lambda
 
 
 @final

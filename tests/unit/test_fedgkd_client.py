@@ -11,7 +11,7 @@ import toys
 from oracles import fedgkd as oracle
 from toys_fedgkd import fitted, make
 
-from clients.pulled import PulledClient
+from clients.fedavg import Proximal
 from fedgraph_flwr.errors import DataError
 
 # The client's loss -----------------------------------------------------------------
@@ -35,7 +35,7 @@ def test_the_pull_is_lambda_times_the_squared_distance(tmp_path):
 
     def without():
         client.model.zero_grad()
-        plain = super(PulledClient, client).loss(client.graph, noise)
+        plain = super(Proximal, client).loss(client.graph, noise)
         plain.backward()
         gradient = torch.cat(
             [p.grad.flatten().clone() for p in client.model.parameters()]
