@@ -24,13 +24,12 @@ from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
 import datasets
-from clients.base import GraphClient, Job
+from clients.base import GraphClient
 from clients.batching import ClientData
 from clients.privacy.graphs import PrivateSite, check_features, noisy_partition
 from clients.store import ClientStore, default_state_dir
 from clients.views import CollatedView
 
-from .data import GraphPartition
 from .device import choose_device
 from .errors import ConfigError, WireError
 from .methods.fedavg import SHARED
@@ -122,13 +121,6 @@ def hosted_clients(node_config: Mapping[str, Any], num_clients: int) -> list[int
     )
 
 
-def load_partition(resolved: Resolved, client_id: int) -> GraphPartition:
-    """Load a client's graphs; refuse features that tell edges where these are noisy."""
-    partition = datasets.load_partition(resolved.settings, client_id)
-    check_features(partition.graphs, resolved.privacy)
-    return partition
-
-
 @lru_cache(maxsize=512)
 def load_data(
     resolved: Resolved,
@@ -138,11 +130,14 @@ def load_data(
 ) -> ClientData:
     """Load and collate a client's graphs, with the views it needs, once per process.
 
+    Features that tell edges are refused where edges are noisy.
+
     With ``site`` the graphs are noisy, and those of its experiment. Without it batches
     of a private run have no edges: its method draws noisy views itself.
     """
     settings = resolved.settings
-    partition = load_partition(resolved, client_id)
+    partition = datasets.load_partition(settings, client_id)
+    check_features(partition.graphs, resolved.privacy)
     collate = resolved.method.client.DATA.collate
     if site is not None:
         partition = noisy_partition(partition, site)
@@ -263,28 +258,13 @@ def _answer_all(
 def _make_client(
     resolved: Resolved, client_id: int, experiment: str, *, is_secret: bool
 ) -> GraphClient:
-    settings = resolved.settings
-    device = choose_device(settings.device)
+    device = choose_device(resolved.settings.device)
     store = _store(resolved, client_id, experiment)
-    site = PrivateSite(
-        privacy=resolved.privacy,
-        folder=store.folder,
-        seed=settings.seed,
-        is_secret=is_secret,
-    )
+    site = resolved.site(store, is_secret=is_secret)
     takes_weights = resolved.method.client.TAKES_WEIGHTS
     is_private = resolved.privacy.edge_epsilon > 0 and not takes_weights
-    job = Job(
-        settings=settings,
-        params=resolved.params,
-        task=resolved.task,
-        learning=resolved.method.task,
-        data=load_data(resolved, client_id, device, site if is_private else None),
-        store=store,
-        site=site,
-        device=device,
-    )
-    return resolved.method.client(job)
+    data = load_data(resolved, client_id, device, site if is_private else None)
+    return resolved.method.client(resolved.job(data, store, site, device))
 
 
 def _store(resolved: Resolved, client_id: int, experiment: str) -> ClientStore:
@@ -339,9 +319,8 @@ def _reply(
 def _introduce(
     resolved: Resolved, client_id: int, experiment: str, *, with_classes: bool
 ) -> Parcel:
-    partition = load_data(
-        resolved, client_id, choose_device(resolved.settings.device)
-    ).partition
+    device = choose_device(resolved.settings.device)
+    partition = load_data(resolved, client_id, device).partition
     graphs = partition.graphs
     # A hash of the files would confirm a guess of every edge and label.
     is_private = resolved.privacy.is_on

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import datasets
-from clients.base import GraphClient
+from clients.base import GraphClient, Job
+from clients.batching import ClientData
 from clients.fclg import FCLGClient, LocalFCLGClient
 from clients.fedavg import (
     FedAvgClient,
@@ -33,8 +36,10 @@ from clients.gcfl import GCFLClient, NodeGCFLClient
 from clients.infomax import InfoGraphClient, MVGRLClient
 from clients.moon import MoonClient
 from clients.multitask_gnn import LocalMultiTaskClient, MultiTaskFedAvgClient
+from clients.privacy.graphs import PrivateSite
 from clients.pulled import SelfWeightClient
 from clients.spreadgnn import SpreadGNNClient
+from clients.store import ClientStore
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local
 from strategies.fedgkd import FedGKD
@@ -262,6 +267,34 @@ class Resolved:
     def method(self) -> Method:
         """Row of the method."""
         return METHODS[self.settings.method].on(datasets.label_kind(self.settings))
+
+    def site(self, store: ClientStore, *, is_secret: bool) -> PrivateSite:
+        """Privacy of the client whose state ``store`` keeps."""
+        return PrivateSite(
+            privacy=self.privacy,
+            folder=store.folder,
+            seed=self.settings.seed,
+            is_secret=is_secret,
+        )
+
+    def job(
+        self,
+        data: ClientData,
+        store: ClientStore,
+        site: PrivateSite,
+        device: torch.device,
+    ) -> Job:
+        """Everything a client of this run needs to answer a message."""
+        return Job(
+            settings=self.settings,
+            params=self.params,
+            task=self.task,
+            learning=self.method.task,
+            data=data,
+            store=store,
+            site=site,
+            device=device,
+        )
 
     def to_config(self) -> dict[str, Value]:
         """Flat run-config keys and values: shared, of the task, of the method."""

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.base import GraphClient, Job, initial_arrays
+from clients.base import GraphClient, initial_arrays
 from clients.batching import ClientData
 from clients.fgcl import FGCLClient
-from clients.privacy.graphs import PrivateSite, noisy_partition
+from clients.privacy.graphs import noisy_partition
 from clients.privacy.laplace import GraphAdjacency, pair_index
 from clients.store import ClientStore
 from fedgraph_flwr.client_app import load_data
@@ -237,29 +237,17 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
     store = ClientStore(root, trial.replace("/", "-"), client_id=0)
     store.folder.mkdir(parents=True)
     (store.folder / SECRET).write_text(trial)
-    site = PrivateSite(
-        privacy=privacy, folder=store.folder, seed=settings.seed, is_secret=True
-    )
+    site = resolved.site(store, is_secret=True)
     partition = game.worlds[world]
     if not privacy.is_on:
         seed = derive_seed(settings.seed, "audit", trial) % 2**31
-        settings = replace(settings, seed=seed)
+        resolved = replace(resolved, settings=replace(settings, seed=seed))
     elif privacy.edge_epsilon and not resolved.method.client.TAKES_WEIGHTS:
         partition = noisy_partition(partition, site)
         rounded = GraphAdjacency(partition.graphs).upper_triangle(0)
         watch.add(rounded, privacy.edge_epsilon)
-    client = resolved.method.client(
-        Job(
-            settings=settings,
-            params=resolved.params,
-            task=resolved.task,
-            learning=resolved.method.task,
-            data=ClientData.collate(partition, CPU),
-            store=store,
-            site=site,
-            device=CPU,
-        )
-    )
+    data = ClientData.collate(partition, CPU)
+    client = resolved.method.client(resolved.job(data, store, site, CPU))
     _watch_views(client, watch)
     sent, _, metrics = client.fit(list(game.start), {"server-round": 1})
     shutil.rmtree(store.folder.parent)

@@ -31,12 +31,10 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GATConv, SAGEConv, global_mean_pool
 
-from clients.base import Job
 from clients.batching import ClientData
 from clients.models.sage_gat import ENCODERS
 from clients.neighbourhood import Neighbourhood
 from clients.parcels import Contents
-from clients.privacy.graphs import PrivateSite
 from clients.spreadgnn import SpreadGNNClient
 from clients.store import ClientStore
 from datasets import load_partition
@@ -139,21 +137,9 @@ def _client(
     resolved: Resolved, partition: GraphPartition, folder: Path
 ) -> SpreadGNNClient:
     store = ClientStore(folder, "speed", client_id=partition.client_id)
-    site = PrivateSite(
-        privacy=resolved.privacy, folder=store.folder, seed=0, is_secret=False
-    )
-    return SpreadGNNClient(
-        Job(
-            settings=resolved.settings,
-            params=resolved.params,
-            task=resolved.task,
-            learning=resolved.method.task,
-            data=ClientData.collate(partition, CPU),
-            store=store,
-            site=site,
-            device=CPU,
-        )
-    )
+    site = resolved.site(store, is_secret=False)
+    data = ClientData.collate(partition, CPU)
+    return SpreadGNNClient(resolved.job(data, store, site, CPU))
 
 
 def _neighbour(partition: GraphPartition) -> Contents:

@@ -12,11 +12,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.base import Job, initial_arrays
+from clients.base import initial_arrays
 from clients.batching import Batch
 from clients.fclg import FCLGClient
 from clients.models.weighted_gin import WeightedGIN
-from clients.privacy.graphs import PrivateSite
 from clients.store import ClientStore
 from clients.terms import model_contrast
 from fedgraph_flwr.client_app import load_data
@@ -51,24 +50,8 @@ def local_round(kind: type[FCLGClient], resolved: Resolved, scratch: Path) -> fl
     """Seconds of one local round of client 0, without loading or evaluation."""
     data = load_data(resolved, 0, CPU)
     store = ClientStore(scratch, kind.__name__, client_id=0)
-    seed = resolved.settings.seed
-    client = kind(
-        Job(
-            settings=resolved.settings,
-            params=resolved.params,
-            task=resolved.task,
-            learning=resolved.method.task,
-            data=data,
-            store=store,
-            site=PrivateSite(
-                privacy=resolved.privacy,
-                folder=store.folder,
-                seed=seed,
-                is_secret=False,
-            ),
-            device=CPU,
-        )
-    )
+    site = resolved.site(store, is_secret=False)
+    client = kind(resolved.job(data, store, site, CPU))
     graphs = data.partition.graphs
     start = initial_arrays(
         kind,

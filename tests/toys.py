@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import Error, Message
 from safetensors.numpy import load_file
 from torch_geometric.data import Data
 
-from clients.base import Job, initial_arrays
+from clients.base import initial_arrays
 from clients.batching import Batch, CollatedGraphs
-from clients.privacy.graphs import PrivateSite
 from clients.store import ClientStore
 from clients.views import CollatedView
 from datasets import find_dataset, label_kind
@@ -33,6 +33,8 @@ from fedgraph_flwr.tasks import (
     MULTI_TASK_CLASSIFICATION,
     NODE_CLASSIFICATION,
 )
+from fedgraph_flwr.wire import unpack
+from simulations.inline import InlineGrid
 
 CPU = torch.device("cpu")
 TINY = {
@@ -277,24 +279,8 @@ def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrid
         view = CollatedView(diffuse(graphs, spec), graphs.node_ptr, CPU)
         data = replace(data, view=view)
     store = ClientStore(root, "experiment", client_id=partition.client_id)
-    site = PrivateSite(
-        privacy=run.privacy,
-        folder=store.folder,
-        seed=run.settings.seed,
-        is_secret=False,
-    )
-    return run.method.client(
-        Job(
-            settings=run.settings,
-            params=run.params,
-            task=run.task,
-            learning=run.method.task,
-            data=data,
-            store=store,
-            site=site,
-            device=CPU,
-        )
-    )
+    site = run.site(store, is_secret=False)
+    return run.method.client(run.job(data, store, site, CPU))
 
 
 def in_doubles(client):
@@ -410,3 +396,17 @@ def _answer(start: Any, answers: Any, action: Callable, args: tuple, kw: dict) -
         result = action(*args, **kw)
     finally:  # a failure is seen by the exit code
         answers.put((result, written.getvalue()))
+
+
+def lose_reply(monkeypatch, *, server_round: int, client: int) -> None:
+    """Let the reply of a client's node get lost after the node has computed it."""
+    deliver = InlineGrid._deliver
+
+    def lose(self, message):
+        reply = deliver(self, message)
+        parcels, header = unpack(message.content)
+        if header.get("server-round") == server_round and client in parcels:
+            return Message(Error(2, "connection lost"), reply_to=message)
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "_deliver", lose)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import toys
-from flwr.app import Error, Message
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clients.base import GraphClient
@@ -212,16 +211,7 @@ def test_self_train_learns_no_more_once_its_epochs_are_spent(run):
 
 def test_self_train_does_not_depend_on_a_lost_reply(run, monkeypatch):
     whole = run("local", nodes=3)
-    deliver = InlineGrid._deliver
-
-    def lose(self, message):
-        reply = deliver(self, message)
-        parcels, header = unpack(message.content)
-        if header.get("server-round") == 1 and 1 in parcels:
-            return Message(Error(2, "connection lost"), reply_to=message)
-        return reply
-
-    monkeypatch.setattr(InlineGrid, "_deliver", lose)
+    toys.lose_reply(monkeypatch, server_round=1, client=1)
     lost = run("local", nodes=3, **{"min-fit-replies": 0.5})
     at = "3", "1", "test", "post_aggregation", "loss"
     assert lost.values("loss")[at] == whole.values("loss")[at]

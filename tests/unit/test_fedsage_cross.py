@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import toys
-from flwr.app import Error, Message
 from oracles import fedsage_plus as oracle
 from safetensors import safe_open
 
@@ -364,16 +363,7 @@ def test_a_client_that_gave_nothing_is_named_and_its_rows_are_missing(
 
 
 def test_a_lost_node_costs_its_clients_rows(cross, mail, monkeypatch):
-    deliver = InlineGrid._deliver
-
-    def lose(self, message):
-        reply = deliver(self, message)
-        parcels, header = unpack(message.content)
-        if header.get("server-round") == 0 and 2 in parcels:
-            return Message(Error(2, "connection lost"), reply_to=message)
-        return reply
-
-    monkeypatch.setattr(InlineGrid, "_deliver", lose)
+    toys.lose_reply(monkeypatch, server_round=0, client=2)
     finished = cross(nodes=3, **UNEVEN)
     (failure,) = finished.summary["failures"]
     assert (failure["round"], failure["client"]) == (0, 2)
