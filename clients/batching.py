@@ -21,7 +21,7 @@ from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
 
 if TYPE_CHECKING:
-    from .dense import NodeRows
+    from .dense import NodeBatch, NodeRows, Nodes
     from .views import CollatedView
 
 
@@ -229,10 +229,21 @@ class ClientData:
 
     @cached_property
     def nodes(self) -> NodeRows:
-        """Nodes of the graphs, for methods that see edges in noisy views only."""
+        """Nodes of the graphs without their edges; of alike ones the features once."""
         from .dense import NodeRows  # which needs this module
 
         return NodeRows(self.partition.graphs, self.graphs.device)
+
+    @cached_property
+    def evaluation_nodes(self) -> tuple[NodeBatch, ...]:
+        """Nodes of the evaluation batches."""
+        return tuple(self.nodes.batch(b.positions) for b in self.evaluation)
+
+    def nodes_of(self, batch: Batch) -> Nodes:
+        """Nodes of a batch, in the form that is fastest: itself if of one graph."""
+        if isinstance(batch, SingleBatch):
+            return batch
+        return self.nodes.batch(batch.positions)
 
     def batches(self, *, max_nodes: int = 200_000) -> Iterator[Batch]:
         """All graphs in order, in batches of about ``max_nodes`` nodes."""

@@ -94,16 +94,14 @@ class FGCLClient(MultiTaskClient):
 
     # Evaluation: view 0 of the held-out graphs ------------------------------------
 
-    def logits(self, batch: Batch) -> Tensor:
+    def logits(self, batch: Batch, nodes: Nodes) -> Tensor:
         """See base class; from one noisy view, as in training (spec Sec. 4.13)."""
         structure = self._plain(batch)
-        nodes: Nodes = batch
         if structure is None:
             if self.held_out is None:
                 (triangles,) = self.held_out_views.views(0, 0)
                 self.held_out = self._view(triangles)
             structure = self.held_out.batch(batch.positions)
-            nodes = self.nodes.batch(batch.positions)
         return self.model(nodes, structure, None)  # type: ignore[no-any-return]
 
     # Training -----------------------------------------------------------------------
@@ -128,9 +126,9 @@ class FGCLClient(MultiTaskClient):
         """Gamma L_c + L_e (Eq. 10)."""
         params, loss_of = self._params(), self.loss_function()
         structure = self._plain(batch)
+        nodes = self.job.data.nodes_of(batch)
         if structure is not None:
-            return loss_of(self.model(batch, structure, generator), batch.y)
-        nodes = self.nodes.batch(batch.positions)
+            return loss_of(self.model(nodes, structure, generator), batch.y)
         embeddings = [
             self.model.embed(nodes, view.batch(batch.positions), generator)
             for view in self.views

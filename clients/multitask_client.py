@@ -15,6 +15,7 @@ from fedgraph_flwr.data import IntArray
 
 from .base import GraphClient, Metrics
 from .batching import Batch
+from .dense import Nodes
 from .multitask import (
     Loss,
     TaskScores,
@@ -37,8 +38,11 @@ class MultiTaskClient(GraphClient):
     MEASURES_TRAINED: ClassVar[bool] = False
 
     @abstractmethod
-    def logits(self, batch: Batch) -> Tensor:
-        """Predictions to be measured, shape (num_graphs, num_tasks)."""
+    def logits(self, batch: Batch, nodes: Nodes) -> Tensor:
+        """Predictions to be measured, shape (num_graphs, num_tasks).
+
+        ``nodes`` are those of ``batch``, alike ones told once.
+        """
 
     @property
     def is_regression(self) -> bool:
@@ -79,8 +83,10 @@ class MultiTaskClient(GraphClient):
         """
         if point != "post_aggregation" and not self.MEASURES_TRAINED:
             return {}
+        data = self.job.data
+        pairs = zip(data.evaluation, data.evaluation_nodes, strict=True)
         with torch.no_grad():
-            found = [(self.logits(b), b.y) for b in self.job.data.evaluation]
+            found = [(self.logits(batch, nodes), batch.y) for batch, nodes in pairs]
         logits, y = (torch.cat(part).cpu() for part in zip(*found, strict=True))
         num_val = self.job.data.num_val
         loss = self.loss_function()

@@ -16,6 +16,7 @@ from fedgraph_flwr.methods.multitask import GNNParams
 
 from .base import SelfTrain, common_generator
 from .batching import Batch
+from .dense import Nodes
 from .models.sage_gat import MultiTaskGNN
 from .multitask import Loss, masked_mse
 from .multitask_client import MultiTaskClient
@@ -60,16 +61,17 @@ class MultiTaskGNNClient(MultiTaskClient):
             return masked_mse
         return super().loss_function()
 
-    def logits(self, batch: Batch) -> Tensor:
+    def logits(self, batch: Batch, nodes: Nodes) -> Tensor:
         """See base class."""
-        return self.model(batch, clean_structure(batch), None)  # type: ignore[no-any-return]
+        return self.model(nodes, clean_structure(batch), None)  # type: ignore[no-any-return]
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Mean over the entries that are observed and of the client's tasks.
 
         Other tasks' training labels are missing from the client's data already.
         """
-        predicted = self.model(batch, clean_structure(batch), generator)
+        nodes = self.job.data.nodes_of(batch)
+        predicted = self.model(nodes, clean_structure(batch), generator)
         return self.loss_function()(predicted, batch.y)
 
 

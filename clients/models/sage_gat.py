@@ -15,7 +15,7 @@ from fedgraph_flwr.errors import ConfigError, unknown_name
 from ..dense import DistinctRows, Nodes
 from ..ops import dropout_mask, relu_dropout, uniform
 from ..propagation import Mask, OneGraph, Structure
-from .readout import ReadoutModel
+from .readout import ReadoutModel, times
 
 NUM_HEADS = 2
 ENCODERS = ("sage", "gat")
@@ -58,14 +58,24 @@ class GraphSAGE(nn.Module):
         )
 
     def forward(
-        self, x: Tensor, structure: Structure, generator: torch.Generator | None
+        self,
+        x: Tensor | DistinctRows,
+        structure: Structure,
+        generator: torch.Generator | None,
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); dropout iff a generator."""
-        x = as_rows(x, self._num_features, self.weight[0].dtype)
         last = len(self.weight) - 1
+        if isinstance(structure, OneGraph):  # few operations count, not their size
+            x = as_rows(x, self._num_features, self.weight[0].dtype)
         for k, weight in enumerate(self.weight):
-            h = nn.functional.linear(torch.cat([x, structure.mean(x)], 1), weight)
+            if isinstance(structure, OneGraph):
+                assert isinstance(x, Tensor)
+                h = nn.functional.linear(torch.cat([x, structure.mean(x)], 1), weight)
+            else:  # the mean of what is projected: fewer columns, and rows if alike
+                of_own, of_mean = weight.tensor_split(2, 1)
+                h = times(x, of_own) + structure.mean(times(x, of_mean))
             x = relu_dropout(h, self.dropout, generator if k < last else None)
+        assert isinstance(x, Tensor)
         return x
 
 
@@ -100,19 +110,21 @@ class GATLayer(nn.Module):
         self.bias = uniform(num_in, (num_heads * num_out,), generator)
 
     def forward(
-        self, x: Tensor, structure: Structure, generator: torch.Generator | None
+        self,
+        x: Tensor | DistinctRows,
+        structure: Structure,
+        generator: torch.Generator | None,
     ) -> Tensor:
         """Features or one-hot columns of nodes -> (num_nodes, num_heads * num_out)."""
         mask: Mask | None = None
-        x = as_rows(x, self._num_in, self.weight.dtype)
         if generator is not None and self.dropout:
             draws = generator
 
             def mask(values: Tensor) -> Tensor:
                 return values * dropout_mask(values, self.dropout, draws)[0]
 
-            x = mask(x)
-        h = nn.functional.linear(x, self.weight).view(len(x), self.num_heads, -1)
+            x = mask(as_rows(x, self._num_in, self.weight.dtype))
+        h = times(x, self.weight).view(len(x), self.num_heads, -1)
         source, target = (h * self.source).sum(2), (h * self.target).sum(2)
         found = structure.attend_by_heads(h, source, target, mask)
         return nn.functional.elu(found + self.bias)
@@ -152,11 +164,15 @@ class GAT(nn.Module):
         )
 
     def forward(
-        self, x: Tensor, structure: Structure, generator: torch.Generator | None
+        self,
+        x: Tensor | DistinctRows,
+        structure: Structure,
+        generator: torch.Generator | None,
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); dropout iff a generator."""
         for layer in self.layers:
             x = layer(x, structure, generator)
+        assert isinstance(x, Tensor)
         return x
 
 

@@ -91,7 +91,7 @@ def test_the_loss_is_scikit_learns_over_own_observed_labels(tmp_path):
     kept = [g for g in partition.train if not np.isnan(y[g, 1])]
     assert kept != partition.train.tolist()  # some labels are missing
     batch = made.job.data.graphs.batch(partition.train)
-    chances = torch.sigmoid(made.logits(batch)).detach().numpy()
+    chances = torch.sigmoid(made.logits(batch, batch)).detach().numpy()
     rows = np.searchsorted(partition.train, kept)
     expected = log_loss(y[kept, 1], chances[rows, 1].astype(float), labels=[0, 1])
     found = made.loss(batch, torch.Generator()).item()
@@ -104,7 +104,7 @@ def test_numbers_are_learned_by_absolute_or_squared_errors(tmp_path):
         options = {"multitask.regression-loss": loss, "dataset": "ESOL"}
         made = client(tmp_path, "fedavg-multitask", **options)
         batch = made.job.data.graphs.batch(made.trained_on())
-        errors = (made.logits(batch) - batch.y)[:, 0].detach().numpy()
+        errors = (made.logits(batch, batch) - batch.y)[:, 0].detach().numpy()
         found.append((made.loss(batch, torch.Generator()).item(), errors))
     assert found[0][0] == pytest.approx(np.abs(found[0][1]).mean(), rel=1e-5)
     assert found[1][0] == pytest.approx(np.square(found[1][1]).mean(), rel=1e-5)

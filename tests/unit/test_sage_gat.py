@@ -12,6 +12,7 @@ from torch import nn
 from torch_geometric.nn import GATConv, SAGEConv, global_mean_pool
 
 from clients.batching import CollatedGraphs
+from clients.dense import DistinctRows, NodeBatch
 from clients.models.sage_gat import ENCODERS, MultiTaskGNN
 from clients.propagation import OneGraph, SparseStructure, clean_structure
 from fedgraph_flwr.errors import ConfigError
@@ -75,6 +76,23 @@ def test_logits_are_those_of_pygs_layers(encoder, num_layers, dense):
     model = make(encoder, num_layers=num_layers)
     found = model(batch, SparseStructure(batch), None)
     torch.testing.assert_close(found, with_pyg(model, encoder, batch))
+
+
+@EITHER
+@pytest.mark.parametrize("is_training", [False, True])
+def test_features_told_once_for_alike_nodes_change_nothing(encoder, is_training):
+    batch = batch_of(toys.random_graphs(12, dense=True))
+    kinds = torch.rand(5, 4, dtype=torch.float64)
+    ids = torch.randint(5, (len(batch.x),))
+    found = []
+    for x in (kinds[ids], DistinctRows(kinds, ids)):
+        model = make(encoder)
+        nodes = NodeBatch(x, batch.membership, batch.graph_of_node, batch.positions)
+        noise = torch.Generator().manual_seed(1) if is_training else None
+        logits = model(nodes, SparseStructure(batch), noise)
+        logits.square().sum().backward()
+        found.append([logits, *(p.grad for p in model.parameters())])
+    torch.testing.assert_close(found[0], found[1])
 
 
 @EITHER
