@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.config import AUTO, Value
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.registry import defaults, resolve
 
@@ -100,16 +100,20 @@ def from_run(run: Run) -> Result:
 def row_name(method: str, dataset: str, settings: Mapping[str, Value]) -> str:
     """Name the nearest preset, and in brackets the keys that differ from it.
 
+    Keys that a run does not have, as it is older, have their defaults.
+
     Parameters
     ----------
     settings : mapping
         ``Run.settings``.
     """
+    plain = {k: v for k, v in defaults().items() if v != AUTO}
+    filled = {**plain, **settings}
     found = [
         (len(other), name, other)
         for name, preset in _presets(method, dataset).items()
         for other in [
-            {k: v for k, v in settings.items() if k in preset and preset[k] != v}
+            {k: v for k, v in filled.items() if k in preset and preset[k] != v}
         ]
     ]
     if not found:

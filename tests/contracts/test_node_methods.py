@@ -22,6 +22,7 @@ NODES = {
 BOTH = pytest.mark.parametrize(
     "method", [m for m, row in METHODS.items() if row.node_client is not None]
 )
+NODES_ONLY = toys.of_task(NODE_CLASSIFICATION)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def on_nodes(run):
     return start
 
 
-@BOTH
+@pytest.mark.parametrize("method", [*BOTH.args[1], *NODES_ONLY])
 def test_the_same_seed_gives_the_same_bytes_on_any_number_of_nodes(on_nodes, method):
     runs = [on_nodes(method, nodes=n, **{"num-clients": 5}) for n in (1, 2, 5)]
     assert len({r.sha for r in runs}) == 1
@@ -130,6 +131,18 @@ def test_one_client_alone_is_self_train(on_nodes, method):
     ours, local = on_nodes(method, **alone), on_nodes("local", **alone)
     for key, value in local.values("loss", "accuracy").items():
         assert ours.values("loss", "accuracy")[key] == pytest.approx(value, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", NODES_ONLY)
+def test_one_client_alone_receives_what_it_sent(on_nodes, method):
+    values = on_nodes(method, **{"num-clients": 1}).values("loss", "accuracy")
+    trained = {k: v for k, v in values.items() if k[3] == "post_training"}
+    for (t, client, split, _, name), value in trained.items():
+        if split == "train":
+            continue
+        received = values[t, client, split, "post_aggregation", name]
+        assert received == pytest.approx(value, abs=1e-5)
+    assert len(trained) >= 3 * 4
 
 
 def test_methods_that_need_graphs_refuse_nodes_and_edge_noise_too():

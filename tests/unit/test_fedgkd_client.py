@@ -9,9 +9,11 @@ import pytest
 import torch
 import toys
 from oracles import fedgkd as oracle
+from oracles import fedpub as pub_oracle
 from toys_fedgkd import fitted, make
 
 from clients.fedavg import Proximal
+from clients.fedpub import proxy_graph
 from fedgraph_flwr.errors import DataError
 
 # The client's loss -----------------------------------------------------------------
@@ -93,6 +95,26 @@ def test_fedpub_penalties_have_a_gradient(tmp_path):
     # Adam follows the penalty: every entry of every mask goes down.
     for was, mask in zip(before, client.model.masks, strict=True):
         assert (mask < was).all()
+
+
+def test_fedpub_sends_what_its_masked_gcn_makes_of_the_common_graph(tmp_path):
+    options = {"fedpub.mask-weight": 0.4, "dropout": 0.5, "num-layers": 2}
+    client = make(tmp_path, method="fedpub", **options)
+    with torch.no_grad():
+        for mask in client.model.masks:
+            mask.copy_(torch.rand(mask.shape, generator=torch.Generator()) * 2 - 1)
+    client.model.train()  # dropout and small entries of masks must not count
+    found = client.extra_uplink()["fedpub/embedding"]
+    layers = [
+        [t.detach().numpy() for t in (conv.weight, conv.bias, mask)]
+        for conv, mask in zip(client.model.convs, client.model.masks, strict=False)
+    ]
+    assert len(layers) == 2
+    num_features = client.job.data.partition.graphs.num_features
+    x, adjacency = proxy_graph(client.job.settings.seed, num_features)
+    expected = pub_oracle.embedding(x.numpy(), adjacency.numpy(), layers, 0.4)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert (found < 0).any()  # no ReLU at the end
 
 
 def test_fedstar_encodes_its_graph_once(run, monkeypatch):

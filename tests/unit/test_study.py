@@ -110,6 +110,14 @@ def test_a_row_is_named_after_the_nearest_preset():
     assert row_name("gcfl", "BACE", {}) == "gcfl on BACE"
 
 
+def test_a_run_from_before_a_key_was_there_has_its_default():
+    known = settings("self-weight-cora-10")
+    assert row_name("self-weight", "Cora", known) == "self-weight-cora-10"
+    assert known.pop("self-weight.proximal-lambda") != 0
+    found = row_name("self-weight", "Cora", known)
+    assert found == "self-weight-cora-10 (self-weight.proximal-lambda=0.0)"
+
+
 def test_a_run_becomes_a_result(run):
     folder = run("fedavg", **{"num-server-rounds": 2}).path
     (one,) = find_runs([folder]).runs
