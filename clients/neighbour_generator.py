@@ -14,6 +14,7 @@ from typing import final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fedgraph_flwr.data import IntArray
 
@@ -23,6 +24,7 @@ from .models.node_gnn import NodeGNN, SAGEConv
 from .ops import linear
 
 _WIDTHS = (256, 2048)  # of the feature generator, as in the authors' code
+_BLOCK = 16_384  # nodes; of larger graphs no block's hidden layers are kept
 
 
 @final
@@ -79,10 +81,20 @@ class NeighbourGenerator(nn.Module):
         counts = torch.relu(self.encoder.readout(h)).squeeze(1)
         drawn = torch.empty_like(h).normal_(0, 1, generator=generator)
         z = h + self.noise * drawn
+        if len(z) <= _BLOCK:
+            return counts, self._features(z)
+        parts = [
+            checkpoint(self._features, part, use_reentrant=False)
+            for part in torch.split(z, _BLOCK)
+        ]
+        return counts, torch.cat(parts)
+
+    def _features(self, z: Tensor) -> Tensor:
+        """Latent vectors, (num_nodes, hidden) -> features of their neighbours."""
         for layer in list(self.layers)[:-1]:
             z = torch.relu(layer(z))
         features = torch.tanh(self.layers[-1](z))
-        return counts, features.view(len(h), self.max_neighbours, -1)
+        return features.view(len(z), self.max_neighbours, -1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +155,13 @@ def feature_loss(features: Tensor, lost: Tensor, truth: Tensor) -> Tensor:
     """
     if not len(lost):
         return features.sum() * 0
-    distance = (features[lost] - truth[:, None]).square().mean(2)
-    return distance.amin(1).mean()
+    parts = torch.split(lost, _BLOCK), torch.split(truth, _BLOCK)
+    with torch.no_grad():
+        nearest = [
+            (features[nodes] - rows[:, None]).square().mean(2).argmin(1)
+            for nodes, rows in zip(*parts, strict=True)
+        ]
+    return (features[lost, torch.cat(nearest)] - truth).square().mean(1).mean()
 
 
 def cross_loss(features: Tensor, others: Sequence[Tensor]) -> Tensor:

@@ -26,6 +26,8 @@ from rich.console import Console
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.seeding import numpy_rng
 
+from .run import parse_assignment
+
 # ogbn-arxiv: Hu et al. 2020, arXiv:2005.00687
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 169_343, 128, 40
 NUM_EDGES = 1_166_243  # written once; about 2.3 million with both directions
@@ -33,19 +35,24 @@ _BLOCKS, _INSIDE = 400, 0.8  # communities, and the share of edges within one
 console = Console(highlight=False)
 
 
-def write_raw(root: str) -> str:
-    """Write a graph with communities, and features that tell classes weakly."""
+def write_raw(place: tuple[str, int]) -> str:
+    """Write a graph with communities, and features that tell classes weakly.
+
+    ``place`` is the data folder and the number of nodes; edges are in proportion.
+    """
+    root, num_nodes = place
+    num_edges = NUM_EDGES * num_nodes // NUM_NODES
     rng = numpy_rng(0, "node-memory")
     raw = Path(root) / "ogb" / "ogbn-arxiv" / "raw"
     raw.mkdir(parents=True)
-    size = NUM_NODES // _BLOCKS
-    source = rng.integers(0, NUM_NODES, NUM_EDGES)
-    near = (source // size * size + rng.integers(0, size, NUM_EDGES)) % NUM_NODES
-    far = rng.integers(0, NUM_NODES, NUM_EDGES)
-    target = np.where(rng.random(NUM_EDGES) < _INSIDE, near, far)
-    y = np.arange(NUM_NODES) // size % NUM_CLASSES
+    size = num_nodes // _BLOCKS
+    source = rng.integers(0, num_nodes, num_edges)
+    near = (source // size * size + rng.integers(0, size, num_edges)) % num_nodes
+    far = rng.integers(0, num_nodes, num_edges)
+    target = np.where(rng.random(num_edges) < _INSIDE, near, far)
+    y = np.arange(num_nodes) // size % NUM_CLASSES
     centres = rng.normal(size=(NUM_CLASSES, NUM_FEATURES))
-    x = centres[y] + 3 * rng.normal(size=(NUM_NODES, NUM_FEATURES))
+    x = centres[y] + 3 * rng.normal(size=(num_nodes, NUM_FEATURES))
     for name, table, pattern in (
         ("edge", np.stack([source, target], axis=1), "%d"),
         ("node-feat", x, "%.2f"),
@@ -159,7 +166,12 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--clients", default="1,5", help="numbers of clients to try")
     parser.add_argument("--methods", default="fedavg", help="names, by commas")
+    parser.add_argument("--nodes", type=int, default=NUM_NODES, help="of the graph")
     parser.add_argument("--limit-gb", type=float, default=4.0)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="a run-config key for every method; may be repeated",
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
     worst = 0.0
     with tempfile.TemporaryDirectory() as scratch:
@@ -170,9 +182,10 @@ def main(argv: list[str] | None = None) -> int:
             "data-dir": scratch,
             "cache-dir": f"{scratch}/cache",
             "state-dir": f"{scratch}/state",
+            **dict(parse_assignment(text) for text in arguments.set),
         }
         steps: list[tuple[str, Callable[[Any], str], Any]] = [
-            ("raw files", write_raw, scratch),
+            ("raw files", write_raw, (scratch, arguments.nodes)),
             ("conversion, once", convert, common),
         ]
         for method, count in product(

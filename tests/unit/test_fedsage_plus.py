@@ -8,7 +8,7 @@ import torch
 import toys
 from torch_geometric.nn import GCNConv, SAGEConv
 
-from clients import fedsage_plus
+from clients import fedsage_plus, neighbour_generator
 from clients.mended import MendedGraph
 from clients.models import node_gnn
 from clients.neighbour_generator import (
@@ -95,6 +95,36 @@ def test_a_lost_neighbour_is_compared_with_the_nearest_generated_one():
     # Squared distances, mean over features: 0.01 / 2 twice.
     assert float(feature_loss(features, lost, truth)) == pytest.approx(0.005, abs=1e-6)
     assert float(feature_loss(features, lost[:0], truth[:0])) == 0
+
+
+def test_the_gradient_goes_to_the_nearest_alone():
+    features = torch.randn(9, 3, 4, generator=seeded(), requires_grad=True)
+    lost = torch.tensor([0, 0, 4, 8])
+    truth = torch.randn(4, 4, generator=seeded(1))
+    (found,) = torch.autograd.grad(feature_loss(features, lost, truth), features)
+    distance = (features[lost] - truth[:, None]).square().mean(2)
+    (wanted,) = torch.autograd.grad(distance.amin(1).mean(), features)
+    torch.testing.assert_close(found, wanted)
+    assert (found != 0).any()
+
+
+def test_blocks_of_nodes_change_nothing(monkeypatch):
+    whole = toys.make_whole_graph(20)
+    x, y = torch.from_numpy(whole.x), torch.from_numpy(whole.y)
+    impaired = impair(whole.edge_index.astype(np.int64), 20, np.array([3, 8, 13]))
+    found = []
+    for block in (20, 4):
+        monkeypatch.setattr(neighbour_generator, "_BLOCK", block)
+        model, classifier = generator(), node_gnn.NodeGNN(
+            6, 3, hidden_dim=8, num_layers=2, dropout=0.0, generator=seeded(),
+            conv=node_gnn.SAGEConv,
+        )  # fmt: skip
+        losses = train_generator(
+            model, classifier, impaired, x, y, torch.arange(10),
+            steps=3, learning_rate=1e-3, weight_decay=0.0, generator=seeded(),
+        )  # fmt: skip
+        found.append((losses, list(model.parameters())))
+    torch.testing.assert_close(found[0], found[1])
 
 
 def generator(num_features=6):

@@ -8,7 +8,7 @@ import toys
 
 from clients.spreadgnn import SpreadGNNClient
 from fedgraph_flwr.registry import defaults, resolve
-from simulations import speed_multitask
+from simulations import node_memory, speed_multitask
 
 
 def two_tasks(settings=None, client_id=0):
@@ -53,3 +53,27 @@ def test_the_penalty_is_part_of_what_is_timed(monkeypatch, tmp_path):
     partition = replace(two_tasks(), task_ids=(0,))
     speed_multitask.our_epoch(resolve(config), partition, tmp_path)()
     assert known == [(True, (0, 1))]
+
+
+def test_memory_of_a_client_is_measured_and_held_against_the_limit(monkeypatch, capsys):
+    monkeypatch.setattr(node_memory.console, "width", 200)
+    given = ["--nodes", "800", "--clients", "2", "--methods", "fedgkd"]
+    found = []
+
+    def here(action, argument):
+        found.append(action(argument))
+        return found[-1], 5.0 if action is node_memory.train else 9.0
+
+    monkeypatch.setattr(node_memory, "in_own_process", here)
+    assert node_memory.main([*given, "--set", "local-epochs=1"]) == 1
+    assert "ABOVE 4 GB" in capsys.readouterr().out
+    assert found[0].startswith("800 nodes, 5509 edges")
+    assert "after 1 epochs" in found[2]
+    assert node_memory.main([*given, "--limit-gb", "5"]) == 0
+    assert "within 5 GB" in capsys.readouterr().out
+
+
+def test_peak_memory_of_another_process_is_told():
+    said, peak = node_memory.in_own_process(str.upper, "done")
+    assert said == "DONE"
+    assert 0.01 < peak < 3
