@@ -107,8 +107,12 @@ NODES = {
 # name -> row, encoder, data set, whether as published
 GMTL_ROWS: dict[str, dict[str, Value]] = {
     "fedgmtl": {"method": "fedgmtl"},
-    "fedavg": {"method": "fedavg-multitask", "persist-optimizer": False},
-    "fedavg-kept": {"method": "fedavg-multitask", "persist-optimizer": True},
+    "fedavg": {"method": "fedavg-multitask", "optimizer": "adam"},
+    "fedavg-kept": {
+        "method": "fedavg-multitask",
+        "optimizer": "amsgrad",
+        "persist-optimizer": True,
+    },
     "local": {"method": "local-multitask"},
     "centralized": {"method": "fedavg-multitask", "num-clients": 1},
 }
@@ -144,8 +148,11 @@ VARIANTS: dict[str, dict[str, Value]] = {
 }
 PUBLISHED_REG = {"qm8": (0.3, 0.3), "muv": (1e-3, 2e-3)}  # of GraphSAGE and GAT
 STUDIES: dict[str, dict[str, Value]] = {  # of SIDER and Tox21
-    **{f"period-{tau}": {"spreadgnn.period": tau} for tau in (5, 10, 15)},
-    "never": {"spreadgnn.period": 0},
+    **{  # the last round mixes, whichever the period
+        f"period-{tau}": {"spreadgnn.period": tau, "num-server-rounds": 1 + 10 * 15}
+        for tau in (1, 5, 10, 15)
+    },
+    "never": {"spreadgnn.period": 0, "num-server-rounds": 1 + 10 * 15},
     "ring": {"spreadgnn.topology": "ring"},
     "star": {"spreadgnn.topology": "star"},
 }
