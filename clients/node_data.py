@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Self, final
 
@@ -19,7 +19,7 @@ from .ops import SparseRows, sum_neighbours
 _SPARSE_BELOW = 0.1  # share of entries that are not 0: then sparse products are faster
 
 
-class NodeStructure:
+class NodeStructure(ABC):
     """Along which edges features of the nodes of one graph spread.
 
     Both maps are linear and take (num_nodes, d) to the same shape.

@@ -7,7 +7,7 @@ the same on every structure; only the sums over neighbours are padded.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -23,7 +23,7 @@ MAX_ONE = 700  # nodes of a single graph that is worth a dense matrix
 Mask = Callable[[Tensor], Tensor]  # multiplies attention: dropout
 
 
-class Structure:
+class Structure(ABC):
     """Symmetric edge weights w among the nodes of a batch, without loops.
 
     Parameters
