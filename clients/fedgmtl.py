@@ -71,8 +71,10 @@ class FedGMTLClient(MultiTaskGNNClient):
         loss, params = super().loss(batch, generator), self._params()
         if not params.task_reg or params.reg_rows == "all":
             return loss
-        penalty = trace_penalty(self.model.head.weight, self._inverse, self._own)
-        return loss + params.task_reg * penalty
+        # In doubles: Omega may be near-singular, and Omega^-1 Phi cancels.
+        phi = self.model.head.weight.double()
+        penalty = trace_penalty(phi, self._inverse, self._own)
+        return loss + params.task_reg * penalty.to(loss.dtype)
 
     def end_step(self) -> None:
         """Move all rows by the penalty, and Omega with every step, if so set."""
@@ -99,7 +101,7 @@ class FedGMTLClient(MultiTaskGNNClient):
         """Set Omega and what follows from it."""
         self._omega.copy_(omega)
         inverse = precision(omega)
-        self._inverse = inverse.to(self._omega)
+        self._inverse = inverse.to(self._omega.device)
         if self._params().reg_rows == "all":
             # argmin of lr lambda tr(Phi^T Omega^-1 Phi) + 1/2 ||Phi - Phi_0||^2
             rate = 2 * self.job.settings.learning_rate * self._params().task_reg

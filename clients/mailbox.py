@@ -48,7 +48,14 @@ class Mailbox:
         stored: Mapping[str, Tensor],
     ) -> None:
         self._run, self._client_id = run, client_id
-        self._keys = KeyRing(folder, client_id=client_id) if is_sealed else None
+        keys = KeyRing(folder, client_id=client_id)
+        if keys.exists and not is_sealed:
+            raise WireError(
+                f"client {client_id} has keys of this run, whose parcels were sealed,"
+                " and is asked to send them open: refused; set spreadgnn.seal = true, or"
+                " start a new run"
+            )
+        self._keys = keys if is_sealed else None
         if NEIGHBOURS not in notes:
             raise WireError(
                 f"client {client_id} was not told its neighbours, got {sorted(notes)};"
@@ -75,7 +82,8 @@ class Mailbox:
         if strangers := sorted(set(mail) - known):
             raise WireError(
                 f"client {self._client_id} got {strangers}, but its neighbours are"
-                f" {self.neighbours}"
+                f" {self.neighbours}; the relay does not follow the topology it told:"
+                " do not trust it, or start a new run"
             )
         found: dict[int, Contents] = {}
         for j in self.neighbours:

@@ -107,7 +107,11 @@ class Contents:
                 " run the same version of fedgraph_flwr"
             ) from error
         if missing := sorted(set(_FIELDS) - set(arrays)):
-            raise WireError(f"parcel of client {sender} lacks {', '.join(missing)}")
+            raise WireError(
+                f"parcel of client {sender} lacks {', '.join(missing)}, expected"
+                f" {', '.join(_FIELDS)}; both ends must run the same version of"
+                " fedgraph_flwr"
+            )
         found = {n: arrays[n] for n in _FIELDS}
         own, known = len(found["task_ids"]), len(found["omega_task_ids"])
         shapes = {n: tuple(found[n].shape) for n in _FIELDS}
@@ -117,7 +121,10 @@ class Contents:
             or shapes["counts"] != (2,)
         ):
             raise WireError(
-                f"parcel of client {sender} holds parts that do not fit: {shapes}"
+                f"parcel of client {sender} holds parts that do not fit: {shapes},"
+                " expected omega square in the length of omega_task_ids, a row of"
+                " head_rows for each of task_ids, and two counts; both ends must run"
+                " the same version of fedgraph_flwr"
             )
         if not all(np.isfinite(found[n]).all() for n in ("head_rows", "omega")):
             raise WireError(
@@ -185,17 +192,25 @@ def read(
             " set spreadgnn.seal alike everywhere"
         )
     if digest != hashlib.sha256(run.encode()).digest():
-        raise WireError(f"{what} is of another run than {run!r}: refused as a replay")
+        raise WireError(
+            f"{what} is of another run than {run!r}: refused as a replay; the relay"
+            " hands out old mail: start a new run with one that does not"
+        )
     if writer != sender:
         raise WireError(
-            f"{what} was written by client {writer}: the relay swapped senders"
+            f"{what} was written by client {writer}: the relay swapped senders; start"
+            " a new run with one that does not"
         )
     if addressee != (receiver if lock else EVERYONE):
-        raise WireError(f"{what} is addressed to client {addressee}")
+        raise WireError(
+            f"{what} is addressed to client {addressee}: the relay delivered it to"
+            " another; start a new run with one that does not"
+        )
     if not after_round < server_round < before_round:
         raise WireError(
             f"{what} is of round {server_round}, expected one after {after_round} and"
-            f" before {before_round}: refused as a replay of an old round"
+            f" before {before_round}: refused as a replay of an old round; resume from"
+            " the newest checkpoint, or start a new run"
         )
     plain = lock.open(body, envelope, what) if lock else body
     return server_round, Contents.decode(sender, plain)

@@ -92,6 +92,11 @@ class KeyRing:
         self.client_id = client_id
 
     @property
+    def exists(self) -> bool:
+        """Whether the pair has been made."""
+        return (self.folder / _KEY).exists()
+
+    @property
     def public_key(self) -> str:
         """The client's own, in hexadecimal."""
         return self._private().public_key().public_bytes_raw().hex()

@@ -65,7 +65,22 @@ class SpreadGNNClient(MultiTaskGNNClient):
         server_round: int,
         parameters: list[Array],  # noqa: ARG002
     ) -> dict[str, Tensor]:
-        """Nothing stored: normal before the client's first round."""
+        """Nothing stored: normal before the client's first round.
+
+        Raises
+        ------
+        WireError
+            The client has been further already. Begun afresh it would have forgotten
+            which parcels it saw, and take old ones.
+        """
+        later = [r for r in self.job.store.rounds() if r > server_round]
+        if later:
+            raise WireError(
+                f"client {self.job.client_id} is asked for round {server_round}, but"
+                f" has done round {later[-1]}, and no longer has its state from before:"
+                " refused, as old parcels could be replayed to it; resume from the"
+                " newest checkpoint, or start a new run"
+            )
         if server_round > 1:
             log(
                 WARNING,

@@ -71,7 +71,7 @@ class ClientStore:
         arrays = {n: t.detach().cpu().contiguous().numpy() for n, t in tensors.items()}
         save_file(arrays, partial)
         partial.replace(target)
-        done = [r for r in self._rounds() if r <= server_round]
+        done = [r for r in self.rounds() if r <= server_round]
         for old in done[:-_KEPT]:
             self._path(old).unlink(missing_ok=True)
 
@@ -86,7 +86,7 @@ class ClientStore:
         DataError
             The file cannot be read.
         """
-        before = [r for r in self._rounds() if r < server_round]
+        before = [r for r in self.rounds() if r < server_round]
         if not before:
             return None
         path = self._path(before[-1])
@@ -109,7 +109,8 @@ class ClientStore:
     def _path(self, server_round: int) -> Path:
         return self.folder / f"round-{server_round:06d}.safetensors"
 
-    def _rounds(self) -> list[int]:
+    def rounds(self) -> list[int]:
+        """Return the rounds whose state is here, ascending."""
         if not self.folder.is_dir():
             return []
         found = (_FILE.fullmatch(p.name) for p in self.folder.iterdir())

@@ -323,6 +323,13 @@ def test_a_box_refuses_strangers_and_messages_without_neighbours(tmp_path):
         box(tmp_path, 2, notes={})
 
 
+def test_a_client_whose_parcels_were_sealed_sends_none_open(tmp_path):
+    box(tmp_path, 1)
+    assert KeyRing(tmp_path, client_id=1).public_key  # made when first asked for
+    with pytest.raises(WireError, match=r"client 1 has keys .*set spreadgnn.seal = tr"):
+        box(tmp_path, 1)
+
+
 def test_a_client_without_neighbours_writes_to_nobody(tmp_path):
     assert box(tmp_path, 3, notes={"neighbours": "{}"}).write(contents(), 1) == {}
 

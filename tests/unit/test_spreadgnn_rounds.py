@@ -622,6 +622,12 @@ def replay(strategy, server_round, mail):
     return strategy.old if server_round == 3 else mail
 
 
+def turn_back(strategy, server_round, mail):
+    if server_round == 3:
+        strategy.old = {c: dict(box) for c, box in mail.items()}
+    return strategy.old if server_round == 7 else mail
+
+
 def swap(_, server_round, mail):
     if server_round == 2:
         one, three = mail[0]["from/1"], mail[0]["from/3"]
@@ -659,6 +665,24 @@ def test_a_relay_that_cheats_is_found_out(spread, monkeypatch, trick, message):
     cheat(monkeypatch, trick)
     with pytest.raises(RunFailedError, match=message):
         spread(4, **{"spreadgnn.topology": "ring", "spreadgnn.seal": True})
+
+
+@pytest.mark.parametrize("told", [1, 4, 5])
+def test_a_relay_that_turns_back_the_round_to_replay_is_found_out(
+    spread, monkeypatch, told
+):
+    cheat(monkeypatch, turn_back)
+    fit = GraphClient.fit
+
+    def misled(self, parameters, config):
+        if config["server-round"] == 7 and self.job.client_id == 2:
+            config = {**config, "server-round": told}
+        return fit(self, parameters, config)
+
+    monkeypatch.setattr(GraphClient, "fit", misled)
+    asked = rf"client 2 is asked for round {told}, but has done round 6, and no longer"
+    with pytest.raises(RunFailedError, match=asked):
+        spread(4, **{"spreadgnn.seal": True, "num-server-rounds": 8})
 
 
 def test_keys_that_change_during_a_run_are_refused(spread, monkeypatch):
