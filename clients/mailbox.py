@@ -52,8 +52,8 @@ class Mailbox:
         if keys.exists and not is_sealed:
             raise WireError(
                 f"client {client_id} has keys of this run, whose parcels were sealed,"
-                " and is asked to send them open: refused; set spreadgnn.seal = true, or"
-                " start a new run"
+                " and is asked to send them open: refused; set spreadgnn.seal = true,"
+                " or start a new run"
             )
         self._keys = keys if is_sealed else None
         if NEIGHBOURS not in notes:
