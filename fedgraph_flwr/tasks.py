@@ -164,7 +164,7 @@ MULTI_TASK_REGRESSION = Task(
     larger_is_better=False,
     splits=("val", "test"),
     headline="test",
-    rules=("final", "best_val"),
+    rules=("final", "best_val", "best_test"),
     labels=("regression",),
     require={
         "held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,"),

@@ -7,6 +7,7 @@ import pytest
 from fedgraph_flwr.selection import (
     EarlyStopping,
     best_snapshot,
+    best_test,
     best_val,
     final,
     summarize,
@@ -72,6 +73,16 @@ def test_best_snapshot_takes_per_client_the_best_of_splits_and_end():
     found = best_snapshot(TEST, [(3, [0])], last_round=1)
     assert found["per_client"] == {"0": 0.3, "1": 0.2}
     assert "optimistic" in found["protocol"]
+
+
+def test_best_test_looks_at_test_scores_and_says_so():
+    table = {0: {0: 0.9, 1: 0.9}, 1: {0: 0.2, 1: 0.4}, 2: {0: 0.6, 1: 0.2}, 3: {0: 1.0}}
+    found = best_test(table)  # not before training, nor where a client is missing
+    assert (found["round"], found["mean"]) == (2, pytest.approx(0.4))
+    assert "selects on test data" in found["protocol"]
+    errors = best_test(table, larger_is_better=False)
+    assert (errors["round"], errors["per_client"]) == (1, {"0": 0.2, "1": 0.4})
+    assert best_test({})["mean"] is None
 
 
 def test_without_splits_best_snapshot_is_final():
