@@ -32,13 +32,13 @@ class Paired:
         return statistics.fmean(self.values)
 
     def by_split(self) -> list[float]:
-        """Means for each split, by seed; empty where none was used more than once.
+        """Means for each split, by seed; empty for a single pair.
 
         Runs on one split share its test nodes: only differences that agree between
         splits are more than a property of one of them.
         """
         splits = sorted(set(self.split_seeds))
-        if len(splits) == self.num_pairs:
+        if self.num_pairs < 2:
             return []
         pairs = list(zip(self.split_seeds, self.values, strict=True))
         return [statistics.fmean(v for s, v in pairs if s == of) for of in splits]

@@ -54,7 +54,8 @@ def test_differences_are_paired_by_both_seeds_and_the_split():
     assert 2 <= low < found.mean < high <= 10
     assert high - low < expected.high - expected.low
     assert math.isnan(single.interval("t")[0])
-    assert found.by_split() == []
+    assert np.allclose(found.by_split(), found.values)  # each has a split of its own
+    assert single.by_split() == []
 
 
 def test_differences_on_the_same_split_are_told_together():
@@ -157,7 +158,7 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
     assert "### y" not in text
     line = "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.5500 ± 0.0707 | 0.7500 ± 0.0000 |"
     assert f"{line} 0.9000 |" in text
-    assert "| a-x - b-x | 2 | +6.00 [-44.82, +56.82] | +10.00 |" in text
+    assert "| a-x - b-x | 2 | +6.00 [-44.82, +56.82] | +10.0 +2.0 | +10.00 |" in text
     assert "Not run: c-x." in text
     assert "1/1: hash1, 2/2: hash2" in text
     assert "rule best_val" in text
