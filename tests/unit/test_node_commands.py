@@ -1,0 +1,58 @@
+"""Command lines about nodes: what they print, and what they refuse."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import toys
+
+from fedgraph_flwr.tasks import NODE_CLASSIFICATION
+from simulations import node_statistics, relatedness, speed_relator
+
+PLANTED = toys.OF_TASK[NODE_CLASSIFICATION.name]
+
+
+def lines_of(capsys, module, *arguments, monkeypatch):
+    monkeypatch.setattr(module.console, "width", 200)
+    return module.main(list(arguments)), capsys.readouterr().out
+
+
+def test_statistics_of_clients_are_printed_one_by_one_or_refused(capsys, monkeypatch):
+    def run(*arguments):
+        return lines_of(capsys, node_statistics, *arguments, monkeypatch=monkeypatch)
+
+    code, out = run("planted", "--clients", "4,6", "--each")
+    assert code == 0
+    assert [f"{n} (mean)" in out for n in (4, 5, 6)] == [True, False, True]
+    assert sum("  client" in line for line in out.splitlines()) == 4 + 6
+    code, out = run("synthetic")
+    assert code != 0
+    assert "'synthetic' has no graph whose nodes are classified; name one" in out
+
+
+def test_relatedness_of_a_run_is_printed(run, capsys, monkeypatch):
+    finished = run("fedgkd", **PLANTED)
+    monkeypatch.setattr(relatedness.console, "width", 200)
+    monkeypatch.setattr(sys, "argv", ["relatedness", str(finished.path)])
+    relatedness.main()
+    out = capsys.readouterr().out
+    found = relatedness.analyse(finished.path)
+    for t in (1, max(found)):
+        assert f"{found[t][1]:.2e}" in out
+    plain = run("fedavg", **PLANTED)
+    monkeypatch.setattr(sys, "argv", ["relatedness", str(plain.path)])
+    with pytest.raises(SystemExit, match="has no matrix 'R'; give the results folder"):
+        relatedness.main()
+
+
+def test_costs_of_rounds_and_relator_are_printed(capsys, monkeypatch):
+    monkeypatch.setattr(speed_relator, "CLIENTS", (3,))
+    monkeypatch.setattr(speed_relator, "CLIENTS_ALONE", (4,))
+    code, out = lines_of(
+        capsys, speed_relator, "--rounds", "4", "--repeats", "1",
+        monkeypatch=monkeypatch,
+    )  # fmt: skip
+    assert code == 0
+    cells = [line.strip("│ ").split("│")[0].strip() for line in out.splitlines()]
+    assert [c for c in cells if c.isdigit()] == ["3", "3", "4"]  # of both methods
