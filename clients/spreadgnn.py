@@ -225,12 +225,15 @@ class SpreadGNNClient(MultiTaskGNNClient):
         if not self._params().seal:
             self.evaluation = covariance_record(covariance)
             return
+        partition = self.job.data.partition
         self.job.store.keep(
             f"omega-{self.server_round:06d}.npz",
             {
                 "omega": covariance.omega.numpy(),
                 "task_ids": np.array(covariance.task_ids, np.int64),
+                "own_ids": np.array(partition.owned_tasks, np.int64),
                 "learned_from": self.around.teachers(),
+                "tasks": np.array(partition.tasks),
             },
         )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .errors import DataError
 from .figure_style import GREY, save
 from .figures_data import read_summary
 from .task_relations import Omega, correlation, read_covariances, read_rounds
@@ -47,6 +49,45 @@ def draw_task_relations(
             name = f"task-covariance-round-{server_round:06d}.png"
             drawn.append(save(figure, run_dir / name))
     return drawn
+
+
+def draw_site_tasks(path: Path) -> Path:
+    """Draw Omega of one client from the file that a sealed run left at its site.
+
+    Parameters
+    ----------
+    path : Path
+        ``omega-<round>.npz`` in the client's folder below ``state-dir``.
+
+    Returns
+    -------
+    Path
+        ``omega-<round>.png`` beside it.
+
+    Raises
+    ------
+    DataError
+        The file is unreadable or no such file.
+    """
+    try:
+        with path.open("rb") as handle, np.load(handle) as file:
+            ids = tuple(file["task_ids"].tolist())
+            omega = file["omega"].astype(np.float64)
+            own, names = file["own_ids"].tolist(), file["tasks"].tolist()
+        client, server_round = int(path.parent.name.split("-")[1]), int(path.stem[6:])
+    except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{path} is no map of tasks ({error!r}); give omega-<round>.npz of a"
+            " client's folder below state-dir, of a run with spreadgnn.seal = true"
+        ) from error
+    told = {
+        "method": "spreadgnn",
+        "dataset": path.parents[1].name,  # the name of the run
+        "tasks": names,
+        "owned_tasks": {str(client): own},
+    }
+    figure = _figure({client: (ids, omega)}, told, server_round)
+    return save(figure, path.with_suffix(".png"))
 
 
 def _figure(

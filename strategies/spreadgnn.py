@@ -70,6 +70,7 @@ class SpreadGNN(AbstractGraphStrategy):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.boxes: dict[int, NamedArrays] = {}  # what waits, by receiver
+        self.heard: dict[int, set[int]] = {}  # whose mail each client has had
         self.missed: dict[int, list[int]] = {}
         self.gone: list[int] = []
         self.topology = Topology(kind=self.params.topology, neighbours={})
@@ -122,6 +123,7 @@ class SpreadGNN(AbstractGraphStrategy):
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """Empty the boxes that were fetched, then sort the new mail into them."""
         self._note_absence(server_round, replies)
+        self._note_delivery(replies)
         for client in self.addressed():
             self.boxes.pop(client, None)
         for sender, parcel in replies.items():
@@ -140,7 +142,14 @@ class SpreadGNN(AbstractGraphStrategy):
         try:
             return super().aggregate_evaluate(server_round, replies)
         finally:
+            self._note_delivery(self.client_hashes)
             self._note_absence(server_round + 1, self.client_hashes)
+
+    def _note_delivery(self, replies: Collection[int]) -> None:
+        """Note whose mail has reached those that replied to it."""
+        for client in replies:
+            senders = {int(n.removeprefix(FROM)) for n in self.boxes.get(client, {})}
+            self.heard.setdefault(client, set()).update(senders)
 
     def _note_absence(self, server_round: int, replies: Collection[int]) -> None:
         """Say who has dropped out, and what that leaves of the topology."""
@@ -176,22 +185,22 @@ class SpreadGNN(AbstractGraphStrategy):
             for name, parcel in box.items()
         }
         missed = {str(c): rounds for c, rounds in self.missed.items()}
-        return mail, {"missed": missed, "gone": self.gone}
+        heard = {str(c): sorted(senders) for c, senders in self.heard.items()}
+        return mail, {"missed": missed, "gone": self.gone, "heard": heard}
 
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
         """See base class."""
         self.boxes = {}
         self.missed = {int(c): list(rounds) for c, rounds in facts["missed"].items()}
         self.gone = list(facts["gone"])
+        self.heard = {int(c): set(senders) for c, senders in facts["heard"].items()}
         for name, parcel in arrays.items():
             receiver, _, rest = name.partition("/")
             self.boxes.setdefault(int(receiver), {})[rest] = parcel
 
     def peers(self) -> dict[int, list[int]]:
-        """See base class: neighbours alone, where anybody mixes."""
-        if not self.params.period:
-            return {c: [] for c in self.clients}
-        return {c: list(p) for c, p in self.topology.neighbours.items()}
+        """See base class: neighbours whose mail has come."""
+        return {c: sorted(self.heard.get(c, ())) for c in self.clients}
 
     def clusters(self) -> list[list[int]]:
         """Every client has a model of its own."""

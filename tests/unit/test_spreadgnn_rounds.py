@@ -21,6 +21,7 @@ from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.task_relations import SOURCES, read_covariances, read_rounds
 from fedgraph_flwr.topology import build_topology
 from fedgraph_flwr.wire import Parcel, pack, record_sizes, unpack
+from simulations import site_tasks
 from simulations.inline import InlineGrid
 from strategies.spreadgnn import SpreadGNN, make_topology
 
@@ -220,7 +221,7 @@ def test_own_and_unseen_tasks_are_measured_before_and_after_mixing(spread):
 
 
 @pytest.mark.parametrize("seal", [False, True])
-def test_a_run_says_which_tasks_came_from_which_neighbour(spread, seal):
+def test_a_run_says_which_tasks_came_from_which_neighbour(spread, seal, capsys):
     finished = spread(4, **{"spreadgnn.topology": "ring", "spreadgnn.seal": seal})
     with (finished.path / SOURCES).open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -229,7 +230,19 @@ def test_a_run_says_which_tasks_came_from_which_neighbour(spread, seal):
     assert taught == [("2", "1"), ("3", "-1"), ("4", "-1"), ("5", "3")]
     related = {r["task"]: r["related"] for r in rows if r["client"] == "0"}
     known = {"0", "1"}  # its own
-    if seal:  # the server has no Omega
+    if seal:  # the server has no Omega, the site has
+        site = Path(finished.overrides["state-dir"]) / finished.path.name / "client-0"
+        assert site_tasks.main([str(site)]) == 0
+        assert capsys.readouterr().out == f"{site / 'omega-000003.png'}\n"
+        assert (site / "omega-000003.png").stat().st_size > 10_000
+        with np.load(site / "omega-000003.npz") as kept:
+            assert kept["tasks"].tolist() == list(TASKS)
+            assert kept["own_ids"].tolist() == [0, 1]
+        assert site_tasks.main([str(site), "--rounds", "9"]) == 2
+        assert "has omega of rounds [1, 2, 3], asked for [9]" in capsys.readouterr().err
+        (site / "omega-000003.npz").write_bytes(b"spoiled")
+        assert site_tasks.main([str(site)]) == 2
+        assert "is no map of tasks" in capsys.readouterr().err
         assert set(related.values()) == {"-1"}
         assert read_rounds(finished.path) == []
         return
@@ -754,6 +767,27 @@ def test_neighbours_of_a_client_that_left_go_on_without_it(spread, monkeypatch, 
     assert network["rest_is_connected"] is True
     assert network["rest"] == [[0, 1, 3]]
     assert set(summary["final"]["per_client"]) == {"0", "1", "3"}
+
+
+def teachers(finished):
+    with (finished.path / SOURCES).open(newline="") as file:
+        return {(r["client"], r["task"]): r["neighbour"] for r in csv.DictReader(file)}
+
+
+def test_nobody_learned_from_a_neighbour_whose_mail_never_came(spread, monkeypatch):
+    leave(monkeypatch, 2, range(1, 9))
+    options = {"spreadgnn.topology": "ring", "min-fit-replies": 0.5}
+    finished = spread(4, **options)
+    with (finished.path / SOURCES).open(newline="") as file:
+        taught = {
+            (r["client"], r["task"]): r["neighbour"] for r in csv.DictReader(file)
+        }
+    assert taught["1", "3"] == taught["3", "4"] == "-1"  # of client 2
+    assert taught["1", "0"] == taught["3", "0"] == "0"
+    places = {k: finished.overrides[k] for k in ("results-dir", "state-dir")}
+    more = {"resume": str(finished.path), "num-server-rounds": 4}
+    spread(4, **options, **places, **more)  # the server remembers
+    assert teachers(finished) == taught
 
 
 def test_a_star_without_its_middle_falls_apart_and_says_so(spread, monkeypatch, caplog):
