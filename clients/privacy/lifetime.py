@@ -68,7 +68,7 @@ class Lifetime:
                 if not spent[row] <= self._budget * (1 + _ROUNDING):
                     raise PrivacyBudgetError(
                         "this draw would bring the total epsilon over all runs of row"
-                        f" {row} to {spent[row]:.6g}; dp_budget_max allows"
+                        f" {row} to {spent[row]:.6g}; privacy.budget-max allows"
                         f" {self._budget:.6g} (privacy.budget-scope = 'lifetime')."
                         " Nothing was read. What earlier runs spent stands in"
                         f" {self.path}; raise the budget, or stop here"

@@ -242,7 +242,7 @@ def test_only_clients_that_train_spend(run):
 
 def test_a_budget_stops_the_run_before_the_draw_that_exceeds_it(run, tmp_path):
     tight = {"privacy.noise-mode": "per_round", "privacy.budget-max": 9.0}
-    with pytest.raises(RunFailedError, match="dp_budget_max allows 9"):
+    with pytest.raises(RunFailedError, match=r"privacy\.budget-max allows 9"):
         run("fgcl", **tight, **{"results-dir": str(tmp_path)})
     (folder,) = tmp_path.iterdir()
     summary = toys.Run(folder, {}).summary
@@ -484,7 +484,7 @@ def test_nothing_is_said_where_nothing_is_protected():
 
 def test_an_update_budget_stops_the_run(run):
     tight = {**UPDATES, "privacy.update-budget-max": epsilon_of({3.0: 2}, 1e-5) + 1e-6}
-    with pytest.raises(RunFailedError, match="update_budget_max allows"):
+    with pytest.raises(RunFailedError, match=r"privacy\.update-budget-max allows"):
         run("fedavg", **tight)
 
 

@@ -43,7 +43,7 @@ def test_the_charge_over_budget_is_refused_and_changes_nothing(tmp_path):
     own = record(tmp_path, budget=0.3)
     for _ in range(3):  # 3 * 0.1 > 0.3 in floating point
         own.charge(np.array([0]), 0.1)
-    with pytest.raises(PrivacyBudgetError, match=r"of row 40 to 0\.4; dp_budget_max"):
+    with pytest.raises(PrivacyBudgetError, match=r"of row 40 to 0\.4; privacy\.budget"):
         own.charge(np.array([1, 0]), 0.1)
     assert record(tmp_path, rows=np.array([7])).total() == 0
     with pytest.raises(PrivacyBudgetError, match=r"row 7 to 0\.4"):
