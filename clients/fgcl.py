@@ -85,7 +85,7 @@ class FGCLClient(MultiTaskClient):
         self.held_out: DenseView | None = None
         self.held_out_views = job.site.views(
             partition,
-            np.concatenate([partition.val, partition.test]),
+            partition.held_out,
             name="held-out",
             epsilons=epsilons[:1],
             mode="once",

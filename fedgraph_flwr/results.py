@@ -23,7 +23,7 @@ from . import selection
 from .errors import ConfigError, DataError
 from .figures_data import round_file
 from .network import network_facts
-from .privacy import describe
+from .privacy import describe, edge_totals
 from .provenance import (
     class_table,
     git_commit,
@@ -403,7 +403,12 @@ def _spent(strategy: AbstractGraphStrategy, features: str) -> dict[str, Any] | N
     """Say what clients have spent of their privacy; None if nothing is protected."""
     words = describe(strategy.spent, features=features)
     per_client = {str(c): s for c, s in sorted(strategy.spent.items()) if s}
-    return {"says": words, "per_client": per_client} if words else None
+    edges = {
+        graph: total.to_json() for graph, total in edge_totals(strategy.spent).items()
+    }
+    if not words:
+        return None
+    return {"says": words, "edge_epsilon_per": edges, "per_client": per_client}
 
 
 def _disclosed(strategy: AbstractGraphStrategy) -> dict[str, Any]:

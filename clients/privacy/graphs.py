@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.privacy import METRIC, PrivacySettings
+from fedgraph_flwr.privacy import (
+    EDGE,
+    EDGE_SHARED,
+    EDGE_TRAIN,
+    METRIC,
+    OVER_RUNS,
+    PrivacySettings,
+)
 
 from .gaussian import epsilon_of, privatise_update, update_rng
 from .laplace import GraphAdjacency, Triangles
@@ -97,9 +104,15 @@ class PrivateSite:
         account = self.ledger(partition).read()
         found: dict[str, float] = {}
         if account.num_draws:
-            found[f"{METRIC}edge-epsilon"] = account.edge_total
             found[f"{METRIC}edge-draws"] = account.num_draws
-            found[f"{METRIC}edge-epsilon-lifetime"] = self.lifetime(partition).total()
+            parts = {EDGE: np.arange(len(account.edge))}
+            if partition.shares_held_out:
+                parts |= {EDGE_TRAIN: partition.train, EDGE_SHARED: partition.held_out}
+            lifetime = self.lifetime(partition)
+            for name, graphs in parts.items():
+                spent = float(account.edge[graphs].max(initial=0.0))
+                found[f"{METRIC}{name}"] = spent
+                found[f"{METRIC}{name}{OVER_RUNS}"] = lifetime.total(graphs)
         if account.updates:
             found[f"{METRIC}update-epsilon"], found[f"{METRIC}update-delta"] = (
                 account.client

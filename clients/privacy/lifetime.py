@@ -46,10 +46,11 @@ class Lifetime:
         self.path = folder / f"{re.sub(r'[^A-Za-z0-9.-]', '_', data)}.json"
         self._rows, self._budget = rows, budget
 
-    def total(self) -> float:
-        """Largest epsilon over the client's graphs of this run."""
+    def total(self, positions: IntArray | None = None) -> float:
+        """Largest epsilon over these of the client's graphs of this run; over all."""
         spent = self._read()
-        return max((spent.get(int(row), 0.0) for row in self._rows), default=0.0)
+        rows = self._rows if positions is None else self._rows[positions]
+        return max((spent.get(int(row), 0.0) for row in rows), default=0.0)
 
     def charge(self, positions: IntArray, epsilon: float) -> None:
         """Add ``epsilon`` to the graphs at ``positions``; to be called before a draw.

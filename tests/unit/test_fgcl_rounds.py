@@ -223,6 +223,47 @@ def test_a_run_reports_what_its_clients_have_spent(run, mode, views, expected):
     assert "not protected: labels, node features" in says
 
 
+@pytest.fixture
+def shared(toy_data):
+    """Clients with the same validation and test graphs, as far as they can tell."""
+
+    def load(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        return toys.replace(partition, shares_held_out=True)
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", load)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "train", "held_out"),
+    [("fgcl", TWO, 4.0, 2.0), ("fedavg", EDGES, 1.0, 1.0)],
+)
+@pytest.mark.usefixtures("shared")
+def test_graphs_that_all_clients_hold_cost_what_all_of_them_draw(
+    run, tmp_path, method, options, train, held_out
+):
+    again = {"state-dir": str(tmp_path), **options}
+    first, second = (
+        run(method, **again, seed=seed).summary["privacy"] for seed in (1, 2)
+    )
+    assert first["edge_epsilon_per"]["training graph"]["total"] == train
+    assert first["edge_epsilon_per"]["validation or test graph"] == {
+        "clients": 3,
+        "epsilon": held_out,
+        "total": 3 * held_out,
+        "total_lifetime": 3 * held_out,
+    }
+    product = f"{3 * held_out:g} (3 clients x {held_out:g}) in total"
+    assert f"epsilon {train:g} in total per training graph" in first["says"]
+    assert f"epsilon {product} per validation or test graph" in first["says"]
+    totals = second["edge_epsilon_per"]
+    assert totals["validation or test graph"]["total_lifetime"] == 6 * held_out
+    assert f"({6 * held_out:g} over all runs)" in second["says"]
+    assert f"({2 * train:g} over all runs)" in second["says"]
+
+
 def test_only_clients_that_train_spend(run):
     some = {"client-fraction": 0.34, "privacy.noise-mode": "per_round"}
     finished = run("fgcl", **some, **{"num-server-rounds": 4})

@@ -29,6 +29,7 @@ def test_charges_follow_the_rows_of_the_data_set_whatever_their_order(tmp_path):
     other_run.charge(np.array([0, 1]), 0.25)
     assert record(tmp_path).total() == 0.75
     assert record(tmp_path, rows=np.array([7])).total() == 0
+    assert record(tmp_path).total(np.array([0, 1])) == 0.5  # rows 40 and 7
     stored = json.loads((tmp_path / "tu_MUTAG.json").read_text())["edge"]
     assert stored == {"40": 0.5, "12": 0.75, "99": 0.25}
 
