@@ -20,6 +20,7 @@ EDGE = "edge-epsilon"  # largest of a client's graphs
 EDGE_TRAIN = "edge-epsilon-train"  # where validation and test graphs are shared,
 EDGE_SHARED = "edge-epsilon-shared"  # of training graphs, and of these
 OVER_RUNS = "-lifetime"  # ending of each of the three: in all runs together
+SECRET = "secret"  # 1 if noise depends on a secret of the client's site, else 0
 EDGE_POSTS = ("clamp01", "round", "relu", "abs-degree", "debiased", "none")
 NOISE_MODES = ("once", "per_round", "per_epoch")
 UNPROTECTED = "labels, node features, numbers of nodes and graphs"
@@ -228,4 +229,14 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
             f"updates: ({worst['update-epsilon']:.4g}, {worst['update-delta']:g})-DP"
             " for a client's whole data, at most; not protected: metrics and counts"
         )
-    return "privacy of " + "; ".join(parts) if parts else ""
+    if not parts:
+        return ""
+    noisy = [s for s in spent.values() if s]
+    exposed = sum(not s.get(SECRET) for s in noisy)
+    if exposed:
+        parts.append(
+            f"{exposed} of {len(noisy)} clients drew their noise from the run seed"
+            " alone, as in simulation: whoever knows the seed can repeat it and take it"
+            " off, so it protects nobody who does not keep the seed secret"
+        )
+    return "privacy of " + "; ".join(parts)

@@ -17,6 +17,7 @@ from fedgraph_flwr.privacy import (
     EDGE_TRAIN,
     METRIC,
     OVER_RUNS,
+    SECRET,
     PrivacySettings,
 )
 
@@ -117,6 +118,8 @@ class PrivateSite:
             found[f"{METRIC}update-epsilon"], found[f"{METRIC}update-delta"] = (
                 account.client
             )
+        if found:
+            found[f"{METRIC}{SECRET}"] = float(self.is_secret)
         return found
 
     def noisy_update(

@@ -308,6 +308,34 @@ def test_sites_add_a_secret_to_the_noise_that_simulation_does_not(run):
     assert len({*simulated, *sites}) == 3
 
 
+PARTITION = {"partition-id": 0, "num-partitions": 2}  # all that simulation sets
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ({**PARTITION, "partition-id": 1}, "3 of 3 clients drew their noise from the"),
+        ({"clients": "1"}, "2 of 3 clients drew their noise from the run seed alone"),
+    ],
+)
+@pytest.mark.parametrize("noise", ["edges", "updates"])
+def test_a_run_says_where_noise_is_no_secret(run, noise, second, words):
+    options = EDGES if noise == "edges" else UPDATES
+    nodes = [PARTITION, second]
+    privacy = run("fedavg", **options, node_configs=nodes).summary["privacy"]
+    assert words in privacy["says"]
+    assert "nobody who does not keep the seed secret" in privacy["says"]
+    secrets = [s["secret"] for s in privacy["per_client"].values()]
+    assert secrets == [0.0, float("clients" in second), 0.0]
+
+
+def test_a_run_whose_sites_all_have_secrets_says_nothing_of_its_seed(run):
+    own = [{"clients": "0,1"}, {"clients": "2"}]
+    privacy = run("fedavg", **EDGES, node_configs=own).summary["privacy"]
+    assert "seed" not in privacy["says"]
+    assert {s["secret"] for s in privacy["per_client"].values()} == {1.0}
+
+
 @pytest.mark.parametrize(
     "options", [{**EDGES}, {"privacy.update-clip": 1.0}], ids=["edges", "updates"]
 )
