@@ -11,13 +11,19 @@ import torch
 import toys
 from scipy.stats import kstest
 
+from clients import dense
 from clients.base import GraphClient
 from clients.fgcl import FGCLClient
 from clients.multitask import masked_bce
 from clients.privacy import laplace
 from clients.privacy.gaussian import epsilon_of
 from clients.privacy.graphs import rounded_graphs
-from fedgraph_flwr.errors import ConfigError, PrivacyBudgetError, RunFailedError
+from fedgraph_flwr.errors import (
+    ConfigError,
+    DataError,
+    PrivacyBudgetError,
+    RunFailedError,
+)
 from fedgraph_flwr.privacy import describe
 from fedgraph_flwr.registry import METHODS, defaults, resolve
 from fedgraph_flwr.wire import Parcel, with_prefix
@@ -173,6 +179,36 @@ def test_without_edges_only_nodes_matter(tmp_path):
         losses.append(client.fit(toys.shared_arrays(client), ROUND)[2])
     key = "eval/train/post_training/loss"
     assert losses[0][key] == losses[1][key]
+
+
+def test_evaluation_is_cut_where_matrices_would_not_fit(tmp_path, monkeypatch):
+    sizes = np.diff(toys.make_partition().graphs.node_ptr)
+    whole, cut = (make(tmp_path / name, **ONE, dropout=0.0) for name in "ab")
+    expected = whole.evaluate(toys.shared_arrays(whole), ROUND)[2]
+    monkeypatch.setattr(dense, "MAX_CELLS", int((sizes**2).max()))
+    found = cut.evaluate(toys.shared_arrays(cut), ROUND)[2]
+    assert len(cut.held_out.parts(cut.job.data.evaluation[0].positions)) > 1
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if name != "weights-sha256":
+            assert found[name] == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({**ONE, "batch-size": 100}, "batch-size"),
+        ({**TWO, "batch-size": 1}, "fgcl.store-size"),
+    ],
+)
+def test_batches_that_would_not_fit_are_refused_before_a_draw(
+    tmp_path, monkeypatch, options, key
+):
+    make(tmp_path / "fits", **options)
+    monkeypatch.setattr(dense, "MAX_CELLS", 100)  # two graphs of seven nodes
+    with pytest.raises(DataError, match=f"Nothing was drawn. Set {key} to 2 or less"):
+        make(tmp_path / "refused", **options)
+    assert not list(tmp_path.glob("refused/**/privacy-ledger.json"))
 
 
 # Where noise goes and what it costs -----------------------------------------------
