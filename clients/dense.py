@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.privacy import NON_NEGATIVE_POSTS
 
 from .batching import csr, gather, send
 from .privacy.laplace import SIGNED_POSTS, Triangles, num_pairs
@@ -218,7 +219,7 @@ class DenseView:
             send(padded, self._device),
             send(slots, self._device),
             use_absolute_degree=self._post in SIGNED_POSTS,
-            is_non_negative=self._post in ("clamp01", "round", "relu"),
+            is_non_negative=self._post in NON_NEGATIVE_POSTS,
         )
 
     def _matrices(self, rows: IntArray, sizes: IntArray) -> Tensor:

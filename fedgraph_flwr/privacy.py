@@ -22,6 +22,7 @@ EDGE_SHARED = "edge-epsilon-shared"  # of training graphs, and of these
 OVER_RUNS = "-lifetime"  # ending of each of the three: in all runs together
 SECRET = "secret"  # 1 if noise depends on a secret of the client's site, else 0
 EDGE_POSTS = ("clamp01", "round", "relu", "abs-degree", "debiased", "none")
+NON_NEGATIVE_POSTS = ("clamp01", "round", "relu")  # the others may leave weights < 0
 NOISE_MODES = ("once", "per_round", "per_epoch")
 UNPROTECTED = "labels, node features, numbers of nodes and graphs"
 # Each atom has blocks that depend on its bonds, be it without the one that counts them.

@@ -516,6 +516,24 @@ def test_the_server_averages_as_its_options_say():
     [
         ("fgcl", {"privacy.edge-epsilon": 0.0}, "trains on noisy graphs, but"),
         ("fgcl", {"fgcl.views": "clean"}, "uses no noise, but privacy.edge-epsilon"),
+        (
+            "fgcl",
+            {**ONE, "fgcl.second-epsilon": 0.5},
+            "fgcl.second-epsilon must be 0 where fgcl.views is 'one'",
+        ),
+        (
+            "fgcl",
+            {**CLEAN, "fgcl.second-epsilon": 0.5},
+            "fgcl.second-epsilon must be 0 where fgcl.views is 'clean'",
+        ),
+        *(
+            (
+                "fgcl",
+                {"fgcl.encoder": "gat", "privacy.edge-post": post},
+                "privacy.edge-post must be one of .* for fgcl.encoder 'gat'",
+            )
+            for post in ("abs-degree", "debiased", "none")
+        ),
         ("fgcl", {"privacy.edge-epsilon": -1.0}, "must be a finite number >= 0"),
         ("fgcl", {"privacy.edge-epsilon": math.inf}, "must be a finite number >= 0"),
         ("fgcl", {"features": "atoms"}, "its degree block is a function of the edges"),
@@ -545,6 +563,13 @@ def test_what_contradicts_itself_is_refused(method, options, message):
     own = {**defaults(), **toys.tiny(method), **options}
     with pytest.raises(ConfigError, match=message):
         resolve(own)
+
+
+def test_an_encoder_without_signs_still_takes_what_has_none():
+    own = {"fgcl.encoder": "gat", "fgcl.second-epsilon": 0.5}
+    assert resolve({**defaults(), **toys.tiny("fgcl"), **own, **TWO})
+    clean = {**CLEAN, "fgcl.encoder": "gat", "privacy.edge-post": "debiased"}
+    assert resolve({**defaults(), **toys.tiny("fgcl"), **clean})
 
 
 def test_features_that_tell_edges_can_be_kept_knowingly(run):
