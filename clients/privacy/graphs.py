@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,15 @@ class PrivateSite:
     is_secret : bool
         False in simulation, which must be repeatable: noise then is a function of the
         run seed, and protects nothing from one who knows it.
+    edge_budget : float
+        Largest epsilon of a graph over all runs, whatever a run allows.
     """
 
     privacy: PrivacySettings
     folder: Path
     seed: int
     is_secret: bool
+    edge_budget: float = math.inf
 
     def lifetime(self, partition: GraphPartition) -> Lifetime:
         """Record of all runs of the client."""
@@ -58,6 +62,7 @@ class PrivateSite:
             data=partition.graphs.name,
             rows=partition.graph_ids,
             budget=self.privacy.lifetime_budget,
+            site_budget=self.edge_budget,
         )
 
     def ledger(self, partition: GraphPartition) -> Ledger:
