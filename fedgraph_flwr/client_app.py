@@ -298,7 +298,7 @@ def _make_client(
     experiment: str,
     *,
     is_secret: bool,
-    edge_budget: float,
+    edge_budget: float = math.inf,
 ) -> GraphClient:
     device = choose_device(resolved.settings.device)
     store = _store(resolved, client_id, experiment)
