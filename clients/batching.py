@@ -219,11 +219,11 @@ class ClientData:
     ) -> ClientData:
         """Collate; validation then test graphs form batches of <= ``max_nodes``."""
         graphs = CollatedGraphs(partition.graphs, device)
-        held_out = np.concatenate([partition.val, partition.test])
+        batches = graphs.batches(partition.held_out, max_nodes=max_nodes)
         return cls(
             partition=partition,
             graphs=graphs,
-            evaluation=tuple(graphs.batches(held_out, max_nodes=max_nodes)),
+            evaluation=tuple(batches),
             num_val=len(partition.val),
         )
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.privacy import NON_NEGATIVE_POSTS
 
 from .batching import csr, gather, send
 from .privacy.laplace import SIGNED_POSTS, Triangles, num_pairs
@@ -174,13 +175,28 @@ class DenseView:
             )
         return self.rows(rows)
 
+    def parts(self, positions: IntArray) -> list[IntArray]:
+        """Cut graphs, kept in order, into batches that are not too large.
+
+        Only as far as needed: what fits into one stays one.
+        """
+        sizes = self._num_nodes[self._row[positions]]
+        begins, cells = [0], 0
+        for k, more in enumerate((sizes**2).tolist()):
+            cells += more
+            if cells > MAX_CELLS:
+                begins.append(k)
+                cells = more
+        return np.split(positions, begins[1:])
+
     def rows(self, rows: IntArray) -> DenseStructure:
         """Structure of the view's own graphs number ``rows``, repeats allowed."""
         sizes = self._num_nodes[rows]
         node_ptr = np.concatenate([[0], np.cumsum(sizes)])
         groups = list(buckets(sizes))
-        cells = sum(len(g) * int(sizes[g].max()) ** 2 for g in groups)
-        if cells > MAX_CELLS:
+        if _padded_cells(groups, sizes) > MAX_CELLS:  # no padding, but more matrices
+            groups = list(buckets(sizes, growth=1.0, small=0))
+        if (cells := _padded_cells(groups, sizes)) > MAX_CELLS:
             raise DataError(
                 f"a batch of {len(rows)} graphs of up to {sizes.max()} nodes needs"
                 f" dense matrices of {4 * cells / 2**20:.0f} MiB, allowed are"
@@ -203,7 +219,7 @@ class DenseView:
             send(padded, self._device),
             send(slots, self._device),
             use_absolute_degree=self._post in SIGNED_POSTS,
-            is_non_negative=self._post in ("clamp01", "round", "relu"),
+            is_non_negative=self._post in NON_NEGATIVE_POSTS,
         )
 
     def _matrices(self, rows: IntArray, sizes: IntArray) -> Tensor:
@@ -237,7 +253,9 @@ def _pair_terms(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor
     return low, rest, high + torch.eye(size, dtype=torch.int64, device=device) * 2**40
 
 
-def buckets(sizes: IntArray) -> Iterator[IntArray]:
+def buckets(
+    sizes: IntArray, *, growth: float = _GROWTH, small: int = _SMALL
+) -> Iterator[IntArray]:
     """Group graphs by size: at most 1.35 times the smallest of a group, or 16 nodes.
 
     Yields places in ``sizes``, smallest graphs first.
@@ -245,10 +263,38 @@ def buckets(sizes: IntArray) -> Iterator[IntArray]:
     order = np.argsort(sizes, kind="stable")
     start = 0
     while start < len(order):
-        most = max(_SMALL, _GROWTH * int(sizes[order[start]]))
+        most = max(small, growth * int(sizes[order[start]]))
         stop = int(np.searchsorted(sizes[order], most, side="right"))
         yield order[start:stop]
         start = stop
+
+
+def _padded_cells(groups: list[IntArray], sizes: IntArray) -> int:
+    return sum(len(g) * int(sizes[g].max()) ** 2 for g in groups)
+
+
+def check_together(num_nodes: IntArray, count: int, *, key: str) -> None:
+    """Raise DataError if some ``count`` of these graphs would be too large a batch.
+
+    To be called before a draw.
+
+    Parameters
+    ----------
+    num_nodes : int64 array, shape (num_graphs,)
+    count : int
+    key : str
+        Run-config key that says how many come together.
+    """
+    largest = np.sort(num_nodes)[::-1][:count]
+    cells = np.cumsum(largest**2)
+    if not len(cells) or cells[-1] <= MAX_CELLS:
+        return
+    raise DataError(
+        f"{len(largest)} noisy graphs may come together, of up to {largest[0]} nodes:"
+        f" they need dense matrices of {4 * int(cells[-1]) / 2**20:.0f} MiB, allowed"
+        f" are {4 * MAX_CELLS / 2**20:.0f}. Nothing was drawn. Set {key} to"
+        f" {np.searchsorted(cells, MAX_CELLS, side='right')} or less in the run config"
+    )
 
 
 def check_sizes(num_nodes: IntArray, positions: IntArray) -> None:

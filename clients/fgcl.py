@@ -6,6 +6,7 @@ through its noisy views alone; see ``clients.privacy``.
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 import numpy as np
@@ -20,7 +21,7 @@ from fedgraph_flwr.seeding import numpy_rng
 from .base import Job, common_generator
 from .batching import Batch
 from .contrast import info_nce
-from .dense import DenseView, Nodes
+from .dense import DenseView, Nodes, check_together
 from .models.dense_encoders import GraphModel
 from .multitask_client import MultiTaskClient
 from .privacy.laplace import Triangles
@@ -71,6 +72,7 @@ class FGCLClient(MultiTaskClient):
         if not self.is_noisy:
             return
         partition = job.data.partition
+        self._check_memory()
         epsilons = (
             privacy.edge_epsilon,
             params.second_epsilon or privacy.edge_epsilon,
@@ -85,24 +87,46 @@ class FGCLClient(MultiTaskClient):
         self.held_out: DenseView | None = None
         self.held_out_views = job.site.views(
             partition,
-            np.concatenate([partition.val, partition.test]),
+            partition.held_out,
             name="held-out",
             epsilons=epsilons[:1],
             mode="once",
         )
         self.nodes = job.data.nodes
 
+    def _check_memory(self) -> None:
+        """Refuse batches that would be too large before any noise is drawn."""
+        params, partition = self._params(), self.job.data.partition
+        sizes = np.diff(partition.graphs.node_ptr)[partition.train]
+        batch_size = self.job.settings.batch_size
+        check_together(sizes, batch_size, key=RunSettings.key("batch_size"))
+        if self.contrasts:
+            # An epoch may end with the graph with which the next begins.
+            copies = 1 + math.ceil(params.store_size / max(1, len(sizes)))
+            check_together(
+                np.repeat(sizes, copies),
+                min(params.store_size, params.num_negatives * batch_size),
+                key=params.key("store_size"),
+            )
+
     # Evaluation: view 0 of the held-out graphs ------------------------------------
 
     def logits(self, batch: Batch, nodes: Nodes) -> Tensor:
         """See base class; from one noisy view, as in training (spec Sec. 4.13)."""
         structure = self._plain(batch)
-        if structure is None:
-            if self.held_out is None:
-                (triangles,) = self.held_out_views.views(0, 0)
-                self.held_out = self._view(triangles)
-            structure = self.held_out.batch(batch.positions)
-        return self.model(nodes, structure, None)  # type: ignore[no-any-return]
+        if structure is not None:
+            return self.model(nodes, structure, None)  # type: ignore[no-any-return]
+        if self.held_out is None:
+            (triangles,) = self.held_out_views.views(0, 0)
+            self.held_out = self._view(triangles)
+        parts = self.held_out.parts(batch.positions)
+        nodes_of = [nodes] if len(parts) == 1 else map(self.nodes.batch, parts)
+        return torch.cat(
+            [
+                self.model(of_part, self.held_out.batch(part), None)
+                for of_part, part in zip(nodes_of, parts, strict=True)
+            ]
+        )
 
     # Training -----------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.tasks import NO_SCORE
 
 from .base import GraphClient, Metrics
 from .batching import Batch
@@ -78,8 +79,9 @@ class MultiTaskClient(GraphClient):
 
         Also of each task on test graphs (``-task-<number>``); and, where the client
         does not have labels of all tasks, means over its own and the others. A task
-        without a score (for ROC-AUC: all labels of one class) is counted in
-        ``tasks-skipped``; without any task that has one, there is no score.
+        without a score (for ROC-AUC: all labels of one class) is named by
+        ``no-score-task-<number>`` and counted in ``tasks-skipped``; without any task
+        that has one, there is no score.
         """
         if point != "post_aggregation" and not self.MEASURES_TRAINED:
             return {}
@@ -107,6 +109,10 @@ class MultiTaskClient(GraphClient):
                     for task, value in enumerate(headline.per_task)
                     if not np.isnan(value)
                 }
+            metrics |= {
+                f"{at}/{NO_SCORE}{task}": 1.0
+                for task in np.flatnonzero(np.isnan(headline.per_task))
+            }
             metrics[f"{at}/loss"] = float(loss(logits[rows], y[rows]))
             metrics[f"{at}/tasks-skipped"] = headline.num_skipped
             metrics[f"count/{split}"] = len(y[rows])

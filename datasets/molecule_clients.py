@@ -44,6 +44,7 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
         val=np.searchsorted(rows, val),
         test=np.searchsorted(rows, test),
         tasks=tuple(molecules.tasks),
+        shares_held_out=True,
     )
 
 

@@ -8,6 +8,7 @@ client c with c mod N = p. A site's own ``data-path`` and ``state-dir`` go there
 from __future__ import annotations
 
 import json
+import math
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from clients.privacy.graphs import PrivateSite, check_features, noisy_partition
 from clients.store import ClientStore, default_state_dir
 from clients.views import CollatedView
 
+from .config import Rule
 from .device import choose_device
 from .errors import ConfigError, WireError
 from .methods.fedavg import SHARED
@@ -49,6 +51,7 @@ from .wire import (
 )
 
 app = ClientApp()
+_EDGE_BUDGET = "edge-budget-max"
 Answer = Callable[[int, Parcel], Parcel]
 
 
@@ -163,6 +166,32 @@ def _is_site(node_config: Mapping[str, Any]) -> bool:
     return bool(set(node_config) - {"partition-id", "num-partitions"})
 
 
+def _edge_budget(site: Mapping[str, Any]) -> float:
+    """Largest epsilon of an edge over all runs that this node's operator allows.
+
+    Raises
+    ------
+    ConfigError
+        It is no number > 0, or a run could begin a new account elsewhere.
+    """
+    if _EDGE_BUDGET not in site:
+        return math.inf
+    allowed = Rule(float, low=0, low_open=True)
+    if not allowed.allows(site[_EDGE_BUDGET]):
+        raise ConfigError(
+            f"node-config {_EDGE_BUDGET} must be {allowed.describe()}, got"
+            f" {site[_EDGE_BUDGET]!r}; start the SuperNode with, e.g., --node-config"
+            f" '{_EDGE_BUDGET}=8.0'"
+        )
+    if not site.get("state-dir"):
+        raise ConfigError(
+            f"node-config {_EDGE_BUDGET} needs state-dir beside it: what was spent is"
+            " kept there, and a run that names a folder of its own would start from 0;"
+            " add --node-config 'state-dir=\"/abs/path\"'"
+        )
+    return float(site[_EDGE_BUDGET])
+
+
 def _check_consent(resolved: Resolved, site: Mapping[str, Any]) -> None:
     """Refuse to send embeddings or features from a site that has not agreed to it.
 
@@ -196,6 +225,13 @@ def _prepare(context: Context) -> tuple[Resolved, list[int]]:
     resolved = resolve(context.run_config)
     site = context.node_config
     _check_consent(resolved, site)
+    if _edge_budget(site) < math.inf and resolved.privacy.edge_epsilon == 0:
+        raise ConfigError(
+            "the run adds no noise to edges (privacy.edge-epsilon is 0), so nothing"
+            f" bounds what it tells of them, and this site's {_EDGE_BUDGET} allows"
+            f" epsilon {site[_EDGE_BUDGET]!r}; set privacy.edge-epsilon in the run"
+            f" config, or start the SuperNode without {_EDGE_BUDGET}"
+        )
     settings = replace(
         resolved.settings,
         data_dir=str(site.get("data-path", resolved.settings.data_dir)),
@@ -226,6 +262,7 @@ def _serve(
             client_id,
             str(header["experiment"]),
             is_secret=_is_site(context.node_config),
+            edge_budget=_edge_budget(context.node_config),
         )
         return action(client, parcel, header)
 
@@ -256,11 +293,16 @@ def _answer_all(
 
 
 def _make_client(
-    resolved: Resolved, client_id: int, experiment: str, *, is_secret: bool
+    resolved: Resolved,
+    client_id: int,
+    experiment: str,
+    *,
+    is_secret: bool,
+    edge_budget: float = math.inf,
 ) -> GraphClient:
     device = choose_device(resolved.settings.device)
     store = _store(resolved, client_id, experiment)
-    site = resolved.site(store, is_secret=is_secret)
+    site = resolved.site(store, is_secret=is_secret, edge_budget=edge_budget)
     takes_weights = resolved.method.client.TAKES_WEIGHTS
     is_private = resolved.privacy.edge_epsilon > 0 and not takes_weights
     data = load_data(resolved, client_id, device, site if is_private else None)

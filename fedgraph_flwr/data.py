@@ -201,6 +201,8 @@ class GraphPartition:
         Columns of which the client has labels to train on, ascending; None: all. Those
         of its training graphs are NaN elsewhere; of the others all are kept, to
         measure by.
+    shares_held_out : bool
+        Every client of the run holds these same validation and test graphs.
     """
 
     client_id: int
@@ -212,6 +214,7 @@ class GraphPartition:
     group: int = -1
     tasks: tuple[str, ...] = ()
     task_ids: tuple[int, ...] | None = None
+    shares_held_out: bool = False
     split_hash: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -223,6 +226,11 @@ class GraphPartition:
         if self.task_ids is None:
             return tuple(range(len(self.tasks)))
         return self.task_ids
+
+    @property
+    def held_out(self) -> IntArray:
+        """Positions of the validation graphs, then of the test graphs."""
+        return np.concatenate([self.val, self.test])
 
     def positions(self, split: str) -> IntArray:
         """Positions of ``split``: "train", "val" or "test"."""

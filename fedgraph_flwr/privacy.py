@@ -16,7 +16,13 @@ from .config import RunSettings, Settings, choice, flag, number
 from .errors import ConfigError
 
 METRIC = "privacy/"  # prefix under which clients report what they have spent
+EDGE = "edge-epsilon"  # largest of a client's graphs
+EDGE_TRAIN = "edge-epsilon-train"  # where validation and test graphs are shared,
+EDGE_SHARED = "edge-epsilon-shared"  # of training graphs, and of these
+OVER_RUNS = "-lifetime"  # ending of each of the three: in all runs together
+SECRET = "secret"  # 1 if noise depends on a secret of the client's site, else 0
 EDGE_POSTS = ("clamp01", "round", "relu", "abs-degree", "debiased", "none")
+NON_NEGATIVE_POSTS = ("clamp01", "round", "relu")  # the others may leave weights < 0
 NOISE_MODES = ("once", "per_round", "per_epoch")
 UNPROTECTED = "labels, node features, numbers of nodes and graphs"
 # Each atom has blocks that depend on its bonds, be it without the one that counts them.
@@ -141,21 +147,80 @@ def check_privacy(
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class EdgeTotal:
+    """Epsilon of an edge against one who sees what all clients send, at most.
+
+    ``clients`` hold the graph and draw views of it, each of them for ``epsilon``;
+    ``lifetime`` is that of all runs.
+    """
+
+    clients: int
+    epsilon: float
+    lifetime: float
+
+    @property
+    def total(self) -> float:
+        """Epsilon of all these clients together, in the run."""
+        return self.clients * self.epsilon
+
+    def to_json(self) -> dict[str, float]:
+        """Numbers for ``summary.json``."""
+        return {
+            "clients": self.clients,
+            "epsilon": self.epsilon,
+            "total": self.total,
+            "total_lifetime": self.clients * self.lifetime,
+        }
+
+    def describe(self, graph: str) -> str:
+        """Say so of each such ``graph``."""
+        product = f" ({self.clients} clients x {self.epsilon:g})"
+        over_all = f" ({self.clients * self.lifetime:g} over all runs)"
+        return (
+            f"epsilon {self.total:g}{product if self.clients > 1 else ''} in total per"
+            f" {graph}, at most{over_all if self.lifetime > self.epsilon else ''}"
+        )
+
+
+def edge_totals(spent: Mapping[int, Mapping[str, float]]) -> dict[str, EdgeTotal]:
+    """Epsilon of edges by kind of graph; empty where no edge is protected.
+
+    Of any "graph", or, where clients hold the same validation and test graphs, of a
+    "training graph" and of a "validation or test graph", which each client charges.
+    """
+    clients = [s for s in spent.values() if EDGE in s]
+
+    def total(name: str, num_clients: int) -> EdgeTotal:
+        return EdgeTotal(
+            clients=num_clients,
+            epsilon=max(s[name] for s in clients),
+            lifetime=max(s.get(name + OVER_RUNS, 0.0) for s in clients),
+        )
+
+    if not clients:
+        return {}
+    if not any(EDGE_SHARED in s for s in clients):
+        return {"graph": total(EDGE, 1)}
+    return {
+        "training graph": total(EDGE_TRAIN, 1),
+        "validation or test graph": total(EDGE_SHARED, len(clients)),
+    }
+
+
 def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") -> str:
     """Say in one line what clients have spent; "" if nothing is protected.
 
     ``features`` is the setting of that name: some say something of the edges.
     """
-    edge = [s["edge-epsilon"] for s in spent.values() if "edge-epsilon" in s]
-    lifetime = [s.get("edge-epsilon-lifetime", 0.0) for s in spent.values()]
+    edge = edge_totals(spent)
     update = [s for s in spent.values() if "update-epsilon" in s]
     parts = []
     if edge:
         only = f" adjacency only, features {features!r} depend on edges;"
-        over_all = f" ({max(lifetime):g} over all runs)"
+        totals = ", ".join(total.describe(graph) for graph, total in edge.items())
         parts.append(
-            f"edges: epsilon {max(edge):g} in total per graph, at most"
-            f"{over_all if max(lifetime) > max(edge) else ''};"
+            f"edges: {totals};"
             f"{only if features in _ADJACENCY_ONLY else ''}"
             f" not protected: {UNPROTECTED}"
         )
@@ -165,4 +230,14 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
             f"updates: ({worst['update-epsilon']:.4g}, {worst['update-delta']:g})-DP"
             " for a client's whole data, at most; not protected: metrics and counts"
         )
-    return "privacy of " + "; ".join(parts) if parts else ""
+    if not parts:
+        return ""
+    noisy = [s for s in spent.values() if s]
+    exposed = sum(not s.get(SECRET) for s in noisy)
+    if exposed:
+        parts.append(
+            f"{exposed} of {len(noisy)} clients drew their noise from the run seed"
+            " alone, as in simulation: whoever knows the seed can repeat it and take it"
+            " off, so it protects nobody who does not keep the seed secret"
+        )
+    return "privacy of " + "; ".join(parts)

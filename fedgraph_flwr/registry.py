@@ -6,6 +6,7 @@ asks for a method's name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -268,13 +269,16 @@ class Resolved:
         """Row of the method."""
         return METHODS[self.settings.method].on(datasets.label_kind(self.settings))
 
-    def site(self, store: ClientStore, *, is_secret: bool) -> PrivateSite:
+    def site(
+        self, store: ClientStore, *, is_secret: bool, edge_budget: float = math.inf
+    ) -> PrivateSite:
         """Privacy of the client whose state ``store`` keeps."""
         return PrivateSite(
             privacy=self.privacy,
             folder=store.folder,
             seed=self.settings.seed,
             is_secret=is_secret,
+            edge_budget=edge_budget,
         )
 
     def job(

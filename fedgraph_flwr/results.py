@@ -23,7 +23,7 @@ from . import selection
 from .errors import ConfigError, DataError
 from .figures_data import round_file
 from .network import network_facts
-from .privacy import describe
+from .privacy import describe, edge_totals
 from .provenance import (
     class_table,
     git_commit,
@@ -33,6 +33,7 @@ from .provenance import (
     versions,
 )
 from .registry import Resolved
+from .tasks import NO_SCORE
 from .wire import NamedArrays
 
 ROUNDS = ("round", "client", "split", "point", "metric", "value", "num_examples")
@@ -107,6 +108,7 @@ class RunFolder:
         self.tables: dict[str, selection.Table] = {
             prefix + s: {} for prefix in _TABLES.values() for s in self.task.splits
         }
+        self.unscored: dict[tuple[str, int], selection.Table] = {}
         self.by_ownership: dict[tuple[str, str], selection.Table] = {}
         self.last_round = 0
         path.mkdir(parents=True, exist_ok=True)
@@ -197,6 +199,9 @@ class RunFolder:
         return (point, metric) == ("post_aggregation", self.task.metric)
 
     def _table(self, split: str, point: str, metric: str) -> selection.Table | None:
+        if metric.startswith(NO_SCORE):
+            task = int(metric.removeprefix(NO_SCORE))
+            return self.unscored.setdefault((split, task), {})
         whose = metric.removeprefix(f"{self.task.metric}-")
         if split == self.task.headline and whose in OWNERSHIP:
             return self.by_ownership.setdefault((point, whose), {})
@@ -344,7 +349,7 @@ class RunFolder:
                 )
                 for rule in task.rules
             },
-            **_tasks(strategy),
+            **_tasks(strategy, self.unscored),
             "own_and_unseen": self._own_and_unseen(last),
             "num_clusters": len(clusters),
             "clusters": clusters,
@@ -388,13 +393,23 @@ class RunFolder:
         return found if any("unseen" in means for means in found.values()) else None
 
 
-def _tasks(strategy: AbstractGraphStrategy) -> dict[str, Any]:
-    """Names of the tasks and who has labels of which; empty where graphs have none."""
+def _tasks(
+    strategy: AbstractGraphStrategy, unscored: Mapping[tuple[str, int], selection.Table]
+) -> dict[str, Any]:
+    """Names of the tasks, who has labels of which, and which had no score at whom.
+
+    Empty where graphs have no tasks.
+    """
     infos = [i for _, i in sorted(strategy.clients.items())]
     if not infos or not infos[0].tasks:
         return {}
+    without: dict[str, dict[str, list[int]]] = {}
+    for (split, task), table in sorted(unscored.items()):
+        clients = sorted({c for values in table.values() for c in values})
+        without.setdefault(split, {})[infos[0].tasks[task]] = clients
     return {
         "tasks": list(infos[0].tasks),
+        "tasks_without_score": without,
         "owned_tasks": {str(i.client): list(i.task_ids) for i in infos},
     }
 
@@ -403,7 +418,12 @@ def _spent(strategy: AbstractGraphStrategy, features: str) -> dict[str, Any] | N
     """Say what clients have spent of their privacy; None if nothing is protected."""
     words = describe(strategy.spent, features=features)
     per_client = {str(c): s for c, s in sorted(strategy.spent.items()) if s}
-    return {"says": words, "per_client": per_client} if words else None
+    edges = {
+        graph: total.to_json() for graph, total in edge_totals(strategy.spent).items()
+    }
+    if not words:
+        return None
+    return {"says": words, "edge_epsilon_per": edges, "per_client": per_client}
 
 
 def _disclosed(strategy: AbstractGraphStrategy) -> dict[str, Any]:

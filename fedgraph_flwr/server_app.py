@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable
-from logging import ERROR, INFO
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -128,6 +128,8 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         log(ERROR, "what was computed is in %s", folder.path)
         raise
     summary = folder.finish(strategy)
+    for line in describe_unscored(summary):
+        log(WARNING, "%s", line)
     _relate_tasks(folder.path, strategy)
     draw_run(folder.path)
     draw_network(folder.path)
@@ -272,6 +274,23 @@ def summary_table(summary: dict[str, Any]) -> str:
     )
     text: str = out.file.getvalue()  # type: ignore[attr-defined]
     return text
+
+
+def describe_unscored(summary: dict[str, Any]) -> list[str]:
+    """Say, for each split, which tasks have no score; nothing where all have one."""
+    everyone = list(range(summary["num_clients"]))
+    lines = []
+    for split, tasks in summary.get("tasks_without_score", {}).items():
+        names = [
+            name if clients == everyone else f"{name} (clients {str(clients)[1:-1]})"
+            for name, clients in tasks.items()
+        ]
+        lines.append(
+            f"{summary['metric']} on {split} graphs leaves out {len(names)} of"
+            f" {len(summary['tasks'])} tasks, of which labels there are missing or all"
+            f" of one class: {', '.join(names)}"
+        )
+    return lines
 
 
 def _own_and_unseen(metric: str, seen: dict[str, dict[str, float]]) -> str:

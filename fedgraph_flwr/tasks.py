@@ -21,6 +21,7 @@ LABEL_KINDS = {
     "nodes": "one class per node of a graph",
 }
 _NEVER_EARLY: Mapping[str, Value] = {"patience": 0, "min-rounds": 0}
+NO_SCORE = "no-score-task-"  # and its number: metric where labels allow no score
 POOLED = -1  # stands for "all clients together" where a client id is expected
 
 

@@ -133,7 +133,7 @@ def compare_passes(sizes: tuple[int, ...], repeats: int) -> None:
         table.add_row(
             *(str(n), str(max(1, CELLS // n**2))),
             *(f"{t * 1e3:.1f}", f"{t_edges * 1e3:.1f}", f"{t_edges / t:.1f}x"),
-            *(f"{m:.1f}", f"{m_edges:.1f}", f"{m_edges / m:.1f}x"),
+            *(f"{m:.1f}", f"{m_edges:.1f}", f"{m_edges / m:.1f}x" if m else "-"),
         )
     console.print(table)
 

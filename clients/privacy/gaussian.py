@@ -31,7 +31,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.seeding import numpy_rng
@@ -190,21 +189,6 @@ def _compose(
     for noise_multiplier, count in counts:
         found.compose(GaussianDpEvent(noise_multiplier / sensitivity), count)
     return float(found.get_epsilon(delta))
-
-
-def gaussian_delta(epsilon: float, effective_multiplier: float) -> float:
-    """Exact delta of one Gaussian release, noise in units of the sensitivity.
-
-    ``Phi(1 / (2 s) - epsilon s) - exp(epsilon) Phi(-1 / (2 s) - epsilon s)``. Several
-    releases with multipliers s_i equal one with ``s = sum(s_i ** -2) ** -0.5``.
-
-    Source
-    ------
-    Balle and Wang 2018, arXiv:1805.06530, Theorem 8.
-    """
-    s = effective_multiplier
-    left = math.exp(log_ndtr(0.5 / s - epsilon * s))
-    return left - math.exp(epsilon + log_ndtr(-0.5 / s - epsilon * s))
 
 
 def _doubled(array: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,15 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.privacy import METRIC, PrivacySettings
+from fedgraph_flwr.privacy import (
+    EDGE,
+    EDGE_SHARED,
+    EDGE_TRAIN,
+    METRIC,
+    OVER_RUNS,
+    SECRET,
+    PrivacySettings,
+)
 
 from .gaussian import epsilon_of, privatise_update, update_rng
 from .laplace import GraphAdjacency, Triangles
@@ -35,12 +44,15 @@ class PrivateSite:
     is_secret : bool
         False in simulation, which must be repeatable: noise then is a function of the
         run seed, and protects nothing from one who knows it.
+    edge_budget : float
+        Largest epsilon of a graph over all runs, whatever a run allows.
     """
 
     privacy: PrivacySettings
     folder: Path
     seed: int
     is_secret: bool
+    edge_budget: float = math.inf
 
     def lifetime(self, partition: GraphPartition) -> Lifetime:
         """Record of all runs of the client."""
@@ -50,6 +62,7 @@ class PrivateSite:
             data=partition.graphs.name,
             rows=partition.graph_ids,
             budget=self.privacy.lifetime_budget,
+            site_budget=self.edge_budget,
         )
 
     def ledger(self, partition: GraphPartition) -> Ledger:
@@ -97,13 +110,21 @@ class PrivateSite:
         account = self.ledger(partition).read()
         found: dict[str, float] = {}
         if account.num_draws:
-            found[f"{METRIC}edge-epsilon"] = account.edge_total
             found[f"{METRIC}edge-draws"] = account.num_draws
-            found[f"{METRIC}edge-epsilon-lifetime"] = self.lifetime(partition).total()
+            parts = {EDGE: np.arange(len(account.edge))}
+            if partition.shares_held_out:
+                parts |= {EDGE_TRAIN: partition.train, EDGE_SHARED: partition.held_out}
+            lifetime = self.lifetime(partition)
+            for name, graphs in parts.items():
+                spent = float(account.edge[graphs].max(initial=0.0))
+                found[f"{METRIC}{name}"] = spent
+                found[f"{METRIC}{name}{OVER_RUNS}"] = lifetime.total(graphs)
         if account.updates:
             found[f"{METRIC}update-epsilon"], found[f"{METRIC}update-delta"] = (
                 account.client
             )
+        if found:
+            found[f"{METRIC}{SECRET}"] = float(self.is_secret)
         return found
 
     def noisy_update(

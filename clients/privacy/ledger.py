@@ -27,10 +27,13 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
+from fedgraph_flwr.privacy import PrivacySettings
 
 from .lifetime import Lifetime
 from .records import locked, write_record
 
+EDGE_BUDGET = PrivacySettings.key("budget_max")
+UPDATE_BUDGET = PrivacySettings.key("update_budget_max")
 FILE = "privacy-ledger.json"
 _ROUNDING = 1e-9  # relative: a budget of 0.3 allows three draws of 0.1
 
@@ -98,8 +101,8 @@ class Ledger:
         lifetime: Lifetime | None = None,
     ) -> None:
         for name, value in (
-            ("dp_budget_max", dp_budget_max),
-            ("update_budget_max", update_budget_max),
+            (EDGE_BUDGET, dp_budget_max),
+            (UPDATE_BUDGET, update_budget_max),
         ):
             if not value > 0:
                 raise ConfigError(
@@ -166,7 +169,7 @@ class Ledger:
             self._check_notion(bool(account.updates), "edge", "client")
             after = account.edge.copy()
             np.add.at(after, positions, epsilon)  # a graph drawn twice costs twice
-            self._check(after[positions], self._edge_budget, "dp_budget_max", positions)
+            self._check(after[positions], self._edge_budget, EDGE_BUDGET, positions)
             if self._lifetime is not None:
                 self._lifetime.charge(positions, epsilon)
             account.edge = after
@@ -202,7 +205,7 @@ class Ledger:
             updates = dict(account.updates)
             updates[noise_multiplier] = updates.get(noise_multiplier, 0) + 1
             epsilon = epsilon_of(updates, delta)
-            self._check(np.array([epsilon]), self._update_budget, "update_budget_max")
+            self._check(np.array([epsilon]), self._update_budget, UPDATE_BUDGET)
             account.updates, account.client = updates, (epsilon, delta)
             self._write(account)
         return account
@@ -212,8 +215,8 @@ class Ledger:
             raise PrivacyBudgetError(
                 f"this client has already made releases under the {other!r} notion of"
                 f" privacy; one under {this!r} protects something else, and the two"
-                " numbers do not add up. Set allow to keep both, reported side by"
-                " side, or use one of them"
+                " numbers do not add up. Set privacy.both to true in the run config to"
+                " keep both, reported side by side, or use one of them"
             )
 
     def _check(

@@ -22,6 +22,8 @@ from .records import locked, write_record
 
 FOLDER = "privacy-lifetime"  # of the state folder, where experiments have theirs
 _ROUNDING = 1e-9
+_OF_RUN = "privacy.budget-max (privacy.budget-scope = 'lifetime')"
+_OF_SITE = "edge-budget-max of this site's node-config"
 
 
 class Lifetime:
@@ -36,20 +38,29 @@ class Lifetime:
     rows : int64 array, shape (num_graphs,)
         Row in the data set of each of the client's graphs in this run. A client that
         holds a graph twice pays for it twice.
-    budget : float
-        Largest total of a row; infinite only counts.
+    budget, site_budget : float
+        Largest total of a row, that of the run and that of the site; infinite only
+        counts.
     """
 
     def __init__(
-        self, folder: Path, *, data: str, rows: IntArray, budget: float = math.inf
+        self,
+        folder: Path,
+        *,
+        data: str,
+        rows: IntArray,
+        budget: float = math.inf,
+        site_budget: float = math.inf,
     ) -> None:
         self.path = folder / f"{re.sub(r'[^A-Za-z0-9.-]', '_', data)}.json"
-        self._rows, self._budget = rows, budget
+        self._rows = rows
+        self._budget, self._whose = min((budget, _OF_RUN), (site_budget, _OF_SITE))
 
-    def total(self) -> float:
-        """Largest epsilon over the client's graphs of this run."""
+    def total(self, positions: IntArray | None = None) -> float:
+        """Largest epsilon over these of the client's graphs of this run; over all."""
         spent = self._read()
-        return max((spent.get(int(row), 0.0) for row in self._rows), default=0.0)
+        rows = self._rows if positions is None else self._rows[positions]
+        return max((spent.get(int(row), 0.0) for row in rows), default=0.0)
 
     def charge(self, positions: IntArray, epsilon: float) -> None:
         """Add ``epsilon`` to the graphs at ``positions``; to be called before a draw.
@@ -68,10 +79,9 @@ class Lifetime:
                 if not spent[row] <= self._budget * (1 + _ROUNDING):
                     raise PrivacyBudgetError(
                         "this draw would bring the total epsilon over all runs of row"
-                        f" {row} to {spent[row]:.6g}; dp_budget_max allows"
-                        f" {self._budget:.6g} (privacy.budget-scope = 'lifetime')."
-                        " Nothing was read. What earlier runs spent stands in"
-                        f" {self.path}; raise the budget, or stop here"
+                        f" {row} to {spent[row]:.6g}; {self._whose} allows"
+                        f" {self._budget:.6g}. Nothing was read. What earlier runs"
+                        f" spent stands in {self.path}; raise the budget, or stop here"
                     )
             write_record(self.path, {"edge": spent})
 

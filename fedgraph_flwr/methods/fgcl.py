@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from ..config import Settings, Value, choice, flag, integer, number
 from ..errors import ConfigError
-from ..privacy import PrivacySettings
+from ..privacy import NON_NEGATIVE_POSTS, PrivacySettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,10 @@ class FGCLParams(Settings):
     partial: str = choice("participants", "participants", "paper")
 
     def check(self, privacy: Settings) -> None:
-        """Noisy views need an epsilon, and the others must not pretend to have one."""
+        """Refuse what contradicts itself, or would be ignored, before any draw.
+
+        Noisy views need an epsilon, and the others must not pretend to have one.
+        """
         assert isinstance(privacy, PrivacySettings)
         is_noisy = self.views in ("one", "two")
         if is_noisy and not privacy.edge_epsilon > 0:
@@ -65,4 +68,17 @@ class FGCLParams(Settings):
                 f"fgcl.views = {self.views!r} uses no noise, but privacy.edge-epsilon"
                 f" is {privacy.edge_epsilon!r}; set it to 0, or fgcl.views to 'one' or"
                 " 'two'"
+            )
+        if self.second_epsilon > 0 and self.views != "two":
+            raise ConfigError(
+                f"fgcl.second-epsilon must be 0 where fgcl.views is {self.views!r},"
+                f" which has no second view, got {self.second_epsilon!r}; set it to 0,"
+                " or fgcl.views to 'two'"
+            )
+        post = privacy.edge_post
+        if is_noisy and self.encoder == "gat" and post not in NON_NEGATIVE_POSTS:
+            raise ConfigError(
+                f"privacy.edge-post must be one of {NON_NEGATIVE_POSTS} for"
+                f" fgcl.encoder 'gat', which takes no edge weights < 0, got {post!r};"
+                " set it to one of these, or fgcl.encoder to another"
             )

@@ -18,6 +18,7 @@ from clients.dense import (
     NodeRows,
     buckets,
     check_sizes,
+    check_together,
     distinct_rows,
 )
 from clients.models.dense_encoders import (
@@ -573,6 +574,38 @@ def test_what_would_not_fit_is_refused_before_memory_is_taken(monkeypatch):
     monkeypatch.setattr(dense, "MAX_CELLS", 100)
     with pytest.raises(DataError, match="lower batch-size"):
         dense_batch(noisy())
+
+
+def test_no_padding_where_it_would_not_fit(monkeypatch):
+    expected = dense_batch(noisy())[1].sum(torch.ones(int(SIZES.sum()), 1))
+    monkeypatch.setattr(dense, "MAX_CELLS", int((SIZES**2).sum()))
+    structure = dense_batch(noisy())[1]
+    assert sum(m.numel() for m in structure.buckets) == dense.MAX_CELLS
+    torch.testing.assert_close(structure.sum(torch.ones(len(expected), 1)), expected)
+
+
+def test_graphs_are_cut_into_batches_that_fit_in_order(monkeypatch):
+    view = DenseView(noisy(), toys.CPU)
+    assert [p.tolist() for p in view.parts(EVERYONE)] == [EVERYONE.tolist()]
+    assert [p.tolist() for p in view.parts(EVERYONE[:0])] == [[]]
+    monkeypatch.setattr(dense, "MAX_CELLS", 100)
+    parts = view.parts(EVERYONE[::-1])
+    assert np.concatenate(parts).tolist() == EVERYONE[::-1].tolist()
+    cells = [int((SIZES[p] ** 2).sum()) for p in parts]
+    assert max(cells) <= 100
+    assert (
+        min(a + SIZES[p[0]] ** 2 for a, p in zip(cells, parts[1:], strict=False)) > 100
+    )
+
+
+def test_graphs_that_may_come_together_are_checked_at_their_largest(monkeypatch):
+    monkeypatch.setattr(dense, "MAX_CELLS", 100)
+    sizes = np.array([1, 7, 3, 7])
+    check_together(sizes, 2, key="batch-size")
+    check_together(sizes[:0], 2, key="batch-size")
+    message = "3 noisy graphs may come together, of up to 7 nodes.*batch-size to 2 or"
+    with pytest.raises(DataError, match=message):
+        check_together(sizes, 3, key="batch-size")
 
 
 def test_an_empty_structure_is_one():

@@ -11,14 +11,20 @@ import torch
 import toys
 from scipy.stats import kstest
 
+from clients import dense
 from clients.base import GraphClient
 from clients.fgcl import FGCLClient
 from clients.multitask import masked_bce
 from clients.privacy import laplace
 from clients.privacy.gaussian import epsilon_of
 from clients.privacy.graphs import rounded_graphs
-from fedgraph_flwr.errors import ConfigError, PrivacyBudgetError, RunFailedError
-from fedgraph_flwr.privacy import describe
+from fedgraph_flwr.errors import (
+    ConfigError,
+    DataError,
+    PrivacyBudgetError,
+    RunFailedError,
+)
+from fedgraph_flwr.privacy import NOISE_MODES, describe
 from fedgraph_flwr.registry import METHODS, defaults, resolve
 from fedgraph_flwr.wire import Parcel, with_prefix
 from simulations.inline import run_inline
@@ -75,10 +81,24 @@ def test_two_views_without_contrast_are_the_mean_of_two_cross_entropies(tmp_path
     torch.testing.assert_close(client.loss(batch, None), (each[0] + each[1]) / 2)
 
 
-def test_the_contrast_is_that_of_the_paper_graph_by_graph(tmp_path):
-    """Eq. (6) in a loop over graphs and negatives, on what the queue chose."""
+@pytest.mark.parametrize("mode", NOISE_MODES)
+def test_the_contrast_is_that_of_the_paper_graph_by_graph(tmp_path, mode):
+    """Eq. (6) in a loop over graphs and negatives, on what the queue chose.
+
+    Past negatives are the views that were drawn when they were pushed, as the paper's
+    store keeps noisy graphs; they are kept here by hand.
+    """
     weight = {"fgcl.contrast-weight": 2.0, "fgcl.temperature": 0.3}
-    client = prepared(make(tmp_path, **TWO, **weight, dropout=0.0))
+    options = {"privacy.noise-mode": mode, "dropout": 0.0, **TWO, **weight}
+    client = prepared(make(tmp_path, **options))
+    kept = [client.views[1]] * len(client.queue)  # view 1 of each entry's draw
+    client.server_round = 2
+    client.begin_epoch(1)  # 0 would restore the store of the message before
+    early = client.job.data.partition.train[8:12]
+    client.loss(client.job.data.graphs.batch(early), None)
+    kept += [client.views[1]] * len(early)
+    client.server_round = 3
+    client.begin_epoch(1)
     batch = first_batch(client)
     chosen = []
     choose = client.queue.choose
@@ -88,9 +108,9 @@ def test_the_contrast_is_that_of_the_paper_graph_by_graph(tmp_path):
 
     def embed(positions, view):
         nodes = client.nodes.batch(positions)
-        return client.model.embed(nodes, client.views[view].batch(positions), None)
+        return client.model.embed(nodes, view.batch(positions), None)
 
-    first, second = embed(batch.positions, 0), embed(batch.positions, 1)
+    first, second = (embed(batch.positions, view) for view in client.views)
     terms = []
     for i in range(batch.num_graphs):
         row = chosen[0][i]
@@ -100,13 +120,17 @@ def test_the_contrast_is_that_of_the_paper_graph_by_graph(tmp_path):
         positive = torch.exp(torch.cosine_similarity(first[i], second[i], 0) / 0.3)
         negatives = [
             torch.exp(
-                torch.cosine_similarity(embed(stored[[entry]], 1)[0], second[i], 0)
+                torch.cosine_similarity(
+                    embed(stored[[entry]], kept[entry])[0], second[i], 0
+                )
                 / 0.3
             )
             for entry in row
         ]
         terms.append(-torch.log(positive / (positive + sum(negatives))))
-    assert (chosen[0] >= 0).any()
+    drawn = [kept[entry]._values for entry in chosen[0].flat if entry >= 0]
+    drawn.append(client.views[1]._values)
+    assert len({v.numpy().tobytes() for v in drawn}) == (1 if mode == "once" else 3)
     entropies = [masked_bce(client.model.head(h), batch.y) for h in (first, second)]
     expected = 2.0 * torch.stack(terms).mean() + sum(entropies) / 2
     torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-6)
@@ -175,6 +199,36 @@ def test_without_edges_only_nodes_matter(tmp_path):
     assert losses[0][key] == losses[1][key]
 
 
+def test_evaluation_is_cut_where_matrices_would_not_fit(tmp_path, monkeypatch):
+    sizes = np.diff(toys.make_partition().graphs.node_ptr)
+    whole, cut = (make(tmp_path / name, **ONE, dropout=0.0) for name in "ab")
+    expected = whole.evaluate(toys.shared_arrays(whole), ROUND)[2]
+    monkeypatch.setattr(dense, "MAX_CELLS", int((sizes**2).max()))
+    found = cut.evaluate(toys.shared_arrays(cut), ROUND)[2]
+    assert len(cut.held_out.parts(cut.job.data.evaluation[0].positions)) > 1
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if name != "weights-sha256":
+            assert found[name] == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({**ONE, "batch-size": 100}, "batch-size"),
+        ({**TWO, "batch-size": 1}, "fgcl.store-size"),
+    ],
+)
+def test_batches_that_would_not_fit_are_refused_before_a_draw(
+    tmp_path, monkeypatch, options, key
+):
+    make(tmp_path / "fits", **options)
+    monkeypatch.setattr(dense, "MAX_CELLS", 100)  # two graphs of seven nodes
+    with pytest.raises(DataError, match=f"Nothing was drawn. Set {key} to 2 or less"):
+        make(tmp_path / "refused", **options)
+    assert not list(tmp_path.glob("refused/**/privacy-ledger.json"))
+
+
 # Where noise goes and what it costs -----------------------------------------------
 
 
@@ -223,6 +277,47 @@ def test_a_run_reports_what_its_clients_have_spent(run, mode, views, expected):
     assert "not protected: labels, node features" in says
 
 
+@pytest.fixture
+def shared(toy_data):
+    """Clients with the same validation and test graphs, as far as they can tell."""
+
+    def load(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        return toys.replace(partition, shares_held_out=True)
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", load)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "train", "held_out"),
+    [("fgcl", TWO, 4.0, 2.0), ("fedavg", EDGES, 1.0, 1.0)],
+)
+@pytest.mark.usefixtures("shared")
+def test_graphs_that_all_clients_hold_cost_what_all_of_them_draw(
+    run, tmp_path, method, options, train, held_out
+):
+    again = {"state-dir": str(tmp_path), **options}
+    first, second = (
+        run(method, **again, seed=seed).summary["privacy"] for seed in (1, 2)
+    )
+    assert first["edge_epsilon_per"]["training graph"]["total"] == train
+    assert first["edge_epsilon_per"]["validation or test graph"] == {
+        "clients": 3,
+        "epsilon": held_out,
+        "total": 3 * held_out,
+        "total_lifetime": 3 * held_out,
+    }
+    product = f"{3 * held_out:g} (3 clients x {held_out:g}) in total"
+    assert f"epsilon {train:g} in total per training graph" in first["says"]
+    assert f"epsilon {product} per validation or test graph" in first["says"]
+    totals = second["edge_epsilon_per"]
+    assert totals["validation or test graph"]["total_lifetime"] == 6 * held_out
+    assert f"({6 * held_out:g} over all runs)" in second["says"]
+    assert f"({2 * train:g} over all runs)" in second["says"]
+
+
 def test_only_clients_that_train_spend(run):
     some = {"client-fraction": 0.34, "privacy.noise-mode": "per_round"}
     finished = run("fgcl", **some, **{"num-server-rounds": 4})
@@ -242,7 +337,7 @@ def test_only_clients_that_train_spend(run):
 
 def test_a_budget_stops_the_run_before_the_draw_that_exceeds_it(run, tmp_path):
     tight = {"privacy.noise-mode": "per_round", "privacy.budget-max": 9.0}
-    with pytest.raises(RunFailedError, match="dp_budget_max allows 9"):
+    with pytest.raises(RunFailedError, match=r"privacy\.budget-max allows 9"):
         run("fgcl", **tight, **{"results-dir": str(tmp_path)})
     (folder,) = tmp_path.iterdir()
     summary = toys.Run(folder, {}).summary
@@ -265,6 +360,34 @@ def test_sites_add_a_secret_to_the_noise_that_simulation_does_not(run):
     sites = [run("fgcl", node_configs=[{"clients": "0,1,2"}]).sha for _ in range(2)]
     assert simulated[0] == simulated[1]
     assert len({*simulated, *sites}) == 3
+
+
+PARTITION = {"partition-id": 0, "num-partitions": 2}  # all that simulation sets
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ({**PARTITION, "partition-id": 1}, "3 of 3 clients drew their noise from the"),
+        ({"clients": "1"}, "2 of 3 clients drew their noise from the run seed alone"),
+    ],
+)
+@pytest.mark.parametrize("noise", ["edges", "updates"])
+def test_a_run_says_where_noise_is_no_secret(run, noise, second, words):
+    options = EDGES if noise == "edges" else UPDATES
+    nodes = [PARTITION, second]
+    privacy = run("fedavg", **options, node_configs=nodes).summary["privacy"]
+    assert words in privacy["says"]
+    assert "nobody who does not keep the seed secret" in privacy["says"]
+    secrets = [s["secret"] for s in privacy["per_client"].values()]
+    assert secrets == [0.0, float("clients" in second), 0.0]
+
+
+def test_a_run_whose_sites_all_have_secrets_says_nothing_of_its_seed(run):
+    own = [{"clients": "0,1"}, {"clients": "2"}]
+    privacy = run("fedavg", **EDGES, node_configs=own).summary["privacy"]
+    assert "seed" not in privacy["says"]
+    assert {s["secret"] for s in privacy["per_client"].values()} == {1.0}
 
 
 @pytest.mark.parametrize(
@@ -411,6 +534,24 @@ def test_the_server_averages_as_its_options_say():
     [
         ("fgcl", {"privacy.edge-epsilon": 0.0}, "trains on noisy graphs, but"),
         ("fgcl", {"fgcl.views": "clean"}, "uses no noise, but privacy.edge-epsilon"),
+        (
+            "fgcl",
+            {**ONE, "fgcl.second-epsilon": 0.5},
+            "fgcl.second-epsilon must be 0 where fgcl.views is 'one'",
+        ),
+        (
+            "fgcl",
+            {**CLEAN, "fgcl.second-epsilon": 0.5},
+            "fgcl.second-epsilon must be 0 where fgcl.views is 'clean'",
+        ),
+        *(
+            (
+                "fgcl",
+                {"fgcl.encoder": "gat", "privacy.edge-post": post},
+                "privacy.edge-post must be one of .* for fgcl.encoder 'gat'",
+            )
+            for post in ("abs-degree", "debiased", "none")
+        ),
         ("fgcl", {"privacy.edge-epsilon": -1.0}, "must be a finite number >= 0"),
         ("fgcl", {"privacy.edge-epsilon": math.inf}, "must be a finite number >= 0"),
         ("fgcl", {"features": "atoms"}, "its degree block is a function of the edges"),
@@ -440,6 +581,13 @@ def test_what_contradicts_itself_is_refused(method, options, message):
     own = {**defaults(), **toys.tiny(method), **options}
     with pytest.raises(ConfigError, match=message):
         resolve(own)
+
+
+def test_an_encoder_without_signs_still_takes_what_has_none():
+    own = {"fgcl.encoder": "gat", "fgcl.second-epsilon": 0.5}
+    assert resolve({**defaults(), **toys.tiny("fgcl"), **own, **TWO})
+    clean = {**CLEAN, "fgcl.encoder": "gat", "privacy.edge-post": "debiased"}
+    assert resolve({**defaults(), **toys.tiny("fgcl"), **clean})
 
 
 def test_features_that_tell_edges_can_be_kept_knowingly(run):
@@ -484,7 +632,7 @@ def test_nothing_is_said_where_nothing_is_protected():
 
 def test_an_update_budget_stops_the_run(run):
     tight = {**UPDATES, "privacy.update-budget-max": epsilon_of({3.0: 2}, 1e-5) + 1e-6}
-    with pytest.raises(RunFailedError, match="update_budget_max allows"):
+    with pytest.raises(RunFailedError, match=r"privacy\.update-budget-max allows"):
         run("fedavg", **tight)
 
 

@@ -243,6 +243,7 @@ def test_held_out_graphs_are_everybodys_and_the_others_shared_out(chains):
         ]
         assert part.graphs.y[:, 0].tolist() == [row % 2 for row in part.graph_ids]
         assert part.tasks == ("p_np",)
+        assert part.shares_held_out
 
 
 def test_a_split_of_its_own_for_every_seed(chains):

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from oracles.gaussian import gaussian_delta
 from scipy import stats
 from scipy.optimize import brentq
 
@@ -17,7 +18,6 @@ pytest.importorskip("dp_accounting")
 from clients.privacy.gaussian import (  # after the skip
     clip_update,
     epsilon_of,
-    gaussian_delta,
     privatise_update,
     update_norm,
     update_rng,

@@ -16,6 +16,7 @@ from clients.privacy.laplace import GraphAdjacency, clean_triangles
 from clients.privacy.ledger import FILE, Ledger
 from clients.privacy.views import MODES, NoisyViews, site_secret
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
+from fedgraph_flwr.registry import defaults
 
 GRAPHS = toys.random_graphs(10, seed=4)
 SIZES = np.diff(GRAPHS.node_ptr)
@@ -93,7 +94,8 @@ def test_refused_charges_change_nothing(tmp_path):
     own = ledger(tmp_path, dp_budget_max=0.3)
     for _ in range(3):  # 3 * 0.1 > 0.3 in floating point
         own.charge_edges(np.array([4]), 0.1)
-    with pytest.raises(PrivacyBudgetError, match=r"of graph 4 to 0\.4; dp_budget_max"):
+    key = r"of graph 4 to 0\.4; privacy\.budget-max.* Raise privacy\.budget-max,"
+    with pytest.raises(PrivacyBudgetError, match=key):
         own.charge_edges(np.array([3, 4]), 0.1)
     assert own.read().edge[3] == 0
     own.charge_edges(np.array([3]), 0.1)
@@ -111,9 +113,16 @@ def test_a_graph_that_is_drawn_twice_is_charged_twice(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
-@pytest.mark.parametrize("name", ["dp_budget_max", "update_budget_max"])
-def test_budgets_must_be_positive(tmp_path, bad, name):
-    with pytest.raises(ConfigError, match=f"{name} must be a number > 0"):
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("dp_budget_max", "privacy.budget-max"),
+        ("update_budget_max", "privacy.update-budget-max"),
+    ],
+)
+def test_budgets_must_be_positive(tmp_path, bad, name, key):
+    assert key in defaults()
+    with pytest.raises(ConfigError, match=f"{key} must be a number > 0"):
         ledger(tmp_path, **{name: bad})
 
 
@@ -142,7 +151,8 @@ def test_updates_are_counted_by_noise_multiplier(tmp_path):
         own.charge_update(multiplier, delta=1e-5, epsilon_of=epsilon_of)
     assert seen[-1] == ({2.0: 2, 4.0: 1}, 1e-5)
     assert ledger(tmp_path).read().client == (3.0, 1e-5)
-    with pytest.raises(PrivacyBudgetError, match="update_budget_max allows 3"):
+    key = r"privacy\.update-budget-max allows 3"
+    with pytest.raises(PrivacyBudgetError, match=key):
         own.charge_update(2.0, delta=1e-5, epsilon_of=epsilon_of)
     assert ledger(tmp_path).read().updates == {2.0: 2, 4.0: 1}
 
@@ -151,7 +161,7 @@ def test_two_notions_do_not_mix_unless_allowed(tmp_path):
     one, other = tmp_path / "a", tmp_path / "b"
     update = {"delta": 1e-5, "epsilon_of": lambda *_: 1.0}
     ledger(one).charge_edges(np.array([0]), 1.0)
-    with pytest.raises(PrivacyBudgetError, match="do not add up"):
+    with pytest.raises(PrivacyBudgetError, match=r"do not add up\. Set privacy\.both"):
         ledger(one).charge_update(2.0, **update)
     ledger(other).charge_update(2.0, **update)
     with pytest.raises(PrivacyBudgetError, match="under the 'client' notion"):

@@ -8,8 +8,14 @@ import shutil
 import numpy as np
 import pytest
 
+from clients.privacy import laplace
 from clients.privacy.lifetime import FOLDER, Lifetime
-from fedgraph_flwr.errors import DataError, PrivacyBudgetError, RunFailedError
+from fedgraph_flwr.errors import (
+    DataError,
+    FedGraphError,
+    PrivacyBudgetError,
+    RunFailedError,
+)
 from fedgraph_flwr.privacy import describe
 
 ROWS = np.array([40, 7, 12])
@@ -29,6 +35,7 @@ def test_charges_follow_the_rows_of_the_data_set_whatever_their_order(tmp_path):
     other_run.charge(np.array([0, 1]), 0.25)
     assert record(tmp_path).total() == 0.75
     assert record(tmp_path, rows=np.array([7])).total() == 0
+    assert record(tmp_path).total(np.array([0, 1])) == 0.5  # rows 40 and 7
     stored = json.loads((tmp_path / "tu_MUTAG.json").read_text())["edge"]
     assert stored == {"40": 0.5, "12": 0.75, "99": 0.25}
 
@@ -43,7 +50,7 @@ def test_the_charge_over_budget_is_refused_and_changes_nothing(tmp_path):
     own = record(tmp_path, budget=0.3)
     for _ in range(3):  # 3 * 0.1 > 0.3 in floating point
         own.charge(np.array([0]), 0.1)
-    with pytest.raises(PrivacyBudgetError, match=r"of row 40 to 0\.4; dp_budget_max"):
+    with pytest.raises(PrivacyBudgetError, match=r"of row 40 to 0\.4; privacy\.budget"):
         own.charge(np.array([1, 0]), 0.1)
     assert record(tmp_path, rows=np.array([7])).total() == 0
     with pytest.raises(PrivacyBudgetError, match=r"row 7 to 0\.4"):
@@ -105,6 +112,63 @@ def test_a_budget_for_the_lifetime_refuses_the_next_run(run, tmp_path):
         next((tmp_path / "state" / FOLDER / "client-1").glob("*.json")).read_text()
     )["edge"]
     assert max(stored.values()) == 8.0  # the refused run drew nothing
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("fgcl", {"fgcl.views": "one"}), ("fedavg", {"features": "labels"})],
+)
+@pytest.mark.parametrize("scope", ["run", "lifetime"])
+def test_a_site_caps_what_all_runs_may_spend_whatever_they_ask(
+    run, tmp_path, monkeypatch, method, options, scope
+):
+    state = str(tmp_path / "state")
+    capped = {"clients": "1", "state-dir": state, "edge-budget-max": 3}
+    places = {"state-dir": str(tmp_path / "elsewhere"), **options}
+    budget = {"privacy.budget-scope": scope, "privacy.budget-max": 100.0}
+    asked = {"privacy.edge-epsilon": 2.0, **budget, **places}
+    nodes = [{"clients": "0,2"}, capped]
+    assert {e for e, _ in spent(run(method, **asked, node_configs=nodes))} == {2.0}
+    charged = next((tmp_path / "state").glob(f"{FOLDER}/client-1/*.json")).read_bytes()
+
+    def forbidden(self, position):
+        raise AssertionError("adjacency was read")
+
+    monkeypatch.setattr(laplace.GraphAdjacency, "upper_triangle", forbidden)
+    message = "client 1: .*to 4; edge-budget-max of this site's node-config allows 3"
+    with pytest.raises(RunFailedError, match=message):
+        run(method, **asked, node_configs=nodes, seed=5)
+    after = next((tmp_path / "state").glob(f"{FOLDER}/client-1/*.json")).read_bytes()
+    assert after == charged
+
+
+def test_the_smaller_of_both_budgets_is_named(tmp_path):
+    one = np.array([0])
+    with pytest.raises(PrivacyBudgetError, match="of this site's node-config allows 1"):
+        record(tmp_path, budget=2.0, site_budget=1.0).charge(one, 3.0)
+    with pytest.raises(PrivacyBudgetError, match=r"privacy\.budget-max .* allows 1"):
+        record(tmp_path, budget=1.0, site_budget=2.0).charge(one, 3.0)
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, True, "7", float("nan"), float("inf")])
+def test_a_cap_that_is_none_is_refused_at_roll_call(run, tmp_path, bad):
+    site = {"clients": "0,1,2", "state-dir": str(tmp_path), "edge-budget-max": bad}
+    with pytest.raises(
+        FedGraphError, match="edge-budget-max must be a finite number >"
+    ):
+        run("fedavg", node_configs=[site])
+
+
+def test_a_site_with_a_cap_refuses_runs_without_noise_on_edges(run, tmp_path):
+    site = {"clients": "0,1,2", "state-dir": str(tmp_path), "edge-budget-max": 7.0}
+    with pytest.raises(FedGraphError, match="adds no noise to edges"):
+        run("fedavg", node_configs=[site], **{"privacy.update-clip": 1.0})
+
+
+def test_a_cap_needs_a_folder_that_no_run_can_change(run):
+    site = {"clients": "0,1,2", "edge-budget-max": 7.0}
+    with pytest.raises(FedGraphError, match="edge-budget-max needs state-dir beside"):
+        run("fedavg", node_configs=[site])
 
 
 def test_resuming_is_the_same_run(run):

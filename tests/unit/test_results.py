@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import toys
 
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.provenance import hash_weights, split_hash
@@ -112,6 +113,51 @@ def test_a_resumed_run_whose_roll_call_fails_says_so(run, method):
                 "roll-call-timeout-s": 0.01,
             },
         )
+
+
+@pytest.fixture
+def labels_of_one_class(toy_data):
+    """All validation labels of task b are 1, and client 1 has no test label of a."""
+
+    def load(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        y = partition.graphs.y.copy()
+        y[partition.val, 1] = 1
+        if client_id == 1:
+            y[partition.test, 0] = np.nan
+        return toys.replace(partition, graphs=toys.replace(partition.graphs, y=y))
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", load)
+        yield
+
+
+@pytest.mark.parametrize("method", ["fedavg-multitask", "fgcl"])
+@pytest.mark.usefixtures("labels_of_one_class")
+def test_tasks_without_a_score_are_named_once(run, caplog, method):
+    caplog.set_level("WARNING", logger="flwr")
+    part = run(method, **{"num-server-rounds": 2})
+    missing = {"val": {"b": [0, 1, 2]}, "test": {"a": [1]}}
+    assert part.summary["tasks_without_score"] == missing
+    warnings = [
+        r.getMessage() for r in caplog.records if "leaves out" in r.getMessage()
+    ]
+    why = "of which labels there are missing or all of one class"
+    assert warnings == [
+        f"roc-auc on test graphs leaves out 1 of 2 tasks, {why}: a (clients 1)",
+        f"roc-auc on val graphs leaves out 1 of 2 tasks, {why}: b",
+    ]
+    again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+    resumed = run(method, **again, resume=str(part.path))
+    assert resumed.summary["tasks_without_score"] == missing
+
+
+def test_where_all_tasks_have_scores_nothing_is_said(run, caplog):
+    caplog.set_level("WARNING", logger="flwr")
+    summary = run("fedavg-multitask").summary
+    assert summary["tasks_without_score"] == {}
+    assert "leaves out" not in caplog.text
+    assert "tasks_without_score" not in run("fedavg").summary
 
 
 def test_a_damaged_checkpoint_is_named(run):

@@ -8,7 +8,7 @@ import toys
 
 from clients.spreadgnn import SpreadGNNClient
 from fedgraph_flwr.registry import defaults, resolve
-from simulations import node_memory, speed_multitask
+from simulations import node_memory, speed_dense, speed_multitask
 
 
 def two_tasks(settings=None, client_id=0):
@@ -53,6 +53,31 @@ def test_the_penalty_is_part_of_what_is_timed(monkeypatch, tmp_path):
     partition = replace(two_tasks(), task_ids=(0,))
     speed_multitask.our_epoch(resolve(config), partition, tmp_path)()
     assert known == [(True, (0, 1))]
+
+
+def test_noisy_graphs_are_timed_dense_and_as_edge_lists(monkeypatch, capsys):
+    found = {}
+
+    def here(kind, num_nodes, repeats):
+        assert repeats == 2
+        found[kind, num_nodes] = speed_dense.measure(kind, num_nodes, repeats)
+        return found[kind, num_nodes]
+
+    monkeypatch.setattr(speed_dense, "apart", here)
+    monkeypatch.setattr(speed_dense, "CELLS", 50)
+    monkeypatch.setattr(speed_dense.console, "width", 120)
+    assert speed_dense.main(["--sizes", "3", "10", "--repeats", "2"]) == 0
+    assert list(found) == [(k, n) for n in (3, 10) for k in ("dense", "edges")]
+    assert all(seconds > 0 and mib >= 0 for seconds, mib in found.values())
+    out = capsys.readouterr().out
+    rows = [line.strip("│ ").split("│") for line in out.splitlines() if "│" in line]
+    cells = [[c.strip() for c in row] for row in rows]
+    assert [row[:2] for row in cells if len(row) == 8] == [["3", "5"], ["10", "1"]]
+    assert "median of 2" in out
+    # Half precision: each epsilon raw and post-processed, and an error of 1e-3 at most.
+    halves = [row for row in cells if len(row) == 4]
+    assert [row[0] for row in halves] == ["0.1", "0.1", "1", "1", "10", "10"]
+    assert all(0 < float(row[3]) < 1e-3 for row in halves)
 
 
 def test_memory_of_a_client_is_measured_and_held_against_the_limit(monkeypatch, capsys):
