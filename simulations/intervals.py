@@ -28,9 +28,9 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Percentiles of the means of 10000 resamples, too narrow for a handful of values.
 
-    None with fewer than two.
+    None with fewer than three: of two it would be the two themselves.
     """
-    if len(values) < 2:
+    if len(values) < 3:
         return None
     found = bootstrap(
         (values,),

@@ -12,6 +12,7 @@ from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.registry import defaults, resolve
 from simulations import study
 from simulations.compare_runs import EXECUTION_KEYS, find_runs
+from simulations.intervals import bootstrap_interval
 from simulations.presets import load_preset
 from simulations.study_file import FOLDER, load_study
 from simulations.study_runs import Result, from_run, merge, read, row_name, write
@@ -53,6 +54,7 @@ def test_differences_are_paired_by_both_seeds_and_the_split():
     low, high = found.interval("bootstrap")
     assert 2 <= low < found.mean < high <= 10
     assert high - low < expected.high - expected.low
+    assert bootstrap_interval([1.0, 2.0]) is None
     assert math.isnan(single.interval("t")[0])
     assert np.allclose(found.by_split(), found.values)  # each has a split of its own
     assert single.by_split() == []
