@@ -1,8 +1,6 @@
 """Flower ClientApp: one message in, one ``NumPyClient`` per hosted client, one reply.
 
-The node's configuration says which clients it hosts: ``clients="3,4"`` on a SuperNode,
-or, as in simulation, ``partition-id`` p of ``num-partitions`` N, which hosts every
-client c with c mod N = p. A site's own ``data-path`` and ``state-dir`` go there too.
+The node's configuration says which clients it hosts; see ``node_config``.
 """
 
 from __future__ import annotations
@@ -31,12 +29,20 @@ from clients.privacy.graphs import PrivateSite, check_features, noisy_partition
 from clients.store import ClientStore, default_state_dir
 from clients.views import CollatedView
 
-from .config import Rule
 from .device import choose_device
-from .errors import ConfigError, WireError
+from .errors import WireError
 from .methods.fedavg import SHARED
+from .node_config import (
+    SHARE_EMBEDDINGS,
+    agrees,
+    check_consent,
+    check_keys,
+    edge_budget,
+    hosted_clients,
+    is_site,
+    own_folders,
+)
 from .registry import Resolved, resolve
-from .tasks import EmbeddingSettings
 from .wire import (
     CLASS_COUNT,
     OPENING,
@@ -51,7 +57,6 @@ from .wire import (
 )
 
 app = ClientApp()
-_EDGE_BUDGET = "edge-budget-max"
 Answer = Callable[[int, Parcel], Parcel]
 
 
@@ -63,7 +68,7 @@ def query(message: Message, context: Context) -> Message:
     except Exception as error:  # reported to the server, which names the node
         log(ERROR, "%s", traceback.format_exc())
         return Message(pack({}, {"error": _reason(error)}), reply_to=message)
-    tells = _agrees(context.node_config, "share-embeddings")
+    tells = agrees(context.node_config, SHARE_EMBEDDINGS)
     experiment = str(unpack(message.content)[1].get("experiment", ""))
     parcels = _answer_all(
         hosted,
@@ -89,39 +94,6 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Run ``evaluate`` of every hosted client that the message has a parcel for."""
     return _serve(message, context, _evaluate)
-
-
-def hosted_clients(node_config: Mapping[str, Any], num_clients: int) -> list[int]:
-    """Ids of the clients on this node, ascending.
-
-    Raises
-    ------
-    ConfigError
-        Neither ``clients`` nor ``partition-id`` and ``num-partitions`` is given, or an
-        id is not in ``range(num_clients)``.
-    """
-    if "clients" in node_config:
-        given = str(node_config["clients"])
-        try:
-            ids = sorted({int(part) for part in given.split(",")})
-        except ValueError:
-            ids = [-1]
-        if ids[0] < 0 or ids[-1] >= num_clients:
-            raise ConfigError(
-                f"node-config clients must be ids below {num_clients}, separated by"
-                f" commas, got {given!r}; e.g. --node-config 'clients=\"0,1\"'"
-            )
-        return ids
-    if {"partition-id", "num-partitions"} <= set(node_config):
-        first, step = (
-            int(node_config["partition-id"]),
-            int(node_config["num-partitions"]),
-        )
-        return list(range(first, num_clients, step))
-    raise ConfigError(
-        "this node does not know its clients; start the SuperNode with"
-        " --node-config 'clients=\"0\"'"
-    )
 
 
 @lru_cache(maxsize=512)
@@ -156,90 +128,14 @@ def load_data(
     return replace(data, view=CollatedView(edges, graphs.node_ptr, device))
 
 
-def _agrees(site: Mapping[str, Any], key: str) -> bool:
-    """Whether this node lets data out that a site must agree to by this key."""
-    return not _is_site(site) or site.get(key) is True
-
-
-def _is_site(node_config: Mapping[str, Any]) -> bool:
-    """Whether an operator configured this node, beyond what simulation sets."""
-    return bool(set(node_config) - {"partition-id", "num-partitions"})
-
-
-def _edge_budget(site: Mapping[str, Any]) -> float:
-    """Largest epsilon of an edge over all runs that this node's operator allows.
-
-    Raises
-    ------
-    ConfigError
-        It is no number > 0, or a run could begin a new account elsewhere.
-    """
-    if _EDGE_BUDGET not in site:
-        return math.inf
-    allowed = Rule(float, low=0, low_open=True)
-    if not allowed.allows(site[_EDGE_BUDGET]):
-        raise ConfigError(
-            f"node-config {_EDGE_BUDGET} must be {allowed.describe()}, got"
-            f" {site[_EDGE_BUDGET]!r}; start the SuperNode with, e.g., --node-config"
-            f" '{_EDGE_BUDGET}=8.0'"
-        )
-    if not site.get("state-dir"):
-        raise ConfigError(
-            f"node-config {_EDGE_BUDGET} needs state-dir beside it: what was spent is"
-            " kept there, and a run that names a folder of its own would start from 0;"
-            " add --node-config 'state-dir=\"/abs/path\"'"
-        )
-    return float(site[_EDGE_BUDGET])
-
-
-def _check_consent(resolved: Resolved, site: Mapping[str, Any]) -> None:
-    """Refuse to send embeddings or features from a site that has not agreed to it.
-
-    Raises
-    ------
-    ConfigError
-        The run pools embeddings, and this site was not started with
-        ``share-embeddings=true``; or it hands features on, and without
-        ``share-features=true``.
-    """
-    task = resolved.task
-    pools = isinstance(task, EmbeddingSettings) and task.evaluation == "pooled"
-    if pools and not _agrees(site, "share-embeddings"):
-        raise ConfigError(
-            "the run asks for the embeddings and labels of this site's graphs"
-            ' (embedding.evaluation = "pooled"), which it does not share; set that key'
-            ' to "local", or start the SuperNode with --node-config'
-            " 'share-embeddings=true'"
-        )
-    hands_on = resolved.method.client.shares_features(resolved.params)
-    if hands_on and not _agrees(site, "share-features"):
-        raise ConfigError(
-            "the run hands feature rows of this site's nodes to the server and to every"
-            f" other client (table {resolved.params.TABLE!r} of the run config), which"
-            " this site does not share; switch that off, or start the SuperNode with"
-            " --node-config 'share-features=true'"
-        )
-
-
 def _prepare(context: Context) -> tuple[Resolved, list[int]]:
-    resolved = resolve(context.run_config)
-    site = context.node_config
-    _check_consent(resolved, site)
-    if _edge_budget(site) < math.inf and resolved.privacy.edge_epsilon == 0:
-        raise ConfigError(
-            "the run adds no noise to edges (privacy.edge-epsilon is 0), so nothing"
-            f" bounds what it tells of them, and this site's {_EDGE_BUDGET} allows"
-            f" epsilon {site[_EDGE_BUDGET]!r}; set privacy.edge-epsilon in the run"
-            f" config, or start the SuperNode without {_EDGE_BUDGET}"
-        )
-    settings = replace(
-        resolved.settings,
-        data_dir=str(site.get("data-path", resolved.settings.data_dir)),
-        state_dir=str(site.get("state-dir", resolved.settings.state_dir)),
-    )
+    resolved, node = resolve(context.run_config), context.node_config
+    check_keys(node)
+    check_consent(resolved, node)
+    settings = own_folders(resolved.settings, node)
     torch.set_num_threads(settings.torch_threads)
     return replace(resolved, settings=settings), hosted_clients(
-        site, settings.num_clients
+        node, settings.num_clients
     )
 
 
@@ -261,8 +157,8 @@ def _serve(
             resolved,
             client_id,
             str(header["experiment"]),
-            is_secret=_is_site(context.node_config),
-            edge_budget=_edge_budget(context.node_config),
+            is_secret=is_site(context.node_config),
+            edge_budget=edge_budget(context.node_config),
         )
         return action(client, parcel, header)
 

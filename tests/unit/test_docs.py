@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from fedgraph_flwr.node_config import KEYS
 from fedgraph_flwr.registry import METHODS, tables
 
 ROOT = Path(__file__).resolve().parents[2]
-# Written later than the pages that link to them; delete this with the last of them.
 README = (ROOT / "README.md").read_text()
 PAGES = sorted(
     page
@@ -39,6 +39,13 @@ def test_no_other_key_is_documented():
     table = (ROOT / "docs" / "configuration.md").read_text().split("\n## ")[0]
     documented = re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
     assert documented == [key for key, _ in fields()]
+
+
+def test_exactly_the_keys_of_a_site_are_documented():
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    table = page.split("## Keys of a SuperNode")[1].split("\n## ")[0]
+    first = re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)
+    assert {key for cell in first for key in re.findall("`([^`]+)`", cell)} == set(KEYS)
 
 
 @pytest.mark.parametrize("method", METHODS)
