@@ -66,17 +66,14 @@ class FGCLClient(MultiTaskClient):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         params, privacy = self._params(), job.privacy
-        self.is_noisy = params.views in ("one", "two")
+        epsilons = params.view_epsilons(privacy)
+        self.is_noisy = bool(epsilons)
         self.contrasts = params.views == "two" and params.contrast_weight > 0
         self.queue: NegativeQueue | None = None
         if not self.is_noisy:
             return
         partition = job.data.partition
         self._check_memory()
-        epsilons = (
-            privacy.edge_epsilon,
-            params.second_epsilon or privacy.edge_epsilon,
-        )[: 2 if params.views == "two" else 1]
         self.train_views = job.site.views(
             partition,
             partition.train,

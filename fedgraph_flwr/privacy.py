@@ -40,7 +40,8 @@ _TELLS_EDGES = {
 class PrivacySettings(Settings):
     """Noise on edges and on updates; both are off by default.
 
-    ``edge_epsilon``: of each released view of a graph; 0 releases no noise at all.
+    ``edge_epsilon``: of each released view of a graph, or, with ``edge_epsilon_of``
+    "total", of all views of a training graph together; 0 releases no noise at all.
     ``edge_post``: what is made of noisy edges. ``noise_mode``: how often they are
     drawn. ``budget_max``: largest total epsilon of a graph's edges, 0 for any;
     ``budget_scope``: of the run, or of all runs that the client's disk knows of.
@@ -53,6 +54,7 @@ class PrivacySettings(Settings):
     TABLE = "privacy"
 
     edge_epsilon: float = number(0.0, 0)
+    edge_epsilon_of: str = choice("view", "view", "total")
     edge_post: str = choice("auto", *EDGE_POSTS, auto=True)
     noise_mode: str = choice(NOISE_MODES[0], *NOISE_MODES)
     budget_max: float = number(0.0, 0)
@@ -137,6 +139,13 @@ def check_privacy(
         raise ConfigError(
             f"privacy.noise-mode must be 'once' for method {settings.method!r}, got"
             f" {privacy.noise_mode!r}; only methods that take edge weights draw again"
+        )
+    if privacy.edge_epsilon_of == "total" and privacy.noise_mode != "once":
+        raise ConfigError(
+            "privacy.edge-epsilon-of must be 'view' where privacy.noise-mode is"
+            f" {privacy.noise_mode!r}: the total grows with every round of a run whose"
+            " rounds are not known in advance; leave noise-mode 'once', or bound the"
+            " total by privacy.budget-max"
         )
     why = _TELLS_EDGES.get(settings.features)
     if why and not privacy.keep_edge_features:

@@ -50,6 +50,16 @@ class FGCLParams(Settings):
     weighting: str = choice("samples", "samples", "uniform")
     partial: str = choice("participants", "participants", "paper")
 
+    def view_epsilons(self, privacy: PrivacySettings) -> tuple[float, ...]:
+        """Epsilon of each noisy view of a training graph; none without noise."""
+        if self.views not in ("one", "two"):
+            return ()
+        if self.views == "one":
+            return (privacy.edge_epsilon,)
+        if privacy.edge_epsilon_of == "total":
+            return (privacy.edge_epsilon / 2,) * 2
+        return privacy.edge_epsilon, self.second_epsilon or privacy.edge_epsilon
+
     def check(self, privacy: Settings) -> None:
         """Refuse what contradicts itself, or would be ignored, before any draw.
 
@@ -74,6 +84,12 @@ class FGCLParams(Settings):
                 f"fgcl.second-epsilon must be 0 where fgcl.views is {self.views!r},"
                 f" which has no second view, got {self.second_epsilon!r}; set it to 0,"
                 " or fgcl.views to 'two'"
+            )
+        if self.second_epsilon > 0 and privacy.edge_epsilon_of == "total":
+            raise ConfigError(
+                "fgcl.second-epsilon must be 0 where privacy.edge-epsilon-of is"
+                " 'total', which gives each view half of privacy.edge-epsilon, got"
+                f" {self.second_epsilon!r}; set one of them to its default"
             )
         post = privacy.edge_post
         if is_noisy and self.encoder == "gat" and post not in NON_NEGATIVE_POSTS:

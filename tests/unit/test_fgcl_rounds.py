@@ -34,6 +34,7 @@ ROUND = {"server-round": 1}
 ONE = {"fgcl.views": "one"}
 TWO = {"fgcl.views": "two"}
 CLEAN = {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}
+TOTAL = {"privacy.edge-epsilon": 1.0, "privacy.edge-epsilon-of": "total"}
 PLAIN = {"fgcl.contrast-weight": 0.0}
 LABELS = {"features": "labels"}  # degrees tell edges
 EDGES = {**LABELS, "privacy.edge-epsilon": 1.0}
@@ -275,6 +276,17 @@ def test_a_run_reports_what_its_clients_have_spent(run, mode, views, expected):
     says = finished.summary["privacy"]["says"]
     assert f"epsilon {expected:g} in total per graph" in says
     assert "not protected: labels, node features" in says
+
+
+@pytest.mark.parametrize(("views", "of_each"), [("two", 1.0), ("one", 2.0)])
+def test_a_total_is_shared_out_among_the_views(run, views, of_each):
+    options = {"fgcl.views": views, "num-server-rounds": 2}
+    whole = {"privacy.edge-epsilon": 2.0, "privacy.edge-epsilon-of": "total"}
+    total = run("fgcl", **options, **whole)
+    spent = total.summary["privacy"]["per_client"]
+    assert {s["edge-epsilon"] for s in spent.values()} == {2.0}
+    by_view = run("fgcl", **options, **{"privacy.edge-epsilon": of_each})
+    assert total.sha == by_view.sha
 
 
 @pytest.fixture
@@ -543,6 +555,19 @@ def test_the_server_averages_as_its_options_say():
             "fgcl",
             {**CLEAN, "fgcl.second-epsilon": 0.5},
             "fgcl.second-epsilon must be 0 where fgcl.views is 'clean'",
+        ),
+        (
+            "fgcl",
+            {**TOTAL, "fgcl.second-epsilon": 0.5},
+            "fgcl.second-epsilon must be 0 where privacy.edge-epsilon-of is 'total'",
+        ),
+        *(
+            (
+                "fgcl",
+                {**TOTAL, "privacy.noise-mode": mode},
+                "privacy.edge-epsilon-of must be 'view' where privacy.noise-mode",
+            )
+            for mode in ("per_round", "per_epoch")
         ),
         *(
             (
