@@ -213,6 +213,8 @@ class GraphClient(NumPyClient):
     ) -> tuple[list[Array], int, Metrics]:
         """Evaluate the received model, train it, evaluate again, store, reply.
 
+        A model that ``evaluate-every`` leaves out is not evaluated.
+
         Returns
         -------
         arrays, num_examples, metrics
@@ -221,11 +223,11 @@ class GraphClient(NumPyClient):
         """
         server_round = int(config["server-round"])
         optimizer = self._load(server_round, parameters)
-        metrics = self._scores(server_round, "post_aggregation")
+        metrics = self._scores_if_due(server_round, "post_aggregation")
         num_epochs = self.num_epochs(server_round)
         if num_epochs and len(self.job.data.partition.train):
             metrics |= self._train(optimizer, server_round, num_epochs)
-        metrics |= self._scores(server_round, "post_training")
+        metrics |= self._scores_if_due(server_round, "post_training")
         trained = self._detached(self.shared_keys)
         self._save(server_round, optimizer)
         sent = self.uplink(self._privatised(trained))
@@ -367,8 +369,19 @@ class GraphClient(NumPyClient):
 
     def _scores(self, server_round: int, point: str) -> Metrics:
         self.model.eval()
-        num_train = len(self.job.data.partition.train)
-        return {"count/train": num_train, **self.scores(server_round, point)}
+        return self._sizes() | self.scores(server_round, point)
+
+    def _sizes(self) -> Metrics:
+        return {"count/train": len(self.job.data.partition.train)}
+
+    def _scores_if_due(self, server_round: int, point: str) -> Metrics:
+        """Scores of a model after a round that is to be measured."""
+        settings, is_trained = self.job.settings, point == "post_training"
+        after = server_round if is_trained else server_round - 1
+        is_last = after == settings.num_server_rounds
+        if after % settings.evaluate_every and not is_last:
+            return self._sizes()
+        return self._scores(server_round, point)
 
     def _save(self, server_round: int, optimizer: torch.optim.Optimizer) -> None:
         tensors = self._detached(self.private_keys()) | self.extra_state()

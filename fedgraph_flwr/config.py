@@ -312,6 +312,7 @@ class RunSettings(Settings):
     num_server_rounds: int = integer("auto", 1, auto=True)
     patience: int = integer("auto", 0, auto=True)
     min_rounds: int = integer("auto", 0, auto=True)
+    evaluate_every: int = integer(1, 1)
     client_fraction: float = number(1.0, 0, 1, low_open=True)
     partition: str = choice(
         "auto",

@@ -136,13 +136,20 @@ class Task:
                 )
 
 
+def _every_round(settings: RunSettings) -> bool:
+    return settings.evaluate_every == 1
+
+
 GRAPH_CLASSIFICATION = Task(
     name="graph classification",
     metric="accuracy",
     splits=("val", "test"),
     headline="test",
     rules=("final", "best_val", "best_snapshot"),
-    require={"held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,")},
+    require={
+        "held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,"),
+        "evaluate-every": (_every_round, "1, as best_snapshot reads every round,"),
+    },
 )
 GRAPH_EMBEDDING = Task(
     name="unsupervised graph embedding",
@@ -154,6 +161,7 @@ GRAPH_EMBEDDING = Task(
     require={
         "held-out": (lambda s: s.held_out == 0, "0, as no label is learned from,"),
         "patience": (lambda s: s.patience == 0, "0, as nothing is held out,"),
+        "evaluate-every": (_every_round, "1, as embedding.rounds says when,"),
         "shared-group": (lambda s: s.shared_group == "all", "'all'"),
         "dropout": (lambda s: s.dropout == 0, "0, as teachers and student compare,"),
         "batch-size": (lambda s: s.batch_size >= 2, ">= 2, to have negatives,"),

@@ -16,10 +16,16 @@ from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.registry import METHODS, defaults, resolve
 from fedgraph_flwr.seeding import derive_seed
-from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION, GRAPH_EMBEDDING
+from fedgraph_flwr.tasks import (
+    GRAPH_CLASSIFICATION,
+    GRAPH_EMBEDDING,
+    MULTI_TASK_CLASSIFICATION,
+    NODE_CLASSIFICATION,
+)
 
 ALL = pytest.mark.parametrize("method", sorted(METHODS))
 CLASSIFIERS = pytest.mark.parametrize("method", toys.of_task(GRAPH_CLASSIFICATION))
+MEASURED = toys.of_task(MULTI_TASK_CLASSIFICATION) + toys.of_task(NODE_CLASSIFICATION)
 FEDERATED = pytest.mark.parametrize("method", toys.federated())
 # A method with one client, and the self-train of the same task.
 ALONE = [
@@ -69,6 +75,31 @@ def test_learning_rate_zero_changes_nothing(run, method):
         assert all(np.array_equal(one[n], other[n]) for n in trained)
     else:
         assert long.sha == short.sha
+
+
+@pytest.mark.parametrize("method", MEASURED)
+def test_measuring_seldom_leaves_out_rounds_and_changes_nothing(run, method):
+    rounds = {"num-server-rounds": 5, "patience": 0}
+    always = run(method, **rounds)
+    seldom = run(method, **rounds, **{"evaluate-every": 2})
+    assert seldom.sha == always.sha
+    everything, found = always.values(), seldom.values()
+    kept = {
+        key: value
+        for key, value in everything.items()
+        if key[2] == "train" or int(key[0]) in (0, 2, 4, 5)
+    }
+    assert found == kept
+    assert len(found) < len(everything)
+    assert seldom.summary["final"] == always.summary["final"]
+    assert seldom.summary["best_val"]["round"] in (2, 4, 5)
+
+
+@pytest.mark.parametrize("method", ["gcfl", "fclg"])
+def test_methods_that_need_every_round_measured_say_so(method):
+    own = {**defaults(), **toys.tiny(method), "evaluate-every": 2}
+    with pytest.raises(ConfigError, match="evaluate-every must be 1, as"):
+        resolve(own)
 
 
 @FEDERATED

@@ -176,7 +176,7 @@ def test_every_study_of_the_project_names_presets():
                 part.partition("=")[0] in config for part in other[:-1].split(", ")
             )
         for row in found.targets:
-            load_preset(row)
+            load_preset(row.partition(" (")[0])
 
 
 def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, capsys):
