@@ -215,13 +215,18 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
 def progress_line(
     folder: RunFolder, report: RoundReport, clock: Clock, num_rounds: int
 ) -> str:
-    """Round, score, loss, clusters, time left. The score is of the model received."""
+    """Round, score, loss, clusters, time left.
+
+    The score is of the last model that was measured: the one received, or an older one.
+    """
     done, task = report.server_round, folder.resolved.method.task
     parts = [f"round {done}/{num_rounds}"]
-    means = {split: folder.mean_score(split, done - 1) for split in task.splits}
+    every = folder.resolved.settings.evaluate_every
+    measured = (done - 1) // every * every
+    means = {split: folder.mean_score(split, measured) for split in task.splits}
     if not any(map(math.isnan, means.values())):
         words = " ".join(f"{split} {mean:.3f}" for split, mean in means.items())
-        parts.append(f"{task.metric} after round {done - 1}: {words}")
+        parts.append(f"{task.metric} after round {measured}: {words}")
     losses = [e.value for e in report.evaluations if (e.split, e.metric) == _LOSS]
     if losses:
         parts.append(f"training loss {fmean(losses):.3f}")

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedgraph_flwr.client_app import app as client_app
+from fedgraph_flwr.client_app import load_data
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.registry import defaults, resolve
 from fedgraph_flwr.server_app import run
@@ -144,4 +145,7 @@ def run_inline(
     run_id = secrets.randbits(63)
     nodes = simulated_nodes(num_nodes) if node_configs is None else node_configs
     grid = InlineGrid(client_app, nodes, run_config=run_config, run_id=run_id)
-    return run(grid, resolved, run_id=run_id)
+    try:
+        return run(grid, resolved, run_id=run_id)
+    finally:  # a later run has other seeds, and would only add to what is kept
+        load_data.cache_clear()

@@ -78,11 +78,14 @@ def test_learning_rate_zero_changes_nothing(run, method):
 
 
 @pytest.mark.parametrize("method", MEASURED)
-def test_measuring_seldom_leaves_out_rounds_and_changes_nothing(run, method):
+def test_measuring_seldom_leaves_out_rounds_and_changes_nothing(run, method, caplog):
     rounds = {"num-server-rounds": 5, "patience": 0}
     always = run(method, **rounds)
-    seldom = run(method, **rounds, **{"evaluate-every": 2})
+    with caplog.at_level("INFO", logger="flwr"):
+        seldom = run(method, **rounds, **{"evaluate-every": 2})
     assert seldom.sha == always.sha
+    said = [m for m in caplog.messages if " left" in m]
+    assert [m.split("after round ")[1][0] for m in said] == list("00224")
     everything, found = always.values(), seldom.values()
     kept = {
         key: value
