@@ -66,12 +66,12 @@ class FGCLClient(MultiTaskClient):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         params, privacy = self._params(), job.privacy
-        epsilons = params.view_epsilons(privacy)
-        self.is_noisy = bool(epsilons)
         self.contrasts = params.views == "two" and params.contrast_weight > 0
         self.queue: NegativeQueue | None = None
+        self.is_noisy = params.is_noisy
         if not self.is_noisy:
             return
+        epsilons = params.view_epsilons(privacy)
         partition = job.data.partition
         self._check_memory()
         self.train_views = job.site.views(

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from logging import ERROR
+from logging import ERROR, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,8 @@ def query(message: Message, context: Context) -> Message:
     except Exception as error:  # reported to the server, which names the node
         log(ERROR, "%s", traceback.format_exc())
         return Message(pack({}, {"error": _reason(error)}), reply_to=message)
+    for key in check_keys(context.node_config):
+        log(WARNING, "node-config key %r means nothing here, it is ignored", key)
     tells = agrees(context.node_config, SHARE_EMBEDDINGS)
     experiment = str(unpack(message.content)[1].get("experiment", ""))
     parcels = _answer_all(

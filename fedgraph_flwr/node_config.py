@@ -11,10 +11,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from logging import WARNING
 from typing import Any
-
-from flwr.common.logger import log
 
 from .config import Rule, RunSettings
 from .errors import ConfigError, unknown_name
@@ -35,7 +32,6 @@ KEYS = (
     *_SIMULATION,
 )
 _SIMILAR = 0.7  # as edge-budget and edge-budget-max are, or data-dir and state-dir
-_said: set[str] = set()
 
 
 def is_site(node: NodeConfig) -> bool:
@@ -48,8 +44,8 @@ def agrees(node: NodeConfig, key: str) -> bool:
     return not is_site(node) or node.get(key) is True
 
 
-def check_keys(node: NodeConfig) -> None:
-    """Refuse misspelt keys, whose settings would not hold; name strange ones once.
+def check_keys(node: NodeConfig) -> list[str]:
+    """Refuse misspelt keys, whose settings would not hold; return strange ones.
 
     A SuperNode may serve other apps too, so that a key like none of ours is theirs.
 
@@ -57,13 +53,12 @@ def check_keys(node: NodeConfig) -> None:
     ------
     ConfigError
     """
-    for key in sorted(set(node) - set(KEYS)):
+    strange = sorted(set(node) - set(KEYS))
+    for key in strange:
         if difflib.get_close_matches(key.lower(), KEYS, n=1, cutoff=_SIMILAR):
             cure = "Start the SuperNode with one of these, or without the key."
             raise ConfigError(unknown_name("node-config key", key, KEYS, cure))
-        if key not in _said:
-            _said.add(key)
-            log(WARNING, "node-config key %r means nothing here, it is ignored", key)
+    return strange
 
 
 def hosted_clients(node: NodeConfig, num_clients: int) -> list[int]:

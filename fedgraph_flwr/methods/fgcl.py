@@ -50,10 +50,13 @@ class FGCLParams(Settings):
     weighting: str = choice("samples", "samples", "uniform")
     partial: str = choice("participants", "participants", "paper")
 
+    @property
+    def is_noisy(self) -> bool:
+        """Whether it trains on noisy views."""
+        return self.views in ("one", "two")
+
     def view_epsilons(self, privacy: PrivacySettings) -> tuple[float, ...]:
-        """Epsilon of each noisy view of a training graph; none without noise."""
-        if self.views not in ("one", "two"):
-            return ()
+        """Epsilon of each noisy view of a training graph, where views are noisy."""
         if self.views == "one":
             return (privacy.edge_epsilon,)
         if privacy.edge_epsilon_of == "total":
@@ -66,14 +69,13 @@ class FGCLParams(Settings):
         Noisy views need an epsilon, and the others must not pretend to have one.
         """
         assert isinstance(privacy, PrivacySettings)
-        is_noisy = self.views in ("one", "two")
-        if is_noisy and not privacy.edge_epsilon > 0:
+        if self.is_noisy and not privacy.edge_epsilon > 0:
             raise ConfigError(
                 f"fgcl.views = {self.views!r} trains on noisy graphs, but"
                 f" privacy.edge-epsilon is {privacy.edge_epsilon!r}; set it to a number"
                 " > 0, or fgcl.views to 'clean'"
             )
-        if not is_noisy and privacy.edge_epsilon > 0:
+        if not self.is_noisy and privacy.edge_epsilon > 0:
             raise ConfigError(
                 f"fgcl.views = {self.views!r} uses no noise, but privacy.edge-epsilon"
                 f" is {privacy.edge_epsilon!r}; set it to 0, or fgcl.views to 'one' or"
@@ -92,7 +94,7 @@ class FGCLParams(Settings):
                 f" {self.second_epsilon!r}; set one of them to its default"
             )
         post = privacy.edge_post
-        if is_noisy and self.encoder == "gat" and post not in NON_NEGATIVE_POSTS:
+        if self.is_noisy and self.encoder == "gat" and post not in NON_NEGATIVE_POSTS:
             raise ConfigError(
                 f"privacy.edge-post must be one of {NON_NEGATIVE_POSTS} for"
                 f" fgcl.encoder 'gat', which takes no edge weights < 0, got {post!r};"
