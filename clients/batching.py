@@ -21,7 +21,8 @@ from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
 
 if TYPE_CHECKING:
-    from .dense import NodeBatch, NodeRows, Nodes
+    from .dense import DenseView
+    from .nodes import NodeBatch, NodeRows, Nodes
     from .views import CollatedView
 
 
@@ -230,9 +231,14 @@ class ClientData:
     @cached_property
     def nodes(self) -> NodeRows:
         """Nodes of the graphs without their edges; of alike ones the features once."""
-        from .dense import NodeRows  # which needs this module
+        from .nodes import NodeRows  # which needs this module
 
         return NodeRows(self.partition.graphs, self.graphs.device)
+
+    @cached_property
+    def kept(self) -> dict[str, DenseView]:
+        """Noisy views by name, kept for the next message of this process."""
+        return {}
 
     @cached_property
     def evaluation_nodes(self) -> tuple[NodeBatch, ...]:

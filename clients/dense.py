@@ -7,22 +7,21 @@ the views' compact triangles, and nothing here ever sees the original edges.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph_flwr.data import GraphSet, IntArray
+from fedgraph_flwr.data import IntArray, pointer
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.privacy import NON_NEGATIVE_POSTS
 
-from .batching import csr, gather, send
+from .batching import send
+from .nodes import NodeBatch, NodeRows
 from .privacy.laplace import SIGNED_POSTS, Triangles, num_pairs
-from .propagation import DenseStructure
+from .propagation import DenseStructure, Matrices
 
 MAX_NODES = 4000  # of one graph: a matrix of 64 MB; a GCN pass took 440 MB
 MAX_PAIRS = 2**28  # of one view of all graphs of a client: 1 GiB
@@ -31,113 +30,20 @@ _GROWTH, _SMALL = 1.35, 16
 _TOGETHER = 128  # nodes; graphs up to this size are cut out together, by many indices
 
 
-@dataclass(frozen=True)
-class DistinctRows:
-    """Features of nodes many of which are alike, as atoms are: ``table[ids]``.
-
-    Parameters
-    ----------
-    table : tensor, shape (num_distinct, num_features)
-    ids : int64 tensor, shape (num_nodes,)
-    """
-
-    table: Tensor
-    ids: Tensor
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-class Nodes(Protocol):
-    """Nodes of the graphs of a batch, without any edges; a ``Batch`` is one."""
-
-    @property
-    def x(self) -> Tensor | DistinctRows:
-        """Features, (num_nodes, num_features) or one-hot columns (num_nodes,)."""
-        ...
-
-    @property
-    def membership(self) -> Tensor:
-        """Sparse CSR, (num_graphs, num_nodes); see ``Batch``."""
-        ...
-
-    @property
-    def graph_of_node(self) -> Tensor:
-        """Int64, (num_nodes,)."""
-        ...
-
-
-@dataclass(frozen=True)
-class NodeBatch:
-    """Nodes of the graphs at ``positions``, in that order; see :class:`Nodes`."""
-
-    x: Tensor | DistinctRows
-    membership: Tensor
-    graph_of_node: Tensor
-    positions: IntArray
-
-
-class NodeRows:
-    """Node features of a client's graphs on the device; edges are not even copied.
-
-    Parameters
-    ----------
-    graphs : GraphSet
-    device : torch.device
-    """
-
-    def __init__(self, graphs: GraphSet, device: torch.device) -> None:
-        self.device = device
-        self._node_ptr = graphs.node_ptr
-        x, self._table = np.ascontiguousarray(graphs.x), None
-        if x.ndim == 2:
-            table, x = distinct_rows(x)
-            self._table = torch.from_numpy(table).float().to(device)
-        self._ids = torch.from_numpy(x).long().to(device)
-
-    def batch(self, positions: IntArray) -> NodeBatch:
-        """Join the nodes of the graphs at ``positions``, repeats allowed."""
-        rows, ptr, sizes = gather(self._node_ptr, positions, self.device)
-        graphs = torch.arange(len(positions), device=self.device)
-        columns = torch.arange(len(rows), device=self.device)
-        ids = self._ids[rows]
-        x: Tensor | DistinctRows = ids
-        if self._table is not None:  # whichever is the shorter product
-            few = len(self._table) < len(rows)
-            x = DistinctRows(self._table, ids) if few else self._table[ids]
-        return NodeBatch(
-            x=x,
-            membership=csr(send(ptr, self.device), columns, len(rows)),
-            graph_of_node=torch.repeat_interleave(
-                graphs, send(sizes, self.device), output_size=len(rows)
-            ),
-            positions=positions,
-        )
-
-
-def distinct_rows(x: np.ndarray) -> tuple[np.ndarray, IntArray]:
-    """Return the different rows of (n, d) and which of them each row is, (n,).
-
-    Rows are told apart by a random projection, and compared: should two share one,
-    every row counts as different, which costs time only.
-    """
-    direction = np.random.default_rng(0).random(x.shape[1])
-    _, first, ids = np.unique(x @ direction, return_index=True, return_inverse=True)
-    if np.array_equal(x[first][ids], x):
-        return x[first], ids
-    return x, np.arange(len(x))
-
-
 class DenseView:
-    """One view of a client's graphs on the device, ready to be cut into batches.
+    """Views of a client's graphs on the device, ready to be cut into batches.
+
+    Its rows are the graphs of the first view, then those of the second, ...
 
     Parameters
     ----------
-    triangles : Triangles
-        After post-processing.
+    *views : Triangles
+        After post-processing; of the same graphs.
     device : torch.device
     post : str
         How they were post-processed; decides how degrees are counted.
+    nodes : NodeRows, optional
+        Features of the client's graphs, for :meth:`nodes`.
 
     Raises
     ------
@@ -146,25 +52,31 @@ class DenseView:
     """
 
     def __init__(
-        self, triangles: Triangles, device: torch.device, *, post: str = "clamp01"
+        self,
+        *views: Triangles,
+        device: torch.device,
+        post: str = "clamp01",
+        nodes: NodeRows | None = None,
     ) -> None:
-        check_sizes(triangles.num_nodes, triangles.positions)
-        self._device, self._post = device, post
-        self._values = torch.from_numpy(np.ascontiguousarray(triangles.values)).to(
-            device
-        )
-        self._ptr, self._num_nodes = triangles.ptr, triangles.num_nodes
-        positions = triangles.positions
+        positions, num_nodes = views[0].positions, views[0].num_nodes
+        check_sizes(num_nodes, positions)
+        self.views, self.device, self.post = views, device, post
+        self._nodes = nodes
+        values = [torch.from_numpy(np.ascontiguousarray(v.values)) for v in views]
+        self._values = (values[0] if len(values) == 1 else torch.cat(values)).to(device)
+        self.positions = np.tile(positions, len(views))
+        self.num_nodes = np.tile(num_nodes, len(views))
+        self._ptr = pointer(num_pairs(self.num_nodes))
         self._row = np.full(int(positions.max(initial=-1)) + 1, -1, np.int64)
         self._row[positions] = np.arange(len(positions))
 
-    def batch(self, positions: IntArray) -> DenseStructure:
-        """Structure of the graphs at ``positions`` of the client, in that order.
+    def places(self, positions: IntArray, view: int = 0) -> IntArray:
+        """Rows of the graphs at ``positions`` of the client, in a view.
 
         Raises
         ------
         DataError
-            The view lacks a graph, or the batch is too large.
+            The view lacks a graph.
         """
         inside = (positions >= 0) & (positions < len(self._row))
         rows = np.where(inside, self._row[np.where(inside, positions, 0)], -1)
@@ -173,71 +85,104 @@ class DenseView:
                 f"the noisy view has no graph {positions[rows < 0][0]}; it was drawn"
                 f" for {int((self._row >= 0).sum())} graphs: draw one for this too"
             )
-        return self.rows(rows)
+        return rows + view * len(self.views[0])
 
-    def parts(self, positions: IntArray) -> list[IntArray]:
-        """Cut graphs, kept in order, into batches that are not too large.
+    def batch(self, positions: IntArray) -> DenseStructure:
+        """Structure of the graphs at ``positions`` of the client, in the first view."""
+        return self.rows(self.places(positions))
+
+    def nodes(self, rows: IntArray) -> NodeBatch:
+        """Nodes of the graphs in ``rows``, which fit :meth:`rows`."""
+        assert self._nodes is not None
+        return self._nodes.batch(self.positions[rows])
+
+    def parts(self, rows: IntArray) -> list[IntArray]:
+        """Cut rows, kept in order, into batches that are not too large.
 
         Only as far as needed: what fits into one stays one.
         """
-        sizes = self._num_nodes[self._row[positions]]
         begins, cells = [0], 0
-        for k, more in enumerate((sizes**2).tolist()):
+        for k, more in enumerate((self.num_nodes[rows] ** 2).tolist()):
             cells += more
-            if cells > MAX_CELLS:
+            if is_too_large(cells):
                 begins.append(k)
                 cells = more
-        return np.split(positions, begins[1:])
+        return np.split(rows, begins[1:])
 
     def rows(self, rows: IntArray) -> DenseStructure:
-        """Structure of the view's own graphs number ``rows``, repeats allowed."""
-        sizes = self._num_nodes[rows]
-        node_ptr = np.concatenate([[0], np.cumsum(sizes)])
+        """Structure of the graphs in ``rows``, repeats allowed.
+
+        Raises
+        ------
+        DataError
+            The batch is too large.
+        """
+        sizes = self.num_nodes[rows]
         groups = list(buckets(sizes))
-        if _padded_cells(groups, sizes) > MAX_CELLS:  # no padding, but more matrices
+        if is_too_large(padded_cells(groups, sizes)):  # no padding, but more matrices
             groups = list(buckets(sizes, growth=1.0, small=0))
-        if (cells := _padded_cells(groups, sizes)) > MAX_CELLS:
+        if is_too_large(cells := padded_cells(groups, sizes)):
             raise DataError(
                 f"a batch of {len(rows)} graphs of up to {sizes.max()} nodes needs"
                 f" dense matrices of {4 * cells / 2**20:.0f} MiB, allowed are"
                 f" {4 * MAX_CELLS / 2**20:.0f}; lower batch-size"
             )
-        # Graph by graph in the order of the groups: rows of the batch, and padding.
-        order = np.concatenate([*groups, np.zeros(0, np.int64)])
-        widths = np.concatenate(
-            [np.full(len(g), sizes[g].max()) for g in groups] or [order]
-        )
-        start = np.cumsum(widths) - widths
-        column = np.arange(int(widths.sum())) - np.repeat(start, widths)
-        is_node = column < np.repeat(sizes[order], widths)
-        first = np.repeat(node_ptr[:-1][order], widths)
-        padded = np.where(is_node, first + column, first)
-        slots = np.empty(int(node_ptr[-1]), np.int64)
-        slots[padded[is_node]] = np.flatnonzero(is_node)
-        return DenseStructure(
-            [self._matrices(rows[g], sizes[g]) for g in groups],
-            send(padded, self._device),
-            send(slots, self._device),
-            use_absolute_degree=self._post in SIGNED_POSTS,
-            is_non_negative=self._post in NON_NEGATIVE_POSTS,
+        widths = [int(sizes[g].max()) for g in groups]
+        return self.structure(
+            lambda: [self.matrices(rows[g]) for g in groups],
+            slots_of(sizes, groups, widths),
         )
 
-    def _matrices(self, rows: IntArray, sizes: IntArray) -> Tensor:
-        """Cut out graphs of ``sizes`` nodes, padded: (num_graphs, size, size)."""
+    def structure(
+        self,
+        cut: Callable[[], Matrices],
+        slots: tuple[IntArray, IntArray],
+        smoothed: Callable[[], Matrices] | None = None,
+    ) -> DenseStructure:
+        """Join matrices; see there."""
+        return DenseStructure(
+            cut,
+            *(send(s, self.device) for s in slots),
+            smoothed=smoothed,
+            use_absolute_degree=self.post in SIGNED_POSTS,
+            is_non_negative=self.post in NON_NEGATIVE_POSTS,
+        )
+
+    def matrices(self, rows: IntArray) -> Tensor:
+        """Cut out the graphs in ``rows``, padded: (num_graphs, size, size)."""
+        sizes = self.num_nodes[rows]
         size = int(sizes.max())
         if size > _TOGETHER or not len(self._values):
-            weight = torch.zeros(len(rows), size, size, device=self._device)
+            weight = torch.zeros(len(rows), size, size, device=self.device)
             for k, (row, n) in enumerate(zip(rows, sizes, strict=True)):
-                u, v = torch.triu_indices(n, n, 1, device=self._device)
+                u, v = torch.triu_indices(n, n, 1, device=self.device)
                 weight[k, u, v] = self._values[self._ptr[row] : self._ptr[row + 1]]
                 weight[k, v, u] = weight[k, u, v]
             return weight
-        low, rest, high = _pair_terms(size, self._device)
-        n = send(sizes, self._device)[:, None, None]
-        begin = send(self._ptr[rows], self._device)[:, None, None]
+        low, rest, high = _pair_terms(size, self.device)
+        n = send(sizes, self.device)[:, None, None]
+        begin = send(self._ptr[rows], self.device)[:, None, None]
         place = low * n + (rest + begin)  # (num_graphs, size, size)
         exists = high < n
         return torch.where(exists, self._values[place.mul_(exists)], 0.0)
+
+
+def slots_of(
+    sizes: IntArray, groups: list[IntArray], widths: list[int]
+) -> tuple[IntArray, IntArray]:
+    """Make ``padded`` and ``slots`` of a :class:`DenseStructure`, groups so wide."""
+    node_ptr = np.concatenate([[0], np.cumsum(sizes)])
+    # Graph by graph in the order of the groups: rows of the batch, and padding.
+    order = np.concatenate([*groups, np.zeros(0, np.int64)])
+    width = np.repeat(np.array(widths, np.int64), [len(g) for g in groups])
+    start = np.cumsum(width) - width
+    column = np.arange(int(width.sum())) - np.repeat(start, width)
+    is_node = column < np.repeat(sizes[order], width)
+    first = np.repeat(node_ptr[:-1][order], width)
+    padded = np.where(is_node, first + column, first)
+    slots = np.empty(int(node_ptr[-1]), np.int64)
+    slots[padded[is_node]] = np.flatnonzero(is_node)
+    return padded, slots
 
 
 @lru_cache(maxsize=64)
@@ -269,7 +214,13 @@ def buckets(
         start = stop
 
 
-def _padded_cells(groups: list[IntArray], sizes: IntArray) -> int:
+def is_too_large(cells: int) -> bool:
+    """Whether matrices of a batch may not have so many entries."""
+    return cells > MAX_CELLS
+
+
+def padded_cells(groups: list[IntArray], sizes: IntArray) -> int:
+    """Entries of all matrices of groups, each padded to its largest graph."""
     return sum(len(g) * int(sizes[g].max()) ** 2 for g in groups)
 
 

@@ -7,6 +7,7 @@ through its noisy views alone; see ``clients.privacy``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -19,11 +20,13 @@ from fedgraph_flwr.methods.fgcl import FGCLParams
 from fedgraph_flwr.seeding import numpy_rng
 
 from .base import Job, common_generator
-from .batching import Batch
+from .batching import Batch, send
 from .contrast import info_nce
-from .dense import DenseView, Nodes, check_together
+from .dense import DenseView, check_together
+from .kept_view import keep_view
 from .models.dense_encoders import GraphModel
 from .multitask_client import MultiTaskClient
+from .nodes import Nodes
 from .privacy.laplace import Triangles
 from .privacy.negatives import NegativeQueue
 from .propagation import NoEdges, SparseStructure, Structure
@@ -114,16 +117,10 @@ class FGCLClient(MultiTaskClient):
         if structure is not None:
             return self.model(nodes, structure, None)  # type: ignore[no-any-return]
         if self.held_out is None:
-            (triangles,) = self.held_out_views.views(0, 0)
-            self.held_out = self._view(triangles)
-        parts = self.held_out.parts(batch.positions)
-        nodes_of = [nodes] if len(parts) == 1 else map(self.nodes.batch, parts)
-        return torch.cat(
-            [
-                self.model(of_part, self.held_out.batch(part), None)
-                for of_part, part in zip(nodes_of, parts, strict=True)
-            ]
-        )
+            self.held_out = self._keep("held-out", self.held_out_views.views(0, 0))
+        rows = self.held_out.places(batch.positions)
+        (embeddings,) = self._embed(self.held_out, [rows], None)
+        return self.model.head(embeddings)  # type: ignore[no-any-return]
 
     # Training -----------------------------------------------------------------------
 
@@ -132,7 +129,7 @@ class FGCLClient(MultiTaskClient):
         if not self.is_noisy:
             return
         self.triangles = self.train_views.views(self.server_round, epoch)
-        self.views = [self._view(t) for t in self.triangles]
+        self.view = self._keep("train", self.triangles)
         if epoch == 0 and self.contrasts:
             seed, client = self.job.settings.seed, self.job.client_id
             self.draws = numpy_rng(seed, client, self.server_round, "negatives")
@@ -145,61 +142,85 @@ class FGCLClient(MultiTaskClient):
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Gamma L_c + L_e (Eq. 10)."""
-        params, loss_of = self._params(), self.loss_function()
-        structure = self._plain(batch)
-        nodes = self.job.data.nodes_of(batch)
+        params, structure = self._params(), self._plain(batch)
         if structure is not None:
-            return loss_of(self.model(nodes, structure, generator), batch.y)
-        embeddings = [
-            self.model.embed(nodes, view.batch(batch.positions), generator)
-            for view in self.views
-        ]
-        losses = [loss_of(self.model.head(h), batch.y) for h in embeddings]
-        loss = torch.stack(losses).mean()  # Eq. (9)
+            nodes = self.job.data.nodes_of(batch)
+            logits = self.model(nodes, structure, generator)
+            return self.loss_function()(logits, batch.y)
+        num_views = len(self.triangles)
+        rows = [self.view.places(batch.positions, k) for k in range(num_views)]
         if not self.contrasts:
-            return loss
-        first, second = embeddings
-        contrast = self._contrast(first, second, batch, generator)
+            return self._classify(self._embed(self.view, rows, generator), batch)
+        chosen = self._choose(batch)
+        used, place = np.unique(chosen[chosen >= 0], return_inverse=True)
+        if self._stores_rows():  # encoded together with the batch
+            rows.append(self.view.places(self._stored(used), 1))
+            first, second, stored = self._embed(self.view, rows, generator)
+        else:
+            first, second = self._embed(self.view, rows, generator)
+            stored = self._embed_stored(used, generator)
+        chosen[chosen >= 0] = place
+        contrast = info_nce(
+            first, second, stored, send(chosen, self.job.device), params.temperature
+        )
+        self._push(batch.positions)  # view 1 of the batch joins the store
+        loss = self._classify([first, second], batch)
         return loss + params.contrast_weight * contrast
 
-    def _contrast(
-        self, first: Tensor, second: Tensor, batch: Batch, generator: torch.Generator
-    ) -> Tensor:
-        """L_c (Eq. 6); afterwards view 1 of the batch joins the store."""
-        params = self._params()
-        assert self.queue is not None
-        chosen = self.queue.choose(
-            batch.positions, self._labels(batch.positions), params.num_negatives,
-            self.draws,
-        )  # fmt: skip
-        positions = self.queue.positions
-        used, place = np.unique(chosen[chosen >= 0], return_inverse=True)
-        stored = self._embed_stored(used, positions, generator)
-        index = np.full(chosen.shape, -1, np.int64)
-        index[chosen >= 0] = place
-        contrast = info_nce(
-            first, second, stored, torch.from_numpy(index).to(first.device),
-            params.temperature,
-        )  # fmt: skip
-        self._push(batch.positions)
-        return contrast
+    def _classify(self, embeddings: Sequence[Tensor], batch: Batch) -> Tensor:
+        """L_e (Eq. 9): mean over the views."""
+        loss_of = self.loss_function()
+        losses = [loss_of(self.model.head(h), batch.y) for h in embeddings]
+        return torch.stack(losses).mean()
 
-    def _embed_stored(
-        self, used: IntArray, positions: IntArray, generator: torch.Generator
-    ) -> Tensor:
+    def _embed(
+        self,
+        view: DenseView,
+        groups: Sequence[IntArray],
+        generator: torch.Generator | None,
+    ) -> list[Tensor]:
+        """h_G of groups of rows of a view, in one pass if memory allows."""
+        found = [
+            self.model.embed(view.nodes(part), view.rows(part), generator)
+            for part in view.parts(np.concatenate(groups))
+        ]
+        return list(torch.split(torch.cat(found), [len(rows) for rows in groups]))
+
+    # The store of negatives -----------------------------------------------------------
+
+    def _choose(self, batch: Batch) -> IntArray:
+        """Entries of the store that are the negatives of each graph of the batch."""
+        assert self.queue is not None
+        labels, k = self._labels(batch.positions), self._params().num_negatives
+        return self.queue.choose(batch.positions, labels, k, self.draws)
+
+    def _stored(self, used: IntArray) -> IntArray:
+        assert self.queue is not None
+        return self.queue.positions[used]
+
+    def _stores_rows(self) -> bool:
+        """Whether stored graphs are rows of the view, to be trained on as well."""
+        is_kept = self.job.privacy.noise_mode == "once"
+        return is_kept and not self._params().detach_negatives
+
+    def _embed_stored(self, used: IntArray, generator: torch.Generator) -> Tensor:
         """Embeddings of entries ``used`` of the store, by the model as it is."""
         if not len(used):
             return torch.zeros(0, self.job.settings.hidden_dim, device=self.job.device)
-        if self.job.privacy.noise_mode == "once":
-            structure = self.views[1].batch(positions[used])
-        else:
+        positions = self._stored(used)
+        with torch.set_grad_enabled(not self._params().detach_negatives):
+            if self.job.privacy.noise_mode == "once":
+                rows = self.view.places(positions, 1)
+                return self._embed(self.view, [rows], generator)[0]
             num_nodes = np.diff(self.job.data.partition.graphs.node_ptr)
             assert self.queue is not None
-            kept = self._view(self.queue.views(num_nodes))
-            structure = kept.rows(used)
-        nodes = self.nodes.batch(positions[used])
-        with torch.set_grad_enabled(not self._params().detach_negatives):
-            return self.model.embed(nodes, structure, generator)
+            stored = DenseView(
+                self.queue.views(num_nodes),
+                device=self.job.device,
+                post=self.job.privacy.edge_post,
+                nodes=self.nodes,
+            )
+            return self._embed(stored, [used], generator)[0]
 
     def _push(self, positions: IntArray) -> None:
         """Append view 1 of the client's graphs; with mode "once" by reference."""
@@ -226,8 +247,15 @@ class FGCLClient(MultiTaskClient):
             return NoEdges(len(batch.graph_of_node), self.job.device)
         return None
 
-    def _view(self, triangles: Triangles) -> DenseView:
-        return DenseView(triangles, self.job.device, post=self.job.privacy.edge_post)
+    def _keep(self, name: str, views: Sequence[Triangles]) -> DenseView:
+        return keep_view(
+            self.job.data.kept,
+            name,
+            views,
+            device=self.job.device,
+            post=self.job.privacy.edge_post,
+            nodes=self.nodes,
+        )
 
     def _labels(self, positions: IntArray) -> np.ndarray:
         return np.asarray(self.job.data.partition.graphs.y[positions])

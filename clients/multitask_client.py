@@ -16,7 +16,6 @@ from fedgraph_flwr.tasks import NO_SCORE
 
 from .base import GraphClient, Metrics
 from .batching import Batch
-from .dense import Nodes
 from .multitask import (
     Loss,
     TaskScores,
@@ -26,6 +25,7 @@ from .multitask import (
     roc_auc,
     root_mean_squared_error,
 )
+from .nodes import Nodes
 
 
 class MultiTaskClient(GraphClient):

@@ -16,10 +16,10 @@ from fedgraph_flwr.methods.multitask import GNNParams
 
 from .base import SelfTrain, common_generator
 from .batching import Batch
-from .dense import Nodes
 from .models.sage_gat import MultiTaskGNN
 from .multitask import Loss, masked_mse
 from .multitask_client import MultiTaskClient
+from .nodes import Nodes
 from .propagation import clean_structure
 
 

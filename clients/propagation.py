@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, final
 
 import torch
@@ -21,6 +22,7 @@ NEGATIVE_SLOPE = 0.2
 MAX_ONE = 700  # nodes of a single graph that is worth a dense matrix
 
 Mask = Callable[[Tensor], Tensor]  # multiplies attention: dropout
+Matrices = Sequence[Tensor]  # of each bucket, (num_graphs, size, size)
 
 
 class Structure(ABC):
@@ -50,6 +52,15 @@ class Structure(ABC):
         return self._inverse_degree * self.sum(x)
 
     _inverse_degree: Tensor | None = None
+
+    def smooth(self, x: Tensor) -> Tensor:
+        """D^-1/2 (W + I) D^-1/2 x, d_v being one more than the degree of v."""
+        if self._inverse_root is None:
+            self._inverse_root = power(1.0 + self.degree, -0.5)[:, None]
+        h = self._inverse_root * x
+        return self._inverse_root * (self.sum(h) + h)
+
+    _inverse_root: Tensor | None = None
 
     def attend_by_heads(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
@@ -83,13 +94,31 @@ class Structure(ABC):
         """
 
 
+def power(degree: Tensor, exponent: float) -> Tensor:
+    """``degree ** exponent``; 0 where the degree is <= 0."""
+    safe = torch.where(degree > 0, degree, 1.0)
+    return torch.where(degree > 0, safe**exponent, 0.0)
+
+
+def smoothing(weight: Tensor, *, use_absolute_degree: bool) -> Tensor:
+    """D^-1/2 (W + I) D^-1/2 of each graph of a bucket, see :class:`DenseStructure`."""
+    root = power(1.0 + _degrees(weight, use_absolute_degree), -0.5)
+    loops = torch.eye(weight.shape[1], device=weight.device)
+    return (weight + loops) * root[:, :, None] * root[:, None, :]
+
+
+def _degrees(weight: Tensor, use_absolute_degree: bool) -> Tensor:
+    return (weight.abs() if use_absolute_degree else weight).sum(2)
+
+
 @final
 class DenseStructure(Structure):
     """Padded dense matrices: graphs of similar size share a bucket.
 
     Parameters
     ----------
-    buckets : sequence of tensors, shape (num_graphs, size, size)
+    cut : callable
+        Gives the buckets, tensors of shape (num_graphs, size, size), when first used.
         Symmetric weights; rows and columns of padding are 0. Together the buckets hold
         every node of the batch once.
     padded : int64 tensor, shape (num_slots,)
@@ -97,34 +126,53 @@ class DenseStructure(Structure):
         row or other in padding, where no weight reads it.
     slots : int64 tensor, shape (num_nodes,)
         Where each row of the batch is found there.
+    smoothed : callable, optional
+        Gives :func:`smoothing` of the buckets, where that is kept.
     use_absolute_degree, is_non_negative : bool
         See ``laplace.post_process``.
     """
 
     def __init__(
         self,
-        buckets: Sequence[Tensor],
+        cut: Callable[[], Matrices],
         padded: Tensor,
         slots: Tensor,
         *,
+        smoothed: Callable[[], Matrices] | None = None,
         use_absolute_degree: bool = False,
         is_non_negative: bool = True,
     ) -> None:
-        self.buckets, self.padded, self.slots = buckets, padded, slots
+        self._cut, self._smoothed = cut, smoothed
+        self.padded, self.slots = padded, slots
         self.is_non_negative = is_non_negative
-        degrees = [
-            (w.abs() if use_absolute_degree else w).sum(2).flatten() for w in buckets
-        ]
-        self.degree = torch.cat(degrees)[slots] if degrees else torch.zeros(0)
+        self._use_absolute_degree = use_absolute_degree
 
-    def pad(self, x: Tensor) -> list[Tensor]:
+    @cached_property
+    def buckets(self) -> Matrices:
+        """See the parameter ``cut``."""
+        return self._cut()
+
+    @cached_property
+    def smoothed(self) -> Matrices:
+        """:func:`smoothing` of every bucket."""
+        if self._smoothed is not None:
+            return self._smoothed()
+        absolute = self._use_absolute_degree
+        return [smoothing(w, use_absolute_degree=absolute) for w in self.buckets]
+
+    @cached_property
+    def degree(self) -> Tensor:  # type: ignore[override]
+        """See base class."""
+        found = [_degrees(w, self._use_absolute_degree).flatten() for w in self.buckets]
+        return torch.cat(found)[self.slots] if found else torch.zeros(0)
+
+    def pad(self, x: Tensor, matrices: Matrices) -> list[Tensor]:
         """(num_nodes, d) of the batch -> (num_graphs, size, d) of each bucket."""
         rows = x.index_select(0, self.padded)
-        sizes = [w.shape[0] * w.shape[1] for w in self.buckets]
+        sizes = [w.shape[0] * w.shape[1] for w in matrices]
         parts = torch.split(rows, sizes)
         return [
-            part.view(*w.shape[:2], -1)
-            for part, w in zip(parts, self.buckets, strict=True)
+            part.view(*w.shape[:2], -1) for part, w in zip(parts, matrices, strict=True)
         ]
 
     def unpad(self, parts: Sequence[Tensor]) -> Tensor:
@@ -133,17 +181,26 @@ class DenseStructure(Structure):
 
     def sum(self, x: Tensor) -> Tensor:
         """One batched matrix product per bucket."""
-        if not self.buckets:
+        return self._times(self.buckets, x)
+
+    def smooth(self, x: Tensor) -> Tensor:
+        """See base class; as one product, too."""
+        return self._times(self.smoothed, x)
+
+    def _times(self, matrices: Matrices, x: Tensor) -> Tensor:
+        if not matrices:
             return x
-        return _DenseSum.apply(x, self)  # type: ignore[no-any-return,no-untyped-call]
+        return _DenseSum.apply(x, matrices, self)  # type: ignore[no-any-return,no-untyped-call]
 
     def attend(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
         """All pairs of a graph; memory is that of several dense matrices."""
-        ends = self.pad(torch.stack([source, target], 1))
+        ends = self.pad(torch.stack([source, target], 1), self.buckets)
         found = []
-        for weight, h, end in zip(self.buckets, self.pad(x), ends, strict=True):
+        for weight, h, end in zip(
+            self.buckets, self.pad(x, self.buckets), ends, strict=True
+        ):
             loops = torch.eye(weight.shape[1], dtype=x.dtype, device=x.device)
             w = weight.to(x.dtype) + loops  # (num_graphs, size, size)
             scores = torch.nn.functional.leaky_relu(
@@ -158,20 +215,22 @@ class DenseStructure(Structure):
 
 
 class _DenseSum(torch.autograd.Function):
-    """Sums over neighbours; weights are constants, and symmetric."""
+    """Products with the matrices, which are constants, and symmetric."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, structure: DenseStructure) -> Tensor:
-        ctx.structure = structure
-        return _dense_sum(x, structure)
+    def forward(
+        ctx: Any, x: Tensor, matrices: Matrices, structure: DenseStructure
+    ) -> Tensor:
+        ctx.matrices, ctx.structure = matrices, structure
+        return _dense_sum(x, matrices, structure)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _dense_sum(grads[0], ctx.structure), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return _dense_sum(grads[0], ctx.matrices, ctx.structure), None, None
 
 
-def _dense_sum(x: Tensor, structure: DenseStructure) -> Tensor:
-    pairs = zip(structure.buckets, structure.pad(x), strict=True)
+def _dense_sum(x: Tensor, matrices: Matrices, structure: DenseStructure) -> Tensor:
+    pairs = zip(matrices, structure.pad(x, matrices), strict=True)
     return structure.unpad([w.to(x.dtype) @ h for w, h in pairs])
 
 

@@ -29,8 +29,9 @@ from rich.table import Table
 from torch_geometric.nn import GCNConv
 
 from clients.batching import csr
-from clients.dense import DenseView, NodeBatch
+from clients.dense import DenseView
 from clients.models.dense_encoders import GraphModel, TwoLayers
+from clients.nodes import NodeBatch
 from clients.privacy.laplace import Triangles, add_noise, num_pairs, post_process
 
 console = Console(highlight=False)
@@ -59,7 +60,7 @@ def dense_pass(view: Triangles, x: torch.Tensor) -> Callable[[], None]:
     graph_model = GraphModel("gcn", NUM_FEATURES, 1, generator=generator)
     encoder = graph_model.encoder
     assert isinstance(encoder, TwoLayers)
-    dense = DenseView(view, CPU)
+    dense = DenseView(view, device=CPU)
 
     def one() -> None:
         structure = dense.batch(view.positions)
@@ -171,7 +172,7 @@ def compare_storage(num_nodes: int = 34, num_graphs: int = 300) -> None:
                 )
                 view = post_process(rounded, epsilon, post)
                 weights.append(view.values)
-                structure = DenseView(view, CPU, post=post).batch(view.positions)
+                structure = DenseView(view, device=CPU, post=post).batch(view.positions)
                 found.append(model.embed(nodes, structure, None))
             table.add_row(
                 f"{epsilon:g}",

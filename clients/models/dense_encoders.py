@@ -21,19 +21,57 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
-from ..dense import DistinctRows
+from ..nodes import DistinctRows, SpreadRows
 from ..ops import linear, relu_dropout, uniform
-from ..propagation import Structure
+from ..propagation import Structure, power
 from .readout import ReadoutModel, times
 
 TAG_HOPS = 3
 LIGHT_LAYERS = 2
 
 
-def _power(degree: Tensor, exponent: float) -> Tensor:
-    """``degree ** exponent`` as a column; 0 where the degree is <= 0."""
-    safe = torch.where(degree > 0, degree, 1.0)
-    return torch.where(degree > 0, safe**exponent, 0.0)[:, None]  # (num_nodes, 1)
+# Ways of spreading features before there are weights, see SpreadRows ------------------
+
+
+def _smooth(x: Tensor, structure: Structure) -> Tensor:
+    """S x with loops, as a GCN layer does."""
+    return structure.smooth(x)
+
+
+def _mean(x: Tensor, structure: Structure) -> Tensor:
+    """Weighted mean over a node's neighbours."""
+    return structure.mean(x)
+
+
+def _with_own(x: Tensor, structure: Structure) -> Tensor:
+    """Add a node's own features and those of its neighbours."""
+    return x + structure.sum(x)
+
+
+def _hops(x: Tensor, structure: Structure) -> Tensor:
+    """S x, S^2 x, S^3 x side by side."""
+    found = [x]
+    for _ in range(TAG_HOPS):
+        found.append(_step(found[-1], structure))
+    return torch.cat(found[1:], 1)
+
+
+def _light(x: Tensor, structure: Structure) -> Tensor:
+    """Mean of x, S x, S^2 x."""
+    total = h = x
+    for _ in range(LIGHT_LAYERS):
+        h = _step(h, structure)
+        total = total + h
+    return total / (LIGHT_LAYERS + 1)
+
+
+def _step(x: Tensor, structure: Structure) -> Tensor:
+    """S x, S = D^-1/2 W D^-1/2."""
+    root = power(structure.degree, -0.5)[:, None]  # (num_nodes, 1)
+    return root * structure.sum(root * x)
+
+
+# Layers -------------------------------------------------------------------------------
 
 
 class GCNLayer(nn.Module):
@@ -46,9 +84,9 @@ class GCNLayer(nn.Module):
 
     def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
-        root = _power(1.0 + structure.degree, -0.5)
-        h = root * times(x, self.weight)
-        return root * (structure.sum(h) + h) + self.bias
+        if isinstance(x, SpreadRows):
+            return torch.addmm(self.bias, x.spread(_smooth), x.table @ self.weight.t())
+        return _smooth(times(x, self.weight), structure) + self.bias
 
 
 class KGNNLayer(nn.Module):
@@ -67,9 +105,11 @@ class KGNNLayer(nn.Module):
 
     def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
-        total = structure.sum(times(x, self.weight))
-        mean = _power(structure.degree, -1.0) * total
-        return times(x, self.root) + mean + self.bias
+        if isinstance(x, SpreadRows):
+            mean = x.spread(_mean) @ (x.table @ self.weight.t())
+        else:
+            mean = _mean(times(x, self.weight), structure)
+        return times(x, self.root, self.bias) + mean
 
 
 class TAGLayer(nn.Module):
@@ -85,10 +125,13 @@ class TAGLayer(nn.Module):
 
     def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
-        root = _power(structure.degree, -0.5)
+        if isinstance(x, SpreadRows):
+            by_hop = x.table @ self.weight[1:].transpose(1, 2)  # (3, distinct, num_out)
+            hops = x.spread(_hops) @ by_hop.flatten(0, 1)
+            return times(x, self.weight[0], self.bias) + hops
         h = times(x, self.weight[TAG_HOPS])
         for k in reversed(range(TAG_HOPS)):
-            h = root * structure.sum(root * h) + times(x, self.weight[k])
+            h = _step(h, structure) + times(x, self.weight[k])
         return h + self.bias
 
 
@@ -105,9 +148,11 @@ class GINLayer(nn.Module):
 
     def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
-        h = times(x, self.first.weight)  # linear: before the sum, whichever width
-        z = h + structure.sum(h) + self.first.bias
-        return self.second(torch.relu(z))  # type: ignore[no-any-return]
+        if isinstance(x, SpreadRows):
+            z = x.spread(_with_own) @ (x.table @ self.first.weight.t())
+        else:  # linear: before the sum, whichever width
+            z = _with_own(times(x, self.first.weight), structure)
+        return self.second(torch.relu(z + self.first.bias))  # type: ignore[no-any-return]
 
 
 class GATLayer(nn.Module):
@@ -191,13 +236,11 @@ class LightGCN(nn.Module):
         generator: torch.Generator | None,  # noqa: ARG002
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); nothing here is random."""
-        root = _power(structure.degree, -0.5)
-        h = times(x, self.linear.weight) + self.linear.bias
-        total = h
-        for _ in range(LIGHT_LAYERS):
-            h = root * structure.sum(root * h)
-            total = total + h
-        return total / (LIGHT_LAYERS + 1)
+        if isinstance(x, SpreadRows):  # a one-hot row sums to 1, hence the bias inside
+            return x.spread(_light) @ (
+                x.table @ self.linear.weight.t() + self.linear.bias
+            )
+        return _light(times(x, self.linear.weight, self.linear.bias), structure)
 
 
 @final

@@ -8,16 +8,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..dense import DistinctRows, Nodes
+from ..nodes import DistinctRows, Nodes
 from ..ops import linear, sum_pool
 from ..propagation import Structure
 
 
-def times(x: Tensor | DistinctRows, weight: Tensor) -> Tensor:
-    """``x @ weight.T``, x given as rows or as one-hot column numbers."""
+def times(
+    x: Tensor | DistinctRows, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """``x @ weight.T + bias``, x given as rows or as one-hot column numbers."""
     if isinstance(x, DistinctRows):
-        return nn.functional.embedding(x.ids, x.table @ weight.t())
-    return nn.functional.embedding(x, weight.t()) if x.dim() == 1 else x @ weight.t()
+        table = nn.functional.linear(x.table, weight, bias)
+        return nn.functional.embedding(x.ids, table)
+    if x.dim() == 1:
+        columns = weight.t() if bias is None else weight.t() + bias
+        return nn.functional.embedding(x, columns)
+    return nn.functional.linear(x, weight, bias)
 
 
 class ReadoutModel(nn.Module):
@@ -57,7 +63,8 @@ class ReadoutModel(nn.Module):
         """h_G of every graph, shape (num_graphs, hidden), entries >= 0."""
         h = self.encoder(nodes.x, structure, generator)  # (num_nodes, hidden)
         of_x, of_h = self.readout_in.weight.tensor_split([self._num_features], 1)
-        z = torch.relu(times(nodes.x, of_x) + h @ of_h.t() + self.readout_in.bias)
+        own = times(nodes.x, of_x, self.readout_in.bias)
+        z = torch.relu(torch.addmm(own, h, of_h.t()))
         r = torch.relu(self.readout_out(z))
         total = sum_pool(r, nodes.membership, nodes.graph_of_node)
         sizes = nodes.membership.crow_indices().diff()

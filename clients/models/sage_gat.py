@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
-from ..dense import DistinctRows, Nodes
+from ..nodes import DistinctRows, Nodes
 from ..ops import dropout_mask, relu_dropout, uniform
 from ..propagation import Mask, OneGraph, Structure
 from .readout import ReadoutModel, times

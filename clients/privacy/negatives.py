@@ -117,12 +117,13 @@ class NegativeQueue:
         if not len(self) or not k:
             return chosen
         stored = np.stack([e.y for e in self.entries])  # (N, num_tasks)
-        whose = self.positions
-        for i, (position, row) in enumerate(zip(positions, y, strict=True)):
-            allowed = _differ(row, stored) & (whose != position)
-            candidates = np.flatnonzero(allowed)
-            if len(candidates):
-                chosen[i] = rng.choice(candidates, k, replace=len(candidates) < k)
+        allowed = _differ(y[:, None], stored) & (positions[:, None] != self.positions)
+        counts = allowed.sum(axis=1)
+        keys = np.where(allowed, rng.random(allowed.shape), np.inf)  # (n, N)
+        if len(enough := np.flatnonzero(counts >= k)):
+            chosen[enough] = np.argpartition(keys[enough], k - 1, axis=1)[:, :k]
+        for i in np.flatnonzero((counts > 0) & (counts < k)):
+            chosen[i] = rng.choice(np.flatnonzero(allowed[i]), k)
         return chosen
 
     def views(self, num_nodes: IntArray) -> Triangles:
@@ -174,11 +175,11 @@ class NegativeQueue:
 
 
 def _differ(
-    row: NDArray[np.floating], stored: NDArray[np.floating]
+    some: NDArray[np.floating], others: NDArray[np.floating]
 ) -> NDArray[np.bool_]:
-    """Whether some task, observed in both, has different labels; shape (N,)."""
-    observed = ~np.isnan(row) & ~np.isnan(stored)
-    return np.asarray(((row != stored) & observed).any(axis=1))
+    """Whether some task, observed in both, has different labels; tasks come last."""
+    observed = ~np.isnan(some) & ~np.isnan(others)
+    return np.asarray(((some != others) & observed).any(axis=-1))
 
 
 def _triangle(views: Triangles, position: int) -> FloatArray:

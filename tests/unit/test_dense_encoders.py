@@ -12,15 +12,7 @@ import toys
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GraphConv, LGConv, TAGConv
 
 from clients import dense
-from clients.dense import (
-    DenseView,
-    DistinctRows,
-    NodeRows,
-    buckets,
-    check_sizes,
-    check_together,
-    distinct_rows,
-)
+from clients.dense import DenseView, buckets, check_sizes, check_together
 from clients.models.dense_encoders import (
     ENCODERS,
     GATLayer,
@@ -31,6 +23,7 @@ from clients.models.dense_encoders import (
     LightGCN,
     TAGLayer,
 )
+from clients.nodes import DistinctRows, NodeRows, distinct_rows
 from clients.privacy.laplace import (
     GraphAdjacency,
     Triangles,
@@ -68,7 +61,7 @@ def noisy(epsilon=1.0, post="clamp01", graphs=GRAPHS, seed=0):
 
 def dense_batch(triangles, positions=EVERYONE, *, graphs=GRAPHS, post="clamp01"):
     nodes = NodeRows(graphs, toys.CPU).batch(positions)
-    return nodes, DenseView(triangles, toys.CPU, post=post).batch(positions)
+    return nodes, DenseView(triangles, device=toys.CPU, post=post).batch(positions)
 
 
 def plain(nodes):
@@ -363,7 +356,7 @@ def test_a_mean_over_nothing_but_noise_does_not_vanish_with_the_noise():
         num_nodes=np.array([2]),
         positions=np.array([0]),
     )
-    structure = DenseView(alone, toys.CPU).batch(np.array([0]))
+    structure = DenseView(alone, device=toys.CPU).batch(np.array([0]))
     x = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0]])
     layer = KGNNLayer(4, 5, generator(1))
     expected = x @ layer.root.t() + x.flip(0) @ layer.weight.t() + layer.bias
@@ -498,7 +491,7 @@ def test_rows_may_repeat_and_views_may_hold_some_graphs_only():
     )
     own, twice = model("gcn"), np.array([7, 4, 7])
     nodes = NodeRows(GRAPHS, toys.CPU).batch(twice)
-    part = DenseView(some, toys.CPU)
+    part = DenseView(some, device=toys.CPU)
     expected = own(*dense_batch(view, twice), None)
     torch.testing.assert_close(own(nodes, part.batch(twice), None), expected, **CLOSE)
     by_row = own(nodes, part.rows(np.array([1, 0, 1])), None)
@@ -585,7 +578,7 @@ def test_no_padding_where_it_would_not_fit(monkeypatch):
 
 
 def test_graphs_are_cut_into_batches_that_fit_in_order(monkeypatch):
-    view = DenseView(noisy(), toys.CPU)
+    view = DenseView(noisy(), device=toys.CPU)
     assert [p.tolist() for p in view.parts(EVERYONE)] == [EVERYONE.tolist()]
     assert [p.tolist() for p in view.parts(EVERYONE[:0])] == [[]]
     monkeypatch.setattr(dense, "MAX_CELLS", 100)
@@ -610,5 +603,5 @@ def test_graphs_that_may_come_together_are_checked_at_their_largest(monkeypatch)
 
 def test_an_empty_structure_is_one():
     nothing = torch.zeros(0, dtype=torch.int64)
-    empty = DenseStructure([], nothing, nothing)
+    empty = DenseStructure(list, nothing, nothing)
     assert empty.sum(torch.zeros(0, 3)).shape == (0, 3)

@@ -10,9 +10,10 @@ import torch
 import toys
 
 from clients.contrast import info_nce
-from clients.dense import DenseView, NodeRows
+from clients.dense import DenseView
 from clients.models.dense_encoders import GraphModel
 from clients.multitask import masked_bce, roc_auc
+from clients.nodes import NodeRows
 from clients.privacy.laplace import GraphAdjacency
 from clients.privacy.ledger import Ledger
 from clients.privacy.negatives import NegativeQueue
@@ -57,13 +58,13 @@ class LocalClient:
             structure = second.batch(self.queue.positions)
         else:
             kept = self.queue.views(SIZES)
-            structure = DenseView(kept, toys.CPU).rows(np.arange(len(kept)))
+            structure = DenseView(kept, device=toys.CPU).rows(np.arange(len(kept)))
         nodes = self.nodes.batch(self.queue.positions)
         return self.model.embed(nodes, structure, None)
 
     def epoch(self, server_round, epoch):
         raw = self.views.views(server_round, epoch)
-        first, second = (DenseView(v, toys.CPU) for v in raw)
+        first, second = (DenseView(v, device=toys.CPU) for v in raw)
         keep = None if self.mode == "once" else raw[1]
         if not len(self.queue):
             last = TRAIN[-self.k :]

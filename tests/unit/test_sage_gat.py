@@ -12,8 +12,8 @@ from torch import nn
 from torch_geometric.nn import GATConv, SAGEConv, global_mean_pool
 
 from clients.batching import CollatedGraphs
-from clients.dense import DistinctRows, NodeBatch
 from clients.models.sage_gat import ENCODERS, MultiTaskGNN
+from clients.nodes import DistinctRows, NodeBatch
 from clients.propagation import OneGraph, SparseStructure, clean_structure
 from fedgraph_flwr.errors import ConfigError
 

@@ -1,0 +1,158 @@
+"""Noisy views that are used again and again, with all that can be made beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph_flwr.data import IntArray
+
+from .batching import gather, send
+from .dense import DenseView, buckets, is_too_large, padded_cells, slots_of
+from .nodes import DistinctRows, NodeBatch, NodeRows, Spreading, SpreadRows
+from .privacy.laplace import SIGNED_POSTS, Triangles
+from .propagation import DenseStructure, smoothing
+
+MAX_KEPT = 2**24  # cells, and features spread, that a view keeps: 64 MiB each
+GROWTH, SMALL = 1.2, 16
+
+
+def keep_view(
+    kept: dict[str, DenseView],
+    name: str,
+    views: Sequence[Triangles],
+    *,
+    device: torch.device,
+    post: str,
+    nodes: NodeRows,
+) -> DenseView:
+    """Return views ready to be cut; those of ``kept`` where they are the same.
+
+    What is made anew is put into ``kept`` if it is small enough to be.
+    """
+    old = kept.get(name)
+    if old is not None and old.post == post and _are_equal(old.views, views):
+        return old
+    if not KeptView.is_possible(np.tile(views[0].num_nodes, len(views))):
+        return DenseView(*views, device=device, post=post, nodes=nodes)
+    kept[name] = KeptView(*views, device=device, post=post, nodes=nodes)
+    return kept[name]
+
+
+def _are_equal(some: Sequence[Triangles], others: Sequence[Triangles]) -> bool:
+    return len(some) == len(others) and all(
+        a is b
+        or (
+            np.array_equal(a.positions, b.positions)
+            and np.array_equal(a.num_nodes, b.num_nodes)
+            and np.array_equal(a.values, b.values)
+        )
+        for a, b in zip(some, others, strict=True)
+    )
+
+
+class KeptView(DenseView):
+    """Views whose matrices are made once, and cut out of by every batch.
+
+    So are products of matrices and features, which training never changes: see
+    :class:`~clients.nodes.SpreadRows`. Worth its memory where views are used more than
+    once: a step of FGCL took half the time (docs/results-fgcl.md).
+
+    Parameters
+    ----------
+    *views, device, post
+        See base class; such that :meth:`is_possible`.
+    nodes : NodeRows
+        Features of the client's graphs.
+    """
+
+    def __init__(
+        self,
+        *views: Triangles,
+        device: torch.device,
+        post: str = "clamp01",
+        nodes: NodeRows,
+    ) -> None:
+        super().__init__(*views, device=device, post=post, nodes=nodes)
+        self._rows = nodes
+        self._node_ptr = np.concatenate([[0], np.cumsum(self.num_nodes)])
+        self._groups = list(buckets(self.num_nodes, growth=GROWTH, small=SMALL))
+        self._group_of, self._place = np.zeros((2, len(self.num_nodes)), np.int64)
+        for k, group in enumerate(self._groups):
+            self._group_of[group], self._place[group] = k, np.arange(len(group))
+        self._kept: dict[bool, list[Tensor]] = {}
+        self._spread: dict[Spreading, Tensor] = {}
+
+    @staticmethod
+    def is_possible(num_nodes: IntArray) -> bool:
+        """Whether matrices of graphs of these sizes are few enough to be kept."""
+        groups = list(buckets(num_nodes, growth=GROWTH, small=SMALL))
+        return padded_cells(groups, num_nodes) <= MAX_KEPT
+
+    def rows(self, rows: IntArray) -> DenseStructure:
+        """See base class."""
+        group_of, sizes = self._group_of[rows], self.num_nodes[rows]
+        order = np.argsort(group_of, kind="stable")
+        found, begins = np.unique(group_of[order], return_index=True)
+        groups = np.split(order, begins[1:]) if len(order) else []
+        widths = [int(self.num_nodes[self._groups[k]].max()) for k in found]
+        cells = sum(len(g) * w**2 for g, w in zip(groups, widths, strict=True))
+        if is_too_large(cells):
+            return super().rows(rows)
+
+        def cut(*, smooth: bool) -> list[Tensor]:
+            matrices = self._matrices_of(smooth=smooth)
+            return [
+                matrices[k].index_select(0, send(self._place[rows[g]], self.device))
+                for k, g in zip(found, groups, strict=True)
+            ]
+
+        return self.structure(
+            lambda: cut(smooth=False),
+            slots_of(sizes, groups, widths),
+            smoothed=lambda: cut(smooth=True),
+        )
+
+    def nodes(self, rows: IntArray) -> NodeBatch:
+        """See base class; of many alike features, what is spread of them as well."""
+        batch = super().nodes(rows)
+        x = batch.x
+        if not isinstance(x, DistinctRows):
+            return batch
+        num_distinct, num_features = x.table.shape
+        if num_distinct > num_features or int(self._node_ptr[-1]) * num_distinct > (
+            MAX_KEPT
+        ):
+            return batch
+
+        def source(how: Spreading) -> Tensor:
+            nodes, _, _ = gather(self._node_ptr, rows, self.device)
+            return self._spread_of(how, num_distinct).index_select(0, nodes)
+
+        return replace(batch, x=SpreadRows(x.table, x.ids, source))
+
+    def _matrices_of(self, *, smooth: bool) -> list[Tensor]:
+        if smooth not in self._kept:
+            weights = (self.matrices(group) for group in self._groups)
+            absolute = self.post in SIGNED_POSTS
+            self._kept[smooth] = [
+                smoothing(w, use_absolute_degree=absolute) if smooth else w
+                for w in weights
+            ]
+        return self._kept[smooth]
+
+    @torch.no_grad()
+    def _spread_of(self, how: Spreading, num_distinct: int) -> Tensor:
+        """``how`` of the one-hot features of all rows."""
+        if how not in self._spread:
+            parts = []
+            for part in self.parts(np.arange(len(self.num_nodes))):
+                ids = self._rows.ids(self.positions[part])
+                one_hot = torch.nn.functional.one_hot(ids, num_distinct).float()
+                parts.append(how(one_hot, self.rows(part)))
+            self._spread[how] = torch.cat(parts)
+        return self._spread[how]

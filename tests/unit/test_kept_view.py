@@ -1,0 +1,171 @@
+"""Views kept for many batches give what views cut anew give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import toys
+
+from clients import dense, kept_view
+from clients.dense import DenseView
+from clients.kept_view import KeptView, keep_view
+from clients.models.dense_encoders import ENCODERS, GraphModel
+from clients.nodes import DistinctRows, NodeRows, SpreadRows
+from clients.privacy.laplace import (
+    POSTS,
+    GraphAdjacency,
+    Triangles,
+    add_noise,
+    clean_triangles,
+    post_process,
+)
+from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.privacy import NON_NEGATIVE_POSTS
+
+NUM = 20
+RANDOM = toys.random_graphs(NUM, dense=True, seed=5)
+KINDS = np.random.default_rng(0).integers(0, 3, len(RANDOM.x))
+FEATURES = np.eye(3, 4, dtype=np.float32) + 0.5  # of three kinds of nodes
+GRAPHS = GraphSet(**{**vars(RANDOM), "x": FEATURES[KINDS]})
+SIZES = np.diff(GRAPHS.node_ptr)
+SEEN = np.arange(2, NUM)  # the views lack two graphs
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+NODES = NodeRows(GRAPHS, toys.CPU)
+
+
+def noisy(seed, post="clamp01", epsilon=100.0):
+    exact = clean_triangles(GraphAdjacency(GRAPHS), SIZES, SEEN)
+    rng = np.random.default_rng(seed)
+    values = add_noise(exact.values, epsilon, rng)
+    return post_process(replace(exact, values=values), epsilon, post)
+
+
+def both(post="clamp01"):
+    views = noisy(0, post), noisy(1, post)
+    made = {"device": toys.CPU, "post": post, "nodes": NODES}
+    return DenseView(*views, **made), KeptView(*views, **made)
+
+
+def rows_of(view):
+    """Some of both views, in no order and twice."""
+    batch = np.array([7, 2, 19, 7, 11])
+    return np.concatenate([view.places(batch), view.places(batch[::-1], 1)])
+
+
+def embeddings_and_gradients(encoder, view, rows, dropout=0.3):
+    generator = torch.Generator().manual_seed(0)
+    model = GraphModel(encoder, 4, 3, dropout=dropout, generator=generator)
+    found = model.embed(view.nodes(rows), view.rows(rows), generator)
+    found.square().sum().backward()
+    return [found, *(p.grad for p in model.encoder.parameters())]
+
+
+@pytest.mark.parametrize(
+    ("encoder", "post"),
+    [
+        (encoder, post)
+        for encoder in ENCODERS
+        for post in POSTS
+        if encoder != "gat" or post in NON_NEGATIVE_POSTS
+    ],
+)
+def test_embeddings_and_gradients_are_those_of_views_cut_anew(encoder, post):
+    cut, kept = both(post)
+    rows = rows_of(cut)
+    assert isinstance(kept.nodes(rows).x, SpreadRows)
+    assert not isinstance(cut.nodes(rows).x, SpreadRows)
+    expected = embeddings_and_gradients(encoder, cut, rows)
+    for _ in range(2):  # made, then used again
+        found = embeddings_and_gradients(encoder, kept, rows)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, **CLOSE)
+
+
+def test_a_batch_of_two_views_is_the_batches_of_each():
+    cut, kept = both()
+    batch = np.array([7, 2, 19])
+    found = embeddings_and_gradients(
+        "gcn", kept, np.concatenate([kept.places(batch), kept.places(batch, 1)]), 0.0
+    )[0]
+    for k, triangles in enumerate(cut.views):
+        alone = DenseView(triangles, device=toys.CPU, nodes=NODES)
+        rows = alone.places(batch)
+        expected = embeddings_and_gradients("gcn", alone, rows, 0.0)[0]
+        torch.testing.assert_close(found[3 * k : 3 * k + 3], expected, **CLOSE)
+
+
+def test_kept_are_matrices_and_features_once(monkeypatch):
+    _, kept = both()
+    rows = rows_of(kept)
+    first = embeddings_and_gradients("gcn", kept, rows)[0]
+
+    def forbidden(*_):
+        raise AssertionError("cut again")
+
+    monkeypatch.setattr(KeptView, "matrices", forbidden)
+    assert torch.equal(embeddings_and_gradients("gcn", kept, rows)[0], first)
+
+
+def test_without_a_row_there_is_nothing():
+    _, kept = both()
+    nothing = np.zeros(0, np.int64)
+    found = embeddings_and_gradients("gcn", kept, nothing)[0]
+    assert found.shape == (0, 64)
+
+
+def test_too_many_kinds_of_nodes_are_spread_step_by_step(monkeypatch):
+    cut, kept = both()
+    rows = rows_of(cut)
+    expected = embeddings_and_gradients("gcn", cut, rows)[0]
+    monkeypatch.setattr(kept_view, "MAX_KEPT", 3 * 2 * int(SIZES[SEEN].sum()) - 1)
+    assert type(kept.nodes(rows).x) is DistinctRows
+    found = embeddings_and_gradients("gcn", kept, rows)[0]
+    torch.testing.assert_close(found, expected, **CLOSE)
+    monkeypatch.undo()
+    different = GraphSet(**{**vars(GRAPHS), "x": RANDOM.x})  # as many as nodes
+    everyone = np.arange(2 * len(SEEN))
+    other = KeptView(*kept.views, device=toys.CPU, nodes=NodeRows(different, toys.CPU))
+    assert not isinstance(other.nodes(everyone).x, SpreadRows)
+
+
+def test_a_batch_too_large_for_its_padding_is_cut_anew(monkeypatch):
+    cut, kept = both()
+    rows = rows_of(cut)
+    expected = embeddings_and_gradients("gcn", cut, rows)[0]
+    cells = int((cut.num_nodes[rows] ** 2).sum())
+    monkeypatch.setattr(dense, "MAX_CELLS", cells)
+    assert sum(m.numel() for m in kept.rows(rows).buckets) == cells
+    found = embeddings_and_gradients("gcn", kept, rows)[0]
+    torch.testing.assert_close(found, expected, **CLOSE)
+
+
+def test_the_same_views_are_kept_and_others_take_their_place(monkeypatch):
+    kept = {}
+    made = {"device": toys.CPU, "nodes": NODES}
+    first = keep_view(kept, "train", [noisy(0)], post="clamp01", **made)
+    assert isinstance(first, KeptView)
+    again = keep_view(kept, "train", [noisy(0)], post="clamp01", **made)
+    assert again is first  # equal values, other arrays
+    assert keep_view(kept, "held-out", [noisy(0)], post="clamp01", **made) is not first
+    for views, post in (
+        ([noisy(1)], "clamp01"),
+        ([noisy(0), noisy(1)], "clamp01"),
+        ([noisy(0)], "relu"),
+        ([of_others(noisy(0))], "clamp01"),
+    ):
+        kept["train"] = first
+        other = keep_view(kept, "train", views, post=post, **made)
+        assert other is not first
+        assert kept["train"] is other
+    monkeypatch.setattr(kept_view, "MAX_KEPT", 10)
+    kept = {}
+    large = keep_view(kept, "train", [noisy(0)], post="clamp01", **made)
+    assert type(large) is DenseView
+    assert not kept
+
+
+def of_others(view: Triangles) -> Triangles:
+    return replace(view, positions=view.positions - 1)
