@@ -166,13 +166,14 @@ class DenseStructure(Structure):
         found = [_degrees(w, self._use_absolute_degree).flatten() for w in self.buckets]
         return torch.cat(found)[self.slots] if found else torch.zeros(0)
 
-    def pad(self, x: Tensor, matrices: Matrices) -> list[Tensor]:
+    def pad(self, x: Tensor) -> list[Tensor]:
         """(num_nodes, d) of the batch -> (num_graphs, size, d) of each bucket."""
         rows = x.index_select(0, self.padded)
-        sizes = [w.shape[0] * w.shape[1] for w in matrices]
+        sizes = [w.shape[0] * w.shape[1] for w in self.buckets]
         parts = torch.split(rows, sizes)
         return [
-            part.view(*w.shape[:2], -1) for part, w in zip(parts, matrices, strict=True)
+            part.view(*w.shape[:2], -1)
+            for part, w in zip(parts, self.buckets, strict=True)
         ]
 
     def unpad(self, parts: Sequence[Tensor]) -> Tensor:
@@ -196,11 +197,9 @@ class DenseStructure(Structure):
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
         """All pairs of a graph; memory is that of several dense matrices."""
-        ends = self.pad(torch.stack([source, target], 1), self.buckets)
+        ends = self.pad(torch.stack([source, target], 1))
         found = []
-        for weight, h, end in zip(
-            self.buckets, self.pad(x, self.buckets), ends, strict=True
-        ):
+        for weight, h, end in zip(self.buckets, self.pad(x), ends, strict=True):
             loops = torch.eye(weight.shape[1], dtype=x.dtype, device=x.device)
             w = weight.to(x.dtype) + loops  # (num_graphs, size, size)
             scores = torch.nn.functional.leaky_relu(
@@ -230,8 +229,15 @@ class _DenseSum(torch.autograd.Function):
 
 
 def _dense_sum(x: Tensor, matrices: Matrices, structure: DenseStructure) -> Tensor:
-    pairs = zip(matrices, structure.pad(x, matrices), strict=True)
-    return structure.unpad([w.to(x.dtype) @ h for w, h in pairs])
+    rows = x.index_select(0, structure.padded)
+    found = torch.empty_like(rows)
+    begin = 0
+    for w in matrices:
+        shape, end = (*w.shape[:2], x.shape[1]), begin + w.shape[0] * w.shape[1]
+        h, out = (part[begin:end].view(shape) for part in (rows, found))
+        torch.bmm(w.to(x.dtype), h, out=out)
+        begin = end
+    return found.index_select(0, structure.slots)
 
 
 @final

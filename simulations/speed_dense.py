@@ -3,8 +3,10 @@
 Time and memory of one forward and backward pass of a two-layer GCN over noisy graphs,
 in which every pair of nodes is an edge:
 
-``dense``: what clients run. Matrices are cut from the compact triangles in every pass,
-which is part of the time.
+``kept``: what clients run where it fits: matrices, and features spread along noisy
+edges, are made before the first pass.
+``dense``: what they run otherwise. Matrices are cut from the compact triangles in every
+pass, which is part of the time.
 ``edges``: PyG's ``GCNConv`` on the complete edge list with weights, made beforehand.
 
 Memory is how far a fresh process grows beyond what it held before the first pass. A
@@ -30,15 +32,20 @@ from torch_geometric.nn import GCNConv
 
 from clients.batching import csr
 from clients.dense import DenseView
+from clients.kept_view import KeptView
 from clients.models.dense_encoders import GraphModel, TwoLayers
-from clients.nodes import NodeBatch
+from clients.nodes import NodeBatch, NodeRows
 from clients.privacy.laplace import Triangles, add_noise, num_pairs, post_process
+from fedgraph_flwr.data import GraphSet, pointer
 
 console = Console(highlight=False)
 CPU = torch.device("cpu")
 SIZES = (30, 100, 300, 620)
 NUM_FEATURES, HIDDEN = 40, 64
 CELLS = 100_000  # pairs of nodes in a batch: the number of graphs follows
+
+
+MakePass = Callable[[Triangles, GraphSet], Callable[[], None]]
 
 
 def noisy_graphs(num_graphs: int, num_nodes: int, epsilon: float) -> Triangles:
@@ -54,23 +61,28 @@ def noisy_graphs(num_graphs: int, num_nodes: int, epsilon: float) -> Triangles:
     )
 
 
-def dense_pass(view: Triangles, x: torch.Tensor) -> Callable[[], None]:
-    """One pass as clients make it."""
-    generator = torch.Generator().manual_seed(0)
-    graph_model = GraphModel("gcn", NUM_FEATURES, 1, generator=generator)
-    encoder = graph_model.encoder
-    assert isinstance(encoder, TwoLayers)
-    dense = DenseView(view, device=CPU)
+def client_pass(kind: type[DenseView]) -> MakePass:
+    """Make the pass of clients, with one of two kinds of views."""
 
-    def one() -> None:
-        structure = dense.batch(view.positions)
-        encoder(x, structure, generator).sum().backward()
+    def prepared(view: Triangles, graphs: GraphSet) -> Callable[[], None]:
+        generator = torch.Generator().manual_seed(0)
+        graph_model = GraphModel("gcn", NUM_FEATURES, 1, generator=generator)
+        encoder = graph_model.encoder
+        assert isinstance(encoder, TwoLayers)
+        cut = kind(view, device=CPU, nodes=NodeRows(graphs, CPU))
+        rows = np.arange(len(view))
 
-    return one
+        def one() -> None:
+            encoder(cut.nodes(rows).x, cut.rows(rows), generator).sum().backward()
+
+        return one
+
+    return prepared
 
 
-def edges_pass(view: Triangles, x: torch.Tensor) -> Callable[[], None]:
+def edges_pass(view: Triangles, graphs: GraphSet) -> Callable[[], None]:
     """One pass over the complete edge list."""
+    x = torch.from_numpy(graphs.x)
     n, b = int(view.num_nodes[0]), len(view)
     pairs = np.argwhere(~np.eye(n, dtype=bool)).T
     shift = np.repeat(np.arange(b) * n, n * (n - 1))
@@ -87,7 +99,29 @@ def edges_pass(view: Triangles, x: torch.Tensor) -> Callable[[], None]:
     return one
 
 
-PASSES = {"dense": dense_pass, "edges": edges_pass}
+PASSES = {
+    "kept": client_pass(KeptView),
+    "dense": client_pass(DenseView),
+    "edges": edges_pass,
+}
+
+
+def nodes_of(view: Triangles) -> GraphSet:
+    """Graphs of these sizes without edges, nodes of as many kinds as features."""
+    ptr = pointer(view.num_nodes)
+    kinds = np.random.default_rng(0).integers(0, NUM_FEATURES, ptr[-1])
+    nothing = np.zeros((2, 0), np.int64)
+    return GraphSet(
+        name="rings",
+        x=np.eye(NUM_FEATURES, dtype=np.float32)[kinds],
+        edge_index=nothing,
+        node_ptr=ptr,
+        edge_ptr=np.zeros_like(ptr),
+        y=np.zeros((len(view), 1), np.float32),
+        num_features=NUM_FEATURES,
+        num_classes=1,
+        is_undirected=True,
+    )
 
 
 def measure(kind: str, num_nodes: int, repeats: int) -> tuple[float, float]:
@@ -95,8 +129,7 @@ def measure(kind: str, num_nodes: int, repeats: int) -> tuple[float, float]:
     torch.set_num_threads(1)
     num_graphs = max(1, CELLS // num_nodes**2)
     view = post_process(noisy_graphs(num_graphs, num_nodes, 1.0), 1.0, "clamp01")
-    x = torch.randn(num_graphs * num_nodes, NUM_FEATURES)
-    one = PASSES[kind](view, x)
+    one = PASSES[kind](view, nodes_of(view))
     before = _memory("VmRSS")
     times = []
     for _ in range(repeats + 1):
@@ -125,16 +158,18 @@ def compare_passes(sizes: tuple[int, ...], repeats: int) -> None:
     table = Table(
         title=f"GCN on noisy graphs, forward and backward, median of {repeats}"
     )
-    for column in ("nodes", "graphs", "dense ms", "edges ms", "ratio"):
+    for column in ("nodes", "graphs", *(f"{k} ms" for k in PASSES), "ratio"):
         table.add_column(column, justify="right")
-    for column in ("dense MiB", "edges MiB", "ratio"):
+    for column in (*(f"{k} MiB" for k in PASSES), "ratio"):
         table.add_column(column, justify="right")
     for n in sizes:
-        (t, m), (t_edges, m_edges) = (apart(k, n, repeats) for k in PASSES)
+        times, memory = zip(*(apart(k, n, repeats) for k in PASSES), strict=True)
         table.add_row(
             *(str(n), str(max(1, CELLS // n**2))),
-            *(f"{t * 1e3:.1f}", f"{t_edges * 1e3:.1f}", f"{t_edges / t:.1f}x"),
-            *(f"{m:.1f}", f"{m_edges:.1f}", f"{m_edges / m:.1f}x" if m else "-"),
+            *(f"{t * 1e3:.1f}" for t in times),
+            f"{times[-1] / times[0]:.1f}x",
+            *(f"{m:.1f}" for m in memory),
+            f"{memory[-1] / memory[0]:.1f}x" if memory[0] else "-",
         )
     console.print(table)
 

@@ -67,12 +67,12 @@ def test_noisy_graphs_are_timed_dense_and_as_edge_lists(monkeypatch, capsys):
     monkeypatch.setattr(speed_dense, "CELLS", 50)
     monkeypatch.setattr(speed_dense.console, "width", 120)
     assert speed_dense.main(["--sizes", "3", "10", "--repeats", "2"]) == 0
-    assert list(found) == [(k, n) for n in (3, 10) for k in ("dense", "edges")]
+    assert list(found) == [(k, n) for n in (3, 10) for k in ("kept", "dense", "edges")]
     assert all(seconds > 0 and mib >= 0 for seconds, mib in found.values())
     out = capsys.readouterr().out
     rows = [line.strip("│ ").split("│") for line in out.splitlines() if "│" in line]
     cells = [[c.strip() for c in row] for row in rows]
-    assert [row[:2] for row in cells if len(row) == 8] == [["3", "5"], ["10", "1"]]
+    assert [row[:2] for row in cells if len(row) == 10] == [["3", "5"], ["10", "1"]]
     assert "median of 2" in out
     # Half precision: each epsilon raw and post-processed, and an error of 1e-3 at most.
     halves = [row for row in cells if len(row) == 4]
