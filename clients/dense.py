@@ -19,14 +19,14 @@ from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.privacy import NON_NEGATIVE_POSTS
 
 from .batching import send
+from .dense_structure import DenseStructure, Matrices
 from .nodes import NodeBatch, NodeRows
 from .privacy.laplace import SIGNED_POSTS, Triangles, num_pairs
-from .propagation import DenseStructure, Matrices
 
 MAX_NODES = 4000  # of one graph: a matrix of 64 MB; a GCN pass took 440 MB
 MAX_PAIRS = 2**28  # of one view of all graphs of a client: 1 GiB
 MAX_CELLS = 2**27  # of all matrices of a batch: 512 MiB
-_GROWTH, _SMALL = 1.35, 16
+GROWTH, SMALL = 1.35, 16
 _TOGETHER = 128  # nodes; graphs up to this size are cut out together, by many indices
 
 
@@ -62,11 +62,12 @@ class DenseView:
         check_sizes(num_nodes, positions)
         self.views, self.device, self.post = views, device, post
         self._nodes = nodes
-        values = [torch.from_numpy(np.ascontiguousarray(v.values)) for v in views]
-        self._values = (values[0] if len(values) == 1 else torch.cat(values)).to(device)
+        self._values = [
+            torch.from_numpy(np.ascontiguousarray(v.values)).to(device) for v in views
+        ]
         self.positions = np.tile(positions, len(views))
         self.num_nodes = np.tile(num_nodes, len(views))
-        self._ptr = pointer(num_pairs(self.num_nodes))
+        self._ptr = pointer(num_pairs(num_nodes))
         self._row = np.full(int(positions.max(initial=-1)) + 1, -1, np.int64)
         self._row[positions] = np.arange(len(positions))
 
@@ -79,7 +80,8 @@ class DenseView:
             The view lacks a graph.
         """
         inside = (positions >= 0) & (positions < len(self._row))
-        rows = np.where(inside, self._row[np.where(inside, positions, 0)], -1)
+        rows = np.full(len(positions), -1, np.int64)
+        rows[inside] = self._row[positions[inside]]
         if (rows < 0).any():
             raise DataError(
                 f"the noisy view has no graph {positions[rows < 0][0]}; it was drawn"
@@ -117,10 +119,10 @@ class DenseView:
         DataError
             The batch is too large.
         """
-        sizes = self.num_nodes[rows]
-        groups = list(buckets(sizes))
+        sizes, view = self.num_nodes[rows], rows // len(self.views[0])
+        groups = list(buckets(sizes, view))
         if is_too_large(padded_cells(groups, sizes)):  # no padding, but more matrices
-            groups = list(buckets(sizes, growth=1.0, small=0))
+            groups = list(buckets(sizes, view, growth=1.0, small=0))
         if is_too_large(cells := padded_cells(groups, sizes)):
             raise DataError(
                 f"a batch of {len(rows)} graphs of up to {sizes.max()} nodes needs"
@@ -139,7 +141,7 @@ class DenseView:
         slots: tuple[IntArray, IntArray],
         smoothed: Callable[[], Matrices] | None = None,
     ) -> DenseStructure:
-        """Join matrices; see there."""
+        """Make the structure of these matrices and ``slots_of`` them."""
         return DenseStructure(
             cut,
             *(send(s, self.device) for s in slots),
@@ -149,14 +151,15 @@ class DenseView:
         )
 
     def matrices(self, rows: IntArray) -> Tensor:
-        """Cut out the graphs in ``rows``, padded: (num_graphs, size, size)."""
-        sizes = self.num_nodes[rows]
+        """Cut out graphs of one view, padded: (num_graphs, size, size)."""
+        view, rows = int(rows[0]) // len(self.views[0]), rows % len(self.views[0])
+        values, sizes = self._values[view], self.num_nodes[rows]
         size = int(sizes.max())
-        if size > _TOGETHER or not len(self._values):
+        if size > _TOGETHER or not len(values):
             weight = torch.zeros(len(rows), size, size, device=self.device)
             for k, (row, n) in enumerate(zip(rows, sizes, strict=True)):
                 u, v = torch.triu_indices(n, n, 1, device=self.device)
-                weight[k, u, v] = self._values[self._ptr[row] : self._ptr[row + 1]]
+                weight[k, u, v] = values[self._ptr[row] : self._ptr[row + 1]]
                 weight[k, v, u] = weight[k, u, v]
             return weight
         low, rest, high = _pair_terms(size, self.device)
@@ -164,13 +167,22 @@ class DenseView:
         begin = send(self._ptr[rows], self.device)[:, None, None]
         place = low * n + (rest + begin)  # (num_graphs, size, size)
         exists = high < n
-        return torch.where(exists, self._values[place.mul_(exists)], 0.0)
+        return torch.where(exists, values[place.mul_(exists)], 0.0)
 
 
 def slots_of(
     sizes: IntArray, groups: list[IntArray], widths: list[int]
 ) -> tuple[IntArray, IntArray]:
-    """Make ``padded`` and ``slots`` of a :class:`DenseStructure`, groups so wide."""
+    """Make ``padded`` and ``slots`` of a :class:`DenseStructure`.
+
+    Parameters
+    ----------
+    sizes : int64 array, shape (num_graphs,)
+    groups : list of int64 arrays
+        Places in ``sizes`` of the graphs of each bucket.
+    widths : list of int
+        Size of each bucket's matrices.
+    """
     node_ptr = np.concatenate([[0], np.cumsum(sizes)])
     # Graph by graph in the order of the groups: rows of the batch, and padding.
     order = np.concatenate([*groups, np.zeros(0, np.int64)])
@@ -199,19 +211,37 @@ def _pair_terms(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor
 
 
 def buckets(
-    sizes: IntArray, *, growth: float = _GROWTH, small: int = _SMALL
+    sizes: IntArray,
+    view: IntArray | None = None,
+    *,
+    growth: float = GROWTH,
+    small: int = SMALL,
 ) -> Iterator[IntArray]:
-    """Group graphs by size: at most 1.35 times the smallest of a group, or 16 nodes.
+    """Group graphs by size, and by view if that is given.
 
-    Yields places in ``sizes``, smallest graphs first.
+    Parameters
+    ----------
+    sizes, view : int64 arrays, shape (num_graphs,)
+    growth : float
+        No graph is larger than so many times the smallest of its group,
+    small : int
+        or than so many nodes.
+
+    Yields
+    ------
+    int64 array
+        Places in ``sizes``, smallest graphs first.
     """
-    order = np.argsort(sizes, kind="stable")
-    start = 0
-    while start < len(order):
-        most = max(small, growth * int(sizes[order[start]]))
-        stop = int(np.searchsorted(sizes[order], most, side="right"))
-        yield order[start:stop]
-        start = stop
+    view = np.zeros_like(sizes) if view is None else view
+    for one in np.unique(view):
+        order = np.flatnonzero(view == one)
+        order = order[np.argsort(sizes[order], kind="stable")]
+        start = 0
+        while start < len(order):
+            most = max(small, growth * int(sizes[order[start]]))
+            stop = int(np.searchsorted(sizes[order], most, side="right"))
+            yield order[start:stop]
+            start = stop
 
 
 def is_too_large(cells: int) -> bool:

@@ -84,6 +84,8 @@ class FGCLClient(MultiTaskClient):
             epsilons=epsilons,
             mode=privacy.noise_mode,
         )
+        self.draws_once = privacy.noise_mode == "once"
+        self.triangles: tuple[Triangles, ...] = ()
         self.held_out: DenseView | None = None
         self.held_out_views = job.site.views(
             partition,
@@ -117,7 +119,8 @@ class FGCLClient(MultiTaskClient):
         if structure is not None:
             return self.model(nodes, structure, None)  # type: ignore[no-any-return]
         if self.held_out is None:
-            self.held_out = self._keep("held-out", self.held_out_views.views(0, 0))
+            views = self.held_out_views.views(0, 0)
+            self.held_out = self._ready("held-out", views, keep=True)
         rows = self.held_out.places(batch.positions)
         (embeddings,) = self._embed(self.held_out, [rows], None)
         return self.model.head(embeddings)  # type: ignore[no-any-return]
@@ -128,8 +131,10 @@ class FGCLClient(MultiTaskClient):
         """Draw or recall this epoch's views, and in the first one the store."""
         if not self.is_noisy:
             return
+        before = self.triangles
         self.triangles = self.train_views.views(self.server_round, epoch)
-        self.view = self._keep("train", self.triangles)
+        if self.triangles is not before:
+            self.view = self._ready("train", self.triangles, keep=self.draws_once)
         if epoch == 0 and self.contrasts:
             seed, client = self.job.settings.seed, self.job.client_id
             self.draws = numpy_rng(seed, client, self.server_round, "negatives")
@@ -153,15 +158,16 @@ class FGCLClient(MultiTaskClient):
             return self._classify(self._embed(self.view, rows, generator), batch)
         chosen = self._choose(batch)
         used, place = np.unique(chosen[chosen >= 0], return_inverse=True)
-        if self._stores_rows():  # encoded together with the batch
+        if self.draws_once and not params.detach_negatives:  # all in one pass
             rows.append(self.view.places(self._stored(used), 1))
             first, second, stored = self._embed(self.view, rows, generator)
         else:
             first, second = self._embed(self.view, rows, generator)
             stored = self._embed_stored(used, generator)
-        chosen[chosen >= 0] = place
+        index = np.full(chosen.shape, -1, np.int64)
+        index[chosen >= 0] = place
         contrast = info_nce(
-            first, second, stored, send(chosen, self.job.device), params.temperature
+            first, second, stored, send(index, self.job.device), params.temperature
         )
         self._push(batch.positions)  # view 1 of the batch joins the store
         loss = self._classify([first, second], batch)
@@ -179,7 +185,7 @@ class FGCLClient(MultiTaskClient):
         groups: Sequence[IntArray],
         generator: torch.Generator | None,
     ) -> list[Tensor]:
-        """h_G of groups of rows of a view, in one pass if memory allows."""
+        """h_G of groups of rows of a view, in as few passes as their sizes allow."""
         found = [
             self.model.embed(view.nodes(part), view.rows(part), generator)
             for part in view.parts(np.concatenate(groups))
@@ -198,39 +204,29 @@ class FGCLClient(MultiTaskClient):
         assert self.queue is not None
         return self.queue.positions[used]
 
-    def _stores_rows(self) -> bool:
-        """Whether stored graphs are rows of the view, to be trained on as well."""
-        is_kept = self.job.privacy.noise_mode == "once"
-        return is_kept and not self._params().detach_negatives
-
     def _embed_stored(self, used: IntArray, generator: torch.Generator) -> Tensor:
         """Embeddings of entries ``used`` of the store, by the model as it is."""
         if not len(used):
             return torch.zeros(0, self.job.settings.hidden_dim, device=self.job.device)
         positions = self._stored(used)
         with torch.set_grad_enabled(not self._params().detach_negatives):
-            if self.job.privacy.noise_mode == "once":
+            if self.draws_once:
                 rows = self.view.places(positions, 1)
                 return self._embed(self.view, [rows], generator)[0]
             num_nodes = np.diff(self.job.data.partition.graphs.node_ptr)
             assert self.queue is not None
-            stored = DenseView(
-                self.queue.views(num_nodes),
-                device=self.job.device,
-                post=self.job.privacy.edge_post,
-                nodes=self.nodes,
-            )
+            views = (self.queue.views(num_nodes),)
+            stored = self._ready("store", views, keep=False)
             return self._embed(stored, [used], generator)[0]
 
     def _push(self, positions: IntArray) -> None:
-        """Append view 1 of the client's graphs; with mode "once" by reference."""
-        is_kept = self.job.privacy.noise_mode == "once"
+        """Append view 1 of the client's graphs; what is drawn once by reference."""
         assert self.queue is not None
         self.queue.push(
             positions,
-            0 if is_kept else self.server_round,
+            0 if self.draws_once else self.server_round,
             self._labels(positions),
-            None if is_kept else self.triangles[1],
+            None if self.draws_once else self.triangles[1],
         )
 
     def extra_state(self) -> dict[str, Tensor]:
@@ -247,14 +243,15 @@ class FGCLClient(MultiTaskClient):
             return NoEdges(len(batch.graph_of_node), self.job.device)
         return None
 
-    def _keep(self, name: str, views: Sequence[Triangles]) -> DenseView:
+    def _ready(
+        self, name: str, views: tuple[Triangles, ...], *, keep: bool
+    ) -> DenseView:
+        """Make views ready to be cut; ``keep`` what is used more than once."""
+        device, post = self.job.device, self.job.privacy.edge_post
+        if not keep:
+            return DenseView(*views, device=device, post=post, nodes=self.nodes)
         return keep_view(
-            self.job.data.kept,
-            name,
-            views,
-            device=self.job.device,
-            post=self.job.privacy.edge_post,
-            nodes=self.nodes,
+            self.job.data.kept, name, views, device=device, post=post, nodes=self.nodes
         )
 
     def _labels(self, positions: IntArray) -> np.ndarray:

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.data import IntArray, pointer
 
 from .batching import gather, send
 from .dense import DenseView, buckets, is_too_large, padded_cells, slots_of
-from .nodes import DistinctRows, NodeBatch, NodeRows, Spreading, SpreadRows
+from .dense_structure import DenseStructure, smoothing
+from .nodes import NodeBatch, NodeRows, Spreading, SpreadRows
 from .privacy.laplace import SIGNED_POSTS, Triangles
-from .propagation import DenseStructure, smoothing
 
-MAX_KEPT = 2**24  # cells, and features spread, that a view keeps: 64 MiB each
-GROWTH, SMALL = 1.2, 16
+MAX_KEPT = 2**24  # cells: 64 MiB; as many features spread, for TAG three times
+GROWTH, SMALL = 1.2, 16  # finer than in dense.py: groups are of all graphs, not of some
 
 
 def keep_view(
@@ -30,9 +30,18 @@ def keep_view(
     post: str,
     nodes: NodeRows,
 ) -> DenseView:
-    """Return views ready to be cut; those of ``kept`` where they are the same.
+    """Return views ready to be cut: those of ``kept`` if nothing has changed.
 
-    What is made anew is put into ``kept`` if it is small enough to be.
+    Parameters
+    ----------
+    kept : dict
+        Of one client's data on one device (``ClientData.kept``). What is made anew
+        takes the place of ``name`` if it is small enough to be kept.
+    name : str
+    views : sequence of Triangles
+        Compared value by value.
+    device, post, nodes
+        See :class:`KeptView`.
     """
     old = kept.get(name)
     if old is not None and old.post == post and _are_equal(old.views, views):
@@ -60,7 +69,7 @@ class KeptView(DenseView):
 
     So are products of matrices and features, which training never changes: see
     :class:`~clients.nodes.SpreadRows`. Worth its memory where views are used more than
-    once: a step of FGCL took half the time (docs/results-fgcl.md).
+    once: docs/privacy.md has times.
 
     Parameters
     ----------
@@ -78,12 +87,18 @@ class KeptView(DenseView):
         nodes: NodeRows,
     ) -> None:
         super().__init__(*views, device=device, post=post, nodes=nodes)
-        self._rows = nodes
-        self._node_ptr = np.concatenate([[0], np.cumsum(self.num_nodes)])
-        self._groups = list(buckets(self.num_nodes, growth=GROWTH, small=SMALL))
+        self._all_nodes = nodes
+        self._node_ptr = pointer(self.num_nodes)
+        num_graphs = len(views[0])
+        firsts = np.arange(len(views))[:, None] * num_graphs
+        self._groups = [  # the same graphs of all views side by side
+            group + firsts
+            for group in buckets(views[0].num_nodes, growth=GROWTH, small=SMALL)
+        ]
         self._group_of, self._place = np.zeros((2, len(self.num_nodes)), np.int64)
         for k, group in enumerate(self._groups):
-            self._group_of[group], self._place[group] = k, np.arange(len(group))
+            self._group_of[group] = k
+            self._place[group] = np.arange(group.size).reshape(group.shape)
         self._kept: dict[bool, list[Tensor]] = {}
         self._spread: dict[Spreading, Tensor] = {}
 
@@ -119,25 +134,25 @@ class KeptView(DenseView):
 
     def nodes(self, rows: IntArray) -> NodeBatch:
         """See base class; of many alike features, what is spread of them as well."""
-        batch = super().nodes(rows)
-        x = batch.x
-        if not isinstance(x, DistinctRows):
+        batch, table = super().nodes(rows), self._all_nodes.table
+        if table is None or table.shape[0] > table.shape[1]:
             return batch
-        num_distinct, num_features = x.table.shape
-        if num_distinct > num_features or int(self._node_ptr[-1]) * num_distinct > (
-            MAX_KEPT
-        ):
+        if int(self._node_ptr[-1]) * len(table) > MAX_KEPT:
             return batch
 
-        def source(how: Spreading) -> Tensor:
+        def spread(how: Spreading) -> Tensor:
             nodes, _, _ = gather(self._node_ptr, rows, self.device)
-            return self._spread_of(how, num_distinct).index_select(0, nodes)
+            return self._spread_of(how, len(table)).index_select(0, nodes)
 
-        return replace(batch, x=SpreadRows(x.table, x.ids, source))
+        ids = self._all_nodes.ids(self.positions[rows])
+        return replace(batch, x=SpreadRows(table, ids, spread))
 
     def _matrices_of(self, *, smooth: bool) -> list[Tensor]:
         if smooth not in self._kept:
-            weights = (self.matrices(group) for group in self._groups)
+            weights = (
+                torch.cat([self.matrices(rows) for rows in group])
+                for group in self._groups
+            )
             absolute = self.post in SIGNED_POSTS
             self._kept[smooth] = [
                 smoothing(w, use_absolute_degree=absolute) if smooth else w
@@ -151,7 +166,7 @@ class KeptView(DenseView):
         if how not in self._spread:
             parts = []
             for part in self.parts(np.arange(len(self.num_nodes))):
-                ids = self._rows.ids(self.positions[part])
+                ids = self._all_nodes.ids(self.positions[part])
                 one_hot = torch.nn.functional.one_hot(ids, num_distinct).float()
                 parts.append(how(one_hot, self.rows(part)))
             self._spread[how] = torch.cat(parts)

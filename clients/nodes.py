@@ -44,15 +44,12 @@ class SpreadRows(DistinctRows):
 
     Parameters
     ----------
-    source : callable
-        Gives the rows of these nodes for a way of spreading.
+    spread : callable
+        Gives the result of a way of spreading the one-hot columns, for these nodes:
+        shape (num_nodes, k * num_distinct).
     """
 
-    source: Callable[[Spreading], Tensor]
-
-    def spread(self, how: Spreading) -> Tensor:
-        """``how`` of the one-hot columns, shape (num_nodes, k * num_distinct)."""
-        return self.source(how)
+    spread: Callable[[Spreading], Tensor]
 
 
 class Nodes(Protocol):
@@ -96,10 +93,10 @@ class NodeRows:
     def __init__(self, graphs: GraphSet, device: torch.device) -> None:
         self.device = device
         self._node_ptr = graphs.node_ptr
-        x, self._table = np.ascontiguousarray(graphs.x), None
+        x, self.table = np.ascontiguousarray(graphs.x), None
         if x.ndim == 2:
             table, x = distinct_rows(x)
-            self._table = torch.from_numpy(table).float().to(device)
+            self.table = torch.from_numpy(table).float().to(device)
         self._ids = torch.from_numpy(x).long().to(device)
 
     def ids(self, positions: IntArray) -> Tensor:
@@ -113,9 +110,9 @@ class NodeRows:
         columns = torch.arange(len(rows), device=self.device)
         ids = self._ids[rows]
         x: Tensor | DistinctRows = ids
-        if self._table is not None:  # whichever is the shorter product
-            few = len(self._table) < len(rows)
-            x = DistinctRows(self._table, ids) if few else self._table[ids]
+        if self.table is not None:  # whichever is the shorter product
+            few = len(self.table) < len(rows)
+            x = DistinctRows(self.table, ids) if few else self.table[ids]
         return NodeBatch(
             x=x,
             membership=csr(send(ptr, self.device), columns, len(rows)),

@@ -61,14 +61,18 @@ def random_graphs(
     num_classes: int = 2,
     seed: int = 0,
     dense: bool = False,
+    max_nodes: int = 8,
 ) -> GraphSet:
-    """Undirected graphs of 1 to 8 nodes; every fifth is a single node.
+    """Undirected graphs of 1 to ``max_nodes`` nodes; every fifth is a single node.
 
     The last node of a graph of more than two is isolated. Features are one-hot
     columns, or real rows if ``dense``.
     """
     rng = np.random.default_rng(seed)
-    sizes = [1 if g % 5 == 0 else int(rng.integers(2, 9)) for g in range(num_graphs)]
+    sizes = [
+        1 if g % 5 == 0 else int(rng.integers(2, max_nodes + 1))
+        for g in range(num_graphs)
+    ]
     edges = []
     for n in sizes:
         upper = np.triu(rng.random((n, n)) < 0.5, 1)

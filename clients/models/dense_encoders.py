@@ -71,6 +71,14 @@ def _step(x: Tensor, structure: Structure) -> Tensor:
     return root * structure.sum(root * x)
 
 
+def _through(then: Tensor | None, *last: Tensor) -> tuple[Tensor, ...]:
+    """Multiply the tensors of a layer, (..., num_out, num_in) or (num_out,), by then.
+
+    What is linear after a layer is cheaper with its weights than with all nodes.
+    """
+    return last if then is None else tuple(then @ tensor for tensor in last)
+
+
 # Layers -------------------------------------------------------------------------------
 
 
@@ -82,11 +90,17 @@ class GCNLayer(nn.Module):
         self.weight = uniform(num_in, (num_out, num_in), generator)
         self.bias = uniform(num_in, (num_out,), generator)
 
-    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
+    def forward(
+        self,
+        x: Tensor | DistinctRows,
+        structure: Structure,
+        then: Tensor | None = None,
+    ) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
+        weight, bias = _through(then, self.weight, self.bias)
         if isinstance(x, SpreadRows):
-            return torch.addmm(self.bias, x.spread(_smooth), x.table @ self.weight.t())
-        return _smooth(times(x, self.weight), structure) + self.bias
+            return torch.addmm(bias, x.spread(_smooth), x.table @ weight.t())
+        return _smooth(times(x, weight), structure) + bias
 
 
 class KGNNLayer(nn.Module):
@@ -103,13 +117,19 @@ class KGNNLayer(nn.Module):
         self.weight = uniform(num_in, (num_out, num_in), generator)
         self.bias = uniform(num_in, (num_out,), generator)
 
-    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
+    def forward(
+        self,
+        x: Tensor | DistinctRows,
+        structure: Structure,
+        then: Tensor | None = None,
+    ) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
+        root, weight, bias = _through(then, self.root, self.weight, self.bias)
         if isinstance(x, SpreadRows):
-            mean = x.spread(_mean) @ (x.table @ self.weight.t())
+            mean = x.spread(_mean) @ (x.table @ weight.t())
         else:
-            mean = _mean(times(x, self.weight), structure)
-        return times(x, self.root, self.bias) + mean
+            mean = _mean(times(x, weight), structure)
+        return times(x, root, bias) + mean
 
 
 class TAGLayer(nn.Module):
@@ -123,16 +143,22 @@ class TAGLayer(nn.Module):
         self.weight = uniform(num_in, (TAG_HOPS + 1, num_out, num_in), generator)
         self.bias = uniform(num_in, (num_out,), generator)
 
-    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
+    def forward(
+        self,
+        x: Tensor | DistinctRows,
+        structure: Structure,
+        then: Tensor | None = None,
+    ) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
+        weight, bias = _through(then, self.weight, self.bias)
         if isinstance(x, SpreadRows):
-            by_hop = x.table @ self.weight[1:].transpose(1, 2)  # (3, distinct, num_out)
+            by_hop = x.table @ weight[1:].transpose(1, 2)  # (3, distinct, num_out)
             hops = x.spread(_hops) @ by_hop.flatten(0, 1)
-            return times(x, self.weight[0], self.bias) + hops
-        h = times(x, self.weight[TAG_HOPS])
+            return times(x, weight[0], bias) + hops
+        h = times(x, weight[TAG_HOPS])
         for k in reversed(range(TAG_HOPS)):
-            h = _step(h, structure) + times(x, self.weight[k])
-        return h + self.bias
+            h = _step(h, structure) + times(x, weight[k])
+        return h + bias
 
 
 class GINLayer(nn.Module):
@@ -146,13 +172,20 @@ class GINLayer(nn.Module):
         self.first = linear(num_in, num_out, generator)
         self.second = linear(num_out, num_out, generator)
 
-    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
+    def forward(
+        self,
+        x: Tensor | DistinctRows,
+        structure: Structure,
+        then: Tensor | None = None,
+    ) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         if isinstance(x, SpreadRows):
             z = x.spread(_with_own) @ (x.table @ self.first.weight.t())
         else:  # linear: before the sum, whichever width
             z = _with_own(times(x, self.first.weight), structure)
-        return self.second(torch.relu(z + self.first.bias))  # type: ignore[no-any-return]
+        weight, bias = _through(then, self.second.weight, self.second.bias)
+        z = torch.relu(z + self.first.bias)
+        return nn.functional.linear(z, weight, bias)
 
 
 class GATLayer(nn.Module):
@@ -165,7 +198,12 @@ class GATLayer(nn.Module):
         self.target = uniform(num_out, (num_out,), generator)
         self.bias = uniform(num_in, (num_out,), generator)
 
-    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
+    def forward(
+        self,
+        x: Tensor | DistinctRows,
+        structure: Structure,
+        then: Tensor | None = None,
+    ) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out).
 
         Raises
@@ -179,7 +217,11 @@ class GATLayer(nn.Module):
                 " use post-processing clamp01, round or relu, or another encoder"
             )
         h = times(x, self.weight)
-        return structure.attend(h, h @ self.source, h @ self.target) + self.bias
+        source, target = h @ self.source, h @ self.target
+        if then is not None:
+            h = h @ then.t()
+        (bias,) = _through(then, self.bias)
+        return structure.attend(h, source, target) + bias
 
 
 LAYERS: dict[str, type[nn.Module]] = {
@@ -214,10 +256,14 @@ class TwoLayers(nn.Module):
         x: Tensor | DistinctRows,
         structure: Structure,
         generator: torch.Generator | None,
+        then: Tensor | None = None,
     ) -> Tensor:
-        """Node embeddings H, shape (num_nodes, hidden); dropout iff a generator."""
+        """Node embeddings H, shape (num_nodes, hidden); dropout iff a generator.
+
+        With ``then`` H @ then.T.
+        """
         h = relu_dropout(self.first(x, structure), self.dropout, generator)
-        return self.second(h, structure)  # type: ignore[no-any-return]
+        return self.second(h, structure, then)  # type: ignore[no-any-return]
 
 
 class LightGCN(nn.Module):
@@ -234,13 +280,16 @@ class LightGCN(nn.Module):
         x: Tensor | DistinctRows,
         structure: Structure,
         generator: torch.Generator | None,  # noqa: ARG002
+        then: Tensor | None = None,
     ) -> Tensor:
-        """Node embeddings H, shape (num_nodes, hidden); nothing here is random."""
+        """Node embeddings H, shape (num_nodes, hidden); nothing here is random.
+
+        With ``then`` H @ then.T.
+        """
+        weight, bias = _through(then, self.linear.weight, self.linear.bias)
         if isinstance(x, SpreadRows):  # a one-hot row sums to 1, hence the bias inside
-            return x.spread(_light) @ (
-                x.table @ self.linear.weight.t() + self.linear.bias
-            )
-        return _light(times(x, self.linear.weight, self.linear.bias), structure)
+            return x.spread(_light) @ (x.table @ weight.t() + bias)
+        return _light(times(x, weight, bias), structure)
 
 
 @final
@@ -291,3 +340,13 @@ class GraphModel(ReadoutModel):
         super().__init__(
             made, num_features, num_tasks, hidden_dim=hidden_dim, generator=generator
         )
+
+    def encode(
+        self,
+        x: Tensor | DistinctRows,
+        structure: Structure,
+        generator: torch.Generator | None,
+        then: Tensor,
+    ) -> Tensor:
+        """See base class."""
+        return self.encoder(x, structure, generator, then)  # type: ignore[no-any-return]

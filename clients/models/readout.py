@@ -61,14 +61,23 @@ class ReadoutModel(nn.Module):
         self, nodes: Nodes, structure: Structure, generator: torch.Generator | None
     ) -> Tensor:
         """h_G of every graph, shape (num_graphs, hidden), entries >= 0."""
-        h = self.encoder(nodes.x, structure, generator)  # (num_nodes, hidden)
         of_x, of_h = self.readout_in.weight.tensor_split([self._num_features], 1)
-        own = times(nodes.x, of_x, self.readout_in.bias)
-        z = torch.relu(torch.addmm(own, h, of_h.t()))
+        own = times(nodes.x, of_x, self.readout_in.bias)  # (num_nodes, hidden)
+        z = torch.relu(own + self.encode(nodes.x, structure, generator, of_h))
         r = torch.relu(self.readout_out(z))
         total = sum_pool(r, nodes.membership, nodes.graph_of_node)
         sizes = nodes.membership.crow_indices().diff()
         return total / sizes[:, None]
+
+    def encode(
+        self,
+        x: Tensor | DistinctRows,
+        structure: Structure,
+        generator: torch.Generator | None,
+        then: Tensor,
+    ) -> Tensor:
+        """H @ then.T, shape (num_nodes, len(then))."""
+        return self.encoder(x, structure, generator) @ then.t()  # type: ignore[no-any-return]
 
     def forward(
         self, nodes: Nodes, structure: Structure, generator: torch.Generator | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch_geometric.nn import GATConv, GCNConv, GINConv, GraphConv, LGConv, TAG
 
 from clients import dense
 from clients.dense import DenseView, buckets, check_sizes, check_together
+from clients.dense_structure import DenseStructure
 from clients.models.dense_encoders import (
     ENCODERS,
     GATLayer,
@@ -31,7 +33,7 @@ from clients.privacy.laplace import (
     clean_triangles,
     post_process,
 )
-from clients.propagation import DenseStructure, NoEdges, SparseStructure
+from clients.propagation import NoEdges, SparseStructure
 from fedgraph_flwr.data import GraphSet
 from fedgraph_flwr.errors import ConfigError, DataError
 
@@ -383,7 +385,7 @@ def test_padding_order_and_company_change_nothing(encoder, monkeypatch):
     alone = [own(*dense_batch(view, np.array([g])), None) for g in range(NUM)]
     backwards = EVERYONE[::-1].copy()
     for small in (1, 16, 1000):  # many buckets, or all graphs padded to the largest
-        monkeypatch.setattr(dense, "_SMALL", small)
+        monkeypatch.setattr(dense, "buckets", partial(buckets, small=small))
         monkeypatch.setattr(dense, "_TOGETHER", small)
         found = own(*dense_batch(view, backwards), None)
         torch.testing.assert_close(found, torch.cat(alone[::-1]), **CLOSE)
@@ -459,6 +461,16 @@ def test_readout_is_the_mean_of_a_perceptron_and_never_negative():
     assert found.shape == (NUM, 64)
     assert found.min() >= 0
     assert own(nodes, structure, None).shape == (NUM, 3)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@torch.no_grad()
+def test_what_comes_after_an_encoder_may_join_its_last_weights(encoder):
+    own, (nodes, structure) = model(encoder, dropout=0.0), dense_batch(noisy())
+    then = torch.randn(5, 64, generator=generator(3))
+    expected = own.encoder(nodes.x, structure, None) @ then.t()
+    found = own.encode(nodes.x, structure, None, then)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_unknown_encoder_is_refused_by_name():

@@ -11,7 +11,7 @@ import torch
 import toys
 from scipy.stats import kstest
 
-from clients import dense
+from clients import dense, kept_view
 from clients.base import GraphClient
 from clients.fgcl import FGCLClient
 from clients.multitask import masked_bce
@@ -43,8 +43,13 @@ CLASSIFIERS = sorted(
 )
 
 
-def make(tmp_path, **overrides) -> FGCLClient:
+def make(tmp_path, *, alike=False, **overrides) -> FGCLClient:
+    """Make a client; of nodes with features told row by row, if ``alike``."""
     partition = toys.with_tasks(toys.make_partition())
+    if alike:
+        x = np.eye(partition.graphs.num_features, dtype=np.float32)[partition.graphs.x]
+        graphs = toys.replace(partition.graphs, x=x)
+        partition = toys.replace(partition, graphs=graphs)
     return toys.make_client(tmp_path, "fgcl", partition=partition, **overrides)
 
 
@@ -87,34 +92,48 @@ def test_two_views_without_contrast_are_the_mean_of_two_cross_entropies(tmp_path
     torch.testing.assert_close(client.loss(batch, None), (each[0] + each[1]) / 2)
 
 
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("detach", [False, True])
 @pytest.mark.parametrize("mode", NOISE_MODES)
-def test_the_contrast_is_that_of_the_paper_graph_by_graph(tmp_path, mode):
+def test_the_contrast_is_that_of_the_paper_graph_by_graph(
+    tmp_path, mode, detach, alike
+):
     """Eq. (6) in a loop over graphs and negatives, on what the queue chose.
 
     Past negatives are the views that were drawn when they were pushed, as the paper's
     store keeps noisy graphs; they are kept here by hand.
     """
-    weight = {"fgcl.contrast-weight": 2.0, "fgcl.temperature": 0.3}
-    options = {"privacy.noise-mode": mode, "dropout": 0.0, **TWO, **weight}
-    client = prepared(make(tmp_path, **options))
+    options = {
+        **{"privacy.noise-mode": mode, "dropout": 0.0, "fgcl.num-negatives": 1},
+        **{"fgcl.contrast-weight": 2.0, "fgcl.temperature": 0.3},
+        "fgcl.detach-negatives": detach,
+    }
+    client = prepared(make(tmp_path, alike=alike, **TWO, **options))
     kept = [views_of(client)[1]] * len(client.queue)  # view 1 of each entry's draw
     client.server_round = 2
     client.begin_epoch(1)  # 0 would restore the store of the message before
-    early = client.job.data.partition.train[8:12]
+    early = client.job.data.partition.train
     client.loss(client.job.data.graphs.batch(early), None)
     kept += [views_of(client)[1]] * len(early)
     client.server_round = 3
     client.begin_epoch(1)
-    batch = first_batch(client)
+    batch = client.job.data.graphs.batch(early[:4])
     chosen = []
     choose = client.queue.choose
-    client.queue.choose = lambda *a: chosen.append(choose(*a)) or chosen[-1]
+    client.queue.choose = lambda *a: chosen.append(choose(*a).copy()) or chosen[-1]
     stored = client.queue.positions.copy()
     total = client.loss(batch, None)
+    used = np.unique(chosen[0])
+    assert 1 < len(used) <= used[-1]  # some of them, with others in between
 
     def embed(positions, view):
         nodes = client.nodes.batch(positions)
         return client.model.embed(nodes, view.batch(positions), None)
+
+    def similarity(entry, ours):
+        negative = embed(stored[[entry]], kept[entry])[0]
+        negative = negative.detach() if detach else negative
+        return torch.exp(torch.cosine_similarity(negative, ours, 0) / 0.3)
 
     first, second = (embed(batch.positions, view) for view in views_of(client))
     terms = []
@@ -124,22 +143,41 @@ def test_the_contrast_is_that_of_the_paper_graph_by_graph(tmp_path, mode):
             terms.append(torch.zeros(()))
             continue
         positive = torch.exp(torch.cosine_similarity(first[i], second[i], 0) / 0.3)
-        negatives = [
-            torch.exp(
-                torch.cosine_similarity(
-                    embed(stored[[entry]], kept[entry])[0], second[i], 0
-                )
-                / 0.3
-            )
-            for entry in row
-        ]
+        negatives = [similarity(entry, second[i]) for entry in row]
         terms.append(-torch.log(positive / (positive + sum(negatives))))
-    drawn = [kept[entry]._values for entry in chosen[0].flat if entry >= 0]
-    drawn.append(views_of(client)[1]._values)
-    assert len({v.numpy().tobytes() for v in drawn}) == (1 if mode == "once" else 3)
+    drawn = [kept[entry]._values[0] for entry in chosen[0].flat if entry >= 0]
+    drawn.append(views_of(client)[1]._values[0])
+    assert len({v.numpy().tobytes() for v in drawn}) >= (1 if mode == "once" else 2)
     entropies = [masked_bce(client.model.head(h), batch.y) for h in (first, second)]
     expected = 2.0 * torch.stack(terms).mean() + sum(entropies) / 2
     torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-6)
+    parameters = list(client.model.parameters())
+    gradients = (torch.autograd.grad(loss, parameters) for loss in (total, expected))
+    for ours, papers in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, papers, rtol=1e-4, atol=1e-6)
+
+
+def test_views_too_large_to_be_kept_give_the_same(tmp_path, monkeypatch):
+    found = []
+    for limit in (kept_view.MAX_KEPT, 0):
+        monkeypatch.setattr(kept_view, "MAX_KEPT", limit)
+        client = prepared(make(tmp_path / str(limit), alike=True, **TWO, dropout=0.0))
+        assert isinstance(client.view, kept_view.KeptView) == (limit > 0)
+        found.append(client.loss(first_batch(client), None))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("mode", NOISE_MODES)
+def test_views_drawn_once_are_made_ready_once(tmp_path, mode):
+    one = prepared(make(tmp_path, **TWO, **{"privacy.noise-mode": mode}))
+    two = FGCLClient(one.job)  # as for the next message
+    two.server_round = 2
+    two.begin_epoch(0)
+    assert (two.view is one.view) == (mode == "once")
+    assert two.triangles is not one.triangles
+    ready = two.view
+    two.begin_epoch(1)
+    assert (two.view is ready) == (mode != "per_epoch")
 
 
 def test_the_store_begins_with_the_last_training_graphs_and_takes_in_batches(tmp_path):

@@ -81,7 +81,20 @@ def test_drawn_without_repeats_if_there_are_enough():
     ours = np.array([[0.0]])
     enough = queue.choose(np.array([99]), ours, 8, rng())[0]
     assert sorted(enough) == list(range(8))
-    assert len(queue.choose(np.array([99]), ours, 9, rng())[0]) == 9
+    assert set(queue.choose(np.array([99]), ours, 9, rng())[0]) <= set(range(8))
+
+
+def test_a_batch_mixes_graphs_with_enough_candidates_with_too_few_and_with_none():
+    queue = filled([[0, NAN], [0, NAN], [1, NAN], [1, NAN], [1, NAN], [NAN, 1]])
+    at = np.array([3, 100, 101, 102])
+    y = np.array([[0, NAN], [0, NAN], [1, NAN], [NAN, 1.0]])
+    allowed = [{2, 4}, {2, 3, 4}, {0, 1}, set()]  # graph 3 is no negative of its own
+    seen = [set() for _ in at]
+    for seed in range(40):
+        for row, found in zip(queue.choose(at, y, 3, rng(seed)), seen, strict=True):
+            found |= set(row.tolist())
+        assert len(set(queue.choose(at, y, 3, rng(seed))[1])) == 3
+    assert seen == [*allowed[:3], {-1}]
 
 
 def test_drawn_uniformly():
