@@ -103,6 +103,49 @@ class SingleBatch(Batch):
         return torch.tensor([self.positions[0]], device=self.y.device)
 
 
+class BareBatch(Batch):
+    """Graphs without edges, not joined before somebody asks for their nodes.
+
+    Whoever trains on noisy views of them never does.
+    """
+
+    def __init__(self, graphs: CollatedGraphs, positions: IntArray) -> None:
+        index = send(positions, graphs.device)
+        given = {"y": graphs.y[index], "positions": positions, "index": index}
+        vars(self).update(given, _graphs=graphs)  # the class is frozen
+
+    _graphs: CollatedGraphs
+
+    @cached_property
+    def _joined(self) -> Batch:
+        return self._graphs.join(self.positions)
+
+    @property
+    def x(self) -> Tensor:
+        """See base class."""
+        return self._joined.x
+
+    @property
+    def edge_index(self) -> Tensor:
+        """See base class."""
+        return self._joined.edge_index
+
+    @property
+    def adjacency(self) -> Tensor:
+        """See base class."""
+        return self._joined.adjacency
+
+    @property
+    def membership(self) -> Tensor:
+        """See base class."""
+        return self._joined.membership
+
+    @property
+    def graph_of_node(self) -> Tensor:
+        """See base class."""
+        return self._joined.graph_of_node
+
+
 class CollatedGraphs:
     """Flat tensors of many graphs on one device, ready to be cut into batches.
 
@@ -149,6 +192,12 @@ class CollatedGraphs:
         """Join the graphs at ``positions``, in that order."""
         if len(positions) == 1:
             return self._single(int(positions[0]))
+        if not self.edge_index.shape[1]:
+            return BareBatch(self, positions)
+        return self.join(positions)
+
+    def join(self, positions: IntArray) -> Batch:
+        """Join the graphs at ``positions`` now."""
         device = self.device
         nodes, node_ptr, node_sizes = gather(self._node_ptr, positions, device)
         edges, _, edge_sizes = gather(self._edge_ptr, positions, device)

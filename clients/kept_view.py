@@ -14,7 +14,7 @@ from fedgraph_flwr.data import IntArray, pointer
 from .batching import gather, send
 from .dense import DenseView, buckets, is_too_large, padded_cells, slots_of
 from .dense_structure import DenseStructure, smoothing
-from .nodes import NodeBatch, NodeRows, Spreading, SpreadRows
+from .nodes import DistinctRows, NodeBatch, NodeRows, Spreading, SpreadRows
 from .privacy.laplace import SIGNED_POSTS, Triangles
 
 MAX_KEPT = 2**24  # cells: 64 MiB; as many features spread, for TAG three times
@@ -134,18 +134,19 @@ class KeptView(DenseView):
 
     def nodes(self, rows: IntArray) -> NodeBatch:
         """See base class; of many alike features, what is spread of them as well."""
-        batch, table = super().nodes(rows), self._all_nodes.table
-        if table is None or table.shape[0] > table.shape[1]:
-            return batch
+        table = self._all_nodes.table
+        if table is None or len(table) > table.shape[1]:
+            return super().nodes(rows)
         if int(self._node_ptr[-1]) * len(table) > MAX_KEPT:
-            return batch
+            return super().nodes(rows)
+        batch = self._all_nodes.batch(self.positions[rows], by_table=True)
+        assert isinstance(batch.x, DistinctRows)
 
         def spread(how: Spreading) -> Tensor:
             nodes, _, _ = gather(self._node_ptr, rows, self.device)
             return self._spread_of(how, len(table)).index_select(0, nodes)
 
-        ids = self._all_nodes.ids(self.positions[rows])
-        return replace(batch, x=SpreadRows(table, ids, spread))
+        return replace(batch, x=SpreadRows(table, batch.x.ids, spread))
 
     def _matrices_of(self, *, smooth: bool) -> list[Tensor]:
         if smooth not in self._kept:

@@ -103,15 +103,22 @@ class NodeRows:
         """Which different row of features, or column, each node has: (num_nodes,)."""
         return self._ids[gather(self._node_ptr, positions, self.device)[0]]
 
-    def batch(self, positions: IntArray) -> NodeBatch:
-        """Join the nodes of the graphs at ``positions``, repeats allowed."""
+    def batch(self, positions: IntArray, *, by_table: bool = False) -> NodeBatch:
+        """Join the nodes of the graphs at ``positions``, repeats allowed.
+
+        Parameters
+        ----------
+        positions : int64 array
+        by_table : bool
+            Give features as :class:`DistinctRows` even where that is not shorter.
+        """
         rows, ptr, sizes = gather(self._node_ptr, positions, self.device)
         graphs = torch.arange(len(positions), device=self.device)
         columns = torch.arange(len(rows), device=self.device)
         ids = self._ids[rows]
         x: Tensor | DistinctRows = ids
         if self.table is not None:  # whichever is the shorter product
-            few = len(self.table) < len(rows)
+            few = by_table or len(self.table) < len(rows)
             x = DistinctRows(self.table, ids) if few else self.table[ids]
         return NodeBatch(
             x=x,

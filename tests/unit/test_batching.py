@@ -84,3 +84,17 @@ def test_held_out_graphs_can_be_evaluated_in_several_batches():
     assert len(parts.evaluation) > 1
     together = torch.cat([b.y for b in parts.evaluation])
     assert torch.equal(together, whole.evaluation[0].y)
+
+
+def test_graphs_without_edges_are_joined_when_asked_for():
+    bare = CollatedGraphs(toys.random_graphs(9).without_edges(), toys.CPU)
+    positions = np.array([3, 8, 3])
+    batch, expected = bare.batch(positions), bare.join(positions)
+    assert "_joined" not in vars(batch)
+    assert batch.num_graphs == 3
+    for name in ("x", "edge_index", "membership", "graph_of_node", "y", "index"):
+        found, wanted = getattr(batch, name), getattr(expected, name)
+        assert torch.equal(found.to_dense(), wanted.to_dense())
+    assert batch.adjacency.shape == expected.adjacency.shape
+    assert batch.adjacency.values().numel() == 0
+    assert batch.positions.tolist() == positions.tolist()

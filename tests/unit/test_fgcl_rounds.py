@@ -13,6 +13,7 @@ from scipy.stats import kstest
 
 from clients import dense, kept_view
 from clients.base import GraphClient
+from clients.batching import CollatedGraphs
 from clients.fgcl import FGCLClient
 from clients.multitask import masked_bce
 from clients.privacy import laplace
@@ -319,6 +320,14 @@ def test_a_run_reports_what_its_clients_have_spent(run, mode, views, expected):
     says = finished.summary["privacy"]["says"]
     assert f"epsilon {expected:g} in total per graph" in says
     assert "not protected: labels, node features" in says
+
+
+def test_noisy_clients_never_join_the_nodes_of_graphs_without_edges(run, monkeypatch):
+    def forbidden(self, positions):
+        raise AssertionError("joined for nothing")
+
+    monkeypatch.setattr(CollatedGraphs, "join", forbidden)
+    assert run("fgcl", **{"num-server-rounds": 2}).summary["status"] == "completed"
 
 
 @pytest.mark.parametrize(("views", "of_each"), [("two", 1.0), ("one", 2.0)])
