@@ -183,7 +183,7 @@ def slots_of(
     widths : list of int
         Size of each bucket's matrices.
     """
-    node_ptr = np.concatenate([[0], np.cumsum(sizes)])
+    node_ptr = pointer(sizes)
     # Graph by graph in the order of the groups: rows of the batch, and padding.
     order = np.concatenate([*groups, np.zeros(0, np.int64)])
     width = np.repeat(np.array(widths, np.int64), [len(g) for g in groups])

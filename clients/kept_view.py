@@ -99,6 +99,7 @@ class KeptView(DenseView):
         for k, group in enumerate(self._groups):
             self._group_of[group] = k
             self._place[group] = np.arange(group.size).reshape(group.shape)
+        self._widths = [int(self.num_nodes[group].max()) for group in self._groups]
         self._kept: dict[bool, list[Tensor]] = {}
         self._spread: dict[Spreading, Tensor] = {}
 
@@ -114,7 +115,7 @@ class KeptView(DenseView):
         order = np.argsort(group_of, kind="stable")
         found, begins = np.unique(group_of[order], return_index=True)
         groups = np.split(order, begins[1:]) if len(order) else []
-        widths = [int(self.num_nodes[self._groups[k]].max()) for k in found]
+        widths = [self._widths[k] for k in found]
         cells = sum(len(g) * w**2 for g, w in zip(groups, widths, strict=True))
         if is_too_large(cells):
             return super().rows(rows)
