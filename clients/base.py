@@ -231,7 +231,7 @@ class GraphClient(NumPyClient):
         trained = self._detached(self.shared_keys)
         self._save(server_round, optimizer)
         sent = self.uplink(self._privatised(trained))
-        return sent, len(self.job.data.partition.train), metrics | self._spent()
+        return sent, len(self.job.data.partition.train), metrics | self.spent()
 
     def evaluate(
         self, parameters: list[Array], config: Config
@@ -241,7 +241,7 @@ class GraphClient(NumPyClient):
         self._load(server_round, parameters)
         metrics = self._scores(server_round, "post_aggregation")
         metrics["weights-sha256"] = self._hash()
-        metrics |= self._spent()
+        metrics |= self.spent()
         # Flower wants a loss; ours are among the metrics, by split.
         return 0.0, len(self.job.data.partition.test), metrics
 
@@ -362,10 +362,11 @@ class GraphClient(NumPyClient):
             for (n, w), step in zip(received.items(), noisy, strict=True)
         }
 
-    def _spent(self) -> Metrics:
+    def spent(self) -> dict[str, float]:
+        """Metrics that say what privacy was spent so far; nothing in other runs."""
         if not self.job.privacy.is_on:
             return {}
-        return dict(self.job.site.spent(self.job.data.partition))
+        return self.job.site.spent(self.job.data.partition)
 
     def _scores(self, server_round: int, point: str) -> Metrics:
         self.model.eval()

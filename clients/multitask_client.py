@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 from logging import WARNING
 from typing import ClassVar
 
@@ -54,11 +55,13 @@ class MultiTaskClient(GraphClient):
         """Mean over observed labels: cross-entropy, or absolute error of numbers."""
         return masked_l1 if self.is_regression else masked_bce
 
-    def labelled(self) -> IntArray:
-        """Positions of the training graphs with a label to learn from, ascending.
+    def trained_on(self) -> IntArray:
+        """Training graphs without a label of the client's tasks are skipped."""
+        return self._labelled
 
-        Says so where there is none.
-        """
+    @cached_property
+    def _labelled(self) -> IntArray:
+        """Positions of the training graphs with a label; says so where none has."""
         partition = self.job.data.partition
         has_label = ~np.isnan(partition.graphs.y[partition.train]).all(axis=1)
         if not has_label.any():

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fedgraph_flwr.config import RunSettings, Settings
-from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.methods.multitask import GNNParams
 
 from .base import SelfTrain, common_generator
@@ -49,10 +48,6 @@ class MultiTaskGNNClient(MultiTaskClient):
             dropout=settings.dropout,
             generator=common_generator(settings),
         )
-
-    def trained_on(self) -> IntArray:
-        """Training graphs without a label of the client's tasks are skipped."""
-        return self.labelled()
 
     def loss_function(self) -> Loss:
         """See base class; mean squared error where ``regression_loss`` says so."""

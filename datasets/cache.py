@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Record = TypeVar("Record", bound="DataclassInstance")
-log = logging.getLogger("fedgraph")
+log = logging.getLogger("flwr.fedgraph")
 
 CACHE_FORMAT = 1  # part of every fingerprint: raise it when the conversion changes
 CACHE_ENV = "FEDGRAPH_CACHE"

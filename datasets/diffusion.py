@@ -28,7 +28,7 @@ from .cache import CACHE_FORMAT, cache_root, open_or_build
 
 __all__ = ["DiffusionSpec", "WeightedEdges", "diffuse", "load_diffusion"]
 
-log = logging.getLogger("fedgraph")
+log = logging.getLogger("flwr.fedgraph")
 
 DIFFUSION_FORMAT = 1  # part of every fingerprint: raise it when the views change
 MAX_NODES = 10_000  # of one graph: a matrix of 0.8 GB, and six of them at a time

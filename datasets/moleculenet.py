@@ -32,11 +32,11 @@ from .cache import (
     scratch_folder,
     unusable,
 )
-from .molecules import MoleculeBuilder, Molecules, fingerprint, list_rows
+from .molecules import MoleculeBuilder, Molecules, fingerprint, list_all, warn_once
 from .smiles_csv_table import CsvFormat, build_from_csv
 from .tu_raw import DATA_ENV
 
-log = logging.getLogger("fedgraph")
+log = logging.getLogger("flwr.fedgraph")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def load_moleculenet(
     -------
     Molecules
         Memory-mapped, in the order of the file. Molecules that RDKit refuses are left
-        out; one log line says how many.
+        out; a warning lists them.
 
     Raises
     ------
@@ -108,7 +108,14 @@ def load_moleculenet(
     stat = path.stat()
     key = fingerprint(path.name, stat.st_size, stat.st_mtime_ns)
     entry = cache / f"{name}-{key}"
-    return open_or_build(entry, Molecules, lambda work: _convert(name, path, work))
+    found = open_or_build(entry, Molecules, lambda work: _convert(name, path, work))
+    if found.bad:
+        warn_once(
+            f"{name}: RDKit refuses {len(found.bad)} of {len(found.bad) + len(found)}"
+            f" molecules of {path}; they are left out, by row from 0:"
+            f"{list_all(found.bad, 'row')}"
+        )
+    return found
 
 
 def _find(name: str, data_dir: str, cache: Path) -> Path:
@@ -194,21 +201,13 @@ def _convert(name: str, path: Path, work: Path) -> Molecules:
         ) from error
     builder = MoleculeBuilder()
     y, columns = _parse(name, path, work, builder)
-    if builder.bad:
-        log.warning(
-            "%s: RDKit refuses %d of %d molecules, left out; by row from 0: %s",
-            name,
-            len(builder.bad),
-            len(builder.bad) + len(y),
-            list_rows(builder.bad, "row"),
-        )
     tasks = header[columns]
     if y.shape[1] != len(tasks):
         raise DataError(
             f"{path} has {len(tasks)} task names for {y.shape[1]} labels; fetch the"
             " data set again"
         )
-    return builder.finish(name, y, tasks, raw_sha256=digest)
+    return builder.finish(name, y, tasks, raw_sha256=digest, bad=builder.bad)
 
 
 def _header(path: Path) -> list[str]:

@@ -12,6 +12,7 @@ import logging
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 
 import numpy as np
@@ -30,10 +31,10 @@ from .atoms import (
 )
 from .cache import CACHE_FORMAT
 
-log = logging.getLogger("fedgraph")
+log = logging.getLogger("flwr.fedgraph")
 
-FORMAT = 1  # part of every fingerprint: raise it when atoms or bonds are read otherwise
-SHOWN = 5  # rows that a message names
+FORMAT = 2  # part of every fingerprint: raise it when atoms or bonds are read otherwise
+SHOWN = 5  # rows that an error names; the log names all
 
 BadRow = tuple[int, str]  # its number, and why it cannot be used
 
@@ -60,6 +61,10 @@ class Molecules:
         Names of the columns of ``y``.
     raw_sha256 : str
         Checksum of the file it was read from.
+    bad_row : int64 array, shape (num_bad,)
+        Rows that were left out, numbered as whoever reads the file says.
+    bad_reason : list of str
+        Why, one by one.
     """
 
     name: str
@@ -72,6 +77,13 @@ class Molecules:
     row: IntArray
     tasks: list[str]
     raw_sha256: str
+    bad_row: IntArray
+    bad_reason: list[str]
+
+    @property
+    def bad(self) -> list[BadRow]:
+        """Rows that were left out, and why."""
+        return list(zip(self.bad_row.tolist(), self.bad_reason, strict=True))
 
     def __len__(self) -> int:
         return len(self.y)
@@ -153,6 +165,7 @@ class MoleculeBuilder:
         tasks: Sequence[str],
         *,
         raw_sha256: str,
+        bad: Sequence[BadRow],
     ) -> Molecules:
         """Join what was added; ``y`` has its rows in the order of adding."""
         kinds = [atom_features(kind) for kind in self._kinds]
@@ -167,7 +180,20 @@ class MoleculeBuilder:
             row=np.array(self._rows, dtype=np.int64),
             tasks=list(tasks),
             raw_sha256=raw_sha256,
+            bad_row=np.array([row for row, _ in bad], dtype=np.int64),
+            bad_reason=[reason for _, reason in bad],
         )
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning about a file once per process, however many clients load it."""
+    log.warning("%s", text)
+
+
+def list_all(bad: Sequence[BadRow], word: str) -> str:
+    """Name every row with the reason, one per line."""
+    return "".join(f"\n    {word} {row}: {reason}" for row, reason in bad)
 
 
 def list_rows(bad: Sequence[BadRow], word: str) -> str:

@@ -29,7 +29,7 @@ from .cache import CACHE_FORMAT, cache_root, checksum, locked, open_or_build
 from .ogb_raw import OGB_FILES, read_ogb
 from .tu_raw import DATA_ENV
 
-log = logging.getLogger("fedgraph")
+log = logging.getLogger("flwr.fedgraph")
 
 Raw = tuple[NDArray[np.float32], IntArray, IntArray]  # features, edges, classes
 _PLANETOID = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")

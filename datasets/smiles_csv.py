@@ -20,10 +20,10 @@ from fedgraph_flwr.errors import ConfigError, DataError
 
 from .cache import cache_root, open_or_build
 from .molecules import Molecules, fingerprint
-from .smiles_csv_table import CsvFormat, build_from_csv
+from .smiles_csv_table import CsvFormat, build_from_csv, warn_left_out
 from .splits import MIN_GRAPHS
 
-log = logging.getLogger("fedgraph")
+log = logging.getLogger("flwr.fedgraph")
 
 SMILES_CSV = "smiles-csv"  # its name among the data sets
 
@@ -81,6 +81,8 @@ def load_client_file(settings: RunSettings, client_id: int) -> Molecules:
     sets = [load_csv(path, form, cache_dir=settings.cache_dir) for path in files]
     _check_same_tasks(files, sets)
     own = client_id if is_folder else 0
+    if bad := sets[own].bad:
+        warn_left_out(files[own], bad, len(bad) + len(sets[own]))
     _check_client(sets[own], client_id, files[own])
     if len(sets) == settings.num_clients:  # else others, elsewhere, may have labels
         _check_every_task(sets, settings.data_dir)

@@ -15,9 +15,16 @@ import numpy as np
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError
 
-from .molecules import SHOWN, BadRow, MoleculeBuilder, Molecules, list_rows
+from .molecules import (
+    BadRow,
+    MoleculeBuilder,
+    Molecules,
+    list_all,
+    list_rows,
+    warn_once,
+)
 
-log = logging.getLogger("fedgraph")
+log = logging.getLogger("flwr.fedgraph")
 
 Record = tuple[int, list[str]]  # line number in the file, cells
 
@@ -102,17 +109,31 @@ def build_from_csv(
         if builder.add(cells[smiles_at].strip(), row):
             labels.append(values)
     bad = sorted([*odd, *((line_of_row[row], why) for row, why in builder.bad)])
-    _report(bad, len(records), form, path)
     if not labels:
         raise DataError(
             f"{path} has no usable row; give a CSV file with a line of column names and"
-            " a line for each molecule"
+            f" a line for each molecule{', got: ' * bool(bad)}{list_rows(bad, 'line')}"
+        )
+    if bad and form.bad_rows == "refuse":
+        warn_left_out(path, bad, len(records))
+        raise DataError(
+            f"{len(bad)} of {len(records)} rows of {path} cannot be used:"
+            f" {list_rows(bad, 'line')}; correct them, or set csv-bad-rows to 'skip'"
         )
     return builder.finish(
         name,
         np.array(labels, dtype=np.float32).reshape(len(labels), len(tasks)),
         tasks,
         raw_sha256=raw_sha256,
+        bad=bad,
+    )
+
+
+def warn_left_out(path: Path, bad: Sequence[BadRow], num_rows: int) -> None:
+    """List every row of a file that cannot be used, with its line and the reason."""
+    warn_once(
+        f"{len(bad)} of {num_rows} rows of {path} cannot be used:"
+        f"{list_all(bad, 'line')}"
     )
 
 
@@ -215,18 +236,3 @@ def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
         f"{path}, line {line}, column {column!r}: a label must be {allowed}, or empty"
         f" where it is missing, got {cell!r}; {cure}"
     )
-
-
-def _report(bad: list[BadRow], num_rows: int, form: CsvFormat, path: Path) -> None:
-    """Refuse bad rows, or log them in one line."""
-    if not bad:
-        return
-    text = f"{len(bad)} of {num_rows} rows of {path} cannot be used:"
-    if form.bad_rows == "refuse":
-        raise DataError(
-            f"{text} {list_rows(bad, 'line')}; correct them, or set csv-bad-rows to"
-            " 'skip'"
-        )
-    log.warning("%s %s; they are left out", text, list_rows(bad, "line"))
-    for line, reason in bad[SHOWN:]:
-        log.info("%s, line %d: %s", path, line, reason)

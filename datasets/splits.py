@@ -17,7 +17,7 @@ from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.seeding import numpy_rng
 
-log = logging.getLogger("fedgraph")
+log = logging.getLogger("flwr.fedgraph")
 
 MIN_GRAPHS = 3  # one each to train, validate and test
 DIRICHLET_MIN_GRAPHS = 10  # below that, validation and test sets say nothing

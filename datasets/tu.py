@@ -22,7 +22,7 @@ from fedgraph_flwr.errors import DataError
 from .cache import cache_root, checksum, open_or_build
 from .tu_raw import RawSource, check_raw, find_raw
 
-log = logging.getLogger("fedgraph")
+log = logging.getLogger("flwr.fedgraph")
 
 # Widths of the one-hot degrees are published (GCFL, Sec. 3 of our spec).
 MAX_DEGREE = {"COLLAB": 491, "IMDB-BINARY": 135, "IMDB-MULTI": 88}

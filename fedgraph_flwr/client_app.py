@@ -103,7 +103,7 @@ def load_data(
     resolved: Resolved,
     client_id: int,
     device: torch.device,
-    site: PrivateSite | None = None,
+    site: PrivateSite | None,
 ) -> ClientData:
     """Load and collate a client's graphs, with the views it needs, once per process.
 
@@ -162,7 +162,10 @@ def _serve(
             is_secret=is_site(context.node_config),
             edge_budget=edge_budget(context.node_config),
         )
-        return action(client, parcel, header)
+        try:
+            return action(client, parcel, header)
+        except Exception as error:  # what it drew before is paid for all the same
+            return replace(_failure(client_id, error), metrics=client.spent())
 
     return Message(
         pack(_answer_all(sorted(parcels), parcels, answer)), reply_to=message
@@ -181,13 +184,17 @@ def _answer_all(
         try:
             reply = answer(client_id, parcels.get(client_id, Parcel()))
         except Exception as error:  # one client's failure is not its neighbours'
-            log(ERROR, "client %d failed:\n%s", client_id, traceback.format_exc())
-            replies[client_id] = Parcel(error=_reason(error))
-            continue
+            reply = _failure(client_id, error)
         timing = {"started-at": started_at, "compute-s": time.perf_counter() - begin}
         replies[client_id] = replace(reply, metrics={**reply.metrics, **timing})
     torch.set_flush_denormal(False)
     return replies
+
+
+def _failure(client_id: int, error: Exception) -> Parcel:
+    """Log what went wrong in full, and tell the reason."""
+    log(ERROR, "client %d failed:\n%s", client_id, traceback.format_exc())
+    return Parcel(error=_reason(error))
 
 
 def _make_client(
@@ -260,7 +267,7 @@ def _introduce(
     resolved: Resolved, client_id: int, experiment: str, *, with_classes: bool
 ) -> Parcel:
     device = choose_device(resolved.settings.device)
-    partition = load_data(resolved, client_id, device).partition
+    partition = load_data(resolved, client_id, device, None).partition
     graphs = partition.graphs
     # A hash of the files would confirm a guess of every edge and label.
     is_private = resolved.privacy.is_on

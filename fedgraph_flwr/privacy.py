@@ -230,6 +230,7 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
         totals = ", ".join(total.describe(graph) for graph, total in edge.items())
         parts.append(
             f"edges: {totals};"
+            f"{_by_client(EDGE, spent)}"
             f"{only if features in _ADJACENCY_ONLY else ''}"
             f" not protected: {UNPROTECTED}"
         )
@@ -237,7 +238,9 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
         worst = max(update, key=lambda s: s["update-epsilon"])
         parts.append(
             f"updates: ({worst['update-epsilon']:.4g}, {worst['update-delta']:g})-DP"
-            " for a client's whole data, at most; not protected: metrics and counts"
+            " for a client's whole data, at most;"
+            f"{_by_client('update-epsilon', spent)}"
+            " not protected: metrics and counts"
         )
     if not parts:
         return ""
@@ -250,3 +253,17 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
             " off, so it protects nobody who does not keep the seed secret"
         )
     return "privacy of " + "; ".join(parts)
+
+
+def _by_client(name: str, spent: Mapping[int, Mapping[str, float]]) -> str:
+    """List epsilon of every client; "" where all have spent the same."""
+    clients: dict[float, list[int]] = {}
+    for client, own in sorted(spent.items()):
+        clients.setdefault(float(f"{own.get(name, 0.0):.4g}"), []).append(client)
+    if len(clients) < 2:
+        return ""
+    each = ", ".join(
+        f"{epsilon:g} (client{'s' * (len(ids) > 1)} {', '.join(map(str, ids))})"
+        for epsilon, ids in sorted(clients.items())
+    )
+    return f" by client: {each};"

@@ -50,7 +50,7 @@ class Parcel:
         What the server needs to evaluate in a client's stead, and no strategy sees;
         a record of its own, so that its bytes are told apart.
     error : str
-        Why the client failed; "" if it did not.
+        Why the client failed; "" if it did not. With it travel metrics at most.
     """
 
     arrays: NamedArrays = field(default_factory=dict)
@@ -74,6 +74,7 @@ def pack(
         parcel = parcels[client_id]
         if parcel.error:
             content[f"{client_id}/error"] = ConfigRecord({"reason": parcel.error})
+            content[f"{client_id}/metrics"] = MetricRecord(dict(parcel.metrics))
             continue
         if parcel.arrays:
             key = id(parcel.arrays)
@@ -105,12 +106,13 @@ def unpack(content: RecordDict) -> tuple[dict[int, Parcel], dict[str, Scalar]]:
     parcels: dict[int, Parcel] = {}
     decoded: dict[int, NamedArrays] = {}
     for client_id, records in _by_client(content).items():
-        if isinstance(error := records.get("error"), ConfigRecord):
-            parcels[client_id] = Parcel(error=str(error["reason"]))
-            continue
         metrics = records.get("metrics")
         if not isinstance(metrics, MetricRecord):
             raise WireError(f"parcel of client {client_id} has no metrics record")
+        numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float)}
+        if isinstance(error := records.get("error"), ConfigRecord):
+            parcels[client_id] = Parcel(error=str(error["reason"]), metrics=numbers)
+            continue
         arrays, facts = records.get("arrays"), records.get("facts")
         evaluation = records.get("evaluation")
         if arrays is not None and id(arrays) not in decoded:
@@ -118,7 +120,7 @@ def unpack(content: RecordDict) -> tuple[dict[int, Parcel], dict[str, Scalar]]:
         parcels[client_id] = Parcel(
             arrays=decoded[id(arrays)] if arrays is not None else {},
             evaluation={} if evaluation is None else _decode(client_id, evaluation),
-            metrics={k: v for k, v in metrics.items() if isinstance(v, int | float)},
+            metrics=numbers,
             facts=_scalars(facts) if isinstance(facts, ConfigRecord) else {},
         )
     return parcels, _scalars(header)

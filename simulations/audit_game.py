@@ -146,7 +146,7 @@ def make_game(
 
 
 def _load(resolved: Resolved, client_id: int) -> GraphPartition:
-    return load_data(resolved, client_id, CPU).partition
+    return load_data(resolved, client_id, CPU, None).partition
 
 
 def _choose(partition: GraphPartition, num_graphs: int) -> IntArray:

@@ -48,7 +48,7 @@ class PerBatchClient(FCLGClient):
 
 def local_round(kind: type[FCLGClient], resolved: Resolved, scratch: Path) -> float:
     """Seconds of one local round of client 0, without loading or evaluation."""
-    data = load_data(resolved, 0, CPU)
+    data = load_data(resolved, 0, CPU, None)
     store = ClientStore(scratch, kind.__name__, client_id=0)
     site = resolved.site(store, is_secret=False)
     client = kind(resolved.job(data, store, site, CPU))

@@ -407,6 +407,13 @@ class AbstractGraphStrategy(Strategy):
                 continue
             self._enter("up", reply.content)
             for client, parcel in unpack(reply.content)[0].items():
+                spent = {
+                    k.removeprefix(PRIVACY): float(v)
+                    for k, v in parcel.metrics.items()
+                    if k.startswith(PRIVACY)
+                }
+                if spent:  # one that failed has spent it all the same
+                    self.spent[client] = spent
                 if error := parcel.error or find_bad_array(parcel.arrays):
                     report.failures[client] = error
                 else:
@@ -421,12 +428,6 @@ class AbstractGraphStrategy(Strategy):
         good = dict(sorted(good.items()))
         for client, reason in sorted(report.failures.items()):
             log(WARNING, "round %d: client %d failed: %s", server_round, client, reason)
-        for client, parcel in good.items():
-            self.spent[client] = {
-                k.removeprefix(PRIVACY): float(v)
-                for k, v in parcel.metrics.items()
-                if k.startswith(PRIVACY)
-            }
         self._compute_s |= {c: p.metrics["compute-s"] for c, p in good.items()}
         report.client_compute_s = sum(p.metrics["compute-s"] for p in good.values())
         report.busy_s = busy_seconds(good.values(), self._began_at, time.time())

@@ -28,7 +28,9 @@ class FGCL(FedAvg):
     params: FGCLParams
 
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:  # noqa: ARG002
-        """See base class."""
+        """See base class; without any reply nothing changes (Eq. 11 with c = 0)."""
+        if not replies:
+            return
         by_samples = self.params.weighting == "samples"
         mean = weighted_mean(
             [select(SHARED, p.arrays) for p in replies.values()],

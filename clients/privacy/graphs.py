@@ -197,7 +197,7 @@ def noisy_partition(partition: GraphPartition, site: PrivateSite) -> GraphPartit
 def rounded_graphs(graphs: GraphSet, view: Triangles) -> GraphSet:
     """Graphs whose edges are the ones of ``view``, a view of them all of 0 and 1."""
     num_nodes = np.diff(graphs.node_ptr)
-    sources, targets, counts = [], [], []
+    edges, counts = [], []
     ptr = view.ptr
     for g, n in enumerate(num_nodes):
         u, v = np.triu_indices(n, 1)
@@ -205,13 +205,11 @@ def rounded_graphs(graphs: GraphSet, view: Triangles) -> GraphSet:
         u, v = u[kept], v[kept]
         source, target = np.concatenate([u, v]), np.concatenate([v, u])
         order = np.lexsort((target, source))
-        sources.append(source[order])
-        targets.append(target[order])
+        edges.append(np.stack([source[order], target[order]]).astype(np.int32))
         counts.append(2 * len(u))
-    edges = np.stack([np.concatenate(sources), np.concatenate(targets)])
     return replace(
         graphs,
-        edge_index=edges.astype(np.int32),
+        edge_index=np.concatenate(edges, axis=1),
         edge_ptr=pointer(counts),
         is_undirected=True,
     )

@@ -165,17 +165,13 @@ class NoisyViews:
         """Charge, then read, then draw, then keep."""
         self._ledger.charge_edges(self._positions, sum(self.epsilons))
         read = [self._adjacency.upper_triangle(int(g)) for g in self._positions]
-        clean = np.concatenate([np.zeros(0), *read])
-        # Equal noise at two epsilons could be solved for the graph, hence its place
-        # in the name of the stream.
-        raw = [
-            add_noise(
-                clean,
-                epsilon,
-                numpy_rng(self._seed, *self._stream, key, k, repr(epsilon)),
-            )
-            for k, epsilon in enumerate(self.epsilons)
-        ]
+        raw = []
+        for k, epsilon in enumerate(self.epsilons):
+            # Equal noise at two epsilons could be solved for the graph, hence its
+            # place in the name of the stream.
+            rng = numpy_rng(self._seed, *self._stream, key, k, repr(epsilon))
+            noisy = (add_noise(triangle, epsilon, rng) for triangle in read)
+            raw.append(np.concatenate([np.zeros(0, np.float32), *noisy]))
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(f".{os.getpid()}.tmp")
         arrays = {f"view-{k:03d}": values for k, values in enumerate(raw)}

@@ -133,7 +133,7 @@ def test_what_is_collated_for_a_private_client_has_no_edges(tmp_path, method):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("datasets.load_partition", toys.federation)
         client_app.load_data.cache_clear()
-        data = client_app.load_data(resolved, 0, toys.CPU)
+        data = client_app.load_data(resolved, 0, toys.CPU, None)
         client = client_app._make_client(resolved, 0, "e", is_secret=False)
     client_app.load_data.cache_clear()
     assert not data.graphs.edge_index.numel()

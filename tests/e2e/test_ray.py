@@ -77,18 +77,43 @@ def test_ray_and_inline_give_the_same_bytes(
     assert _summary(ray)["bytes_up"] > 0
 
 
-def test_ray_relays_sealed_parcels_of_own_molecules(tmp_path: Path) -> None:
-    data = tmp_path / "data"
+def _own_molecules(data: Path, num_clients: int) -> dict[str, Value]:
+    """Write a CSV file per client; return what reads them."""
     data.mkdir()
-    for client in range(4):
+    for client in range(num_clients):
         rows = [f"{'C' * (1 + r)}O,{r // 2 % 2},{r % 2}" for r in range(20 + client)]
         (data / f"{client}.csv").write_text("\n".join(["smiles,a,b", *rows, ""]))
-    overrides: dict[str, Value] = {
-        "method": "spreadgnn",
+    return {
         "dataset": "smiles-csv",
-        "features": "atoms-no-degree",
         "data-dir": str(data),
-        "num-clients": 4,
+        "num-clients": num_clients,
+    }
+
+
+def test_ray_draws_the_noise_of_own_molecules_as_inline_does(tmp_path: Path) -> None:
+    overrides: dict[str, Value] = {
+        **_own_molecules(tmp_path / "data", 2),
+        "method": "fgcl",
+        "privacy.edge-epsilon": 1.0,
+        "num-server-rounds": 2,
+        "hidden-dim": 8,
+    }
+    places = {
+        name: {f"{k}-dir": str(tmp_path / name / k) for k in ("results", "state")}
+        for name in ("inline", "ray")
+    }
+    inline = run_inline({**overrides, **places["inline"]})
+    ray = flower.run_flower({**overrides, **places["ray"]}, num_nodes=2)
+    assert _summary(ray)["weights_sha256"] == _summary(inline)["weights_sha256"]
+    assert _summary(ray)["privacy"] == _summary(inline)["privacy"]
+    assert "epsilon 2 in total per graph" in _summary(ray)["privacy"]["says"]
+
+
+def test_ray_relays_sealed_parcels_of_own_molecules(tmp_path: Path) -> None:
+    overrides: dict[str, Value] = {
+        **_own_molecules(tmp_path / "data", 4),
+        "method": "spreadgnn",
+        "features": "atoms-no-degree",
         "num-server-rounds": 3,
         "hidden-dim": 8,
         "task-masks": "0;1;0;1",

@@ -265,7 +265,7 @@ def test_data_folder_is_never_written(tiny):
 
 
 def test_cache_is_used_and_read_only(tiny, caplog):
-    caplog.set_level(logging.INFO, "fedgraph")
+    caplog.set_level(logging.INFO, "flwr.fedgraph")
     load_tiny(tiny)
     graphs = load_tiny(tiny)
     assert caplog.text.count("converting") == 1

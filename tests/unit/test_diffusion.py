@@ -370,7 +370,7 @@ def same(one, other):
 
 
 def test_views_are_computed_once(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "fedgraph")
+    caplog.set_level(logging.INFO, "flwr.fedgraph")
     graphs = graph_set(STAR, SINGLE, TRIANGLE_AND_TAIL)
     first = load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
     again = load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
@@ -435,7 +435,7 @@ def test_unusable_cache_folder_names_the_cure(tmp_path):
 
 
 def test_who_waited_for_the_lock_computes_nothing(tmp_path, caplog, monkeypatch):
-    caplog.set_level(logging.INFO, "fedgraph")
+    caplog.set_level(logging.INFO, "flwr.fedgraph")
     graphs = graph_set(STAR, PAIR)
     load_diffusion(graphs, PPR, cache_dir=str(tmp_path / "other"))
     (made,) = entries(tmp_path / "other")

@@ -3,9 +3,10 @@ import re
 from pathlib import Path
 
 import pytest
+from flwr.common.config import parse_config_args
 
 from fedgraph_flwr.node_config import KEYS
-from fedgraph_flwr.registry import METHODS, tables
+from fedgraph_flwr.registry import METHODS, defaults, resolve, tables
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -51,6 +52,22 @@ def test_exactly_the_keys_of_a_site_are_documented():
 @pytest.mark.parametrize("method", METHODS)
 def test_readme_names_every_method(method):
     assert f"| `{method}` |" in README
+
+
+def run_configs():
+    """Every run config that a page tells to type."""
+    line = re.compile(r"^    flwr run .*--run-config '([^']+)'", re.MULTILINE)
+    return [text for page in PAGES for text in line.findall(page.read_text())]
+
+
+@pytest.mark.parametrize("text", run_configs())
+def test_documented_run_configs_are_accepted(text):
+    config = {**defaults(), **parse_config_args([text])}
+    assert resolve(config).settings.method == config["method"]
+
+
+def test_run_configs_are_found():
+    assert len(run_configs()) > 5
 
 
 def test_make_targets_exist():

@@ -103,10 +103,10 @@ def test_small_set_by_hand(folder, caplog):
     assert found.row.tolist() == [0, 2, 3, 5]
     assert found.node_ptr.tolist() == [0, 3, 4, 10, 12]
     assert found.edge_ptr.tolist() == [0, 4, 4, 16, 16]
-    (line,) = [r.getMessage() for r in caplog.records if r.name == "fedgraph"]
-    assert "BBBP: RDKit refuses 2 of 6 molecules" in line
-    assert "row 1 (Explicit valence" in line
-    assert "row 4 (not a SMILES string)" in line
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "BBBP: RDKit refuses 2 of 6 molecules of " in line
+    assert "\n    row 1: Explicit valence" in line
+    assert "\n    row 4: not a SMILES string" in line
 
 
 def test_features_and_edges_are_those_of_each_molecule(folder):
@@ -143,6 +143,22 @@ def test_missing_labels_are_nan(folder):
     assert found.y.dtype == np.float32
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "task"),
+    [
+        ("ESOL", "id,guess,log,smiles\na,9,-0.77,CCO\nb,8,1.5,C\n", "log"),
+        ("FreeSolv", "iupac,smiles,expt,calc\na,CCO,-0.77,9\nb,C,1.5,8\n", "expt"),
+        ("Lipo", "id,exp,smiles\na,-0.77,CCO\nb,1.5,C\n", "exp"),
+    ],
+)
+def test_numbers_come_from_the_column_that_was_measured(folder, name, text, task):
+    write(folder, name, text)
+    found = load_moleculenet(name, data_dir=str(folder))
+    assert found.tasks == [task]
+    np.testing.assert_allclose(found.y, [[-0.77], [1.5]])
+    assert np.diff(found.node_ptr).tolist() == [3, 1]
+
+
 def test_batches_have_float_labels_also_of_single_atoms(folder):
     found = load_moleculenet("Tox21", data_dir=str(folder))
     collated = CollatedGraphs(found.take(np.arange(2)), toys.CPU)
@@ -159,7 +175,7 @@ def test_batches_have_float_labels_also_of_single_atoms(folder):
 
 
 def test_the_flat_layout_and_the_cache(folder, caplog):
-    caplog.set_level(logging.INFO, "fedgraph")
+    caplog.set_level(logging.INFO, "flwr.fedgraph")
     flat = folder.parent / "flat"
     write(flat, "BBBP", BBBP, layout="")
     one = load_moleculenet("BBBP", data_dir=str(flat))

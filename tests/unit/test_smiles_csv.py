@@ -3,12 +3,15 @@
 import hashlib
 import logging
 import os
+import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import toys
 
 import datasets
+from datasets.molecules import warn_once
 from datasets.smiles_csv import load_client_file
 from fedgraph_flwr.data import SPLITS
 from fedgraph_flwr.errors import ConfigError, DataError
@@ -91,15 +94,31 @@ BAD = ROWS + "d,C(C,1,1\ne,CN(C)(C)(C)C,0,1\nf,CC,0\ng,,0,1\nh,CCC,1,1\n"
 
 
 def test_bad_rows_are_left_out_and_listed(load, caplog):
-    caplog.set_level(logging.WARNING, "fedgraph")
+    caplog.set_level(logging.WARNING, "flwr.fedgraph")
     found = load({"a.csv": BAD})
     assert len(found) == 4
     assert found.row.tolist() == [0, 1, 2, 7]
     assert found.y[3].tolist() == [1, 1]
-    (line,) = caplog.messages
-    assert "4 of 8 rows of" in line
-    assert "line 6 (not a SMILES string), line 7 (Explicit valence" in line
-    assert "line 8 (3 cells, the header has 4), line 9 (no atoms); they are" in line
+    (text,) = caplog.messages
+    first, *lines = text.splitlines()
+    assert re.fullmatch(r"4 of 8 rows of .*a.csv cannot be used:", first)
+    starts = [
+        "line 6: not a SMILES string",
+        "line 7: Explicit valence",
+        "line 8: 3 cells, the header has 4",
+        "line 9: no atoms",
+    ]
+    for line, start in zip(lines, starts, strict=True):
+        assert line.strip().startswith(start)
+
+
+def test_bad_rows_are_listed_again_where_the_cache_knows_the_file(load, caplog):
+    for times in (1, 2):
+        warn_once.cache_clear()  # as in another process
+        load({"a.csv": BAD})
+        assert caplog.text.count("line 9: no atoms") == times
+    load({"a.csv": BAD})
+    assert caplog.text.count("line 9: no atoms") == 2
 
 
 def test_bad_rows_are_refused(load):
@@ -108,9 +127,16 @@ def test_bad_rows_are_refused(load):
         load({"a.csv": BAD}, csv_bad_rows="refuse")
 
 
-def test_only_the_first_bad_rows_are_named(load, caplog):
-    load({"a.csv": ROWS + "x,nonsense,1,1\n" * 9})
-    assert "line 10 (not a SMILES string) and 4 more" in caplog.text
+@pytest.mark.parametrize("bad_rows", ["skip", "refuse"])
+def test_the_log_names_every_bad_row_and_an_error_the_first_five(
+    load, caplog, bad_rows
+):
+    message = r"line 10 \(not a SMILES string\) and 4 more; correct them"
+    refused = bad_rows == "refuse"
+    with pytest.raises(DataError, match=message) if refused else nullcontext():
+        load({"a.csv": ROWS + "x,nonsense,1,1\n" * 9}, csv_bad_rows=bad_rows)
+    listed = re.findall(r"line (\d+): not a SMILES string", caplog.text)
+    assert listed == [str(line) for line in range(6, 15)]
 
 
 @pytest.mark.parametrize(
