@@ -109,13 +109,14 @@ def build_from_csv(
         if builder.add(cells[smiles_at].strip(), row):
             labels.append(values)
     bad = sorted([*odd, *((line_of_row[row], why) for row, why in builder.bad)])
+    if bad:
+        warn_left_out(path, bad, len(records))
     if not labels:
         raise DataError(
             f"{path} has no usable row; give a CSV file with a line of column names and"
             f" a line for each molecule{', got: ' * bool(bad)}{list_rows(bad, 'line')}"
         )
     if bad and form.bad_rows == "refuse":
-        warn_left_out(path, bad, len(records))
         raise DataError(
             f"{len(bad)} of {len(records)} rows of {path} cannot be used:"
             f" {list_rows(bad, 'line')}; correct them, or set csv-bad-rows to 'skip'"

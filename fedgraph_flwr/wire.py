@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -24,6 +24,7 @@ from .errors import WireError
 
 NamedArrays: TypeAlias = dict[str, NDArray[np.generic]]
 Scalar = int | float | str | bool
+_Named = TypeVar("_Named")
 
 CLASS_COUNT = "class-count/"  # and a class: its graphs, told at roll call
 TOLD = "told/"  # and a name: a fact that a client's method adds at roll call
@@ -194,6 +195,6 @@ def with_prefix(prefix: str, arrays: Mapping[str, NDArray[np.generic]]) -> Named
     return {prefix + name: array for name, array in arrays.items()}
 
 
-def select(prefix: str, arrays: Mapping[str, NDArray[np.generic]]) -> NamedArrays:
-    """Pick the arrays whose name starts with ``prefix``, without the prefix."""
-    return {n[len(prefix) :]: a for n, a in arrays.items() if n.startswith(prefix)}
+def select(prefix: str, named: Mapping[str, _Named]) -> dict[str, _Named]:
+    """Pick what has a name that starts with ``prefix``, without the prefix."""
+    return {n[len(prefix) :]: v for n, v in named.items() if n.startswith(prefix)}

@@ -39,6 +39,7 @@ from fedgraph_flwr.wire import (
     Scalar,
     pack,
     record_sizes,
+    select,
     unpack,
 )
 
@@ -407,13 +408,8 @@ class AbstractGraphStrategy(Strategy):
                 continue
             self._enter("up", reply.content)
             for client, parcel in unpack(reply.content)[0].items():
-                spent = {
-                    k.removeprefix(PRIVACY): float(v)
-                    for k, v in parcel.metrics.items()
-                    if k.startswith(PRIVACY)
-                }
-                if spent:  # one that failed has spent it all the same
-                    self.spent[client] = spent
+                if spent := select(PRIVACY, parcel.metrics):  # also if it failed
+                    self.spent[client] = {k: float(v) for k, v in spent.items()}
                 if error := parcel.error or find_bad_array(parcel.arrays):
                     report.failures[client] = error
                 else:
