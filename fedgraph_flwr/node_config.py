@@ -125,7 +125,8 @@ def check_consent(resolved: Resolved, node: NodeConfig) -> None:
     ConfigError
         The run pools embeddings, and this site was not started with
         ``share-embeddings=true``; or it hands features on, and without
-        ``share-features=true``; or it adds no noise to edges, which are to be bounded.
+        ``share-features=true``; or edges are to be bounded, and it adds no noise to
+        them or keeps features that tell them.
     """
     task = resolved.task
     pools = isinstance(task, EmbeddingSettings) and task.evaluation == "pooled"
@@ -150,6 +151,13 @@ def check_consent(resolved: Resolved, node: NodeConfig) -> None:
             f" bounds what it tells of them, and this site's {BUDGET} allows"
             f" epsilon {node[BUDGET]!r}; set privacy.edge-epsilon in the run"
             f" config, or start the SuperNode without {BUDGET}"
+        )
+    if edge_budget(node) < math.inf and resolved.privacy.keep_edge_features:
+        raise ConfigError(
+            "the run keeps features that tell edges (privacy.keep-edge-features is"
+            f" true), which no noise covers, and this site's {BUDGET} allows epsilon"
+            f" {node[BUDGET]!r}; leave that key out of the run config, or start the"
+            f" SuperNode without {BUDGET}"
         )
 
 

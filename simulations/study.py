@@ -26,7 +26,11 @@ from .study_runs import RULES, Result, from_run, merge, read, write
 from .study_stats import Paired, pair
 
 NONE = "-"
-_INTERVALS = {"t": "Student's t", "bootstrap": "percentiles of 10000 resamples"}
+_INTERVALS = {
+    "t": "Student's t",
+    "corrected-t": "Student's t, corrected for what splits of one data set share",
+    "bootstrap": "percentiles of 10000 resamples",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -165,6 +165,18 @@ def test_a_site_with_a_cap_refuses_runs_without_noise_on_edges(run, tmp_path):
         run("fedavg", node_configs=[site], **{"privacy.update-clip": 1.0})
 
 
+@pytest.mark.parametrize(
+    ("method", "features"), [("fgcl", "atoms"), ("fedavg", "degree")]
+)
+def test_a_site_with_a_cap_refuses_features_that_tell_edges(
+    run, tmp_path, method, features
+):
+    site = {"clients": "0,1,2", "state-dir": str(tmp_path), "edge-budget-max": 7.0}
+    kept = {"features": features, "privacy.keep-edge-features": True}
+    with pytest.raises(FedGraphError, match="keeps features that tell edges"):
+        run(method, node_configs=[site], **kept, **{"privacy.edge-epsilon": 1.0})
+
+
 def test_a_cap_needs_a_folder_that_no_run_can_change(run):
     site = {"clients": "0,1,2", "edge-budget-max": 7.0}
     with pytest.raises(FedGraphError, match="edge-budget-max needs state-dir beside"):

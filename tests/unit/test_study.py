@@ -47,6 +47,9 @@ def test_differences_are_paired_by_both_seeds_and_the_split():
     assert np.allclose(found.values, [10, 2, 5])
     expected = stats.ttest_1samp(found.values, 0).confidence_interval(0.95)
     assert np.allclose(found.interval("t"), expected)
+    # Nadeau and Bengio: 1/3 becomes 1/3 + 1/8.
+    wider = found.mean + (np.array(expected) - found.mean) * math.sqrt(11 / 8)
+    assert np.allclose(found.interval("corrected-t"), wider)
     other = [result("b", 1, 0.6, split_seed=9), result("b", 2, 0.5, split_hash="x")]
     assert pair(ours, other, "best_val").num_pairs == 0
     single = pair(ours, theirs[:1], "final")
