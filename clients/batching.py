@@ -177,11 +177,7 @@ class CollatedGraphs:
         self.x = (x.long() if x.dim() == 1 else x.float()).to(device)
         edges = np.ascontiguousarray(graphs.edge_index, np.int64)
         self.edge_index = torch.from_numpy(edges).to(device)
-        of_graph = np.repeat(np.arange(len(graphs)), np.diff(graphs.edge_ptr))
-        degree = np.bincount(
-            edges[0] + graphs.node_ptr[of_graph], minlength=graphs.num_nodes
-        )
-        self.degree = torch.from_numpy(degree).to(device)
+        self.degree = torch.from_numpy(graphs.degrees()).to(device)
         self.y = torch.from_numpy(np.ascontiguousarray(graphs.y)).to(device)
 
     def node_rows(self, positions: IntArray) -> Tensor:

@@ -64,6 +64,11 @@ class GraphSet:
         """Total number of nodes."""
         return int(self.node_ptr[-1])
 
+    def degrees(self) -> IntArray:
+        """Count the edges that leave every node, shape (num_nodes,)."""
+        first = np.repeat(self.node_ptr[:-1], np.diff(self.edge_ptr))
+        return np.bincount(self.edge_index[0] + first, minlength=self.num_nodes)
+
     @property
     def has_tasks(self) -> bool:
         """Whether a graph has a label for each of several tasks, and no class."""

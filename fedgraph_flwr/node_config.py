@@ -145,14 +145,15 @@ def check_consent(resolved: Resolved, node: NodeConfig) -> None:
             " this site does not share; switch that off, or start the SuperNode with"
             f" --node-config '{SHARE_FEATURES}=true'"
         )
-    if edge_budget(node) < math.inf and resolved.privacy.edge_epsilon == 0:
+    is_capped = edge_budget(node) < math.inf
+    if is_capped and resolved.privacy.edge_epsilon == 0:
         raise ConfigError(
             "the run adds no noise to edges (privacy.edge-epsilon is 0), so nothing"
             f" bounds what it tells of them, and this site's {BUDGET} allows"
             f" epsilon {node[BUDGET]!r}; set privacy.edge-epsilon in the run"
             f" config, or start the SuperNode without {BUDGET}"
         )
-    if edge_budget(node) < math.inf and resolved.privacy.keep_edge_features:
+    if is_capped and resolved.privacy.keep_edge_features:
         raise ConfigError(
             "the run keeps features that tell edges (privacy.keep-edge-features is"
             f" true), which no noise covers, and this site's {BUDGET} allows epsilon"

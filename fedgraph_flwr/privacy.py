@@ -27,7 +27,7 @@ NOISE_MODES = ("once", "per_round", "per_epoch")
 UNPROTECTED = "labels, node features, numbers of nodes and graphs"
 # Each atom has blocks that depend on its bonds, be it without the one that counts them.
 _ADJACENCY_ONLY = ("degree", "atoms", "atoms-no-degree")
-_TELLS_EDGES = {
+TELLS_EDGES = {
     "degree": "the degrees of nodes are functions of the edges; use 'labels'",
     "atoms": (
         "its degree block is a function of the edges; use 'atoms-no-degree', or"
@@ -147,7 +147,7 @@ def check_privacy(
             " rounds are not known in advance; leave noise-mode 'once', or bound the"
             " total by privacy.budget-max"
         )
-    why = _TELLS_EDGES.get(settings.features)
+    why = TELLS_EDGES.get(settings.features)
     if why and not privacy.keep_edge_features:
         raise ConfigError(
             f"features {settings.features!r} undo privacy.edge-epsilon: {why}; or set"

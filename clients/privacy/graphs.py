@@ -172,9 +172,8 @@ def _degrees(graphs: GraphSet) -> bool:
     """Whether the features are one-hot degrees, the last column for all larger ones."""
     if graphs.x.ndim != 1 or graphs.num_features < 2:
         return False
-    begin = np.repeat(graphs.node_ptr[:-1], np.diff(graphs.edge_ptr))
-    degree = np.bincount(graphs.edge_index[0] + begin, minlength=graphs.num_nodes)
-    return np.array_equal(graphs.x, np.minimum(degree, graphs.num_features - 1))
+    largest = graphs.num_features - 1
+    return np.array_equal(graphs.x, np.minimum(graphs.degrees(), largest))
 
 
 def noisy_partition(partition: GraphPartition, site: PrivateSite) -> GraphPartition:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import toys
 
-from simulations.feature_leak import degrees, guessed, main
+from simulations.feature_leak import guessed, main
 
 GRAPHS = toys.random_graphs(40, seed=3)
 
@@ -22,7 +22,7 @@ def degrees_slowly():
 
 
 def test_degrees_count_neighbours():
-    assert degrees(GRAPHS).tolist() == degrees_slowly()
+    assert GRAPHS.degrees().tolist() == degrees_slowly()
 
 
 def test_the_most_frequent_degree_of_equal_features_is_guessed():
