@@ -29,7 +29,7 @@ from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.tasks import Task
-from fedgraph_flwr.wire import NamedArrays, Scalar
+from fedgraph_flwr.wire import FRESH_START, LAST_ROUND, NamedArrays, Scalar
 
 from .batching import ClientData
 from .privacy.graphs import PrivateSite
@@ -49,7 +49,11 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything a client needs to answer one message."""
+    """Everything a client needs to answer one message.
+
+    ``may_restart``: the site's operator lets a client begin afresh whose private state
+    is lost; otherwise it fails.
+    """
 
     settings: RunSettings
     params: Settings
@@ -59,6 +63,7 @@ class Job:
     store: ClientStore
     site: PrivateSite
     device: torch.device
+    may_restart: bool = False
 
     @property
     def privacy(self) -> PrivacySettings:
@@ -100,6 +105,7 @@ class GraphClient(NumPyClient):
         self.shared_keys = self.shared_names(self.model, job.settings)
         self.received: dict[str, Tensor] = {}
         self.stored: dict[str, Tensor] = {}
+        self._restarted: Metrics = {}
         self.evaluation: NamedArrays = {}  # sent beside the metrics, if not empty
         self.extra_downlink: NamedArrays = {}  # received beside the shared tensors
         self.notes: Mapping[str, Scalar] = {}  # texts beside them
@@ -223,13 +229,15 @@ class GraphClient(NumPyClient):
         """
         server_round = int(config["server-round"])
         optimizer = self._load(server_round, parameters)
-        metrics = self._scores_if_due(server_round, "post_aggregation")
+        metrics = self._restarted | self._scores_if_due(
+            server_round, "post_aggregation"
+        )
         num_epochs = self.num_epochs(server_round)
         if num_epochs and len(self.job.data.partition.train):
             metrics |= self._train(optimizer, server_round, num_epochs)
         metrics |= self._scores_if_due(server_round, "post_training")
         trained = self._detached(self.shared_keys)
-        self._save(server_round, optimizer)
+        self._save(server_round, optimizer, keep_from=int(config.get("keep-from", 0)))
         sent = self.uplink(self._privatised(trained))
         return sent, len(self.job.data.partition.train), metrics | self.spent()
 
@@ -239,7 +247,7 @@ class GraphClient(NumPyClient):
         """Evaluate the received model with the client's private tensors."""
         server_round = int(config["server-round"])
         self._load(server_round, parameters)
-        metrics = self._scores(server_round, "post_aggregation")
+        metrics = self._restarted | self._scores(server_round, "post_aggregation")
         metrics["weights-sha256"] = self._hash()
         metrics |= self.spent()
         # Flower wants a loss; ours are among the metrics, by split.
@@ -251,10 +259,7 @@ class GraphClient(NumPyClient):
         self, server_round: int, parameters: list[Array]
     ) -> torch.optim.Optimizer:
         self.server_round = server_round
-        stored = self.job.store.load(server_round)
-        if stored is None:
-            stored = self._missing_state(server_round, parameters)
-        self.stored = stored
+        self.stored = self._stored_before(server_round, parameters)
         named = self.tensors()
         with torch.no_grad():
             for name, array in self._received(parameters).items():
@@ -262,8 +267,8 @@ class GraphClient(NumPyClient):
             # What is kept here wins: a start that is sent again, because the reply
             # to the first was lost, must not undo training.
             for name in self.private_keys():
-                if name in stored:
-                    named[name].copy_(stored[name])
+                if name in self.stored:
+                    named[name].copy_(self.stored[name])
         self.received = {
             n: named[n].detach().clone()
             for n in (self.shared_keys if parameters else [])
@@ -276,21 +281,36 @@ class GraphClient(NumPyClient):
             fused=True,
         )
         if s.persist_optimizer:
-            restore_optimizer(optimizer, stored)
+            restore_optimizer(optimizer, self.stored)
         return optimizer
+
+    def _stored_before(
+        self, server_round: int, parameters: list[Array]
+    ) -> dict[str, Tensor]:
+        """State of the client's last round; nothing before its first."""
+        last_round = int(self.notes.get(LAST_ROUND, 0))
+        try:
+            stored = self.job.store.load(server_round, last_round)
+        except DataError as error:
+            if not self.job.may_restart:
+                raise
+            log(WARNING, "%s. Node-config fresh-start: it begins afresh", error)
+            self._restarted = {FRESH_START: last_round}
+            stored = None
+        if stored is None:
+            return self._missing_state(server_round, parameters)
+        return stored
 
     def _missing_state(
         self, server_round: int, parameters: list[Array]
     ) -> dict[str, Tensor]:
-        """Nothing stored: normal in round 1, worth a word later, fatal for a model."""
-        where = (
-            f"no private state of client {self.job.client_id} before round"
-            f" {server_round} in {self.job.store.folder}"
-        )
+        """Nothing stored: normal before the first round, if a start was sent."""
         if not parameters:
-            raise DataError(f"{where}; restore the folder, or start a new run")
-        if server_round > 1:
-            log(WARNING, "%s: its private layers start afresh", where)
+            raise DataError(
+                f"no private state of client {self.job.client_id} before round"
+                f" {server_round} in {self.job.store.folder}, and the server sends no"
+                " model to begin with; restore the folder, or start a new run"
+            )
         return {}
 
     def _received(self, parameters: list[Array]) -> dict[str, Array]:
@@ -384,11 +404,13 @@ class GraphClient(NumPyClient):
             return self._sizes()
         return self._scores(server_round, point)
 
-    def _save(self, server_round: int, optimizer: torch.optim.Optimizer) -> None:
+    def _save(
+        self, server_round: int, optimizer: torch.optim.Optimizer, *, keep_from: int
+    ) -> None:
         tensors = self._detached(self.private_keys()) | self.extra_state()
         if self.job.settings.persist_optimizer:
             tensors |= optimizer_tensors(optimizer)
-        self.job.store.save(server_round, tensors)
+        self.job.store.save(server_round, tensors, keep_from=keep_from)
 
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers of the model by name."""

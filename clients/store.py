@@ -1,12 +1,14 @@
 """A client's own disk: tensors that must survive the process, never in a message.
 
-One folder per experiment and client holds a file per round, written atomically. The
-last two rounds are kept, so that a round that is repeated (the server resumed from a
-checkpoint, or a reply was lost) starts from the state before it.
+One folder per experiment and client holds a file per round. The server says which of
+its checkpoints is the oldest; every state from which it can be resumed is kept, so that
+a round that is repeated (the server was resumed, or a reply was lost) starts from the
+state before it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -14,15 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
 from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.files import read_arrays, replacing, write_arrays
 
 from .privacy.lifetime import FOLDER as LIFETIME
 
-_KEPT = 2
 _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 _EXPERIMENT = re.compile(r"[^./\\\0][^/\\\0]*")
 _FILE = re.compile(r"round-(\d+)\.safetensors")
@@ -63,48 +63,87 @@ class ClientStore:
         self.experiment, self.client_id = experiment, client_id
         self.folder = root / experiment / f"client-{client_id}"
 
-    def save(self, server_round: int, tensors: dict[str, Tensor]) -> None:
-        """Write the state after ``server_round`` and drop all but the last two."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        target = self._path(server_round)
-        partial = target.with_suffix(f".{os.getpid()}.tmp")
-        arrays = {n: t.detach().cpu().contiguous().numpy() for n, t in tensors.items()}
-        save_file(arrays, partial)
-        partial.replace(target)
-        done = [r for r in self.rounds() if r <= server_round]
-        for old in done[:-_KEPT]:
-            self._path(old).unlink(missing_ok=True)
+    def save(
+        self, server_round: int, tensors: dict[str, Tensor], *, keep_from: int = 0
+    ) -> None:
+        """Write the state after ``server_round``.
 
-    def load(self, server_round: int) -> dict[str, Tensor] | None:
+        Parameters
+        ----------
+        server_round : int
+        tensors : dict of str to tensor
+        keep_from : int
+            Round of the server's oldest checkpoint, 0 for none. The state that goes
+            with it, and all later ones, are kept; older ones are dropped. So are states
+            of rounds after this one, left by a run that went further before it was
+            resumed.
+
+        Raises
+        ------
+        StorageError
+            The file cannot be written.
+        """
+        arrays = {n: t.detach().cpu().numpy() for n, t in tensors.items()}
+        write_arrays(self._path(server_round), arrays, self._about(server_round))
+        done = self.rounds()
+        base = max((r for r in done if r <= keep_from), default=0)
+        for other in done:
+            if other < base or other > server_round:
+                self._path(other).unlink(missing_ok=True)
+
+    def load(self, server_round: int, last_round: int = 0) -> dict[str, Tensor] | None:
         """State from before ``server_round``: that of the last round this client did.
 
         None if there is none. Files of later rounds, left by a run that went further
         before it was resumed, are ignored.
 
+        Parameters
+        ----------
+        server_round : int
+        last_round : int
+            The last round of this client that the server knows of; 0 if there is none.
+
         Raises
         ------
         DataError
-            The file cannot be read.
+            The state of ``last_round`` is gone, or the file cannot be used.
         """
         before = [r for r in self.rounds() if r < server_round]
+        if last_round and (not before or before[-1] < last_round):
+            raise DataError(
+                f"private state of client {self.client_id} after round {last_round} is"
+                f" gone from {self.folder}: restore that folder, start a new run, or"
+                " let the site begin afresh by --node-config 'fresh-start=true', which"
+                " the summary will tell"
+            )
         if not before:
             return None
-        path = self._path(before[-1])
-        try:
-            arrays = load_file(path)
-        except (SafetensorError, OSError) as error:
+        arrays, about = read_arrays(
+            self._path(before[-1]),
+            "private state",
+            "restore it from a copy, or start a new run",
+        )
+        if about != self._about(before[-1]):
             raise DataError(
-                f"private state {path} cannot be read: {error}; delete the file to go"
-                " on from the round before"
-            ) from error
+                f"private state {self._path(before[-1])} is that of {about!r}, expected"
+                f" {self._about(before[-1])}: put every file back where it was, or"
+                " start a new run"
+            )
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def _about(self, server_round: int) -> str:
+        return json.dumps(
+            {
+                "experiment": self.experiment,
+                "client": self.client_id,
+                "round": server_round,
+            }
+        )
 
     def keep(self, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
         """Write a result that stays at this site, ``<folder>/<name>``, atomically."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        partial = self.folder / f".{os.getpid()}.{name}"
-        np.savez(partial, **arrays)  # type: ignore[arg-type]
-        partial.replace(self.folder / name)
+        with replacing(self.folder / name) as partial, partial.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
 
     def _path(self, server_round: int) -> Path:
         return self.folder / f"round-{server_round:06d}.safetensors"

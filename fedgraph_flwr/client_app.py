@@ -5,6 +5,8 @@ The node's configuration says which clients it hosts; see ``node_config``.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import math
 import time
@@ -26,13 +28,16 @@ import datasets
 from clients.base import GraphClient
 from clients.batching import ClientData
 from clients.privacy.graphs import PrivateSite, check_features, noisy_partition
+from clients.privacy.views import site_secret
 from clients.store import ClientStore, default_state_dir
 from clients.views import CollatedView
 
+from .data import GraphPartition, hash_split
 from .device import choose_device
-from .errors import WireError
+from .errors import DataError, WireError
 from .methods.fedavg import SHARED
 from .node_config import (
+    FRESH_START,
     SHARE_EMBEDDINGS,
     agrees,
     check_consent,
@@ -46,6 +51,7 @@ from .registry import Resolved, resolve
 from .wire import (
     CLASS_COUNT,
     OPENING,
+    SAME_DATA,
     TOLD,
     NamedArrays,
     Parcel,
@@ -75,7 +81,13 @@ def query(message: Message, context: Context) -> Message:
     parcels = _answer_all(
         hosted,
         {},
-        lambda c, _: _introduce(resolved, c, experiment, with_classes=tells),
+        lambda c, _: _introduce(
+            resolved,
+            c,
+            experiment,
+            with_classes=tells,
+            is_own=is_site(context.node_config),
+        ),
     )
     return Message(pack(parcels), reply_to=message)
 
@@ -161,7 +173,9 @@ def _serve(
             str(header["experiment"]),
             is_secret=is_site(context.node_config),
             edge_budget=edge_budget(context.node_config),
+            may_restart=context.node_config.get(FRESH_START) is True,
         )
+        _check_data(resolved, client, parcel, is_own=is_site(context.node_config))
         try:
             return action(client, parcel, header)
         except Exception as error:  # what it drew before is paid for all the same
@@ -204,6 +218,7 @@ def _make_client(
     *,
     is_secret: bool,
     edge_budget: float = math.inf,
+    may_restart: bool = False,
 ) -> GraphClient:
     device = choose_device(resolved.settings.device)
     store = _store(resolved, client_id, experiment)
@@ -211,7 +226,8 @@ def _make_client(
     takes_weights = resolved.method.client.TAKES_WEIGHTS
     is_private = resolved.privacy.edge_epsilon > 0 and not takes_weights
     data = load_data(resolved, client_id, device, site if is_private else None)
-    return resolved.method.client(resolved.job(data, store, site, device))
+    job = resolved.job(data, store, site, device)
+    return resolved.method.client(replace(job, may_restart=may_restart))
 
 
 def _store(resolved: Resolved, client_id: int, experiment: str) -> ClientStore:
@@ -263,14 +279,47 @@ def _reply(
     )
 
 
+def _check_data(
+    resolved: Resolved, client: GraphClient, parcel: Parcel, *, is_own: bool
+) -> None:
+    """Refuse to go on with other data than the client had at roll call."""
+    told = parcel.facts.get(SAME_DATA)
+    partition, store = client.job.data.partition, client.job.store
+    if told and told != _identity(resolved, partition, store, is_own=is_own):
+        raise DataError(
+            f"data of client {client.job.client_id} are not those that it had at roll"
+            " call, or its state folder is another: restore both, or start a new run"
+        )
+
+
+def _identity(
+    resolved: Resolved, partition: GraphPartition, store: ClientStore, *, is_own: bool
+) -> str:
+    """Tell data from others; where they are private, without confirming a guess.
+
+    "" in a private simulation, which has no secret for that.
+    """
+    if not resolved.privacy.is_on:
+        return partition.data_hash
+    if not is_own:
+        return ""
+    key = site_secret(store.folder).encode()
+    return hmac.new(key, partition.data_hash.encode(), hashlib.sha256).hexdigest()
+
+
 def _introduce(
-    resolved: Resolved, client_id: int, experiment: str, *, with_classes: bool
+    resolved: Resolved,
+    client_id: int,
+    experiment: str,
+    *,
+    with_classes: bool,
+    is_own: bool,
 ) -> Parcel:
     device = choose_device(resolved.settings.device)
     partition = load_data(resolved, client_id, device, None).partition
     graphs = partition.graphs
     # A hash of the files would confirm a guess of every edge and label.
-    is_private = resolved.privacy.is_on
+    is_private = resolved.privacy.is_on and is_own
     store = _store(resolved, client_id, experiment)
     told = resolved.method.client.introduction(resolved.params, store)
     by_class: dict[str, int] = {}
@@ -278,7 +327,7 @@ def _introduce(
     if partition.tasks:
         tasks["tasks"] = json.dumps(partition.tasks)
         tasks["task-ids"] = json.dumps(partition.owned_tasks)
-    if with_classes and not graphs.has_tasks and not is_private:
+    if with_classes and not graphs.has_tasks and not resolved.privacy.is_on:
         counts = np.bincount(graphs.y, minlength=graphs.num_classes)
         by_class = {f"{CLASS_COUNT}{k}": int(n) for k, n in enumerate(counts)}
     return Parcel(
@@ -292,7 +341,8 @@ def _introduce(
             "group": partition.group,
         },
         facts={
-            "split-hash": partition.split_hash,
+            "split-hash": hash_split(partition, with_files=not is_private),
+            "identity": _identity(resolved, partition, store, is_own=is_own),
             "raw-sha256": "" if is_private else graphs.raw_sha256,
             **tasks,
             **{TOLD + name: text for name, text in told.items()},

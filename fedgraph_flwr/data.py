@@ -208,6 +208,11 @@ class GraphPartition:
         measure by.
     shares_held_out : bool
         Every client of the run holds these same validation and test graphs.
+    split_hash : str
+        See :func:`hash_split`; computed here.
+    data_hash : str
+        See :func:`hash_data`; computed here where it is not given. Graphs that noise
+        replaced keep that of the graphs they replace.
     """
 
     client_id: int
@@ -221,9 +226,12 @@ class GraphPartition:
     task_ids: tuple[int, ...] | None = None
     shares_held_out: bool = False
     split_hash: str = field(default="", compare=False)
+    data_hash: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "split_hash", hash_split(self))
+        if not self.data_hash:
+            object.__setattr__(self, "data_hash", hash_data(self))
 
     @property
     def owned_tasks(self) -> tuple[int, ...]:
@@ -242,17 +250,34 @@ class GraphPartition:
         return {"train": self.train, "val": self.val, "test": self.test}[split]
 
 
-def hash_split(partition: GraphPartition) -> str:
-    """SHA-256 over data set, client id, sorted graph ids of each split, and tasks.
+def hash_split(partition: GraphPartition, *, with_files: bool = True) -> str:
+    """SHA-256 over data set, client id, sorted graph ids of each split, tasks, files.
 
-    Tasks count only where the client does not have all.
+    Tasks count only where the client does not have all. Files count by their checksum,
+    unless they are generated, or ``with_files`` is false: where edges and labels are
+    private, a hash of the files would confirm a guess of them.
     """
-    digest = hashlib.sha256(f"{partition.graphs.name}/{partition.client_id}".encode())
+    graphs = partition.graphs
+    digest = hashlib.sha256(f"{graphs.name}/{partition.client_id}".encode())
     for split in SPLITS:
         ids = np.sort(partition.graph_ids[partition.positions(split)])
         digest.update(f"/{split}:{','.join(map(str, ids.tolist()))}".encode())
     if partition.task_ids is not None:
         digest.update(f"/tasks:{','.join(map(str, partition.task_ids))}".encode())
+    if with_files and graphs.raw_sha256:
+        digest.update(f"/files:{graphs.raw_sha256}".encode())
+    return digest.hexdigest()
+
+
+def hash_data(partition: GraphPartition) -> str:
+    """SHA-256 over the split and every number of the graphs, as training sees them."""
+    graphs = partition.graphs
+    digest = hashlib.sha256(partition.split_hash.encode())
+    for array in (graphs.x, graphs.edge_index, graphs.node_ptr, graphs.edge_ptr):
+        digest.update(f"/{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    digest.update(f"/{graphs.y.shape}".encode())
+    digest.update(np.ascontiguousarray(graphs.y).data)
     return digest.hexdigest()
 
 

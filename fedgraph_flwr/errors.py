@@ -28,6 +28,10 @@ class PrivacyBudgetError(FedGraphError):
     """A release would exceed the client's privacy budget, or mix what it protects."""
 
 
+class StorageError(FedGraphError):
+    """A file cannot be written."""
+
+
 class RunFailedError(FedGraphError):
     """The federation could not go on: nodes missing, too few replies, dead actors."""
 

@@ -20,6 +20,7 @@ from .tasks import EmbeddingSettings
 
 NodeConfig = Mapping[str, Any]
 BUDGET = "edge-budget-max"
+FRESH_START = "fresh-start"  # true: a client whose state is lost may begin anew
 SHARE_EMBEDDINGS, SHARE_FEATURES = "share-embeddings", "share-features"
 _SIMULATION = ("partition-id", "num-partitions")
 KEYS = (
@@ -27,6 +28,7 @@ KEYS = (
     "data-path",
     "state-dir",
     BUDGET,
+    FRESH_START,
     SHARE_EMBEDDINGS,
     SHARE_FEATURES,
     *_SIMULATION,

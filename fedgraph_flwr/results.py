@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
+import hashlib
 import os
 import time
 from collections.abc import Mapping
@@ -12,16 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from sklearn.metrics import adjusted_rand_score
 
 from strategies.base import AbstractGraphStrategy
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from . import selection
-from .errors import ConfigError, DataError
+from .checkpoints import (
+    GrowingFiles,
+    Mark,
+    checkpoint_path,
+    checkpoint_rounds,
+    delete_to_go_back,
+    lock_folder,
+    read_checkpoint,
+    read_config,
+    write_checkpoint,
+)
+from .errors import ConfigError, StorageError
 from .figures_data import round_file
+from .files import write_arrays, write_json
 from .network import network_facts
 from .privacy import describe, edge_totals
 from .provenance import (
@@ -36,10 +46,12 @@ from .registry import Resolved
 from .tasks import NO_SCORE
 from .wire import NamedArrays
 
-ROUNDS = ("round", "client", "split", "point", "metric", "value", "num_examples")
-TIMES = ("round", "wall_s", "busy_s", "client_compute_s")
-LEDGER = ("round", "client", "direction", "record", "bytes")
-APPENDED = ("rounds.csv", "ledger.csv", "times.csv")
+ROUNDS, LEDGER, TIMES = "rounds.csv", "ledger.csv", "times.csv"
+COLUMNS = {
+    ROUNDS: ("round", "client", "split", "point", "metric", "value", "num_examples"),
+    LEDGER: ("round", "client", "direction", "record", "bytes"),
+    TIMES: ("round", "wall_s", "busy_s", "client_compute_s"),
+}
 OWNERSHIP = ("own", "unseen")  # tasks of which a client has labels, and the others
 _TABLES = {"post_aggregation": "", "post_training": selection.TRAINED}
 # May differ between a run and its continuation.
@@ -76,15 +88,10 @@ def results_root(configured: str) -> tuple[Path, str]:
     )
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write JSON atomically."""
-    partial = path.with_suffix(".tmp")
-    partial.write_text(json.dumps(value, indent=2, sort_keys=False) + "\n")
-    partial.replace(path)
-
-
 class RunFolder:
     """Writes the CSV files, checkpoints, models and the summary of a run.
+
+    One process writes to a folder at a time; it is free again after :meth:`close`.
 
     Parameters
     ----------
@@ -102,6 +109,7 @@ class RunFolder:
         self.clusters: dict[str, list[list[int]]] = {}
         self.snapshots: list[tuple[int, list[int]]] = []
         self.failures: list[dict[str, Any]] = []
+        self.fresh_starts: list[dict[str, int]] = []
         self.bytes = {"up": 0, "down": 0, "evaluation": 0}
         self.times = {"wall_s": 0.0, "client_compute_s": 0.0, "busy_s": 0.0}
         self.task = resolved.method.task
@@ -111,8 +119,11 @@ class RunFolder:
         self.unscored: dict[tuple[str, int], selection.Table] = {}
         self.by_ownership: dict[tuple[str, str], selection.Table] = {}
         self.last_round = 0
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "checkpoint").mkdir(exist_ok=True)
+        self.oldest_checkpoint = 0
+        self._files = GrowingFiles(path, COLUMNS)
+        self._resumed_at: Mapping[str, Mark] | None = None  # until a round is done,
+        self._held: list[RoundReport] = []  # and what came before that
+        self._lock = lock_folder(path)
 
     @classmethod
     def create(cls, resolved: Resolved, *, run_id: int) -> RunFolder:
@@ -122,15 +133,18 @@ class RunFolder:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         short = f"{run_id:x}"[:8]
         dataset = s.dataset.replace(":", "-")
-        folder = cls(
-            root / f"{stamp}-{s.method}-{dataset}-{s.seed}-{short}",
-            resolved,
-            run_id=str(run_id),
-        )
-        folder._write_header("rounds.csv", ROUNDS)
-        folder._write_header("ledger.csv", LEDGER)
-        folder._write_header("times.csv", TIMES)
-        write_json(folder.path / "config.json", resolved.to_config())
+        path = root / f"{stamp}-{s.method}-{dataset}-{s.seed}-{short}"
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise StorageError(
+                f"cannot make the results folder {path}: {error}; set results-dir to a"
+                " folder that can be written"
+            ) from error
+        folder = cls(path, resolved, run_id=str(run_id))
+        for name, columns in COLUMNS.items():
+            folder._files.append(name, [columns])
+        write_json(path / "config.json", resolved.to_config())
         return folder
 
     @property
@@ -138,18 +152,34 @@ class RunFolder:
         """Name under which clients keep their state; the same after a resume."""
         return self.path.name
 
-    def _write_header(self, name: str, columns: tuple[str, ...]) -> None:
-        with (self.path / name).open("w", newline="") as file:
-            csv.writer(file).writerow(columns)
+    def close(self) -> None:
+        """Let others write to the folder."""
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
 
     # While the run goes on -------------------------------------------------------
 
     def record(self, report: RoundReport) -> None:
-        """Append one round."""
-        self._append("rounds.csv", [_evaluation_row(e) for e in report.evaluations])
-        self._append("ledger.csv", [_ledger_row(e) for e in report.ledger])
+        """Append one round.
+
+        The first round that a resumed run completes drops the rows of the rounds that
+        it repeats. Until then the folder stays as it was.
+        """
+        if self._resumed_at is not None:
+            self._held.append(report)
+            if not (report.is_complete or report.is_closing):
+                return
+            self._files.cut(self._resumed_at)
+            write_json(self.path / "config.json", self.resolved.to_config())
+            self._resumed_at = None
+            for held in self._held:
+                self.record(held)
+            return
+        self._files.append(ROUNDS, [_evaluation_row(e) for e in report.evaluations])
+        self._files.append(LEDGER, [_ledger_row(e) for e in report.ledger])
         seconds = (report.wall_s, report.busy_s, report.client_compute_s)
-        self._append("times.csv", [(report.server_round, *seconds)])
+        self._files.append(TIMES, [(report.server_round, *seconds)])
         self._remember(report.evaluations, report.ledger)
         self.times["wall_s"] += report.wall_s
         self.times["client_compute_s"] += report.client_compute_s
@@ -157,6 +187,10 @@ class RunFolder:
         self.failures += [
             {"round": report.server_round, "client": c, "reason": r}
             for c, r in sorted(report.failures.items())
+        ]
+        self.fresh_starts += [
+            {"round": report.server_round, "client": c, "lost_round": r}
+            for c, r in sorted(report.facts.get("fresh_starts", {}).items())
         ]
         if report.is_complete:
             self._keep_arrays(report)
@@ -169,18 +203,8 @@ class RunFolder:
 
     def _keep_arrays(self, report: RoundReport) -> None:
         """Write the round's arrays; a round that is repeated writes them again."""
-        if not report.arrays:
-            return
-        target = round_file(self.path, report.server_round)
-        target.parent.mkdir(exist_ok=True)
-        partial = target.with_suffix(".tmp")
-        contiguous = {n: np.asarray(a, order="C") for n, a in report.arrays.items()}
-        save_file(contiguous, partial)
-        partial.replace(target)
-
-    def _append(self, name: str, rows: list[tuple[Any, ...]]) -> None:
-        with (self.path / name).open("a", newline="") as file:
-            csv.writer(file).writerows(rows)
+        if report.arrays:
+            write_arrays(round_file(self.path, report.server_round), report.arrays)
 
     def _remember(
         self, evaluations: list[Evaluation], ledger: list[LedgerEntry]
@@ -215,72 +239,86 @@ class RunFolder:
         return float(np.mean(list(values.values()))) if values else float("nan")
 
     def checkpoint(self, strategy: AbstractGraphStrategy) -> None:
-        """Save the server's state after a round, atomically; keeps the last two."""
+        """Save the server's state after a round; keeps the last two.
+
+        The strategy learns which is the oldest: clients keep what it needs.
+        """
         arrays, facts = strategy.state()
         meta = {
             "round": self.last_round,
             "experiment": self.experiment,
             "facts": facts,
+            "frame": strategy.frame_facts(),
             "clusters": self.clusters,
             "snapshots": self.snapshots,
             "failures": self.failures,
+            "fresh_starts": self.fresh_starts,
             "times": self.times,
             "bytes": self.bytes,
-            "sizes": {n: (self.path / n).stat().st_size for n in APPENDED},
+            "marks": self._files.marks(),
         }
-        target = self.path / "checkpoint" / f"round-{self.last_round:06d}.safetensors"
-        partial = target.with_suffix(".tmp")
-        contiguous = {n: np.asarray(a, order="C") for n, a in arrays.items()}
-        save_file(contiguous, partial, metadata={"meta": json.dumps(meta)})
-        partial.replace(target)
-        for old in sorted(target.parent.glob("round-*.safetensors"))[:-2]:
-            old.unlink()
+        strategy.keep_from = write_checkpoint(self.path, self.last_round, arrays, meta)
 
     @classmethod
     def resume(
         cls, path: Path, resolved: Resolved, *, run_id: int
     ) -> tuple[RunFolder, NamedArrays, dict[str, Any]]:
-        """Reopen a run's folder at its last checkpoint.
+        """Reopen a run's folder at its last checkpoint; nothing in it changes yet.
 
-        Returns the folder, the server's arrays and its facts.
+        Returns the folder, the server's arrays and the facts of the checkpoint; without
+        any of them where the run stopped in its first round, which is repeated.
 
         Raises
         ------
         ConfigError
-            No checkpoint there, or the run's configuration differs.
+            It is no results folder, another run writes to it, or the run's
+            configuration differs.
+        DataError
+            The checkpoint, or a file that goes with it, is damaged.
         """
-        found = sorted((path / "checkpoint").glob("round-*.safetensors"))
-        if not found:
-            raise ConfigError(
-                f"resume = {str(path)!r} holds no checkpoint/round-*.safetensors; give"
-                " the absolute path of a results folder"
-            )
-        _check_same_config(path, resolved)
-        meta, arrays = _read_checkpoint(found[-1])
-        if meta["round"] > resolved.settings.num_server_rounds:
-            raise ConfigError(
-                f"num-server-rounds is {resolved.settings.num_server_rounds}, but the"
-                f" run to resume has done {meta['round']}; set it higher"
-            )
+        before = read_config(path)
         folder = cls(path, resolved, run_id=str(run_id))
-        folder.resumed_from = folder.last_round = int(meta["round"])
-        folder.clusters = meta["clusters"]
-        folder.snapshots = [(r, list(m)) for r, m in meta["snapshots"]]
-        folder.failures = meta["failures"]
-        folder.times, folder.bytes = meta["times"], meta["bytes"]
-        for name, size in meta["sizes"].items():
-            os.truncate(path / name, size)  # drop rows of a round that did not finish
-        folder._reread()
-        write_json(path / "config.json", resolved.to_config())
-        return folder, arrays, meta["facts"]
+        try:
+            _check_same_config(path, before, resolved)
+            arrays, meta = folder._go_back()
+        except BaseException:
+            folder.close()
+            raise
+        return folder, arrays, meta
 
-    def _reread(self) -> None:
-        with (self.path / "rounds.csv").open(newline="") as file:
-            for row in csv.DictReader(file):
-                table = self._table(row["split"], row["point"], row["metric"])
-                if table is not None:
-                    scores = table.setdefault(int(row["round"]), {})
-                    scores[int(row["client"])] = float(row["value"])
+    def _go_back(self) -> tuple[NamedArrays, dict[str, Any]]:
+        """Set everything to what it was at the last checkpoint."""
+        found = checkpoint_rounds(self.path)
+        if not found:
+            cure = "start a new run"
+            self._resumed_at = first = _header_marks()
+            self._reread(self._files.read(first, cure)[ROUNDS])
+            self.resumed_from = 0
+            return {}, {}
+        self.oldest_checkpoint = found[0]
+        arrays, meta = read_checkpoint(self.path, found[-1])
+        last = self.resolved.settings.num_server_rounds
+        if meta["round"] > last:
+            raise ConfigError(
+                f"num-server-rounds is {last}, but the run to resume has done"
+                f" {meta['round']}; set it higher"
+            )
+        self.resumed_from = self.last_round = int(meta["round"])
+        self.clusters = meta["clusters"]
+        self.snapshots = [(r, list(m)) for r, m in meta["snapshots"]]
+        self.failures, self.fresh_starts = meta["failures"], meta["fresh_starts"]
+        self.times, self.bytes = meta["times"], meta["bytes"]
+        self._resumed_at = meta["marks"]
+        cure = delete_to_go_back(checkpoint_path(self.path, found[-1]))
+        self._reread(self._files.read(meta["marks"], cure)[ROUNDS])
+        return arrays, meta
+
+    def _reread(self, lines: list[str]) -> None:
+        for row in csv.DictReader(lines):
+            table = self._table(row["split"], row["point"], row["metric"])
+            if table is not None:
+                scores = table.setdefault(int(row["round"]), {})
+                scores[int(row["client"])] = float(row["value"])
 
     # At the end ------------------------------------------------------------------
 
@@ -290,19 +328,17 @@ class RunFolder:
         *,
         error: BaseException | None = None,
     ) -> dict[str, Any]:
-        """Write models and ``summary.json``; also for a failed run."""
-        before = self.path / "summary.json"
-        if error is not None and not strategy.clients and before.is_file():
-            # A resume that reached no client has nothing to add to what is there.
-            summary: dict[str, Any] = json.loads(before.read_text())
-            summary |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-            write_json(before, summary)
-            return summary
+        """Write models and ``summary.json``; also for a failed run.
+
+        A resumed run that failed before it completed a round has nothing to add: the
+        folder stays as it was, and the error is all there is to tell.
+        """
+        if error is not None and self._resumed_at is not None:
+            return {}
         models = strategy.models() if self.last_round else {}
-        (self.path / "models").mkdir(exist_ok=True)
+        (self.path / "models").mkdir(exist_ok=True)  # also where there is no model
         for name, arrays in models.items():
-            contiguous = {n: np.asarray(a, order="C") for n, a in arrays.items()}
-            save_file(contiguous, self.path / "models" / f"{name}.safetensors")
+            write_arrays(self.path / "models" / f"{name}.safetensors", arrays)
         write_json(self.path / "clusters.json", {"rounds": self.clusters})
         summary = self._summary(strategy, models, error)
         write_json(self.path / "summary.json", summary)
@@ -363,6 +399,7 @@ class RunFolder:
             "overhead_s": self.times["wall_s"] - self.times["busy_s"],
             "weights_sha256": hash_weights(models, strategy.client_hashes),
             "failures": self.failures,
+            "fresh_starts": self.fresh_starts,
             "network": network_facts(strategy),
             "run_id": self.run_id,
             "experiment": self.experiment,
@@ -432,32 +469,27 @@ def _disclosed(strategy: AbstractGraphStrategy) -> dict[str, Any]:
     return {"disclosed": words} if words else {}
 
 
-def _read_checkpoint(path: Path) -> tuple[dict[str, Any], NamedArrays]:
-    try:
-        with safe_open(path, framework="numpy") as file:
-            meta: dict[str, Any] = json.loads(file.metadata()["meta"])
-            return meta, {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise DataError(
-            f"checkpoint {path} cannot be read: {error}; delete it to resume from the"
-            " round before"
-        ) from error
+def _header_marks() -> dict[str, Mark]:
+    """Say how far the CSV files of a run are that has completed no round."""
+    marks: dict[str, Mark] = {}
+    for name, columns in COLUMNS.items():
+        line = (",".join(columns) + "\r\n").encode()
+        marks[name] = (len(line), hashlib.sha256(line).hexdigest())
+    return marks
 
 
-def _check_same_config(path: Path, resolved: Resolved) -> None:
-    if not (path / "config.json").is_file():
-        raise ConfigError(
-            f"resume = {str(path)!r} holds no config.json; give the absolute path of a"
-            " results folder"
-        )
-    before = json.loads((path / "config.json").read_text())
+def _check_same_config(
+    path: Path, before: Mapping[str, Any], resolved: Resolved
+) -> None:
     now = resolved.to_config()
+    may_change = RESUME_MAY_CHANGE - (
+        {"state-dir"} if resolved.privacy.is_on else set()
+    )
     for key in sorted(set(before) | set(now)):
-        if key not in RESUME_MAY_CHANGE and before.get(key) != now.get(key):
+        if key not in may_change and before.get(key) != now.get(key):
             raise ConfigError(
                 f"cannot resume {path}: {key} was {before.get(key)!r} and is now"
-                f" {now.get(key)!r}; only {', '.join(sorted(RESUME_MAY_CHANGE))} may"
-                " change"
+                f" {now.get(key)!r}; only {', '.join(sorted(may_change))} may change"
             )
 
 

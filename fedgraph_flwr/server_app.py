@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from statistics import fmean
@@ -41,6 +41,7 @@ from .task_relations import (
     write_task_sources,
 )
 from .tasks import POOLED, EmbeddingSettings
+from .wire import NamedArrays
 
 app = ServerApp()
 _LOSS = ("train", "loss")
@@ -71,11 +72,26 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
     """
     settings = resolved.settings
     if settings.resume:
-        folder, arrays, facts = RunFolder.resume(
+        folder, arrays, found = RunFolder.resume(
             Path(settings.resume), resolved, run_id=run_id
         )
     else:
-        folder, arrays, facts = RunFolder.create(resolved, run_id=run_id), {}, {}
+        folder, arrays, found = RunFolder.create(resolved, run_id=run_id), {}, {}
+    try:
+        return _run(grid, resolved, folder, arrays, found)
+    finally:
+        folder.close()
+
+
+def _run(
+    grid: Grid,
+    resolved: Resolved,
+    folder: RunFolder,
+    arrays: NamedArrays,
+    found: Mapping[str, Any],
+) -> Path:
+    """Train from a checkpoint, if one was ``found``, and write the results."""
+    settings = resolved.settings
     clock = Clock(folder.last_round, settings.num_server_rounds)
 
     def observe(report: RoundReport) -> None:
@@ -102,8 +118,10 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         stopper=_stopper(folder),
     )
     try:
-        if settings.resume:
-            strategy.restore(arrays, facts)
+        if found:
+            strategy.restore_frame(found["frame"])
+            strategy.restore(arrays, found["facts"])
+            strategy.keep_from = folder.oldest_checkpoint
             strategy.first_round = folder.last_round + 1
         clients = strategy.roll_call(grid)
         log(INFO, "split hash %s", split_hash(clients))
@@ -112,7 +130,7 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         if (network := network_facts(strategy)) is not None:
             log(INFO, "%s", describe_network(network))
         evaluator.expect(clients)
-        if not settings.resume:
+        if not found:
             strategy.initialise(common_start(resolved, clients))
         # With one BLAS thread sums round alike on any number of cores, and short
         # products never wait for a second thread while clients hold the cores.
@@ -124,8 +142,10 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
                 timeout=settings.round_timeout_s,
             )
     except BaseException as error:
-        folder.finish(strategy, error=error)
-        log(ERROR, "what was computed is in %s", folder.path)
+        if folder.finish(strategy, error=error):
+            log(ERROR, "what was computed is in %s", folder.path)
+        else:
+            log(ERROR, "%s is as it was before this resume", folder.path)
         raise
     summary = folder.finish(strategy)
     for line in describe_unscored(summary):

@@ -28,6 +28,12 @@ _Named = TypeVar("_Named")
 
 CLASS_COUNT = "class-count/"  # and a class: its graphs, told at roll call
 TOLD = "told/"  # and a name: a fact that a client's method adds at roll call
+LAST_ROUND = "last-round"  # of this client that the server knows of; absent: none
+SAME_DATA = "data"  # identity of the client's data, as it told at roll call
+SPENT = "spent/"  # and a name: privacy that the client has told it had spent
+FRESH_START = (
+    "fresh-start"  # the client lost its state, after this round, and began anew
+)
 OPENING = "opening"  # kind of query: clients give what others need before round 1
 _HEADER = "header"
 _PACKED = "safetensors"
@@ -190,9 +196,9 @@ def _decode(client_id: int, record: object) -> NamedArrays:
         ) from error
 
 
-def with_prefix(prefix: str, arrays: Mapping[str, NDArray[np.generic]]) -> NamedArrays:
+def with_prefix(prefix: str, named: Mapping[str, _Named]) -> dict[str, _Named]:
     """Add ``prefix`` to every name."""
-    return {prefix + name: array for name, array in arrays.items()}
+    return {prefix + name: value for name, value in named.items()}
 
 
 def select(prefix: str, named: Mapping[str, _Named]) -> dict[str, _Named]:

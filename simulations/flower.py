@@ -53,7 +53,7 @@ def run_flower(
     follow = [str(_BIN / "flwr"), "log", str(run_id)]
     with subprocess.Popen(follow, stdin=subprocess.DEVNULL, env=environment()) as log:
         try:
-            status = wait(run_id)
+            status, details = wait(run_id)
         except KeyboardInterrupt:
             _flwr("stop", str(run_id))
             raise
@@ -68,8 +68,8 @@ def run_flower(
     folder = next((p.parent for p in found if _belongs(p, run_id)), None)
     if folder is None:
         raise RunFailedError(
-            f"run {run_id} ended as {status!r} and left no summary in {results};"
-            f" see `flwr log {run_id} --show`"
+            f"run {run_id} ended as {status!r} and left no summary in {results}:"
+            f" {details}; see `flwr log {run_id} --show`"
         )
     summary = json.loads((folder / "summary.json").read_text())
     if summary["status"] != "completed":
@@ -111,13 +111,17 @@ def submit(
     return int(answer["run-id"])
 
 
-def wait(run_id: int) -> str:
-    """Wait until a run has finished and return its status, e.g. finished:completed."""
+def wait(run_id: int) -> tuple[str, str]:
+    """Wait until a run has finished; return its status and what Flower says of it.
+
+    The status is, e.g., finished:completed; of a failed run Flower keeps the error.
+    """
     while True:
         runs = _json(_flwr("ls", "--run-id", str(run_id), "--format", "json"))
-        status = str(runs["runs"][0]["status"]) if runs.get("runs") else "unknown"
+        row = runs["runs"][0] if runs.get("runs") else {}
+        status = str(row.get("status", "unknown"))
         if status.startswith("finished"):
-            return status
+            return status, str(row.get("status-details", ""))
         time.sleep(_POLL_S)
 
 

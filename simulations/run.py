@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import sys
 import tomllib
+import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedgraph_flwr.config import Value
-from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.registry import defaults, project_root, resolve
 
 from .flower import run_flower
@@ -82,7 +83,7 @@ def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:
 
 def execute(
     runs: list[dict[str, Value]], arguments: argparse.Namespace
-) -> Iterator[tuple[Mapping[str, Value], Path | FedGraphError]]:
+) -> Iterator[tuple[Mapping[str, Value], Path | Exception]]:
     """Yield each run with its results folder, or with what went wrong."""
     if arguments.jobs == 1:
         for overrides in runs:
@@ -94,23 +95,31 @@ def execute(
             pool.submit(_quiet, overrides, arguments): overrides for overrides in runs
         }
         for future in as_completed(futures):
-            yield futures[future], future.result()
+            # A process that was killed breaks the pool: every run of it says so.
+            error = future.exception()
+            if isinstance(error, Exception):
+                yield futures[future], error
+            else:
+                yield futures[future], future.result()
 
 
 def _one(
     overrides: Mapping[str, Value], arguments: argparse.Namespace
-) -> Path | FedGraphError:
+) -> Path | Exception:
     try:
         if arguments.engine == "inline":
             return run_inline(overrides, num_nodes=arguments.nodes)
         return run_flower(overrides, num_nodes=arguments.nodes, num_gpus=arguments.gpus)
     except FedGraphError as error:
         return error
+    except Exception as error:  # a fault of ours; the other seeds are run all the same
+        traceback.print_exc()
+        return RunFailedError(f"{type(error).__name__}: {error}")
 
 
 def _quiet(
     overrides: Mapping[str, Value], arguments: argparse.Namespace
-) -> Path | FedGraphError:
+) -> Path | Exception:
     """Run beside others: their progress lines would only mix."""
     logging.disable(logging.INFO)
     return _one(overrides, arguments)
@@ -164,7 +173,7 @@ def main(argv: list[str] | None = None) -> int:
     code = _COMPLETED
     for overrides, outcome in execute(runs, arguments):
         what = f"{arguments.preset} seed {overrides.get('seed', defaults()['seed'])}"
-        if isinstance(outcome, FedGraphError):
+        if isinstance(outcome, Exception):
             console.print(f"[red]failed[/]: {what}: {outcome}")
             code = _FAILED
         else:

@@ -33,7 +33,11 @@ from fedgraph_flwr.privacy import METRIC as PRIVACY
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.topology import Network
 from fedgraph_flwr.wire import (
+    FRESH_START,
+    LAST_ROUND,
     OPENING,
+    SAME_DATA,
+    SPENT,
     NamedArrays,
     Parcel,
     Scalar,
@@ -41,6 +45,7 @@ from fedgraph_flwr.wire import (
     record_sizes,
     select,
     unpack,
+    with_prefix,
 )
 
 from .averaging import find_bad_array
@@ -105,6 +110,8 @@ class AbstractGraphStrategy(Strategy):
         self.clients: dict[int, ClientInfo] = {}
         self.client_hashes: dict[int, str] = {}
         self.spent: dict[int, dict[str, float]] = {}  # of their privacy budgets
+        self.last_rounds: dict[int, int] = {}  # the last good reply of each client
+        self.keep_from = 0  # round of the oldest checkpoint, for clients' states
         self.first_round = 1
         self.last_round = settings.num_server_rounds
         self._directory = Directory(settings, experiment=experiment)
@@ -219,6 +226,8 @@ class AbstractGraphStrategy(Strategy):
         """Map replies to clients, count failures, let the paper aggregate."""
         parcels = self._collect(server_round, replies)
         self._require(server_round, parcels)
+        self._note_restarts(parcels)
+        self.last_rounds |= dict.fromkeys(parcels, server_round)
         self.step(server_round, parcels)
         return None, None
 
@@ -244,8 +253,9 @@ class AbstractGraphStrategy(Strategy):
         self.client_hashes = {
             c: str(p.facts["weights-sha256"]) for c, p in parcels.items()
         }
-        self._report.is_closing = True
         self._require(server_round + 1, parcels)
+        self._note_restarts(parcels)
+        self._report.is_closing = True
         return None
 
     def summary(self) -> None:
@@ -316,7 +326,57 @@ class AbstractGraphStrategy(Strategy):
             self._publish()
         return Result()
 
+    # Between runs ----------------------------------------------------------------
+
+    def frame_facts(self) -> dict[str, Any]:
+        """JSON facts from which :meth:`restore_frame` continues; not the paper's."""
+        return {
+            "clients": {str(c): i.to_json() for c, i in sorted(self.clients.items())},
+            "last_rounds": {str(c): r for c, r in sorted(self.last_rounds.items())},
+            "spent": {str(c): s for c, s in sorted(self.spent.items())},
+        }
+
+    def restore_frame(self, facts: Mapping[str, Any]) -> None:
+        """Set what :meth:`frame_facts` returned: who the clients were, what they did.
+
+        Roll call then refuses clients that come back with other data.
+        """
+        known = {int(c): ClientInfo.from_json(i) for c, i in facts["clients"].items()}
+        self._directory.expect(known)
+        self.last_rounds = {int(c): int(r) for c, r in facts["last_rounds"].items()}
+        self.spent = {int(c): dict(s) for c, s in facts["spent"].items()}
+
     # Plumbing --------------------------------------------------------------------
+
+    def _note_restarts(self, parcels: Mapping[int, Parcel]) -> None:
+        """Report clients that lost their state and began anew, as their site wished."""
+        lost = {
+            c: int(p.metrics[FRESH_START])
+            for c, p in parcels.items()
+            if FRESH_START in p.metrics
+        }
+        for client, last_round in lost.items():
+            log(
+                WARNING,
+                "round %d: client %d lost its state of round %d and began afresh",
+                self._report.server_round,
+                client,
+                last_round,
+            )
+        if lost:
+            self._report.facts["fresh_starts"] = lost
+
+    def _told(self, client: int) -> dict[str, Scalar]:
+        """Facts for a client: its data, its last round and what it has spent, so far.
+
+        It refuses to go on from less.
+        """
+        facts: dict[str, Scalar] = {}
+        if identity := self.clients[client].identity:
+            facts[SAME_DATA] = identity
+        if last_round := self.last_rounds.get(client):
+            facts[LAST_ROUND] = last_round
+        return facts | with_prefix(SPENT, self.spent.get(client, {}))
 
     def _open(self, grid: Grid, timeout: float) -> None:
         """Round 0: every client gives, none trains. Failures count as in any round."""
@@ -338,12 +398,14 @@ class AbstractGraphStrategy(Strategy):
         outgoing = self.outgoing(server_round)
         notes = self.notes(server_round)
         parcels = {
-            c: Parcel(arrays=outgoing[c], facts=notes.get(c, {})) for c in self._asked
+            c: Parcel(arrays=outgoing[c], facts=self._told(c) | notes.get(c, {}))
+            for c in self._asked
         }
         hosts = self._directory.hosts(grid, parcels)
         header: dict[str, Scalar] = {
             "server-round": server_round,
             "experiment": self.experiment,
+            "keep-from": self.keep_from,
         }
         contents = {
             node: pack({c: parcels[c] for c in members}, header)

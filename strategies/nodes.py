@@ -70,6 +70,11 @@ class Directory:
         self._header = {"experiment": experiment}
         self._infos: dict[int, ClientInfo] = {}
         self._asked: set[int] = set()
+        self._known: dict[int, ClientInfo] = {}
+
+    def expect(self, known: dict[int, ClientInfo]) -> None:
+        """Refuse clients whose data are not those of a run that is resumed."""
+        self._known = known
 
     def call(self, grid: Grid) -> dict[int, ClientInfo]:
         """Ask nodes until every client is found; see ``AbstractGraphStrategy``."""
@@ -164,7 +169,11 @@ class Directory:
                     f"client {client} is claimed by two nodes, {known.node_id} and"
                     f' {node}; give every SuperNode its own clients="..."'
                 )
-            self._infos[client] = _client_info(client, node, parcel)
+            info = _client_info(client, node, parcel)
+            before = self._known.setdefault(client, info)
+            if before.to_json() != info.to_json():
+                raise DataError(f"client {client} came back with other data")
+            self._infos[client] = info
 
 
 def _client_info(client: int, node: int, parcel: Parcel) -> ClientInfo:
@@ -180,6 +189,7 @@ def _client_info(client: int, node: int, parcel: Parcel) -> ClientInfo:
         group=int(counts["group"]),
         split_hash=str(parcel.facts["split-hash"]),
         raw_sha256=str(parcel.facts["raw-sha256"]),
+        identity=str(parcel.facts.get("identity", "")),
         tasks=tuple(json.loads(str(parcel.facts.get("tasks", "[]")))),
         task_ids=tuple(json.loads(str(parcel.facts.get("task-ids", "[]")))),
         class_counts=tuple(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedgraph_flwr.wire import NamedArrays, Parcel
@@ -59,10 +59,23 @@ class ClientInfo:
     group: int
     split_hash: str
     raw_sha256: str
+    identity: str = ""
     class_counts: tuple[int, ...] = ()
     tasks: tuple[str, ...] = ()
     task_ids: tuple[int, ...] = ()
     told: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the node, for a checkpoint."""
+        return {k: v for k, v in asdict(self).items() if k != "node_id"}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> ClientInfo:
+        """Read back; no node hosts the client yet."""
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()
+        }
+        return cls(**{"node_id": 0, **values})
 
 
 @dataclass(kw_only=True)

@@ -1,9 +1,10 @@
-"""A client's disk: atomic, two rounds deep, blind to the future."""
+"""A client's disk: whole files, as many as a resume may need, none of the future."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from clients.store import (
@@ -12,7 +13,7 @@ from clients.store import (
     optimizer_tensors,
     restore_optimizer,
 )
-from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.errors import DataError, StorageError, WireError
 
 
 @pytest.fixture
@@ -20,13 +21,81 @@ def store(tmp_path) -> ClientStore:
     return ClientStore(tmp_path, "experiment", client_id=4)
 
 
-def test_the_last_two_rounds_are_kept(store):
-    for r in range(1, 5):
-        store.save(r, {"w": torch.full((2,), float(r))})
-    names = sorted(p.name for p in store.folder.iterdir())
-    assert names == ["round-000003.safetensors", "round-000004.safetensors"]
-    assert store.load(5)["w"].tolist() == [4, 4]
+def test_every_state_that_a_checkpoint_needs_is_kept(store):
+    for r in range(1, 7):
+        store.save(r, {"w": torch.full((2,), float(r))}, keep_from=max(0, r - 3))
+    assert store.rounds() == [3, 4, 5, 6]
+    assert store.load(7)["w"].tolist() == [6, 6]
     assert store.load(4)["w"].tolist() == [3, 3]  # the round is repeated
+
+
+def test_without_a_checkpoint_everything_is_kept(store):
+    for r in range(1, 5):
+        store.save(r, {"w": torch.zeros(1)})
+    assert store.rounds() == [1, 2, 3, 4]
+
+
+def test_the_state_of_a_client_that_seldom_trains_is_kept(store):
+    """Checkpoint 7 needs the state of round 2, the last that the client did before."""
+    store.save(1, {"w": torch.zeros(1)}, keep_from=0)
+    store.save(2, {"w": torch.zeros(1)}, keep_from=1)
+    store.save(9, {"w": torch.zeros(1)}, keep_from=7)
+    assert store.rounds() == [2, 9]
+
+
+@pytest.mark.parametrize("rounds", [[], [1]])
+def test_a_state_that_the_server_knows_of_and_is_gone_is_named(store, rounds):
+    for r in rounds:
+        store.save(r, {"w": torch.zeros(1)})
+    with pytest.raises(DataError, match=r"client 4 after round 2 is gone.*fresh-start"):
+        store.load(3, last_round=2)
+
+
+def test_a_state_the_server_has_not_heard_of_is_used(store):
+    """The client trained in round 2, and its reply was lost."""
+    for r in (1, 2):
+        store.save(r, {"w": torch.full((1,), float(r))})
+    assert store.load(3, last_round=1)["w"].tolist() == [2]
+
+
+def test_a_flipped_bit_is_found(store):
+    store.save(1, {"w": torch.ones(100)})
+    path = store.folder / "round-000001.safetensors"
+    blob = bytearray(path.read_bytes())
+    blob[-5] ^= 1
+    path.write_bytes(blob)
+    with pytest.raises(DataError, match=r"round-000001.*its checksum is not"):
+        store.load(2)
+
+
+@pytest.mark.parametrize("other", [("another", 4, 1), ("experiment", 3, 1)])
+def test_the_file_of_another_client_or_run_is_not_taken(tmp_path, store, other):
+    name, client_id, server_round = other
+    foreign = ClientStore(tmp_path, name, client_id=client_id)
+    foreign.save(server_round, {"w": torch.ones(1)})
+    store.save(1, {"w": torch.ones(1)})
+    (foreign.folder / "round-000001.safetensors").replace(
+        store.folder / "round-000001.safetensors"
+    )
+    with pytest.raises(DataError, match=r"is that of .* put every file back"):
+        store.load(2)
+
+
+def test_a_file_of_another_version_has_no_checksum(store):
+    store.folder.mkdir(parents=True)
+    save_file({"w": torch.ones(1).numpy()}, store.folder / "round-000001.safetensors")
+    with pytest.raises(DataError, match="it has no checksum"):
+        store.load(2)
+
+
+def test_a_full_disk_is_named(store, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedgraph_flwr.files.save_file", full)
+    with pytest.raises(StorageError, match=r"cannot write .*round-000001.*make room"):
+        store.save(1, {"w": torch.ones(1)})
+    assert store.rounds() == []
 
 
 @pytest.mark.parametrize("name", ["", "..", "../a", "a/b", "/a", LIFETIME])
@@ -47,6 +116,7 @@ def test_a_resumed_run_overwrites_the_future_and_ignores_it(store):
         store.save(r, {"w": torch.tensor([float(r)])})
     store.save(2, {"w": torch.tensor([20.0])})
     assert store.load(3)["w"].tolist() == [20]
+    assert store.rounds() == [1, 2]  # round 3 was of the run that went further
 
 
 def test_a_half_written_file_is_never_read(store):
@@ -58,7 +128,7 @@ def test_a_half_written_file_is_never_read(store):
 def test_a_damaged_file_is_named_with_the_cure(store):
     store.save(1, {"w": torch.ones(1)})
     (store.folder / "round-000001.safetensors").write_bytes(b"not tensors")
-    with pytest.raises(DataError, match=r"round-000001.*cannot be read.*delete"):
+    with pytest.raises(DataError, match=r"round-000001.*cannot be read.*restore it"):
         store.load(2)
 
 

@@ -1,0 +1,112 @@
+"""Files that a crash leaves whole or absent, and that are checked when they are read.
+
+A file is written beside its target, flushed to the disk and renamed. Files of arrays
+carry a checksum of everything in them, so that a damaged one is named and not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from .errors import DataError, StorageError
+
+Arrays = Mapping[str, NDArray[np.generic]]
+_CHECKSUM, _META = "sha256", "meta"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a place to write to, which becomes ``path`` once it is on the disk.
+
+    Raises
+    ------
+    StorageError
+        It cannot be written: a full disk, a read-only folder.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        sync(partial)
+        partial.replace(path)
+        sync(path.parent)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(
+            f"cannot write {path}: {error}; make room on that disk, or make the folder"
+            " writable, then resume"
+        ) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON."""
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(value, indent=2, sort_keys=False) + "\n")
+
+
+def write_arrays(path: Path, arrays: Arrays, meta: str = "") -> None:
+    """Write named arrays, and a text beside them, as safetensors with a checksum."""
+    contiguous = {n: np.asarray(a, order="C") for n, a in arrays.items()}
+    about = {_META: meta, _CHECKSUM: _checksum(contiguous, meta)}
+    with replacing(path) as partial:
+        save_file(contiguous, partial, metadata=about)
+
+
+def read_arrays(path: Path, what: str, cure: str) -> tuple[dict[str, NDArray], str]:  # type: ignore[type-arg]
+    """Read what :func:`write_arrays` wrote: arrays and text.
+
+    Parameters
+    ----------
+    path : path
+    what : str
+        Name of the file in the message.
+    cure : str
+        What to do if it cannot be used.
+
+    Raises
+    ------
+    DataError
+        It cannot be read, has no checksum, or is not what was written.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = file.metadata() or {}
+            arrays = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+        if _CHECKSUM not in about:
+            raise ValueError("it has no checksum, another version wrote it")
+        if about[_CHECKSUM] != _checksum(arrays, about[_META]):
+            raise ValueError("its checksum is not that of its contents")
+    except (SafetensorError, OSError, KeyError, ValueError, struct.error) as error:
+        raise DataError(f"{what} {path} cannot be read: {error}; {cure}") from error
+    return arrays, about[_META]
+
+
+def _checksum(arrays: Arrays, meta: str) -> str:
+    digest = hashlib.sha256(meta.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"\0{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,323 @@
+"""Whatever stops a run, a resume ends with the bytes of the run that never stopped."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toys
+
+from fedgraph_flwr.errors import (
+    ConfigError,
+    DataError,
+    FedGraphError,
+    RunFailedError,
+    StorageError,
+)
+from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.results import RunFolder
+from simulations.inline import InlineGrid
+from simulations.run import main as run_command
+
+ALL = pytest.mark.parametrize("method", sorted(METHODS))
+ROUNDS = {"num-server-rounds": 5}
+
+
+class Killed(BaseException):
+    """Stands for a signal that no handler sees."""
+
+
+@contextmanager
+def killed_at_checkpoint(server_round: int, error: BaseException | None = None):
+    """Stop the server before it writes a checkpoint; clients are a round further."""
+    write = RunFolder.checkpoint
+
+    def stop(self, strategy):
+        if self.last_round == server_round:
+            raise error or Killed
+        write(self, strategy)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, "checkpoint", stop)
+        if error is None:  # a killed server writes no summary
+            patch.setattr(RunFolder, "finish", lambda *_, **__: {})
+        yield
+
+
+def places(root: Path) -> dict[str, str]:
+    return {"results-dir": str(root / "results"), "state-dir": str(root / "state")}
+
+
+def stopped(run, method, root, *, at=3, error=None, **overrides) -> toys.Run:
+    """Start a run that ends before checkpoint ``at`` is written."""
+    config = {**ROUNDS, **places(root), **overrides}
+    expected = StorageError if error else Killed
+    with killed_at_checkpoint(at, error), pytest.raises(expected):
+        run(method, **config)
+    (path,) = (root / "results").iterdir()
+    return toys.Run(path, config)
+
+
+def resumed(run, part: toys.Run, method: str, **overrides) -> toys.Run:
+    known = {k: v for k, v in part.overrides.items() if k != "method"}
+    return run(method, **{**known, "resume": str(part.path), **overrides})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }
+
+
+# A stop at any moment --------------------------------------------------------------
+
+
+@ALL
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_server_killed_before_a_checkpoint(run, once, method, at, tmp_path):
+    whole = once(method, **ROUNDS)
+    again = resumed(run, stopped(run, method, tmp_path, at=at), method)
+    assert again.sha == whole.sha
+    assert again.rounds == whole.rounds
+    assert again.clusters == whole.clusters
+    assert again.summary["failures"] == []
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedstar", "spreadgnn", "local"])
+def test_a_checkpoint_that_was_deleted_as_advised(run, once, method, tmp_path):
+    part = stopped(run, method, tmp_path, at=4)
+    newest = part.path / "checkpoint" / "round-000003.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"cannot be read.*delete round-000003"):
+        resumed(run, part, method)
+    newest.unlink()
+    assert resumed(run, part, method).sha == once(method, **ROUNDS).sha
+
+
+def test_a_full_disk_names_the_file_and_loses_nothing(run, once, tmp_path):
+    full = StorageError("cannot write round-000003: no space left on device")
+    part = stopped(run, "gcfl+", tmp_path, error=full)
+    assert "no space left" in part.summary["error"]
+    assert resumed(run, part, "gcfl+").sha == once("gcfl+", **ROUNDS).sha
+
+
+def test_two_stops_and_two_resumes(run, once, tmp_path):
+    part = stopped(run, "fedgkd", tmp_path, at=2)
+    with killed_at_checkpoint(4), pytest.raises(Killed):
+        resumed(run, part, "fedgkd")
+    assert resumed(run, part, "fedgkd").sha == once("fedgkd", **ROUNDS).sha
+
+
+def test_clients_that_are_sampled_now_and_then(run, once, tmp_path):
+    some = {"client-fraction": 0.5, "num-clients": 5, "num-server-rounds": 8}
+    part = stopped(run, "moon", tmp_path, at=6, **some)
+    assert resumed(run, part, "moon").sha == once("moon", **some).sha
+
+
+def test_early_stopping_stops_where_it_would_have(run, once, tmp_path):
+    early = {"patience": 2, "min-rounds": 3, "num-server-rounds": 12, "seed": 3}
+    whole = once("fedper", **early)
+    assert 3 < whole.summary["rounds"] < 12
+    part = stopped(run, "fedper", tmp_path, at=whole.summary["rounds"], **early)
+    again = resumed(run, part, "fedper")
+    assert again.summary["rounds"] == whole.summary["rounds"]
+    assert again.sha == whole.sha
+
+
+# What a client has lost, or has other than before -------------------------------------
+
+
+def lose_state(monkeypatch, root: Path, *, client: int, before_round: int) -> None:
+    """Delete a client's state as a container without a volume does."""
+    deliver = InlineGrid._deliver
+
+    def lose(self, message):
+        header = message.content.get("header", {})
+        if header.get("server-round") == before_round:
+            for folder in (root / "state").glob(f"*/client-{client}"):
+                shutil.rmtree(folder)
+        return deliver(self, message)
+
+    monkeypatch.setattr(InlineGrid, "_deliver", lose)
+
+
+@ALL
+def test_a_client_whose_state_is_gone_is_a_named_failure(
+    run, method, tmp_path, monkeypatch
+):
+    lose_state(monkeypatch, tmp_path, client=1, before_round=3)
+    few = {"min-fit-replies": 0.5}
+    found = run(method, **ROUNDS, **places(tmp_path), **few).summary
+    failed = [(f["round"], f["client"]) for f in found["failures"]]
+    assert failed == [(3, 1), (4, 1), (5, 1), (6, 1)]
+    assert all("is gone" in f["reason"] for f in found["failures"])
+    assert found["fresh_starts"] == []
+
+
+def test_a_site_may_let_a_client_begin_afresh_and_the_summary_tells(
+    run, tmp_path, monkeypatch
+):
+    lose_state(monkeypatch, tmp_path, client=1, before_round=3)
+    state = places(tmp_path)["state-dir"]
+    site = {"clients": "0,1,2", "state-dir": state, "fresh-start": True}
+    found = run("fedavg", node_configs=[site], **ROUNDS, **places(tmp_path)).summary
+    assert found["status"] == "completed"
+    assert found["fresh_starts"] == [{"round": 3, "client": 1, "lost_round": 2}]
+
+
+def test_no_fresh_start_is_told_where_none_was(once):
+    assert once("fedavg").summary["fresh_starts"] == []
+
+
+def swapped(client: int):
+    """Load data of which one client's training and test graphs are swapped."""
+
+    def load(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        if client_id != client:
+            return partition
+        return replace(
+            partition, train=partition.test, test=partition.train, data_hash=""
+        )
+
+    return load
+
+
+def relabelled(client: int):
+    """Load data of which one client's labels are turned round: the split is equal."""
+
+    def load(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        if client_id != client:
+            return partition
+        graphs = partition.graphs
+        turned = replace(graphs, y=np.ascontiguousarray(graphs.y[::-1]))
+        return replace(partition, graphs=turned, data_hash="")
+
+    return load
+
+
+@pytest.mark.parametrize("change", [swapped, relabelled])
+def test_a_resume_with_other_data_refuses_that_client(run, toy_data, tmp_path, change):
+    part = stopped(run, "fedavg", tmp_path)
+    before = contents(part.path)
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", change(2))
+        with pytest.raises(FedGraphError, match="client 2"):
+            resumed(run, part, "fedavg", **{"roll-call-timeout-s": 0.1})
+    assert contents(part.path) == before
+
+
+@pytest.mark.parametrize("change", [swapped, relabelled])
+def test_data_that_change_in_mid_run_are_a_named_failure(
+    run, toy_data, monkeypatch, change
+):
+    """A SuperNode loads its files anew for every message."""
+    from fedgraph_flwr import client_app
+
+    deliver = InlineGrid._deliver
+    with toy_data.context() as patch:
+
+        def late(self, message):
+            header = message.content.get("header", {})
+            if header.get("server-round") == 3:
+                client_app.load_data.cache_clear()
+                patch.setattr("datasets.load_partition", change(2))
+            return deliver(self, message)
+
+        patch.setattr(InlineGrid, "_deliver", late)
+        found = run("fedavg", **ROUNDS, **{"min-fit-replies": 0.5}).summary
+    failed = [(f["round"], f["client"]) for f in found["failures"]]
+    assert failed == [(3, 2), (4, 2), (5, 2), (6, 2)]
+    assert all("not those that it had" in f["reason"] for f in found["failures"])
+
+
+# A resume that fails leaves no trace -------------------------------------------------
+
+
+def missing_client() -> dict:
+    return {"node_configs": [{"clients": "0,1"}], "roll-call-timeout-s": 0.01}
+
+
+def test_a_resume_that_reaches_no_round_changes_nothing(run):
+    part = run("gcfl", **ROUNDS)
+    before = contents(part.path)
+    with pytest.raises(RunFailedError, match=r"2"):
+        resumed(run, part, "gcfl", **missing_client(), **{"num-server-rounds": 9})
+    assert contents(part.path) == before
+
+
+def test_a_resume_whose_first_round_fails_changes_nothing(run, monkeypatch):
+    part = run("gcfl", **ROUNDS)
+    before = contents(part.path)
+    lose = {"num-server-rounds": 9}
+    toys.lose_reply(monkeypatch, server_round=6, client=1)
+    with pytest.raises(RunFailedError, match=r"round 6"):
+        resumed(run, part, "gcfl", **lose)
+    assert contents(part.path) == before
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("damage", ["shorter", "other"])
+def test_rows_that_are_not_those_of_the_checkpoint(run, tmp_path, damage):
+    part = stopped(run, "fedavg", tmp_path)
+    rows = part.path / "rounds.csv"
+    text = rows.read_bytes()
+    rows.write_bytes(text[:200] if damage == "shorter" else b"x" + text[1:])
+    before = contents(part.path)
+    with pytest.raises(DataError, match=r"rounds.csv does not begin with the \d+"):
+        resumed(run, part, "fedavg")
+    assert contents(part.path) == before  # never lengthened with zeros
+
+
+def test_two_resumes_of_one_folder_exclude_each_other(run, tmp_path):
+    part = stopped(run, "fedavg", tmp_path)
+    resolved = toys.resolved("fedavg", **part.overrides)
+    folder, _, _ = RunFolder.resume(part.path, resolved, run_id=1)
+    with pytest.raises(ConfigError, match="another run is writing"):
+        RunFolder.resume(part.path, resolved, run_id=2)
+    folder.close()
+    RunFolder.resume(part.path, resolved, run_id=3)[0].close()
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{", "[" * 5000])
+def test_a_configuration_that_cannot_be_read_is_named(run, tmp_path, text):
+    part = stopped(run, "fedavg", tmp_path)
+    (part.path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"no config.json that can be read"):
+        resumed(run, part, "fedavg")
+
+
+def test_a_private_run_keeps_its_state_folder(run, tmp_path):
+    """Its ledger is there, and another folder would begin a new account."""
+    part = stopped(run, "fgcl", tmp_path)
+    with pytest.raises(ConfigError, match="state-dir was"):
+        resumed(run, part, "fgcl", **{"state-dir": str(tmp_path / "new")})
+
+
+def test_a_folder_that_cannot_be_made_is_named(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot make the results folder"):
+        run("fedavg", **{"results-dir": str(tmp_path / "file")})
+
+
+def test_seeds_after_a_failed_one_are_run_whatever_was_raised(
+    tmp_path, monkeypatch, capsys
+):
+    tried = []
+
+    def broken(overrides, *, num_nodes):
+        tried.append(overrides["seed"])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("simulations.run.run_inline", broken)
+    arguments = ["fedavg-synthetic", "--engine", "inline", "--seeds", "1,2,3"]
+    assert run_command([*arguments, "--results", str(tmp_path)]) == 1
+    assert tried == [1, 2, 3]
+    assert capsys.readouterr().err.count("failed: fedavg-synthetic") == 3
