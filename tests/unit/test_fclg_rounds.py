@@ -575,7 +575,9 @@ def test_locally_evaluated_clients_send_shared_tensors_and_numbers_only(
     assert not any(parcel.evaluation for parcel in sent)
     for parcel in sent:
         assert all(isinstance(v, int | float) for v in parcel.metrics.values())
-        assert set(parcel.facts) <= {"split-hash", "raw-sha256", "weights-sha256"}
+        assert set(parcel.facts) <= {
+            "split-hash", "raw-sha256", "identity", "weights-sha256",
+        }  # fmt: skip
     assert "evaluation" not in {row["record"] for row in finished.ledger}
     assert finished.summary["bytes_up_evaluation"] == 0
     assert not (finished.path / "embeddings").exists()

@@ -343,7 +343,7 @@ def test_methods_for_classes_refuse_tasks(method, name, words):
 def test_clients_introduce_themselves_by_tasks_and_not_by_classes(chains):
     run = toys.resolved("fedavg", **{"dataset": "PROTEINS", "num-clients": 4})
     object.__setattr__(run, "settings", chains(device="cpu"))
-    parcel = _introduce(run, 1, "an-experiment", with_classes=True)
+    parcel = _introduce(run, 1, "an-experiment", with_classes=True, is_own=False)
     info = _client_info(1, 7, parcel)
     assert (info.tasks, info.class_counts, info.num_classes) == (("p_np",), (), 1)
 

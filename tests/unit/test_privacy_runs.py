@@ -117,7 +117,9 @@ def test_gcfl_sends_the_noisy_update_itself(tmp_path):
 @pytest.mark.parametrize(
     "options", [{**EDGES}, {"privacy.update-clip": 1.0}], ids=["edges", "updates"]
 )
-def test_private_clients_send_no_hash_of_their_files(run, toy_data, options):
+def test_private_sites_send_no_hash_of_their_files(run, toy_data, options, tmp_path):
+    """In simulation, where one machine has everything, runs on equal data show it."""
+
     def hashed(settings, client_id):
         partition = toys.federation(settings, client_id)
         graphs = toys.replace(partition.graphs, raw_sha256="abc")
@@ -128,10 +130,37 @@ def test_private_clients_send_no_hash_of_their_files(run, toy_data, options):
         patch.setattr("datasets.load_partition", hashed)
         clean = run("fedavg", **one).summary
         private = run("fedavg", **one, **options).summary
+        site = {"clients": "0,1,2", "state-dir": str(tmp_path)}
+        own = run("fedavg", node_configs=[site], **one, **options).summary
+        open_site = run("fedavg", node_configs=[site], **one).summary
     assert set(clean["data_sha256"].values()) == {"abc"}
     assert clean["class_counts"]
-    assert set(private["data_sha256"].values()) == {""}
     assert private["class_counts"] is None
+    assert private["split_hash"] == clean["split_hash"] == open_site["split_hash"]
+    assert set(own["data_sha256"].values()) == {""}
+    assert own["class_counts"] is None
+    assert own["split_hash"] != clean["split_hash"]  # of ids alone
+
+
+def test_a_private_site_tells_its_data_apart_without_telling_which(
+    run, toy_data, tmp_path
+):
+    """Under a key of its own: equal data at two sites look unlike."""
+    told = {}
+
+    def spy(self, client):
+        told[client] = self.clients[client].identity
+        return {}
+
+    def twins(settings, client_id):
+        return toys.replace(toys.federation(settings, 0), client_id=client_id)
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", twins)
+        patch.setattr("strategies.base.AbstractGraphStrategy._told", spy)
+        site = {"clients": "0,1,2", "state-dir": str(tmp_path)}
+        run("fedavg", node_configs=[site], **{"privacy.update-clip": 1.0})
+    assert len(set(told.values())) == 3
 
 
 # What is spent --------------------------------------------------------------------
