@@ -315,7 +315,7 @@ class RunFolder:
         error: BaseException | None,
     ) -> dict[str, Any]:
         s = self.resolved.settings
-        task = self.task
+        task, rules = self.task, self.task.rules_for(s)
         # A failed run has no closing evaluation: its last measured round is the one
         # before the last trained.
         measured = self.tables[task.headline]
@@ -332,7 +332,7 @@ class RunFolder:
             "metric": task.metric,
             "larger_is_better": task.larger_is_better,
             "split": task.headline,
-            "rules": list(task.rules),
+            "rules": list(rules),
             "num_clients": s.num_clients,
             "rounds": self.last_round,
             "seed": s.seed,
@@ -347,7 +347,7 @@ class RunFolder:
                     last_round=last,
                     larger_is_better=task.larger_is_better,
                 )
-                for rule in task.rules
+                for rule in rules
             },
             **_tasks(strategy, self.unscored),
             "own_and_unseen": self._own_and_unseen(last),
@@ -369,6 +369,7 @@ class RunFolder:
             "resumed_from_round": self.resumed_from,
             "privacy": _spent(strategy, s.features),
             **_disclosed(strategy),
+            **strategy.remarks(),
             "emd": partition_distance(strategy.clients),
             "class_counts": class_table(strategy.clients),
             "data_sha256": {
