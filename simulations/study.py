@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from fedgraph_flwr.errors import FedGraphError
 
-from .compare_runs import find_runs
+from .compare_runs import check_same_data, find_runs
 from .markup import consoles, pipe_table, tell_unused
 from .study_file import FOLDER, Study, StudyTable, load_study
 from .study_runs import RULES, Result, from_run, merge, read, write
@@ -28,6 +28,7 @@ from .study_stats import Paired, pair
 NONE = "-"
 _INTERVALS = {
     "t": "Student's t",
+    "split-t": "Student's t over the means of splits, as pairs on one split share it",
     "corrected-t": "Student's t, corrected for what splits of one data set share",
     "bootstrap": "percentiles of 10000 resamples",
 }
@@ -45,10 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.folders:
             found = find_runs(options.folders)
             tell_unused(found.left_out, err)
+            check_same_data(found.runs)
             results = merge(results, [from_run(run) for run in found.runs])
         if not results:
             raise FedGraphError("no results: give folders of runs, or --csv FILE")
-        if options.csv is not None:
+        if options.csv is not None and options.folders:
             write(options.csv, results)
         text, unused = report(study, results)
         tell_unused([f"{row}: in no table of {study.name}" for row in unused], err)

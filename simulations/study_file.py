@@ -1,10 +1,10 @@
 """Studies: TOML files that say which runs stand in which table.
 
 ``paper``, ``rule`` (one of ``study_runs.RULES``), ``interval`` (``t``, the default,
-``corrected-t`` or ``bootstrap``), a table ``[targets]`` of the paper's figures by row,
-and ``[[table]]`` entries with ``title``, ``rows`` and ``differences`` (pairs of rows).
-An entry with ``for``, a list of tables of words, stands for one table each, in which
-``{word}`` is filled in.
+``split-t``, ``corrected-t`` or ``bootstrap``), a table ``[targets]`` of the paper's
+figures by row, and ``[[table]]`` entries with ``title``, ``rows`` and ``differences``
+(pairs of rows). An entry with ``for``, a list of tables of words, stands for one table
+each, in which ``{word}`` is filled in.
 """
 
 from __future__ import annotations

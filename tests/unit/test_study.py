@@ -76,6 +76,19 @@ def test_differences_on_the_same_split_are_told_together():
         on_splits("a", scores), on_splits("b", dict.fromkeys(scores, 0)), "best_val"
     )
     assert np.allclose(found.by_split(), [40, 80])
+    # Two splits are two trials, however many seeds each has.
+    expected = stats.ttest_1samp([40, 80], 0).confidence_interval(0.95)
+    assert np.allclose(found.interval("split-t"), expected)
+    assert np.ptp(found.interval("t")) < np.ptp(expected)
+    on_one = pair(
+        on_splits("a", {(1, 7): 0.7, (2, 7): 0.9}),
+        on_splits("b", {(1, 7): 0.5, (2, 7): 0.5}),
+        "best_val",
+    )
+    assert math.isnan(on_one.interval("split-t")[0])
+    single = on_splits("a", {(1, 7): 0.7, (2, 5): 0.9})
+    each = pair(single, on_splits("b", {(1, 7): 0.5, (2, 5): 0.6}), "best_val")
+    assert np.allclose(each.interval("split-t"), each.interval("t"))
 
 
 def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
@@ -88,9 +101,29 @@ def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
     assert read(path) == sorted(kept, key=lambda r: r.key)
     newer = result("a", 1, 0.75)
     assert merge(kept, [newer]) == [kept[0], newer]
+    older = path.read_text().replace("wall_s,data", "wall_s").replace("1.5,", "1.5")
+    path.write_text(older)  # before there was a column for the data
+    assert read(path) == sorted(kept, key=lambda r: r.key)
     path.write_text("row,seed\na,1\n")
     with pytest.raises(FedGraphError, match=r"runs.csv is not a file of results"):
         read(path)
+
+
+def test_results_on_other_data_replace_none_and_are_refused():
+    known = [result("a", 1, 0.5, data="one"), result("b", 1, 0.4)]
+    for row in ("a", "b", "c"):
+        with pytest.raises(FedGraphError, match=rf"a of one, {row} of two"):
+            merge(known, [result(row, 1, 0.6, data="two")])
+    assert len(merge(known, [result("c", 1, 0.6), result("a", 2, 0.6, data="x")])) == 4
+
+
+@pytest.mark.parametrize("name", ["fedgkd", "fgcl", "spreadgnn"])
+def test_pages_of_results_say_what_their_file_of_runs_says(name):
+    docs = FOLDER.parents[1] / "docs"
+    text, _ = study.report(load_study(name), read(docs / "runs" / f"{name}.csv"))
+    said = set((docs / f"results-{name}.md").read_text(encoding="utf-8").splitlines())
+    printed = [line for line in text.splitlines() if line.startswith(("|", "Protocol"))]
+    assert [line for line in printed if line not in said] == []
 
 
 def settings(preset, **overrides):
