@@ -13,6 +13,7 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.markup import escape
@@ -21,7 +22,7 @@ from fedgraph_flwr.errors import FedGraphError
 
 from .compare_runs import check_same_data, find_runs
 from .markup import consoles, pipe_table, tell_unused
-from .study_file import FOLDER, Study, StudyTable, load_study
+from .study_file import FOLDER, OWN_START, Study, StudyTable, load_study
 from .study_runs import RULES, Result, from_run, merge, read, write
 from .study_stats import Paired, pair
 
@@ -85,22 +86,38 @@ def _table(
     study: Study, table: StudyTable, by_row: Mapping[str, list[Result]]
 ) -> list[str]:
     rows = [row for row in table.rows if row in by_row]
-    found = [_cells(study, row, by_row[row]) for row in rows]
+    with_start = OWN_START in {b for _, b in table.differences}
+    found = [_cells(study, row, by_row[row], with_start=with_start) for row in rows]
     lines = [f"### {table.title}", "", *_used_columns(found)]
     missing = [row for row in table.rows if row not in by_row]
     if missing:
         lines += ["", f"Not run: {', '.join(missing)}."]
     differences = [
-        (f"{a} - {b}", pair(by_row[a], by_row[b], study.rule), _published(study, a, b))
+        (f"{a} - {b}", paired, _published(study, a, b))
         for a, b in table.differences
-        if a in by_row and b in by_row
+        if (paired := _pair(study, by_row, a, b)) is not None
     ]
     if differences:
         lines += ["", *_difference_lines(study, differences)]
     return [*lines, "", _protocol(study, [r for row in rows for r in by_row[row]])]
 
 
-def _cells(study: Study, row: str, results: Sequence[Result]) -> list[tuple[str, str]]:
+def _pair(
+    study: Study, by_row: Mapping[str, list[Result]], a: str, b: str
+) -> Paired | None:
+    """Subtract row ``b``, or the start of ``a``; None where there is no such row."""
+    if a not in by_row or b not in (*by_row, OWN_START):
+        return None
+    if b != OWN_START:
+        return pair(by_row[a], by_row[b], study.rule)
+    started = [r for r in by_row[a] if not math.isnan(r.start)]
+    starts = [replace(r, **{study.rule: r.start}) for r in started]
+    return pair(started, starts, study.rule) if started else None
+
+
+def _cells(
+    study: Study, row: str, results: Sequence[Result], *, with_start: bool
+) -> list[tuple[str, str]]:
     """Headings and cells of a line."""
     target = study.targets.get(row)
     epsilons = sorted({result.edge_epsilon for result in results})
@@ -111,6 +128,10 @@ def _cells(study: Study, row: str, results: Sequence[Result]) -> list[tuple[str,
         ("rounds", _span([result.rounds for result in results])),
         ("epsilon", " or ".join(f"{e:g}" if e else NONE for e in epsilons)),
         *((rule, _score([getattr(r, rule) for r in results])) for rule in rules),
+        (
+            OWN_START,
+            _score([r.start for r in results]) if with_start else NONE,
+        ),
         ("validation", _score([result.validation for result in results])),
         ("paper", NONE if target is None else f"{target:.4f}"),
     ]

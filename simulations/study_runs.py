@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -56,6 +57,8 @@ class Result:
     data : str
         First 12 digits of a hash over all clients' files; "" where a client does not
         tell, or the file of results is older than this column.
+    start : float
+        Score before training, as ``final``; NaN where it was not measured or written.
     """
 
     row: str
@@ -73,6 +76,7 @@ class Result:
     commit: str
     wall_s: float
     data: str = ""
+    start: float = math.nan
 
     @property
     def key(self) -> tuple[str, int, int, str]:
@@ -101,7 +105,24 @@ def from_run(run: Run) -> Result:
         commit=commit[:12] + ("+" if commit.endswith("+dirty") else ""),
         wall_s=round(float(s["wall_s"]), 1),
         data=_hash_data(run),
+        start=_start(run),
     )
+
+
+def _start(run: Run) -> float:
+    """Mean over clients of the score of round 0, which only ``rounds.csv`` tells."""
+    path = run.path / "rounds.csv"
+    wanted = ("0", str(run.summary["split"]), str(run.summary["metric"]))
+    if not path.is_file():
+        return math.nan
+    with path.open(newline="", encoding="utf-8") as file:
+        scores = [
+            float(row["value"])
+            for row in csv.DictReader(file)
+            if row["point"] == "post_aggregation"
+            and (row["round"], row["split"], row["metric"]) == wanted
+        ]
+    return statistics.fmean(scores) if scores else math.nan
 
 
 def _hash_data(run: Run) -> str:
@@ -172,7 +193,7 @@ def read(path: Path) -> list[Result]:
     fields = {f.name: types[str(f.type)] for f in dataclasses.fields(Result)}
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = [{"data": "", **row} for row in csv.DictReader(file)]
+            rows = [{"data": "", "start": "nan", **row} for row in csv.DictReader(file)]
         return [
             Result(**{name: kind(row[name]) for name, kind in fields.items()})
             for row in rows
@@ -194,7 +215,7 @@ def write(path: Path, results: Iterable[Result]) -> None:
         writer.writeheader()
         for result in ordered:
             values = dataclasses.asdict(result)
-            for rule in (*RULES, "validation"):
+            for rule in (*RULES, "validation", "start"):
                 values[rule] = f"{values[rule]:.6f}"
             writer.writerow(values)
 

@@ -94,16 +94,18 @@ def test_differences_on_the_same_split_are_told_together():
 def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
     path = tmp_path / "new" / "runs.csv"
     kept = [
-        result("b, c (x=1)", 2, 0.25, best_val_trained=0.3),
-        result("a", 1, 0.5, best_val_trained=0.4),
+        result("b, c (x=1)", 2, 0.25, best_val_trained=0.3, start=0.25),
+        result("a", 1, 0.5, best_val_trained=0.4, start=0.25),
     ]
     write(path, kept)
     assert read(path) == sorted(kept, key=lambda r: r.key)
     newer = result("a", 1, 0.75)
     assert merge(kept, [newer]) == [kept[0], newer]
-    older = path.read_text().replace("wall_s,data", "wall_s").replace("1.5,", "1.5")
-    path.write_text(older)  # before there was a column for the data
-    assert read(path) == sorted(kept, key=lambda r: r.key)
+    older = path.read_text().replace("wall_s,data,start", "wall_s")
+    path.write_text(older.replace("1.5,,0.250000", "1.5"))  # before there were these
+    assert [(r.key, r.data, math.isnan(r.start)) for r in read(path)] == [
+        (r.key, "", True) for r in sorted(kept, key=lambda r: r.key)
+    ]
     path.write_text("row,seed\na,1\n")
     with pytest.raises(FedGraphError, match=r"runs.csv is not a file of results"):
         read(path)
@@ -167,6 +169,32 @@ def test_a_run_becomes_a_result(run):
     assert found.validation == one.summary["best_val"]["validation"]
     assert one.summary["weights_sha256"].startswith(found.weights)
     assert found.edge_epsilon == 0
+    assert found.data == ""  # toys have no files
+
+
+def test_a_result_knows_its_own_start(run):
+    finished = run("fclg", **{"num-server-rounds": 1, "embedding.evaluation": "pooled"})
+    (one,) = find_runs([finished.path]).runs
+    at = ("0", "-1", "all", "post_aggregation", "accuracy")
+    assert from_run(one).start == finished.values("accuracy")[at] > 0
+    (finished.path / "rounds.csv").unlink()
+    assert math.isnan(from_run(one).start)
+
+
+def test_a_row_may_be_compared_with_its_own_start(tmp_path):
+    (tmp_path / "own.toml").write_text(
+        SMALL.replace('"b-{data}"]]', '"own round 0"]]').replace("best_val", "final")
+    )
+    given = [
+        result("a-x", 1, 0.8, start=0.5),  # final: 0.7
+        result("a-x", 2, 0.6, start=0.6),
+        result("a-x", 3, 0.6),  # of a file without starts
+    ]
+    text, _ = study.report(load_study("own", tmp_path), given)
+    assert "| a-x - own round 0 | 2 | +5.00 [" in text
+    assert "| own round 0 |" not in text  # not known of all
+    text, _ = study.report(load_study("own", tmp_path), given[:2])
+    assert "0.5500 ± 0.0707 |" in next(t for t in text.splitlines() if "| a-x |" in t)
 
 
 SMALL = """
