@@ -6,8 +6,9 @@ from the application root, which comes first on the path.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -38,6 +39,8 @@ __all__ = [
     "load_diffusion",
     "load_partition",
 ]
+
+log = logging.getLogger("flwr.fedgraph")
 
 SYNTHETIC = "synthetic"
 PLANTED = "planted"
@@ -317,11 +320,12 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
             data_dir=settings.data_dir,
             cache_dir=settings.cache_dir,
         )
-        rows = (
-            np.arange(len(whole))
-            if is_group
-            else _rows_of_client(whole.y, settings, client_id)
-        )
+        rows = np.arange(len(whole))
+        if not is_group:
+            shares = _share_out(whole.y, settings)
+            rows = shares[client_id]
+            if settings.partition == "chunks-overlap":
+                _tell_overlap(whole.y, shares, settings, client_id)
         graphs = whole.take(rows)
         group = -1
     train, val, test = splits.split_client(
@@ -338,8 +342,25 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
     )
 
 
-def _rows_of_client(y: IntArray, settings: RunSettings, client_id: int) -> IntArray:
-    """Rows of one client in a single real data set."""
+def _tell_overlap(
+    y: IntArray, shares: Sequence[IntArray], settings: RunSettings, client_id: int
+) -> None:
+    """Log which share of the client's test graphs other clients train on."""
+    seen, total = splits.trained_elsewhere(
+        y, shares, client_id, seed=settings.split_seed, held_out=settings.held_out
+    )
+    if total:
+        log.warning(
+            "client %d: other clients train on %d of its %d test graphs (partition"
+            " chunks-overlap): models that are averaged have seen them",
+            client_id,
+            seen,
+            total,
+        )
+
+
+def _share_out(y: IntArray, settings: RunSettings) -> list[IntArray]:
+    """Rows of every client in a single real data set."""
     if settings.num_clients > len(y):
         raise ConfigError(
             f"more clients than graphs: num-clients is {settings.num_clients}, but"
@@ -353,7 +374,7 @@ def _rows_of_client(y: IntArray, settings: RunSettings, client_id: int) -> IntAr
         seed=settings.split_seed,
         alpha=settings.dirichlet_alpha,
         dominance=settings.dominance,
-    )[client_id]
+    )
 
 
 def check_settings(settings: RunSettings) -> None:

@@ -344,6 +344,38 @@ def partition_graphs(
     return clients
 
 
+def trained_elsewhere(
+    y: IntArray,
+    shares: Sequence[IntArray],
+    client: int,
+    *,
+    seed: int,
+    held_out: float,
+) -> tuple[int, int]:
+    """Count a client's test graphs that other clients train on, and all of them.
+
+    Parameters
+    ----------
+    y : int array, shape (num_graphs,)
+        Classes of the data set.
+    shares : sequence of int arrays
+        Rows of each client, as a partitioner returns them.
+    client : int
+    seed, held_out
+        As for :func:`split_client`.
+    """
+    trained: set[int] = set()
+    test: set[int] = set()
+    for other, rows in enumerate(shares):
+        at = np.arange(len(rows))
+        train, _, tested = split_client(at, y[rows], seed=seed, held_out=held_out)
+        if other == client:
+            test = {int(row) for row in rows[tested]}
+        else:
+            trained |= {int(row) for row in rows[train]}
+    return len(test & trained), len(test)
+
+
 def split_client(
     graph_ids: IntArray,
     y: NDArray[np.generic],

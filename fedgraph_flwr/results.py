@@ -351,7 +351,7 @@ class RunFolder:
         error: BaseException | None,
     ) -> dict[str, Any]:
         s = self.resolved.settings
-        task = self.task
+        task, rules = self.task, self.task.rules_for(s)
         # A failed run has no closing evaluation: its last measured round is the one
         # before the last trained.
         measured = self.tables[task.headline]
@@ -368,7 +368,7 @@ class RunFolder:
             "metric": task.metric,
             "larger_is_better": task.larger_is_better,
             "split": task.headline,
-            "rules": list(task.rules),
+            "rules": list(rules),
             "num_clients": s.num_clients,
             "rounds": self.last_round,
             "seed": s.seed,
@@ -383,7 +383,7 @@ class RunFolder:
                     last_round=last,
                     larger_is_better=task.larger_is_better,
                 )
-                for rule in task.rules
+                for rule in rules
             },
             **_tasks(strategy, self.unscored),
             "own_and_unseen": self._own_and_unseen(last),
@@ -406,6 +406,7 @@ class RunFolder:
             "resumed_from_round": self.resumed_from,
             "privacy": _spent(strategy, s.features),
             **_disclosed(strategy),
+            **strategy.remarks(),
             "emd": partition_distance(strategy.clients),
             "class_counts": class_table(strategy.clients),
             "data_sha256": {

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 Table = dict[int, dict[int, float]]  # round -> client -> value
 TRAINED = "trained/"  # before a split: its table for models after local training
 
 PROTOCOLS = {
-    "final": "model of the last round (headline)",
+    "final": "model of the last round",
     "best_val": "round with the best mean validation score; ties: the earliest",
     "best_snapshot": (
         "per client the best test accuracy over cluster snapshots;"
@@ -62,28 +63,61 @@ def best_val(
 ) -> dict[str, Any]:
     """Test score in the round of the best mean validation score, from round 1.
 
-    Rounds in which a client is missing are not comparable and do not take part,
-    unless no round is complete. ``validation`` is the score that won.
+    ``validation`` is the score that won; see :func:`choose`.
     """
-    best = best_round(val, larger_is_better=larger_is_better)
-    if best is None:
-        return {**summarize({}, protocol), "round": None, "validation": None}
-    return {
-        **summarize(test.get(best, {}), protocol),
-        "round": best,
-        "validation": statistics.fmean(val[best].values()),
-    }
+    chosen = choose(val, larger_is_better=larger_is_better)
+    return {**_read(test, chosen, protocol), "validation": chosen.score}
 
 
-def best_round(val: Table, *, larger_is_better: bool = True) -> int | None:
-    """Round that :func:`best_val` reads; None before round 1 is measured."""
-    rounds = [r for r in sorted(val) if r >= 1]
-    most = max((len(val[r]) for r in rounds), default=0)
-    rounds = [r for r in rounds if len(val[r]) == most]
-    if not rounds:
-        return None
+@dataclass(frozen=True)
+class Choice:
+    """A round, its mean score, and over how many clients rounds were compared.
+
+    ``round`` and ``score`` are None where no round can be chosen.
+    """
+
+    round: int | None
+    score: float | None
+    num_clients: int
+
+
+def choose(table: Table, *, larger_is_better: bool = True, first: int = 1) -> Choice:
+    """Choose the round of the best mean score, the earliest of equals.
+
+    All rounds are compared over the same clients: those that the newest round has. A
+    client that is gone by then does not count in any round. One that left out a round
+    counts there with its score before; rounds before each of them had a score do not
+    take part. So every round has one number, and equal tables give equal choices.
+
+    Parameters
+    ----------
+    table : Table
+    larger_is_better : bool
+    first : int
+        Rounds before it do not take part.
+    """
+    there = table[max(table)].keys() if table else set()
+    known: dict[int, float] = {}
+    means: dict[int, float] = {}
+    for server_round in sorted(table):
+        known |= table[server_round]
+        if server_round >= first and there <= known.keys():
+            means[server_round] = statistics.fmean(known[c] for c in there)
+    if not means:
+        return Choice(None, None, len(there))
     sign = 1 if larger_is_better else -1
-    return max(rounds, key=lambda r: (sign * statistics.fmean(val[r].values()), -r))
+    best = max(means, key=lambda r: (sign * means[r], -r))
+    return Choice(best, means[best], len(there))
+
+
+def _read(table: Table, chosen: Choice, protocol: str) -> dict[str, Any]:
+    """Read the chosen round, over the clients that were measured in it."""
+    values = {} if chosen.round is None else table.get(chosen.round, {})
+    return {
+        **summarize(values, protocol),
+        "round": chosen.round,
+        "num_clients_chosen_by": chosen.num_clients,
+    }
 
 
 class EarlyStopping:
@@ -119,11 +153,11 @@ class EarlyStopping:
 
     def is_due(self) -> bool:
         """Whether training should end now."""
-        best = best_round(self._val, larger_is_better=self._larger_is_better)
         measured = max(self._val, default=0)
-        if not self._patience or best is None or measured < self._min_rounds:
+        if not self._patience or measured < self._min_rounds:
             return False
-        return measured - best >= self._patience
+        best = choose(self._val, larger_is_better=self._larger_is_better).round
+        return best is not None and measured - best >= self._patience
 
 
 def best_snapshot(
@@ -159,25 +193,15 @@ def best_test(test: Table, *, larger_is_better: bool = True) -> dict[str, Any]:
     ------
     SpreadGNN's code, whose workers log the best score of a run (our spec, Sec. 4.11).
     """
-    best = best_round(test, larger_is_better=larger_is_better)
-    return {
-        **summarize(test.get(best, {}) if best is not None else {}, "best_test"),
-        "round": best,
-    }
+    return _read(test, choose(test, larger_is_better=larger_is_better), "best_test")
 
 
 def best_labelled(table: Table) -> dict[str, Any]:
     """Score of the evaluated round with the best mean score, the first of equals.
 
     Round 0, before training, takes part: where it wins, training was of no use.
-    Rounds in which a client is missing are not comparable and do not take part.
     """
-    if not table:
-        return {**summarize({}, "best_labelled"), "round": None}
-    most = max(map(len, table.values()))
-    rounds = [r for r in table if len(table[r]) == most]
-    best = max(rounds, key=lambda r: (statistics.fmean(table[r].values()), -r))
-    return {**summarize(table[best], "best_labelled"), "round": best}
+    return _read(table, choose(table, first=0), "best_labelled")
 
 
 def read(

@@ -270,16 +270,28 @@ def summary_table(summary: dict[str, Any]) -> str:
         table.add_column(column)
     for rule in summary["rules"]:
         row = summary[rule]
+        words = row["protocol"]
+        if rule == summary["rules"][0]:
+            words += " (headline)"
+        by = row.get("num_clients_chosen_by")
+        if by is not None and by < summary["num_clients"] and not _is_pooled(summary):
+            words += f"; chosen over {by} of {summary['num_clients']} clients"
         cells = [
             "-" if row[k] is None else f"{row[k]:.4f}"
             for k in ("mean", "std", "min", "max")
         ]
-        table.add_row(rule, *cells, row["protocol"])
+        table.add_row(rule, *cells, words)
     out = Console(file=io.StringIO(), width=110)
     out.print(table)
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
     out.print(f"clusters {summary['clusters']}{planted}", highlight=False)
+    for entry in summary.get("clusters_held_up", []):
+        out.print(
+            f"cluster {entry['cluster']} could not split: client {entry['client']} was"
+            f" missing from round {entry['since_round']}",
+            highlight=False,
+        )
     if (seen := summary["own_and_unseen"]) is not None:
         out.print(_own_and_unseen(summary["metric"], seen), highlight=False)
     if summary["privacy"] is not None:
@@ -330,5 +342,8 @@ def _own_and_unseen(metric: str, seen: dict[str, dict[str, float]]) -> str:
 
 
 def _whose(summary: dict[str, Any]) -> str:
-    pooled = list(summary["final"]["per_client"]) == [str(POOLED)]
-    return "all clients together" if pooled else "unweighted client mean"
+    return "all clients together" if _is_pooled(summary) else "unweighted client mean"
+
+
+def _is_pooled(summary: dict[str, Any]) -> bool:
+    return list(summary["final"]["per_client"]) == [str(POOLED)]

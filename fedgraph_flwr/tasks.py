@@ -80,7 +80,7 @@ class Task:
     headline : str
         The split of reported results.
     rules : tuple of str
-        Keys of ``selection.RULES`` that are reported, headline first.
+        Keys of ``selection.PROTOCOLS`` that are reported, headline first.
     settings : type
         Configuration table of the task.
     automatic : mapping
@@ -114,6 +114,14 @@ class Task:
             return self.regression
         return self
 
+    def rules_for(self, settings: RunSettings) -> tuple[str, ...]:
+        """List the rules of a run, headline first.
+
+        Where clients are drawn anew for each round no rule can choose a round: the
+        clients measured are others each time, and only after the last one all.
+        """
+        return ("final",) if settings.is_sampled else self.rules
+
     def check(self, settings: RunSettings, label_kind: str) -> None:
         """Raise ConfigError where data or a shared setting do not fit the task.
 
@@ -126,6 +134,13 @@ class Task:
                 f"method {settings.method!r} is for {self.name}, which needs {needed},"
                 f" but dataset {settings.dataset!r} has {LABEL_KINDS[label_kind]}; set"
                 " method or dataset in the run config to one that fits"
+            )
+        if settings.is_sampled and settings.patience > 0:
+            raise ConfigError(
+                f"patience must be 0 with client-fraction < 1, got {settings.patience}"
+                f" with {settings.client_fraction:g}: only clients drawn for a round"
+                " are measured in it, so that rounds cannot be compared; set patience"
+                " to 0 or client-fraction to 1 in the run config"
             )
         values = settings.to_config()
         for key, (holds, words) in self.require.items():

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         groups = group_runs(found.runs, apart=options.apart)
         for group in groups:
-            report = make_report(group, options.rule)
+            report = make_report(group, options.rule or group.headline)
             if options.markdown:
                 out.print(
                     markdown(report), soft_wrap=True, markup=False, highlight=False
@@ -52,8 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def draw_gains(groups: Sequence[Group], out: Path, *, rule: str) -> list[Path]:
+def draw_gains(groups: Sequence[Group], out: Path, *, rule: str | None) -> list[Path]:
     """Draw each group's gain over self-train, one panel per row of its table.
+
+    ``rule`` None is the headline of each group's task.
 
     Returns
     -------
@@ -69,7 +71,7 @@ def draw_gains(groups: Sequence[Group], out: Path, *, rule: str) -> list[Path]:
     for group in groups:
         name = out
         if len(groups) > 1:
-            split = group.split[0][:6]
+            split = group.split[0][:6] + (group.data and f"-{group.data[:6]}")
             dataset = group.dataset.replace(":", "-")
             name = out.with_name(f"{out.stem}-{dataset}-{split}{out.suffix}")
         local = baseline(group, "local")
@@ -84,7 +86,7 @@ def draw_gains(groups: Sequence[Group], out: Path, *, rule: str) -> list[Path]:
             [p for _, p in pairs],
             self_trained,
             name,
-            rule=rule,
+            rule=rule or group.headline,
             labels=[label for label, _ in pairs],
         )
         drawn += [path] if path else []
@@ -111,8 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rule",
         choices=RULES,
-        default="final",
-        help="round at which gains and differences are read (default: final)",
+        help="round at which gains and differences are read (default: the headline of"
+        " the task, best_val for nodes and final for others)",
     )
     parser.add_argument(
         "--markdown", action="store_true", help="print GitHub tables for docs/"

@@ -143,12 +143,12 @@ def _relation_columns() -> list[Column]:
         ),
         Column(heading="paper min gain", cell=_paper_min_gain, is_paper=True),
         Column(
-            heading="improved",
+            heading="not worse",
             cell=lambda row: (
                 f"{row.gain.num_improved}/{row.gain.num_clients}" if row.gain else NONE
             ),
         ),
-        Column(heading="paper improved", cell=_paper_improved, is_paper=True),
+        Column(heading="paper not worse", cell=_paper_improved, is_paper=True),
         Column(heading="vs fedavg (points)", cell=_versus_fedavg),
         Column(heading="clusters", cell=lambda row: _span(row.num_clusters)),
         Column(
@@ -194,9 +194,10 @@ def _caption(group: Group, rule: str) -> str:
     seeds = sorted({run.seed for run in group.runs})
     rounds = sorted({int(run.summary.get("rounds") or 0) for run in group.runs})
     sentences = [
-        f"Protocol: rule {_RULE_WORDS[rule]} for gains, improved and differences;"
+        f"Protocol: rule {_RULE_WORDS[rule]} for gains and differences;"
         f" seeds {', '.join(map(str, seeds))}; split {split_hash[:12]}"
-        f" (split seed {split_seed}); {num_clients} clients;"
+        f" (split seed {split_seed}{group.data and f', data {group.data}'});"
+        f" {num_clients} clients;"
         f" {' or '.join(map(str, rounds))} rounds.",
         "Accuracy: mean over clients of each client's mean over seeds ± mean over"
         " clients of each client's std over seeds (ddof 1).",
@@ -204,7 +205,7 @@ def _caption(group: Group, rule: str) -> str:
     if local := baseline(group, "local"):
         sentences.append(
             f"Gain: per client over self-train (row {local}), mean over the common"
-            " seeds; improved: clients with gain >= 0."
+            " seeds; not worse: clients with gain >= 0, which the paper calls improved."
         )
     if fedavg := baseline(group, "fedavg"):
         sentences.append(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from .compare_runs import as_text
 from .embedding_rows import EmbeddingGroup, unusual
+from .embedding_runs import EmbeddingRun
 from .embedding_stats import ENOUGH_SEEDS, UNTRAINED, Claim, Row
 
 # Share of the smallest cluster, in percent, below which k-means parted off outliers.
@@ -46,11 +47,23 @@ def make_notes(
             " apart, with a matching of their own, and the unweighted mean over clients"
             " is shown; not comparable with the other rows."
         )
+    if any(_is_normalised_kl(r) for runs in group.rows.values() for r in runs):
+        notes.append(
+            "an Intra-KL row takes its softmax over embeddings of unit length"
+            " (fclg.distill-normalize), the paper over raw ones: so its second loss is"
+            " small beside the first."
+        )
     for row in rows:
         notes += _row_notes(row)
     if len({row.seeds for row in rows}) > 1:
         notes.append("rows differ in seeds; paired differences use the common ones.")
     return [*notes, *_claim_notes(claims), *_run_notes(group)]
+
+
+def _is_normalised_kl(r: EmbeddingRun) -> bool:
+    settings = r.run.settings
+    is_kl = settings.get("fclg.inter") == "kl"
+    return is_kl and settings.get("fclg.distill-normalize") is True
 
 
 def _setting_notes(group: EmbeddingGroup) -> list[str]:

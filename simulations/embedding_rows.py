@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.config import RunSettings, Value
 from fedgraph_flwr.registry import METHODS
 
-from .compare_runs import as_text, plain_settings
+from .compare_runs import as_text, check_same_data, plain_settings, short_names
 from .embedding_runs import EmbeddingRun, FoundEmbeddings
 
 # Where a run's graphs are, and how it was evaluated: named in captions, not in rows.
@@ -49,9 +49,8 @@ class RowName:
     settings: tuple[tuple[str, Value], ...] = ()
 
     def __str__(self) -> str:
-        words = ", ".join(
-            f"{k.rpartition('.')[2]}={as_text(v)}" for k, v in self.settings
-        )
+        names = short_names([*RunSettings.defaults(), *(k for k, _ in self.settings)])
+        words = ", ".join(f"{names[k]}={as_text(v)}" for k, v in self.settings)
         return f"{self.base} ({words})" if words else self.base
 
     def without(self, key: str) -> RowName:
@@ -85,6 +84,7 @@ def group_embeddings(found: FoundEmbeddings) -> list[EmbeddingGroup]:
     have one of their own only where there is no other. Of several runs of one row and
     seed the newest is used; the others are added to ``found.left_out``.
     """
+    check_same_data(r.run for r in found.runs)
     names = name_rows(found.runs)
     emds: dict[tuple[str, str], set[float]] = {}
     for r in found.runs:

@@ -15,12 +15,37 @@ RESAMPLES = 10_000
 TEST_TO_TRAIN = 10 / 80  # graphs of every split
 
 
-def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
+def t_interval(
+    values: Sequence[float],
+    splits: Sequence[int] = (),  # noqa: ARG001
+) -> tuple[float, float] | None:
     """95 % interval of the mean by Student's t; None with fewer than two values."""
     return _student(values, shared=0.0)
 
 
-def corrected_t_interval(values: Sequence[float]) -> tuple[float, float] | None:
+def split_t_interval(
+    values: Sequence[float], splits: Sequence[int]
+) -> tuple[float, float] | None:
+    """By Student's t over the means of splits; None with fewer than two splits.
+
+    Values of one split share its training and test data: they are no trials of their
+    own. Each split counts alike.
+    """
+    return _student(split_means(values, splits), shared=0.0)
+
+
+def split_means(values: Sequence[float], splits: Sequence[int]) -> list[float]:
+    """Mean of the values of each split, in ascending order of ``splits``."""
+    pairs = list(zip(splits, values, strict=True))
+    return [
+        statistics.fmean(v for s, v in pairs if s == of) for of in sorted(set(splits))
+    ]
+
+
+def corrected_t_interval(
+    values: Sequence[float],
+    splits: Sequence[int] = (),  # noqa: ARG001
+) -> tuple[float, float] | None:
     """By Student's t, for values that come of different splits of one data set.
 
     Such splits share most of their training graphs, so that values are correlated and
@@ -41,7 +66,10 @@ def _student(values: Sequence[float], *, shared: float) -> tuple[float, float] |
     return mean - half, mean + half
 
 
-def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
+def bootstrap_interval(
+    values: Sequence[float],
+    splits: Sequence[int] = (),  # noqa: ARG001
+) -> tuple[float, float] | None:
     """Percentiles of the means of 10000 resamples, too narrow for a handful of values.
 
     None with fewer than three: of two it would be the two themselves.
@@ -50,11 +78,10 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
         return None
     found = bootstrap(
         (values,),
-        statistics.fmean,
+        np.mean,
         confidence_level=CONFIDENCE,
         n_resamples=RESAMPLES,
         method="percentile",
-        vectorized=False,
         rng=np.random.default_rng(0),
     ).confidence_interval
     return float(found.low), float(found.high)
@@ -62,6 +89,7 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 INTERVALS = {
     "t": t_interval,
+    "split-t": split_t_interval,
     "corrected-t": corrected_t_interval,
     "bootstrap": bootstrap_interval,
 }

@@ -13,21 +13,23 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.markup import escape
 
 from fedgraph_flwr.errors import FedGraphError
 
-from .compare_runs import find_runs
+from .compare_runs import check_same_data, find_runs
 from .markup import consoles, pipe_table, tell_unused
-from .study_file import FOLDER, Study, StudyTable, load_study
+from .study_file import FOLDER, OWN_START, Study, StudyTable, load_study
 from .study_runs import RULES, Result, from_run, merge, read, write
 from .study_stats import Paired, pair
 
 NONE = "-"
 _INTERVALS = {
     "t": "Student's t",
+    "split-t": "Student's t over the means of splits, as pairs on one split share it",
     "corrected-t": "Student's t, corrected for what splits of one data set share",
     "bootstrap": "percentiles of 10000 resamples",
 }
@@ -45,10 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.folders:
             found = find_runs(options.folders)
             tell_unused(found.left_out, err)
+            check_same_data(found.runs)
             results = merge(results, [from_run(run) for run in found.runs])
         if not results:
             raise FedGraphError("no results: give folders of runs, or --csv FILE")
-        if options.csv is not None:
+        if options.csv is not None and options.folders:
             write(options.csv, results)
         text, unused = report(study, results)
         tell_unused([f"{row}: in no table of {study.name}" for row in unused], err)
@@ -83,22 +86,38 @@ def _table(
     study: Study, table: StudyTable, by_row: Mapping[str, list[Result]]
 ) -> list[str]:
     rows = [row for row in table.rows if row in by_row]
-    found = [_cells(study, row, by_row[row]) for row in rows]
+    with_start = OWN_START in {b for _, b in table.differences}
+    found = [_cells(study, row, by_row[row], with_start=with_start) for row in rows]
     lines = [f"### {table.title}", "", *_used_columns(found)]
     missing = [row for row in table.rows if row not in by_row]
     if missing:
         lines += ["", f"Not run: {', '.join(missing)}."]
     differences = [
-        (f"{a} - {b}", pair(by_row[a], by_row[b], study.rule), _published(study, a, b))
+        (f"{a} - {b}", paired, _published(study, a, b))
         for a, b in table.differences
-        if a in by_row and b in by_row
+        if (paired := _pair(study, by_row, a, b)) is not None
     ]
     if differences:
         lines += ["", *_difference_lines(study, differences)]
     return [*lines, "", _protocol(study, [r for row in rows for r in by_row[row]])]
 
 
-def _cells(study: Study, row: str, results: Sequence[Result]) -> list[tuple[str, str]]:
+def _pair(
+    study: Study, by_row: Mapping[str, list[Result]], a: str, b: str
+) -> Paired | None:
+    """Subtract row ``b``, or the start of ``a``; None where there is no such row."""
+    if a not in by_row or b not in (*by_row, OWN_START):
+        return None
+    if b != OWN_START:
+        return pair(by_row[a], by_row[b], study.rule)
+    started = [r for r in by_row[a] if not math.isnan(r.start)]
+    starts = [replace(r, **{study.rule: r.start}) for r in started]
+    return pair(started, starts, study.rule) if started else None
+
+
+def _cells(
+    study: Study, row: str, results: Sequence[Result], *, with_start: bool
+) -> list[tuple[str, str]]:
     """Headings and cells of a line."""
     target = study.targets.get(row)
     epsilons = sorted({result.edge_epsilon for result in results})
@@ -109,6 +128,10 @@ def _cells(study: Study, row: str, results: Sequence[Result]) -> list[tuple[str,
         ("rounds", _span([result.rounds for result in results])),
         ("epsilon", " or ".join(f"{e:g}" if e else NONE for e in epsilons)),
         *((rule, _score([getattr(r, rule) for r in results])) for rule in rules),
+        (
+            OWN_START,
+            _score([r.start for r in results]) if with_start else NONE,
+        ),
         ("validation", _score([result.validation for result in results])),
         ("paper", NONE if target is None else f"{target:.4f}"),
     ]

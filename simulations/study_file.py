@@ -1,10 +1,11 @@
 """Studies: TOML files that say which runs stand in which table.
 
 ``paper``, ``rule`` (one of ``study_runs.RULES``), ``interval`` (``t``, the default,
-``corrected-t`` or ``bootstrap``), a table ``[targets]`` of the paper's figures by row,
-and ``[[table]]`` entries with ``title``, ``rows`` and ``differences`` (pairs of rows).
-An entry with ``for``, a list of tables of words, stands for one table each, in which
-``{word}`` is filled in.
+``split-t``, ``corrected-t`` or ``bootstrap``), a table ``[targets]`` of the paper's
+figures by row, and ``[[table]]`` entries with ``title``, ``rows`` and ``differences``
+(pairs of rows; ``own round 0`` in place of the second is the first's start). An entry
+with ``for``, a list of tables of words, stands for one table each, in which ``{word}``
+is filled in.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .intervals import INTERVALS
 from .study_runs import RULES
 
 FOLDER = Path(__file__).with_name("studies")
+OWN_START = "own round 0"
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def load_study(name: str, folder: Path = FOLDER) -> Study:
             raise ConfigError(f"{path}: {key} is {value!r}, allowed are {allowed}")
     for table in study.tables:
         for row in {row for pair in table.differences for row in pair}:
-            if row not in table.rows:
+            if row not in (*table.rows, OWN_START):
                 raise ConfigError(
                     f"{path}: table {table.title!r} subtracts {row!r}, which is none of"
                     " its rows; add it to rows"

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
+import json
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -51,6 +54,11 @@ class Result:
     weights, commit : str
         First 12 digits of ``weights_sha256`` and of the commit, "+" if files differed.
     wall_s : float
+    data : str
+        First 12 digits of a hash over all clients' files; "" where a client does not
+        tell, or the file of results is older than this column.
+    start : float
+        Score before training, as ``final``; NaN where it was not measured or written.
     """
 
     row: str
@@ -67,6 +75,8 @@ class Result:
     weights: str
     commit: str
     wall_s: float
+    data: str = ""
+    start: float = math.nan
 
     @property
     def key(self) -> tuple[str, int, int, str]:
@@ -94,7 +104,31 @@ def from_run(run: Run) -> Result:
         weights=str(s["weights_sha256"])[:12],
         commit=commit[:12] + ("+" if commit.endswith("+dirty") else ""),
         wall_s=round(float(s["wall_s"]), 1),
+        data=_hash_data(run),
+        start=_start(run),
     )
+
+
+def _start(run: Run) -> float:
+    """Mean over clients of the score of round 0, which only ``rounds.csv`` tells."""
+    path = run.path / "rounds.csv"
+    wanted = ("0", str(run.summary["split"]), str(run.summary["metric"]))
+    if not path.is_file():
+        return math.nan
+    with path.open(newline="", encoding="utf-8") as file:
+        scores = [
+            float(row["value"])
+            for row in csv.DictReader(file)
+            if row["point"] == "post_aggregation"
+            and (row["round"], row["split"], row["metric"]) == wanted
+        ]
+    return statistics.fmean(scores) if scores else math.nan
+
+
+def _hash_data(run: Run) -> str:
+    if len(run.data) < int(run.summary["num_clients"]):
+        return ""
+    return hashlib.sha256(json.dumps(run.data).encode()).hexdigest()[:12]
 
 
 def row_name(method: str, dataset: str, settings: Mapping[str, Value]) -> str:
@@ -159,7 +193,7 @@ def read(path: Path) -> list[Result]:
     fields = {f.name: types[str(f.type)] for f in dataclasses.fields(Result)}
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+            rows = [{"data": "", "start": "nan", **row} for row in csv.DictReader(file)]
         return [
             Result(**{name: kind(row[name]) for name, kind in fields.items()})
             for row in rows
@@ -181,11 +215,29 @@ def write(path: Path, results: Iterable[Result]) -> None:
         writer.writeheader()
         for result in ordered:
             values = dataclasses.asdict(result)
-            for rule in (*RULES, "validation"):
+            for rule in (*RULES, "validation", "start"):
                 values[rule] = f"{values[rule]:.6f}"
             writer.writerow(values)
 
 
 def merge(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
-    """Join; a new result replaces the old one of the same row, seeds and split."""
-    return list({r.key: r for r in (*old, *new)}.values())
+    """Join; a new result replaces the old one of the same row, seeds and split.
+
+    Raises
+    ------
+    FedGraphError
+        On one split results tell of different data.
+    """
+    results = [*old, *new]
+    known: dict[tuple[str, int, str], Result] = {}
+    for r in results:
+        first = known.setdefault((r.dataset, r.split_seed, r.split_hash), r)
+        if r.data and not first.data:
+            known[r.dataset, r.split_seed, r.split_hash] = r
+        elif r.data and r.data != first.data:
+            raise FedGraphError(
+                f"results of {r.dataset} on split {r.split_hash} are of different data:"
+                f" {first.row} of {first.data}, {r.row} of {r.data}; give only folders"
+                " of runs on one of them"
+            )
+    return list({r.key: r for r in results}.values())

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .intervals import INTERVALS
+from .intervals import INTERVALS, split_means
 from .study_runs import Result
 
 
@@ -37,15 +37,14 @@ class Paired:
         Runs on one split share its test nodes: only differences that agree between
         splits are more than a property of one of them.
         """
-        splits = sorted(set(self.split_seeds))
         if self.num_pairs < 2:
             return []
-        pairs = list(zip(self.split_seeds, self.values, strict=True))
-        return [statistics.fmean(v for s, v in pairs if s == of) for of in splits]
+        return split_means(self.values, self.split_seeds)
 
     def interval(self, kind: str) -> tuple[float, float]:
-        """95 % interval of the mean, a key of ``INTERVALS``; NaN without two pairs."""
-        return INTERVALS[kind](self.values) or (math.nan, math.nan)
+        """95 % interval of the mean, a key of ``INTERVALS``; NaN without two trials."""
+        found = INTERVALS[kind](self.values, self.split_seeds)
+        return found or (math.nan, math.nan)
 
 
 def pair(ours: Sequence[Result], theirs: Sequence[Result], rule: str) -> Paired:

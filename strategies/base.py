@@ -172,6 +172,10 @@ class AbstractGraphStrategy(Strategy):
         """Say which data of clients this run hands to others; "" for none."""
         return ""
 
+    def remarks(self) -> dict[str, Any]:
+        """Entries of the method's own for ``summary.json``; none unless overridden."""
+        return {}
+
     def network(self) -> Network | None:
         """Who talks to whom, and who is gone, where clients talk to each other."""
         return None
@@ -421,7 +425,7 @@ class AbstractGraphStrategy(Strategy):
 
     def _sample(self, server_round: int) -> list[int]:
         """Clients that train in this round, ascending: ``client-fraction`` of all."""
-        count = max(1, round(self.settings.client_fraction * len(self.clients)))
+        count = self.settings.clients_per_round
         rng = numpy_rng(self.settings.seed, "server", server_round, "clients")
         chosen = rng.choice(sorted(self.clients), size=count, replace=False)
         return sorted(int(c) for c in chosen)

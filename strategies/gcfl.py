@@ -7,9 +7,9 @@ thresholds, alpha cosine similarity, beta DTW distance, Q_i history of norms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any, final
 
 import numpy as np
@@ -59,8 +59,9 @@ def step(
     """One round: extend histories, split, average within the new clusters.
 
     Returns the new state and the positions (in the old state) of clusters that were
-    split. A cluster is split only when all of its members replied. ``uniform`` averages
-    updates without regard to training sizes.
+    split. A cluster is split only when all of its members replied: an older update is
+    of another model, whose norm and direction the paper does not compare. ``uniform``
+    averages updates without regard to training sizes.
 
     Source
     ------
@@ -133,6 +134,8 @@ def split_weights(
     updates = np.stack([flat[c] for c in members])
     by_samples = params.mean_norm_weighting == "samples"
     weights = [sizes[c] if by_samples else 1.0 for c in members]
+    if not sum(weights):
+        return None
     stalled = mean_update_norm(updates, weights) < params.mean_norm_threshold
     moving = max_update_norm(updates) > params.max_norm_threshold
     if not (stalled and moving):
@@ -176,6 +179,8 @@ def _advance(
     if not present:
         return theta
     total = sum(weights[c] for c in present)
+    if not total:  # nobody there has anything to train on
+        return theta
     mean = np.zeros_like(flat[present[0]])
     for c in present:  # ascending, which fixes the rounding
         mean += (weights[c] / total) * flat[c]
@@ -192,6 +197,8 @@ class GCFL(AbstractGraphStrategy):
     def __init__(self, *args: Any, use_dtw: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.use_dtw = use_dtw
+        self._missing: dict[int, int] = {}  # client -> round since when
+        self._held_up: list[dict[str, Any]] = []
 
     def initialise(self, arrays: NamedArrays) -> None:
         """One cluster holding everybody."""
@@ -210,6 +217,7 @@ class GCFL(AbstractGraphStrategy):
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """See :func:`step`; also records norms and, for ``best_snapshot``, splits."""
         before = self.gcfl
+        self._look_for_missing(server_round, replies)
         self.gcfl, split = step(
             before,
             replies,
@@ -247,6 +255,37 @@ class GCFL(AbstractGraphStrategy):
                 ],
             )
 
+    def _look_for_missing(self, server_round: int, replies: Iterable[int]) -> None:
+        """Say once which cluster cannot be judged, and for want of whom."""
+        replied, least = set(replies), self.params.min_cluster_size
+        self._missing = {
+            c: self._missing.get(c, server_round) for c in set(self.clients) - replied
+        }
+        if server_round <= self.params.min_round:
+            return
+        said = [(e["cluster"], e["client"]) for e in self._held_up]
+        for cluster in self.clusters():
+            for client in sorted(set(cluster) & set(self._missing)):
+                if len(cluster) < least or (cluster, client) in said:
+                    continue
+                since = self._missing[client]
+                self._held_up.append(
+                    {"cluster": cluster, "client": client, "since_round": since}
+                )
+                log(
+                    WARNING,
+                    "round %d: cluster %s cannot split: client %d is missing since"
+                    " round %d",
+                    server_round,
+                    cluster,
+                    client,
+                    since,
+                )
+
+    def remarks(self) -> dict[str, Any]:
+        """Clusters that could not split in some round, and who was missing."""
+        return {"clusters_held_up": self._held_up} if self._held_up else {}
+
     def models(self) -> dict[str, NamedArrays]:
         """One model per cluster, numbered as in ``clusters.json``."""
         return {f"cluster-{k}": theta for k, theta in enumerate(self.gcfl.theta)}
@@ -259,6 +298,8 @@ class GCFL(AbstractGraphStrategy):
         facts = {
             "clusters": [list(members) for members in self.gcfl.clusters],
             "history": {str(c): list(q) for c, q in self.gcfl.history.items()},
+            "missing": {str(c): since for c, since in self._missing.items()},
+            "held_up": self._held_up,
         }
         return arrays, facts
 
@@ -270,6 +311,8 @@ class GCFL(AbstractGraphStrategy):
             theta=tuple(select(f"{k}/", arrays) for k in range(len(clusters))),
             history={int(c): tuple(q) for c, q in facts["history"].items()},
         )
+        self._missing = {int(c): r for c, r in facts.get("missing", {}).items()}
+        self._held_up = list(facts.get("held_up", []))
 
     def clusters(self) -> list[list[int]]:
         """See base class."""

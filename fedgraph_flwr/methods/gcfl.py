@@ -67,6 +67,7 @@ class GCFLParams(Settings):
     """
 
     TABLE = "gcfl"
+    NEEDS_ALL = "a cluster splits by the updates of all its clients in one round"
     AUTO: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "NCI1": _published(0.04, 0.08, 5),
         "PROTEINS": _published(0.03, 0.06, 10),

@@ -11,6 +11,7 @@ import toys
 from clients.base import GraphClient
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import METHODS, resolve
+from fedgraph_flwr.server_app import summary_table
 from fedgraph_flwr.tasks import NODE_CLASSIFICATION
 from simulations.inline import InlineGrid
 
@@ -86,6 +87,36 @@ def test_both_evaluation_points_are_recorded(on_nodes, method):
     assert str(best["round"]) == max(trained, key=lambda r: (trained[r], -int(r)))
     at = str(best["round"]), "1", "test", "post_training", "accuracy"
     assert best["per_client"]["1"] == seen[at]
+
+
+def test_the_table_names_the_headline_and_over_whom_a_round_was_chosen(
+    on_nodes, monkeypatch
+):
+    def words(finished):
+        rows = summary_table(finished.summary).replace("│", " ").split("\n ")
+        return " ".join(" ".join(rows).split())
+
+    whole = words(on_nodes("fedavg"))
+    assert whole.count("(headline)") == 1
+    assert "ties: the earliest (headline) " in whole  # best_val, not final
+    assert "chosen over" not in whole
+
+    def lose(name):
+        method = getattr(GraphClient, name)
+
+        def failing(self, parameters, config):
+            if self.job.client_id == 2 and config["server-round"] >= 2:
+                raise ValueError("gone")
+            return method(self, parameters, config)
+
+        monkeypatch.setattr(GraphClient, name, failing)
+
+    lose("fit")
+    lose("evaluate")
+    rest = on_nodes("fedavg", **{"min-fit-replies": 0.5})
+    assert rest.summary["best_val"]["num_clients_chosen_by"] == 2
+    assert set(rest.summary["final"]["per_client"]) == {"0", "1"}
+    assert words(rest).count("chosen over 2 of 3 clients") == 2  # best_val, _trained
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])

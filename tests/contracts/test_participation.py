@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 
 from clients.base import GraphClient
-from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.server_app import summary_table
 
-ALL = pytest.mark.parametrize("method", sorted(METHODS))
-HALF = {"num-clients": 6, "client-fraction": 0.5, "num-server-rounds": 4}
+NEED_ALL = sorted(m for m in METHODS if METHODS[m].params.NEEDS_ALL)
+ALL = pytest.mark.parametrize("method", sorted(set(METHODS) - set(NEED_ALL)))
+HALF = {
+    "num-clients": 6,
+    "client-fraction": 0.5,
+    "num-server-rounds": 4,
+    "patience": 0,  # nodes: 20 by default, which a share of the clients rules out
+}
 
 
 @pytest.fixture
@@ -35,6 +42,7 @@ def test_a_share_of_the_clients_trains_and_all_are_evaluated_at_the_end(
     assert [len(clients) for clients in trained.values()] == [3] * 4
     assert len({tuple(sorted(clients)) for clients in trained.values()}) > 1
     assert finished.summary["failures"] == []
+    assert finished.summary["rules"] == ["final"]  # no round but the last has all
     assert set(finished.summary["final"]["per_client"]) == set("012345")
     addressed = {
         (int(r["round"]), int(r["client"]))
@@ -51,7 +59,7 @@ def test_who_trains_is_drawn_from_the_run_seed_alone(run, trained):
         return {t: sorted(clients) for t, clients in trained.items()}
 
     first = drawn("fedavg")
-    assert drawn("gcfl+", nodes=3) == first
+    assert drawn("fedprox", nodes=3) == first
     assert drawn("fedavg", seed=11) != first
 
 
@@ -67,12 +75,12 @@ def test_the_average_is_over_those_who_trained(run):
 
 
 def test_resuming_draws_the_same_clients(run, trained):
-    whole = run("gcfl+", **HALF)
+    whole = run("fedpub", **HALF)
     everyone = {t: list(clients) for t, clients in trained.items()}
-    part = run("gcfl+", **{**HALF, "num-server-rounds": 2})
+    part = run("fedpub", **{**HALF, "num-server-rounds": 2})
     trained.clear()
     again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
-    resumed = run("gcfl+", **HALF, **again, resume=str(part.path))
+    resumed = run("fedpub", **HALF, **again, resume=str(part.path))
     assert trained == {t: everyone[t] for t in (3, 4)}
     assert resumed.sha == whole.sha
     assert resumed.rounds == whole.rounds
@@ -89,6 +97,79 @@ def test_only_clients_of_the_round_can_fail_it(run, monkeypatch):
     monkeypatch.setattr(GraphClient, "fit", broken)
     with pytest.raises(RunFailedError, match=r"round 2: 0 of 3 clients replied"):
         run("fedavg", **HALF)
+
+
+@pytest.mark.parametrize("method", NEED_ALL)
+def test_methods_that_need_every_client_refuse_a_share_of_them(run, method):
+    with pytest.raises(ConfigError, match=rf"client-fraction must be 1 for {method}.*"):
+        run(method, **HALF)
+    assert {"gcfl", "gcfl+"} <= set(NEED_ALL)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedgkd"])
+def test_early_stopping_refuses_a_share_of_the_clients(run, method):
+    with pytest.raises(
+        ConfigError, match=r"patience must be 0 .* set patience to 0 or"
+    ):
+        run(method, **{**HALF, "patience": 2})
+    assert run(method, **{**HALF, "client-fraction": 0.99, "num-server-rounds": 1})
+
+
+EAGER = {
+    "num-clients": 6,
+    "num-server-rounds": 6,
+    "gcfl.mean-norm-threshold": 1e9,
+    "gcfl.max-norm-threshold": 0.0,
+    "gcfl.min-round": 1,
+    "gcfl.min-cluster-size": 2,
+    "min-fit-replies": 0.5,
+}
+
+
+@pytest.fixture
+def lost(monkeypatch):
+    """Let a client fail from round 3 on."""
+    fit = GraphClient.fit
+
+    def lose(client):
+        def failing(self, parameters, config):
+            if self.job.client_id == client and config["server-round"] >= 3:
+                raise ValueError("gone")
+            return fit(self, parameters, config)
+
+        monkeypatch.setattr(GraphClient, "fit", failing)
+
+    return lose
+
+
+def test_gcfl_says_which_cluster_cannot_split_and_for_want_of_whom(run, lost, caplog):
+    assert run("gcfl", **EAGER).summary["num_clusters"] == 6
+    lost(4)
+    caplog.set_level("WARNING", "flwr")
+    whole = run("gcfl", **EAGER)
+    (said,) = [m for m in caplog.messages if "cannot split" in m]
+    (entry,) = whole.summary["clusters_held_up"]
+    together = entry["cluster"]
+    assert whole.summary["clusters"] == [together, [3]]  # as split in round 2
+    assert entry == {"cluster": [0, 1, 2, 4, 5], "client": 4, "since_round": 3}
+    words = f"cluster {together} cannot split: client 4 is missing since round 3"
+    assert said == f"round 3: {words}"
+    table = " ".join(summary_table(whole.summary).split())
+    assert f"cluster {together} could not split: client 4 was missing" in table
+    part = run("gcfl", **{**EAGER, "num-server-rounds": 4})
+    caplog.clear()
+    again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+    resumed = run("gcfl", **EAGER, **again, resume=str(part.path))
+    assert resumed.summary["clusters_held_up"] == whole.summary["clusters_held_up"]
+    assert not [m for m in caplog.messages if "cannot split" in m]
+    assert resumed.sha == whole.sha
+
+
+def test_a_lost_client_with_a_cluster_of_its_own_holds_nobody_up(run, lost):
+    lost(3)
+    summary = run("gcfl", **EAGER).summary
+    assert summary["num_clusters"] == 6
+    assert "clusters_held_up" not in summary
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.01, 1), (0.34, 2), (0.99, 6)])

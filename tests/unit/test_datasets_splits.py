@@ -83,6 +83,36 @@ def test_overlapping_chunks_share_graphs_but_repeat_none():
     assert max(map(len, splits.overlapping_chunks(labels(10**6), 99, seed=1))) > 140
 
 
+def test_test_graphs_that_others_train_on_are_counted():
+    y = labels(60)
+    shares = [np.arange(20), np.arange(40), np.arange(40, 60)]
+    split = [splits.split_client(r, y, seed=3, held_out=0.2) for r in shares]
+    found = []
+    for client, rows in enumerate(shares):
+        test = set(rows[split[client][2]].tolist())
+        others = {
+            int(row)
+            for other, of_other in enumerate(shares)
+            if other != client
+            for row in of_other[split[other][0]]
+        }
+        counted = splits.trained_elsewhere(y, shares, client, seed=3, held_out=0.2)
+        assert counted == (len(test & others), len(test))
+        found.append(counted[0])
+    assert found[0] > 0 == found[2]
+    assert splits.trained_elsewhere(y, shares, 0, seed=3, held_out=0) == (0, 0)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("chunks-overlap", 1), ("chunks", 0)])
+def test_overlap_is_said_by_every_client(monkeypatch, caplog, kind, count):
+    whole = toys.random_graphs(300)
+    monkeypatch.setattr(datasets, "load_tu", lambda *_, **__: whole)
+    loaded = toys.run_settings(dataset="MUTAG", partition=kind, num_clients=5)
+    datasets.load_partition(loaded, 2)
+    said = [m for m in caplog.messages if "other clients train on" in m]
+    assert len(said) == count
+
+
 def test_equal_chunks_and_equal_class_shares():
     y = labels(103, 3)
     sizes = [len(rows) for rows in splits.shuffled_chunks(y, 10, seed=1)]

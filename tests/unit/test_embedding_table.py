@@ -420,6 +420,17 @@ def test_untrained_encoder_of_a_variant(tmp_path: Path) -> None:
     assert row.last["accuracy"].values == pytest.approx((45,))
 
 
+@pytest.mark.parametrize(("is_normalised", "count"), [(True, 1), (False, 0)])
+def test_a_softmax_over_embeddings_of_unit_length_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_normalised: bool, count: int
+) -> None:
+    config = {"fclg.inter": "kl", "fclg.distill-normalize": is_normalised}
+    write_run(tmp_path, "fclg", 1, {0: 0.55, 2: 0.6}, config=config)
+    assert embedding_table.main([str(tmp_path), "--markdown"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("softmax over embeddings of unit length") == count
+
+
 # What is left out ------------------------------------------------------------------
 
 

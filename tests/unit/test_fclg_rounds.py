@@ -426,11 +426,12 @@ def test_the_emd_in_the_summary_is_that_of_the_formula(pooled, run, toy_data):
     assert finished.summary["class_counts"] == [[20, 0, 0], [9, 16, 0], [10, 10, 10]]
 
 
-def test_the_best_labelled_round_is_one_of_those_that_all_clients_answered():
-    """As ``best_val``: the mean over other clients is not comparable."""
-    table = {0: {0: 0.5, 1: 0.5}, 1: {0: 0.9}, 3: {0: 0.7, 1: 0.5}}
-    best = selection.best_labelled(table)
-    assert (best["round"], best["mean"]) == (3, 0.6)
+def test_before_training_is_a_round_that_labels_may_choose():
+    table = {0: {0: 0.5, 1: 0.7}, 1: {0: 0.6}, 3: {0: 0.7, 1: 0.4}}
+    best = selection.best_labelled(table)  # round 1: 0.65, with 1 as before
+    assert (best["round"], best["num_clients_chosen_by"]) == (1, 2)
+    best = selection.best_labelled({**table, 1: {0: 0.5}})
+    assert (best["round"], best["mean"]) == (0, 0.6)
 
 
 def test_counts_of_classes_stay_at_a_site_that_does_not_share_labels(run, once):

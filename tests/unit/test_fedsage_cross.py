@@ -333,7 +333,7 @@ def test_who_has_not_trained_before_a_stop_gets_its_rows_after_it(
 
 def test_with_partial_participation_rows_wait_for_who_has_not_trained(cross, mail):
     share = {"num-clients": 6, "client-fraction": 0.5, "num-server-rounds": 3}
-    cross(**share)
+    cross(**share, patience=0)
     given = [c for at, way, parcels in mail if (at, way) == (0, "up") for c in parcels]
     assert sorted(given) == list(range(6))
     trained: set[int] = set()

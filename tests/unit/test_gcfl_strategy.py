@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from dtaidistance import dtw
@@ -203,6 +205,22 @@ def test_identical_updates_never_split():
     p = params(mean_norm_threshold=0.3, max_norm_threshold=0.3)
     state, _ = step(start(4), replies(same), p, server_round=50, use_dtw=False)
     assert state.clusters == ((0, 1, 2, 3),)
+
+
+def test_a_cluster_with_nothing_to_train_on_keeps_its_model():
+    """Clients of node data may hold no training node; by samples they count as 0."""
+    deltas = {c: [1.0 + c, 0, 0, 0] for c in range(4)}
+    state = replace(start(4), clusters=((0, 1, 2), (3,)), theta=start(4).theta * 2)
+    new, split = step(
+        state,
+        replies(deltas, {0: 0, 1: 0, 2: 0, 3: 5}),
+        params(mean_norm_weighting="samples"),
+        server_round=21,
+        use_dtw=False,
+    )
+    assert (new.clusters, split) == (state.clusters, [])
+    assert new.theta[0] is state.theta[0]
+    assert new.theta[1]["a"].tolist() == [4, 0]
 
 
 def test_identical_series_leave_nothing_to_cut_by():

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedgraph_flwr.selection import (
+    Choice,
     EarlyStopping,
+    best_labelled,
     best_snapshot,
     best_test,
     best_val,
+    choose,
     final,
     summarize,
 )
@@ -61,9 +66,58 @@ def test_best_val_never_looks_at_test_values():
     assert best_val(VAL, shuffled)["round"] == best_val(VAL, TEST)["round"]
 
 
-def test_a_round_without_some_client_is_not_comparable():
-    partial = {**VAL, 4: {0: 0.99}}
-    assert best_val(partial, TEST)["round"] == 2
+# Client 2 fails in round 2 only; client 1, the worst, is gone from round 3 on.
+HOLES = {
+    0: {0: 0.9, 1: 0.9, 2: 0.9},
+    1: {0: 0.4, 1: 0.1, 2: 0.5},
+    2: {0: 0.7, 1: 0.2},
+    3: {0: 0.5, 2: 0.4},
+    4: {0: 0.4, 2: 0.7},
+}
+
+
+def test_rounds_are_compared_over_the_clients_that_the_newest_still_has():
+    # Clients 0 and 2: 0.45, 0.6 (2 as in round 1), 0.45, 0.55. Client 1 has no say:
+    # with it round 4 would be the best, for it alone lacks the worst client.
+    found = best_val(HOLES, HOLES)
+    assert (found["round"], found["num_clients_chosen_by"]) == (2, 2)
+    assert found["validation"] == pytest.approx(0.6)
+    assert found["per_client"] == {"0": 0.7, "1": 0.2}  # what was measured then
+    until = {r: HOLES[r] for r in (0, 1, 2)}  # only 0 and 1 answered in round 2
+    assert choose(until) == Choice(2, pytest.approx(0.45), 2)
+
+
+@pytest.mark.parametrize("read", [best_test, best_labelled])
+def test_every_rule_that_chooses_compares_the_same_clients(read):
+    found = read({r: v for r, v in HOLES.items() if r})
+    assert (found["round"], found["num_clients_chosen_by"]) == (2, 2)
+
+
+def test_a_round_before_a_client_was_first_measured_is_no_candidate():
+    late = {1: {0: 0.9}, 2: {0: 0.2, 1: 0.3}, 3: {0: 0.2, 1: 0.2}}
+    assert choose(late) == Choice(2, pytest.approx(0.25), 2)
+    assert choose({}) == Choice(None, None, 0)
+    assert choose({0: {0: 0.5}}) == Choice(None, None, 1)
+    assert choose({0: {0: 0.5}}, first=0) == Choice(0, 0.5, 1)
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 6),
+        st.fixed_dictionaries({c: st.integers(0, 4) for c in (3, 1, 2)}),
+        min_size=1,
+    ),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_with_all_clients_the_earliest_round_of_the_best_mean_is_chosen(table, larger):
+    """As it always was where nobody is missing."""
+    rounds = [r for r in sorted(table) if r >= 1]
+    means = [sum(table[r].values()) / 3 for r in rounds]
+    best = (max if larger else min)(means, default=None)
+    expected = None if best is None else rounds[means.index(best)]
+    assert choose(table, larger_is_better=larger).round == expected
+    assert choose(table).num_clients == 3
 
 
 def test_best_snapshot_takes_per_client_the_best_of_splits_and_end():
@@ -77,7 +131,7 @@ def test_best_snapshot_takes_per_client_the_best_of_splits_and_end():
 
 def test_best_test_looks_at_test_scores_and_says_so():
     table = {0: {0: 0.9, 1: 0.9}, 1: {0: 0.2, 1: 0.4}, 2: {0: 0.6, 1: 0.2}, 3: {0: 1.0}}
-    found = best_test(table)  # not before training, nor where a client is missing
+    found = best_test({r: table[r] for r in (0, 1, 2)})  # not before training
     assert (found["round"], found["mean"]) == (2, pytest.approx(0.4))
     assert "selects on test data" in found["protocol"]
     errors = best_test(table, larger_is_better=False)
@@ -122,9 +176,17 @@ def test_training_never_ends_before_min_rounds_or_without_patience():
     assert not EarlyStopping(old, patience=0, min_rounds=0).is_due()
 
 
-def test_rounds_without_a_client_do_not_count_as_best():
-    lucky = table(0.1, 0.5, 0.4, 0.4) | {3: {1: 0.9}}
-    assert EarlyStopping(lucky, patience=2, min_rounds=0).is_due()
+@pytest.mark.parametrize(("rise", "due"), [(0.008, False), (0.0, True)])
+def test_a_client_lost_for_good_neither_ends_training_nor_holds_it_up(rise, due):
+    """Ten clients whose scores rise by so much in a round; one is gone from 10 on."""
+    scores = {
+        r: {c: 0.3 + rise * r for c in range(10) if c != 7 or r < 10} for r in range(51)
+    }
+    rule = EarlyStopping(scores, patience=20, min_rounds=10)
+    assert rule.is_due() is due
+    found = best_val(scores, scores)
+    assert found["round"] == (1 if due else 50)
+    assert found["num_clients_chosen_by"] == 9
 
 
 def test_early_stopping_copies_what_it_was_given():

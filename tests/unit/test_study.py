@@ -76,21 +76,56 @@ def test_differences_on_the_same_split_are_told_together():
         on_splits("a", scores), on_splits("b", dict.fromkeys(scores, 0)), "best_val"
     )
     assert np.allclose(found.by_split(), [40, 80])
+    # Two splits are two trials, however many seeds each has.
+    expected = stats.ttest_1samp([40, 80], 0).confidence_interval(0.95)
+    assert np.allclose(found.interval("split-t"), expected)
+    assert np.ptp(found.interval("t")) < np.ptp(expected)
+    on_one = pair(
+        on_splits("a", {(1, 7): 0.7, (2, 7): 0.9}),
+        on_splits("b", {(1, 7): 0.5, (2, 7): 0.5}),
+        "best_val",
+    )
+    assert math.isnan(on_one.interval("split-t")[0])
+    single = on_splits("a", {(1, 7): 0.7, (2, 5): 0.9})
+    each = pair(single, on_splits("b", {(1, 7): 0.5, (2, 5): 0.6}), "best_val")
+    assert np.allclose(each.interval("split-t"), each.interval("t"))
 
 
 def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
     path = tmp_path / "new" / "runs.csv"
     kept = [
-        result("b, c (x=1)", 2, 0.25, best_val_trained=0.3),
-        result("a", 1, 0.5, best_val_trained=0.4),
+        result("b, c (x=1)", 2, 0.25, best_val_trained=0.3, start=0.25),
+        result("a", 1, 0.5, best_val_trained=0.4, start=0.25),
     ]
     write(path, kept)
     assert read(path) == sorted(kept, key=lambda r: r.key)
     newer = result("a", 1, 0.75)
     assert merge(kept, [newer]) == [kept[0], newer]
+    older = path.read_text().replace("wall_s,data,start", "wall_s")
+    path.write_text(older.replace("1.5,,0.250000", "1.5"))  # before there were these
+    assert [(r.key, r.data, math.isnan(r.start)) for r in read(path)] == [
+        (r.key, "", True) for r in sorted(kept, key=lambda r: r.key)
+    ]
     path.write_text("row,seed\na,1\n")
     with pytest.raises(FedGraphError, match=r"runs.csv is not a file of results"):
         read(path)
+
+
+def test_results_on_other_data_replace_none_and_are_refused():
+    known = [result("a", 1, 0.5, data="one"), result("b", 1, 0.4)]
+    for row in ("a", "b", "c"):
+        with pytest.raises(FedGraphError, match=rf"a of one, {row} of two"):
+            merge(known, [result(row, 1, 0.6, data="two")])
+    assert len(merge(known, [result("c", 1, 0.6), result("a", 2, 0.6, data="x")])) == 4
+
+
+@pytest.mark.parametrize("name", ["fedgkd", "fgcl", "spreadgnn"])
+def test_pages_of_results_say_what_their_file_of_runs_says(name):
+    docs = FOLDER.parents[1] / "docs"
+    text, _ = study.report(load_study(name), read(docs / "runs" / f"{name}.csv"))
+    said = set((docs / f"results-{name}.md").read_text(encoding="utf-8").splitlines())
+    printed = [line for line in text.splitlines() if line.startswith(("|", "Protocol"))]
+    assert [line for line in printed if line not in said] == []
 
 
 def settings(preset, **overrides):
@@ -134,6 +169,32 @@ def test_a_run_becomes_a_result(run):
     assert found.validation == one.summary["best_val"]["validation"]
     assert one.summary["weights_sha256"].startswith(found.weights)
     assert found.edge_epsilon == 0
+    assert found.data == ""  # toys have no files
+
+
+def test_a_result_knows_its_own_start(run):
+    finished = run("fclg", **{"num-server-rounds": 1, "embedding.evaluation": "pooled"})
+    (one,) = find_runs([finished.path]).runs
+    at = ("0", "-1", "all", "post_aggregation", "accuracy")
+    assert from_run(one).start == finished.values("accuracy")[at] > 0
+    (finished.path / "rounds.csv").unlink()
+    assert math.isnan(from_run(one).start)
+
+
+def test_a_row_may_be_compared_with_its_own_start(tmp_path):
+    (tmp_path / "own.toml").write_text(
+        SMALL.replace('"b-{data}"]]', '"own round 0"]]').replace("best_val", "final")
+    )
+    given = [
+        result("a-x", 1, 0.8, start=0.5),  # final: 0.7
+        result("a-x", 2, 0.6, start=0.6),
+        result("a-x", 3, 0.6),  # of a file without starts
+    ]
+    text, _ = study.report(load_study("own", tmp_path), given)
+    assert "| a-x - own round 0 | 2 | +5.00 [" in text
+    assert "| own round 0 |" not in text  # not known of all
+    text, _ = study.report(load_study("own", tmp_path), given[:2])
+    assert "0.5500 ± 0.0707 |" in next(t for t in text.splitlines() if "| a-x |" in t)
 
 
 SMALL = """
