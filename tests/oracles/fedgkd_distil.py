@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from .adam import Adam
+
 
 @dataclass(frozen=True)
 class Result:
@@ -24,22 +26,6 @@ class Result:
     y: np.ndarray
     adjacency: np.ndarray
     losses: list
-
-
-class Adam:
-    """Kingma and Ba 2015, Algorithm 1."""
-
-    def __init__(self, rate, first=0.9, second=0.999, small=1e-8):
-        self.rate, self.first, self.second, self.small = rate, first, second, small
-        self.m = self.v = self.t = 0
-
-    def step(self, value, gradient):
-        self.t += 1
-        self.m = self.first * self.m + (1 - self.first) * gradient
-        self.v = self.second * self.v + (1 - self.second) * gradient**2
-        mean = self.m / (1 - self.first**self.t)
-        size = np.sqrt(self.v / (1 - self.second**self.t))
-        return value - self.rate * mean / (size + self.small)
 
 
 def edge(x, u, v, gamma, by_root):

@@ -131,10 +131,10 @@ SETTINGS = {
 }
 
 
-def features_by_oracle(client, weights, **changes):
+def features_by_oracle(client, weights, *, steps=3, **changes):
     """Task features for ``SETTINGS`` and what the server sent, from ``weights``."""
     down = client.extra_downlink
-    noise = d.gumbel_noise(int(down[NOISE_SEED][0]), 3, len(down[Y0]))
+    noise = d.gumbel_noise(int(down[NOISE_SEED][0]), steps, len(down[Y0]))
     settings = {"gamma": 0.1, "tau_g": 0.5, "rate": 0.05, "by_root": True}
     return oracle.distil(
         weights, down[X0], down[Y0], noise.numpy(),
@@ -152,6 +152,7 @@ def features_by_oracle(client, weights, **changes):
         ({"fedgkd.gamma": 1.0}, {"gamma": 1.0}),
         ({"fedgkd.tau-g": 2.0}, {"tau_g": 2.0}),
         ({"fedgkd.distil-lr": 0.02}, {"rate": 0.02}),
+        ({"fedgkd.distil-steps": 13}, {"steps": 13}),
     ],
 )
 def test_a_client_sends_what_it_distils_from_its_trained_model(
