@@ -76,7 +76,12 @@ def partition():
 
 @pytest.mark.parametrize(
     ("mode", "detach", "keeps_moments"),
-    [("once", False, False), ("per_round", True, True), ("per_epoch", False, False)],
+    [
+        ("once", False, False),
+        ("once", True, False),
+        ("per_round", True, True),
+        ("per_epoch", False, False),
+    ],
 )
 def test_two_rounds_are_those_of_the_oracle(
     tmp_path, doubles, chance, mode, detach, keeps_moments
