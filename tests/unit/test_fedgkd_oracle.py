@@ -7,7 +7,7 @@ import pytest
 import torch
 import toys
 from oracles import fedgkd_distil as oracle
-from toys_fedgkd import STATIC, fitted, make
+from toys_fedgkd import fitted, make
 
 from clients import distillation as d
 from clients.gradient_matching import match_gradients
@@ -262,15 +262,3 @@ def test_each_setting_of_the_relator_changes_the_weights(name):
         for s in (server(), server(**{name: OF_THE_SERVER[name]}))
     )
     assert np.abs(plain - changed).max() > 1e-3
-
-
-def test_static_features_are_those_of_the_received_model(tmp_path):
-    """Its opposite, the one option that must not look at the trained model."""
-    slow, fast = (
-        fitted(make(tmp_path / str(r), **STATIC, **{"learning-rate": r}))
-        for r in (1e-4, 0.3)
-    )
-    weights = (c.model.readout.weight.detach().numpy() for c in (slow, fast))
-    assert np.abs(np.subtract(*weights)).max() > 0.1
-    for name, array in slow.extra_uplink().items():
-        np.testing.assert_array_equal(array, fast.extra_uplink()[name])
