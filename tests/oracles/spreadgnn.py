@@ -9,6 +9,10 @@ from __future__ import annotations
 import json
 from collections import deque
 
+import numpy as np
+
+from .task_covariance import update
+
 
 def ring(n):
     """Neighbours of each client of a ring."""
@@ -83,6 +87,36 @@ def dpa_sgd(m, period, start, gradients, rate):
         if period > 0 and t % period == 0:
             x = mix(m, x)
         course.append(x)
+    return course
+
+
+def course_of_omegas(neighbours, own, renewals, sent, eta):
+    """Omega_k after each round by Eq. (11), with what neighbours sent a round before.
+
+    ``own``: tasks of each client. ``renewals[t][k]``: client k's head (tasks, width) at
+    each renewal of round t; there is none in round 0. ``sent[t][k]``: that at its end.
+    A list, by round, of (tasks, matrix) by client.
+    """
+    n = len(neighbours)
+    now = [(own[k], np.eye(len(own[k])) / len(own[k])) for k in range(n)]
+    course = [now]
+    for t in range(1, len(sent)):
+        after = []
+        for k in range(n):
+            around = {j: course[t - 1][j] for j in neighbours[k]}
+            tasks = sorted({task for j in [k, *neighbours[k]] for task in own[j]})
+            mine = (tasks, np.eye(len(tasks)) / len(tasks))
+            if t > 1:
+                mine = course[t - 1][k]
+            for head in renewals[t][k]:
+                phi = []
+                for task in tasks:
+                    rows = [sent[t - 1][j][task] for j in around if task in own[j]]
+                    phi.append(head[task] if task in own[k] else np.mean(rows, axis=0))
+                everybody = [{**around, k: mine}[j] for j in sorted([k, *around])]
+                mine = (tasks, update(everybody, np.array(phi), tasks, eta))
+            after.append(mine)
+        course.append(after)
     return course
 
 

@@ -15,7 +15,8 @@ from clients.task_covariance import normalise
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedgmtl import OMEGA
 from fedgraph_flwr.task_relations import read_covariances, read_rounds
-from strategies.fedgmtl import with_unit_trace
+from fedgraph_flwr.wire import Parcel, with_prefix
+from strategies.fedgmtl import FedGMTL, with_unit_trace
 
 MASKS = {"task-masks": "0;1;0-1"}  # of three clients
 EITHER = pytest.mark.parametrize("encoder", ["sage", "gat"])
@@ -211,6 +212,24 @@ def test_a_mean_that_is_no_covariance_is_refused():
         mended, [[0.6 / 1.1, 0.15 / 1.1], [0.15 / 1.1, 0.5 / 1.1]]
     )
     assert mended.dtype == np.float32
+
+
+def test_the_server_mends_the_mean_of_omegas_that_noise_has_bent():
+    made = toys.resolved("fedgmtl")
+    server = FedGMTL(made.settings, made.params, experiment="e")
+    server.clients = dict.fromkeys(range(2))
+    server.initialise({OMEGA: np.eye(2, dtype=np.float32) / 2})
+    bent = np.array([[1.0, 0.5], [0.1, 3.0]], np.float32)
+    replies = {
+        c: Parcel(
+            arrays=with_prefix("shared/", {OMEGA: bent * scale}),
+            metrics={"num-examples": 1},
+        )
+        for c, scale in enumerate((0.5, 1.5))
+    }
+    server.step(1, replies)
+    expected = np.array([[1.0, 0.3], [0.3, 3.0]]) / 4
+    np.testing.assert_allclose(server.theta[OMEGA], expected, rtol=1e-6)
 
 
 def test_noisy_updates_leave_a_usable_omega(run):

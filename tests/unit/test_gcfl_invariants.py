@@ -61,13 +61,16 @@ def test_clusters_stay_a_partition_and_only_grow_in_number(seed, n, use_dtw, dat
         count = len(state.clusters)
 
 
+@pytest.mark.parametrize("uniform", [False, True])
 @pytest.mark.parametrize("use_dtw", [False, True])
 @pytest.mark.parametrize(
     "never",
     [{"gcfl.max-norm-threshold": 1e9}, {"gcfl.mean-norm-threshold": 0.0}],
     ids=["eps_2 is huge", "eps_1 is zero"],
 )
-def test_neutral_thresholds_add_the_weighted_mean_and_nothing_else(never, use_dtw):
+def test_neutral_thresholds_add_the_weighted_mean_and_nothing_else(
+    never, use_dtw, uniform
+):
     rng = np.random.default_rng(0)
     state, expected = start(5), np.zeros(3)
     for t in range(30, 40):
@@ -78,11 +81,18 @@ def test_neutral_thresholds_add_the_weighted_mean_and_nothing_else(never, use_dt
             history=state.history,
         )
         state, split = step(
-            state, received, params(**never), server_round=t, use_dtw=use_dtw
+            state,
+            received,
+            params(**never),
+            server_round=t,
+            use_dtw=use_dtw,
+            uniform=uniform,
         )
         sizes = [p.metrics["num-examples"] for p in received.values()]
         expected += np.average(
-            [p.arrays["delta/w"] for p in received.values()], axis=0, weights=sizes
+            [p.arrays["delta/w"] for p in received.values()],
+            axis=0,
+            weights=None if uniform else sizes,
         )
         assert split == []
         np.testing.assert_allclose(state.theta[0]["w"], expected, atol=1e-10)
@@ -97,6 +107,9 @@ def test_renaming_clients_renames_the_two_sides(seed, n):
     there = {frozenset(side) for side in min_cut(cosine_weights(updates))}
     back = min_cut(cosine_weights(updates[order]))
     assert {frozenset(order[list(side)].tolist()) for side in back} == there
+    assert {
+        frozenset(side) for side in min_cut(1e-6 * cosine_weights(updates))
+    } == there
 
 
 def test_ties_are_always_cut_the_same_way():

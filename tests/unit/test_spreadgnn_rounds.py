@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord
 from oracles import spreadgnn as oracle
 
 from clients.base import GraphClient
+from clients.neighbourhood import Neighbourhood
 from clients.spreadgnn import SpreadGNNClient
 from datasets.task_masks import mask_tasks
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
@@ -201,6 +202,46 @@ def test_models_follow_the_recursion_of_dpa_sgd(spread, monkeypatch, name, perio
     for t, expected in enumerate(course):
         for k in range(6):
             np.testing.assert_allclose(seen[t, k], expected[k], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "eta"), [("complete", 0.5), ("ring", 0.5), ("star", 0.2)]
+)
+def test_omegas_follow_those_of_the_neighbours(spread, monkeypatch, name, eta):
+    """Eq. (11) between clients: in round 3 with Omegas that are none of the start."""
+    heads, sent, found = {}, {}, {}
+    renew, uplink = Neighbourhood.renew, SpreadGNNClient.uplink
+
+    def spy_renew(self, head, *, eta):
+        heads.setdefault(self._client_id, []).append(head.double().numpy().copy())
+        renew(self, head, eta=eta)
+
+    def spy_uplink(self, trained):
+        at = self.server_round - 1, self.job.client_id
+        head = self.model.head.weight.detach().double()
+        sent[at] = head.numpy().copy()
+        covariance = self.around.covariance()
+        found[at] = covariance.task_ids, covariance.omega.numpy().copy()
+        return uplink(self, trained)
+
+    monkeypatch.setattr(Neighbourhood, "renew", spy_renew)
+    monkeypatch.setattr(SpreadGNNClient, "uplink", spy_uplink)
+    options = {"spreadgnn.omega-eta": eta, "local-epochs": 2, "learning-rate": 0.05}
+    spread(4, **TOPOLOGIES[name], **options)
+    renewals = [[heads[k][2 * t - 2 : 2 * t] for k in range(4)] for t in range(1, 3)]
+    course = oracle.course_of_omegas(
+        neighbours(4, **TOPOLOGIES[name]),
+        [[int(t) for t in mask.split(",")] for mask in MASKS[4].split(";")],
+        [[[]] * 4, *renewals],
+        [[sent[t, k] for k in range(4)] for t in range(3)],
+        eta,
+    )
+    for t, expected in enumerate(course):
+        for k, (tasks, omega) in enumerate(expected):
+            assert list(found[t, k][0]) == list(tasks)
+            np.testing.assert_allclose(found[t, k][1], omega, rtol=0, atol=1e-6)
+            if t:
+                assert np.abs(omega - np.eye(len(omega)) / len(omega)).max() > 1e-2
 
 
 # Reports ------------------------------------------------------------------------------

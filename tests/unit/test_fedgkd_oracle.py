@@ -1,0 +1,264 @@
+"""FedGKD's distillation step by step against an independent one, and its settings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import toys
+from oracles import fedgkd_distil as oracle
+from toys_fedgkd import fitted, make
+
+from clients import distillation as d
+from clients.gradient_matching import match_gradients
+from clients.models.node_gnn import NodeGNN
+from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0, FedGKDParams
+from fedgraph_flwr.wire import Parcel, with_prefix
+from strategies.fedgkd import FedGKD
+
+D, C, M = 6, 3, 2
+Y = np.repeat(np.arange(C), M)
+PAIRS = len(Y) * (len(Y) - 1) // 2
+# By name: the recipe's, then the oracle's.
+DEFAULT = {"gamma": 0.3, "temperature": 0.6, "divide_by_root": True, "scale": 1.0}
+OTHERS = {
+    "as in the paper": {},
+    "plain products": {"divide_by_root": False, "gamma": 1.5},
+    "in units of the data": {"scale": 0.2, "gamma": -0.2},
+    "few edges, cold": {"gamma": 0.75, "temperature": 0.25},
+}
+
+
+def doubles_model(seed):
+    generator = torch.Generator().manual_seed(seed)
+    model = NodeGNN(
+        D, C, hidden_dim=5, num_layers=2, dropout=0.5, generator=generator
+    ).double()
+    with torch.no_grad():
+        for conv in model.convs:  # zeros at first
+            conv.bias.uniform_(-0.3, 0.3, generator=generator)
+    return model
+
+
+def weights_of(model):
+    named = [(c.weight, c.bias) for c in model.convs]
+    named.append((model.readout.weight, model.readout.bias))
+    return [[t.detach().numpy() for t in pair] for pair in named]
+
+
+def draws(steps, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(len(Y), D)), rng.logistic(size=(steps, PAIRS))
+
+
+def told(recipe):
+    return {
+        "rate": recipe.learning_rate,
+        "gamma": recipe.gamma,
+        "tau_g": recipe.temperature,
+        "by_root": recipe.divide_by_root,
+        "scale": recipe.scale,
+    }
+
+
+def assert_equal(found, want, tolerance):
+    for name in ("x", "h", "y", "adjacency"):
+        ours, theirs = getattr(found, name).numpy(), getattr(want, name)
+        np.testing.assert_allclose(ours, theirs, err_msg=name, **tolerance)
+    np.testing.assert_allclose(found.losses, want.losses, **tolerance)
+
+
+# The whole loop ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learns_labels", [True, False])
+@pytest.mark.parametrize("name", OTHERS)
+def test_three_steps_of_distillation_are_those_of_the_oracle(name, learns_labels):
+    """Features, labels, edges, embeddings and losses; edges come and go meanwhile."""
+    model, (x0, noise) = doubles_model(1), draws(3)
+    recipe = d.Recipe(steps=3, learning_rate=0.1, **{**DEFAULT, **OTHERS[name]},
+                      update_labels=learns_labels)  # fmt: skip
+    start = (torch.from_numpy(x0), torch.from_numpy(Y), torch.from_numpy(noise))
+    found = d.distil(model, *start, recipe)
+    want = oracle.distil(
+        weights_of(model), x0, Y, noise, learns_labels=learns_labels, **told(recipe)
+    )
+    assert_equal(found, want, {"rtol": 0, "atol": 2e-6})
+    assert 0 < want.adjacency.sum() < len(Y) * (len(Y) - 1)
+    assert np.abs(want.x - recipe.scale * x0).max() > 0.1 * recipe.scale
+    assert len(want.losses) == 3
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_only_the_steps_that_are_asked_for_are_made(steps):
+    """More noise than steps, and none at all: the common start and its own graph."""
+    model, (x0, noise) = doubles_model(2), draws(3)
+    recipe = d.Recipe(steps=steps, learning_rate=0.1, **DEFAULT)
+    start = (torch.from_numpy(x0), torch.from_numpy(Y), torch.from_numpy(noise))
+    found = d.distil(model, *start, recipe)
+    want = oracle.distil(
+        weights_of(model), x0, Y, noise[:steps], learns_labels=True, **told(recipe)
+    )
+    assert_equal(found, want, {"rtol": 0, "atol": 2e-6})
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_three_steps_of_gradient_matching_are_those_of_the_oracle(name):
+    """Static distillation: a gradient of a gradient, by features and by edges."""
+    final, (x0, noise) = doubles_model(6), draws(3)
+    rng, starts = np.random.default_rng(7), []
+    for model in map(doubles_model, (3, 4, 5)):
+        targets = [rng.normal(size=w.shape) for w in model.parameters()]
+        starts.append((model, [torch.from_numpy(t) for t in targets]))
+    recipe = d.Recipe(steps=3, learning_rate=0.1, **{**DEFAULT, **OTHERS[name]})
+    start = (torch.from_numpy(x0), torch.from_numpy(Y), torch.from_numpy(noise))
+    found = match_gradients(starts, final, *start, recipe)
+    want = oracle.match(
+        [(weights_of(model), targets) for model, targets in starts],
+        weights_of(final), x0, Y, noise, **told(recipe),
+    )  # fmt: skip
+    assert_equal(found, want, {"rtol": 0, "atol": 2e-6})
+    assert len(want.losses) == 3
+
+
+# What a client sends -----------------------------------------------------------------
+
+SETTINGS = {
+    "fedgkd.distil-steps": 3,
+    "fedgkd.distil-lr": 0.05,
+    "fedgkd.gamma": 0.1,
+    "fedgkd.tau-g": 0.5,
+}
+
+
+def features_by_oracle(client, weights, *, steps=3, **changes):
+    """Task features for ``SETTINGS`` and what the server sent, from ``weights``."""
+    down = client.extra_downlink
+    noise = d.gumbel_noise(int(down[NOISE_SEED][0]), steps, len(down[Y0]))
+    settings = {"gamma": 0.1, "tau_g": 0.5, "rate": 0.05, "by_root": True}
+    return oracle.distil(
+        weights, down[X0], down[Y0], noise.numpy(),
+        **{**settings, "scale": 1.0, "learns_labels": True, **changes},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        ({}, {}),
+        ({"fedgkd.inner-scale": "none"}, {"by_root": False}),
+        ({"fedgkd.x0-scale": "data"}, {"scale": None}),
+        ({"fedgkd.update-labels": False}, {"learns_labels": False}),
+        ({"fedgkd.gamma": 1.0}, {"gamma": 1.0}),
+        ({"fedgkd.tau-g": 2.0}, {"tau_g": 2.0}),
+        ({"fedgkd.distil-lr": 0.02}, {"rate": 0.02}),
+        ({"fedgkd.distil-steps": 13}, {"steps": 13}),
+    ],
+)
+def test_a_client_sends_what_it_distils_from_its_trained_model(
+    tmp_path, options, changes
+):
+    """... with the settings of the run, and not from the model that it received."""
+    client = make(tmp_path, **{**SETTINGS, "learning-rate": 0.1, **options})
+    received = [[t.copy() for t in pair] for pair in weights_of(client.model)]
+    fitted(client)
+    if "scale" in changes:
+        changes = {"scale": client.job.data.partition.graphs.x.astype(float).std()}
+    sent = client.extra_uplink()
+    want = features_by_oracle(client, weights_of(client.model), **changes)
+    other = features_by_oracle(client, received, **changes)
+    for part in ("x", "h"):
+        ours = sent[f"fedgkd/features-{part}"]
+        np.testing.assert_allclose(ours, getattr(want, part), rtol=0, atol=2e-3)
+        assert np.abs(ours - getattr(other, part)).max() > 2e-2
+
+
+def test_fedpub_sends_the_embedding_of_its_trained_model(tmp_path):
+    client = make(tmp_path, method="fedpub", **{"learning-rate": 0.1})
+    client._load(1, toys.shared_arrays(client))
+    (of_received,) = client.extra_uplink().values()
+    fitted(client)
+    trained = {n: t.clone() for n, t in client.tensors().items()}
+    (sent,) = client.extra_uplink().values()
+    other = make(tmp_path / "other", method="fedpub")
+    with torch.no_grad():
+        for name, tensor in other.tensors().items():
+            tensor.copy_(trained[name])
+    (of_trained,) = other.extra_uplink().values()
+    np.testing.assert_array_equal(sent, of_trained)
+    assert np.abs(sent - of_received).max() > 1e-2
+
+
+# No setting is without effect --------------------------------------------------------
+
+OF_CLIENTS = {
+    "distillation": "static",
+    "distil-steps": 12,
+    "distil-lr": 0.02,
+    "update-labels": False,
+    "gamma": 0.4,
+    "tau-g": 2.0,
+    "inner-scale": "none",
+    "x0-scale": "data",
+    "feature-map": "H",
+    "proximal-lambda": 5.0,
+}
+OF_THE_START = {"nodes-per-class": 4, "x0": "once"}
+OF_THE_SERVER = {"tau": 0.3, "tau-s": 1.0, "kappa-start": 1, "kernel": "square"}
+
+
+def test_every_setting_is_tested_below():
+    tested = {**OF_CLIENTS, **OF_THE_START, **OF_THE_SERVER}
+    assert {f"fedgkd.{n}" for n in tested} == set(FedGKDParams.config_fields())
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    return fitted(make(tmp_path_factory.mktemp("usual"))).extra_uplink()
+
+
+@pytest.mark.parametrize("name", OF_CLIENTS)
+def test_each_setting_of_clients_changes_the_features_sent(tmp_path, usual, name):
+    found = fitted(
+        make(tmp_path, **{f"fedgkd.{name}": OF_CLIENTS[name]})
+    ).extra_uplink()
+    differ = found.keys() != usual.keys()
+    assert differ or any(np.abs(found[n] - usual[n]).max() > 1e-5 for n in usual)
+
+
+def server(**overrides):
+    """A server after roll call, of three clients with six features and classes."""
+    run = toys.resolved("fedgkd", **{f"fedgkd.{k}": v for k, v in overrides.items()})
+    made = FedGKD(run.settings, run.params, experiment="e")
+    info = type("Info", (), {"num_features": D, "num_classes": C})
+    made.clients = dict.fromkeys(range(3), info)
+    made.initialise({})
+    return made
+
+
+@pytest.mark.parametrize("name", OF_THE_START)
+def test_each_setting_of_the_start_changes_what_is_sent_down(name):
+    plain, changed = (
+        s.extra_downlink(2) for s in (server(), server(**{name: OF_THE_START[name]}))
+    )
+    assert not np.array_equal(plain[X0], changed[X0])
+
+
+@pytest.mark.parametrize("name", OF_THE_SERVER)
+def test_each_setting_of_the_relator_changes_the_weights(name):
+    rng = np.random.default_rng(0)
+    replies = {
+        c: Parcel(
+            arrays=with_prefix(
+                "fedgkd/features-",
+                {"x": rng.normal(size=(8, 4)), "h": rng.normal(size=(8, 3))},
+            ),
+            metrics={},
+        )
+        for c in range(3)
+    }
+    plain, changed = (
+        s.personalise(1, replies)
+        for s in (server(), server(**{name: OF_THE_SERVER[name]}))
+    )
+    assert np.abs(plain - changed).max() > 1e-3
