@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fedgraph_flwr.config import RunSettings, Value
+from fedgraph_flwr.config import RunSettings, Value, shown
 from fedgraph_flwr.data import GraphPartition, IntArray
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
@@ -46,6 +46,7 @@ _ONE_WAY = ("datasets", "files", "planted", "quantity-skew")
 _FOR_MOLECULES = {"quantity-skew": skewed_client, "files": file_client}
 _PLAIN_FEATURES = ("labels", "degree")
 TU_PREFIX = "tu:"
+_TU_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ANY_TU_CURE = (
     "Any other TU data set with classes is written tu:NAME, e.g. tu:PTC_FM; set"
     " dataset in the run config"
@@ -255,10 +256,10 @@ def find_dataset(name: str) -> DatasetInfo:
     if not name.startswith(TU_PREFIX):
         raise ConfigError(unknown_name("dataset", name, DATASETS, ANY_TU_CURE))
     member = name.removeprefix(TU_PREFIX)
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", member):  # it becomes part of paths
+    if not _TU_NAME.fullmatch(member):  # it becomes part of paths
         raise ConfigError(
-            f"dataset must be tu:NAME with NAME made of letters, digits, - and _,"
-            f" got {name!r}; set dataset in the run config"
+            f"dataset must be tu:NAME with NAME made of up to 64 letters, digits, - and"
+            f" _, got {shown(name)}; set dataset in the run config"
         )
     return _single(member)
 

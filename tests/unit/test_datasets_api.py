@@ -32,6 +32,7 @@ def test_table_of_data_sets():
         ("protiens", r"unknown dataset 'protiens'.*'PROTEINS'.*tu:NAME"),
         ("tu:../../etc", r"tu:NAME with NAME made of"),
         ("tu:", r"tu:NAME with NAME made of"),
+        ("tu:" + "A" * 65, r"tu:NAME with NAME made of up to 64"),
     ],
 )
 def test_unknown_data_set(name, message):
