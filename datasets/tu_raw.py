@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import lzma
 import os
+import shutil
 import tarfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO
 
 import numpy as np
 
@@ -26,6 +28,8 @@ from .cache import CACHE_FORMAT, locked, scratch_folder, unusable
 DATA_ENV = "FEDGRAPH_DATA"
 REQUIRED = ("A", "graph_indicator", "graph_labels")
 OPTIONAL = ("node_labels",)  # attributes and edge labels are not used, hence not read
+_MOST_MEMBERS, _MOST_BYTES = 1000, 8 * 2**30  # of an archive, and of each
+_BLOCK = 1 << 22
 SET_DATA_DIR = (
     f"set data-dir (or the environment variable {DATA_ENV}) to a folder with"
     " tudataset/{name}/raw or {name}/raw"
@@ -76,19 +80,62 @@ class RawSource:
     def _unpack(self, raw: Path) -> None:
         wanted = {f"{self.name}_{kind}.txt" for kind in (*REQUIRED, *OPTIONAL)}
         try:
-            with tarfile.open(self.origin) as archive:
-                for member in archive:
-                    filename = Path(member.name).name
+            with (
+                lzma.open(self.origin) as packed,
+                tarfile.open(fileobj=_Bounded(packed), mode="r:") as archive,
+            ):
+                for number, member in enumerate(archive, 1):
+                    self._check_member(member, number)
+                    filename = PurePosixPath(member.name).name
+                    if filename not in wanted or not member.isfile():
+                        continue
                     stream = archive.extractfile(member)
-                    if filename in wanted and stream is not None:
-                        with stream, (raw / filename).open("wb") as out:
-                            while block := stream.read(1 << 22):
-                                out.write(block)
-        except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+                    assert stream is not None  # as it is a file
+                    with stream, (raw / filename).open("xb") as out:
+                        shutil.copyfileobj(stream, out, _BLOCK)
+        except FileExistsError as error:
+            raise self._refusal(f"it has two files {filename}") from error
+        except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
             raise DataError(
                 f"the archive {self.origin} is corrupt or cut off ({error});"
-                " fetch it again"
+                " fetch it again",
+                public=f"the archive {self.origin.name} is corrupt or cut off",
             ) from error
+
+    def _check_member(self, member: tarfile.TarInfo, number: int) -> None:
+        """Refuse what no archive of plain files has, before it is read."""
+        parts = PurePosixPath(member.name).parts
+        if number > _MOST_MEMBERS:
+            raise self._refusal(f"it has more than {_MOST_MEMBERS} members")
+        if not (member.isfile() or member.isdir()):
+            raise self._refusal(f"{member.name!r} in it is a link or a device")
+        if member.name.startswith("/") or ".." in parts:
+            raise self._refusal(f"{member.name!r} in it leads out of its folder")
+        if not 0 <= member.size <= _MOST_BYTES:
+            raise self._refusal(f"{member.name!r} in it has {member.size} bytes")
+
+    def _refusal(self, problem: str) -> DataError:
+        return DataError(
+            f"the archive {self.origin} is not taken: {problem}; an archive of a TU data"
+            f" set holds up to {_MOST_MEMBERS} plain files and folders, each of at most"
+            f" {_MOST_BYTES} bytes: fetch it again, from where you trust",
+            public=f"the archive {self.origin.name} is not taken: it holds more than"
+            " plain files of usual size",
+        )
+
+
+class _Bounded:
+    """A stream of which nobody reads all at once, as tarfile does with long headers."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.seek, self.tell = stream.seek, stream.tell
+
+    def read(self, size: int = -1) -> bytes:
+        """Read ``size`` bytes."""
+        if not 0 <= size <= _BLOCK:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return self._stream.read(size)
 
 
 def find_raw(name: str, data_dir: str, cache: Path) -> RawSource:

@@ -25,6 +25,7 @@ from .. import mixing, topology
 from ..config import (
     MOST_CLIENTS,
     MOST_ROUNDS,
+    Settings,
     Value,
     choice,
     flag,

@@ -1,8 +1,10 @@
 """TU data sets: reading, checking, caching. Real data where FEDGRAPH_DATA is set."""
 
 import hashlib
+import io
 import json
 import logging
+import lzma
 import os
 import shutil
 import tarfile
@@ -222,6 +224,71 @@ def test_corrupt_archive_is_named(tiny):
     (packed / "ZIPPED.tar.xz").write_bytes(b"\xfd7zXZ\x00 not really")
     with pytest.raises(DataError, match=r"ZIPPED.tar.xz is corrupt or cut off"):
         load_tu("ZIPPED", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
+
+
+def pack(data, members):
+    """Make the archive of a set TINY: (name, content) of files, or members as given."""
+    (data / "tudataset_packed").mkdir()
+    path = data / "tudataset_packed" / "PACKED.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+                continue
+            info = tarfile.TarInfo(member[0])
+            info.size = len(member[1])
+            archive.addfile(info, io.BytesIO(member[1].encode()))
+    return path
+
+
+def odd(name, kind=tarfile.REGTYPE, *, target="", size=0):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, target, size
+    return info
+
+
+FILES = [(f"PACKED/raw/PACKED_{kind}.txt", text) for kind, text in TINY.items()]
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ([odd("PACKED/x", tarfile.SYMTYPE, target="/etc/passwd")], "link or a device"),
+        ([odd("PACKED_A.txt", tarfile.SYMTYPE, target="PACKED_A.txt")], "link or a"),
+        ([odd("PACKED_A.txt", tarfile.LNKTYPE, target="gone")], "link or a device"),
+        ([odd("PACKED_A.txt", tarfile.FIFOTYPE)], "link or a device"),
+        ([("/PACKED_A.txt", "1, 2\n")], "leads out of its folder"),
+        ([("raw/../../PACKED_A.txt", "1, 2\n")], "leads out of its folder"),
+        ([odd("filling", size=2**40)], "has 1099511627776 bytes"),
+        (
+            [odd(f"d{k}", tarfile.DIRTYPE) for k in range(1001)],
+            "more than 1000 members",
+        ),
+        ([("PACKED_A.txt", "1, 2\n")], "two files PACKED_A.txt"),
+    ],
+)
+def test_an_archive_holds_plain_files_only(tiny, members, problem):
+    before = sorted(tiny.parent.rglob("*"))
+    pack(tiny, [*FILES, *members] if "two" in problem else [*members, *FILES])
+    with pytest.raises(DataError, match=rf"PACKED.tar.xz is not taken: .*{problem}"):
+        load_tu("PACKED", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
+    assert entries(tiny.parent / "c") == []
+    new = {p.name for p in tiny.parent.rglob("*")} - {p.name for p in before}
+    assert {n for n in new if not n.endswith(".lock")} == {
+        "c",
+        "tudataset_packed",
+        "PACKED.tar.xz",
+    }
+
+
+def test_a_long_header_of_an_archive_is_not_read_into_memory(tiny):
+    path = tiny / "tudataset_packed" / "PACKED.tar.xz"
+    path.parent.mkdir()
+    header = odd("PaxHeader", tarfile.XHDTYPE, size=2**32).tobuf(tarfile.USTAR_FORMAT)
+    with lzma.open(path, "wb") as out:
+        out.write(header + bytes(1 << 20))
+    with pytest.raises(DataError, match=r"cut off \(a header of 4294967296 bytes\)"):
+        load_tu("PACKED", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
 
 
 def fake_download(content):
