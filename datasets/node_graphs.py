@@ -268,7 +268,8 @@ NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
             OGB_FILES,
             _read_arxiv,
             _link,
-            cure="unpack arxiv.zip of http://snap.stanford.edu/ogb/data/nodeproppred there",
+            cure="unpack arxiv.zip of http://snap.stanford.edu/ogb/data/nodeproppred"
+            " there",
         ),
     }
 )

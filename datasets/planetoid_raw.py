@@ -28,7 +28,7 @@ _CONTENT = {
 _MOST_NODES = 100_000  # PyTorch Geometric makes a table up to the largest number
 _TABLES = ("x", "y", "tx", "ty", "allx", "ally")
 # What the published files and copies written by newer versions of NumPy and SciPy name.
-_RECONSTRUCT = np.zeros(1).__reduce__()[0]
+_RECONSTRUCT: Any = np.zeros(1).__reduce__()[0]
 _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,

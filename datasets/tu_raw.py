@@ -8,6 +8,7 @@ go wrong there any more.
 from __future__ import annotations
 
 import hashlib
+import io
 import lzma
 import os
 import shutil
@@ -16,7 +17,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 import numpy as np
 
@@ -116,20 +116,28 @@ class RawSource:
 
     def _refusal(self, problem: str) -> DataError:
         return DataError(
-            f"the archive {self.origin} is not taken: {problem}; an archive of a TU data"
-            f" set holds up to {_MOST_MEMBERS} plain files and folders, each of at most"
-            f" {_MOST_BYTES} bytes: fetch it again, from where you trust",
+            f"the archive {self.origin} is not taken: {problem}; an archive of a TU"
+            f" data set holds up to {_MOST_MEMBERS} plain files and folders, each of at"
+            f" most {_MOST_BYTES} bytes: fetch it again, from where you trust",
             public=f"the archive {self.origin.name} is not taken: it holds more than"
             " plain files of usual size",
         )
 
 
-class _Bounded:
+class _Bounded(io.RawIOBase):
     """A stream of which nobody reads all at once, as tarfile does with long headers."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: lzma.LZMAFile) -> None:
+        super().__init__()
         self._stream = stream
-        self.seek, self.tell = stream.seek, stream.tell
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Say the place."""
+        return self._stream.tell()
 
     def read(self, size: int = -1) -> bytes:
         """Read ``size`` bytes."""
