@@ -27,6 +27,7 @@ from .node_partitions import check_overlap
 from .smiles_csv import SMILES_CSV, check_single_file
 from .task_masks import ALL as ALL_TASKS
 from .task_masks import mask_tasks
+from .tu import READS as TU_FEATURES
 from .tu import load_tu
 
 __all__ = [
@@ -44,7 +45,6 @@ PLANTED = "planted"
 # partitions that a data set leaves no choice of
 _ONE_WAY = ("datasets", "files", "planted", "quantity-skew")
 _FOR_MOLECULES = {"quantity-skew": skewed_client, "files": file_client}
-_PLAIN_FEATURES = ("labels", "degree")
 TU_PREFIX = "tu:"
 _TU_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ANY_TU_CURE = (
@@ -84,7 +84,7 @@ class DatasetInfo:
     automatic: Mapping[str, Value]
     fixed: Mapping[str, Value]
     kind: str = "classes"
-    features: tuple[str, ...] = _PLAIN_FEATURES
+    features: tuple[str, ...] = tuple(TU_FEATURES)
 
 
 def _info(
@@ -126,7 +126,11 @@ def _info(
 def _single(name: str) -> DatasetInfo:
     # 200 rounds, 30 clients for NCI1 and 10 for the others: GCFL, our spec Sec. 3
     num_clients = 30 if name == "NCI1" else 10
-    return _info(name, (name,), partition="chunks", num_clients=num_clients)
+    # The papers leave attributes out, which some of their sets have; others keep them.
+    features = "labels" if name in MIX else "labels+attributes"
+    return _info(
+        name, (name,), partition="chunks", num_clients=num_clients, features=features
+    )
 
 
 def _group(name: str, members: tuple[str, ...]) -> DatasetInfo:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Record = TypeVar("Record", bound="DataclassInstance")
 log = logging.getLogger("flwr.fedgraph")
 
-CACHE_FORMAT = 1  # part of every fingerprint: raise it when the conversion changes
+CACHE_FORMAT = 2  # part of every fingerprint: raise it when the conversion changes
 CACHE_ENV = "FEDGRAPH_CACHE"
 
 
@@ -101,6 +101,14 @@ def checksum(paths: Iterable[Path]) -> str:
         with path.open("rb") as handle:
             content = hashlib.file_digest(handle, "sha256").hexdigest()
         digest.update(f"{content}  {path.name}\n".encode())
+    return digest.hexdigest()
+
+
+def label_checksum(y: NDArray[Any], node_ptr: NDArray[np.int64]) -> str:
+    """SHA-256 over the labels and the numbers of nodes; of edges nothing."""
+    digest = hashlib.sha256(f"{y.dtype.str} {y.shape}".encode())
+    for array in (y, node_ptr):
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 

@@ -386,6 +386,8 @@ class RunSettings(Settings):
         "auto",
         "labels",
         "degree",
+        "attributes",
+        "labels+attributes",
         "atoms",
         "atoms-no-degree",
         "atoms-strict",
