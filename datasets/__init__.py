@@ -19,6 +19,7 @@ from fedgraph_flwr.errors import ConfigError, unknown_name
 
 from . import splits, synthetic
 from .atoms import FEATURES as ATOM_FEATURES
+from .cache import cache_root
 from .diffusion import load_diffusion
 from .molecule_clients import file_client, skewed_client
 from .node_clients import node_client, planted_client
@@ -33,11 +34,13 @@ from .tu import load_tu
 __all__ = [
     "DATASETS",
     "DatasetInfo",
+    "cache_root",
     "check_settings",
     "find_dataset",
     "label_kind",
     "load_diffusion",
     "load_partition",
+    "reads_files",
 ]
 
 SYNTHETIC = "synthetic"
@@ -379,6 +382,11 @@ def check_settings(settings: RunSettings) -> None:
         )
     if info.name == SMILES_CSV:
         check_single_file(settings)
+
+
+def reads_files(settings: RunSettings) -> bool:
+    """Whether the data set lies in files; others are generated."""
+    return find_dataset(settings.dataset).name not in (SYNTHETIC, PLANTED)
 
 
 def label_kind(settings: RunSettings) -> str:

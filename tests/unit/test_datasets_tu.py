@@ -174,9 +174,7 @@ def test_auto_takes_labels_and_attributes_of_a_set_of_no_paper(tiny):
 
 
 def test_attributes_that_are_not_there_are_refused(tiny):
-    with pytest.raises(
-        DataError, match=r"no node attributes.*set features to"
-    ):
+    with pytest.raises(DataError, match=r"no node attributes.*set features to"):
         load_tiny(tiny, "attributes")
 
 
@@ -445,6 +443,47 @@ def test_leftovers_of_a_killed_build_do_not_matter(tiny):
     shutil.rmtree(entry)
     load_tiny(tiny)
     assert entries(tiny.parent / "cache") == [entry]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link", "with more"])
+def test_what_the_cache_did_not_make_is_neither_deleted_nor_moved(tiny, kind):
+    load_tiny(tiny)
+    (entry,) = entries(tiny.parent / "cache")
+    kept = entry / "thesis.txt"
+    if kind == "with more":  # a damaged entry, and somebody's file in it
+        (entry / "x.npy").write_bytes(b"cut")
+    else:
+        shutil.rmtree(entry)
+    if kind == "file":
+        kept = entry
+    elif kind == "link":
+        kept = tiny.parent / "elsewhere" / "thesis.txt"
+        entry.symlink_to(kept.parent)
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("years of work")
+    building = entry.parent / f".{entry.name}.building-mine"
+    building.mkdir()
+    (building / "notes.txt").write_text("more")
+    with pytest.raises(DataError, match=r"was not made by it; move it away"):
+        load_tiny(tiny)
+    assert kept.read_text() == "years of work"
+    assert (building / "notes.txt").read_text() == "more"
+
+
+def test_a_lock_neither_empties_a_file_nor_follows_a_link(tiny):
+    load_tiny(tiny)
+    (entry,) = entries(tiny.parent / "cache")
+    lock = entry.parent / f"{entry.name}.lock"
+    shutil.rmtree(entry)
+    lock.write_text("not a lock")
+    load_tiny(tiny)
+    assert lock.read_text() == "not a lock"
+    shutil.rmtree(entry)
+    lock.unlink()
+    lock.symlink_to(tiny.parent / "made")
+    with pytest.raises(DataError, match="cannot be used"):
+        load_tiny(tiny)
+    assert not (tiny.parent / "made").exists()
 
 
 def test_unusable_cache_folder_names_the_cure(tiny):
