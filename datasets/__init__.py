@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -19,7 +20,7 @@ from fedgraph_flwr.errors import ConfigError, unknown_name
 
 from . import splits, synthetic
 from .atoms import FEATURES as ATOM_FEATURES
-from .cache import cache_root
+from .cache import cache_root, label_checksum
 from .diffusion import load_diffusion
 from .molecule_clients import file_client, skewed_client
 from .node_clients import node_client, planted_client
@@ -37,6 +38,9 @@ __all__ = [
     "cache_root",
     "check_settings",
     "find_dataset",
+    "has_own_graphs",
+    "is_cut",
+    "is_one_set",
     "label_kind",
     "load_diffusion",
     "load_partition",
@@ -46,6 +50,7 @@ __all__ = [
 SYNTHETIC = "synthetic"
 PLANTED = "planted"
 # partitions that a data set leaves no choice of
+FILES = "files"
 _ONE_WAY = ("datasets", "files", "planted", "quantity-skew")
 _FOR_MOLECULES = {"quantity-skew": skewed_client, "files": file_client}
 TU_PREFIX = "tu:"
@@ -308,7 +313,7 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         return planted_client(settings, client_id)
     if info.kind == "nodes":
         return node_client(info.name, settings, client_id)
-    make = _FOR_MOLECULES.get(settings.partition)
+    make = _FOR_MOLECULES.get(str(info.automatic["partition"]))
     if make is not None:
         return mask_tasks(make(info.name, settings, client_id), settings)
     seed = settings.split_seed
@@ -318,17 +323,16 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         graphs = whole.take(np.arange(len(whole)))
         group = synthetic.client_group(client_id)
     else:
-        is_group = len(info.members) > 1
         whole = load_tu(
-            info.members[client_id if is_group else 0],
+            info.members[client_id if len(info.members) > 1 else 0],
             settings.features,
-            data_dir=settings.data_dir,
+            data_dir=_folder_of_client(settings, client_id),
             cache_dir=settings.cache_dir,
         )
         rows = (
-            np.arange(len(whole))
-            if is_group
-            else _rows_of_client(whole.y, settings, client_id)
+            _rows_of_client(whole.y, settings, client_id)
+            if is_cut(settings)
+            else np.arange(len(whole))
         )
         graphs = whole.take(rows)
         group = -1
@@ -343,7 +347,29 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         val=val,
         test=test,
         group=group,
+        whole_sha256=(
+            label_checksum(whole.y, whole.node_ptr) if is_one_set(settings) else ""
+        ),
     )
+
+
+def _folder_of_client(settings: RunSettings, client_id: int) -> str:
+    """Where a client's raw files are looked for; by partition "files" its own folder.
+
+    That is ``client-<id>`` below ``data_dir`` if it is there, else ``data_dir`` itself,
+    as at a site with one client.
+    """
+    if settings.partition != FILES:
+        return settings.data_dir
+    if not settings.data_dir:
+        raise ConfigError(
+            f"partition {FILES!r} reads each client's own graphs, but data-dir is"
+            " empty; set it to a folder with client-0, client-1, ... in it, or start"
+            " each"
+            " SuperNode with --node-config 'data-path=\"...\"'"
+        )
+    own = Path(settings.data_dir).expanduser() / f"client-{client_id}"
+    return str(own) if own.is_dir() else settings.data_dir
 
 
 def _rows_of_client(y: IntArray, settings: RunSettings, client_id: int) -> IntArray:
@@ -389,6 +415,23 @@ def reads_files(settings: RunSettings) -> bool:
     return find_dataset(settings.dataset).name not in (SYNTHETIC, PLANTED)
 
 
+def is_one_set(settings: RunSettings) -> bool:
+    """Whether all clients hold graphs of one data set in files, by its name."""
+    info = find_dataset(settings.dataset)
+    return reads_files(settings) and len(info.members) == 1
+
+
+def is_cut(settings: RunSettings) -> bool:
+    """Whether every client takes its part of one whole data set."""
+    return is_one_set(settings) and settings.partition != FILES
+
+
+def has_own_graphs(settings: RunSettings) -> bool:
+    """Whether clients may hold graphs of their own under the data set's name."""
+    info = find_dataset(settings.dataset)
+    return info.automatic["partition"] == "chunks"
+
+
 def label_kind(settings: RunSettings) -> str:
     """Say what is known of a graph: "classes", "binary", "regression" or "nodes"."""
     return find_dataset(settings.dataset).kind or settings.csv_label_kind
@@ -398,7 +441,10 @@ def _check_fit(info: DatasetInfo, settings: RunSettings) -> None:
     """Check what holds at every client, wherever its data are."""
     natural = info.automatic["partition"]
     table = NODE_PARTITIONERS if info.kind == "nodes" else splits.PARTITIONERS
-    allowed = [natural] if natural in _ONE_WAY else sorted(table)
+    if natural in _ONE_WAY:
+        allowed = [natural]
+    else:
+        allowed = sorted([*table, FILES] if info.kind == "classes" else table)
     if settings.partition not in allowed:
         raise ConfigError(
             f"partition of dataset {info.name!r} must be"

@@ -31,6 +31,7 @@ from clients.privacy.graphs import PrivateSite, check_features, noisy_partition
 from clients.store import ClientStore, default_state_dir
 from clients.views import CollatedView
 
+from .agreement import tell_data
 from .device import choose_device
 from .disclosure import full_reason, public_reason
 from .errors import WireError
@@ -40,6 +41,7 @@ from .node_config import (
     NodeConfig,
     agrees,
     check_consent,
+    check_identity,
     check_keys,
     edge_budget,
     hosted_clients,
@@ -149,6 +151,7 @@ def _prepare(context: Context) -> tuple[Resolved, list[int]]:
     resolved, node = resolve(context.run_config), context.node_config
     check_keys(node)
     check_consent(resolved, node)
+    check_identity(resolved, node)
     settings = own_folders(resolved.settings, node)
     torch.set_num_threads(settings.torch_threads)
     return replace(resolved, settings=settings), hosted_clients(
@@ -288,6 +291,8 @@ def _introduce(
     is_private = resolved.privacy.is_on
     store = _store(resolved, client_id, experiment)
     told = resolved.method.client.introduction(resolved.params, store)
+    is_hidden = resolved.privacy.update_clip > 0 and is_site(_NODE.get())
+    told = {**told, **tell_data(partition, tells_labels=not is_hidden)}
     by_class: dict[str, int] = {}
     tasks: dict[str, str] = {}
     if partition.tasks:

@@ -166,6 +166,26 @@ def check_consent(resolved: Resolved, node: NodeConfig) -> None:
         )
 
 
+def check_identity(resolved: Resolved, node: NodeConfig) -> None:
+    """Refuse to take part of a data set that nobody can check to be the same.
+
+    Raises
+    ------
+    ConfigError
+        One data set in files is shared out among sites, and noise on updates is to
+        protect everything that a checksum of the files would confirm.
+    """
+    cut = datasets.is_cut(resolved.settings)
+    if is_site(node) and cut and resolved.privacy.update_clip > 0:
+        raise ConfigError(
+            f"the run shares dataset {resolved.settings.dataset!r} out among sites, for"
+            " which all need the same files; this is compared by checksums, which a run"
+            " with privacy.update-clip does not tell. Give every site its own graphs"
+            ' (partition="files", or dataset="smiles-csv"), or run this experiment in'
+            " simulation"
+        )
+
+
 def own_folders(settings: RunSettings, node: NodeConfig) -> RunSettings:
     """Take a site's folders from its node-config alone, in place of the run's.
 

@@ -20,6 +20,7 @@ from strategies.base import AbstractGraphStrategy
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from . import selection
+from .agreement import describe_features
 from .errors import ConfigError, DataError
 from .figures_data import round_file
 from .network import network_facts
@@ -371,6 +372,7 @@ class RunFolder:
             **_disclosed(strategy),
             "emd": partition_distance(strategy.clients),
             "class_counts": class_table(strategy.clients),
+            "features": describe_features(strategy.clients),
             "data_sha256": {
                 str(c): i.raw_sha256 for c, i in sorted(strategy.clients.items())
             },
