@@ -10,16 +10,18 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
-from fedgraph_flwr.config import RunSettings, Value
+from fedgraph_flwr.config import RunSettings, Value, shown
 from fedgraph_flwr.data import GraphPartition, IntArray
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
 from . import splits, synthetic
 from .atoms import FEATURES as ATOM_FEATURES
+from .cache import cache_root, label_checksum
 from .diffusion import load_diffusion
 from .molecule_clients import file_client, skewed_client
 from .node_clients import node_client, planted_client
@@ -28,16 +30,22 @@ from .node_partitions import check_overlap
 from .smiles_csv import SMILES_CSV, check_single_file
 from .task_masks import ALL as ALL_TASKS
 from .task_masks import mask_tasks
+from .tu import READS as TU_FEATURES
 from .tu import load_tu
 
 __all__ = [
     "DATASETS",
     "DatasetInfo",
+    "cache_root",
     "check_settings",
     "find_dataset",
+    "has_own_graphs",
+    "is_cut",
+    "is_one_set",
     "label_kind",
     "load_diffusion",
     "load_partition",
+    "reads_files",
 ]
 
 log = logging.getLogger("flwr.fedgraph")
@@ -45,10 +53,11 @@ log = logging.getLogger("flwr.fedgraph")
 SYNTHETIC = "synthetic"
 PLANTED = "planted"
 # partitions that a data set leaves no choice of
+FILES = "files"
 _ONE_WAY = ("datasets", "files", "planted", "quantity-skew")
 _FOR_MOLECULES = {"quantity-skew": skewed_client, "files": file_client}
-_PLAIN_FEATURES = ("labels", "degree")
 TU_PREFIX = "tu:"
+_TU_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ANY_TU_CURE = (
     "Any other TU data set with classes is written tu:NAME, e.g. tu:PTC_FM; set"
     " dataset in the run config"
@@ -86,7 +95,7 @@ class DatasetInfo:
     automatic: Mapping[str, Value]
     fixed: Mapping[str, Value]
     kind: str = "classes"
-    features: tuple[str, ...] = _PLAIN_FEATURES
+    features: tuple[str, ...] = tuple(TU_FEATURES)
 
 
 def _info(
@@ -128,7 +137,11 @@ def _info(
 def _single(name: str) -> DatasetInfo:
     # 200 rounds, 30 clients for NCI1 and 10 for the others: GCFL, our spec Sec. 3
     num_clients = 30 if name == "NCI1" else 10
-    return _info(name, (name,), partition="chunks", num_clients=num_clients)
+    # The papers leave attributes out, which some of their sets have; others keep them.
+    features = "labels" if name in MIX else "labels+attributes"
+    return _info(
+        name, (name,), partition="chunks", num_clients=num_clients, features=features
+    )
 
 
 def _group(name: str, members: tuple[str, ...]) -> DatasetInfo:
@@ -258,10 +271,10 @@ def find_dataset(name: str) -> DatasetInfo:
     if not name.startswith(TU_PREFIX):
         raise ConfigError(unknown_name("dataset", name, DATASETS, ANY_TU_CURE))
     member = name.removeprefix(TU_PREFIX)
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", member):  # it becomes part of paths
+    if not _TU_NAME.fullmatch(member):  # it becomes part of paths
         raise ConfigError(
-            f"dataset must be tu:NAME with NAME made of letters, digits, - and _,"
-            f" got {name!r}; set dataset in the run config"
+            f"dataset must be tu:NAME with NAME made of up to 64 letters, digits, - and"
+            f" _, got {shown(name)}; set dataset in the run config"
         )
     return _single(member)
 
@@ -303,7 +316,7 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         return planted_client(settings, client_id)
     if info.kind == "nodes":
         return node_client(info.name, settings, client_id)
-    make = _FOR_MOLECULES.get(settings.partition)
+    make = _FOR_MOLECULES.get(str(info.automatic["partition"]))
     if make is not None:
         return mask_tasks(make(info.name, settings, client_id), settings)
     seed = settings.split_seed
@@ -313,15 +326,14 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         graphs = whole.take(np.arange(len(whole)))
         group = synthetic.client_group(client_id)
     else:
-        is_group = len(info.members) > 1
         whole = load_tu(
-            info.members[client_id if is_group else 0],
+            info.members[client_id if len(info.members) > 1 else 0],
             settings.features,
-            data_dir=settings.data_dir,
+            data_dir=_folder_of_client(settings, client_id),
             cache_dir=settings.cache_dir,
         )
         rows = np.arange(len(whole))
-        if not is_group:
+        if is_cut(settings):
             shares = _share_out(whole.y, settings)
             rows = shares[client_id]
             if settings.partition == "chunks-overlap":
@@ -339,6 +351,9 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         val=val,
         test=test,
         group=group,
+        whole_sha256=(
+            label_checksum(whole.y, whole.node_ptr) if is_one_set(settings) else ""
+        ),
     )
 
 
@@ -357,6 +372,25 @@ def _tell_overlap(
             seen,
             total,
         )
+
+
+def _folder_of_client(settings: RunSettings, client_id: int) -> str:
+    """Where a client's raw files are looked for; by partition "files" its own folder.
+
+    That is ``client-<id>`` below ``data_dir`` if it is there, else ``data_dir`` itself,
+    as at a site with one client.
+    """
+    if settings.partition != FILES:
+        return settings.data_dir
+    if not settings.data_dir:
+        raise ConfigError(
+            f"partition {FILES!r} reads each client's own graphs, but data-dir is"
+            " empty; set it to a folder with client-0, client-1, ... in it, or start"
+            " each"
+            " SuperNode with --node-config 'data-path=\"...\"'"
+        )
+    own = Path(settings.data_dir).expanduser() / f"client-{client_id}"
+    return str(own) if own.is_dir() else settings.data_dir
 
 
 def _share_out(y: IntArray, settings: RunSettings) -> list[IntArray]:
@@ -397,6 +431,28 @@ def check_settings(settings: RunSettings) -> None:
         check_single_file(settings)
 
 
+def reads_files(settings: RunSettings) -> bool:
+    """Whether the data set lies in files; others are generated."""
+    return find_dataset(settings.dataset).name not in (SYNTHETIC, PLANTED)
+
+
+def is_one_set(settings: RunSettings) -> bool:
+    """Whether all clients hold graphs of one data set in files, by its name."""
+    info = find_dataset(settings.dataset)
+    return reads_files(settings) and len(info.members) == 1
+
+
+def is_cut(settings: RunSettings) -> bool:
+    """Whether every client takes its part of one whole data set."""
+    return is_one_set(settings) and settings.partition != FILES
+
+
+def has_own_graphs(settings: RunSettings) -> bool:
+    """Whether clients may hold graphs of their own under the data set's name."""
+    info = find_dataset(settings.dataset)
+    return info.automatic["partition"] == "chunks"
+
+
 def label_kind(settings: RunSettings) -> str:
     """Say what is known of a graph: "classes", "binary", "regression" or "nodes"."""
     return find_dataset(settings.dataset).kind or settings.csv_label_kind
@@ -406,7 +462,10 @@ def _check_fit(info: DatasetInfo, settings: RunSettings) -> None:
     """Check what holds at every client, wherever its data are."""
     natural = info.automatic["partition"]
     table = NODE_PARTITIONERS if info.kind == "nodes" else splits.PARTITIONERS
-    allowed = [natural] if natural in _ONE_WAY else sorted(table)
+    if natural in _ONE_WAY:
+        allowed = [natural]
+    else:
+        allowed = sorted([*table, FILES] if info.kind == "classes" else table)
     if settings.partition not in allowed:
         raise ConfigError(
             f"partition of dataset {info.name!r} must be"

@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 Record = TypeVar("Record", bound="DataclassInstance")
 log = logging.getLogger("flwr.fedgraph")
 
-CACHE_FORMAT = 1  # part of every fingerprint: raise it when the conversion changes
+CACHE_FORMAT = 2  # part of every fingerprint: raise it when the conversion changes
 CACHE_ENV = "FEDGRAPH_CACHE"
+MARKER = ".fedgraph-flwr"  # lies in every folder that is made here, and may be deleted
+_NAMES = (MARKER, "manifest.json")  # of an entry, beside arrays
 
 
 def cache_root(cache_dir: str = "") -> Path:
@@ -80,7 +82,8 @@ def open_or_build(
                 with scratch_folder(entry) as scratch:
                     (scratch / "work").mkdir()
                     _write(scratch / "entry", build(scratch / "work"))
-                    if entry.exists():  # damaged: out of the way, also by rename
+                    if os.path.lexists(entry):  # damaged: out of the way, by rename
+                        _check_own(entry)
                         entry.rename(scratch / "damaged")
                     (scratch / "entry").rename(entry)
                 record = _open(entry, kind)
@@ -104,11 +107,20 @@ def checksum(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
+def label_checksum(y: NDArray[Any], node_ptr: NDArray[np.int64]) -> str:
+    """SHA-256 over the labels and the numbers of nodes; of edges nothing."""
+    digest = hashlib.sha256(f"{y.dtype.str} {y.shape}".encode())
+    for array in (y, node_ptr):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
 def unusable(folder: Path, error: OSError) -> DataError:
     """Word the error for a cache folder that cannot be read or written."""
     return DataError(
         f"the cache folder {folder} cannot be used: {error}; set cache-dir (or the"
-        f" environment variable {CACHE_ENV}) to a writable folder with free space"
+        f" environment variable {CACHE_ENV}) to a writable folder with free space",
+        public=f"the cache of this site cannot be used: {type(error).__name__}",
     )
 
 
@@ -116,9 +128,13 @@ def unusable(folder: Path, error: OSError) -> DataError:
 def locked(entry: Path) -> Iterator[None]:
     """Hold the lock of ``entry``; the system releases it should the process die."""
     entry.parent.mkdir(parents=True, exist_ok=True)
-    with (entry.parent / f"{entry.name}.lock").open("w") as handle:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    handle = os.open(entry.parent / f"{entry.name}.lock", flags, 0o666)
+    try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -126,17 +142,41 @@ def scratch_folder(entry: Path) -> Iterator[Path]:
     """Make a folder beside ``entry`` to build in. Hold the lock of ``entry``."""
     prefix = f".{entry.name}.building-"
     for stale in entry.parent.glob(f"{prefix}*"):  # of a killed process: we hold
-        shutil.rmtree(stale, ignore_errors=True)  # the lock, nobody else is at work
+        if _is_marked(stale):  # the lock, nobody else is at work
+            shutil.rmtree(stale, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=entry.parent))
+    (scratch / MARKER).touch()
     try:
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def _is_marked(folder: Path) -> bool:
+    """Whether a folder was made here; empty ones hold nothing to lose."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return (folder / MARKER).is_file() or not any(folder.iterdir())
+
+
+def _check_own(entry: Path) -> None:
+    """Refuse to put away what is no entry, or holds what no entry has."""
+    if _is_marked(entry) and all(
+        path.is_file() and (path.name in _NAMES or path.suffix == ".npy")
+        for path in entry.iterdir()
+    ):
+        return
+    raise DataError(
+        f"{entry} stands where the cache keeps an entry, but was not made by it; move"
+        f" it away, or set cache-dir (or {CACHE_ENV}) to another folder",
+        public="a foreign file or folder stands in the cache of this site",
+    )
+
+
 def _write(folder: Path, record: DataclassInstance) -> None:
     """Write arrays and manifest of one entry."""
     folder.mkdir()
+    (folder / MARKER).touch()
     values: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
     for name in (field.name for field in fields(record)):

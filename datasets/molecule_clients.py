@@ -8,6 +8,7 @@ from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphPartition
 
 from . import splits
+from .cache import label_checksum
 from .moleculenet import load_moleculenet
 from .smiles_csv import load_client_file
 
@@ -45,6 +46,7 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
         test=np.searchsorted(rows, test),
         tasks=tuple(molecules.tasks),
         shares_held_out=True,
+        whole_sha256=label_checksum(molecules.y, molecules.node_ptr),
     )
 
 

@@ -13,6 +13,7 @@ from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
 
 from . import planted
+from .cache import label_checksum
 from .node_graphs import load_node_graph
 from .node_partitions import partition_nodes
 
@@ -42,7 +43,8 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     roles = draw_roles(
         whole.num_nodes, held_out=settings.held_out, seed=settings.split_seed
     )
-    return _client(client_id, induced_subgraph(whole, ids), ids, roles[ids])
+    made = _client(client_id, induced_subgraph(whole, ids), ids, roles[ids])
+    return replace(made, whole_sha256=label_checksum(whole.y, whole.node_ptr))
 
 
 def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:

@@ -25,14 +25,21 @@ from scipy import sparse
 from fedgraph_flwr.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import DataError
 
-from .cache import CACHE_FORMAT, cache_root, checksum, locked, open_or_build
+from .cache import (
+    CACHE_FORMAT,
+    cache_root,
+    checksum,
+    locked,
+    open_or_build,
+    scratch_folder,
+)
 from .ogb_raw import OGB_FILES, read_ogb
+from .planetoid_raw import PARTS, check_npz, safe_copy
 from .tu_raw import DATA_ENV
 
 log = logging.getLogger("flwr.fedgraph")
 
 Raw = tuple[NDArray[np.float32], IntArray, IntArray]  # features, edges, classes
-_PLANETOID = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,10 @@ class NodeSource:
     read : callable
         Given a folder with ``<name>/raw`` in it and the name; returns features, edges
         (2, num_edges) and classes.
+    place : callable
+        Given a raw file and a path, puts the file there for ``read``.
+    url : callable, optional
+        Where a file is downloaded from.
     cure : str
         How to come by the files where they cannot be downloaded; "" where they can.
     """
@@ -55,6 +66,8 @@ class NodeSource:
     folder: str
     files: tuple[str, ...]
     read: Callable[[Path, str], Raw]
+    place: Callable[[Path, Path], None]
+    url: Callable[[str], str] | None = None
     cure: str = ""
 
 
@@ -176,10 +189,10 @@ def _convert(name: str, files: list[Path], features: str, work: Path) -> GraphSe
     log.info("converting %s from %s", name, files[0].parent)
     target = work / name / "raw"
     target.mkdir(parents=True)
-    for path in files:
-        (target / path.name).symlink_to(path.resolve())
     try:
-        digest = checksum(files)
+        for path in files:
+            source.place(path, target / path.name)
+        digest = checksum([target / path.name for path in files])  # of what is read
         x, edges, y = source.read(work, name)
     except DataError:
         raise
@@ -192,6 +205,10 @@ def _convert(name: str, files: list[Path], features: str, work: Path) -> GraphSe
     return whole_graph(name, x, edges, y, normalize=normalize, raw_sha256=digest)
 
 
+def _link(path: Path, target: Path) -> None:
+    target.symlink_to(path.resolve())
+
+
 def _read_planetoid(root: Path, name: str) -> Raw:
     from torch_geometric.datasets import Planetoid
 
@@ -201,6 +218,8 @@ def _read_planetoid(root: Path, name: str) -> Raw:
 def _read_amazon(root: Path, name: str) -> Raw:
     from torch_geometric.datasets import Amazon
 
+    for file in NODE_SOURCES[name].files:
+        check_npz(root / name / "raw" / file)
     return _arrays(lambda: Amazon(str(root), name))
 
 
@@ -217,13 +236,24 @@ def _read_arxiv(root: Path, name: str) -> Raw:
 
 
 def _planetoid(name: str) -> NodeSource:
-    files = tuple(f"ind.{name.lower()}.{part}" for part in _PLANETOID)
-    return NodeSource("planetoid", files, _read_planetoid)
+    def url(file: str) -> str:
+        from torch_geometric.datasets import Planetoid
+
+        return f"{Planetoid.url}/{file}"
+
+    files = tuple(f"ind.{name.lower()}.{part}" for part in PARTS)
+    return NodeSource("planetoid", files, _read_planetoid, safe_copy, url)
 
 
 def _amazon(name: str) -> NodeSource:
     file = f"amazon_electronics_{name.lower()}.npz"
-    return NodeSource("amazon", (file,), _read_amazon)
+
+    def url(file: str) -> str:
+        from torch_geometric.datasets import Amazon
+
+        return f"{Amazon.url}{file}"
+
+    return NodeSource("amazon", (file,), _read_amazon, _link, url)
 
 
 NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
@@ -237,7 +267,9 @@ NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
             "ogb",
             OGB_FILES,
             _read_arxiv,
-            "unpack arxiv.zip of http://snap.stanford.edu/ogb/data/nodeproppred there",
+            _link,
+            cure="unpack arxiv.zip of http://snap.stanford.edu/ogb/data/nodeproppred"
+            " there",
         ),
     }
 )
@@ -276,22 +308,33 @@ def _find(name: str, data_dir: str, cache: Path) -> Path:
 
 
 def _download(name: str, cache: Path) -> Path:
-    """Download with PyTorch Geometric into the cache; return the raw folder."""
+    """Download from PyTorch Geometric's address; return the raw folder.
+
+    Only that: its class would unpickle what came.
+    """
     source = NODE_SOURCES[name]
-    if source.cure:
+    if source.url is None:
         raise DataError(
             f"{name} is not downloaded by itself: no data-dir is set; {source.cure}:"
             f" into <folder>/{source.folder}/{name}/raw, and set data-dir (or"
             f" {DATA_ENV}) to <folder>"
         )
-    root = cache / "downloads"
-    with locked(root / name):
+    raw = cache / "downloads" / name / "raw"
+    with locked(raw.parent):
+        missing = [f for f in source.files if not (raw / f).is_file()]
         try:
-            source.read(root, name)
-        except Exception as error:  # many kinds: network, HTTP, parsers
+            with scratch_folder(raw.parent) as scratch:
+                for file in missing:
+                    # here, because PyTorch Geometric takes seconds to import
+                    from torch_geometric.data import download_url
+
+                    got = download_url(source.url(file), str(scratch), log=False)
+                    raw.mkdir(parents=True, exist_ok=True)
+                    Path(got).rename(raw / file)
+        except Exception as error:  # many kinds: network, HTTP, disk
             raise DataError(
                 f"no data-dir is set and {name} cannot be downloaded ({error}); set"
                 f" data-dir (or {DATA_ENV}) to a folder with"
                 f" {source.folder}/{name}/raw"
             ) from error
-    return root / name / "raw"
+    return raw

@@ -107,13 +107,15 @@ def _files(data_dir: str) -> tuple[list[Path], bool]:
         hint = f"; did you mean {path.parent / near[0]}?" if near else ""
         raise DataError(
             f"there is no file or folder {path}{hint}; correct data-dir (on a site:"
-            " data-path of --node-config)"
+            " data-path of --node-config)",
+            public="data-path of this site names no file or folder",
         )
     files = sorted(p for p in path.glob("*.csv") if not p.name.startswith("."))
     if not files:
         raise DataError(
             f"the folder {path} has no .csv file; put one into it for each client, or"
-            " correct data-dir"
+            " correct data-dir",
+            public="the folder that is data-path of this site has no .csv file",
         )
     return files, True
 
@@ -124,7 +126,9 @@ def _check_same_tasks(files: Sequence[Path], sets: Sequence[Molecules]) -> None:
             raise DataError(
                 f"{path.name} has the label columns {found.tasks}, but {files[0].name}"
                 f" has {sets[0].tasks}; name the columns that all have in"
-                " csv-label-columns"
+                " csv-label-columns",
+                public=f"{path.name} and {files[0].name} have different label columns;"
+                " name those that all have in csv-label-columns",
             )
 
 
@@ -137,7 +141,9 @@ def _check_every_task(sets: Sequence[Molecules], place: str) -> None:
     if empty:
         raise DataError(
             f"no molecule in {place} has a label in column(s) {', '.join(empty)};"
-            " leave them out of csv-label-columns"
+            " leave them out of csv-label-columns",
+            public="a label column is empty in every file; leave it out of"
+            " csv-label-columns",
         )
 
 
@@ -146,14 +152,16 @@ def _check_client(molecules: Molecules, client_id: int, path: Path) -> None:
         raise DataError(
             f"client {client_id} has {len(molecules)} usable molecule(s) in {path}, but"
             f" training, validating and testing needs at least {MIN_GRAPHS}; add some,"
-            " or leave this client out"
+            " or leave this client out",
+            public=f"client {client_id} has fewer than {MIN_GRAPHS} usable molecules",
         )
     missing = np.isnan(molecules.y)
     if missing.all():
         raise DataError(
             f"client {client_id} has no label at all: columns"
             f" {', '.join(molecules.tasks)} of {path} are empty; add labels, or leave"
-            " this client out"
+            " this client out",
+            public=f"client {client_id} has no label at all",
         )
     empty = [t for at, t in enumerate(molecules.tasks) if missing[:, at].all()]
     if empty:
@@ -176,7 +184,8 @@ def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> Molecules:
             digest = hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError as error:
         raise DataError(
-            f"{path} cannot be read: {error}; check its permissions"
+            f"{path} cannot be read: {error}; check its permissions",
+            public=f"{path.name} cannot be read: {type(error).__name__}",
         ) from error
     entry = cache_root(cache_dir) / f"{SMILES_CSV}-{fingerprint(digest, form)}"
     return open_or_build(

@@ -26,6 +26,8 @@ from .molecules import (
 
 log = logging.getLogger("flwr.fedgraph")
 
+_CSV = "save it as UTF-8 text, cells separated by commas"
+_HEADER = "its first line must name the columns, one of them with SMILES"
 Record = tuple[int, list[str]]  # line number in the file, cells
 
 
@@ -114,12 +116,16 @@ def build_from_csv(
     if not labels:
         raise DataError(
             f"{path} has no usable row; give a CSV file with a line of column names and"
-            f" a line for each molecule{', got: ' * bool(bad)}{list_rows(bad, 'line')}"
+            f" a line for each molecule{', got: ' * bool(bad)}{list_rows(bad, 'line')}",
+            public=f"{path.name} has no usable row",
         )
     if bad and form.bad_rows == "refuse":
         raise DataError(
             f"{len(bad)} of {len(records)} rows of {path} cannot be used:"
-            f" {list_rows(bad, 'line')}; correct them, or set csv-bad-rows to 'skip'"
+            f" {list_rows(bad, 'line')}; correct them, or set csv-bad-rows to 'skip'",
+            public=f"{len(bad)} of {len(records)} rows of {path.name} cannot be used,"
+            f" the first is line {bad[0][0]}; correct them, or set csv-bad-rows to"
+            " 'skip'",
         )
     return builder.finish(
         name,
@@ -147,19 +153,19 @@ def _read(path: Path) -> tuple[list[str], list[Record]]:
             records = [(reader.line_num, cells) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(
-            f"{path} cannot be read as CSV: {error}; save it as UTF-8 text, cells"
-            " separated by commas"
+            f"{path} cannot be read as CSV: {error}; {_CSV}",
+            public=f"{path.name} cannot be read as CSV; {_CSV}",
         ) from error
     if not header:
         raise DataError(
-            f"{path} is empty; its first line must name the columns, one of them with"
-            " SMILES"
+            f"{path} is empty; {_HEADER}", public=f"{path.name} is empty; {_HEADER}"
         )
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise DataError(
             f"{path} has more than one column {', '.join(map(repr, twice))}; rename"
-            " all but one"
+            " all but one",
+            public=f"{path.name} has two columns of one name; rename all but one",
         )
     return header, records
 
@@ -172,7 +178,8 @@ def _column(name: str, header: Sequence[str], key: str, path: Path) -> int:
     hint = f" Did you mean {lowered[near[0]]!r}?" if near else ""
     raise DataError(
         f"{path} has no column {name!r}.{hint} Columns found:"
-        f" {', '.join(map(repr, header))}; correct {key} in the run config"
+        f" {', '.join(map(repr, header))}; correct {key} in the run config",
+        public=f"{path.name} has no column {name!r}; correct {key} in the run config",
     )
 
 
@@ -190,7 +197,9 @@ def _label_columns(
             raise DataError(
                 f"csv-label-columns must name each label column once and not the SMILES"
                 f" column {header[smiles_at]!r}, got {form.label_columns!r}; correct it"
-                " in the run config"
+                " in the run config",
+                public="csv-label-columns must name each label column once and not the"
+                " SMILES column; correct it in the run config",
             )
         return found
     found = [
@@ -202,7 +211,9 @@ def _label_columns(
         raise DataError(
             f"{path} has no column of numbers beside {header[smiles_at]!r}; columns"
             f" found: {', '.join(map(repr, header))}; name the label columns in"
-            " csv-label-columns"
+            " csv-label-columns",
+            public=f"{path.name} has no column of numbers beside SMILES; name the label"
+            " columns in csv-label-columns",
         )
     return found
 
@@ -227,13 +238,16 @@ def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
         value = math.inf
     if kind == "binary":
         allowed, is_allowed = "0 or 1", value in (0, 1)
-        cure = "correct it, or set csv-label-kind to 'regression'"
+        then = "; or set csv-label-kind to 'regression' where labels are any numbers"
     else:
-        allowed, is_allowed = "a finite number", math.isfinite(value)
-        cure = "correct it, or name other columns in csv-label-columns"
+        allowed, is_allowed, then = "a finite number", math.isfinite(value), ""
     if is_allowed or math.isnan(value):
         return value
+    must = f"a label must be {allowed}, or empty where it is missing"
     raise DataError(
-        f"{path}, line {line}, column {column!r}: a label must be {allowed}, or empty"
-        f" where it is missing, got {cell!r}; {cure}"
+        f"{path}, line {line}, column {column!r}: {must}, got {cell!r}; if that column"
+        " holds no labels, name those that do in csv-label-columns; else correct it"
+        + then,
+        public=f"{path.name}, line {line}: {must}; name the columns with labels in"
+        f" csv-label-columns, or correct the file{then}",
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,22 @@ from fedgraph_flwr.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import DataError
 
 from .cache import cache_root, checksum, open_or_build
-from .tu_raw import RawSource, check_raw, find_raw
+from .tu_check import RawFacts, check_raw
+from .tu_raw import ATTRIBUTES, LABELS, RawSource, find_raw
 
 log = logging.getLogger("flwr.fedgraph")
 
 # Widths of the one-hot degrees are published (GCFL, Sec. 3 of our spec).
 MAX_DEGREE = {"COLLAB": 491, "IMDB-BINARY": 135, "IMDB-MULTI": 88}
+
+
+# Kinds of files, beside the required ones, that a setting of ``features`` reads.
+READS = {
+    "labels": (LABELS,),
+    "degree": (LABELS,),
+    "attributes": (ATTRIBUTES,),
+    "labels+attributes": (ATTRIBUTES, LABELS),
+}
 
 
 def load_tu(
@@ -38,7 +49,10 @@ def load_tu(
     name : str
         Name in the collection, e.g. ``"PROTEINS"``.
     features : str
-        ``"labels"``: one-hot node labels, or degrees where there are none;
+        Key of ``READS``. ``"labels"``: one-hot node labels; ``"attributes"``: the
+        nodes' real numbers; ``"labels+attributes"``: the attributes, then the labels,
+        or whichever of them the set has. Where it has neither, or ``"labels"`` finds no
+        labels, degrees stand in; ``"attributes"`` must be there.
         ``"degree"``: one-hot degrees always, of width ``max_degree + 1``, larger
         degrees counting as ``max_degree`` (published for COLLAB, IMDB-BINARY and
         IMDB-MULTI, else the largest of the data set).
@@ -50,17 +64,30 @@ def load_tu(
     Returns
     -------
     GraphSet
-        Memory-mapped; graphs, edges and classes are in ``TUDataset``'s order.
+        Memory-mapped; graphs, edges and classes are in ``TUDataset``'s order. What its
+        features are, and what is not used, is logged once per process.
 
     Raises
     ------
     DataError
-        If the raw files are missing, incomplete or corrupt.
+        If the raw files are missing, incomplete or corrupt, or lack attributes that are
+        asked for.
     """
     cache = cache_root(cache_dir)
-    source = find_raw(name, data_dir, cache)
+    source = find_raw(name, data_dir, cache, READS[features])
     entry = cache / f"{name}-{features}-{source.fingerprint()}"
-    return open_or_build(entry, GraphSet, lambda work: _convert(source, features, work))
+    found = open_or_build(
+        entry, GraphSet, lambda work: _convert(source, features, work)
+    )
+    unused = f"; not used: {found.unused}" if found.unused else ""
+    _say_once(f"{name}: features: {found.columns}{unused}")
+    return found
+
+
+@cache
+def _say_once(text: str) -> None:
+    """Log what a set's features are once per process, however many clients load it."""
+    log.info("%s", text)
 
 
 def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
@@ -68,8 +95,8 @@ def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
     name = source.name
     log.info("converting TU data set %s from %s", name, source.origin)
     try:
-        files = source.place(work / name / "raw")
-        graph_of_node = check_raw(name, files, origin=source.origin)
+        files, unused = source.place(work / name / "raw")
+        facts = check_raw(name, files, origin=source.origin)
         digest = checksum(files.values())
     except OSError as error:
         raise DataError(
@@ -77,8 +104,7 @@ def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
             f" to {work}: {error}; check permissions and free space"
         ) from error
     data, edge_ptr = _parse(source, work)
-    num_nodes = np.bincount(graph_of_node)
-    node_ptr = pointer(num_nodes)
+    node_ptr = pointer(np.bincount(facts.graph_of_node))
     edge_index = data.edge_index.numpy().astype(np.int32)
     num_edges = np.diff(edge_ptr)
     offsets = np.repeat(node_ptr[:-1], num_edges)
@@ -90,19 +116,8 @@ def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
             source.origin,
             name,
         )
-    labels = None if data.x is None or data.x.shape[1] == 0 else data.x.numpy()
-    if labels is None and "node_labels" in files:
-        raise DataError(
-            f"PyTorch Geometric found no node labels of {name!r} below {work}; set"
-            " cache-dir to a path without the characters *, ? and ["
-        )
-    if labels is None or features == "degree":
-        degree = np.bincount(edge_index[0] + offsets, minlength=len(graph_of_node))
-        width = MAX_DEGREE.get(name, int(degree.max())) + 1
-        x = _smallest(np.minimum(degree, width - 1), width)
-    else:
-        width = labels.shape[1]
-        x = _compact(labels)
+    degrees = np.bincount(edge_index[0] + offsets, minlength=node_ptr[-1])
+    x, width, columns = _features(name, features, data, degrees, facts)
     y = data.y.numpy().astype(np.int64)
     return GraphSet(
         name=name,
@@ -115,7 +130,43 @@ def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
         num_classes=int(y.max()) + 1,
         is_undirected=is_undirected,
         raw_sha256=digest,
+        columns=columns,
+        unused=unused,
+        classes=facts.classes,
     )
+
+
+def _features(
+    name: str, features: str, data: Any, degrees: IntArray, facts: RawFacts
+) -> tuple[NDArray[Any], int, str]:
+    """Return x, its width, and what its columns are."""
+    rows = np.zeros((len(degrees), 0)) if data.x is None else data.x.numpy()
+    num_labels = sum(high - low + 1 for low, high in facts.label_ranges)
+    num_attributes = rows.shape[1] - num_labels
+    if num_attributes < 0:
+        raise DataError(
+            f"PyTorch Geometric found no node labels of {name!r}; set cache-dir to a"
+            " path without the characters *, ? and ["
+        )
+    if features == "attributes" and not num_attributes:
+        raise DataError(
+            f"{name} has no node attributes, which features 'attributes' asks for; set"
+            " features to 'labels', 'labels+attributes' or 'degree'",
+            public="the set has no node attributes",
+        )
+    if features == "degree" or not rows.shape[1]:
+        width = MAX_DEGREE.get(name, int(degrees.max())) + 1
+        x = _smallest(np.minimum(degrees, width - 1), width)
+        return x, width, f"degrees up to {width - 1}"
+    ranges = "; ".join(f"{low} to {high}" for low, high in facts.label_ranges)
+    words = [
+        f"{count} {kind}{'s' * (count > 1)}"
+        for count, kind in ((num_attributes, "attribute"), (num_labels, "label"))
+        if count
+    ]
+    columns = ", ".join(words) + (f" ({ranges})" if num_labels else "")
+    x = rows.astype(np.float32) if num_attributes else _compact(rows)
+    return x, rows.shape[1], columns
 
 
 def _parse(source: RawSource, work: Path) -> tuple[Any, IntArray]:
@@ -125,7 +176,7 @@ def _parse(source: RawSource, work: Path) -> tuple[Any, IntArray]:
 
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # prints "Processing..."
-            dataset = TUDataset(str(work), source.name)
+            dataset = TUDataset(str(work), source.name, use_node_attr=True)
         # The whole-set tensors are private: a public one would copy graph by graph.
         data, slices = dataset._data, dataset.slices
         return data, slices["edge_index"].numpy().astype(np.int64)
@@ -141,7 +192,7 @@ def _smallest(columns: NDArray[Any], width: int) -> NDArray[Any]:
     return columns.astype(np.min_scalar_type(max(width - 1, 0)))
 
 
-def _compact(rows: NDArray[np.float32]) -> NDArray[Any]:
+def _compact(rows: NDArray[Any]) -> NDArray[Any]:
     """Turn one-hot rows (num_nodes, width) into column numbers (num_nodes,)."""
     one_hot = ((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all()
     if not one_hot:  # several label columns side by side

@@ -1,31 +1,26 @@
-"""Raw files of a TU data set: where they are, and whether they fit together.
-
-PyTorch Geometric reads these text files without comparing them: a cut-off line, a
-node outside its graph or a missing label goes unnoticed. What is checked here cannot
-go wrong there any more.
-"""
+"""Raw files of a TU data set: where they are, and unpacking them."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import lzma
 import os
+import shutil
 import tarfile
-import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-import numpy as np
-
-from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError
 
 from .cache import CACHE_FORMAT, locked, scratch_folder, unusable
 
 DATA_ENV = "FEDGRAPH_DATA"
 REQUIRED = ("A", "graph_indicator", "graph_labels")
-OPTIONAL = ("node_labels",)  # attributes and edge labels are not used, hence not read
+LABELS, ATTRIBUTES = "node_labels", "node_attributes"
+_UNUSED = (LABELS, ATTRIBUTES, "edge_labels", "edge_attributes", "graph_attributes")
+_MOST_MEMBERS, _MOST_BYTES = 1000, 8 * 2**30  # of an archive, and of each
+_BLOCK = 1 << 22
 SET_DATA_DIR = (
     f"set data-dir (or the environment variable {DATA_ENV}) to a folder with"
     " tudataset/{name}/raw or {name}/raw"
@@ -41,12 +36,15 @@ class RawSource:
     name : str
     origin : Path
         The folder or the archive.
+    optional : tuple of str
+        Kinds of files that are used where they are there, beside those of ``REQUIRED``.
     files : tuple of Path
         What the fingerprint is taken from: the used text files, or the archive.
     """
 
     name: str
     origin: Path
+    optional: tuple[str, ...]
     files: tuple[Path, ...]
 
     def fingerprint(self) -> str:
@@ -57,8 +55,10 @@ class RawSource:
             digest.update(f"/{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
         return digest.hexdigest()[:12]
 
-    def place(self, raw: Path) -> dict[str, Path]:
+    def place(self, raw: Path) -> tuple[dict[str, Path], str]:
         """Link or unpack the files into ``raw``; return them by kind.
+
+        And say what is there but not used.
 
         Raises
         ------
@@ -69,29 +69,93 @@ class RawSource:
         if self.origin.is_dir():
             for path in self.files:
                 (raw / path.name).symlink_to(path)
+            there = {path.name for path in self.origin.iterdir()}
         else:
-            self._unpack(raw)
-        return _files_by_kind(self.name, raw, shown=self.origin)
+            there = self._unpack(raw)
+        files = _files_by_kind(self.name, raw, self.optional, shown=self.origin)
+        unused = [
+            kind.replace("_", " ")
+            for kind in _UNUSED
+            if kind not in files and f"{self.name}_{kind}.txt" in there
+        ]
+        return files, ", ".join(unused)
 
-    def _unpack(self, raw: Path) -> None:
-        wanted = {f"{self.name}_{kind}.txt" for kind in (*REQUIRED, *OPTIONAL)}
+    def _unpack(self, raw: Path) -> set[str]:
+        """Unpack the used files; return the names of all."""
+        wanted = {f"{self.name}_{kind}.txt" for kind in (*REQUIRED, *self.optional)}
+        there = set()
         try:
-            with tarfile.open(self.origin) as archive:
-                for member in archive:
-                    filename = Path(member.name).name
+            with (
+                lzma.open(self.origin) as packed,
+                tarfile.open(fileobj=_Bounded(packed), mode="r:") as archive,
+            ):
+                for number, member in enumerate(archive, 1):
+                    self._check_member(member, number)
+                    filename = PurePosixPath(member.name).name
+                    there.add(filename)
+                    if filename not in wanted or not member.isfile():
+                        continue
                     stream = archive.extractfile(member)
-                    if filename in wanted and stream is not None:
-                        with stream, (raw / filename).open("wb") as out:
-                            while block := stream.read(1 << 22):
-                                out.write(block)
-        except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+                    assert stream is not None  # as it is a file
+                    with stream, (raw / filename).open("xb") as out:
+                        shutil.copyfileobj(stream, out, _BLOCK)
+        except FileExistsError as error:
+            raise self._refusal(f"it has two files {filename}") from error
+        except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
             raise DataError(
                 f"the archive {self.origin} is corrupt or cut off ({error});"
-                " fetch it again"
+                " fetch it again",
+                public=f"the archive {self.origin.name} is corrupt or cut off",
             ) from error
+        return there
+
+    def _check_member(self, member: tarfile.TarInfo, number: int) -> None:
+        """Refuse what no archive of plain files has, before it is read."""
+        parts = PurePosixPath(member.name).parts
+        if number > _MOST_MEMBERS:
+            raise self._refusal(f"it has more than {_MOST_MEMBERS} members")
+        if not (member.isfile() or member.isdir()):
+            raise self._refusal(f"{member.name!r} in it is a link or a device")
+        if member.name.startswith("/") or ".." in parts:
+            raise self._refusal(f"{member.name!r} in it leads out of its folder")
+        if not 0 <= member.size <= _MOST_BYTES:
+            raise self._refusal(f"{member.name!r} in it has {member.size} bytes")
+
+    def _refusal(self, problem: str) -> DataError:
+        return DataError(
+            f"the archive {self.origin} is not taken: {problem}; an archive of a TU"
+            f" data set holds up to {_MOST_MEMBERS} plain files and folders, each of at"
+            f" most {_MOST_BYTES} bytes: fetch it again, from where you trust",
+            public=f"the archive {self.origin.name} is not taken: it holds more than"
+            " plain files of usual size",
+        )
 
 
-def find_raw(name: str, data_dir: str, cache: Path) -> RawSource:
+class _Bounded(io.RawIOBase):
+    """A stream of which nobody reads all at once, as tarfile does with long headers."""
+
+    def __init__(self, stream: lzma.LZMAFile) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Say the place."""
+        return self._stream.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        """Read ``size`` bytes."""
+        if not 0 <= size <= _BLOCK:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return self._stream.read(size)
+
+
+def find_raw(
+    name: str, data_dir: str, cache: Path, optional: tuple[str, ...] = (LABELS,)
+) -> RawSource:
     """Find the raw files of a TU data set, downloading them as the last resort.
 
     Parameters
@@ -102,6 +166,8 @@ def find_raw(name: str, data_dir: str, cache: Path) -> RawSource:
         set nothing is downloaded.
     cache : Path
         Cache folder, which also keeps downloads.
+    optional : tuple of str
+        Kinds of files that are to be used where they are there.
 
     Raises
     ------
@@ -112,7 +178,7 @@ def find_raw(name: str, data_dir: str, cache: Path) -> RawSource:
     if not folder:
         key, folder = DATA_ENV, os.environ.get(DATA_ENV, "")
     if not folder:
-        return _folder_source(name, _download(name, cache))
+        return _folder_source(name, _download(name, cache), optional)
     root = Path(folder).expanduser().absolute()
     if not root.is_dir():
         raise DataError(f"{key} is {folder!r}, which is not a folder; correct it")
@@ -120,31 +186,36 @@ def find_raw(name: str, data_dir: str, cache: Path) -> RawSource:
     archive = root / "tudataset_packed" / f"{name}.tar.xz"
     for place in places:
         if place.is_dir():
-            return _folder_source(name, place)
+            return _folder_source(name, place, optional)
     if archive.is_file():
-        return RawSource(name, archive, (archive,))
+        return RawSource(name, archive, optional, (archive,))
     looked = ", ".join(map(str, [*places, archive]))
     cure = SET_DATA_DIR.format(name=name)
     raise DataError(
         f"TU data set {name!r} is not in {key} {folder!r}: looked for {looked};"
-        f" {cure}, or leave both unset to download it"
+        f" {cure}, or leave both unset to download it",
+        public=f"TU data set {name!r} is not below data-path of this site",
     )
 
 
-def _folder_source(name: str, raw: Path) -> RawSource:
-    files = _files_by_kind(name, raw, shown=raw)
-    return RawSource(name, raw, tuple(path.resolve() for path in files.values()))
+def _folder_source(name: str, raw: Path, optional: tuple[str, ...]) -> RawSource:
+    files = _files_by_kind(name, raw, optional, shown=raw)
+    used = tuple(path.resolve() for path in files.values())
+    return RawSource(name, raw, optional, used)
 
 
-def _files_by_kind(name: str, raw: Path, *, shown: Path) -> dict[str, Path]:
+def _files_by_kind(
+    name: str, raw: Path, optional: tuple[str, ...], *, shown: Path
+) -> dict[str, Path]:
     """Return the files of a raw folder by kind, all required ones being there."""
-    paths = {k: raw / f"{name}_{k}.txt" for k in (*REQUIRED, *OPTIONAL)}
+    paths = {k: raw / f"{name}_{k}.txt" for k in (*REQUIRED, *optional)}
     found = {kind: path for kind, path in paths.items() if path.is_file()}
     missing = [paths[kind].name for kind in REQUIRED if kind not in found]
     if not found:
         raise DataError(
             f"{shown} has none of the files {name}_*.txt of TU data set {name!r};"
-            " fetch the data set again"
+            " fetch the data set again",
+            public=f"there is none of the files {name}_*.txt",
         )
     if missing:
         extra = (
@@ -154,7 +225,8 @@ def _files_by_kind(name: str, raw: Path, *, shown: Path) -> dict[str, Path]:
             else ""
         )
         raise DataError(
-            f"{shown} lacks {', '.join(missing)}{extra}; fetch the data set again"
+            f"{shown} lacks {', '.join(missing)}{extra}; fetch the data set again",
+            public=f"there is no {', '.join(missing)}",
         )
     return found
 
@@ -187,121 +259,3 @@ def _download(name: str, cache: Path) -> Path:
     except OSError as error:
         raise unusable(cache, error) from error
     return target
-
-
-def read_ints(path: Path, *, columns: int | None, where: str) -> IntArray:
-    """Read one raw file of comma-separated ints, shape (num_lines, num_columns).
-
-    Raises
-    ------
-    DataError
-        Naming file and place, if the file is empty, cut off or not numeric.
-    """
-    with path.open("rb") as handle:
-        size = handle.seek(0, os.SEEK_END)
-        handle.seek(max(size - 1, 0))
-        last = handle.read(1)
-    if size == 0:
-        raise DataError(f"{where} is empty; fetch the data set again")
-    if last != b"\n":  # PyTorch Geometric would drop the last line in silence
-        raise DataError(
-            f"{where} does not end with a newline: it is cut off; fetch the data set"
-            " again (or append the newline if the last line is complete)"
-        )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # loadtxt only warns where nothing is read
-            table: IntArray = np.loadtxt(
-                path,
-                dtype=np.int64,
-                delimiter=",",
-                ndmin=2,
-                comments=None,
-                encoding="utf-8",
-            )
-    except (ValueError, OverflowError, Warning) as error:
-        raise DataError(
-            f"{where} is corrupt: {error}; fetch the data set again"
-        ) from error
-    if columns is not None and table.shape[1] != columns:
-        raise DataError(
-            f"{where} must have {columns} column(s), got {table.shape[1]}; fetch the"
-            " data set again"
-        )
-    return table
-
-
-def check_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> IntArray:
-    """Check the raw files against each other.
-
-    Parameters
-    ----------
-    name : str
-    files : mapping
-        Raw files by kind, at least those of ``REQUIRED``.
-    origin : Path
-        Folder or archive to name in messages.
-
-    Returns
-    -------
-    int64 array, shape (num_nodes,)
-        Graph of each node, ascending, from 0.
-
-    Raises
-    ------
-    DataError
-        Naming the file, the line and what is wrong.
-    """
-
-    def bad(kind: str, problem: str) -> DataError:
-        return DataError(
-            f"{name}_{kind}.txt in {origin}: {problem}; fetch the data set again"
-        )
-
-    def read(kind: str, columns: int | None = 1) -> IntArray:
-        where = f"{name}_{kind}.txt in {origin}"
-        return read_ints(files[kind], columns=columns, where=where)
-
-    graph = read("graph_indicator")[:, 0]
-    num_nodes, num_graphs = len(graph), int(graph[-1])
-    steps = np.diff(graph, prepend=0)
-    wrong = np.flatnonzero((steps < 0) | (steps > 1))
-    if graph[0] != 1 or len(wrong):
-        line = int(wrong[0]) + 1 if len(wrong) else 1
-        raise bad(
-            "graph_indicator",
-            "graphs must be numbered 1, 2, ... without gap and nodes be sorted by"
-            f" graph, but line {line} says {graph[line - 1]}",
-        )
-    num_labels = len(read("graph_labels"))
-    if num_labels != num_graphs:
-        raise bad(
-            "graph_labels",
-            f"{num_labels} labels for the {num_graphs} graphs of graph_indicator",
-        )
-    if "node_labels" in files:
-        num_labels = len(read("node_labels", columns=None))
-        if num_labels != num_nodes:
-            raise bad(
-                "node_labels",
-                f"{num_labels} lines for the {num_nodes} nodes of graph_indicator",
-            )
-    edges = read("A", columns=2)
-    wrong = np.flatnonzero(((edges < 1) | (edges > num_nodes)).any(axis=1))
-    if len(wrong):
-        raise bad(
-            "A",
-            f"line {wrong[0] + 1} has edge {edges[wrong[0]].tolist()}, but"
-            f" graph_indicator has nodes 1..{num_nodes}",
-        )
-    across = graph[edges[:, 0] - 1] != graph[edges[:, 1] - 1]
-    wrong = np.flatnonzero(across)
-    if len(wrong):
-        raise bad(
-            "A",
-            f"line {wrong[0] + 1} has edge {edges[wrong[0]].tolist()}, which joins"
-            " two graphs of graph_indicator",
-        )
-    if (edges[:, 0] == edges[:, 1]).all():
-        raise bad("A", "there are no edges but self-loops")
-    return graph - 1

@@ -12,10 +12,12 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
 from logging import ERROR, WARNING
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,18 +34,23 @@ from clients.privacy.views import site_secret
 from clients.store import ClientStore, default_state_dir
 from clients.views import CollatedView
 
+from .agreement import tell_data
 from .data import GraphPartition, hash_split
 from .device import choose_device
+from .disclosure import full_reason, public_reason
 from .errors import DataError, WireError
 from .methods.fedavg import SHARED
 from .node_config import (
     FRESH_START,
     SHARE_EMBEDDINGS,
+    NodeConfig,
     agrees,
     check_consent,
+    check_identity,
     check_keys,
     edge_budget,
     hosted_clients,
+    ignored_folders,
     is_site,
     own_folders,
 )
@@ -64,6 +71,8 @@ from .wire import (
 
 app = ClientApp()
 Answer = Callable[[int, Parcel], Parcel]
+# Node-config of the message being answered; before that is known, as at a site.
+_NODE: ContextVar[NodeConfig] = ContextVar("node", default=MappingProxyType({"": ""}))
 
 
 @app.query()
@@ -76,6 +85,13 @@ def query(message: Message, context: Context) -> Message:
         return Message(pack({}, {"error": _reason(error)}), reply_to=message)
     for key in check_keys(context.node_config):
         log(WARNING, "node-config key %r means nothing here, it is ignored", key)
+    if ignored := ignored_folders(context.run_config, context.node_config):
+        log(
+            WARNING,
+            "the run sets %s, which mean nothing at this site: its folders come from"
+            " its node-config alone",
+            ", ".join(ignored),
+        )
     tells = agrees(context.node_config, SHARE_EMBEDDINGS)
     experiment = str(unpack(message.content)[1].get("experiment", ""))
     parcels = _answer_all(
@@ -143,9 +159,11 @@ def load_data(
 
 
 def _prepare(context: Context) -> tuple[Resolved, list[int]]:
+    _NODE.set(context.node_config)
     resolved, node = resolve(context.run_config), context.node_config
     check_keys(node)
     check_consent(resolved, node)
+    check_identity(resolved, node)
     settings = own_folders(resolved.settings, node)
     torch.set_num_threads(settings.torch_threads)
     return replace(resolved, settings=settings), hosted_clients(
@@ -322,6 +340,8 @@ def _introduce(
     is_private = resolved.privacy.is_on and is_own
     store = _store(resolved, client_id, experiment)
     told = resolved.method.client.introduction(resolved.params, store)
+    is_hidden = resolved.privacy.update_clip > 0 and is_site(_NODE.get())
+    told = {**told, **tell_data(partition, tells_labels=not is_hidden)}
     by_class: dict[str, int] = {}
     tasks: dict[str, str] = {}
     if partition.tasks:
@@ -351,4 +371,10 @@ def _introduce(
 
 
 def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    """Word an error for the server; at a site without what it says of data."""
+    node = _NODE.get()
+    if not is_site(node):
+        return full_reason(error)
+    own = [str(node.get(key, "")) for key in ("data-path", "state-dir", "cache-dir")]
+    home = [str(default_state_dir()), str(datasets.cache_root())]
+    return public_reason(error, [*own, *home])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
@@ -19,6 +20,14 @@ from .errors import ConfigError
 
 AUTO = "auto"
 _ROUNDS = r"(\d{1,6}(,\d{1,6})*)?"
+# Upper bounds that nobody means to reach, where a machine would fail without them.
+MOST = 1e9  # of any other number
+MOST_ROUNDS = 999_999  # names of checkpoints have six digits
+MOST_CLIENTS = 100_000
+MOST_STEPS = 10**9  # epochs in total, graphs of a batch
+MOST_STEP = 1000.0  # learning rates
+_TOML_DEPTH = 20  # of tables and lists
+_SHOWN = 200  # characters of a wrong value that an error repeats
 _TASKS = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"
 _MASKS = rf"all|exclusive|overlapping|{_TASKS}(;{_TASKS})*"
 Value = bool | int | float | str
@@ -126,6 +135,44 @@ def _is_finite(value: float) -> bool:
         return False
 
 
+def shown(value: object) -> str:
+    """Write a value as in Python, cut short where it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an int of thousands of digits; deep nesting
+        return f"a {type(value).__name__} too large to print"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... (cut short)"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file that a user wrote.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, is not UTF-8 or no TOML, has tables or lists nested deeper
+        than anyone needs, or an int beyond 64 bits.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: also UTF-8
+        raise ConfigError(
+            f"{path} is not valid TOML: {error}; correct it (UTF-8 text; see toml.io)"
+        ) from error
+    level: list[Any] = [content]
+    for _ in range(_TOML_DEPTH):
+        parts = [v.values() if isinstance(v, dict) else v for v in level]
+        values = [v for part in parts for v in part]
+        if any(type(v) is int and not -(2**63) <= v < 2**63 for v in values):
+            raise ConfigError(f"{path} has an int beyond 64 bits; correct it")
+        level = [v for v in values if isinstance(v, dict | list)]
+        if not level:
+            return content
+    raise ConfigError(
+        f"{path} has tables or lists nested more than {_TOML_DEPTH} deep; flatten them"
+    )
+
+
 def setting(default: Value, rule: Rule) -> Any:
     """Declare a configuration field with its default and rule."""
     return field(default=default, metadata={"rule": rule})
@@ -133,8 +180,8 @@ def setting(default: Value, rule: Rule) -> Any:
 
 def number(
     default: float | str,
-    low: float = -math.inf,
-    high: float = math.inf,
+    low: float = -MOST,
+    high: float = MOST,
     *,
     low_open: bool = False,
     high_open: bool = False,
@@ -144,9 +191,7 @@ def number(
     return setting(default, Rule(float, low, high, low_open, high_open, (), auto))
 
 
-def integer(
-    default: int | str, low: float, high: float = math.inf, *, auto: bool = False
-) -> Any:
+def integer(default: int | str, low: int, high: int, *, auto: bool = False) -> Any:
     """Declare an int field."""
     return setting(default, Rule(int, low, high, auto=auto))
 
@@ -235,7 +280,7 @@ def check_value(key: str, value: object, rule: Rule) -> None:
     """Raise ConfigError unless ``rule`` allows ``value``."""
     if not rule.allows(value):
         raise ConfigError(
-            f"{key} must be {rule.describe()}, got {value!r}"
+            f"{key} must be {rule.describe()}, got {shown(value)}"
             f" ({type(value).__name__}); set it in the run config"
         )
 
@@ -310,11 +355,11 @@ class RunSettings(Settings):
     cache_dir: str = path("")
     resume: str = path("")
 
-    num_clients: int = integer("auto", 1, auto=True)
-    num_server_rounds: int = integer("auto", 1, auto=True)
-    patience: int = integer("auto", 0, auto=True)
-    min_rounds: int = integer("auto", 0, auto=True)
-    evaluate_every: int = integer(1, 1)
+    num_clients: int = integer("auto", 1, MOST_CLIENTS, auto=True)
+    num_server_rounds: int = integer("auto", 1, MOST_ROUNDS, auto=True)
+    patience: int = integer("auto", 0, MOST_ROUNDS, auto=True)
+    min_rounds: int = integer("auto", 0, MOST_ROUNDS, auto=True)
+    evaluate_every: int = integer(1, 1, MOST_ROUNDS)
     client_fraction: float = number(1.0, 0, 1, low_open=True)
     partition: str = choice(
         "auto",
@@ -343,6 +388,8 @@ class RunSettings(Settings):
         "auto",
         "labels",
         "degree",
+        "attributes",
+        "labels+attributes",
         "atoms",
         "atoms-no-degree",
         "atoms-strict",
@@ -351,7 +398,7 @@ class RunSettings(Settings):
         auto=True,
     )
     task_masks: str = task_masks("all")
-    task_owners: int = integer(2, 1)
+    task_owners: int = integer(2, 1, MOST_CLIENTS)
     csv_smiles_column: str = text("smiles")
     csv_label_columns: str = text("")
     csv_label_kind: str = choice("binary", "binary", "regression")
@@ -359,20 +406,20 @@ class RunSettings(Settings):
     seed: int = integer(10, 0, 2**31 - 1)
     split_seed: int = integer(123, 0, 2**31 - 1)
 
-    local_epochs: int = integer("auto", 0, auto=True)
-    batch_size: int = integer("auto", 1, auto=True)
+    local_epochs: int = integer("auto", 0, 100_000, auto=True)
+    batch_size: int = integer("auto", 1, MOST_STEPS, auto=True)
     optimizer: str = choice("auto", "adam", "adamw", "amsgrad", auto=True)
-    learning_rate: float = number(1e-3, 0)
-    weight_decay: float = number("auto", 0, auto=True)
+    learning_rate: float = number(1e-3, 0, MOST_STEP)
+    weight_decay: float = number("auto", 0, MOST_STEP, auto=True)
     persist_optimizer: bool = flag("auto", auto=True)
-    hidden_dim: int = integer("auto", 1, auto=True)
-    num_layers: int = integer("auto", 1, auto=True)
+    hidden_dim: int = integer("auto", 1, 16_384, auto=True)
+    num_layers: int = integer("auto", 1, 1000, auto=True)
     dropout: float = number("auto", 0, 1, high_open=True, auto=True)
     shared_group: str = choice("auto", "convs", "all", auto=True)
     weighting: str = choice("auto", "samples", "uniform", auto=True)
 
     device: str = text("auto")
-    torch_threads: int = integer(1, 1)
+    torch_threads: int = integer(1, 1, 1024)
     min_fit_replies: float = number(1.0, 0, 1, low_open=True)
     round_timeout_s: float = number(3600.0, 0, low_open=True)
     roll_call_timeout_s: float = number(300.0, 0, low_open=True)

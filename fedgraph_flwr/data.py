@@ -43,6 +43,13 @@ class GraphSet:
         Every edge is present in both directions.
     raw_sha256 : str
         Checksum of the files the graphs were read from ("" for generated graphs).
+    columns : str
+        What the columns of ``x`` are, in words; "" where the setting ``features`` says
+        all.
+    unused : str
+        What the files hold beside and nothing is made of.
+    classes : list of str
+        Name of each class in the files; empty where the numbers themselves are meant.
     """
 
     name: str
@@ -55,6 +62,9 @@ class GraphSet:
     num_classes: int
     is_undirected: bool
     raw_sha256: str = ""
+    columns: str = ""
+    unused: str = ""
+    classes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.node_ptr) - 1
@@ -91,17 +101,13 @@ class GraphSet:
         """Copy out the graphs ``graph_ids`` (repeats allowed), in that order."""
         nodes, node_ptr = _ranges(self.node_ptr, graph_ids)
         edges, edge_ptr = _ranges(self.edge_ptr, graph_ids)
-        return GraphSet(
-            name=self.name,
+        return replace(
+            self,
             x=np.ascontiguousarray(self.x[nodes]),
             edge_index=np.ascontiguousarray(self.edge_index[:, edges]),
             node_ptr=node_ptr,
             edge_ptr=edge_ptr,
             y=np.ascontiguousarray(self.y[graph_ids], self._label_type),
-            num_features=self.num_features,
-            num_classes=self.num_classes,
-            is_undirected=self.is_undirected,
-            raw_sha256=self.raw_sha256,
         )
 
 
@@ -213,6 +219,9 @@ class GraphPartition:
     data_hash : str
         See :func:`hash_data`; computed here where it is not given. Graphs that noise
         replaced keep that of the graphs they replace.
+    whole_sha256 : str
+        Checksum of labels and sizes of the whole set that the client's graphs are part
+        of; "" where they are no part of one.
     """
 
     client_id: int
@@ -225,6 +234,7 @@ class GraphPartition:
     tasks: tuple[str, ...] = ()
     task_ids: tuple[int, ...] | None = None
     shares_held_out: bool = False
+    whole_sha256: str = ""
     split_hash: str = field(default="", compare=False)
     data_hash: str = field(default="", compare=False)
 

@@ -9,7 +9,19 @@ _MOST, _NEAREST = 40, 8
 
 
 class FedGraphError(Exception):
-    """Base of every error this application raises on purpose."""
+    """Base of every error this application raises on purpose.
+
+    Parameters
+    ----------
+    message : str
+    public : str
+        What a site may tell others: made without a value, a name of a column or a path
+        of its data; "" where nothing is, see ``disclosure``.
+    """
+
+    def __init__(self, message: str = "", *, public: str = "") -> None:
+        super().__init__(message)
+        self.public = public
 
 
 class ConfigError(FedGraphError):

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import datasets
+
 from .config import Rule, RunSettings
 from .errors import ConfigError, unknown_name
 from .registry import Resolved
@@ -23,10 +25,12 @@ BUDGET = "edge-budget-max"
 FRESH_START = "fresh-start"  # true: a client whose state is lost may begin anew
 SHARE_EMBEDDINGS, SHARE_FEATURES = "share-embeddings", "share-features"
 _SIMULATION = ("partition-id", "num-partitions")
+_RUN_FOLDERS = ("data-dir", "state-dir", "cache-dir")  # for simulation only
 KEYS = (
     "clients",
     "data-path",
     "state-dir",
+    "cache-dir",
     BUDGET,
     FRESH_START,
     SHARE_EMBEDDINGS,
@@ -164,10 +168,54 @@ def check_consent(resolved: Resolved, node: NodeConfig) -> None:
         )
 
 
+def check_identity(resolved: Resolved, node: NodeConfig) -> None:
+    """Refuse to take part of a data set that nobody can check to be the same.
+
+    Raises
+    ------
+    ConfigError
+        One data set in files is shared out among sites, and noise on updates is to
+        protect everything that a checksum of the files would confirm.
+    """
+    cut = datasets.is_cut(resolved.settings)
+    if is_site(node) and cut and resolved.privacy.update_clip > 0:
+        raise ConfigError(
+            f"the run shares dataset {resolved.settings.dataset!r} out among sites, for"
+            " which all need the same files; this is compared by checksums, which a run"
+            " with privacy.update-clip does not tell. Give every site its own graphs"
+            ' (partition="files", or dataset="smiles-csv"), or run this experiment in'
+            " simulation"
+        )
+
+
 def own_folders(settings: RunSettings, node: NodeConfig) -> RunSettings:
-    """Put the site's folders in place of the run's."""
+    """Take a site's folders from its node-config alone, in place of the run's.
+
+    Whoever starts runs would else choose what is read, written and deleted there.
+
+    Raises
+    ------
+    ConfigError
+        The data set is in files, and the site has no ``data-path``.
+    """
+    if not is_site(node):
+        return settings
+    if datasets.reads_files(settings) and not node.get("data-path"):
+        raise ConfigError(
+            f"dataset {settings.dataset!r} is read from files, and this site was"
+            " started without data-path, the only place that a site reads from; start"
+            " the SuperNode with --node-config 'data-path=\"/abs/path\"'"
+        )
     return replace(
         settings,
-        data_dir=str(node.get("data-path", settings.data_dir)),
-        state_dir=str(node.get("state-dir", settings.state_dir)),
+        data_dir=str(node.get("data-path", "")),
+        state_dir=str(node.get("state-dir", "")),
+        cache_dir=str(node.get("cache-dir", "")),
+        results_dir="",
+        resume="",
     )
+
+
+def ignored_folders(run_config: Mapping[str, Any], node: NodeConfig) -> list[str]:
+    """Keys of the run that name folders, which mean nothing at a site."""
+    return [key for key in _RUN_FOLDERS if is_site(node) and run_config.get(key)]

@@ -18,6 +18,7 @@ from strategies.base import AbstractGraphStrategy
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from . import selection
+from .agreement import describe_features
 from .checkpoints import (
     GrowingFiles,
     Mark,
@@ -409,6 +410,7 @@ class RunFolder:
             **strategy.remarks(),
             "emd": partition_distance(strategy.clients),
             "class_counts": class_table(strategy.clients),
+            "features": describe_features(strategy.clients),
             "data_sha256": {
                 str(c): i.raw_sha256 for c, i in sorted(strategy.clients.items())
             },

@@ -21,6 +21,7 @@ from clients.base import initial_arrays
 from strategies.base import AbstractGraphStrategy, Stopper
 from strategies.report import ClientInfo, Evaluation, RoundReport
 
+from .agreement import check_same_data, describe_features
 from .errors import ConfigError
 from .figures import draw_run
 from .figures_embedding import draw_embeddings
@@ -124,7 +125,10 @@ def _run(
             strategy.keep_from = folder.oldest_checkpoint
             strategy.first_round = folder.last_round + 1
         clients = strategy.roll_call(grid)
+        check_same_data(settings, clients)
         log(INFO, "split hash %s", split_hash(clients))
+        if features := describe_features(clients):
+            log(INFO, "features: %s", features)
         if (distance := partition_distance(clients)) is not None:
             log(INFO, "EMD of the partition %.4f", distance)
         if (network := network_facts(strategy)) is not None:

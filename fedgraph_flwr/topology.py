@@ -5,7 +5,7 @@ A topology says nothing of how neighbours' models are weighed; see ``mixing.py``
 
 from __future__ import annotations
 
-import tomllib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import networkx as nx
 
+from .config import read_toml
 from .errors import ConfigError
 from .seeding import numpy_rng
 
@@ -187,8 +188,8 @@ def read_edges(path: str, num_clients: int) -> Topology:
             " the absolute path of a TOML file with edges = [[0, 1], [1, 2]]"
         )
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = read_toml(Path(path))
+    except ConfigError as error:
         raise ConfigError(
             f"edge list {path} cannot be read: {error}; correct spreadgnn.edges-file or"
             " the file"
@@ -241,7 +242,7 @@ def _check_rows(
                 f"edge list {path} has {row}: a weight is a number from 0 to 1"
             )
     ends = [tuple(row[:2]) for row in rows]
-    if repeated := sorted({edge for edge in ends if ends.count(edge) > 1}):
+    if repeated := sorted(edge for edge, count in Counter(ends).items() if count > 1):
         raise ConfigError(
             f"edge list {path} has {list(repeated[0])} twice; once will do"
         )

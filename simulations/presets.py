@@ -9,12 +9,11 @@ see ``presets_family.py``.
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.config import Value, read_toml
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
 from .presets_family import expand
@@ -88,17 +87,16 @@ def _read_once(files: tuple[tuple[Path, int], ...]) -> Mapping[str, Preset]:
 
 def _read(path: Path) -> list[Preset]:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = read_toml(path)
         if path.name.endswith(_FAMILY):
             return expand(content)
         if "axes" in content:
             raise ConfigError(f"a family's file is called <name>{_FAMILY}; rename it")
         check_entries("the preset", content, _ENTRIES)
         config = flatten("[config]", content.get("config", {}))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        named = str(error).startswith(str(path))  # as errors of read_toml are
+        raise ConfigError(str(error) if named else f"{path}: {error}") from error
     description = str(content.get("description", ""))
     return [Preset(name=path.stem, description=description, config=config)]
 

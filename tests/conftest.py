@@ -16,6 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import datasets
 from fedgraph_flwr import client_app, clustering, results, server_app
+from fedgraph_flwr.node_config import is_site
 from simulations.inline import run_inline
 
 
@@ -90,6 +91,14 @@ def run(toy_data, tmp_path_factory):
             "cache-dir": str(root / "cache"),
             **overrides,
         }
+        # What a site's operator has set: a folder that holds the data, and a home.
+        toy_data.setenv("XDG_STATE_HOME", config["state-dir"])
+        toy_data.setenv("FEDGRAPH_CACHE", config["cache-dir"])
+        if node_configs and config["dataset"] not in ("synthetic", "planted"):
+            node_configs = [
+                {"data-path": "/toys", **node} if is_site(node) else node
+                for node in node_configs
+            ]
         client_app.load_data.cache_clear()
         path = run_inline(config, num_nodes=nodes, node_configs=node_configs)
         return toys.Run(path, config)

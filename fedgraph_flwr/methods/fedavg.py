@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Settings, integer, number
+from ..config import MOST_STEPS, Settings, integer, number
 
 SHARED = "shared/"
 
@@ -48,4 +48,4 @@ class LocalParams(Settings):
 
     TABLE = "local"
 
-    epochs: int = integer(0, 0)
+    epochs: int = integer(0, 0, MOST_STEPS)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..config import Settings, choice, flag, integer, number
+from ..config import MOST_STEP, Settings, choice, flag, integer, number
 from ..errors import ConfigError
 from .fedpub import refuse_update_noise
 
@@ -88,9 +88,9 @@ class FedGKDParams(Settings):
     tau_s: float = number(3.0, 0)
     feature_map: str = choice("XH", *FEATURE_MAPS)
     distillation: str = choice("dynamic", "dynamic", "static")
-    nodes_per_class: int = integer(5, 1)
-    distil_steps: int = integer(10, 0)
-    distil_lr: float = number(0.01, 0)
+    nodes_per_class: int = integer(5, 1, 1000)
+    distil_steps: int = integer(10, 0, 100_000)
+    distil_lr: float = number(0.01, 0, MOST_STEP)
     update_labels: bool = flag(True)
     gamma: float = number(0.75, 0)
     tau_g: float = number(1.0, 0, low_open=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Settings, flag, integer, number
+from ..config import MOST_STEP, Settings, flag, integer, number
 from ..errors import ConfigError
 from ..privacy import PrivacySettings
 
@@ -47,13 +47,13 @@ class FedSagePlusParams(Settings):
 
     TABLE = "fedsage-plus"
 
-    rounds: int = integer(10, 0)
+    rounds: int = integer(10, 0, 100_000)
     hidden_share: float = number(0.5, 0, 1, low_open=True)
-    max_neighbours: int = integer(5, 1)
+    max_neighbours: int = integer(5, 1, 1000)
     noise: float = number(1.0, 0)
-    learning_rate: float = number(1e-3, 0)
+    learning_rate: float = number(1e-3, 0, MOST_STEP)
     cross_client: bool = flag(False)
-    cross_rows: int = integer(100, 1)
+    cross_rows: int = integer(100, 1, 10**6)
     cross_weight: float = number(1.0, 0)
 
     def check(self, privacy: Settings) -> None:

@@ -26,5 +26,5 @@ class FedStarParams(Settings):
 
     TABLE = "fedstar"
 
-    walk_length: int = integer(16, 1)
-    max_degree: int = integer(16, 1)
+    walk_length: int = integer(16, 1, 1000)
+    max_degree: int = integer(16, 1, 10_000)

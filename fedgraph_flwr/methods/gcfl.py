@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Settings, Value, choice, flag, integer, number
+from ..config import MOST_ROUNDS, Settings, Value, choice, flag, integer, number
 
 SHARED = "shared/"
 DELTA = "delta/"
@@ -85,9 +85,9 @@ class GCFLParams(Settings):
 
     mean_norm_threshold: float = number("auto", 0, auto=True)
     max_norm_threshold: float = number("auto", 0, auto=True)
-    seq_length: int = integer("auto", 2, auto=True)
-    min_round: int = integer(20, 0)
-    min_cluster_size: int = integer(3, 2)
+    seq_length: int = integer("auto", 2, MOST_ROUNDS, auto=True)
+    min_round: int = integer(20, 0, MOST_ROUNDS)
+    min_cluster_size: int = integer(3, 2, MOST_ROUNDS)
     mean_norm_weighting: str = choice("uniform", "uniform", "samples")
     seq_source: str = choice("update-norm", "update-norm", "last-grad-norm")
     standardize: bool = flag(False)

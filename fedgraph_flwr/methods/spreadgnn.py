@@ -22,7 +22,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .. import mixing, topology
-from ..config import Settings, Value, choice, flag, integer, number, path
+from ..config import (
+    MOST_CLIENTS,
+    MOST_ROUNDS,
+    Settings,
+    Value,
+    choice,
+    flag,
+    integer,
+    number,
+    path,
+)
 from ..errors import ConfigError
 from ..privacy import PrivacySettings
 from .multitask import GNNParams
@@ -63,12 +73,12 @@ class SpreadGNNParams(GNNParams):
     }
 
     topology: str = choice("complete", *topology.KINDS)
-    degree: int = integer(2, 1)
+    degree: int = integer(2, 1, MOST_CLIENTS)
     rewiring: float = number(0.1, 0, 1)
     topology_seed: int = integer(0, 0, 2**31 - 1)
     edges_file: str = path("")
     weights: str = choice("metropolis", *mixing.KINDS)
-    period: int = integer(1, 0)
+    period: int = integer(1, 0, MOST_ROUNDS)
     seal: bool = flag(False)
     head_sync: str = choice("all", "all", "owners", "none")
     task_reg: float = number(1e-4, 0)

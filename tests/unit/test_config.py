@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 
 import pytest
 
-from fedgraph_flwr.config import Rule
+from fedgraph_flwr.config import Rule, read_toml
 from fedgraph_flwr.device import choose_device
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import METHODS, defaults, project_root, resolve, tables
@@ -45,10 +46,10 @@ def test_a_bad_value_is_refused_with_key_value_and_cure(key, bad):
 @pytest.mark.parametrize(
     ("match", "overrides"),
     [
-        ("learning-rate must be a finite number >= 0, got -1", {"learning-rate": -1}),
+        ("learning-rate must be a .* >= 0 and <= 1000, got -1", {"learning-rate": -1}),
         ("threshold must be .* got nan", {"gcfl.mean-norm-threshold": math.nan}),
         ("num-server-rounds must be an int.* got '12'", {"num-server-rounds": "12"}),
-        ("num-clients must be an int >= 1, or 'auto', got 0", {"num-clients": 0}),
+        ("num-clients must be an int >= 1 .* or 'auto', got 0", {"num-clients": 0}),
         ("batch-size must be an int .* got True", {"batch-size": True}),
         ("data-dir must be an absolute path", {"data-dir": "relative/folder"}),
         (r"unknown method 'gcfl\+\+'. Did you mean 'gcfl\+'\?", {"method": "gcfl++"}),
@@ -121,3 +122,45 @@ def test_devices():
         choose_device("gpu")
     with pytest.raises(ConfigError, match="CUDA devices; use device"):
         choose_device("cuda:99")
+
+
+HUGE = {int: (2**31, 10**18, 2**63 - 1), float: (1e308, math.inf, math.nan)}
+
+
+@pytest.mark.parametrize(
+    ("key", "huge"),
+    [
+        (k, huge)
+        for k, f in FIELDS.items()
+        for huge in HUGE.get(f.metadata["rule"].kind, ())
+    ],
+)
+def test_numbers_beyond_what_a_machine_can_do_are_refused(key, huge):
+    refuse(f"{key} must be .* and <.*{re.escape(f'got {huge}')}", **{key: huge})
+
+
+def test_a_wrong_value_too_long_to_read_is_cut_short():
+    refuse(r"got 'a{199}\.\.\. \(cut short\)", partition="a" * 10**6)
+    refuse("num-clients must be .*got a int too large", **{"num-clients": 10**5000})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"x = '\xff'", "is not valid TOML"),
+        (b"x = 1\n" * 2, "is not valid TOML"),
+        (b"x = " + b"[" * 5000 + b"]" * 5000, "is not valid TOML"),
+        (b".".join([b"x"] * 5000) + b" = 1", "nested more than 20 deep"),
+        (b"x = " + b"[" * 30 + b"]" * 30, "nested more than 20 deep"),
+        (b"x = [0x" + b"f" * 5000 + b"]", "int beyond 64 bits"),
+        (b"x = " + b"1" * 5000, "is not valid TOML"),
+        (None, "is not valid TOML: .*No such file"),
+    ],
+    ids=["utf-8", "twice", "deep", "dotted", "lists", "hex", "digits", "absent"],
+)
+def test_what_is_no_toml_is_a_config_error_naming_the_file(tmp_path, content, message):
+    path = tmp_path / "a.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=f"{path} .*{message}|{path} {message}"):
+        read_toml(path)

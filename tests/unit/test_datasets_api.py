@@ -16,7 +16,11 @@ def test_table_of_data_sets():
     assert mix.automatic["num-clients"] == len(mix.members) == 13
     assert datasets.find_dataset("NCI1").automatic["num-clients"] == 30
     assert datasets.find_dataset("tu:NCI1").automatic["num-clients"] == 30
-    assert datasets.find_dataset("tu:PTC_FM").members == ("PTC_FM",)
+    other = datasets.find_dataset("tu:PTC_FM")
+    assert other.members == ("PTC_FM",)
+    assert other.automatic["features"] == "labels+attributes"
+    papers = {datasets.find_dataset(n).automatic["features"] for n in mix.members}
+    assert papers == {"labels"}  # their protocols leave attributes out
     for info in datasets.DATASETS.values():
         RunSettings(  # every recommendation is an allowed value
             dataset=info.name,
@@ -32,6 +36,7 @@ def test_table_of_data_sets():
         ("protiens", r"unknown dataset 'protiens'.*'PROTEINS'.*tu:NAME"),
         ("tu:../../etc", r"tu:NAME with NAME made of"),
         ("tu:", r"tu:NAME with NAME made of"),
+        ("tu:" + "A" * 65, r"tu:NAME with NAME made of up to 64"),
     ],
 )
 def test_unknown_data_set(name, message):
@@ -54,7 +59,11 @@ def test_unknown_data_set(name, message):
         ),
         ({"dataset": "synthetic"}, 0, r"must be 'planted', got 'chunks'"),
         ({"partition": "quantity-skew"}, 0, r"must be 'chunks'.*got 'quantity-skew'"),
-        ({"features": "atoms"}, 0, r"'labels' or 'degree', got 'atoms'; set features"),
+        (
+            {"features": "atoms"},
+            0,
+            r"'degree' .*, got 'atoms'; set features",
+        ),
         ({"dataset": "SIDER"}, 0, r"'SIDER' must be 'quantity-skew', got 'chunks'"),
         (
             {"dataset": "SIDER", "partition": "auto", "features": "degree"},

@@ -1,8 +1,10 @@
 """TU data sets: reading, checking, caching. Real data where FEDGRAPH_DATA is set."""
 
 import hashlib
+import io
 import json
 import logging
+import lzma
 import os
 import shutil
 import tarfile
@@ -14,8 +16,10 @@ import toys
 
 import datasets
 from datasets.cache import cache_root
-from datasets.tu import load_tu
+from datasets.tu import _say_once, load_tu
 from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.registry import defaults, resolve
+from simulations.presets import load_preset
 
 REAL = os.environ.get("FEDGRAPH_DATA", "")
 needs_real_data = pytest.mark.skipif(
@@ -123,6 +127,65 @@ def test_several_label_columns_stay_dense(tiny):
     assert graphs.x[:2].tolist() == [[1, 0, 1], [0, 1, 1]]
 
 
+ATTRIBUTES = "".join(f"{k}.5, {-k}\n" for k in range(8))
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "width", "columns"),
+    [
+        ("labels+attributes", True, 5, "2 attributes, 3 labels (5 to 7)"),
+        ("labels+attributes", False, 2, "2 attributes"),
+        ("attributes", True, 2, "2 attributes; not used: node labels"),
+        ("labels", True, 3, "3 labels (5 to 7); not used: node attributes"),
+        ("labels", False, 3, "degrees up to 2; not used: node attributes"),
+    ],
+)
+def test_attributes_are_used_and_what_is_used_is_said(
+    tiny, caplog, features, labels, width, columns
+):
+    raw = tiny / "TINY" / "raw"
+    write_tiny(raw, node_attributes=ATTRIBUTES)
+    if not labels:
+        (raw / "TINY_node_labels.txt").unlink()
+    caplog.set_level(logging.INFO, "flwr.fedgraph")
+    _say_once.cache_clear()
+    graphs = [load_tiny(tiny, features) for _ in range(2)][1]
+    assert caplog.messages.count(f"TINY: features: {columns}") == 1
+    assert graphs.num_features == width
+    if "attributes" in features:
+        expected = [[k + 0.5, -k] for k in range(8)]
+        assert graphs.x[:, :2].tolist() == expected
+        assert graphs.take(np.array([1])).x[:, :2].tolist() == expected[3:5]
+    if width == 5:
+        one_hot = np.eye(3)[[0, 2, 0, 1, 1, 2, 2, 0]]
+        assert graphs.x[:, 2:].tolist() == one_hot.tolist()
+
+
+def test_auto_takes_labels_and_attributes_of_a_set_of_no_paper(tiny):
+    write_tiny(tiny / "TINY" / "raw", node_attributes=ATTRIBUTES, edge_labels="1\n")
+    given = {"dataset": "tu:TINY", "data-dir": str(tiny), "num-clients": 1}
+    folders = {"cache-dir": str(tiny.parent / "cache"), "partition": "chunks"}
+    settings = resolve({**defaults(), "method": "fedavg", **given, **folders}).settings
+    graphs = datasets.load_partition(settings, 0).graphs
+    assert graphs.num_features == 5
+    assert graphs.columns == "2 attributes, 3 labels (5 to 7)"
+    assert graphs.unused == "edge labels"
+    assert graphs.classes == ["-1", "1"]
+
+
+def test_attributes_that_are_not_there_are_refused(tiny):
+    with pytest.raises(DataError, match=r"no node attributes.*set features to"):
+        load_tiny(tiny, "attributes")
+
+
+def test_attributes_change_neither_labels_nor_their_checksum(tiny):
+    plain = load_tiny(tiny)
+    write_tiny(tiny / "TINY" / "raw", node_attributes=ATTRIBUTES)
+    again = load_tiny(tiny)
+    assert (again.x.tolist(), again.raw_sha256) == (plain.x.tolist(), plain.raw_sha256)
+    assert load_tiny(tiny, "labels+attributes").raw_sha256 != plain.raw_sha256
+
+
 def test_edges_in_one_direction_are_noticed(tiny, caplog):
     write_tiny(tiny / "TINY" / "raw", A="1, 2\n4, 5\n6, 7\n")
     assert not load_tiny(tiny).is_undirected
@@ -190,14 +253,18 @@ def test_environment_names_the_folders(tiny, monkeypatch):
         ("graph_indicator", "2\n2\n2\n2\n2\n3\n3\n3\n", r"line 1 says 2"),
         ("node_labels", "5\n7\n", r"2 lines for the 8 nodes"),
         ("node_labels", "5\nnan\n" * 4, r"TINY_node_labels.txt .* corrupt"),
+        ("node_labels", "0\n9000000000\n" * 4, r"labels span 9000000001 numbers"),
+        ("node_attributes", "1\n2\n", r"2 lines for the 8 nodes"),
+        ("node_attributes", "1\ninf\n" * 4, r"line 2 holds NaN or infinity"),
+        ("node_attributes", "1\nx\n" * 4, r"TINY_node_attributes.txt .* corrupt"),
     ],
 )
 def test_bad_raw_files_are_named(tiny, kind, content, message):
     raw = tiny / "TINY" / "raw"
-    (raw / f"TINY_{kind}.txt").unlink()
+    (raw / f"TINY_{kind}.txt").unlink(missing_ok=True)
     write_tiny(raw, **{kind: content})
     with pytest.raises(DataError, match=message):
-        load_tiny(tiny)
+        load_tiny(tiny, "labels+attributes")
     assert entries(tiny.parent / "cache") == []
 
 
@@ -222,6 +289,71 @@ def test_corrupt_archive_is_named(tiny):
     (packed / "ZIPPED.tar.xz").write_bytes(b"\xfd7zXZ\x00 not really")
     with pytest.raises(DataError, match=r"ZIPPED.tar.xz is corrupt or cut off"):
         load_tu("ZIPPED", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
+
+
+def pack(data, members):
+    """Make the archive of a set TINY: (name, content) of files, or members as given."""
+    (data / "tudataset_packed").mkdir()
+    path = data / "tudataset_packed" / "PACKED.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+                continue
+            info = tarfile.TarInfo(member[0])
+            info.size = len(member[1])
+            archive.addfile(info, io.BytesIO(member[1].encode()))
+    return path
+
+
+def odd(name, kind=tarfile.REGTYPE, *, target="", size=0):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, target, size
+    return info
+
+
+FILES = [(f"PACKED/raw/PACKED_{kind}.txt", text) for kind, text in TINY.items()]
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ([odd("PACKED/x", tarfile.SYMTYPE, target="/etc/passwd")], "link or a device"),
+        ([odd("PACKED_A.txt", tarfile.SYMTYPE, target="PACKED_A.txt")], "link or a"),
+        ([odd("PACKED_A.txt", tarfile.LNKTYPE, target="gone")], "link or a device"),
+        ([odd("PACKED_A.txt", tarfile.FIFOTYPE)], "link or a device"),
+        ([("/PACKED_A.txt", "1, 2\n")], "leads out of its folder"),
+        ([("raw/../../PACKED_A.txt", "1, 2\n")], "leads out of its folder"),
+        ([odd("filling", size=2**40)], "has 1099511627776 bytes"),
+        (
+            [odd(f"d{k}", tarfile.DIRTYPE) for k in range(1001)],
+            "more than 1000 members",
+        ),
+        ([("PACKED_A.txt", "1, 2\n")], "two files PACKED_A.txt"),
+    ],
+)
+def test_an_archive_holds_plain_files_only(tiny, members, problem):
+    before = sorted(tiny.parent.rglob("*"))
+    pack(tiny, [*FILES, *members] if "two" in problem else [*members, *FILES])
+    with pytest.raises(DataError, match=rf"PACKED.tar.xz is not taken: .*{problem}"):
+        load_tu("PACKED", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
+    assert entries(tiny.parent / "c") == []
+    new = {p.name for p in tiny.parent.rglob("*")} - {p.name for p in before}
+    assert {n for n in new if not n.endswith(".lock")} == {
+        "c",
+        "tudataset_packed",
+        "PACKED.tar.xz",
+    }
+
+
+def test_a_long_header_of_an_archive_is_not_read_into_memory(tiny):
+    path = tiny / "tudataset_packed" / "PACKED.tar.xz"
+    path.parent.mkdir()
+    header = odd("PaxHeader", tarfile.XHDTYPE, size=2**32).tobuf(tarfile.USTAR_FORMAT)
+    with lzma.open(path, "wb") as out:
+        out.write(header + bytes(1 << 20))
+    with pytest.raises(DataError, match=r"cut off \(a header of 4294967296 bytes\)"):
+        load_tu("PACKED", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
 
 
 def fake_download(content):
@@ -313,6 +445,47 @@ def test_leftovers_of_a_killed_build_do_not_matter(tiny):
     assert entries(tiny.parent / "cache") == [entry]
 
 
+@pytest.mark.parametrize("kind", ["folder", "file", "link", "with more"])
+def test_what_the_cache_did_not_make_is_neither_deleted_nor_moved(tiny, kind):
+    load_tiny(tiny)
+    (entry,) = entries(tiny.parent / "cache")
+    kept = entry / "thesis.txt"
+    if kind == "with more":  # a damaged entry, and somebody's file in it
+        (entry / "x.npy").write_bytes(b"cut")
+    else:
+        shutil.rmtree(entry)
+    if kind == "file":
+        kept = entry
+    elif kind == "link":
+        kept = tiny.parent / "elsewhere" / "thesis.txt"
+        entry.symlink_to(kept.parent)
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("years of work")
+    building = entry.parent / f".{entry.name}.building-mine"
+    building.mkdir()
+    (building / "notes.txt").write_text("more")
+    with pytest.raises(DataError, match=r"was not made by it; move it away"):
+        load_tiny(tiny)
+    assert kept.read_text() == "years of work"
+    assert (building / "notes.txt").read_text() == "more"
+
+
+def test_a_lock_neither_empties_a_file_nor_follows_a_link(tiny):
+    load_tiny(tiny)
+    (entry,) = entries(tiny.parent / "cache")
+    lock = entry.parent / f"{entry.name}.lock"
+    shutil.rmtree(entry)
+    lock.write_text("not a lock")
+    load_tiny(tiny)
+    assert lock.read_text() == "not a lock"
+    shutil.rmtree(entry)
+    lock.unlink()
+    lock.symlink_to(tiny.parent / "made")
+    with pytest.raises(DataError, match="cannot be used"):
+        load_tiny(tiny)
+    assert not (tiny.parent / "made").exists()
+
+
 def test_unusable_cache_folder_names_the_cure(tiny):
     (tiny.parent / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot be used: .*set cache-dir"):
@@ -367,6 +540,26 @@ def test_counts_of_the_readme(name, real_cache):
     assert graphs.num_features == width
     assert graphs.num_classes == len(per_class)
     assert graphs.is_undirected
+
+
+# Of presets of the papers: checksum of features, of the split of client 0
+PUBLISHED = {
+    "fedavg-proteins": ("afb128e5af5b699a", "6f33cf558f895fdc"),
+    "intra-fedavg-enzymes": ("2f51672b208cbbfc", "7e937e533a81265d"),
+}
+
+
+@needs_real_data
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_presets_of_the_papers_keep_features_and_splits(preset, real_cache):
+    """Their sets have attributes, which their protocols leave out."""
+    config = {**defaults(), **load_preset(preset), "cache-dir": real_cache}
+    part = datasets.load_partition(resolve(config).settings, 0)
+    found = hashlib.sha256(np.ascontiguousarray(part.graphs.x).tobytes()).hexdigest()
+    ids = [part.graph_ids[part.positions(s)].tolist() for s in ("train", "val", "test")]
+    split = hashlib.sha256(repr(ids).encode()).hexdigest()
+    assert (found[:16], split[:16]) == PUBLISHED[preset]
+    assert part.graphs.unused == "node attributes"
 
 
 @needs_real_data

@@ -44,6 +44,8 @@ def test_keys_of_other_apps_are_ignored_and_named_once(run, caplog):
     assert [m for m in caplog.messages if "node-config" in m] == [
         "node-config key 'gpu-model' means nothing here, it is ignored",
         "node-config key 'site-name' means nothing here, it is ignored",
+        "the run sets state-dir, cache-dir, which mean nothing at this site: its"
+        " folders come from its node-config alone",
     ]
 
 

@@ -532,6 +532,16 @@ def test_nearest_preset_is_named(got: str, near: str) -> None:
         load_preset(got)
 
 
+@pytest.mark.parametrize("content", [b"config = '\xff'", b"config = " + b"[" * 5000])
+@pytest.mark.parametrize("name", ["odd.toml", "odd.family.toml"])
+def test_a_file_that_no_parser_takes_is_refused(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=f"^{tmp_path / name} is not valid TOML: "):
+        list_presets(tmp_path)
+
+
 def test_a_file_is_a_preset(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'description = "Mine"\n[config]\nseed = 4\n[config.gcfl]\nmin-round = 5\n'

@@ -170,9 +170,16 @@ def test_the_log_names_every_bad_row_and_an_error_the_first_five(
             "smiles,toxic\nC,1\nCC,yes\n",
             {},
             r"line 3, column 'toxic': a label must be 0"
-            " or 1, .* got 'yes'; correct it",
+            " or 1, .* got 'yes'; if that column holds no labels, name those that do in"
+            " csv-label-columns; else correct it; or set csv-label-kind",
         ),
         ("smiles,toxic\nC,1\n\nCC,2\n", {}, r"line 4, .* got '2'; .*to 'regression'"),
+        (
+            "id,smiles,toxic\n1597,C,1\n",  # the cure is not to learn row numbers
+            {},
+            r"column 'id'.* got '1597'; if that column holds no labels, name those that"
+            r" do in csv-label-columns; .*'regression'",
+        ),
         (
             "smiles,v\nC,1\nCC,inf\n",
             {"csv_label_kind": "regression"},

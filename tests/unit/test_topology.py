@@ -159,6 +159,15 @@ def test_a_file_must_be_named_and_there(tmp_path):
         build_topology("file", 3, edges_file=str(tmp_path / "none.toml"))
 
 
+@pytest.mark.parametrize("content", [b"edges = '\xff'", b"edges = " + b"[" * 5000])
+def test_a_file_that_no_parser_takes_is_refused(tmp_path, content):
+    (tmp_path / "edges.toml").write_bytes(content)
+    with pytest.raises(
+        ConfigError, match=r"edges.toml is not valid TOML: .*edges-file"
+    ):
+        read_edges(str(tmp_path / "edges.toml"), 3)
+
+
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ConfigError, match="unknown topology 'torus'; known: complete"):
         build_topology("torus", 4)

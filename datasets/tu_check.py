@@ -1,0 +1,203 @@
+"""Whether the raw files of a TU data set fit together.
+
+PyTorch Geometric reads these text files without comparing them: a cut-off line, a
+node outside its graph or a missing label goes unnoticed. What is checked here cannot
+go wrong there any more.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.errors import DataError
+
+from .tu_raw import ATTRIBUTES, LABELS
+
+_MOST_LABELS = 100_000
+
+
+@dataclass(frozen=True)
+class RawFacts:
+    """What the raw files say of themselves.
+
+    Parameters
+    ----------
+    graph_of_node : int64 array, shape (num_nodes,)
+        Graph of each node, ascending, from 0.
+    classes : list of str
+        Labels of graphs, ascending; class k is the k-th.
+    label_ranges : list of (int, int)
+        Smallest and largest label of nodes in each column of labels.
+    """
+
+    graph_of_node: IntArray
+    classes: list[str]
+    label_ranges: list[tuple[int, int]]
+
+
+def read_table(
+    path: Path, dtype: type, *, columns: int | None, where: str
+) -> NDArray[Any]:
+    """Read one raw file of comma-separated numbers, shape (num_lines, num_columns).
+
+    Raises
+    ------
+    DataError
+        Naming file and place, if the file is empty, cut off or not numeric.
+    """
+    told = path.name
+    with path.open("rb") as handle:
+        size = handle.seek(0, os.SEEK_END)
+        handle.seek(max(size - 1, 0))
+        last = handle.read(1)
+    if size == 0:
+        raise DataError(
+            f"{where} is empty; fetch the data set again", public=f"{told} is empty"
+        )
+    if last != b"\n":  # PyTorch Geometric would drop the last line in silence
+        raise DataError(
+            f"{where} does not end with a newline: it is cut off; fetch the data set"
+            " again (or append the newline if the last line is complete)",
+            public=f"{told} does not end with a newline: it is cut off",
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # loadtxt only warns where nothing is read
+            table: NDArray[Any] = np.loadtxt(
+                path,
+                dtype=dtype,
+                delimiter=",",
+                ndmin=2,
+                comments=None,
+                encoding="utf-8",
+            )
+    except (ValueError, OverflowError, Warning) as error:
+        raise DataError(
+            f"{where} is corrupt: {error}; fetch the data set again",
+            public=f"{told} is corrupt",
+        ) from error
+    if columns is not None and table.shape[1] != columns:
+        raise DataError(
+            f"{where} must have {columns} column(s), got {table.shape[1]}; fetch the"
+            " data set again",
+            public=f"{told} must have {columns} column(s)",
+        )
+    return table
+
+
+def check_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawFacts:
+    """Check the raw files against each other.
+
+    Parameters
+    ----------
+    name : str
+    files : mapping
+        Raw files by kind, at least those of ``REQUIRED``.
+    origin : Path
+        Folder or archive to name in messages.
+
+    Returns
+    -------
+    RawFacts
+
+    Raises
+    ------
+    DataError
+        Naming the file, the line and what is wrong.
+    """
+
+    def read(kind: str, columns: int | None = 1, dtype: type = np.int64) -> Any:
+        where = f"{name}_{kind}.txt in {origin}"
+        return read_table(files[kind], dtype, columns=columns, where=where)
+
+    def bad(kind: str, problem: str, line: int = 0) -> DataError:
+        place = f"{name}_{kind}.txt"
+        return DataError(
+            f"{place} in {origin}: {problem}; fetch the data set again",
+            public=f"{place} {f'is wrong in line {line}' if line else 'is wrong'}",
+        )
+
+    graph = read("graph_indicator")[:, 0]
+    _check_numbering(graph, bad)
+    labels = read("graph_labels")[:, 0]
+    num_nodes, num_graphs = len(graph), int(graph[-1])
+    if len(labels) != num_graphs:
+        raise bad(
+            "graph_labels",
+            f"{len(labels)} labels for the {num_graphs} graphs of graph_indicator",
+        )
+    of_nodes = {
+        kind: read(kind, None, dtype)
+        for kind, dtype in ((LABELS, np.int64), (ATTRIBUTES, np.float64))
+        if kind in files
+    }
+    for kind, table in of_nodes.items():
+        if len(table) != num_nodes:
+            raise bad(
+                kind,
+                f"{len(table)} lines for the {num_nodes} nodes of graph_indicator",
+            )
+        if not np.isfinite(table).all():
+            line = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0]) + 1
+            raise bad(kind, f"line {line} holds NaN or infinity", line)
+    _check_edges(graph, read("A", 2), bad)
+    of_labels = of_nodes.get(LABELS, np.zeros((1, 0), np.int64))
+    low, high = of_labels.min(axis=0).tolist(), of_labels.max(axis=0).tolist()
+    if (width := sum(high) - sum(low) + len(low)) > _MOST_LABELS:
+        raise bad(
+            LABELS,
+            f"its labels span {width} numbers, a column each, more than {_MOST_LABELS};"
+            " number them 0, 1, ...",
+        )
+    return RawFacts(
+        graph_of_node=graph - 1,
+        classes=[str(label) for label in np.unique(labels).tolist()],
+        label_ranges=list(zip(low, high, strict=True)),
+    )
+
+
+def _check_numbering(graph: IntArray, bad: Callable[..., DataError]) -> None:
+    steps = np.diff(graph, prepend=0)
+    wrong = np.flatnonzero((steps < 0) | (steps > 1))
+    if graph[0] != 1 or len(wrong):
+        line = int(wrong[0]) + 1 if len(wrong) else 1
+        raise bad(
+            "graph_indicator",
+            "graphs must be numbered 1, 2, ... without gap and nodes be sorted by"
+            f" graph, but line {line} says {graph[line - 1]}",
+            line,
+        )
+
+
+def _check_edges(
+    graph: IntArray, edges: IntArray, bad: Callable[..., DataError]
+) -> None:
+    num_nodes = len(graph)
+    wrong = np.flatnonzero(((edges < 1) | (edges > num_nodes)).any(axis=1))
+    if len(wrong):
+        raise bad(
+            "A",
+            f"line {wrong[0] + 1} has edge {edges[wrong[0]].tolist()}, but"
+            f" graph_indicator has nodes 1..{num_nodes}",
+            int(wrong[0]) + 1,
+        )
+    across = graph[edges[:, 0] - 1] != graph[edges[:, 1] - 1]
+    wrong = np.flatnonzero(across)
+    if len(wrong):
+        raise bad(
+            "A",
+            f"line {wrong[0] + 1} has edge {edges[wrong[0]].tolist()}, which joins"
+            " two graphs of graph_indicator",
+            int(wrong[0]) + 1,
+        )
+    if (edges[:, 0] == edges[:, 1]).all():
+        raise bad("A", "there are no edges but self-loops")

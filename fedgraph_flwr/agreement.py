@@ -1,0 +1,127 @@
+"""Whether clients mean the same by one data set: told at roll call, compared there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+import datasets
+from strategies.report import ClientInfo
+
+from .config import RunSettings
+from .data import GraphPartition
+from .errors import ConfigError
+
+COLUMNS, UNUSED, CLASSES, WHOLE = "columns", "unused", "classes", "whole"
+_MOST_CLASSES, _SHORT = 256, 12
+_OWN_GRAPHS = (
+    '; for graphs of each site\'s own, which then are used whole, set partition="files"'
+)
+
+
+def tell_data(partition: GraphPartition, *, tells_labels: bool) -> dict[str, str]:
+    """Say what the server compares; ``tells_labels`` allows a checksum of labels.
+
+    Edges are not in it. Texts are bounded.
+    """
+    graphs = partition.graphs
+    names = json.dumps(graphs.classes)
+    if len(graphs.classes) > _MOST_CLASSES:
+        names = json.dumps([f"{len(graphs.classes)} classes, sha256 {_sha256(names)}"])
+    told = {
+        COLUMNS: graphs.columns,
+        UNUSED: graphs.unused,
+        CLASSES: names if graphs.classes else "",
+        WHOLE: partition.whole_sha256 if tells_labels else "",
+    }
+    return {name: text for name, text in told.items() if text}
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) -> None:
+    """Refuse clients that understand different things by the data set of a run.
+
+    Raises
+    ------
+    ConfigError
+        One data set is shared out, and clients read different files; graphs are to be
+        each client's own, and two clients have the same; classes have different names,
+        or columns that enter one common model are not the same.
+    """
+    if not datasets.is_one_set(settings):
+        return
+    own = datasets.has_own_graphs(settings)
+    files = {c: i.raw_sha256[:_SHORT] for c, i in clients.items()}
+    labels = {c: i.told.get(WHOLE, "")[:_SHORT] for c, i in clients.items()}
+    if datasets.is_cut(settings):
+        for what, found in (("files", files), ("labels of graphs", labels)):
+            _check_equal(
+                f"checksums of {what}",
+                found,
+                f"dataset {settings.dataset!r} is one data set, of which each client"
+                f" takes its part (partition {settings.partition!r}): every site needs"
+                " the same files" + (_OWN_GRAPHS if own else ""),
+            )
+    elif own and len(clients) > 1:
+        _check_different(labels)
+    classes = {c: i.told.get(CLASSES, "") for c, i in clients.items()}
+    _check_equal(
+        "classes",
+        classes,
+        "class 0, 1, ... would not mean the same at all clients; give every site the"
+        " same set of labels of graphs; leave out graphs of classes that others lack",
+    )
+    if settings.shared_group == "all":
+        _check_equal(
+            "features",
+            {c: i.told.get(COLUMNS, "") for c, i in clients.items()},
+            'one model of all layers (shared-group "all") reads them alike; give every'
+            " site the same labels of nodes and attributes, or set shared-group to"
+            ' "convs"',
+        )
+
+
+def _check_equal(what: str, found: Mapping[int, str], why: str) -> None:
+    by_value: dict[str, list[int]] = {}
+    for client, value in found.items():
+        by_value.setdefault(value, []).append(client)
+    if len(by_value) > 1:
+        each = "; ".join(
+            f"{value or 'not told'} (client{'s' * (len(ids) > 1)}"
+            f" {', '.join(map(str, ids))})"
+            for value, ids in by_value.items()
+        )
+        raise ConfigError(f"clients differ in {what}: {each}: {why}")
+
+
+def _check_different(found: Mapping[int, str]) -> None:
+    first: dict[str, int] = {}
+    for client, value in found.items():
+        if value and value in first:
+            raise ConfigError(
+                f"clients {first[value]} and {client} have the same graphs (checksum of"
+                f' labels {value}), but by partition "files" each has its own; give'
+                " every site a data-path of its own, or every client a folder"
+                " client-<id> below data-dir; to share one data set out, set partition"
+                ' to "chunks"'
+            )
+        first[value] = client
+
+
+def describe_features(clients: Mapping[int, ClientInfo]) -> str:
+    """Say what the features of the clients' graphs are; "" if none told."""
+    texts: dict[str, list[int]] = {}
+    for client, info in sorted(clients.items()):
+        if columns := info.told.get(COLUMNS):
+            unused = info.told.get(UNUSED)
+            text = f"{columns}; not used: {unused}" if unused else columns
+            texts.setdefault(text, []).append(client)
+    if len(texts) == 1:
+        return next(iter(texts))
+    return " | ".join(
+        f"clients {', '.join(map(str, ids))}: {text}" for text, ids in texts.items()
+    )

@@ -1,0 +1,51 @@
+"""What an error may tell outside the site where it was raised.
+
+An operator answers for what leaves a site, and a run config can choose what goes wrong
+there. Texts made from data (a cell, a line of column names, whether a file is there)
+stay in the site's own log; others get the kind of the error, and what was worded for
+them: base names of files, lines, columns by number, what the run itself said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from .errors import (
+    ConfigError,
+    FedGraphError,
+    PrivacyBudgetError,
+    RunFailedError,
+    WireError,
+)
+
+# Worded from the run config, messages and counts; their values are no data.
+_OPEN = (ConfigError, PrivacyBudgetError, RunFailedError, WireError)
+_FOLDERS = re.compile(r"(?<![\w.<>])/(?:[^\s/'\",;:()]*/)*(?=[^\s/'\",;:()]*)")
+_MOST = 2000  # characters
+
+
+def full_reason(error: Exception) -> str:
+    """Kind and text, for the log of a site and for simulation."""
+    return f"{type(error).__name__}: {error}"
+
+
+def public_reason(error: Exception, folders: Iterable[str]) -> str:
+    """Kind, and what others may know.
+
+    Parameters
+    ----------
+    error : Exception
+    folders : iterable of str
+        Paths of the site's own folders, which are cut off where a text names them.
+    """
+    text = error.public if isinstance(error, FedGraphError) else ""
+    if not text and isinstance(error, _OPEN):
+        text = str(error)
+        for folder in sorted(filter(None, folders), key=len, reverse=True):
+            text = text.replace(f"{folder}/", "").replace(folder, "(a folder)")
+        text = _FOLDERS.sub("", text)
+    kind = type(error).__name__
+    if not text:
+        return f"{kind}: what is wrong stands in the log of the site"
+    return f"{kind}: {text[:_MOST]}; more stands in the log of the site"

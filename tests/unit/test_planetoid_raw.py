@@ -1,0 +1,178 @@
+"""Planetoid's pickles: those of arrays are read, others are refused before they run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from datasets import node_graphs
+from datasets.node_graphs import load_node_graph
+from datasets.planetoid_raw import safe_copy
+from fedgraph_flwr.errors import DataError
+
+NUM_NODES = 510  # PyTorch Geometric counts on 500 nodes to validate on
+RING = {k: [(k + 1) % NUM_NODES, (k - 1) % NUM_NODES] for k in range(NUM_NODES)}
+FEATURES = np.eye(3, dtype=np.float32)[np.arange(NUM_NODES) % 3]
+CLASSES = np.eye(2)[np.arange(NUM_NODES) % 2]
+
+
+class Runs:
+    """What a crafted file holds: it makes a file when it is unpickled."""
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.made),))
+
+
+def write(root: Path, **parts) -> Path:
+    """Make a small CiteSeer: a ring, of which the last two nodes are held out."""
+    raw = root / "CiteSeer" / "raw"
+    raw.mkdir(parents=True)
+    graph = defaultdict(list, RING)
+    content = {
+        "x": sparse.csr_matrix(FEATURES[:2]),
+        "y": CLASSES[:2],
+        "tx": sparse.csr_matrix(FEATURES[-2:]),
+        "ty": CLASSES[-2:],
+        "allx": sparse.csr_matrix(FEATURES[:-2]),
+        "ally": CLASSES[:-2],
+        "graph": graph,
+        **parts,
+    }
+    for part, value in content.items():
+        (raw / f"ind.citeseer.{part}").write_bytes(pickle.dumps(value))
+    (raw / "ind.citeseer.test.index").write_text("508\n509\n")
+    return raw
+
+
+def load(root: Path):
+    cache = str(root / "cache")
+    return load_node_graph("CiteSeer", "raw", data_dir=str(root), cache_dir=cache)
+
+
+def test_pickles_of_arrays_are_read(tmp_path):
+    write(tmp_path)
+    graph = load(tmp_path)
+    np.testing.assert_array_equal(graph.x, FEATURES)
+    assert graph.y.tolist() == [0, 1] * (NUM_NODES // 2)
+    assert graph.edge_index.shape == (2, 2 * NUM_NODES)
+
+
+@pytest.mark.parametrize("part", ["x", "graph"])
+def test_a_file_that_would_run_code_is_refused_and_does_not(tmp_path, part):
+    made = tmp_path / "made"
+    write(tmp_path, **{part: Runs(made)})
+    with pytest.raises(
+        DataError, match=rf"ind\.citeseer\.{part} is not taken: .*mkdir"
+    ):
+        load(tmp_path)
+    assert not made.exists()
+    raw = tmp_path / "CiteSeer" / "raw"
+    pickle.loads((raw / f"ind.citeseer.{part}").read_bytes())  # it would have run
+    assert made.exists()
+
+
+def pointing_outside(**changes):
+    """Make a sparse matrix that says its entries stand elsewhere."""
+    matrix = sparse.csr_matrix(FEATURES[:2])
+    for name, value in changes.items():
+        setattr(matrix, name, value)
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "problem"),
+    [
+        ("x", pointing_outside(indices=np.array([0, 10**6])), "indices"),
+        ("x", pointing_outside(indptr=np.array([0, 1, 10**6])), "index pointer"),
+        ("x", pointing_outside(check_format=defaultdict), "methods of its own"),
+        ("x", np.array([["a"]], dtype=object), "no numbers"),
+        ("x", np.ones(3), "no matrix"),
+        ("y", [1, 2], "no matrix"),
+        ("graph", [1, 2], "no dict"),
+        ("graph", {0: (1,)}, "ints to lists"),
+        ("graph", {0: ["1"]}, "do not hold ints"),
+        ("graph", np.float64(1.0), "numpy"),
+    ],
+)
+def test_what_is_no_matrix_or_graph_is_refused(tmp_path, part, value, problem):
+    raw = write(tmp_path, **{part: value})
+    with pytest.raises(DataError, match=f"{part} is not taken: .*(?:{problem})"):
+        safe_copy(raw / f"ind.citeseer.{part}", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_node_number_that_would_fill_the_memory_is_refused(tmp_path):
+    raw = write(tmp_path)
+    (raw / "ind.citeseer.test.index").write_text("508\n1000000000\n")
+    with pytest.raises(DataError, match=r"test\.index is not taken: .*100000"):
+        load(tmp_path)
+
+
+def test_what_is_no_pickle_is_refused(tmp_path):
+    raw = write(tmp_path)
+    for content in (b"", b"\x80\x05", b"no pickle at all"):
+        (raw / "ind.citeseer.x").write_bytes(content)
+        with pytest.raises(DataError, match=r"citeseer\.x is not taken"):
+            load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"attr_indices": np.array([0, 10**6])}, "indices"),
+        ({"labels": np.array([object()])}, "allow_pickle|Object arrays"),
+    ],
+)
+def test_amazon_files_point_inside_and_hold_no_objects(tmp_path, changes, problem):
+    raw = tmp_path / "Photo" / "raw"
+    raw.mkdir(parents=True)
+    parts = {}
+    for name, dense in (("attr", np.eye(2)), ("adj", np.eye(2)[::-1])):
+        matrix = sparse.csr_matrix(dense)
+        for part in ("data", "indices", "indptr", "shape"):
+            parts[f"{name}_{part}"] = np.array(getattr(matrix, part))
+    np.savez(
+        raw / "amazon_electronics_photo.npz",
+        **{**parts, "labels": np.array([0, 1]), **changes},
+    )
+    with pytest.raises(DataError, match=f"cannot read Photo .*(?:{problem})"):
+        load_node_graph(
+            "Photo", "raw", data_dir=str(tmp_path), cache_dir=str(tmp_path / "c")
+        )
+
+
+def test_downloads_are_read_with_the_same_care(tmp_path, monkeypatch):
+    """PyTorch Geometric's class would unpickle what came; here only files are got."""
+    made = tmp_path / "made"
+    source = write(tmp_path / "there", tx=Runs(made))
+
+    def fetch(url, folder, **_):
+        name = url.rsplit("/", 1)[1]
+        target = Path(folder) / name
+        target.write_bytes((source / name).read_bytes())
+        return str(target)
+
+    monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
+    monkeypatch.setattr("torch_geometric.data.download_url", fetch)
+    cache = tmp_path / "cache"
+    with pytest.raises(DataError, match=r"ind\.citeseer\.tx is not taken"):
+        load_node_graph("CiteSeer", "raw", cache_dir=str(cache))
+    assert not made.exists()
+    raw = cache / "downloads" / "CiteSeer" / "raw"
+    assert len(list(raw.iterdir())) == len(node_graphs.NODE_SOURCES["CiteSeer"].files)
+    (raw / "ind.citeseer.tx").write_bytes(
+        pickle.dumps(sparse.csr_matrix(FEATURES[-2:]))
+    )
+    monkeypatch.delattr("torch_geometric.data.download_url")  # what is there stays
+    assert (
+        load_node_graph("CiteSeer", "raw", cache_dir=str(cache)).num_nodes == NUM_NODES
+    )
