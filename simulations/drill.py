@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -36,14 +36,15 @@ from .drill_trials import (
 _VERDICTS = ("equal", "unequal", "lost", "ledger")
 _ALL_WELL, _FAILED, _REFUSED = 0, 1, 2
 _MOST_KILLS = 2  # in one trial
+_MOST_WAVES = 5
 console = Console(stderr=True, highlight=False)
 
 
 def plan(
-    kills: int, methods: Sequence[str], seed: int
+    kills: int, methods: Sequence[str], seed: int, *, first: int = 0
 ) -> Iterator[tuple[int, str, int, random.Random]]:
     """Share kills out: number of a trial, its target, its kills, its generator."""
-    number = 0
+    number = first
     while kills > 0:
         rng = random.Random(f"{seed}/{number}")
         count = min(kills, rng.randint(1, _MOST_KILLS))
@@ -67,7 +68,9 @@ def drill(
     # The reference is measured in one process: all engines give the same bytes.
     quiet = engine if engine.name == "inline" else InlineEngine()
     for target in chosen:
-        references[target.name] = measure(quiet, target, out / "undisturbed" / target.name)
+        found = measure(quiet, target, out / "undisturbed" / target.name)
+        is_counted = engine is quiet  # files are, in a child of ours alone
+        references[target.name] = replace(found, files=found.files * is_counted)
 
     def one(number: int, name: str, count: int, rng: random.Random) -> Trial:
         moments = draw_moments(rng, references[name], engine.victims, count)
@@ -80,10 +83,17 @@ def drill(
             folder=out / f"trial-{number:04d}-{name}",
         )
 
+    done = number = 0
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(one, *job) for job in plan(kills, list(of_name), seed)]
-        for future in waiting:
-            yield future.result()
+        # A kill that comes after the end of its run does not count.
+        for _ in range(_MOST_WAVES):
+            wave = list(plan(kills - done, list(of_name), seed, first=number))
+            waiting = [pool.submit(one, *job) for job in wave]
+            number += len(wave)
+            for future in waiting:
+                trial = future.result()
+                done += len(trial.kills)
+                yield trial
 
 
 def table(trials: Sequence[Trial]) -> str:
@@ -159,17 +169,23 @@ def main(argv: list[str] | None = None) -> int:
         return _REFUSED
     engine = _engine(arguments.engine, out)
     trials: list[Trial] = []
-    for trial in drill(
-        engine,
-        chosen,
-        kills=arguments.kills,
-        seed=arguments.seed,
-        jobs=arguments.jobs,
-        out=out,
-    ):
-        trials.append(trial)
-        write(trials, out)
-        console.print(_line(trial))
+    try:
+        for trial in drill(
+            engine,
+            chosen,
+            kills=arguments.kills,
+            seed=arguments.seed,
+            jobs=arguments.jobs,
+            out=out,
+        ):
+            trials.append(trial)
+            write(trials, out)
+            console.print(_line(trial), soft_wrap=True)
+    except FedGraphError as error:
+        console.print(f"[red]failed[/]: {error}")
+        return _FAILED
+    finally:
+        engine.close()
     sys.stdout.write(table(trials))
     console.print(f"trials: {out / 'trials.csv'}")
     return _ALL_WELL if all(t.verdict == "equal" for t in trials) else _FAILED

@@ -68,6 +68,10 @@ class Engine(Protocol):
     name: str
     victims: tuple[str, ...]
 
+    def close(self) -> None:
+        """End what still runs."""
+        ...
+
     def attempt(
         self, config: Mapping[str, Value], moment: Moment | None, folder: Path
     ) -> Outcome:
@@ -146,10 +150,12 @@ def measure(engine: Engine, target: Target, folder: Path) -> Reference:
 def draw_moments(
     rng: random.Random, reference: Reference, victims: Sequence[str], count: int
 ) -> list[Moment]:
-    """Draw when to kill: half of the moments by time, half by file, where counted."""
+    """Draw when to kill: by time, or where files are counted half of them by file."""
     found = []
+    rest = 1.0  # what a resumed run has still to do
     for _ in range(count):
-        share = rng.random()
+        share = rng.random() * rest
+        rest -= share
         at_file = None
         if reference.files and rng.random() < 0.5:
             at_file = 1 + int(share * reference.files), rng.choice(["before", "after"])
