@@ -22,11 +22,12 @@ from fedgraph_flwr.errors import RunFailedError
 from . import flower
 from .drill_sites import Sites
 from .drill_targets import NUM_ROUNDS
-from .drill_trials import Moment, Outcome, read_summary
+from .drill_trials import NO_REASON, Moment, Outcome, read_summary
 
 _LIMIT_S = 900.0
 _POLL_S = 0.02
 _ROUND_S = {"ray": 0.05, "deployment": 10.0}
+_REASON = re.compile(r"run failed: (\w+: .*)")
 _CHECKPOINT = re.compile(r"round-(\d+)\.safetensors")
 _COMMANDS = {
     "actor": "ClientAppActor",
@@ -142,15 +143,23 @@ class RayEngine(_FlowerEngine):
         since = time.time()
         run_id = flower.submit(config, num_nodes=2)
         if moment is None or not self._reach(moment, folder, since):
-            status = flower.wait(run_id)
-            return _outcome(folder, since, status)
+            return self._end(run_id, folder, since)
         found = processes(self._home, _COMMANDS[moment.victim])
         kill(found[:1])
         if moment.victim == "actor":
-            status = flower.wait(run_id)
-            return _outcome(folder, since, status, killed=bool(found))
+            return self._end(run_id, folder, since, killed=bool(found))
         self.close()  # what an operator does: make stop
-        return Outcome(status="killed")
+        return Outcome(status="killed" if found else "failed", says=NO_REASON)
+
+    def _end(
+        self, run_id: int, folder: Path, since: float, *, killed: bool = False
+    ) -> Outcome:
+        flower.wait(run_id)
+        log = flower.read_log(run_id) if ended(folder, since) is None else ""
+        outcome = _outcome(folder, since, log, killed=killed)
+        if outcome.says == NO_REASON:
+            self.close()  # a SuperLink or Ray that a crash left: make stop
+        return outcome
 
     def close(self) -> None:
         """Stop the SuperLink and what it left behind."""
@@ -192,8 +201,9 @@ class DeploymentEngine(_FlowerEngine):
             killed = self._kill(moment.victim)
             if killed and moment.victim == "superlink":
                 return Outcome(status="killed")
-        status = self._sites.wait(run_id, limit_s=_LIMIT_S)
-        return _outcome(folder, since, status, killed=killed)
+        self._sites.wait(run_id, limit_s=_LIMIT_S)
+        log = self._sites.log(run_id) if ended(folder, since) is None else ""
+        return _outcome(folder, since, log, killed=killed)
 
     def _kill(self, victim: str) -> bool:
         """Kill a process of that kind; one that answers a message must be awaited."""
@@ -236,12 +246,11 @@ def _is_under_way(folder: Path, since: float) -> bool:
     return any(path.stat().st_mtime >= since for path in files)
 
 
-def _outcome(
-    folder: Path, since: float, status: str, *, killed: bool = False
-) -> Outcome:
+def _outcome(folder: Path, since: float, log: str, *, killed: bool = False) -> Outcome:
     path = ended(folder, since)
-    if path is None:
-        says = f"Flower says {status}; the run left no summary"
+    if path is None:  # it was refused before it began: only the log says why
+        found = _REASON.search(" ".join(log.split()))
+        says = found.group(1)[:1000] if found else NO_REASON
         return Outcome(status="failed", says=says, killed=killed)
     summary = read_summary(path)
     says = summary["error"] or ""

@@ -113,6 +113,11 @@ class Sites:
             time.sleep(_POLL_S)
         raise RunFailedError(f"run {run_id} hangs; see {self._out}")
 
+    def log(self, run_id: str) -> str:
+        """Return what a run's ServerApp has logged."""
+        done = self._call("log", run_id, "site", "--show")
+        return done.stdout + done.stderr
+
     def close(self) -> None:
         """End all processes and their children."""
         for process in self._running.values():
@@ -125,8 +130,16 @@ class Sites:
                 process.wait()
 
     def _flwr(self, *arguments: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [str(_BIN / "flwr"), *arguments, "--format", "json"],
+        done = self._call(*arguments, "--format", "json")
+        begin = done.stdout.find("{")
+        if begin < 0:
+            return {"error": (done.stdout + done.stderr).strip()[-1000:]}
+        answer: dict[str, Any] = json.JSONDecoder().raw_decode(done.stdout[begin:])[0]
+        return answer
+
+    def _call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(_BIN / "flwr"), *arguments],
             capture_output=True,
             text=True,
             env=self._environment,
@@ -134,8 +147,3 @@ class Sites:
             stdin=subprocess.DEVNULL,
             timeout=300,
         )
-        begin = done.stdout.find("{")
-        if begin < 0:
-            return {"error": (done.stdout + done.stderr).strip()[-1000:]}
-        answer: dict[str, Any] = json.JSONDecoder().raw_decode(done.stdout[begin:])[0]
-        return answer

@@ -16,6 +16,7 @@ from fedgraph_flwr.errors import RunFailedError
 from .drill_targets import Target
 
 _NOTHING_YET = "no checkpoint"  # a run that may be started anew, not resumed
+NO_REASON = "Flower lost the run before the app could say anything"  # try again
 _MORE_ATTEMPTS = 4
 _EPS = 1e-9
 
@@ -197,7 +198,7 @@ def run_trial(
             trial.kills.append(str(moment))
         if outcome.status == "completed":
             break
-        if not outcome.is_disturbed:
+        if not outcome.is_disturbed and outcome.says != NO_REASON:
             if _NOTHING_YET not in outcome.says:
                 trial.status = "refused"
                 return trial

@@ -38,7 +38,7 @@ BAD = (
     "hang",
     "crash",  # the process died
 )
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 _MEMORY = 3 << 30  # bytes above what the process has mapped when a case begins
 _NAMED = re.compile(r"client \d+[^:;]{0,40}: (?:\w+\.)*(\w+(?:Error|Exception)):?")
 _RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>")

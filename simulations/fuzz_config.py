@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.registry import defaults
 
 from .drill_targets import targets
@@ -82,10 +81,7 @@ def _visit_sites(
     for node in nodes if has_data else []:
         node["data-path"] = str(place.work / "molecules")
     note(f"sites, data-path {has_data}, {config['method']}: {_short(changed)}")
-    try:
-        run_inline({**config, **changed}, node_configs=nodes)
-    except RunFailedError:
-        raise
+    run_inline({**config, **changed}, node_configs=nodes)
 
 
 def _keys(method: str) -> list[str]:

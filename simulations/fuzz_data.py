@@ -88,6 +88,7 @@ def tu_files() -> dict[str, str]:
 
 
 _PLAIN = {"partition": "chunks", "features": "labels"}
+_CLEAN = {"method": "fedavg-multitask", "features": "atoms-no-degree"}
 
 
 def _tu(rng: random.Random, place: Place, note: Callable[[str], None]) -> None:
@@ -145,12 +146,9 @@ def _special(
 
 def _csv(rng: random.Random, place: Place, note: Callable[[str], None]) -> None:
     _damage(rng, write_molecules(place.work / "data"), note)
-    method = {"method": "fgcl", "csv-label-columns": rng.choice(["", "a,b,c,d"])}
-    more = {
-        "features": "atoms-no-degree",
-        "csv-bad-rows": rng.choice(["skip", "refuse"]),
-    }
-    _load(place, "smiles-csv", **method, **more)
+    columns, rows = rng.choice(["", "a,b,c,d"]), rng.choice(["skip", "refuse"])
+    more = {"csv-label-columns": columns, "csv-bad-rows": rows}
+    _load(place, "smiles-csv", **_CLEAN, **more)
 
 
 def _moleculenet(rng: random.Random, place: Place, note: Callable[[str], None]) -> None:
@@ -159,7 +157,7 @@ def _moleculenet(rng: random.Random, place: Place, note: Callable[[str], None]) 
     rows = [f"{i},m{i},{i % 2},{'C' * (1 + i % 7)}O" for i in range(40)]
     (raw / "BBBP.csv").write_text("\n".join(["num,name,p_np,smiles", *rows, ""]))
     _damage(rng, raw, note)
-    _load(place, "BBBP", method="fgcl", features="atoms-no-degree")
+    _load(place, "BBBP", **_CLEAN)
 
 
 class _Runs:
@@ -191,7 +189,7 @@ def _planetoid(rng: random.Random, place: Place, note: Callable[[str], None]) ->
         _damage(rng, raw, note)
     else:
         note(f"{victim}: {how}")
-    _load(place, "Cora", num_clients=2)
+    _load(place, "Cora", partition="louvain")
 
 
 def planetoid_parts() -> dict[str, bytes]:

@@ -68,7 +68,7 @@ def execute(rng: random.Random, place: Place, note: Callable[[str], None]) -> No
     expected = _reference(name, None, place.shared)
     without = expected
     if exchange != _ROLL_CALL:
-        without = _reference(name, exchange, place.shared)
+        without = _reference(name, exchange, place.shared, is_reply=is_reply)
     try:
         folder = _run(config, exchange, change, is_reply=is_reply)
     except FedGraphError as error:
@@ -97,9 +97,16 @@ def _judge(folder: Path, expected: str, without: str) -> None:
 
 
 def _run(
-    config: dict[str, Any], exchange: str, change: Change, *, is_reply: bool
+    config: dict[str, Any],
+    exchange: str | None,
+    change: Change | None,
+    *,
+    is_reply: bool,
 ) -> Path:
-    """Run with one exchange of the victim's node changed, one client per node."""
+    """Run, one client per node, with one message or reply of the victim changed.
+
+    Without a change it is lost, and the server is told so.
+    """
     deliver = InlineGrid._deliver
     met = [0]
 
@@ -111,6 +118,10 @@ def _run(
         if not is_victim or now != exchange or met[0]:
             return deliver(self, message)
         met[0] = 1
+        if change is None:
+            if is_reply:
+                deliver(self, message)
+            return Message(Error(2, "WireError: lost"), reply_to=message)
         if is_reply:
             return change(deliver(self, message))
         return deliver(self, change(message))
@@ -136,33 +147,18 @@ def _config(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def _reference(name: str, exchange: str | None, shared: Path) -> str:
-    """Hash of the run without the victim in an exchange, or of the undisturbed one."""
-    folder = shared / f"message-{name}-{exchange}"
+def _reference(
+    name: str, exchange: str | None, shared: Path, *, is_reply: bool = True
+) -> str:
+    """Hash of the undisturbed run, or of the run in which the victim failed once.
+
+    A client that refuses a message has not trained; one whose reply is refused has.
+    """
+    kind = "reply" if is_reply else "message"
+    folder = shared / f"{kind}-{name}-{exchange}"
     told = folder / "weights.txt"
     if not told.is_file():
         shutil.rmtree(folder, ignore_errors=True)
-
-        def fail(message: Message) -> Message:
-            return Message(Error(2, "WireError: lost"), reply_to=message)
-
-        path = _run_failing(_config(name, folder), exchange, fail)
+        path = _run(_config(name, folder), exchange, None, is_reply=is_reply)
         told.write_text(str(read_summary(path)["weights_sha256"]))
     return told.read_text()
-
-
-def _run_failing(config: dict[str, Any], exchange: str | None, fail: Change) -> Path:
-    deliver = InlineGrid._deliver
-
-    def deliver_failing(self: InlineGrid, message: Message) -> Message:
-        reply = deliver(self, message)
-        context = self._contexts[message.metadata.dst_node_id]
-        now = str(message.content["header"].get("server-round", _ROLL_CALL))
-        is_victim = context.node_config["partition-id"] == _VICTIM
-        return fail(message) if is_victim and now == exchange else reply
-
-    InlineGrid._deliver = deliver_failing  # type: ignore[method-assign]
-    try:
-        return run_inline(config, num_nodes=4)
-    finally:
-        InlineGrid._deliver = deliver  # type: ignore[method-assign]

@@ -76,7 +76,7 @@ def _rename(rng: random.Random, content: RecordDict, client: int) -> str:
     return f"record {name} called {new[:20]!r}"
 
 
-def _spoof(rng: random.Random, content: RecordDict, client: int) -> str:
+def _spoof(rng: random.Random, content: Any, client: int) -> str:
     """Speak for another client too."""
     other = rng.choice(["0", "3", "4", "99", f"0{client}", "١"])
     for name, record in sorted(content.items()):
@@ -105,7 +105,7 @@ def _metric(rng: random.Random, content: RecordDict, client: int) -> str:
 
 def _facts(rng: random.Random, content: RecordDict, client: int) -> str:
     name = f"{client}/facts"
-    facts = content.get(name, ConfigRecord({}))
+    facts: Any = content.get(name, ConfigRecord({}))
     key = rng.choice(
         [
             *sorted(facts),
