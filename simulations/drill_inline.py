@@ -11,7 +11,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from multiprocessing.context import BaseContext
@@ -107,8 +106,8 @@ def _attempt(
     """Run in the child; tell how it ended, if it gets that far."""
     # Flower installs handlers of its own, which a forked child must not share.
     with (folder / "log.txt").open("a") as log:
-        os.dup2(log.fileno(), sys.stdout.fileno())
-        os.dup2(log.fileno(), sys.stderr.fileno())
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     files = _count_renames(at_file)
     _keep_witness(folder / "witness.jsonl")

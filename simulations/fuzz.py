@@ -24,6 +24,7 @@ from fedgraph_flwr.errors import ConfigError, FedGraphError, unknown_name
 
 from .fuzz_cases import BAD, GOOD, LIMIT_S, PLURAL, Case, Result, run_case
 
+_EVERY = 20  # cases: how often the tables are written
 _ALL_WELL, _FAILED, _REFUSED = 0, 1, 2
 console = Console(stderr=True, highlight=False)
 
@@ -161,6 +162,8 @@ def main(argv: list[str] | None = None) -> int:
             limit_s=arguments.limit_s,
         ):
             results.append(result)
+            if len(results) % _EVERY == 0:
+                write(results, out)
             if result.is_bad:
                 console.print(_line(result), soft_wrap=True)
     write(results, out)

@@ -15,7 +15,6 @@ import os
 import random
 import re
 import resource
-import sys
 import time
 import traceback
 from collections.abc import Mapping
@@ -141,14 +140,10 @@ def run_case(case: Case, out: Path, *, limit_s: float = LIMIT_S) -> Result:
 def _child(case: Case, place: Place) -> None:
     """Run in the child: limits, a home of its own, then the case."""
     with (place.work / "log.txt").open("a") as log:
-        os.dup2(log.fileno(), sys.stdout.fileno())
-        os.dup2(log.fileno(), sys.stderr.fileno())
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    home = str(place.work / "home")
-    for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "FEDGRAPH_CACHE"):
-        os.environ[name] = home
-    os.environ["FEDGRAPH_DATA"] = home  # nothing is downloaded
-    os.chdir(home)
+    _move_home(str(place.work / "home"))
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf(
         "SC_PAGE_SIZE"
     )
@@ -174,6 +169,13 @@ def _child(case: Case, place: Place) -> None:
         outcome, says = "foreign", f"{type(error).__name__}: {error}"
         traceback.print_exc()
     tell("told.json", {"outcome": outcome, "says": says[:4000]})
+
+
+def _move_home(home: str) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "FEDGRAPH_CACHE"):
+        os.environ[name] = home
+    os.environ["FEDGRAPH_DATA"] = home  # nothing is downloaded
+    os.chdir(home)
 
 
 PLURAL = {

@@ -18,11 +18,11 @@ from fedgraph_flwr.registry import defaults, resolve
 from fedgraph_flwr.topology import read_edges
 
 from . import presets
-from .drill_targets import write_molecules
+from .drill_targets import NUM_CLIENTS, write_molecules
 from .fuzz_cases import Place
 from .fuzz_mutations import of_bytes, of_file, of_lines
 
-_NUM_GRAPHS, _NUM_NODES = 30, 40
+_NUM_GRAPHS, _NUM_NODES = 30, 540  # Planetoid's classes validate on 500
 
 
 def execute(rng: random.Random, place: Place, note: Callable[[str], None]) -> None:
@@ -47,7 +47,7 @@ def _load(place: Place, dataset: str, **more: Any) -> None:
         **more,
     }
     settings = resolve({**defaults(), **config}).settings
-    for client in range(2):
+    for client in range(settings.num_clients):
         datasets.load_partition(settings, client)
 
 
@@ -147,7 +147,11 @@ def _special(
 def _csv(rng: random.Random, place: Place, note: Callable[[str], None]) -> None:
     _damage(rng, write_molecules(place.work / "data"), note)
     columns, rows = rng.choice(["", "a,b,c,d"]), rng.choice(["skip", "refuse"])
-    more = {"csv-label-columns": columns, "csv-bad-rows": rows}
+    more = {
+        "num-clients": NUM_CLIENTS,
+        "csv-label-columns": columns,
+        "csv-bad-rows": rows,
+    }
     _load(place, "smiles-csv", **_CLEAN, **more)
 
 
@@ -201,7 +205,7 @@ def planetoid_parts() -> dict[str, bytes]:
         n: sorted({(n + 1) % _NUM_NODES, (n - 1) % _NUM_NODES, (n * 7) % _NUM_NODES})
         for n in range(_NUM_NODES)
     }
-    known, train = _NUM_NODES - 10, 12
+    known, train = _NUM_NODES - 20, 20
     parts = {
         "x": x[:train],
         "y": y[:train],
