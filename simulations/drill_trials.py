@@ -15,7 +15,8 @@ from fedgraph_flwr.errors import RunFailedError
 
 from .drill_targets import Target
 
-_NOTHING_YET = "no checkpoint"  # a run that may be started anew, not resumed
+# What a folder without any checkpoint may be refused with, and is started anew then.
+_NOTHING_YET = ("no checkpoint", "no config.json", "start a new run")
 NO_REASON = "Flower lost the run before the app could say anything"  # try again
 _MORE_ATTEMPTS = 4
 _EPS = 1e-9
@@ -199,7 +200,7 @@ def run_trial(
         if outcome.status == "completed":
             break
         if not outcome.is_disturbed and outcome.says != NO_REASON:
-            if _NOTHING_YET not in outcome.says:
+            if not _has_nothing(newest, outcome.says):
                 trial.status = "refused"
                 return trial
             trial.anew, newest = trial.anew + 1, None
@@ -208,6 +209,13 @@ def run_trial(
     assert newest is not None, "a run that completes has a folder"
     compare(trial, reference, newest)
     return trial
+
+
+def _has_nothing(path: Path | None, says: str) -> bool:
+    """Whether a run was killed before it left anything to resume from."""
+    if path is not None and list((path / "checkpoint").glob("round-*.safetensors")):
+        return False
+    return any(words in says for words in _NOTHING_YET)
 
 
 def compare(trial: Trial, reference: Reference, path: Path) -> None:

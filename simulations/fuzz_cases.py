@@ -38,6 +38,7 @@ BAD = (
     "crash",  # the process died
 )
 LIMIT_S = 120.0
+_TO_PREPARE = 5
 _MEMORY = 3 << 30  # bytes above what the process has mapped when a case begins
 _NAMED = re.compile(r"client \d+[^:;]{0,40}: (?:\w+\.)*(\w+(?:Error|Exception)):?")
 _RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
@@ -116,6 +117,8 @@ def run_case(case: Case, out: Path, *, limit_s: float = LIMIT_S) -> Result:
     begin = time.monotonic()
     process.start()
     process.join(limit_s)
+    if process.is_alive() and not (place.work / "what.json").is_file():
+        process.join(_TO_PREPARE * limit_s)  # it still makes undisturbed runs
     hangs = process.is_alive()
     if hangs:
         process.kill()

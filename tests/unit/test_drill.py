@@ -97,6 +97,15 @@ def test_a_run_without_a_checkpoint_is_started_anew(tmp_path):
     assert "resume" not in engine.configs[2]
 
 
+def test_a_refusal_is_a_loss_where_there_is_a_checkpoint(tmp_path):
+    checkpoint = tmp_path / "trial" / "results" / "run-1" / "checkpoint"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "round-000001.safetensors").touch()
+    refused = Outcome(status="failed", says="ConfigError: has no config.json")
+    trial, _ = trial_of(tmp_path, Outcome(status="killed", says=NO_REASON), refused)
+    assert (trial.verdict, trial.anew) == ("lost", 0)
+
+
 def test_a_run_that_flower_lost_is_tried_again(tmp_path):
     trial, _ = trial_of(tmp_path, Outcome(status="failed", says=NO_REASON), DONE)
     assert (trial.verdict, trial.attempts, trial.kills) == ("equal", 2, [])
