@@ -59,7 +59,9 @@ class Scripted:
         outcome = self.left.pop(0)
         if outcome.status == "completed" or outcome.says != NO_REASON:
             number = len(self.configs) if "resume" not in config else 1
-            finished(folder, f"run-{number}")
+            path = finished(folder, f"run-{number}") / "checkpoint"
+            path.mkdir(exist_ok=True)
+            (path / self.checkpoint).touch()
         return outcome
 
     def faults(self, state, folder):
@@ -69,8 +71,11 @@ class Scripted:
         pass
 
 
-def trial_of(folder: Path, *outcomes: Outcome) -> tuple[Trial, Scripted]:
+def trial_of(
+    folder: Path, *outcomes: Outcome, checkpoint: str = "other"
+) -> tuple[Trial, Scripted]:
     engine = Scripted(*outcomes)
+    engine.checkpoint = checkpoint
     (target,) = targets(["local"], folder)
     trial = run_trial(
         engine, target, REFERENCE, [MOMENT], number=0, folder=folder / "trial"
@@ -98,11 +103,10 @@ def test_a_run_without_a_checkpoint_is_started_anew(tmp_path):
 
 
 def test_a_refusal_is_a_loss_where_there_is_a_checkpoint(tmp_path):
-    checkpoint = tmp_path / "trial" / "results" / "run-1" / "checkpoint"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "round-000001.safetensors").touch()
     refused = Outcome(status="failed", says="ConfigError: has no config.json")
-    trial, _ = trial_of(tmp_path, Outcome(status="killed", says=NO_REASON), refused)
+    trial, _ = trial_of(
+        tmp_path, KILLED, refused, checkpoint="round-000001.safetensors"
+    )
     assert (trial.verdict, trial.anew) == ("lost", 0)
 
 
