@@ -125,6 +125,11 @@ def wait(run_id: int) -> tuple[str, str]:
         time.sleep(_POLL_S)
 
 
+def read_log(run_id: int) -> str:
+    """Return what a run's ServerApp has logged; Flower keeps it."""
+    return _flwr("log", str(run_id), "--show")
+
+
 def stop_superlink() -> list[int]:
     """Stop this project's background SuperLink and what it started; return the pids."""
     home = os.environ.get("FLWR_HOME", "")

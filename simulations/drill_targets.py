@@ -1,0 +1,125 @@
+"""Small federations for ``simulations.drill``: seconds each, and no file needed.
+
+Four clients and eight rounds. Each has another kind of state to lose: clusters, models
+kept at clients, optimisers, noise and its ledger, sealed parcels, embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.errors import ConfigError, unknown_name
+
+NUM_CLIENTS, NUM_ROUNDS = 4, 8
+_SMILES = ("CCO", "c1ccccc1", "CC(=O)O", "CCN", "C1CCCCC1", "CCCl", "OCCO", "CC#N")
+_TASKS = "abcd"
+_NUM_MOLECULES = 30
+_COMMON: dict[str, Value] = {
+    "num-clients": NUM_CLIENTS,
+    "num-server-rounds": NUM_ROUNDS,
+    "hidden-dim": 8,
+    "local-epochs": 1,
+    "learning-rate": 0.01,
+    "persist-optimizer": True,
+    "device": "cpu",
+    "patience": 0,
+}
+_GRAPHS: dict[str, Value] = {"dataset": "synthetic"}
+_NODES: dict[str, Value] = {"dataset": "planted"}
+_MOLECULES: dict[str, Value] = {
+    "dataset": "smiles-csv",
+    "csv-label-columns": ",".join(_TASKS),
+    "features": "atoms-no-degree",
+    "batch-size": 8,
+}
+_NOISY: dict[str, Value] = {
+    **_MOLECULES,
+    "method": "fgcl",
+    "privacy.edge-epsilon": 2.0,
+    "fgcl.num-negatives": 3,
+}
+_SPREAD: dict[str, Value] = {
+    **_MOLECULES,
+    "method": "spreadgnn",
+    "task-masks": "0;1;2;3",
+    "spreadgnn.topology": "ring",
+}
+_METHODS: dict[str, dict[str, Value]] = {
+    "gcfl+": {**_GRAPHS, "gcfl.min-round": 2, "gcfl.seq-length": 2},
+    "fedgkd": {**_NODES, "fedgkd.distil-steps": 3},
+    "fgcl-once": _NOISY,
+    "fgcl-per-round": {**_NOISY, "privacy.noise-mode": "per_round"},
+    "fgcl-per-epoch": {**_NOISY, "privacy.noise-mode": "per_epoch"},
+    "update-clip": {**_GRAPHS, "method": "fedavg", "privacy.update-clip": 1.0},
+    "spreadgnn": _SPREAD,
+    "spreadgnn-sealed": {**_SPREAD, "spreadgnn.seal": True},
+    "fclg": {**_GRAPHS, "embedding.probe": False, "embedding.rounds": "0,4,8"},
+    "local": _GRAPHS,
+    "fedstar": _NODES,
+    "fedsage+": {**_NODES, "fedsage-plus.rounds": 2},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A federation to disturb.
+
+    Parameters
+    ----------
+    name : str
+    overrides : mapping
+        Run-config keys that differ from the defaults, without folders.
+    """
+
+    name: str
+    overrides: Mapping[str, Value]
+
+    @property
+    def is_private(self) -> bool:
+        """Whether clients draw noise, which at a site depends on its secret."""
+        return any(
+            float(self.overrides.get(f"privacy.{key}", 0.0)) > 0
+            for key in ("edge-epsilon", "update-clip")
+        )
+
+
+def names() -> list[str]:
+    """Return the names of all targets."""
+    return list(_METHODS)
+
+
+def targets(chosen: Iterable[str], folder: Path) -> list[Target]:
+    """Return the targets of these names; their data lie in ``folder``.
+
+    Raises
+    ------
+    ConfigError
+        Unknown name.
+    """
+    found = []
+    for name in chosen:
+        if name not in _METHODS:
+            cure = "Give --methods names of these, separated by commas."
+            raise ConfigError(unknown_name("drill", name, _METHODS, cure))
+        own = {"method": name, **_COMMON, **_METHODS[name]}
+        own["cache-dir"] = str(folder / "cache")
+        if own["dataset"] == "smiles-csv":
+            own["data-dir"] = str(write_molecules(folder / "molecules"))
+        found.append(Target(name=name, overrides=own))
+    return found
+
+
+def write_molecules(folder: Path) -> Path:
+    """Write a CSV file of molecules with four labels for each client."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for client in range(NUM_CLIENTS):
+        rows = [f"smiles,{','.join(_TASKS)}"]
+        for i in range(_NUM_MOLECULES):
+            smiles = "C" * (i % 5) + _SMILES[(i + client) % len(_SMILES)]
+            labels = [str((i // d + client) % 2) for d in range(1, len(_TASKS) + 1)]
+            rows.append(",".join([smiles, *labels]))
+        (folder / f"{client}.csv").write_text("\n".join(rows) + "\n")
+    return folder

@@ -1,0 +1,164 @@
+"""Malformed messages of, or for, one of four clients; the run is to go on without it.
+
+``min-fit-replies`` is 0.5. The end must be that of the undisturbed run, or that of the
+run in which this client failed in this exchange, and then be named. Roll call needs
+every client: there a refusal is right.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Error, Message
+
+from fedgraph_flwr.errors import FedGraphError
+
+from .drill_targets import targets
+from .drill_trials import read_summary
+from .fuzz_cases import Judged, Place, strangers
+from .fuzz_records import disturb
+from .inline import InlineGrid, run_inline
+
+_METHODS = (
+    "gcfl+",
+    "fedgkd",
+    "fgcl-once",
+    "update-clip",
+    "spreadgnn",
+    "spreadgnn-sealed",
+    "fclg",
+    "fclg-pooled",
+    "fedsage+",
+    "local",
+)
+_VICTIM = 1
+_ROUNDS = 2
+_ROLL_CALL = "roll call"
+_EXCHANGES = (_ROLL_CALL, "1", "1", "2", "2", "3")  # 3: the closing evaluation
+Change = Callable[[Message], Message]
+
+
+def execute(rng: random.Random, place: Place, note: Callable[[str], None]) -> None:
+    """Disturb one message, and see how the run ends.
+
+    Raises
+    ------
+    FedGraphError
+        The roll call is refused.
+    Judged
+        All else.
+    """
+    name, exchange = rng.choice(_METHODS), rng.choice(_EXCHANGES)
+    is_reply = exchange == _ROLL_CALL or rng.random() < 0.7
+    said = ["never sent"]
+
+    def change(message: Message) -> Message:
+        if message.has_content():
+            said[0] = disturb(rng, message.content, _VICTIM, is_reply=is_reply)
+        where = "reply to" if is_reply else "message of"
+        note(f"{name}, {where} {exchange}: {said[0]}")
+        return message
+
+    config = _config(name, place.work)
+    expected = _reference(name, None, place.shared)
+    without = expected
+    if exchange != _ROLL_CALL:
+        without = _reference(name, exchange, place.shared, is_reply=is_reply)
+    try:
+        folder = _run(config, exchange, change, is_reply=is_reply)
+    except FedGraphError as error:
+        says = f"{type(error).__name__}: {error}"
+        if strangers(says):
+            raise Judged("foreign", says) from error
+        if exchange == _ROLL_CALL:
+            raise
+        raise Judged("stopped", says) from error
+    _judge(folder, expected, without)
+
+
+def _judge(folder: Path, expected: str, without: str) -> None:
+    summary = read_summary(folder)
+    reasons = {f["client"]: f["reason"] for f in summary["failures"]}
+    says = json.dumps(reasons)[:2000]
+    told = [strangers(f"client {c}: {reason}") for c, reason in reasons.items()]
+    if any(told):
+        raise Judged("foreign", says)
+    if set(reasons) - {_VICTIM}:
+        raise Judged("stopped", f"failures of others: {says}")
+    weights = summary["weights_sha256"]
+    if reasons and weights == without:
+        raise Judged("named", says)
+    raise Judged("unchanged" if weights == expected else "changed", says)
+
+
+def _run(
+    config: dict[str, Any],
+    exchange: str | None,
+    change: Change | None,
+    *,
+    is_reply: bool,
+) -> Path:
+    """Run, one client per node, with one message or reply of the victim changed.
+
+    Without a change it is lost, and the server is told so.
+    """
+    deliver = InlineGrid._deliver
+    met = [0]
+
+    def deliver_changed(self: InlineGrid, message: Message) -> Message:
+        header = message.content.get("header", ConfigRecord({}))
+        context = self._contexts[message.metadata.dst_node_id]
+        is_victim = context.node_config["partition-id"] == _VICTIM
+        now = str(header.get("server-round", _ROLL_CALL))
+        if not is_victim or now != exchange or met[0]:
+            return deliver(self, message)
+        met[0] = 1
+        if change is None:
+            if is_reply:
+                deliver(self, message)
+            return Message(Error(2, "WireError: lost"), reply_to=message)
+        if is_reply:
+            return change(deliver(self, message))
+        return deliver(self, change(message))
+
+    InlineGrid._deliver = deliver_changed  # type: ignore[method-assign]
+    try:
+        return run_inline(config, num_nodes=4)
+    finally:
+        InlineGrid._deliver = deliver  # type: ignore[method-assign]
+
+
+def _config(name: str, folder: Path) -> dict[str, Any]:
+    pooled = {"embedding.evaluation": "pooled"} if name.endswith("-pooled") else {}
+    (target,) = targets([name.removesuffix("-pooled")], folder)
+    places = {f"{k}-dir": str(folder / k) for k in ("results", "state", "cache")}
+    return {
+        **target.overrides,
+        **places,
+        **pooled,
+        "num-server-rounds": _ROUNDS,
+        "min-fit-replies": 0.5,
+        "roll-call-timeout-s": 3.0,
+    }
+
+
+def _reference(
+    name: str, exchange: str | None, shared: Path, *, is_reply: bool = True
+) -> str:
+    """Hash of the undisturbed run, or of the run in which the victim failed once.
+
+    A client that refuses a message has not trained; one whose reply is refused has.
+    """
+    kind = "reply" if is_reply else "message"
+    folder = shared / f"{kind}-{name}-{exchange}"
+    told = folder / "weights.txt"
+    if not told.is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        path = _run(_config(name, folder), exchange, None, is_reply=is_reply)
+        told.write_text(str(read_summary(path)["weights_sha256"]))
+    return told.read_text()
