@@ -25,6 +25,7 @@ from flwr.common.logger import log
 import datasets
 from clients.base import GraphClient
 from clients.batching import ClientData
+from clients.binding import bind_run, check_run
 from clients.privacy.graphs import PrivateSite, check_features, noisy_partition
 from clients.store import ClientStore, default_state_dir
 from clients.views import CollatedView
@@ -41,6 +42,7 @@ from .node_config import (
     hosted_clients,
     is_site,
     own_folders,
+    trusted_peers,
 )
 from .registry import Resolved, resolve
 from .wire import (
@@ -65,13 +67,14 @@ def query(message: Message, context: Context) -> Message:
     """Roll call: say which clients this node hosts, and what their data look like."""
     try:
         resolved, hosted = _prepare(context)
+        experiment = str(unpack(message.content)[1].get("experiment", ""))
+        bind_run(_root(resolved), context.run_id, experiment)
     except Exception as error:  # reported to the server, which names the node
         log(ERROR, "%s", traceback.format_exc())
         return Message(pack({}, {"error": _reason(error)}), reply_to=message)
     for key in check_keys(context.node_config):
         log(WARNING, "node-config key %r means nothing here, it is ignored", key)
     tells = agrees(context.node_config, SHARE_EMBEDDINGS)
-    experiment = str(unpack(message.content)[1].get("experiment", ""))
     parcels = _answer_all(
         hosted,
         {},
@@ -155,6 +158,7 @@ def _serve(
         )
 
     def answer(client_id: int, parcel: Parcel) -> Parcel:
+        check_run(_root(resolved), context.run_id, str(header["experiment"]))
         client = _make_client(
             resolved,
             client_id,
@@ -162,6 +166,7 @@ def _serve(
             is_secret=is_site(context.node_config),
             edge_budget=edge_budget(context.node_config),
         )
+        client.trusted = trusted_peers(context.node_config)
         try:
             return action(client, parcel, header)
         except Exception as error:  # what it drew before is paid for all the same
@@ -215,9 +220,12 @@ def _make_client(
 
 
 def _store(resolved: Resolved, client_id: int, experiment: str) -> ClientStore:
+    return ClientStore(_root(resolved), experiment, client_id=client_id)
+
+
+def _root(resolved: Resolved) -> Path:
     configured = resolved.settings.state_dir
-    root = Path(configured) if configured else default_state_dir()
-    return ClientStore(root, experiment, client_id=client_id)
+    return Path(configured) if configured else default_state_dir()
 
 
 def _open(client: GraphClient, _: Parcel, __: dict[str, Scalar]) -> Parcel:
