@@ -47,7 +47,11 @@ def fingerprint(public_key: str) -> str:
 
     Of the site's key: the first half of what a client tells, in hexadecimal.
     """
-    raw = _raw_keys("a client", public_key)[0]
+    return fingerprint_of(_raw_keys("a client", public_key)[0])
+
+
+def fingerprint_of(raw: bytes) -> str:
+    """Fingerprint of the public half of a site's key, as bytes."""
     digest = hashlib.sha256(raw).hexdigest()[:32]
     return " ".join(digest[i : i + 4] for i in range(0, 32, 4))
 

@@ -191,11 +191,13 @@ class Settings:
     """Base of every configuration table; checks each field against its rule.
 
     ``RUN`` of a method's table: what the paper sets shared settings to, where these
-    are ``"auto"``.
+    are ``"auto"``. ``NEEDS_ALL``: why it cannot do with some of the clients in a round;
+    "" where it can.
     """
 
     TABLE: ClassVar[str] = ""
     RUN: ClassVar[Mapping[str, Value]] = {}
+    NEEDS_ALL: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -374,3 +376,13 @@ class RunSettings(Settings):
     min_fit_replies: float = number(1.0, 0, 1, low_open=True)
     round_timeout_s: float = number(3600.0, 0, low_open=True)
     roll_call_timeout_s: float = number(300.0, 0, low_open=True)
+
+    @property
+    def clients_per_round(self) -> int:
+        """How many clients train in a round, as ``client-fraction`` says."""
+        return max(1, round(self.client_fraction * self.num_clients))
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether clients are drawn anew for each round."""
+        return self.clients_per_round < self.num_clients

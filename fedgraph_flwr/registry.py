@@ -352,6 +352,11 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         takes_noise=method.task.takes_edge_noise,
     )
     params.check(privacy)
+    if params.NEEDS_ALL and settings.is_sampled:
+        raise ConfigError(
+            f"client-fraction must be 1 for {name}, got {settings.client_fraction:g}:"
+            f" {params.NEEDS_ALL}; set client-fraction to 1 in the run config"
+        )
     return Resolved(settings=settings, params=params, task=task, privacy=privacy)
 
 

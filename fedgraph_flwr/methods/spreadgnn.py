@@ -66,6 +66,10 @@ class SpreadGNNParams(GNNParams):
     """
 
     TABLE = "spreadgnn"
+    NEEDS_ALL = (
+        "a neighbour that is left out mixes nothing of those that mix its model, which"
+        " pulls the mean over all clients to whoever was drawn"
+    )
     RUN: ClassVar[Mapping[str, Value]] = {
         "persist-optimizer": True,
         "optimizer": "amsgrad",
