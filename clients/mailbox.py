@@ -30,6 +30,7 @@ from .sealing import KeyRing
 
 _SEEN = "mail/seen"  # rows of (neighbour, round of its last parcel)
 _SILENT = "mail/silent"  # neighbours whose silence was said
+_ROUND = "mail/round"  # after which the state was stored
 
 
 class Mailbox:
@@ -85,6 +86,7 @@ class Mailbox:
             self._keys.pin(told_keys, trusted)
         seen = stored.get(_SEEN, torch.zeros(0, 2, dtype=torch.int64)).tolist()
         self._seen = {int(j): int(server_round) for j, server_round in seen}
+        self._round = int(stored.get(_ROUND, torch.zeros(())))
         self._said = stored.get(_SILENT, torch.zeros(0, dtype=torch.int64)).tolist()
         self.unusable: list[int] = []  # whose parcels of this round were left out
 
@@ -142,7 +144,10 @@ class Mailbox:
                 continue
             found[j], self._seen[j] = contents, sent
             digest.update(f"{j} {sent} {hashlib.sha256(plain).hexdigest()}".encode())
-        RoundsDone(self._folder).begin(server_round, digest.hexdigest())
+        RoundsDone(self._folder).begin(
+            server_round, digest.hexdigest(), state_round=self._round
+        )
+        self._round = server_round
         return found
 
     def _open(self, sender: int, parcel: bytes, server_round: int) -> tuple[int, bytes]:
@@ -200,9 +205,10 @@ class Mailbox:
         return parcels
 
     def state(self) -> dict[str, Tensor]:
-        """Return the rounds of the last parcels, and whose silence was said."""
+        """Return the round, those of the last parcels, and whose silence was said."""
         rows = sorted(self._seen.items())
         return {
+            _ROUND: torch.tensor(self._round),
             _SEEN: torch.tensor(rows, dtype=torch.int64).reshape(-1, 2),
             _SILENT: torch.tensor(self._said, dtype=torch.int64),
         }

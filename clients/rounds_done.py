@@ -36,7 +36,7 @@ class RoundsDone:
         found = (_FILE.fullmatch(p.name) for p in self._folder.iterdir())
         return sorted(int(m.group(1)) for m in found if m)
 
-    def begin(self, server_round: int, mail: str) -> None:
+    def begin(self, server_round: int, mail: str, *, state_round: int) -> None:
         """Begin a round, before anything is computed.
 
         Parameters
@@ -44,27 +44,40 @@ class RoundsDone:
         server_round : int
         mail : str
             Digest of what will be mixed.
+        state_round : int
+            Round after which the client's state was stored; 0 before its first.
 
         Raises
         ------
         WireError
-            The round was done with other mail; or it was left out, and a later one
-            done: from the state before it the server would get another branch.
+            The round was done with other mail, or from another state. Or it is new, and
+            it was left out before a later one, or starts from before the state of an
+            earlier one: the server would get another branch.
         """
         done, path = self.rounds(), self._folder / f"round-{server_round:06d}"
-        if done and server_round < done[-1] and server_round not in done:
-            raise WireError(
-                f"asked for round {server_round}, which was left out before round"
-                f" {done[-1]} was done: refused, as a relay could try other mail"
-                " without end; resume from the newest checkpoint, or start a new run"
+        begun_from = max((self._state_round(r) for r in done), default=0)
+        wrong, place = "", self._folder
+        if server_round not in done and done and server_round < done[-1]:
+            wrong = f", which was left out before round {done[-1]} was done"
+        elif server_round not in done and state_round < begun_from:
+            wrong = (
+                f" with the state after round {state_round}, but began an earlier one"
+                f" with that after round {begun_from}"
             )
-        if write_once(path, mail.encode()) != mail.encode():
+        else:
+            what = f"{state_round} {mail}".encode()
+            if write_once(path, what) != what:
+                wrong, place = " again, with other mail or state than before", path
+        if wrong:
             raise WireError(
-                f"asked for round {server_round} again, with other mail than before:"
-                " refused, as a relay could try any without end. If the server was"
-                " resumed from before that round, and other neighbours took part now,"
-                f" delete {path} to allow it once"
+                f"asked for round {server_round}{wrong}: refused, as a relay could try"
+                " any mail without end. If the server was resumed from an older round,"
+                f" and others took part than before, delete {place} to allow it once"
             )
+
+    def _state_round(self, server_round: int) -> int:
+        text = (self._folder / f"round-{server_round:06d}").read_text()
+        return int(text.partition(" ")[0])
 
     def forget_before(self, server_round: int) -> None:
         """Drop rounds that cannot be asked for again, as no state before them is left.

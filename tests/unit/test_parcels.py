@@ -436,7 +436,7 @@ def test_a_round_is_repeated_with_the_same_mail_alone(tmp_path):
         assert list(box(tmp_path, 2).read(delivered, 4, anything)) == [1]
     other = {"from/1": mail_of(tmp_path, 3, contents(seed=1))["from/1"]}
     for mail in ({}, other):
-        with pytest.raises(WireError, match="round 4 again, with other mail than"):
+        with pytest.raises(WireError, match="round 4 again, with other mail"):
             box(tmp_path, 2).read(mail, 4, anything)
 
 
@@ -462,11 +462,16 @@ def test_no_branch_from_an_earlier_round(tmp_path):
 def test_rounds_of_which_no_state_is_left_are_forgotten(tmp_path):
     done = RoundsDone(tmp_path)
     for server_round in (1, 2, 3, 5):
-        done.begin(server_round, "mail")
+        done.begin(server_round, "mail", state_round=server_round - 1)
     done.forget_before(3)
     assert done.rounds() == [3, 5]
     with pytest.raises(WireError, match="round 2, which was left out"):
-        done.begin(2, "mail")
+        done.begin(2, "mail", state_round=1)
+    with pytest.raises(WireError, match="round 5 again, with other mail or state"):
+        done.begin(5, "mail", state_round=3)
+    with pytest.raises(WireError, match="round 6 with the state after round 3, but"):
+        done.begin(6, "mail", state_round=3)
+    done.begin(6, "mail", state_round=4)  # round 5 failed after it began
 
 
 def test_a_sealed_round_may_be_repeated_with_mail_sealed_anew(rings):

@@ -266,10 +266,9 @@ def test_omega_changes_from_round_two(second_round, tmp_path):
 
 def test_mixing_by_hand(second_round):
     """Metropolis with degrees 2, 1 and 1: a third of each."""
-    fresh = make(second_round.job.store.folder.parent.parent)
-    fresh._load(2, [])  # what was stored after round 1: nothing came
+    stored = second_round.job.store.load(2)  # after round 1: nothing came
     for name, tensor in second_round.tensors().items():
-        kept = fresh.tensors()[name].detach()
+        kept = stored[name]
         mail = make(second_round.job.store.folder / "x").tensors()[name].detach()
         expected = (kept + (mail + 0) + (mail + 5)) / 3
         np.testing.assert_allclose(tensor.detach(), expected, rtol=1e-5, atol=1e-6)
@@ -302,20 +301,24 @@ def test_what_becomes_of_the_head(tmp_path, sync, travels):
         assert torch.equal(now, kept)
 
 
-def test_a_parcel_holds_what_the_specification_lists(tmp_path):
-    client = make(tmp_path)
-    client.fit([], {"server-round": 1})
+@pytest.mark.parametrize("server_round", [1, 2])
+def test_a_parcel_holds_what_the_specification_lists(tmp_path, server_round):
+    for at in range(1, server_round + 1):
+        client = make(tmp_path)
+        if at > 1:
+            client.extra_downlink = parcels_of(client, at - 1)
+        client.fit([], {"server-round": at})
     ((name, parcel),) = client.extra_uplink().items()
     assert name == "to/all"
-    server_round, sent = read(
+    sent_in, plain = read(
         parcel.tobytes(),
         run="experiment",
         sender=2,
         receiver=0,
-        after_round=0,
-        before_round=2,
+        before_round=server_round + 1,
     )
-    assert server_round == 1
+    assert sent_in == server_round
+    sent = Contents.decode(2, plain)
     assert sent.task_ids.tolist() == list(OWN)
     trained = client.tensors()
     assert set(sent.tensors) == set(trained)
@@ -325,6 +328,13 @@ def test_a_parcel_holds_what_the_specification_lists(tmp_path):
     np.testing.assert_array_equal(sent.head_rows, rows)
     num_train = len(client.job.data.partition.train)
     assert sent.peer == Peer(num_neighbours=2, num_examples=num_train)
+    # Omega, renewed from round 2 on, over the tasks of the neighbourhood
+    known = OWN if server_round == 1 else (0, 1, 3, 4)
+    assert sent.omega_task_ids.tolist() == list(known)
+    own = client.around.covariance().omega
+    np.testing.assert_array_equal(sent.omega, own.numpy().astype(np.float32))
+    ridge = np.eye(len(known)) / len(known)
+    assert np.allclose(sent.omega, ridge) == (server_round == 1)
 
 
 def test_rounds_between_mixing_send_nothing(tmp_path):
@@ -358,7 +368,7 @@ def test_a_public_key_is_told_where_parcels_are_sealed(tmp_path):
     sealed = make(tmp_path, **{"spreadgnn.seal": True})
     (name, key) = next(iter(sealed.introduction(sealed.job.params, store).items()))
     assert name == "public-key"
-    assert len(bytes.fromhex(key)) == 32
+    assert len(bytes.fromhex(key)) == 64
 
 
 def test_amsgrad_keeps_all_its_moments():
