@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import toys
 
 from clients.base import GraphClient
-from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.registry import METHODS
 
-ALL = pytest.mark.parametrize("method", sorted(METHODS))
+SOME = sorted(m for m in METHODS if not METHODS[m].params.NEEDS_ALL)
 HALF = {"num-clients": 6, "client-fraction": 0.5, "num-server-rounds": 4}
 
 
@@ -27,7 +28,7 @@ def trained(monkeypatch):
     return called
 
 
-@ALL
+@pytest.mark.parametrize("method", SOME)
 def test_a_share_of_the_clients_trains_and_all_are_evaluated_at_the_end(
     run, trained, method
 ):
@@ -42,6 +43,13 @@ def test_a_share_of_the_clients_trains_and_all_are_evaluated_at_the_end(
         if r["client"] != "-1" and r["direction"] == "down" and int(r["round"]) <= 4
     }
     assert addressed == {(t, c) for t, clients in trained.items() for c in clients}
+
+
+def test_a_method_that_needs_all_clients_refuses_a_share():
+    with pytest.raises(
+        ConfigError, match=r"client-fraction must be 1 for spreadgnn, g"
+    ):
+        toys.resolved("spreadgnn", **HALF)
 
 
 def test_who_trains_is_drawn_from_the_run_seed_alone(run, trained):

@@ -346,11 +346,11 @@ def test_fingerprints_that_the_operator_wrote_down_hold_before_any_pin(rings, tm
     own, key = ring(tmp_path, 4), rings[1].public_key
     in_between = ring(tmp_path / "relay", 1).public_key
     trusted = {1: fingerprint(key), 9: fingerprint(in_between)}
-    with pytest.raises(WireError, match="client 1 has fingerprint .* expected") as found:
+    with pytest.raises(WireError, match=r"client 1 has .*, expected") as found:
         own.pin({1: in_between}, trusted)
     assert fingerprint(key) in str(found.value)
     assert fingerprint(in_between) in str(found.value)
-    with pytest.raises(WireError, match="client 3 has fingerprint .*, expected none by"):
+    with pytest.raises(WireError, match=r"client 3 has .*, expected none by node-conf"):
         own.pin({1: key, 3: rings[3].public_key}, trusted)
     assert own.pinned == {}
     own.pin({1: key}, trusted)
@@ -524,7 +524,8 @@ def test_silence_is_said_once_after_two_mixing_rounds(tmp_path, caplog):
             own.read(mail, server_round, anything)
             caplog.clear()
             if own.silent(server_round, 3):  # rounds 1, 4, 7, 10 mix
-                said.append((server_round, "no usable mail of client(s) 1" in caplog.text))
+                is_said = "no usable mail of client(s) 1" in caplog.text
+                said.append((server_round, is_said))
             stored = own.state()
     assert said == [(5, True), (6, False), (7, False)]
 

@@ -15,6 +15,7 @@ from clients.neighbourhood import Neighbourhood
 from clients.parcels import EVERYONE, Address, Contents, read, write
 from clients.store import ClientStore, optimizer_tensors, restore_optimizer
 from clients.task_covariance import closed_form
+from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.mixing import Peer
 
 OWN, WIDTH = (1, 3), 8
@@ -131,6 +132,25 @@ def test_what_was_heard_is_kept_between_rounds(around):
     for one in (around, again):
         one.renew(head(3), eta=0.5)
     assert torch.equal(again.covariance().omega, around.covariance().omega)
+
+
+def test_a_lost_neighbour_is_learned_from_no_more(around):
+    """Neither its heads nor its Omega, and all of it again once it writes."""
+    before = {n: t.clone() for n, t in around.to_tensors().items()}
+    alone = Neighbourhood(2, OWN)
+    alone.learn({0: taught(0, (0,))})
+    around.with_own(around.stack(head()), head())
+    around.forget([5, 7])
+    assert around.task_ids == (0, 1, 3)
+    for one in (around, alone):
+        one.renew(head(), eta=0.5)
+    assert torch.equal(around.stack(head()), alone.stack(head()))
+    assert torch.equal(around.covariance().omega, alone.covariance().omega)
+    own = head()
+    assert torch.equal(around.with_own(around.stack(own), own), around.stack(own))
+    assert around.teachers().tolist() == [[0, 0]]
+    around.learn({5: taught(5, (0, 4))})
+    assert set(around.to_tensors()) >= set(before)
 
 
 def test_the_order_of_parcels_does_not_matter(around):
@@ -335,6 +355,64 @@ def test_a_parcel_holds_what_the_specification_lists(tmp_path, server_round):
     np.testing.assert_array_equal(sent.omega, own.numpy().astype(np.float32))
     ridge = np.eye(len(known)) / len(known)
     assert np.allclose(sent.omega, ridge) == (server_round == 1)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"task_ids": np.array([10**9])},
+        {"omega_task_ids": np.array([0, 6])},
+        {"head_rows": np.zeros((1, WIDTH + 1), np.float32)},
+        {"tensors": {"head.bias": np.zeros(6, np.float32)}},
+    ],
+)
+def test_a_parcel_that_does_not_fit_counts_as_missing(tmp_path, caplog, spoil):
+    make(tmp_path).fit([], {"server-round": 1})
+    client = make(tmp_path)
+    theirs = replace(
+        taught(0, (0,), known=(0, 1)),
+        tensors=dict(client._mixed_tensors()),
+    )
+    odd = replace(theirs, **spoil)
+    client.extra_downlink = parcels_of(client, 1) | as_mail(0, odd, 1)
+    with caplog.at_level("WARNING", logger="flwr"):
+        _, _, told = client.fit([], {"server-round": 2})
+    assert "client 2 goes on without this mail: " in caplog.text
+    assert told["unusable/0"] == 1
+    assert "unusable/5" not in told
+    assert client.around.task_ids == (0, 1, 3, 4)  # of client 5, which has task 0, too
+    assert client.around.teachers().tolist() == [[5, 0], [5, 4]]
+
+
+@pytest.mark.parametrize("step", ["fit", "evaluate"])
+def test_a_model_from_the_server_is_refused(tmp_path, step):
+    client = make(tmp_path)
+    start = toys.shared_arrays(client)
+    with pytest.raises(
+        WireError, match="client 2 got a model from the server: refused"
+    ):
+        getattr(client, step)(start, {"server-round": 1})
+    assert not client.job.store.folder.exists()
+
+
+def test_a_silent_neighbour_is_told_and_forgotten(tmp_path):
+    told, known = {}, {}
+    for server_round in range(1, 6):
+        client = make(tmp_path)
+        if server_round == 2:
+            client.extra_downlink = parcels_of(client, 1)
+        if server_round > 2:
+            client.extra_downlink = {
+                n: a
+                for n, a in parcels_of(client, server_round - 1).items()
+                if n == "from/5"
+            }
+        _, _, metrics = client.fit([], {"server-round": server_round})
+        told[server_round] = metrics.get("silent/0", 0)
+        known[server_round] = set(client.around.teachers()[:, 0].tolist())
+        assert "silent/5" not in metrics
+    assert told == {1: 0, 2: 0, 3: 0, 4: 2, 5: 3}
+    assert known == {1: set(), 2: {0, 5}, 3: {0, 5}, 4: {5}, 5: {5}}
 
 
 def test_rounds_between_mixing_send_nothing(tmp_path):

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,10 @@ import pytest
 import toys
 from flwr.app import ArrayRecord
 from oracles import spreadgnn as oracle
+from toys_spreadgnn import MASKS, TASKS, federation, final_models, start
 
 from clients.base import GraphClient
 from clients.spreadgnn import SpreadGNNClient
-from datasets.task_masks import mask_tasks
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.mixing import mix
 from fedgraph_flwr.task_relations import SOURCES, read_covariances, read_rounds
@@ -26,8 +27,6 @@ from simulations import site_tasks
 from simulations.inline import InlineGrid
 from strategies.spreadgnn import SpreadGNN, make_topology
 
-TASKS = tuple("abcdef")
-MASKS = {3: "0,1;2,5;3,4", 4: "0,1;2;3,4;5", 5: "0,1;2;3;4;5", 6: "0;1;2;3;4;5"}
 NEUTRAL = {"spreadgnn.task-reg": 0.0, "optimizer": "adam", "persist-optimizer": True}
 TOPOLOGIES = {
     "complete": {},
@@ -45,17 +44,6 @@ TOPOLOGIES = {
 }
 
 
-def federation(settings, client_id):
-    """Clients of six tasks, of which they have labels as the masks say."""
-    one = toys.make_partition(client_id, num_graphs=20 + 5 * client_id)
-    count = len(one.graphs)
-    y = np.arange(count)[:, None] // np.array([2, 3, 4, 5, 6, 7]) % 2
-    y = y.astype(np.float32)
-    y[::7, 1] = np.nan
-    labelled = replace(one, graphs=replace(one.graphs, y=y, num_classes=6), tasks=TASKS)
-    return mask_tasks(labelled, settings)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def six_tasks(toy_data):
     with toy_data.context() as patch:
@@ -66,27 +54,13 @@ def six_tasks(toy_data):
 @pytest.fixture
 def spread(run):
     """Run SpreadGNN: ``spread(clients, **overrides)``."""
-
-    def start(clients=4, *, method="spreadgnn", **overrides):
-        own = {"num-clients": clients, "task-masks": MASKS[clients]}
-        return run(method, **{**own, **overrides})
-
-    return start
+    return partial(start, run)
 
 
 def neighbours(clients, **overrides):
     given = {k.split(".")[1].replace("-", "_"): v for k, v in overrides.items()}
     kind = given.pop("topology", "complete")
     return build_topology(kind, clients, **given).neighbours
-
-
-def final_models(finished):
-    """Models that stayed with the clients, by client."""
-    root = Path(finished.overrides["state-dir"]) / finished.path.name
-    return {
-        int(p.parent.name.split("-")[1]): dict(np.load(p))
-        for p in sorted(root.glob("client-*/model.npz"))
-    }
 
 
 def losses(finished):
