@@ -83,7 +83,7 @@ def check_run(root: Path, run_id: int, experiment: str) -> None:
 
 
 def bound_runs(root: Path) -> dict[str, list[int]]:
-    """Runs by the experiment they are bound to, each ascending."""
+    """List Flower's runs by the experiment they are bound to, each ascending."""
     found: dict[str, list[int]] = {}
     for path in sorted((root / FOLDER).glob("*")):
         if path.name.isdigit():

@@ -30,7 +30,7 @@ class RoundsDone:
         self._folder = folder / _FOLDER
 
     def rounds(self) -> list[int]:
-        """Rounds that were begun, ascending."""
+        """List the rounds that were begun, ascending."""
         if not self._folder.is_dir():
             return []
         found = (_FILE.fullmatch(p.name) for p in self._folder.iterdir())

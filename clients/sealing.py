@@ -176,8 +176,8 @@ class KeyRing:
             )
             raise WireError(
                 f"public key of client {client} changed: client {self.client_id} pinned"
-                f" {known}, now the relay hands out {now} (the site's, beside which each"
-                " run has its own). If that site lost its disk and its operator"
+                f" {known}, now the relay hands out {now} (of the site's key; beside it"
+                " each run has one). If that site lost its disk and its operator"
                 f" confirms the fingerprint, delete {self.folder / _PINS}; if not,"
                 " somebody is in between"
             )

@@ -35,7 +35,7 @@ def test_a_resumed_run_takes_the_place_of_the_one_before(tmp_path):
     bind_run(tmp_path, 3, "one")
     check_run(tmp_path, 3, "one")
     for check in (check_run, bind_run):  # nor does a second roll call bring it back
-        with pytest.raises(WireError, match="run 3 goes on with .*: run 9 is over"):
+        with pytest.raises(WireError, match=r"run 3 goes on with .*: run 9 is over"):
             check(tmp_path, 9, "one")
     bind_run(tmp_path, 4, "two")
     assert bound_runs(tmp_path) == {"one": [3, 9], "two": [4]}

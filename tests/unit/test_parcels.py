@@ -239,7 +239,7 @@ def test_tasks_must_be_those_of_the_own_head(part, ids):
     contents().check(1, num_tasks=4, width=2)
     odd = contents()
     object.__setattr__(odd, part, np.array(ids))
-    with pytest.raises(WireError, match="client 1 names .* expected ids below 4"):
+    with pytest.raises(WireError, match=r"client 1 names .* expected ids below 4"):
         odd.check(1, num_tasks=4, width=2)
 
 
