@@ -166,8 +166,8 @@ def _serve(
             is_secret=is_site(context.node_config),
             edge_budget=edge_budget(context.node_config),
         )
-        client.trusted = trusted_peers(context.node_config)
         try:
+            client.trusted = trusted_peers(context.node_config)
             return action(client, parcel, header)
         except Exception as error:  # what it drew before is paid for all the same
             return replace(_failure(client_id, error), metrics=client.spent())

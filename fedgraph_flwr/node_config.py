@@ -30,10 +30,10 @@ KEYS = (
     "data-path",
     "state-dir",
     BUDGET,
-    PEERS,
-    SEALED_ONLY,
     SHARE_EMBEDDINGS,
     SHARE_FEATURES,
+    PEERS,
+    SEALED_ONLY,
     *_SIMULATION,
 )
 _PEER = re.compile(r"([0-9]+):([0-9a-f]{32})")
