@@ -109,6 +109,7 @@ class GraphClient(NumPyClient):
         self.evaluation: NamedArrays = {}  # sent beside the metrics, if not empty
         self.extra_downlink: NamedArrays = {}  # received beside the shared tensors
         self.notes: Mapping[str, Scalar] = {}  # texts beside them
+        self.trusted: Mapping[int, str] | None = None  # fingerprints, by client
 
     # What a task fills in --------------------------------------------------------
 

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from logging import WARNING
 from pathlib import Path
 
 import numpy as np
 import torch
+from flwr.common.logger import log
 from torch import Tensor
 
 from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.methods.spreadgnn import ALL, FROM, NEIGHBOURS, TO
+from fedgraph_flwr.methods.spreadgnn import (
+    ALL,
+    FROM,
+    NEIGHBOURS,
+    PATIENCE,
+    TO,
+    mixing_rounds,
+)
 from fedgraph_flwr.wire import NamedArrays, Scalar
 
 from .parcels import EVERYONE, Address, Contents, read, write
+from .rounds_done import RoundsDone
 from .sealing import KeyRing
 
 _SEEN = "mail/seen"  # rows of (neighbour, round of its last parcel)
+_SILENT = "mail/silent"  # neighbours whose silence was said
+_ROUND = "mail/round"  # after which the state was stored
 
 
 class Mailbox:
@@ -26,15 +39,17 @@ class Mailbox:
     Parameters
     ----------
     run : str
-        Name of the run; parcels of another are refused.
+        Name of the run; parcels of another are not used.
     client_id : int
     folder : path
-        The client's private folder, for keys.
+        The client's private folder, for keys and what was read in which round.
     is_sealed : bool
     notes : mapping
         Facts that came with the message: neighbours, their keys and given weights.
     stored : mapping of str to tensor
         What :meth:`state` returned after the round before.
+    trusted : mapping of int to str, optional
+        As of :meth:`KeyRing.pin`.
     """
 
     def __init__(
@@ -46,8 +61,9 @@ class Mailbox:
         is_sealed: bool,
         notes: Mapping[str, Scalar],
         stored: Mapping[str, Tensor],
+        trusted: Mapping[int, str] | None = None,
     ) -> None:
-        self._run, self._client_id = run, client_id
+        self._run, self._client_id, self._folder = run, client_id, folder
         keys = KeyRing(folder, client_id=client_id)
         if keys.exists and not is_sealed:
             raise WireError(
@@ -66,17 +82,37 @@ class Mailbox:
         given = {int(j): entry["weight"] for j, entry in told.items()}
         self.given = None if None in given.values() else given
         if self._keys:
-            self._keys.pin({int(j): str(entry["key"]) for j, entry in told.items()})
+            told_keys = {int(j): str(entry["key"]) for j, entry in told.items()}
+            self._keys.pin(told_keys, trusted)
         seen = stored.get(_SEEN, torch.zeros(0, 2, dtype=torch.int64)).tolist()
         self._seen = {int(j): int(server_round) for j, server_round in seen}
+        self._round = int(stored.get(_ROUND, torch.zeros(())))
+        self._said = stored.get(_SILENT, torch.zeros(0, dtype=torch.int64)).tolist()
+        self.unusable: list[int] = []  # whose parcels of this round were left out
 
-    def read(self, mail: NamedArrays, server_round: int) -> dict[int, Contents]:
+    def read(
+        self,
+        mail: NamedArrays,
+        server_round: int,
+        check: Callable[[int, Contents], None],
+    ) -> dict[int, Contents]:
         """Open the parcels that came with the message of ``server_round``, ascending.
+
+        A parcel that cannot be used counts as missing, and so does one of a round that
+        was read before: a relay that hands it out gains no more than by keeping it.
+
+        Parameters
+        ----------
+        mail : dict of str to array
+        server_round : int
+        check : callable
+            Raises WireError if it cannot use the contents of a neighbour.
 
         Raises
         ------
         WireError
-            A parcel is from no neighbour, or as :func:`clients.parcels.read`.
+            A parcel is from no neighbour; or as :meth:`RoundsDone.begin`: the round
+            was done before, with other mail.
         """
         known = {f"{FROM}{j}" for j in self.neighbours}
         if strangers := sorted(set(mail) - known):
@@ -86,18 +122,67 @@ class Mailbox:
                 " do not trust it, or start a new run"
             )
         found: dict[int, Contents] = {}
+        digest = hashlib.sha256(json.dumps(self.given, sort_keys=True).encode())
         for j in self.neighbours:
             if f"{FROM}{j}" not in mail:
                 continue
-            self._seen[j], found[j] = read(
-                mail[f"{FROM}{j}"].tobytes(),
-                run=self._run,
-                sender=j,
-                receiver=self._client_id,
-                after_round=self._seen.get(j, 0),
-                before_round=server_round,
-                lock=self._keys.lock(j) if self._keys else None,
+            try:
+                sent, plain = self._open(j, mail[f"{FROM}{j}"].tobytes(), server_round)
+                if sent <= self._seen.get(j, 0):
+                    continue
+                contents = Contents.decode(j, plain)
+                check(j, contents)
+            except WireError as error:
+                self.unusable.append(j)
+                log(
+                    WARNING,
+                    "round %d: client %d goes on without this mail: %s",
+                    server_round,
+                    self._client_id,
+                    error,
+                )
+                continue
+            found[j], self._seen[j] = contents, sent
+            digest.update(f"{j} {sent} {hashlib.sha256(plain).hexdigest()}".encode())
+        RoundsDone(self._folder).begin(
+            server_round, digest.hexdigest(), state_round=self._round
+        )
+        self._round = server_round
+        return found
+
+    def _open(self, sender: int, parcel: bytes, server_round: int) -> tuple[int, bytes]:
+        return read(
+            parcel,
+            run=self._run,
+            sender=sender,
+            receiver=self._client_id,
+            before_round=server_round,
+            lock=self._keys.lock(sender) if self._keys else None,
+        )
+
+    def silent(self, server_round: int, period: int) -> dict[int, int]:
+        """Neighbours without usable mail for long: mixing rounds since the last.
+
+        It is said once, until there is mail of them again.
+        """
+        now = mixing_rounds(server_round, period)
+        since = {
+            j: now - mixing_rounds(self._seen.get(j, 0) + 1, period)
+            for j in self.neighbours
+        }
+        found = {j: count for j, count in since.items() if count >= PATIENCE}
+        if new := sorted(set(found) - set(self._said)):
+            log(
+                WARNING,
+                "round %d: client %d has had no usable mail of client(s) %s in %d"
+                " mixing rounds: they are lost, or the relay keeps their mail back; it"
+                " learns from them no more until they write again",
+                server_round,
+                self._client_id,
+                ", ".join(map(str, new)),
+                PATIENCE,
             )
+        self._said = sorted(found)
         return found
 
     def write(self, contents: Contents, server_round: int) -> NamedArrays:
@@ -120,6 +205,10 @@ class Mailbox:
         return parcels
 
     def state(self) -> dict[str, Tensor]:
-        """Return the rounds of the last parcels, to refuse their like."""
+        """Return the round, those of the last parcels, and whose silence was said."""
         rows = sorted(self._seen.items())
-        return {_SEEN: torch.tensor(rows, dtype=torch.int64).reshape(-1, 2)}
+        return {
+            _ROUND: torch.tensor(self._round),
+            _SEEN: torch.tensor(rows, dtype=torch.int64).reshape(-1, 2),
+            _SILENT: torch.tensor(self._said, dtype=torch.int64),
+        }

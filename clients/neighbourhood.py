@@ -7,7 +7,7 @@ the tasks T_k.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,6 +75,12 @@ class Neighbourhood:
                     torch.from_numpy(contents.omega.astype(np.float64)),
                 ),
             )
+
+    def forget(self, neighbours: Iterable[int]) -> None:
+        """Learn no more from these, until they send something again."""
+        self._places = None
+        for j in neighbours:
+            self._peers.pop(j, None)
 
     def covariance(self) -> TaskCovariance:
         """Omega_k over T_k: I / |T_k| until it was renewed once."""

@@ -113,18 +113,21 @@ class Contents:
                 " fedgraph_flwr"
             )
         found = {n: arrays[n] for n in _FIELDS}
-        own, known = len(found["task_ids"]), len(found["omega_task_ids"])
-        shapes = {n: tuple(found[n].shape) for n in _FIELDS}
-        if (
-            shapes["omega"] != (known, known)
-            or shapes["head_rows"][:1] != (own,)
-            or shapes["counts"] != (2,)
-        ):
+        own, known = found["task_ids"].size, found["omega_task_ids"].size
+        width = found["head_rows"].shape[-1] if found["head_rows"].ndim == 2 else 0
+        layout = {n: (str(found[n].dtype), tuple(found[n].shape)) for n in _FIELDS}
+        expected = {
+            "head_rows": ("float32", (own, width)),
+            "task_ids": ("int64", (own,)),
+            "omega": ("float32", (known, known)),
+            "omega_task_ids": ("int64", (known,)),
+            "counts": ("int64", (2,)),
+        }
+        if layout != expected or found["counts"].min() < 0:
             raise WireError(
-                f"parcel of client {sender} holds parts that do not fit: {shapes},"
-                " expected omega square in the length of omega_task_ids, a row of"
-                " head_rows for each of task_ids, and two counts; both ends must run"
-                " the same version of fedgraph_flwr"
+                f"parcel of client {sender} holds parts that do not fit: {layout},"
+                f" expected {expected} and counts >= 0; both ends must run the same"
+                " version of fedgraph_flwr"
             )
         if not all(np.isfinite(found[n]).all() for n in ("head_rows", "omega")):
             raise WireError(
@@ -137,6 +140,22 @@ class Contents:
             peer=Peer(num_neighbours=num_neighbours, num_examples=num_examples),
             **found,
         )
+
+    def check(self, sender: int, *, num_tasks: int, width: int) -> None:
+        """Raise WireError unless tasks and rows are those of a head of this shape."""
+        for name, ids in (("tasks", self.task_ids), ("Omega", self.omega_task_ids)):
+            is_ordered = bool((np.diff(ids) > 0).all())
+            if not is_ordered or (ids.size and not 0 <= ids[0] <= ids[-1] < num_tasks):
+                raise WireError(
+                    f"parcel of client {sender} names {name} {ids[:9].tolist()}"
+                    f"{' ...' * (ids.size > 9)}, expected ids below {num_tasks},"
+                    " ascending; all clients must run the same settings"
+                )
+        if self.head_rows.shape[1] != width:
+            raise WireError(
+                f"parcel of client {sender} has head rows of {self.head_rows.shape[1]}"
+                f" numbers, expected {width}; all clients must run the same settings"
+            )
 
 
 def write(address: Address, contents: Contents, lock: Lock | None = None) -> bytes:
@@ -152,11 +171,10 @@ def read(
     run: str,
     sender: int,
     receiver: int,
-    after_round: int,
     before_round: int,
     lock: Lock | None = None,
-) -> tuple[int, Contents]:
-    """Check a parcel's address, open it, and return its round and contents.
+) -> tuple[int, bytes]:
+    """Check a parcel's address, open it, and return its round and encoded contents.
 
     Parameters
     ----------
@@ -165,9 +183,8 @@ def read(
         Name of the run.
     sender, receiver : int
         From whom the relay says it is, and who reads it.
-    after_round, before_round : int
-        The parcel must be of a later round than the last one of this sender, and
-        earlier than the present one.
+    before_round : int
+        The parcel must be of an earlier round than the present one.
     lock : Lock, optional
         Shared with the sender, where parcels are sealed.
 
@@ -193,24 +210,20 @@ def read(
         )
     if digest != hashlib.sha256(run.encode()).digest():
         raise WireError(
-            f"{what} is of another run than {run!r}: refused as a replay; the relay"
-            " hands out old mail: start a new run with one that does not"
+            f"{what} is of another run than {run!r}: the relay hands out old mail"
         )
     if writer != sender:
         raise WireError(
-            f"{what} was written by client {writer}: the relay swapped senders; start"
-            " a new run with one that does not"
+            f"{what} was written by client {writer}: the relay swapped senders"
         )
     if addressee != (receiver if lock else EVERYONE):
         raise WireError(
             f"{what} is addressed to client {addressee}: the relay delivered it to"
-            " another; start a new run with one that does not"
+            " another"
         )
-    if not after_round < server_round < before_round:
+    if not 0 < server_round < before_round:
         raise WireError(
-            f"{what} is of round {server_round}, expected one after {after_round} and"
-            f" before {before_round}: refused as a replay of an old round; resume from"
-            " the newest checkpoint, or start a new run"
+            f"{what} is of round {server_round}, expected one before {before_round}:"
+            " the relay turns back rounds"
         )
-    plain = lock.open(body, envelope, what) if lock else body
-    return server_round, Contents.decode(sender, plain)
+    return server_round, lock.open(body, envelope, what) if lock else body

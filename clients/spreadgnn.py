@@ -7,6 +7,7 @@ and where t mixes sends parcels of its own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from logging import WARNING
 from typing import Any, final
@@ -21,11 +22,13 @@ from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.spreadgnn import (
     ALL,
     PUBLIC_KEY,
+    SILENT,
     TO,
+    UNUSABLE,
     SpreadGNNParams,
     is_mixing_round,
 )
-from fedgraph_flwr.mixing import Peer, mix, mix_rows, mixing_row
+from fedgraph_flwr.mixing import Peer, check_layout, mix, mix_rows, mixing_row
 from fedgraph_flwr.wire import NamedArrays
 
 from .base import Array, Config, Metrics
@@ -34,6 +37,7 @@ from .mailbox import Mailbox
 from .multitask_gnn import MultiTaskGNNClient
 from .neighbourhood import Neighbourhood
 from .parcels import Contents
+from .rounds_done import RoundsDone
 from .sealing import KeyRing
 from .store import ClientStore
 from .task_covariance import covariance_record, precision, trace_penalty
@@ -70,16 +74,17 @@ class SpreadGNNClient(MultiTaskGNNClient):
         Raises
         ------
         WireError
-            The client has been further already. Begun afresh it would have forgotten
-            which parcels it saw, and take old ones.
+            A sealed client has done earlier rounds. Begun afresh it would have
+            forgotten which parcels it saw, and take old ones.
         """
-        later = [r for r in self.job.store.rounds() if r > server_round]
-        if later:
+        folder = self.job.store.folder
+        earlier = [r for r in RoundsDone(folder).rounds() if r < server_round]
+        if earlier and self._params().seal:
             raise WireError(
-                f"client {self.job.client_id} is asked for round {server_round}, but"
-                f" has done round {later[-1]}, and no longer has its state from before:"
-                " refused, as old parcels could be replayed to it; resume from the"
-                " newest checkpoint, or start a new run"
+                f"client {self.job.client_id} is asked for round {server_round} and has"
+                f" done round {earlier[-1]}, but no longer has its state from before:"
+                f" refused, as old parcels could be replayed to it; restore {folder},"
+                " resume from the newest checkpoint, or start a new run"
             )
         if server_round > 1:
             log(
@@ -88,13 +93,18 @@ class SpreadGNNClient(MultiTaskGNNClient):
                 " the common start",
                 self.job.client_id,
                 server_round,
-                self.job.store.folder,
+                folder,
             )
         return {}
 
     def _load(
         self, server_round: int, parameters: list[Array]
     ) -> torch.optim.Optimizer:
+        if parameters:
+            raise WireError(
+                f"client {self.job.client_id} got a model from the server: refused, as"
+                " it takes models from its neighbours alone; do not trust that server"
+            )
         optimizer = super()._load(server_round, parameters)
         store = self.job.store
         self.mailbox = Mailbox(
@@ -104,24 +114,38 @@ class SpreadGNNClient(MultiTaskGNNClient):
             is_sealed=self._params().seal,
             notes=self.notes,
             stored=self.stored,
+            trusted=self.trusted,
         )
         self.around = Neighbourhood.from_tensors(
             self.job.client_id,
             self.job.data.partition.owned_tasks,
             self.stored,
         )
-        parcels = self.mailbox.read(self.extra_downlink, server_round)
-        self._mix(parcels)
+        own = self._mixed_tensors()
+        parcels = self.mailbox.read(
+            self.extra_downlink, server_round, functools.partial(self._check, own)
+        )
+        self._mix(own, parcels)
+        self.silent = self.mailbox.silent(server_round, self._params().period)
         self.around.learn(parcels)
+        self.around.forget(self.silent)
+        RoundsDone(store.folder).forget_before(min(store.rounds(), default=0))
         return optimizer
 
+    def _check(self, own: NamedArrays, sender: int, contents: Contents) -> None:
+        """Raise WireError if a neighbour's parcel does not fit this client's model."""
+        num_tasks, width = self.model.head.weight.shape
+        contents.check(sender, num_tasks=num_tasks, width=width)
+        check_layout(sender, contents.tensors, own)
+
     @torch.no_grad()
-    def _mix(self, parcels: Mapping[int, Contents]) -> None:
+    def _mix(self, own: NamedArrays, parcels: Mapping[int, Contents]) -> None:
         """X_k <- sum_j M_kj X_j over those whose parcels came (Eq. 12)."""
         if not parcels:
             return
         me, params = self.job.client_id, self._params()
-        models = {me: self._mixed_tensors()}
+        check_layout(me, own, own)
+        models = {me: own}
         models |= {j: contents.tensors for j, contents in parcels.items()}
         peers = {me: self._peer()} | {j: c.peer for j, c in parcels.items()}
         row = mixing_row(params.weights, me, peers, given=self.mailbox.given)
@@ -192,6 +216,15 @@ class SpreadGNNClient(MultiTaskGNNClient):
         self.around.renew(self.model.head.weight.detach(), eta=eta)
 
     # Sending ------------------------------------------------------------------------
+
+    def fit(
+        self, parameters: list[Array], config: Config
+    ) -> tuple[list[Array], int, Metrics]:
+        """See base class; says of which neighbours it has no usable mail."""
+        arrays, num_examples, metrics = super().fit(parameters, config)
+        metrics |= {f"{SILENT}{j}": rounds for j, rounds in self.silent.items()}
+        metrics |= {f"{UNUSABLE}{j}": 1 for j in self.mailbox.unusable}
+        return arrays, num_examples, metrics
 
     def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
         """Nothing for the server: what neighbours get is in parcels."""

@@ -51,15 +51,6 @@ class TaskCovariance:
                 f" {tuple(self.omega.shape)}: both ends must run the same version"
             )
 
-    def place(self, num_tasks: int) -> tuple[Tensor, Tensor]:
-        """Write it into a matrix of all tasks: (values, where there are any)."""
-        ids = torch.tensor(self.task_ids, dtype=torch.int64)
-        values = torch.zeros(num_tasks, num_tasks, dtype=torch.float64)
-        known = torch.zeros(num_tasks, num_tasks, dtype=torch.bool)
-        values[ids[:, None], ids] = self.omega.detach().cpu().double()
-        known[ids[:, None], ids] = True
-        return values, known
-
 
 def initial(task_ids: TaskIds) -> TaskCovariance:
     """I / T: no relation is known, and the penalty is an ordinary ridge."""
@@ -124,16 +115,19 @@ def align(covariances: Sequence[TaskCovariance], task_ids: TaskIds) -> Tensor:
     ------
     SpreadGNN, Eq. (11), f_align; our spec Sec. 2.3 and 4.4.
     """
-    num_tasks = 1 + max(*task_ids, *(t for c in covariances for t in c.task_ids), 0)
-    total = torch.zeros(num_tasks, num_tasks, dtype=torch.float64)
-    count = torch.zeros(num_tasks, num_tasks, dtype=torch.float64)
+    wanted = np.array(task_ids, np.int64)
+    total = np.zeros((len(wanted), len(wanted)))
+    count = np.zeros_like(total)
     for covariance in covariances:
-        values, known = covariance.place(num_tasks)
-        total += values
-        count += known
-    ids = torch.tensor(list(task_ids), dtype=torch.int64)
-    total, count = total[ids[:, None], ids], count[ids[:, None], ids]
-    return torch.where(count > 0, total / count.clamp(min=1), initial(task_ids).omega)
+        _, at, there = np.intersect1d(
+            wanted, covariance.task_ids, assume_unique=True, return_indices=True
+        )
+        omega = covariance.omega.detach().cpu().double().numpy()
+        total[np.ix_(at, at)] += omega[np.ix_(there, there)]
+        count[np.ix_(at, at)] += 1
+    mean = torch.from_numpy(total / np.maximum(count, 1))
+    known = torch.from_numpy(count > 0)
+    return torch.where(known, mean, initial(task_ids).omega)
 
 
 def update(

@@ -29,6 +29,7 @@ from flwr.common.logger import log
 import datasets
 from clients.base import GraphClient
 from clients.batching import ClientData
+from clients.binding import bind_run, check_run
 from clients.privacy.graphs import PrivateSite, check_features, noisy_partition
 from clients.privacy.views import site_secret
 from clients.store import ClientStore, default_state_dir
@@ -53,6 +54,7 @@ from .node_config import (
     ignored_folders,
     is_site,
     own_folders,
+    trusted_peers,
 )
 from .registry import Resolved, resolve
 from .wire import (
@@ -80,6 +82,8 @@ def query(message: Message, context: Context) -> Message:
     """Roll call: say which clients this node hosts, and what their data look like."""
     try:
         resolved, hosted = _prepare(context)
+        experiment = str(unpack(message.content)[1].get("experiment", ""))
+        bind_run(_root(resolved), context.run_id, experiment)
     except Exception as error:  # reported to the server, which names the node
         log(ERROR, "%s", traceback.format_exc())
         return Message(pack({}, {"error": _reason(error)}), reply_to=message)
@@ -93,7 +97,6 @@ def query(message: Message, context: Context) -> Message:
             ", ".join(ignored),
         )
     tells = agrees(context.node_config, SHARE_EMBEDDINGS)
-    experiment = str(unpack(message.content)[1].get("experiment", ""))
     parcels = _answer_all(
         hosted,
         {},
@@ -185,16 +188,20 @@ def _serve(
         )
 
     def answer(client_id: int, parcel: Parcel) -> Parcel:
+        # A site that lost its disk, and may begin afresh, has no roll call to remember.
+        check = bind_run if _may_restart(context) else check_run
+        check(_root(resolved), context.run_id, str(header["experiment"]))
         client = _make_client(
             resolved,
             client_id,
             str(header["experiment"]),
             is_secret=is_site(context.node_config),
             edge_budget=edge_budget(context.node_config),
-            may_restart=context.node_config.get(FRESH_START) is True,
+            may_restart=_may_restart(context),
         )
         _check_data(resolved, client, parcel, is_own=is_site(context.node_config))
         try:
+            client.trusted = trusted_peers(context.node_config)
             return action(client, parcel, header)
         except Exception as error:  # what it drew before is paid for all the same
             return replace(_failure(client_id, error), metrics=client.spent())
@@ -229,6 +236,10 @@ def _failure(client_id: int, error: Exception) -> Parcel:
     return Parcel(error=_reason(error))
 
 
+def _may_restart(context: Context) -> bool:
+    return context.node_config.get(FRESH_START) is True
+
+
 def _make_client(
     resolved: Resolved,
     client_id: int,
@@ -249,9 +260,12 @@ def _make_client(
 
 
 def _store(resolved: Resolved, client_id: int, experiment: str) -> ClientStore:
+    return ClientStore(_root(resolved), experiment, client_id=client_id)
+
+
+def _root(resolved: Resolved) -> Path:
     configured = resolved.settings.state_dir
-    root = Path(configured) if configured else default_state_dir()
-    return ClientStore(root, experiment, client_id=client_id)
+    return Path(configured) if configured else default_state_dir()
 
 
 def _open(client: GraphClient, _: Parcel, __: dict[str, Scalar]) -> Parcel:

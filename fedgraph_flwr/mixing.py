@@ -109,21 +109,14 @@ def mix(
     Parameters
     ----------
     models : mapping of int to model
-        By client; named arrays. Accumulated in float64 in ascending order, whatever
-        the order of the mapping.
+        By client; named arrays that passed :func:`check_layout`. Accumulated in
+        float64 in ascending order, whatever the order of the mapping.
     row : mapping of int to float
         Weight of each of ``models``.
     client : int
         Whose arrays that are no floats (counters) are kept.
-
-    Raises
-    ------
-    WireError
-        A neighbour's arrays have other names, shapes or types, or are not finite.
     """
     own = models[client]
-    for sender, model in models.items():
-        _check_layout(sender, model, own)
     mixed: dict[str, NDArray[np.generic]] = {}
     for name, array in own.items():
         if not np.issubdtype(array.dtype, np.floating):
@@ -165,11 +158,12 @@ def mix_rows(
     return mixed
 
 
-def _check_layout(
+def check_layout(
     sender: int,
     model: Mapping[str, NDArray[np.generic]],
     own: Mapping[str, NDArray[np.generic]],
 ) -> None:
+    """Raise WireError unless a neighbour's model can be mixed with one's own."""
     theirs, ours = (
         {n: (tuple(a.shape), str(a.dtype)) for n, a in sorted(m.items())}
         for m in (model, own)

@@ -37,11 +37,16 @@ def facts_of(network: Network, num_examples: Mapping[int, int]) -> dict[str, Any
         "kind": topology.kind,
         "edges": [list(edge) for edge in topology.edges],
         "weights": network.weights,
+        "sealed": network.is_sealed,
         "spectral_gap": matrix.spectral_gap(),
         "is_connected": topology.is_connected(),
         "isolated": topology.isolated,
         "dropped_out": sorted(network.gone),
         "missed_rounds": {str(c): list(r) for c, r in sorted(network.missed.items())},
+        "without_mail_of": {
+            str(c): list(js) for c, js in sorted(network.silent.items()) if js
+        },
+        "unusable_parcels_of": {str(c): n for c, n in sorted(network.unusable.items())},
         "rest_is_connected": len(rest) <= 1,
         "rest": rest,
     }
@@ -54,6 +59,8 @@ def describe_network(facts: Mapping[str, Any]) -> str:
         f" {'connected' if facts['is_connected'] else 'not connected'},"
         f" spectral gap {facts['spectral_gap']:.4f} with {facts['weights']} weights"
     ]
+    if (sealed := facts["sealed"]) is not None:
+        words.append(f"parcels {'sealed' if sealed else 'not sealed'}")
     if gone := facts["dropped_out"]:
         rest = facts["rest"]
         state = "connected" if facts["rest_is_connected"] else f"in parts {rest}"
@@ -61,4 +68,11 @@ def describe_network(facts: Mapping[str, Any]) -> str:
             f"{len(gone)} dropped out (clients {', '.join(map(str, gone))}), the"
             f" {sum(map(len, rest))} others went on and are {state}"
         )
+    for client, senders in facts["without_mail_of"].items():
+        lacking = sorted(set(senders) - set(gone))
+        if lacking and int(client) not in gone:
+            named = ", ".join(map(str, lacking))
+            words.append(f"client {client} has no mail of {named}, who take part")
+    for client, count in facts["unusable_parcels_of"].items():
+        words.append(f"{count} parcels of client {client} could not be used")
     return "; ".join(words)

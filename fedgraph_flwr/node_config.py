@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ import datasets
 
 from .config import Rule, RunSettings
 from .errors import ConfigError, unknown_name
+from .methods.spreadgnn import SpreadGNNParams
 from .registry import Resolved
 from .tasks import EmbeddingSettings
 
@@ -24,6 +26,7 @@ NodeConfig = Mapping[str, Any]
 BUDGET = "edge-budget-max"
 FRESH_START = "fresh-start"  # true: a client whose state is lost may begin anew
 SHARE_EMBEDDINGS, SHARE_FEATURES = "share-embeddings", "share-features"
+PEERS, SEALED_ONLY = "peers", "sealed-only"
 _SIMULATION = ("partition-id", "num-partitions")
 _RUN_FOLDERS = ("data-dir", "state-dir", "cache-dir")  # for simulation only
 KEYS = (
@@ -35,8 +38,11 @@ KEYS = (
     FRESH_START,
     SHARE_EMBEDDINGS,
     SHARE_FEATURES,
+    PEERS,
+    SEALED_ONLY,
     *_SIMULATION,
 )
+_PEER = re.compile(r"([0-9]+):([0-9a-f]{32})")
 _SIMILAR = 0.7  # as edge-budget and edge-budget-max are, or data-dir and state-dir
 
 
@@ -114,13 +120,64 @@ def edge_budget(node: NodeConfig) -> float:
             f" {node[BUDGET]!r}; start the SuperNode with, e.g., --node-config"
             f" '{BUDGET}=8.0'"
         )
+    _require_state_dir(node, BUDGET, "what was spent")
+    return float(node[BUDGET])
+
+
+def trusted_peers(node: NodeConfig) -> dict[int, str] | None:
+    """Fingerprints of other clients' keys that the operator wrote down; None if not.
+
+    In groups of four, as ``python -m simulations.fingerprint`` prints them.
+
+    Raises
+    ------
+    ConfigError
+        Not ``client:fingerprint`` separated by commas; or no ``state-dir`` beside it.
+    """
+    if PEERS not in node:
+        return None
+    found: dict[int, str] = {}
+    given = str(node[PEERS])
+    for entry in given.split(","):
+        match = _PEER.fullmatch("".join(entry.split()).lower())
+        if match is None or int(match[1]) in found:
+            raise ConfigError(
+                f"node-config {PEERS} must be client:fingerprint, 32 hexadecimal digits"
+                " with or without spaces, separated by commas, each client once; got"
+                f" {entry.strip()!r}. Neighbours' operators print theirs with python -m"
+                " simulations.fingerprint"
+            )
+        words = [match[2][i : i + 4] for i in range(0, 32, 4)]
+        found[int(match[1])] = " ".join(words)
+    _require_state_dir(node, PEERS, "the key whose fingerprint neighbours have")
+    return found
+
+
+def _require_state_dir(node: NodeConfig, key: str, what: str) -> None:
     if not node.get("state-dir"):
         raise ConfigError(
-            f"node-config {BUDGET} needs state-dir beside it: what was spent is"
-            " kept there, and a run that names a folder of its own would start from 0;"
-            " add --node-config 'state-dir=\"/abs/path\"'"
+            f"node-config {key} needs state-dir beside it: {what} is kept there, and a"
+            " run that names a folder of its own would begin anew; add --node-config"
+            " 'state-dir=\"/abs/path\"'"
         )
-    return float(node[BUDGET])
+
+
+def _check_sealed(resolved: Resolved, node: NodeConfig) -> None:
+    given = node.get(SEALED_ONLY, False)
+    if not isinstance(given, bool):
+        raise ConfigError(
+            f"node-config {SEALED_ONLY} must be true or false, got {given!r}; start the"
+            f" SuperNode with --node-config '{SEALED_ONLY}=true'"
+        )
+    params = resolved.params
+    if given and not (isinstance(params, SpreadGNNParams) and params.seal):
+        raise ConfigError(
+            f"this site was started with {SEALED_ONLY}=true: it hands its model to"
+            " nobody but neighbours, sealed, and the run"
+            f" (method {resolved.settings.method!r}) is not method 'spreadgnn' with"
+            f" spreadgnn.seal = true; set both, or start the SuperNode without"
+            f" {SEALED_ONLY}"
+        )
 
 
 def check_consent(resolved: Resolved, node: NodeConfig) -> None:
@@ -129,11 +186,14 @@ def check_consent(resolved: Resolved, node: NodeConfig) -> None:
     Raises
     ------
     ConfigError
-        The run pools embeddings, and this site was not started with
+        The site is for sealed parcels only, and the run does not seal; or
+        the run pools embeddings, and this site was not started with
         ``share-embeddings=true``; or it hands features on, and without
         ``share-features=true``; or edges are to be bounded, and it adds no noise to
         them or keeps features that tell them.
     """
+    _check_sealed(resolved, node)
+    trusted_peers(node)
     task = resolved.task
     pools = isinstance(task, EmbeddingSettings) and task.evaluation == "pooled"
     if pools and not agrees(node, SHARE_EMBEDDINGS):

@@ -90,12 +90,21 @@ class Network:
         Clients that did not answer when last asked.
     missed : mapping of int to sequence of int
         Rounds in which a client was asked and did not answer.
+    is_sealed : bool, optional
+        Whether parcels are encrypted; None of a network that is not in use.
+    silent : mapping of int to sequence of int
+        Neighbours whose mail a client lacks for long, as it says.
+    unusable : mapping of int to int
+        Parcels that receivers left out, by sender.
     """
 
     topology: Topology
     weights: str
     gone: Collection[int] = ()
     missed: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    is_sealed: bool | None = None
+    silent: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    unusable: Mapping[int, int] = field(default_factory=dict)
 
 
 def build_topology(

@@ -82,6 +82,7 @@ def train(config: dict[str, Value]) -> str:
     from flwr.supercore.task_identity import TaskIdentity
 
     from clients.base import initial_arrays
+    from clients.binding import bind_run
     from fedgraph_flwr.client_app import app
     from fedgraph_flwr.registry import defaults, resolve
     from fedgraph_flwr.wire import Parcel, pack, unpack
@@ -115,6 +116,7 @@ def train(config: dict[str, Value]) -> str:
     header: dict[str, Any] = {"server-round": 1, "experiment": "memory"}
     parcel = Parcel(arrays=strategy.outgoing(1)[0])
     message = Message(pack({0: parcel}, header), 1, "train")
+    bind_run(Path(run.settings.state_dir), 1, "memory")  # as at roll call
     begin = time.perf_counter()
     reply = unpack(app(message, context).content)[0][0]
     if reply.error:

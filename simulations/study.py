@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 
@@ -111,7 +112,8 @@ def _pair(
     if b != OWN_START:
         return pair(by_row[a], by_row[b], study.rule)
     started = [r for r in by_row[a] if not math.isnan(r.start)]
-    starts = [replace(r, **{study.rule: r.start}) for r in started]
+    at_start: list[dict[str, Any]] = [{study.rule: r.start} for r in started]
+    starts = [replace(r, **s) for r, s in zip(started, at_start, strict=True)]
     return pair(started, starts, study.rule) if started else None
 
 

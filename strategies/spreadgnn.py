@@ -22,7 +22,9 @@ from fedgraph_flwr.methods.spreadgnn import (
     FROM,
     NEIGHBOURS,
     PUBLIC_KEY,
+    SILENT,
     TO,
+    UNUSABLE,
     SpreadGNNParams,
 )
 from fedgraph_flwr.topology import Network, Topology, build_topology
@@ -59,7 +61,7 @@ def make_topology(num_clients: int, params: SpreadGNNParams) -> Topology:
 
 @final
 class SpreadGNN(AbstractGraphStrategy):
-    """Keeps each client's mail until the client takes part again.
+    """Keeps each client's mail until the client has answered to it.
 
     Of several parcels of one sender that wait for the same client the last is kept.
     """
@@ -73,6 +75,8 @@ class SpreadGNN(AbstractGraphStrategy):
         self.heard: dict[int, set[int]] = {}  # whose mail each client has had
         self.missed: dict[int, list[int]] = {}
         self.gone: list[int] = []
+        self.silent: dict[int, list[int]] = {}  # neighbours, as receivers say
+        self.unusable: dict[int, int] = {}  # parcels, by sender
         self.topology = Topology(kind=self.params.topology, neighbours={})
 
     def initialise(self, arrays: NamedArrays) -> None:
@@ -98,6 +102,9 @@ class SpreadGNN(AbstractGraphStrategy):
             weights=self.params.weights,
             gone=self.gone,
             missed=self.missed,
+            is_sealed=self.params.seal,
+            silent=self.silent,
+            unusable=self.unusable,
         )
 
     def outgoing(self, server_round: int) -> dict[int, NamedArrays]:  # noqa: ARG002
@@ -121,10 +128,11 @@ class SpreadGNN(AbstractGraphStrategy):
         return told
 
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
-        """Empty the boxes that were fetched, then sort the new mail into them."""
+        """Empty the boxes of those that replied, then sort the new mail in."""
         self._note_absence(server_round, replies)
         self._note_delivery(replies)
-        for client in self.addressed():
+        self._note_complaints(server_round, replies)
+        for client in replies:
             self.boxes.pop(client, None)
         for sender, parcel in replies.items():
             for receiver in self.topology.neighbours[sender]:
@@ -150,6 +158,25 @@ class SpreadGNN(AbstractGraphStrategy):
         for client in replies:
             senders = {int(n.removeprefix(FROM)) for n in self.boxes.get(client, {})}
             self.heard.setdefault(client, set()).update(senders)
+
+    def _note_complaints(
+        self, server_round: int, replies: Mapping[int, Parcel]
+    ) -> None:
+        """Note of whom clients have no mail, or none that they could use."""
+        for client, parcel in replies.items():
+            near = self.topology.neighbours[client]
+            self.silent[client] = [j for j in near if f"{SILENT}{j}" in parcel.metrics]
+            for j in near:
+                if f"{UNUSABLE}{j}" in parcel.metrics:
+                    self.unusable[j] = self.unusable.get(j, 0) + 1
+                    log(
+                        WARNING,
+                        "round %d: client %d left out a parcel of client %d, which it"
+                        " cannot use",
+                        server_round,
+                        client,
+                        j,
+                    )
 
     def _note_absence(self, server_round: int, replies: Collection[int]) -> None:
         """Say who has dropped out, and what that leaves of the topology."""
@@ -186,7 +213,15 @@ class SpreadGNN(AbstractGraphStrategy):
         }
         missed = {str(c): rounds for c, rounds in self.missed.items()}
         heard = {str(c): sorted(senders) for c, senders in self.heard.items()}
-        return mail, {"missed": missed, "gone": self.gone, "heard": heard}
+        silent = {str(c): senders for c, senders in self.silent.items()}
+        unusable = {str(c): count for c, count in self.unusable.items()}
+        return mail, {
+            "missed": missed,
+            "gone": self.gone,
+            "heard": heard,
+            "silent": silent,
+            "unusable": unusable,
+        }
 
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
         """See base class."""
@@ -194,6 +229,8 @@ class SpreadGNN(AbstractGraphStrategy):
         self.missed = {int(c): list(rounds) for c, rounds in facts["missed"].items()}
         self.gone = list(facts["gone"])
         self.heard = {int(c): set(senders) for c, senders in facts["heard"].items()}
+        self.silent = {int(c): list(s) for c, s in facts["silent"].items()}
+        self.unusable = {int(c): int(n) for c, n in facts["unusable"].items()}
         for name, parcel in arrays.items():
             receiver, _, rest = name.partition("/")
             self.boxes.setdefault(int(receiver), {})[rest] = parcel

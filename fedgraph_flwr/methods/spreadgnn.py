@@ -12,7 +12,9 @@ Message fields
 roll call  fact ``public-key``: of the client, where parcels are sealed.
 down       fact ``neighbours``: JSON, client -> {"key": ..., "weight": ...};
            ``from/<client>``: the last parcel of that neighbour, unopened.
-up         ``to/<client>``: a parcel for that neighbour; ``to/all``: for each of them.
+up         ``to/<client>``: a parcel for that neighbour; ``to/all``: for each of them;
+           metric ``silent/<client>``: mixing rounds without mail of that neighbour, if
+           ``PATIENCE`` or more; ``unusable/<client>``: its parcel was left out.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ ALL = "all"
 FROM, TO = "from/", "to/"
 NEIGHBOURS = "neighbours"
 PUBLIC_KEY = "public-key"
+SILENT, UNUSABLE = "silent/", "unusable/"
+PATIENCE = 2  # mixing rounds without mail, then a neighbour counts as lost
 
 
 def is_mixing_round(server_round: int, period: int) -> bool:
@@ -50,6 +54,11 @@ def is_mixing_round(server_round: int, period: int) -> bool:
     with period 0 never (our spec Sec. 4.12 and 7.5).
     """
     return period > 0 and (server_round - 1) % period == 0
+
+
+def mixing_rounds(before_round: int, period: int) -> int:
+    """How many rounds before ``before_round`` mix."""
+    return -(-(before_round - 1) // period) if period else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +76,10 @@ class SpreadGNNParams(GNNParams):
     """
 
     TABLE = "spreadgnn"
+    NEEDS_ALL = (
+        "a neighbour that is left out mixes nothing of those that mix its model, which"
+        " pulls the mean over all clients to whoever was drawn"
+    )
     RUN: ClassVar[Mapping[str, Value]] = {
         "persist-optimizer": True,
         "optimizer": "amsgrad",

@@ -60,7 +60,8 @@ RELAY_MAY_IMPORT = {  # parts without numerics; from wire and report only types
     "flwr.serverapp": {"Grid"},
     "fedgraph_flwr.errors": {"ConfigError"},
     "fedgraph_flwr.methods.spreadgnn": {
-        *("ALL", "FROM", "NEIGHBOURS", "PUBLIC_KEY", "TO", "SpreadGNNParams")
+        *("ALL", "FROM", "NEIGHBOURS", "PUBLIC_KEY", "SILENT", "TO", "UNUSABLE"),
+        "SpreadGNNParams",
     },
     "fedgraph_flwr.topology": {"Network", "Topology", "build_topology"},
     "fedgraph_flwr.wire": {"NamedArrays", "Parcel", "Scalar"},

@@ -104,7 +104,7 @@ def test_three_of_four_sites_finish_after_one_is_killed(
     assert "the 3 others went on and are connected" in said
     # Each site pinned its neighbours, and operators can compare.
     lines = {c: fingerprints(tmp_path / f"state-{c}", folder.name) for c in range(4)}
-    assert [line.split()[1] for line in lines[0][2:]] == ["1", "3"]
-    zero = lines[0][1].split(maxsplit=2)[2].removesuffix("  (own)")
+    assert [line.split()[3] for line in lines[0][2:]] == ["1", "3"]
+    zero = lines[0][0].split(maxsplit=2)[2].removesuffix("  (own)")
     assert any(zero in line for line in lines[1])
     assert any(zero in line for line in lines[3])

@@ -12,6 +12,7 @@ from fedgraph_flwr.errors import ConfigError, WireError
 from fedgraph_flwr.mixing import (
     MixingMatrix,
     Peer,
+    check_layout,
     check_row,
     mix,
     mix_rows,
@@ -215,8 +216,9 @@ def test_counters_are_the_clients_own():
     ],
 )
 def test_models_that_cannot_be_mixed(other, message):
+    check_layout(1, model(2), model(1))
     with pytest.raises(WireError, match=message):
-        mix({0: model(1), 1: other}, {0: 0.5, 1: 0.5}, 0)
+        check_layout(1, other, model(1))
 
 
 def test_rows_are_mixed_over_the_owners_of_their_task():

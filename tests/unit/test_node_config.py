@@ -1,6 +1,7 @@
 """Keys of a site's node-config: what is misspelt must not be lost."""
 
 import pytest
+import toys
 
 from fedgraph_flwr import node_config
 from fedgraph_flwr.errors import ConfigError, RunFailedError
@@ -59,3 +60,37 @@ def test_a_misspelt_cap_stops_the_run_at_roll_call(tmp_path):
     }
     with pytest.raises(RunFailedError, match="unknown node-config key 'edge-budget'"):
         run_inline(overrides, node_configs=[site])
+
+
+FIRST = "6668 7aad f862 bd77 6c8f c18b 8e9f 8e20"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [f"1:{FIRST},3:{FIRST}", f" 3: {FIRST.upper().replace(' ', '')}, 1:{FIRST}"],
+)
+def test_fingerprints_of_peers_with_or_without_spaces(given):
+    site = {"peers": given, "state-dir": "s"}
+    assert node_config.trusted_peers(site) == {1: FIRST, 3: FIRST}
+    assert node_config.trusted_peers({"clients": "0"}) is None
+
+
+@pytest.mark.parametrize(
+    "given", ["", FIRST, f"1:{FIRST[:-1]}", f"x:{FIRST}", f"1:{FIRST},1:{FIRST}", "1:,"]
+)
+def test_peers_that_are_none_are_refused(given):
+    with pytest.raises(ConfigError, match="peers must be client:fingerprint, 32 hexa"):
+        node_config.trusted_peers({"peers": given, "state-dir": "s"})
+
+
+def test_peers_need_a_state_folder_of_the_site():
+    with pytest.raises(ConfigError, match="peers needs state-dir beside it"):
+        node_config.trusted_peers({"peers": f"1:{FIRST}"})
+
+
+@pytest.mark.parametrize("given", ["true", 1, 0, "no"])
+def test_sealed_only_is_true_or_false(given):
+    sealed = toys.resolved("spreadgnn", **{"spreadgnn.seal": True})
+    node_config.check_consent(sealed, {"sealed-only": True})
+    with pytest.raises(ConfigError, match="sealed-only must be true or false, got"):
+        node_config.check_consent(sealed, {"sealed-only": given})

@@ -15,6 +15,7 @@ from clients.neighbourhood import Neighbourhood
 from clients.parcels import EVERYONE, Address, Contents, read, write
 from clients.store import ClientStore, optimizer_tensors, restore_optimizer
 from clients.task_covariance import closed_form
+from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.mixing import Peer
 
 OWN, WIDTH = (1, 3), 8
@@ -131,6 +132,25 @@ def test_what_was_heard_is_kept_between_rounds(around):
     for one in (around, again):
         one.renew(head(3), eta=0.5)
     assert torch.equal(again.covariance().omega, around.covariance().omega)
+
+
+def test_a_lost_neighbour_is_learned_from_no_more(around):
+    """Neither its heads nor its Omega, and all of it again once it writes."""
+    before = {n: t.clone() for n, t in around.to_tensors().items()}
+    alone = Neighbourhood(2, OWN)
+    alone.learn({0: taught(0, (0,))})
+    around.with_own(around.stack(head()), head())
+    around.forget([5, 7])
+    assert around.task_ids == (0, 1, 3)
+    for one in (around, alone):
+        one.renew(head(), eta=0.5)
+    assert torch.equal(around.stack(head()), alone.stack(head()))
+    assert torch.equal(around.covariance().omega, alone.covariance().omega)
+    own = head()
+    assert torch.equal(around.with_own(around.stack(own), own), around.stack(own))
+    assert around.teachers().tolist() == [[0, 0]]
+    around.learn({5: taught(5, (0, 4))})
+    assert set(around.to_tensors()) >= set(before)
 
 
 def test_the_order_of_parcels_does_not_matter(around):
@@ -266,10 +286,9 @@ def test_omega_changes_from_round_two(second_round, tmp_path):
 
 def test_mixing_by_hand(second_round):
     """Metropolis with degrees 2, 1 and 1: a third of each."""
-    fresh = make(second_round.job.store.folder.parent.parent)
-    fresh._load(2, [])  # what was stored after round 1: nothing came
+    stored = second_round.job.store.load(2)  # after round 1: nothing came
     for name, tensor in second_round.tensors().items():
-        kept = fresh.tensors()[name].detach()
+        kept = stored[name]
         mail = make(second_round.job.store.folder / "x").tensors()[name].detach()
         expected = (kept + (mail + 0) + (mail + 5)) / 3
         np.testing.assert_allclose(tensor.detach(), expected, rtol=1e-5, atol=1e-6)
@@ -302,20 +321,24 @@ def test_what_becomes_of_the_head(tmp_path, sync, travels):
         assert torch.equal(now, kept)
 
 
-def test_a_parcel_holds_what_the_specification_lists(tmp_path):
-    client = make(tmp_path)
-    client.fit([], {"server-round": 1})
+@pytest.mark.parametrize("server_round", [1, 2])
+def test_a_parcel_holds_what_the_specification_lists(tmp_path, server_round):
+    for at in range(1, server_round + 1):
+        client = make(tmp_path)
+        if at > 1:
+            client.extra_downlink = parcels_of(client, at - 1)
+        client.fit([], {"server-round": at})
     ((name, parcel),) = client.extra_uplink().items()
     assert name == "to/all"
-    server_round, sent = read(
+    sent_in, plain = read(
         parcel.tobytes(),
         run="experiment",
         sender=2,
         receiver=0,
-        after_round=0,
-        before_round=2,
+        before_round=server_round + 1,
     )
-    assert server_round == 1
+    assert sent_in == server_round
+    sent = Contents.decode(2, plain)
     assert sent.task_ids.tolist() == list(OWN)
     trained = client.tensors()
     assert set(sent.tensors) == set(trained)
@@ -325,6 +348,71 @@ def test_a_parcel_holds_what_the_specification_lists(tmp_path):
     np.testing.assert_array_equal(sent.head_rows, rows)
     num_train = len(client.job.data.partition.train)
     assert sent.peer == Peer(num_neighbours=2, num_examples=num_train)
+    # Omega, renewed from round 2 on, over the tasks of the neighbourhood
+    known = OWN if server_round == 1 else (0, 1, 3, 4)
+    assert sent.omega_task_ids.tolist() == list(known)
+    own = client.around.covariance().omega
+    np.testing.assert_array_equal(sent.omega, own.numpy().astype(np.float32))
+    ridge = np.eye(len(known)) / len(known)
+    assert np.allclose(sent.omega, ridge) == (server_round == 1)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"task_ids": np.array([10**9])},
+        {"omega_task_ids": np.array([0, 6])},
+        {"head_rows": np.zeros((1, WIDTH + 1), np.float32)},
+        {"tensors": {"head.bias": np.zeros(6, np.float32)}},
+    ],
+)
+def test_a_parcel_that_does_not_fit_counts_as_missing(tmp_path, caplog, spoil):
+    make(tmp_path).fit([], {"server-round": 1})
+    client = make(tmp_path)
+    theirs = replace(
+        taught(0, (0,), known=(0, 1)),
+        tensors=dict(client._mixed_tensors()),
+    )
+    odd = replace(theirs, **spoil)
+    client.extra_downlink = parcels_of(client, 1) | as_mail(0, odd, 1)
+    with caplog.at_level("WARNING", logger="flwr"):
+        _, _, told = client.fit([], {"server-round": 2})
+    assert "client 2 goes on without this mail: " in caplog.text
+    assert told["unusable/0"] == 1
+    assert "unusable/5" not in told
+    assert client.around.task_ids == (0, 1, 3, 4)  # of client 5, which has task 0, too
+    assert client.around.teachers().tolist() == [[5, 0], [5, 4]]
+
+
+@pytest.mark.parametrize("step", ["fit", "evaluate"])
+def test_a_model_from_the_server_is_refused(tmp_path, step):
+    client = make(tmp_path)
+    start = toys.shared_arrays(client)
+    with pytest.raises(
+        WireError, match="client 2 got a model from the server: refused"
+    ):
+        getattr(client, step)(start, {"server-round": 1})
+    assert not client.job.store.folder.exists()
+
+
+def test_a_silent_neighbour_is_told_and_forgotten(tmp_path):
+    told, known = {}, {}
+    for server_round in range(1, 6):
+        client = make(tmp_path)
+        if server_round == 2:
+            client.extra_downlink = parcels_of(client, 1)
+        if server_round > 2:
+            client.extra_downlink = {
+                n: a
+                for n, a in parcels_of(client, server_round - 1).items()
+                if n == "from/5"
+            }
+        _, _, metrics = client.fit([], {"server-round": server_round})
+        told[server_round] = metrics.get("silent/0", 0)
+        known[server_round] = set(client.around.teachers()[:, 0].tolist())
+        assert "silent/5" not in metrics
+    assert told == {1: 0, 2: 0, 3: 0, 4: 2, 5: 3}
+    assert known == {1: set(), 2: {0, 5}, 3: {0, 5}, 4: {5}, 5: {5}}
 
 
 def test_rounds_between_mixing_send_nothing(tmp_path):
@@ -358,7 +446,7 @@ def test_a_public_key_is_told_where_parcels_are_sealed(tmp_path):
     sealed = make(tmp_path, **{"spreadgnn.seal": True})
     (name, key) = next(iter(sealed.introduction(sealed.job.params, store).items()))
     assert name == "public-key"
-    assert len(bytes.fromhex(key)) == 32
+    assert len(bytes.fromhex(key)) == 64
 
 
 def test_amsgrad_keeps_all_its_moments():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
+from clients.binding import bind_run
 from clients.sealing import KeyRing, fingerprint
 from fedgraph_flwr.figures_network import draw_facts, draw_network
 from fedgraph_flwr.network import describe_network, facts_of
+from fedgraph_flwr.node_config import trusted_peers
 from fedgraph_flwr.topology import Network, build_topology
 from simulations import fingerprint as fingerprint_command
 from simulations import topology as topology_command
@@ -16,9 +19,12 @@ from simulations import topology as topology_command
 PNG = b"\x89PNG"
 
 
-def facts(kind="ring", gone=(), clients=4, **kw):
+def facts(kind="ring", gone=(), clients=4, told=None, **kw):
     network = Network(
-        topology=build_topology(kind, clients, **kw), weights="metropolis", gone=gone
+        topology=build_topology(kind, clients, **kw),
+        weights="metropolis",
+        gone=gone,
+        **(told or {}),
     )
     return facts_of(network, dict.fromkeys(range(clients), 5))
 
@@ -28,47 +34,76 @@ def facts(kind="ring", gone=(), clients=4, **kw):
 
 @pytest.fixture
 def site(tmp_path):
-    """Clients 2 and 10 at one site, in an older and a newer run."""
+    """Clients 2 and 10 at one site, in an older and a newer run of misleading names."""
     rings = {}
-    for run in ("20250101T000000Z-old", "20260101T000000Z-new"):
+    for at, (number, run) in enumerate([(8, "20270101T000000Z-old"), (5, "0-new")]):
+        bind_run(tmp_path, number, run)
         for client in (10, 2):
             ring = KeyRing(tmp_path / run / f"client-{client}", client_id=client)
             rings[run[-3:], client] = ring
             assert ring.public_key
-    rings["new", 2].pin({10: rings["new", 10].public_key, 0: "ab" * 32})
+            os.utime(ring.folder / "run.key", (at, at))
+    rings["new", 2].pin({10: rings["new", 10].public_key, 0: "ab" * 64})
     return tmp_path, rings
 
 
-def test_fingerprints_of_the_last_run(site, capsys):
+def printed(capsys, *given):
+    assert fingerprint_command.main([str(part) for part in given]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_fingerprints_of_all_runs_newest_first(site, capsys):
     folder, rings = site
-    assert fingerprint_command.main(["--state-dir", str(folder)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "run 20260101T000000Z-new"
-    assert [line.split()[:2] for line in lines[1:]] == [
-        ["client", "2"],
-        ["neighbour", "0"],
-        ["neighbour", "10"],
-        ["client", "10"],
+    lines = printed(capsys, "--state-dir", folder)
+    own = {c: fingerprint(rings["new", c].public_key) for c in (2, 10)}
+    assert own[2] == fingerprint(rings["old", 2].public_key)
+    assert lines == [
+        f"client 2    {own[2]}  (own)",
+        f"client 10   {own[10]}  (own)",
+        "run 0-new (Flower's 5)",
+        f"  client 2: neighbour 0    {fingerprint('ab' * 64)}  (pinned)",
+        f"  client 2: neighbour 10   {own[10]}  (pinned)",
+        "run 20270101T000000Z-old (Flower's 8)",
     ]
-    assert fingerprint(rings["new", 2].public_key) in lines[1]
-    assert fingerprint("ab" * 32) in lines[2]
-    ten = fingerprint(rings["new", 10].public_key)
-    assert ten in lines[3]  # what its neighbour pinned
-    assert ten in lines[4]  # is what it says itself
+    lines = printed(capsys, "20270101T000000Z-old", "--state-dir", folder)
+    assert [line for line in lines if line.startswith("run")] == [
+        "run 20270101T000000Z-old (Flower's 8)"
+    ]
 
 
-def test_fingerprints_of_another_run(site, capsys):
-    folder, rings = site
-    given = ["20250101T000000Z-old", "--state-dir", str(folder)]
-    assert fingerprint_command.main(given) == 0
-    out = capsys.readouterr().out
-    assert fingerprint(rings["old", 2].public_key) in out
-    assert fingerprint(rings["new", 2].public_key) not in out
+def test_a_second_experiment_of_one_run_is_warned_of(site, capsys):
+    folder, _ = site
+    aside = KeyRing(folder / "0-side" / "client-2", client_id=2)
+    assert aside.public_key
+    lines = printed(capsys, "--state-dir", folder)
+    assert "run 0-side (Flower's none)" in lines
+    assert lines[-1].startswith("warning: keys of 0-side belong to no run of Flower's")
+    bind_run(folder, 6, "0-side")
+    assert not [
+        line for line in printed(capsys, "--state-dir", folder) if "warn" in line
+    ]
 
 
-def test_no_keys_is_said_with_the_cure(tmp_path, capsys):
-    assert fingerprint_command.main(["--state-dir", str(tmp_path)]) == 2
+def test_a_key_is_made_before_any_run_and_used_by_all(tmp_path, capsys):
+    given = ("--state-dir", tmp_path, "--client", 3)
+    assert fingerprint_command.main([str(part) for part in given]) == 2
+    assert "client 3 has no key in" in capsys.readouterr().err
+    (made,) = printed(capsys, *given, "--make")
+    assert printed(capsys, *given) == printed(capsys, *given, "--make") == [made]
+    ring = KeyRing(tmp_path / "run" / "client-3", client_id=3)
+    assert fingerprint(ring.public_key) == made
+    config = {"peers": f"3:{made}", "state-dir": "s"}
+    assert trusted_peers(config) == {3: made}
+    with pytest.raises(SystemExit):
+        fingerprint_command.main(["--make"])
+
+
+def test_no_keys_is_said_with_the_cure(site, capsys):
+    folder, _ = site
+    assert fingerprint_command.main(["--state-dir", str(folder / "none")]) == 2
     assert "spreadgnn.seal = true" in capsys.readouterr().err
+    assert fingerprint_command.main(["strange", "--state-dir", str(folder)]) == 2
+    assert "no keys of run 'strange'" in capsys.readouterr().err
 
 
 # Topologies ---------------------------------------------------------------------------
@@ -101,6 +136,13 @@ def test_words_for_a_network():
         " [[1], [2], [3]]"
     )
     assert describe_network(facts(gone=[2])).endswith("went on and are connected")
+    for is_sealed, words in ((True, "parcels sealed"), (False, "parcels not sealed")):
+        assert describe_network(facts(told={"is_sealed": is_sealed})).endswith(words)
+    told = {"silent": {0: [1, 3], 1: [], 3: [0]}, "unusable": {1: 4}}
+    assert describe_network(facts(gone=[3], told=told)).endswith(
+        "; client 0 has no mail of 1, who take part; 4 parcels of client 1 could not be"
+        " used"
+    )
 
 
 def test_facts_are_json_and_name_the_parts():

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,13 @@ import pytest
 import toys
 from flwr.app import ArrayRecord
 from oracles import spreadgnn as oracle
+from toys_spreadgnn import MASKS, TASKS, federation, final_models, start
 
 from clients.base import GraphClient
 from clients.neighbourhood import Neighbourhood
 from clients.spreadgnn import SpreadGNNClient
-from datasets.task_masks import mask_tasks
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.mixing import mix
 from fedgraph_flwr.task_relations import SOURCES, read_covariances, read_rounds
 from fedgraph_flwr.topology import build_topology
 from fedgraph_flwr.wire import Parcel, pack, record_sizes, unpack
@@ -26,8 +28,6 @@ from simulations import site_tasks
 from simulations.inline import InlineGrid
 from strategies.spreadgnn import SpreadGNN, make_topology
 
-TASKS = tuple("abcdef")
-MASKS = {3: "0,1;2,5;3,4", 4: "0,1;2;3,4;5", 5: "0,1;2;3;4;5", 6: "0;1;2;3;4;5"}
 NEUTRAL = {"spreadgnn.task-reg": 0.0, "optimizer": "adam", "persist-optimizer": True}
 TOPOLOGIES = {
     "complete": {},
@@ -45,17 +45,6 @@ TOPOLOGIES = {
 }
 
 
-def federation(settings, client_id):
-    """Clients of six tasks, of which they have labels as the masks say."""
-    one = toys.make_partition(client_id, num_graphs=20 + 5 * client_id)
-    count = len(one.graphs)
-    y = np.arange(count)[:, None] // np.array([2, 3, 4, 5, 6, 7]) % 2
-    y = y.astype(np.float32)
-    y[::7, 1] = np.nan
-    labelled = replace(one, graphs=replace(one.graphs, y=y, num_classes=6), tasks=TASKS)
-    return mask_tasks(labelled, settings)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def six_tasks(toy_data):
     with toy_data.context() as patch:
@@ -66,27 +55,13 @@ def six_tasks(toy_data):
 @pytest.fixture
 def spread(run):
     """Run SpreadGNN: ``spread(clients, **overrides)``."""
-
-    def start(clients=4, *, method="spreadgnn", **overrides):
-        own = {"num-clients": clients, "task-masks": MASKS[clients]}
-        return run(method, **{**own, **overrides})
-
-    return start
+    return partial(start, run)
 
 
 def neighbours(clients, **overrides):
     given = {k.split(".")[1].replace("-", "_"): v for k, v in overrides.items()}
     kind = given.pop("topology", "complete")
     return build_topology(kind, clients, **given).neighbours
-
-
-def final_models(finished):
-    """Models that stayed with the clients, by client."""
-    root = Path(finished.overrides["state-dir"]) / finished.path.name
-    return {
-        int(p.parent.name.split("-")[1]): dict(np.load(p))
-        for p in sorted(root.glob("client-*/model.npz"))
-    }
 
 
 def losses(finished):
@@ -385,7 +360,7 @@ def test_the_relay_forwards_parcels_unopened_to_neighbours_alone(name):
     for k, mail in strategy.outgoing(2).items():
         assert set(mail) == {f"from/{j}" for j in near[k]}
         assert all(mail[f"from/{j}"] is sent[j] for j in near[k])
-    strategy.step(2, {})
+    strategy.step(2, dict.fromkeys(range(6), Parcel()))
     assert all(mail == {} for mail in strategy.outgoing(3).values())
 
 
@@ -400,16 +375,15 @@ def test_a_sealed_parcel_reaches_its_receiver_and_no_other():
     assert found[2] == {}
 
 
-def test_mail_waits_for_a_client_that_does_not_take_part():
+def test_mail_waits_for_a_client_that_does_not_reply():
+    """Addressed or not: what it has read already, it leaves out itself."""
     strategy = relay(3)
     old, new = Opaque(), Opaque()
-    strategy.step(1, {0: Parcel(arrays={"to/all": old})})
-    strategy._addressed = {0, 1}  # client 2 does not take part
-    strategy.step(2, {0: Parcel(arrays={"to/all": new})})
+    strategy.step(1, {0: Parcel(arrays={"to/all": old}), 1: Parcel(), 2: Parcel()})
+    strategy.step(2, {0: Parcel(arrays={"to/all": new}), 1: Parcel()})
     assert strategy.outgoing(3)[2] == {"from/0": new}
     assert strategy.outgoing(3)[1] == {"from/0": new}
-    strategy._addressed = {0, 1}
-    strategy.step(3, {})
+    strategy.step(3, {0: Parcel(), 1: Parcel()})
     assert strategy.outgoing(4)[2] == {"from/0": new}
     assert strategy.outgoing(4)[1] == {}
 
@@ -418,12 +392,17 @@ def test_mail_in_transit_survives_the_checkpoint():
     before, after = relay(4), relay(4)
     mail = {k: np.array([k], np.uint8) for k in range(4)}
     before._asked = [0, 1, 2, 3]
-    before.step(1, {k: Parcel(arrays={"to/all": mail[k]}) for k in (0, 1, 3)})
+    complaint = {"silent/2": 2, "unusable/1": 1, "silent/9": 1}
+    replies = {k: Parcel(arrays={"to/all": mail[k]}) for k in (0, 1, 3)}
+    before.step(1, {**replies, 0: replace(replies[0], metrics=complaint)})
     arrays, facts = before.state()
     after.restore(arrays, json.loads(json.dumps(facts)))
     assert after.outgoing(2) == before.outgoing(2)
     assert after.missed == {2: [1]}
     assert after.gone == [2]
+    for strategy in (before, after):
+        assert strategy.silent == {0: [2], 1: [], 3: []}
+        assert strategy.unusable == {1: 1}
 
 
 def spoil_parcels_of(monkeypatch, client):
@@ -442,7 +421,9 @@ def spoil_parcels_of(monkeypatch, client):
 
 
 @pytest.mark.parametrize("seal", [False, True])
-def test_a_non_neighbours_parcel_of_nan_changes_nothing(spread, monkeypatch, seal):
+def test_a_parcel_of_nan_counts_as_missing_and_is_told(
+    spread, monkeypatch, seal, caplog
+):
     options = {
         "spreadgnn.topology": "ring",
         "spreadgnn.seal": seal,
@@ -451,17 +432,20 @@ def test_a_non_neighbours_parcel_of_nan_changes_nothing(spread, monkeypatch, sea
     }
     usual = spread(5, **options)
     spoil_parcels_of(monkeypatch, 2)
-    spoiled = spread(5, **options)
+    rows = spy_rows(monkeypatch, keep=True)
+    with caplog.at_level("WARNING", logger="flwr"):
+        spoiled = spread(5, **options)
     before, after = final_models(usual), final_models(spoiled)
-    assert sorted(before) == [0, 1, 2, 3, 4]
-    assert sorted(after) == [0, 2, 4]  # 1 and 3 refused what came from 2
-    for client in (0, 4):
-        for name, array in before[client].items():
-            np.testing.assert_array_equal(after[client][name], array)
-    refused = {f["client"]: f["reason"] for f in spoiled.summary["failures"]}
-    assert sorted(refused) == [1, 3]
-    assert "model of client 2: array" in refused[1]
-    assert "NaN or infinity" in refused[3]
+    assert sorted(before) == sorted(after) == [0, 1, 2, 3, 4]
+    for client in range(5):
+        same = [np.array_equal(a, after[client][n]) for n, a in before[client].items()]
+        assert all(same) == (client in (0, 2, 4))  # no neighbours of 2, and itself
+    assert spoiled.summary["failures"] == []
+    third = pytest.approx(1 / 3)
+    assert rows[2, 1] == {0: third, 1: pytest.approx(2 / 3)}
+    for client in (1, 3):
+        words = f"client {client} goes on without this mail: model of client 2: array"
+        assert words in caplog.text
 
 
 def test_a_client_whose_model_is_not_finite_says_so_itself(spread, monkeypatch):
@@ -626,8 +610,8 @@ def test_all_that_the_relay_ever_held_shows_no_tensor_if_sealed(
     assert seen == set()
     assert b"head.weight" not in held
     root = Path(finished.overrides["state-dir"])
-    keys = list(root.rglob("identity.key"))
-    assert len(keys) == 4
+    keys = list(root.rglob("*.key"))
+    assert len(keys) == 2 * 4  # of the site and of the run
     for key in keys:
         assert key.read_bytes() not in held
         assert key.read_bytes().hex().encode() not in held
@@ -657,104 +641,6 @@ def test_a_sealed_run_resumes_exactly(spread):
     assert resumed.rounds == whole.rounds
 
 
-# A relay that cheats ------------------------------------------------------------------
-
-
-def cheat(monkeypatch, trick):
-    """Let ``trick(strategy, round, mail)`` change what a relay hands out."""
-    outgoing = SpreadGNN.outgoing
-
-    def crooked(self, server_round):
-        return trick(self, server_round, outgoing(self, server_round))
-
-    monkeypatch.setattr(SpreadGNN, "outgoing", crooked)
-
-
-def replay(strategy, server_round, mail):
-    if server_round == 2:
-        strategy.old = {c: dict(box) for c, box in mail.items()}
-    return strategy.old if server_round == 3 else mail
-
-
-def turn_back(strategy, server_round, mail):
-    if server_round == 3:
-        strategy.old = {c: dict(box) for c, box in mail.items()}
-    return strategy.old if server_round == 7 else mail
-
-
-def swap(_, server_round, mail):
-    if server_round == 2:
-        one, three = mail[0]["from/1"], mail[0]["from/3"]
-        mail[0] = {"from/1": three, "from/3": one}
-    return mail
-
-
-def alter(_, server_round, mail):
-    if server_round == 2:
-        spoiled = mail[0]["from/1"].copy()
-        spoiled[-20] ^= 1
-        mail[0] = {**mail[0], "from/1": spoiled}
-    return mail
-
-
-def misdeliver(_, server_round, mail):
-    if server_round == 2:
-        mail[0] = {**mail[0], "from/1": mail[2]["from/1"]}
-    return mail
-
-
-@pytest.mark.parametrize(
-    ("trick", "message"),
-    [
-        (
-            replay,
-            r"round 3: .*parcel of client 1 .*refused as a replay of an old",
-        ),
-        (swap, r"client 0: .*was written by client 3: the relay swapped senders"),
-        (alter, r"client 0: .*cannot be opened: sealed with another key, or altered"),
-        (misdeliver, r"parcel of client 1 for client 0 is addressed to client 2"),
-    ],
-)
-def test_a_relay_that_cheats_is_found_out(spread, monkeypatch, trick, message):
-    cheat(monkeypatch, trick)
-    with pytest.raises(RunFailedError, match=message):
-        spread(4, **{"spreadgnn.topology": "ring", "spreadgnn.seal": True})
-
-
-@pytest.mark.parametrize("told", [1, 4, 5])
-def test_a_relay_that_turns_back_the_round_to_replay_is_found_out(
-    spread, monkeypatch, told
-):
-    cheat(monkeypatch, turn_back)
-    fit = GraphClient.fit
-
-    def misled(self, parameters, config):
-        if config["server-round"] == 7 and self.job.client_id == 2:
-            config = {**config, "server-round": told}
-        return fit(self, parameters, config)
-
-    monkeypatch.setattr(GraphClient, "fit", misled)
-    asked = rf"client 2 is asked for round {told}, but has done round 6, and no longer"
-    with pytest.raises(RunFailedError, match=asked):
-        spread(4, **{"spreadgnn.seal": True, "num-server-rounds": 8})
-
-
-def test_keys_that_change_during_a_run_are_refused(spread, monkeypatch):
-    notes = SpreadGNN.notes
-
-    def substitute(self, server_round):
-        told = notes(self, server_round)
-        if server_round < 2:
-            return told
-        entries = json.loads(told[0]["neighbours"])
-        entries["1"]["key"] = "5a" * 32
-        return {**told, 0: {"neighbours": json.dumps(entries)}}
-
-    monkeypatch.setattr(SpreadGNN, "notes", substitute)
-    with pytest.raises(RunFailedError, match=r"client 0: .*key of client 1 changed"):
-        spread(4, **{"spreadgnn.topology": "ring", "spreadgnn.seal": True})
-
-
 # Clients that go ----------------------------------------------------------------------
 
 
@@ -770,19 +656,19 @@ def leave(monkeypatch, client, rounds):
         monkeypatch.setattr(GraphClient, name, gone)
 
 
-def spy_rows(monkeypatch):
+def spy_rows(monkeypatch, *, keep=False):
+    """Weights by (round, client); models are mixed only to ``keep`` the run as is."""
     rows = {}
-    mix = SpreadGNNClient._mix
+    mix_all = SpreadGNNClient._mix
 
-    def spy(self, parcels):
+    def spy(self, own, parcels):
+        def noted(models, row, me):
+            rows[self.server_round, me] = row
+            return mix(models, row, me) if keep else models[me]
+
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                "clients.spreadgnn.mix",
-                lambda models, row, me: (
-                    rows.__setitem__((self.server_round, me), row) or models[me]
-                ),
-            )
-            mix(self, parcels)
+            patch.setattr("clients.spreadgnn.mix", noted)
+            mix_all(self, own, parcels)
 
     monkeypatch.setattr(SpreadGNNClient, "_mix", spy)
     return rows

@@ -210,3 +210,11 @@ def test_negative_eigenvalues_are_clipped():
 def test_a_covariance_that_does_not_fit_its_tasks_is_refused(tasks):
     with pytest.raises(WireError, match=r"name each task once, ascending; got shape"):
         TaskCovariance(tasks, torch.eye(3).double())
+
+
+def test_nothing_is_allocated_up_to_the_largest_task():
+    far = TaskCovariance((3, 10**12), torch.eye(2, dtype=torch.float64) / 2)
+    near = initial((0, 3))
+    expected = torch.tensor([[0.5, 0], [0, 0.5]], dtype=torch.float64)
+    assert torch.equal(align([near, far], (0, 3)), expected)
+    assert torch.equal(align([far], (3, 10**12)), expected)

@@ -1,0 +1,97 @@
+"""Which experiment a Flower run belongs to, as this site remembers it.
+
+The server names the experiment in every message, and a client's keys, pins and private
+state lie under that name. Roll call binds the run to the first name it hears; a message
+of the same run that names another would find a client without pins or memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from fedgraph_flwr.errors import WireError
+
+from .once import write_once
+from .sealing import IDENTITY
+
+FOLDER = "runs"  # of the state folder, where experiments have theirs
+
+
+def bind_run(root: Path, run_id: int, experiment: str) -> None:
+    """Bind a run at roll call; it ends what an earlier run did under the same name.
+
+    Parameters
+    ----------
+    root : path
+        State folder of the site.
+    run_id : int
+        Flower's.
+    experiment : str
+        Named by the server. A resumed run is a new one of Flower's with the old name.
+
+    Raises
+    ------
+    WireError
+        As :func:`check_run`; or the name is that of a folder of the site's own.
+    """
+    if experiment in (FOLDER, IDENTITY):
+        raise WireError(
+            f"no experiment may be named {experiment!r}, where the site keeps files of"
+            " its own; both ends must run the same version of fedgraph_flwr"
+        )
+    path = root / FOLDER / str(run_id)
+    if not path.exists():
+        # First the newest run of the name, so that a bound run is the newest.
+        newest = _newest(root, experiment)
+        newest.parent.mkdir(parents=True, exist_ok=True)
+        partial = newest.with_suffix(f".{run_id}")
+        partial.write_text(str(run_id))
+        partial.replace(newest)
+        write_once(path, experiment.encode(), is_lasting=True)
+    check_run(root, run_id, experiment)
+
+
+def check_run(root: Path, run_id: int, experiment: str) -> None:
+    """Refuse a message that names another experiment than its run is bound to.
+
+    Raises
+    ------
+    WireError
+        There was no roll call; it named another experiment; or a later run has taken
+        this one's place.
+    """
+    path = root / FOLDER / str(run_id)
+    if not path.is_file():
+        raise WireError(
+            f"Flower run {run_id} is not known at this site ({path} is missing): there"
+            " was no roll call, or state-dir has changed; restore it, or resume"
+        )
+    bound = path.read_text()
+    if bound != experiment:
+        raise WireError(
+            f"Flower run {run_id} is experiment {bound!r} at this site, now the server"
+            f" names {experiment!r}: refused, as keys and memory of one experiment do"
+            " not hold in another; do not trust that server"
+        )
+    newest = _newest(root, experiment)
+    if newest.is_file() and newest.read_text() != str(run_id):
+        raise WireError(
+            f"Flower run {newest.read_text()} goes on with experiment {experiment!r}:"
+            f" run {run_id} is over at this site; stop it"
+        )
+
+
+def bound_runs(root: Path) -> dict[str, list[int]]:
+    """List Flower's runs by the experiment they are bound to, each ascending."""
+    found: dict[str, list[int]] = {}
+    for path in sorted((root / FOLDER).glob("*")):
+        if path.name.isdigit():
+            found.setdefault(path.read_text(), []).append(int(path.name))
+    return {name: sorted(runs) for name, runs in found.items()}
+
+
+def _newest(root: Path, experiment: str) -> Path:
+    """File with the newest run of an experiment, whatever its name holds."""
+    digest = hashlib.sha256(experiment.encode()).hexdigest()
+    return root / FOLDER / f"of-{digest[:32]}"

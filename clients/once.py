@@ -1,0 +1,43 @@
+"""Files that are written once: whoever comes first decides, all others read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+
+def write_once(path: Path, content: bytes, *, is_lasting: bool = False) -> bytes:
+    """Write ``path`` unless it is there, for the owner's eyes only.
+
+    A reader finds it whole or not at all; of several writers at once one wins.
+
+    Parameters
+    ----------
+    path : path
+    content : bytes
+    is_lasting : bool
+        Wait until it is on the disk, so that it outlives a power cut.
+
+    Returns
+    -------
+    bytes
+        What the file holds now: ``content``, or what was there before.
+    """
+    if path.exists():
+        return path.read_bytes()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            if is_lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        os.link(partial, path)
+    except FileExistsError:  # another was first
+        pass
+    finally:
+        partial.unlink()
+    return path.read_bytes()

@@ -1,0 +1,94 @@
+"""Flower runs bound to experiments on a site's disk, and files written once."""
+
+from __future__ import annotations
+
+import stat
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from clients.binding import bind_run, bound_runs, check_run
+from clients.once import write_once
+from fedgraph_flwr.errors import RunFailedError, WireError
+from simulations.inline import InlineGrid
+
+
+def test_a_bound_run_has_one_experiment(tmp_path):
+    for _ in range(2):  # roll call is taken again when a node comes back
+        bind_run(tmp_path, 7, "one")
+    check_run(tmp_path, 7, "one")
+    for check in (bind_run, check_run):
+        with pytest.raises(
+            WireError, match="run 7 is experiment 'one' at this site, n"
+        ):
+            check(tmp_path, 7, "other")
+    assert bound_runs(tmp_path) == {"one": [7]}
+
+
+def test_a_run_without_roll_call_is_refused(tmp_path):
+    with pytest.raises(WireError, match="run 8 is not known at this site"):
+        check_run(tmp_path, 8, "one")
+
+
+def test_a_resumed_run_takes_the_place_of_the_one_before(tmp_path):
+    bind_run(tmp_path, 9, "one")
+    bind_run(tmp_path, 3, "one")
+    check_run(tmp_path, 3, "one")
+    for check in (check_run, bind_run):  # nor does a second roll call bring it back
+        with pytest.raises(WireError, match=r"run 3 goes on with .*: run 9 is over"):
+            check(tmp_path, 9, "one")
+    bind_run(tmp_path, 4, "two")
+    assert bound_runs(tmp_path) == {"one": [3, 9], "two": [4]}
+
+
+@pytest.mark.parametrize("name", ["runs", "identity"])
+def test_folders_of_the_site_are_no_experiments(tmp_path, name):
+    with pytest.raises(WireError, match="no experiment may be named"):
+        bind_run(tmp_path, 7, name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_nodes_of_one_state_folder_bind_at_once(tmp_path):
+    """And if the server tells them different names, one name wins."""
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda _: bind_run(tmp_path, 7, "one"), range(64)))
+
+        def attempt(i):
+            try:
+                bind_run(tmp_path, 8, f"e{i}")
+            except WireError:
+                return 0
+            return 1
+
+        assert sum(pool.map(attempt, range(64))) == 1
+    check_run(tmp_path, 7, "one")
+
+
+def test_a_file_is_written_once_whole_and_for_its_owner(tmp_path):
+    path = tmp_path / "new" / "file"
+    with ThreadPoolExecutor(16) as pool:
+        writers = pool.map(lambda i: write_once(path, bytes([i]) * 9), range(64))
+        found = set(writers)
+    assert found == {path.read_bytes()}
+    assert len(path.read_bytes()) == 9
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_every_method_refuses_a_name_that_changes_in_mid_run(run, monkeypatch, method):
+    push = InlineGrid.push_messages
+
+    def rename(self, messages):
+        messages = list(messages)
+        for message in messages:
+            header = message.content["header"]
+            if header.get("server-round") == 2:
+                header["experiment"] = "other"
+        return push(self, messages)
+
+    monkeypatch.setattr(InlineGrid, "push_messages", rename)
+    with pytest.raises(
+        RunFailedError, match=r"client 0: .*, now the server names 'oth"
+    ):
+        run(method)
