@@ -39,12 +39,14 @@ from .node_config import (
     check_keys,
     edge_budget,
     hosted_clients,
+    hosts_any,
     is_site,
     own_folders,
 )
 from .registry import Resolved, resolve
 from .wire import (
     CLASS_COUNT,
+    NO_CLIENTS,
     OPENING,
     TOLD,
     NamedArrays,
@@ -63,6 +65,8 @@ Answer = Callable[[int, Parcel], Parcel]
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Roll call: say which clients this node hosts, and what their data look like."""
+    if not hosts_any(context.node_config):
+        return Message(pack({}, {NO_CLIENTS: True}), reply_to=message)
     try:
         resolved, hosted = _prepare(context)
     except Exception as error:  # reported to the server, which names the node

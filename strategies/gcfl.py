@@ -30,6 +30,7 @@ from .gcfl_clustering import (
     min_cut,
     unflatten,
 )
+from .replies import Layout, layout_of
 from .report import Evaluation
 
 
@@ -53,14 +54,15 @@ def step(
     params: GCFLParams,
     *,
     server_round: int,
+    sizes: Mapping[int, float],
     use_dtw: bool,
     uniform: bool = False,
 ) -> tuple[GCFLState, list[int]]:
     """One round: extend histories, split, average within the new clusters.
 
     Returns the new state and the positions (in the old state) of clusters that were
-    split. A cluster is split only when all of its members replied. ``uniform`` averages
-    updates without regard to training sizes.
+    split. A cluster is split only when all of its members replied. ``sizes`` are the
+    clients' numbers of training examples, to which ``uniform`` pays no regard.
 
     Source
     ------
@@ -71,7 +73,6 @@ def step(
     deltas = {c: select(DELTA, p.arrays) for c, p in sorted(replies.items())}
     check_same_layout(list(deltas.values()))
     flat = {c: flatten(d) for c, d in deltas.items()}
-    sizes = {c: float(p.metrics["num-examples"]) for c, p in replies.items()}
     history = _extend(state.history, replies, flat, params)
 
     clusters: list[tuple[int, ...]] = []
@@ -207,6 +208,10 @@ class GCFL(AbstractGraphStrategy):
             sent |= dict.fromkeys(members, with_prefix(SHARED, theta))
         return sent
 
+    def uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
+        """See base class: the update of every shared tensor."""
+        return layout_of(with_prefix(DELTA, self.gcfl.theta[0]))
+
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """See :func:`step`; also records norms and, for ``best_snapshot``, splits."""
         before = self.gcfl
@@ -215,10 +220,11 @@ class GCFL(AbstractGraphStrategy):
             replies,
             self.params,
             server_round=server_round,
+            sizes={c: float(self.clients[c].num_train) for c in replies},
             use_dtw=self.use_dtw,
             uniform=self.settings.weighting == "uniform",
         )
-        for client, parcel in replies.items():
+        for client in replies:
             self._report.evaluations.append(
                 Evaluation(
                     server_round=server_round,
@@ -227,7 +233,7 @@ class GCFL(AbstractGraphStrategy):
                     point="update",
                     metric="update_norm",
                     value=self.gcfl.norms[client],
-                    num_examples=int(parcel.metrics["num-examples"]),
+                    num_examples=self.clients[client].num_train,
                 )
             )
         # The authors' snapshot holds the accuracies of the round before the split.
