@@ -80,7 +80,7 @@ class PooledEvaluation(Evaluator):
         widths = Counter(
             p.evaluation["embeddings"].shape[-1]
             for p in parcels.values()
-            if np.ndim(p.evaluation.get("embeddings", 0)) == 2  # noqa: PLR2004
+            if np.ndim(p.evaluation.get("embeddings", 0)) == 2
         )
         width = widths.most_common(1)[0][0] if widths else 0
         found = {c: self._misfit(c, p.evaluation, width) for c, p in parcels.items()}

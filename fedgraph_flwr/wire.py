@@ -119,7 +119,7 @@ def unpack(content: RecordDict) -> tuple[dict[int, Parcel], dict[str, Scalar]]:
 
 
 def read_header(content: RecordDict) -> dict[str, Scalar]:
-    """What a message says beside its parcels.
+    """Read what a message says beside its parcels.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def read_header(content: RecordDict) -> dict[str, Scalar]:
 
 
 def records_by_client(content: RecordDict) -> dict[int, Records]:
-    """Records of a message by client and kind, unread; clients ascending.
+    """Group the records of a message by client, ascending, and kind; unread.
 
     Raises
     ------
@@ -178,7 +178,11 @@ def read_parcel(
             )
     if "metrics" not in records:
         raise WireError(f"parcel of client {client} has no metrics record")
-    metrics = read_numbers(client, records)
+    metrics = read_numbers(records)
+    if strange := sorted(set(records["metrics"]) - set(metrics)):
+        raise WireError(
+            f"metrics {shortened(strange)} of client {client} are no single numbers"
+        )
     if "error" in records:
         return Parcel(error=_reason(client, records), metrics=metrics)
     facts = records.get("facts", ConfigRecord())
@@ -199,26 +203,16 @@ def read_parcel(
     )
 
 
-def read_numbers(client: int, records: Records) -> dict[str, int | float]:
-    """Metrics of one client.
-
-    Raises
-    ------
-    WireError
-        One is no single number.
-    """
-    found = records["metrics"]
-    numbers = {k: v for k, v in found.items() if is_number(v)}
-    if strange := sorted(set(found) - set(numbers)):
-        raise WireError(
-            f"metrics {shortened(strange)} of client {client} are no single numbers"
-        )
-    return numbers
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is an int or a float, and no flag."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def read_numbers(records: Records) -> dict[str, int | float]:
+    """Read those metrics of a client that are single numbers."""
+    record = records.get("metrics")
+    if not isinstance(record, MetricRecord):
+        return {}
+    return {
+        k: v
+        for k, v in record.items()
+        if isinstance(v, int | float) and not isinstance(v, bool)
+    }
 
 
 def shortened(value: object, length: int = 200) -> str:

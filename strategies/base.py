@@ -80,7 +80,7 @@ class Evaluator:
         know the names itself.
         """
         return {
-            c: f"it handed over {shortened(sorted(p.evaluation))}, nobody asked for that"
+            c: f"it handed over {shortened(sorted(p.evaluation))}, which nobody needs"
             for c, p in parcels.items()
             if p.evaluation
         }
@@ -527,7 +527,7 @@ class AbstractGraphStrategy(Strategy):
         return {c: p for c, p in good.items() if c not in reasons}
 
     def _lose(self, node: int, clients: list[int]) -> None:
-        """A node did not answer in time: name its clients, and wait no second time."""
+        """Name the clients of a node that is late, and wait for it no second time."""
         log(
             WARNING,
             "round %d: node %d did not answer within round-timeout-s = %g: clients %s"

@@ -54,15 +54,14 @@ def step(
     params: GCFLParams,
     *,
     server_round: int,
-    sizes: Mapping[int, float],
     use_dtw: bool,
     uniform: bool = False,
 ) -> tuple[GCFLState, list[int]]:
     """One round: extend histories, split, average within the new clusters.
 
     Returns the new state and the positions (in the old state) of clusters that were
-    split. A cluster is split only when all of its members replied. ``sizes`` are the
-    clients' numbers of training examples, to which ``uniform`` pays no regard.
+    split. A cluster is split only when all of its members replied. ``uniform`` averages
+    updates without regard to training sizes.
 
     Source
     ------
@@ -73,6 +72,7 @@ def step(
     deltas = {c: select(DELTA, p.arrays) for c, p in sorted(replies.items())}
     check_same_layout(list(deltas.values()))
     flat = {c: flatten(d) for c, d in deltas.items()}
+    sizes = {c: float(p.metrics["num-examples"]) for c, p in replies.items()}
     history = _extend(state.history, replies, flat, params)
 
     clusters: list[tuple[int, ...]] = []
@@ -220,11 +220,10 @@ class GCFL(AbstractGraphStrategy):
             replies,
             self.params,
             server_round=server_round,
-            sizes={c: float(self.clients[c].num_train) for c in replies},
             use_dtw=self.use_dtw,
             uniform=self.settings.weighting == "uniform",
         )
-        for client in replies:
+        for client, parcel in replies.items():
             self._report.evaluations.append(
                 Evaluation(
                     server_round=server_round,
@@ -233,7 +232,7 @@ class GCFL(AbstractGraphStrategy):
                     point="update",
                     metric="update_norm",
                     value=self.gcfl.norms[client],
-                    num_examples=self.clients[client].num_train,
+                    num_examples=int(parcel.metrics["num-examples"]),
                 )
             )
         # The authors' snapshot holds the accuracies of the round before the split.

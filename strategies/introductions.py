@@ -33,7 +33,7 @@ _LASTING: Mapping[str, str] = {  # what a client must not change within a run
 
 
 def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
-    """What a client says of itself.
+    """Read what a client says of itself.
 
     Raises
     ------

@@ -118,7 +118,7 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
         return {**layout_of(model), **self.extra_uplink(server_round, client)}
 
     def extra_uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
-        """What clients send beside their models; nothing by default."""
+        """Arrays that clients send beside their models; none by default."""
         return {}
 
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:

@@ -6,15 +6,13 @@ read, fails for all that were; anything else that is wrong fails one client alon
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-import numpy as np
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import RecordDict
 
 from fedgraph_flwr.clustering import METRICS, TRANSFORMS
 from fedgraph_flwr.errors import WireError
@@ -26,7 +24,7 @@ from fedgraph_flwr.wire import (
     NamedArrays,
     Parcel,
     Records,
-    is_number,
+    read_numbers,
     read_parcel,
     records_by_client,
     select,
@@ -99,7 +97,7 @@ def read_reply(content: RecordDict, asked: Collection[int]) -> dict[int, Parcel]
     if strangers := sorted(set(records) - set(asked)):
         words = (
             f"its node spoke for clients {shortened(strangers)} too, which were not"
-            f" asked of it: nothing of its reply counts; look at that node's clients"
+            " asked of it: nothing of its reply counts; look at that node's clients"
         )
         return _refused(asked, words)
     decoded: dict[int, NamedArrays] = {}
@@ -116,10 +114,7 @@ def _read(client: int, records: Records, decoded: dict[int, NamedArrays]) -> Par
     try:
         return read_parcel(client, records, decoded)
     except WireError as error:  # what it has spent of its privacy counts all the same
-        metrics = records.get("metrics")
-        told = metrics.items() if isinstance(metrics, MetricRecord) else ()
-        numbers = {k: v for k, v in told if is_number(v)}
-        return Parcel(error=str(error), metrics=numbers)
+        return Parcel(error=str(error), metrics=read_numbers(records))
 
 
 def misfit(parcel: Parcel, expected: Expected) -> str:
@@ -172,7 +167,7 @@ def check_privacy(
     *,
     is_failure: bool = False,
 ) -> tuple[dict[str, float], str]:
-    """What a client has spent of its privacy so far, and what is wrong with its report.
+    """Add up what a client has spent of its privacy, and say what is wrong with it.
 
     A total never falls: the largest counts. A client that failed may tell nothing.
     """

@@ -26,7 +26,7 @@ def introduction(**changes) -> Parcel:
     )
     return Parcel(
         metrics=dict.fromkeys(counts, 1),
-        facts={"split-hash": "h", "raw-sha256": ""},
+        facts={"split-hash": "", "raw-sha256": ""},
         **changes,
     )
 
