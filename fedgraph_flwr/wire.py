@@ -255,7 +255,10 @@ def _serialized_bytes(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
     # An ArrayRecord serialises to a list of references; its arrays follow as objects
     # of their own, of which the raw data are all but a few dozen bytes.
     if not isinstance(record, ArrayRecord):
-        return len(record.deflate())
+        try:
+            return len(record.deflate())
+        except ValueError:  # an integer too large to travel; only in one process
+            return 0
     key = tuple(
         (name, a.dtype, tuple(a.shape), len(a.data)) for name, a in record.items()
     )
