@@ -51,6 +51,7 @@ from .node_config import (
     check_keys,
     edge_budget,
     hosted_clients,
+    hosts_any,
     ignored_folders,
     is_site,
     own_folders,
@@ -59,6 +60,7 @@ from .node_config import (
 from .registry import Resolved, resolve
 from .wire import (
     CLASS_COUNT,
+    NO_CLIENTS,
     OPENING,
     SAME_DATA,
     TOLD,
@@ -80,6 +82,8 @@ _NODE: ContextVar[NodeConfig] = ContextVar("node", default=MappingProxyType({"":
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Roll call: say which clients this node hosts, and what their data look like."""
+    if not hosts_any(context.node_config):
+        return Message(pack({}, {NO_CLIENTS: True}), reply_to=message)
     try:
         resolved, hosted = _prepare(context)
         experiment = str(unpack(message.content)[1].get("experiment", ""))

@@ -73,6 +73,11 @@ def check_keys(node: NodeConfig) -> list[str]:
     return strange
 
 
+def hosts_any(node: NodeConfig) -> bool:
+    """Whether a node was told to host clients of this app; others serve other apps."""
+    return "clients" in node or set(_SIMULATION) <= set(node)
+
+
 def hosted_clients(node: NodeConfig, num_clients: int) -> list[int]:
     """Ids of the clients on this node, ascending.
 

@@ -7,21 +7,23 @@ one place. Nothing here reaches training: strategies never see what arrives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from strategies.base import Evaluator
 from strategies.report import ClientInfo, Evaluation
 
 from .clustering import all_scores, probe_scores
-from .errors import DataError, WireError
+from .errors import DataError
 from .registry import Resolved
 from .tasks import EMBEDDINGS, POOLED, EmbeddingSettings
-from .wire import NamedArrays, Parcel
+from .wire import NamedArrays, Parcel, shortened
 
 
-class PooledEvaluation:
+class PooledEvaluation(Evaluator):
     """Clusters what the clients hand over, and keeps it in the results folder.
 
     Parameters
@@ -34,6 +36,7 @@ class PooledEvaluation:
     def __init__(self, resolved: Resolved, folder: Path) -> None:
         self._resolved, self._folder = resolved, folder / EMBEDDINGS
         self.num_classes = self.num_clients = 0
+        self._sizes: dict[int, int] = {}  # graphs of each client
 
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
         """Learn from the roll call who will take part.
@@ -44,6 +47,9 @@ class PooledEvaluation:
             All clients together have fewer graphs than there are classes.
         """
         self.num_clients = len(clients)
+        self._sizes = {
+            c: i.num_train + i.num_val + i.num_test for c, i in clients.items()
+        }
         self.num_classes = max(i.num_classes for i in clients.values())
         task = self._resolved.task
         if not isinstance(task, EmbeddingSettings) or task.evaluation == "local":
@@ -55,6 +61,52 @@ class PooledEvaluation:
                 f" {self.num_classes} clusters, one for each class: more clusters than"
                 " graphs; take a larger data set"
             )
+
+    def misfits(
+        self,
+        measured_round: int,
+        parcels: Mapping[int, Parcel],
+        names: Collection[str],
+    ) -> dict[int, str]:
+        """Who handed over something else than finite embeddings and the labels of all.
+
+        Of embeddings of different widths those count that most clients have.
+        """
+        task, last = self._resolved.task, self._resolved.settings.num_server_rounds
+        assert isinstance(task, EmbeddingSettings)
+        is_due = measured_round == last or measured_round in task.evaluated_rounds()
+        if task.evaluation == "local" or not is_due:
+            return super().misfits(measured_round, parcels, names)
+        widths = Counter(
+            p.evaluation["embeddings"].shape[-1]
+            for p in parcels.values()
+            if np.ndim(p.evaluation.get("embeddings", 0)) == 2
+        )
+        width = widths.most_common(1)[0][0] if widths else 0
+        found = {c: self._misfit(c, p.evaluation, width) for c, p in parcels.items()}
+        return {c: words for c, words in found.items() if words}
+
+    def _misfit(self, client: int, arrays: NamedArrays, width: int) -> str:
+        count = self._sizes[client]
+        expected = {
+            "embeddings": ("float32", (count, width)),
+            "graph_ids": ("int64", (count,)),
+            "labels": ("int64", (count,)),
+        }
+        found = {n: (a.dtype.name, a.shape) for n, a in sorted(arrays.items())}
+        if found != expected:
+            return (
+                f"it sent arrays {shortened(found)} to evaluate, expected {expected};"
+                " server and site run different settings or versions"
+            )
+        if not np.isfinite(arrays["embeddings"]).all():
+            return "embeddings that it sent to evaluate hold NaN or infinity"
+        labels = arrays["labels"]
+        if count and not 0 <= labels.min() <= labels.max() < self.num_classes:
+            return (
+                f"labels that it sent to evaluate are not in range({self.num_classes})"
+            )
+        return ""
 
     def __call__(
         self, measured_round: int, parcels: Mapping[int, Parcel]
@@ -97,27 +149,7 @@ class PooledEvaluation:
 
 
 def _join(given: Mapping[int, NamedArrays]) -> NamedArrays:
-    """Concatenate in ascending client order; say which client each row is from.
-
-    Raises
-    ------
-    WireError
-        A client's arrays are missing, or their shapes do not fit together.
-    """
-    width = next(iter(given.values())).get("embeddings", np.empty((0, 0))).shape[-1]
-    for client, arrays in given.items():
-        shapes = {name: a.shape for name, a in sorted(arrays.items())}
-        count = len(arrays.get("labels", ()))
-        expected = {
-            "embeddings": (count, width),
-            "graph_ids": (count,),
-            "labels": (count,),
-        }
-        if shapes != expected:
-            raise WireError(
-                f"client {client} sent arrays {shapes} to evaluate, expected"
-                f" {expected}; server and site run different settings or versions"
-            )
+    """Concatenate in ascending client order; say which client each row is from."""
     pool = {
         name: np.concatenate([arrays[name] for arrays in given.values()])
         for name in ("embeddings", "labels", "graph_ids")

@@ -9,25 +9,25 @@ from __future__ import annotations
 import csv
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.base import Evaluator
 from strategies.report import ClientInfo, Evaluation
 
-from .errors import WireError
 from .methods.multitask import RECORD, RECORD_IDS
-from .wire import Parcel
+from .wire import NamedArrays, Parcel, shortened
 
 FOLDER = "task-covariance"  # in a run's folder: a file per round
 SOURCES = "task-sources.csv"
 Omega = tuple[tuple[int, ...], NDArray[np.float64]]  # tasks, and their covariance
 
 
-class TaskRelations:
+class TaskRelations(Evaluator):
     """Keeps what clients hand over, ``task-covariance/round-<t>.npz``.
 
     Parameters
@@ -44,21 +44,24 @@ class TaskRelations:
         """Learn from the roll call how many tasks there are."""
         self._num_tasks = max(i.num_classes for i in clients.values())
 
+    def misfits(
+        self,
+        measured_round: int,  # noqa: ARG002
+        parcels: Mapping[int, Parcel],
+        names: Collection[str],
+    ) -> dict[int, str]:
+        """See base class: who handed over no covariance of tasks, where it must."""
+        found = {c: self._misfit(p.evaluation, names) for c, p in parcels.items()}
+        return {c: words for c, words in found.items() if words}
+
     def __call__(
         self, measured_round: int, parcels: Mapping[int, Parcel]
     ) -> list[Evaluation]:
-        """Keep Omega of each client after training in the round that has just ended.
-
-        Raises
-        ------
-        WireError
-            What a client handed over is no covariance of tasks.
-        """
+        """Keep Omega of each client after training in the round that has just ended."""
         kept: dict[str, NDArray[np.generic]] = {}
         for client, parcel in sorted(parcels.items()):
             if RECORD in parcel.evaluation:
                 omega, ids = (parcel.evaluation[k] for k in (RECORD, RECORD_IDS))
-                self._check(client, omega, ids)
                 kept |= {f"omega-{client}": omega, f"tasks-{client}": ids}
         if kept:
             place = self._folder / FOLDER
@@ -67,16 +70,33 @@ class TaskRelations:
             np.savez(path, **kept)  # type: ignore[arg-type]
         return []
 
-    def _check(
-        self, client: int, omega: NDArray[np.generic], ids: NDArray[np.generic]
-    ) -> None:
-        allowed = set(range(self._num_tasks))
-        if omega.shape != (len(ids), len(ids)) or set(ids.tolist()) - allowed:
-            raise WireError(
-                f"client {client} handed over a covariance of shape {omega.shape} for"
-                f" tasks {ids.tolist()}, expected a square one of tasks below"
-                f" {self._num_tasks}; server and site run different versions"
+    def _misfit(self, arrays: NamedArrays, names: Collection[str]) -> str:
+        if set(arrays) != set(names):
+            return (
+                f"it handed over {shortened(sorted(arrays))}, expected {sorted(names)};"
+                " server and site run different versions"
             )
+        if not arrays:
+            return ""
+        omega, ids = arrays[RECORD], arrays[RECORD_IDS]
+        fits = (
+            ids.dtype == np.int64
+            and ids.ndim == 1
+            and omega.dtype == np.float32
+            and omega.shape == (len(ids), len(ids))
+        )
+        if fits:
+            tasks = ids.tolist()
+            in_range = all(0 <= t < self._num_tasks for t in tasks)
+            fits = in_range and tasks == sorted(set(tasks))
+        if not fits or not np.isfinite(omega).all():
+            return (
+                f"it handed over a covariance, {omega.dtype} of shape {omega.shape},"
+                f" for tasks {shortened(ids.tolist())}, expected a square one, finite,"
+                f" of ascending tasks below {self._num_tasks}; server and site run"
+                " different versions"
+            )
+        return ""
 
 
 def read_rounds(run_dir: Path) -> list[int]:

@@ -8,15 +8,15 @@ dtypes and, unlike pickle, cannot run code.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.numpy import load as decode_arrays
 from safetensors.numpy import save as encode_arrays
 
@@ -35,9 +35,21 @@ FRESH_START = (
     "fresh-start"  # the client lost its state, after this round, and began anew
 )
 OPENING = "opening"  # kind of query: clients give what others need before round 1
+NO_CLIENTS = "no-clients"  # flag in the header of a node that hosts none
+Records: TypeAlias = dict[str, Any]  # of one client, by kind
 _HEADER = "header"
 _PACKED = "safetensors"
-_KINDS = ("arrays", "evaluation", "metrics", "facts", "error")
+_TYPES: Mapping[str, type] = {
+    "arrays": ArrayRecord,
+    "evaluation": ArrayRecord,
+    "metrics": MetricRecord,
+    "facts": ConfigRecord,
+    "error": ConfigRecord,
+}
+_KINDS = tuple(_TYPES)
+# One spelling for each client, and none so long that it is costly to read.
+_NAME = re.compile(rf"(?P<client>0|[1-9][0-9]{{0,8}})/(?P<kind>{'|'.join(_KINDS)})")
+_MAX_REASON = 4000  # characters of an error that somebody else wrote
 _sizes: dict[object, int] = {}  # serialised size of an ArrayRecord, by its layout
 
 
@@ -102,35 +114,131 @@ def unpack(content: RecordDict) -> tuple[dict[int, Parcel], dict[str, Scalar]]:
     Raises
     ------
     WireError
-        A record is missing, of an unknown name, or not decodable.
+        As :func:`records_by_client` and :func:`read_parcel`.
+    """
+    decoded: dict[int, NamedArrays] = {}
+    parcels = {
+        client: read_parcel(client, records, decoded)
+        for client, records in records_by_client(content).items()
+    }
+    return parcels, read_header(content)
+
+
+def read_header(content: RecordDict) -> dict[str, Scalar]:
+    """Read what a message says beside its parcels.
+
+    Raises
+    ------
+    WireError
+        There is no header.
     """
     header = content.get(_HEADER)
     if not isinstance(header, ConfigRecord):
         raise WireError(
-            f"message has no {_HEADER!r} record, got {sorted(content)}; both ends must"
-            " run the same version of fedgraph_flwr"
+            f"message has no {_HEADER!r} record, got {shortened(sorted(content))}; both"
+            " ends must run the same version of fedgraph_flwr"
         )
-    parcels: dict[int, Parcel] = {}
-    decoded: dict[int, NamedArrays] = {}
-    for client_id, records in _by_client(content).items():
-        metrics = records.get("metrics")
-        if not isinstance(metrics, MetricRecord):
-            raise WireError(f"parcel of client {client_id} has no metrics record")
-        numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float)}
-        if isinstance(error := records.get("error"), ConfigRecord):
-            parcels[client_id] = Parcel(error=str(error["reason"]), metrics=numbers)
+    return _scalars(header)
+
+
+def records_by_client(content: RecordDict) -> dict[int, Records]:
+    """Group the records of a message by client, ascending, and kind; unread.
+
+    Raises
+    ------
+    WireError
+        There is no header, or a record has no name of ours.
+    """
+    read_header(content)
+    grouped: dict[int, Records] = {}
+    for name, record in content.items():
+        if name == _HEADER:
             continue
-        arrays, facts = records.get("arrays"), records.get("facts")
-        evaluation = records.get("evaluation")
-        if arrays is not None and id(arrays) not in decoded:
-            decoded[id(arrays)] = _decode(client_id, arrays)
-        parcels[client_id] = Parcel(
-            arrays=decoded[id(arrays)] if arrays is not None else {},
-            evaluation={} if evaluation is None else _decode(client_id, evaluation),
-            metrics=numbers,
-            facts=_scalars(facts) if isinstance(facts, ConfigRecord) else {},
+        if not (match := _NAME.fullmatch(name)):
+            raise WireError(
+                f"message has a record {shortened(name)}; expected <client>/ and one of"
+                f" {', '.join(_KINDS)}; both ends must run the same version of"
+                " fedgraph_flwr"
+            )
+        grouped.setdefault(int(match["client"]), {})[match["kind"]] = record
+    return dict(sorted(grouped.items()))
+
+
+def read_parcel(
+    client: int, records: Records, decoded: dict[int, NamedArrays] | None = None
+) -> Parcel:
+    """Read the records of one client.
+
+    ``decoded`` remembers the arrays of records that several clients share.
+
+    Raises
+    ------
+    WireError
+        A record is missing, of another type than its name says, or not decodable.
+    """
+    for kind, record in records.items():
+        if not isinstance(record, _TYPES[kind]):
+            raise WireError(
+                f"record {kind!r} of client {client} is a {type(record).__name__},"
+                f" expected a {_TYPES[kind].__name__}"
+            )
+    if "metrics" not in records:
+        raise WireError(f"parcel of client {client} has no metrics record")
+    metrics = read_numbers(records)
+    if strange := sorted(set(records["metrics"]) - set(metrics)):
+        raise WireError(
+            f"metrics {shortened(strange)} of client {client} are no single numbers"
         )
-    return parcels, _scalars(header)
+    if "error" in records:
+        return Parcel(error=_reason(client, records), metrics=metrics)
+    facts = records.get("facts", ConfigRecord())
+    if strange := [k for k, v in facts.items() if not isinstance(v, Scalar)]:
+        raise WireError(
+            f"facts {shortened(strange)} of client {client} are neither text, number"
+            " nor flag"
+        )
+    arrays, evaluation = records.get("arrays"), records.get("evaluation")
+    decoded = {} if decoded is None else decoded
+    if arrays is not None and id(arrays) not in decoded:
+        decoded[id(arrays)] = _decode(client, arrays)
+    return Parcel(
+        arrays=decoded[id(arrays)] if arrays is not None else {},
+        evaluation={} if evaluation is None else _decode(client, evaluation),
+        metrics=metrics,
+        facts=_scalars(facts),
+    )
+
+
+def read_numbers(records: Records) -> dict[str, int | float]:
+    """Read those metrics of a client that are single numbers."""
+    record = records.get("metrics")
+    if not isinstance(record, MetricRecord):
+        return {}
+    return {
+        k: v
+        for k, v in record.items()
+        if isinstance(v, int | float) and not isinstance(v, bool)
+    }
+
+
+def shortened(value: object, length: int = 200) -> str:
+    """Text of a value that somebody else wrote, cut where it is too long to be told."""
+    text = value if isinstance(value, str) else repr(value)
+    if len(text) <= length:
+        return text
+    return f"{text[:length]} ... ({len(text)} characters)"
+
+
+def _reason(client: int, records: Records) -> str:
+    reason = records["error"].get("reason")
+    if set(records) - {"error", "metrics"}:
+        raise WireError(
+            f"client {client} reports an error, and beside it {sorted(records)};"
+            " expected metrics alone"
+        )
+    if not isinstance(reason, str) or not reason:
+        raise WireError(f"client {client} reports an error, but no reason")
+    return shortened(reason, _MAX_REASON)
 
 
 def record_sizes(content: RecordDict) -> Iterator[tuple[int, str, int]]:
@@ -139,21 +247,27 @@ def record_sizes(content: RecordDict) -> Iterator[tuple[int, str, int]]:
     Bytes are those of the serialised record and, for arrays, of its array objects:
     what Flower's transport sends. A record that several clients of a node share counts
     for each of them, as if each had a node of its own. The header counts for client -1.
+    Records without a name of ours do not count.
     """
     for name, record in content.items():
         if name == _HEADER:
             yield -1, name, len(record.deflate())
             continue
-        client, _, kind = name.partition("/")
-        yield int(client), kind, _serialized_bytes(record)
+        if match := _NAME.fullmatch(name):
+            yield int(match["client"]), match["kind"], _serialized_bytes(record)
 
 
 def _serialized_bytes(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
     # An ArrayRecord serialises to a list of references; its arrays follow as objects
     # of their own, of which the raw data are all but a few dozen bytes.
     if not isinstance(record, ArrayRecord):
-        return len(record.deflate())
-    key = tuple((name, a.dtype, tuple(a.shape)) for name, a in record.items())
+        try:
+            return len(record.deflate())
+        except ValueError:  # an integer too large to travel; only in one process
+            return 0
+    key = tuple(
+        (name, a.dtype, tuple(a.shape), len(a.data)) for name, a in record.items()
+    )
     if key not in _sizes:
         nested = get_all_nested_objects(record).values()
         _sizes[key] = sum(len(part.deflate()) for part in nested)
@@ -170,29 +284,17 @@ def _encode(arrays: NamedArrays) -> ArrayRecord:
     return ArrayRecord({_PACKED: Array(np.frombuffer(blob, np.uint8))})
 
 
-def _by_client(content: RecordDict) -> dict[int, dict[str, object]]:
-    grouped: dict[int, dict[str, object]] = {}
-    for name, record in content.items():
-        if name == _HEADER:
-            continue
-        client, _, kind = name.partition("/")
-        if not client.isdigit() or kind not in _KINDS:
-            raise WireError(
-                f"message has a record {name!r}; expected <client>/ and one of"
-                f" {', '.join(_KINDS)}"
-            )
-        grouped.setdefault(int(client), {})[kind] = record
-    return dict(sorted(grouped.items()))
-
-
-def _decode(client_id: int, record: object) -> NamedArrays:
+def _decode(client: int, record: ArrayRecord) -> NamedArrays:
     try:
-        assert isinstance(record, ArrayRecord)
-        return dict(decode_arrays(record[_PACKED].numpy().tobytes()))
-    except (AssertionError, KeyError, SafetensorError, ValueError) as error:
+        (name,) = record
+        packed = record[name].numpy()
+        if name != _PACKED or packed.dtype != np.uint8 or packed.ndim != 1:
+            raise ValueError(f"got {packed.dtype} {packed.shape} {shortened(name)}")
+        return dict(decode_arrays(packed.tobytes()))
+    except Exception as error:  # whatever strange bytes make the readers raise
         raise WireError(
-            f"arrays of client {client_id} cannot be decoded: {error}; expected one"
-            f" uint8 array {_PACKED!r}"
+            f"arrays of client {client} cannot be decoded:"
+            f" {shortened(str(error))}; expected one uint8 array {_PACKED!r}"
         ) from error
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, ClassVar
@@ -29,7 +29,6 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.privacy import METRIC as PRIVACY
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.topology import Network
 from fedgraph_flwr.wire import (
@@ -43,13 +42,20 @@ from fedgraph_flwr.wire import (
     Scalar,
     pack,
     record_sizes,
-    select,
-    unpack,
+    shortened,
     with_prefix,
 )
 
-from .averaging import find_bad_array
 from .nodes import Directory, exchange
+from .replies import (
+    WEIGHTS_HASH,
+    Expected,
+    Layout,
+    Phase,
+    check_privacy,
+    misfit,
+    read_reply,
+)
 from .report import (
     ClientInfo,
     Evaluation,
@@ -61,8 +67,36 @@ from .report import (
 
 _TICK_S = 0.11  # a little more than the period of Flower's dispatcher
 Observer = Callable[[RoundReport], None]
-Evaluator = Callable[[int, Mapping[int, Parcel]], list[Evaluation]]
 Stopper = Callable[[Iterable[Evaluation]], bool]
+
+
+class Evaluator:
+    """Evaluates in the clients' stead what they hand over for it: here, nothing."""
+
+    def misfits(
+        self,
+        measured_round: int,  # noqa: ARG002
+        parcels: Mapping[int, Parcel],
+        names: Collection[str],  # noqa: ARG002
+    ) -> dict[int, str]:
+        """Say which clients handed over something else than the arrays ``names``.
+
+        ``measured_round`` is that whose model the clients received. An evaluator may
+        know the names itself.
+        """
+        return {
+            c: f"it handed over {shortened(sorted(p.evaluation))}, which nobody needs"
+            for c, p in parcels.items()
+            if p.evaluation
+        }
+
+    def __call__(
+        self,
+        measured_round: int,  # noqa: ARG002
+        parcels: Mapping[int, Parcel],  # noqa: ARG002
+    ) -> list[Evaluation]:
+        """Scores of the model after ``measured_round``; parcels are no misfits."""
+        return []
 
 
 class AbstractGraphStrategy(Strategy):
@@ -81,9 +115,8 @@ class AbstractGraphStrategy(Strategy):
     observer : callable
         Called once per round with a :class:`RoundReport`, after aggregation and
         before the state changes again; the next round's messages are out by then.
-    evaluator : callable
-        Given the round that was measured and the clients' parcels, evaluates in their
-        stead whatever they handed over for it.
+    evaluator : Evaluator
+        Evaluates in the clients' stead whatever they hand over for it.
     stopper : callable
         Given the evaluations that are new, says whether training ends here; asked
         before each round.
@@ -98,14 +131,14 @@ class AbstractGraphStrategy(Strategy):
         *,
         experiment: str,
         observer: Observer = lambda _report: None,
-        evaluator: Evaluator = lambda _round, _parcels: [],
+        evaluator: Evaluator | None = None,
         stopper: Stopper = lambda _evaluations: False,
     ) -> None:
         self.settings = settings
         self.params = params
         self.experiment = experiment
         self.observer = observer
-        self.evaluator = evaluator
+        self.evaluator = evaluator or Evaluator()
         self.stopper = stopper
         self.clients: dict[int, ClientInfo] = {}
         self.client_hashes: dict[int, str] = {}
@@ -152,6 +185,21 @@ class AbstractGraphStrategy(Strategy):
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
         """Set the state that :meth:`state` returned."""
 
+    def uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
+        """Arrays that a client must send: after training, or in the opening (round 0).
+
+        Nothing unless overridden.
+        """
+        return {}
+
+    def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:  # noqa: ARG002
+        """Say whose replies, good by themselves, do not go with the others'."""
+        return {}
+
+    def hands_over(self) -> tuple[str, ...]:
+        """Names of what clients hand over beside their arrays after training."""
+        return ()
+
     def peers(self) -> dict[int, list[int]]:
         """Return whose models reach each client in a round; all others' by default."""
         everyone = sorted(self.clients)
@@ -184,11 +232,11 @@ class AbstractGraphStrategy(Strategy):
         """Return the sets of clients with one server model; one unless overridden."""
         return [sorted(self.clients)]
 
-    def weight(self, parcel: Parcel) -> float:
+    def weight(self, client: int) -> float:
         """Weight of a client's model in an average, as ``weighting`` says."""
         if self.settings.weighting == "uniform":
             return 1.0
-        return float(parcel.metrics["num-examples"])
+        return float(self.clients[client].num_train)
 
     def asked(self) -> list[int]:
         """Clients that are to take part in this exchange, ascending."""
@@ -200,16 +248,25 @@ class AbstractGraphStrategy(Strategy):
 
     # Flower's interface ----------------------------------------------------------
 
+    def expect(self, known: Mapping[int, ClientInfo]) -> None:
+        """Let the roll call of a resumed run go on with these clients alone.
+
+        Who has other data, or does not answer, is missing until that is mended.
+        """
+        self._directory.expect(known)
+
     def roll_call(self, grid: Grid) -> dict[int, ClientInfo]:
-        """Find out which node hosts which client; every client must answer.
+        """Find out which node hosts which client; in a new run all must answer.
 
         Raises
         ------
         RunFailedError
-            Clients are missing when ``roll-call-timeout-s`` is over, or two nodes
-            claim the same one.
+            Clients are missing when ``roll-call-timeout-s`` is over, in a resumed run
+            more than ``min-fit-replies`` allows; or two nodes claim the same one.
         DataError
             A client cannot load its data; its own message is passed on.
+        WireError
+            A client's introduction is malformed.
         """
         self.clients = self._directory.call(grid)
         return self.clients
@@ -253,10 +310,8 @@ class AbstractGraphStrategy(Strategy):
         """Read the last evaluations and the hashes of the clients' models."""
         if server_round < self.last_round:
             return None
-        parcels = self._collect(server_round + 1, replies)
-        self.client_hashes = {
-            c: str(p.facts["weights-sha256"]) for c, p in parcels.items()
-        }
+        parcels = self._collect(server_round + 1, replies, Phase.CLOSING)
+        self.client_hashes = {c: str(p.facts[WEIGHTS_HASH]) for c, p in parcels.items()}
         self._require(server_round + 1, parcels)
         self._note_restarts(parcels)
         self._report.is_closing = True
@@ -346,7 +401,7 @@ class AbstractGraphStrategy(Strategy):
         Roll call then refuses clients that come back with other data.
         """
         known = {int(c): ClientInfo.from_json(i) for c, i in facts["clients"].items()}
-        self._directory.expect(known)
+        self.expect(known)
         self.last_rounds = {int(c): int(r) for c, r in facts["last_rounds"].items()}
         self.spent = {int(c): dict(s) for c, s in facts["spent"].items()}
 
@@ -387,7 +442,7 @@ class AbstractGraphStrategy(Strategy):
         messages = self._configure(f"{MessageType.QUERY}.{OPENING}", 0, grid)
         replies = exchange(grid, messages, timeout)
         try:
-            parcels = self._collect(0, replies)
+            parcels = self._collect(0, replies, Phase.OPENING)
             self._require(0, parcels)
             self.opened(parcels)
         finally:
@@ -445,7 +500,10 @@ class AbstractGraphStrategy(Strategy):
     def _load(self, members: list[int]) -> float:
         return sum(self._compute_s.get(c, 0.0) for c in members)
 
-    def _enter(self, direction: str, content: RecordDict) -> None:
+    def _enter(
+        self, direction: str, content: RecordDict, of: Collection[int] | None = None
+    ) -> None:
+        """Enter a message's records in the ledger; with ``of``, theirs alone."""
         self._report.ledger.extend(
             LedgerEntry(
                 server_round=self._report.server_round,
@@ -455,39 +513,47 @@ class AbstractGraphStrategy(Strategy):
                 bytes=size,
             )
             for client, record, size in record_sizes(content)
+            if of is None or client == -1 or client in of
         )
 
     def _collect(
-        self, server_round: int, replies: Iterable[Message]
+        self,
+        server_round: int,
+        replies: Iterable[Message],
+        phase: Phase = Phase.TRAINING,
     ) -> dict[int, Parcel]:
         """Good parcels by client; everything else becomes a named failure."""
         report = self._report
-        asked = {m.metadata.message_id: m for m in self._sent}
+        answers: dict[str, Message] = {}
+        for reply in replies:
+            answers.setdefault(reply.metadata.reply_to_message_id, reply)
+        hosted = self._directory.hosted()
         good: dict[int, Parcel] = {}
-        for reply in sorted(replies, key=self._first_client):
-            node = asked[reply.metadata.reply_to_message_id].metadata.dst_node_id
-            if reply.has_error():
-                self._directory.fail(node, reply.error)
-                reason = f"node {node}: error {reply.error.code}: {reply.error.reason}"
-                hosted = set(self._directory.members(node))
-                report.failures |= dict.fromkeys(hosted & set(self._asked), reason)
-                continue
-            self._enter("up", reply.content)
-            for client, parcel in unpack(reply.content)[0].items():
-                if spent := select(PRIVACY, parcel.metrics):  # also if it failed
-                    self.spent[client] = {k: float(v) for k, v in spent.items()}
-                if error := parcel.error or find_bad_array(parcel.arrays):
-                    report.failures[client] = error
-                else:
-                    good[client] = parcel
-        for client in sorted(set(self._asked) - set(good) - set(report.failures)):
-            addressed = client in self._addressed
-            report.failures[client] = (
-                "no reply before the round's timeout"
-                if addressed
-                else "its node is offline"
-            )
-        good = dict(sorted(good.items()))
+        for message in sorted(
+            self._sent, key=lambda m: hosted[m.metadata.dst_node_id][0]
+        ):
+            node = message.metadata.dst_node_id
+            asked = [c for c in hosted[node] if c in self._addressed]
+            answer = answers.get(message.metadata.message_id)
+            if answer is None:
+                self._lose(node, asked)
+            elif answer.has_error():
+                self._directory.fail(node, answer.error)
+                error = answer.error
+                reason = (
+                    f"node {node}: error {error.code}: {shortened(error.reason, 4000)}"
+                )
+                report.failures |= dict.fromkeys(asked, reason)
+            else:
+                self._enter("up", answer.content, of=asked)
+                for client, parcel in read_reply(answer.content, asked).items():
+                    if reason := self._refuse(client, parcel, phase):
+                        report.failures[client] = reason
+                    else:
+                        good[client] = parcel
+        for client in sorted(set(self._asked) - self._addressed):
+            report.failures[client] = self._directory.reason(client)
+        good = self._without_misfits(dict(sorted(good.items())), phase)
         for client, reason in sorted(report.failures.items()):
             log(WARNING, "round %d: client %d failed: %s", server_round, client, reason)
         self._compute_s |= {c: p.metrics["compute-s"] for c, p in good.items()}
@@ -498,14 +564,48 @@ class AbstractGraphStrategy(Strategy):
         report.evaluations += self.evaluator(server_round - 1, good)
         return {c: replace(p, evaluation={}) for c, p in good.items()}
 
-    def _first_client(self, reply: Message) -> int:
-        for message in self._sent:
-            if message.metadata.message_id == reply.metadata.reply_to_message_id:
-                return min(self._directory.members(message.metadata.dst_node_id))
-        raise RunFailedError(
-            f"got a reply to message {reply.metadata.reply_to_message_id!r}, which"
-            " was not sent in this round"
+    def _refuse(self, client: int, parcel: Parcel, phase: Phase) -> str:
+        """Why a parcel is a failure; "" if it is none. Keeps what privacy it tells."""
+        spent, problem = check_privacy(
+            client,
+            parcel.metrics,
+            self.spent.get(client, {}),
+            is_failure=bool(parcel.error),
         )
+        if spent:
+            self.spent[client] = spent
+        server_round = self._report.server_round
+        layout = {} if phase is Phase.CLOSING else self.uplink(server_round, client)
+        expected = Expected(info=self.clients[client], phase=phase, layout=layout)
+        return parcel.error or problem or misfit(parcel, expected)
+
+    def _without_misfits(
+        self, good: dict[int, Parcel], phase: Phase
+    ) -> dict[int, Parcel]:
+        """Leave out whoever does not go with the others, and name them."""
+        is_training = phase is Phase.TRAINING
+        names = self.hands_over() if is_training else ()
+        reasons = self.evaluator.misfits(self._report.server_round - 1, good, names)
+        good = {c: p for c, p in good.items() if c not in reasons}
+        if is_training:
+            reasons |= self.misfits(good)
+        self._report.failures |= reasons
+        return {c: p for c, p in good.items() if c not in reasons}
+
+    def _lose(self, node: int, clients: list[int]) -> None:
+        """Name the clients of a node that is late, and wait for it no second time."""
+        log(
+            WARNING,
+            "round %d: node %d did not answer within round-timeout-s = %g: clients %s"
+            " are left out until it answers a roll call",
+            self._report.server_round,
+            node,
+            self.settings.round_timeout_s,
+            clients,
+        )
+        self._directory.silence(node, self._report.server_round)
+        reason = "no reply before the round's timeout"
+        self._report.failures |= dict.fromkeys(clients, reason)
 
     def _require(self, server_round: int, good: Mapping[int, Parcel]) -> None:
         # Less a hair: 0.55 * 100 is a little more than 55.

@@ -14,6 +14,7 @@ from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
 from .averaging import weighted_mean
 from .base import AbstractGraphStrategy
+from .replies import Layout, layout_of
 
 
 class FedAvg(AbstractGraphStrategy):
@@ -27,12 +28,16 @@ class FedAvg(AbstractGraphStrategy):
         """See base class."""
         return dict.fromkeys(self.clients, with_prefix(SHARED, self.theta))
 
+    def uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
+        """See base class: the model, once there is one to train."""
+        return layout_of(with_prefix(SHARED, self.theta)) if server_round else {}
+
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:  # noqa: ARG002
-        """See base class."""
-        self.theta = weighted_mean(
-            [select(SHARED, p.arrays) for p in replies.values()],
-            [self.weight(p) for p in replies.values()],
-        )
+        """See base class; the model stays if nobody who replied has trained."""
+        weights = [self.weight(c) for c in replies]
+        if any(weights):
+            models = [select(SHARED, p.arrays) for p in replies.values()]
+            self.theta = weighted_mean(models, weights)
 
     def models(self) -> dict[str, NamedArrays]:
         """See base class."""

@@ -14,7 +14,6 @@ import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedgkd import (
     FEATURE_MAPS,
     FEATURES,
@@ -34,6 +33,7 @@ from .fedgkd_relator import (
     similarity,
 )
 from .personal import AbstractPersonalStrategy
+from .replies import Layout
 
 _KEPT = "features/"
 
@@ -73,11 +73,9 @@ class FedGKD(AbstractPersonalStrategy):
     def extra_downlink(self, server_round: int) -> NamedArrays:
         """Where clients are to distil, what they start from."""
         p = self.params
+        if server_round > self.last_round or not self._distils():
+            return {}  # the closing evaluation, or all is known
         is_static = p.distillation == "static"
-        if server_round > self.last_round:
-            return {}  # the closing evaluation
-        if is_static and len(self.kept) == len(self.clients):
-            return {}
         info = next(iter(self.clients.values()))
         return common_start(
             self.settings.seed,
@@ -86,6 +84,27 @@ class FedGKD(AbstractPersonalStrategy):
             num_features=info.num_features,
             num_classes=info.num_classes,
         )
+
+    def _distils(self) -> bool:
+        """Whether clients are to distil: not those of whom everything is kept."""
+        is_static = self.params.distillation == "static"
+        return not is_static or len(self.kept) < len(self.clients)
+
+    def extra_uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
+        """See base class: task features, where clients are to distil."""
+        if not self._distils():
+            return {}
+        info = self.clients[client]
+        rows = self.params.nodes_per_class * info.num_classes
+        columns = {
+            "x": info.num_features,
+            "h": self.settings.hidden_dim,
+            "y": info.num_classes,
+        }
+        return {
+            FEATURES + part: ("float32", (rows, columns[part]))
+            for part in FEATURE_MAPS[self.params.feature_map]
+        }
 
     def personalise(
         self, server_round: int, replies: Mapping[int, Parcel]
@@ -110,11 +129,6 @@ class FedGKD(AbstractPersonalStrategy):
             if client in self.kept:
                 found[client] = self.kept[client]
                 continue
-            if missing := [n for n in parts if n not in parcel.arrays]:
-                raise WireError(
-                    f"client {client} sent no {missing}, got {sorted(parcel.arrays)};"
-                    " server and site run different settings"
-                )
             found[client] = np.hstack([parcel.arrays[n] for n in parts])
         if self.params.distillation == "static":
             self.kept |= found

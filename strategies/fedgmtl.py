@@ -5,13 +5,16 @@ He et al. 2021 (SpreadGNN), arXiv:2106.02743, Sec. 3; our spec, Sec. 2.5.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA
+from fedgraph_flwr.methods.multitask import RECORD, RECORD_IDS
 from fedgraph_flwr.wire import Parcel
 
 from .fedavg import FedAvg
@@ -41,6 +44,28 @@ class FedGMTL(FedAvg):
 
     A mean of covariances of trace 1 is one itself.
     """
+
+    def hands_over(self) -> tuple[str, ...]:
+        """See base class: Omega."""
+        return RECORD, RECORD_IDS
+
+    def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:
+        """See base class: covariances without which the mean would be one."""
+        traces = {
+            c: float(np.trace(p.arrays[SHARED + OMEGA].astype(np.float64)))
+            for c, p in replies.items()
+        }
+        weights = {c: self.weight(c) for c in replies}
+        if not any(weights.values()):
+            return {}
+        if sum(weights[c] * trace for c, trace in traces.items()) > 0:
+            return {}
+        return {
+            c: f"its covariance of tasks has trace {trace:g}, which must be > 0; lower"
+            " privacy.update-noise, or look at that client"
+            for c, trace in traces.items()
+            if not trace > 0
+        }
 
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """See base class."""

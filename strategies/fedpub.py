@@ -11,11 +11,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedpub import EMBEDDING, FedPubParams
 from fedgraph_flwr.wire import Parcel
 
 from .personal import AbstractPersonalStrategy
+from .replies import Layout
 
 
 def cosine_attention(
@@ -41,17 +41,15 @@ class FedPub(AbstractPersonalStrategy):
 
     params: FedPubParams
 
+    def extra_uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
+        """See base class: the functional embedding."""
+        return {EMBEDDING: ("float32", (self.settings.hidden_dim,))}
+
     def personalise(
         self,
         server_round: int,  # noqa: ARG002
         replies: Mapping[int, Parcel],
     ) -> NDArray[np.float64]:
         """See :func:`cosine_attention`."""
-        for client, parcel in replies.items():
-            if EMBEDDING not in parcel.arrays:
-                raise WireError(
-                    f"client {client} sent no {EMBEDDING!r}, got"
-                    f" {sorted(parcel.arrays)}; server and site run different versions"
-                )
         embeddings = [p.arrays[EMBEDDING] for p in replies.values()]
         return cosine_attention(embeddings, self.params.alpha)

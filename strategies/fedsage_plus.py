@@ -16,6 +16,7 @@ from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
 from fedgraph_flwr.wire import NamedArrays, Parcel, select
 
 from .fedavg import FedAvg
+from .replies import Layout
 
 
 @final
@@ -48,19 +49,22 @@ class FedSagePlus(FedAvg):
         """See base class."""
         return self.params.cross_client
 
+    def uplink(self, server_round: int, client: int) -> Layout:
+        """See base class; in the opening, the client's rows."""
+        if server_round:
+            return super().uplink(server_round, client)
+        info = self.clients[client]
+        count = min(self.params.cross_rows, info.num_train)
+        return {ROWS: ("float32", (count, info.num_features))}
+
     def opened(self, replies: dict[int, Parcel]) -> None:
         """Keep the rows of every client that has any.
 
         Raises
         ------
         WireError
-            A client sent none, or clients have other features than others.
+            Clients have other features than others, as they said at roll call.
         """
-        if silent := [c for c, p in replies.items() if ROWS not in p.arrays]:
-            raise WireError(
-                f"clients {silent} sent no {ROWS!r} before round 1; server and site run"
-                " different settings"
-            )
         shapes = {c: p.arrays[ROWS].shape for c, p in replies.items()}
         if len({shape[1:] for shape in shapes.values()}) > 1:
             raise WireError(

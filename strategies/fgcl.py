@@ -32,9 +32,11 @@ class FGCL(FedAvg):
         if not replies:
             return
         by_samples = self.params.weighting == "samples"
+        weights = [self.clients[c].num_train if by_samples else 1 for c in replies]
+        if not any(weights):
+            return
         mean = weighted_mean(
-            [select(SHARED, p.arrays) for p in replies.values()],
-            [p.metrics["num-examples"] if by_samples else 1 for p in replies.values()],
+            [select(SHARED, p.arrays) for p in replies.values()], weights
         )
         share = len(replies) / len(self.clients)
         if self.params.partial == "participants" or share == 1:

@@ -30,6 +30,7 @@ from .gcfl_clustering import (
     min_cut,
     unflatten,
 )
+from .replies import Layout, layout_of
 from .report import Evaluation
 
 
@@ -213,6 +214,10 @@ class GCFL(AbstractGraphStrategy):
         for members, theta in zip(self.gcfl.clusters, self.gcfl.theta, strict=True):
             sent |= dict.fromkeys(members, with_prefix(SHARED, theta))
         return sent
+
+    def uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
+        """See base class: the update of every shared tensor."""
+        return layout_of(with_prefix(DELTA, self.gcfl.theta[0]))
 
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """See :func:`step`; also records norms and, for ``best_snapshot``, splits."""

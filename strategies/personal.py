@@ -14,6 +14,7 @@ from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
 from .averaging import check_same_layout
 from .base import AbstractGraphStrategy
+from .replies import Layout, layout_of
 from .report import Evaluation
 
 _BLOCK = 1 << 15  # columns mixed at a time; bounds memory
@@ -111,13 +112,22 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
                 made[id(model)] = {**with_prefix(SHARED, model), **extra}
         return {c: made[id(model)] for c, model in self.personal.items()}
 
+    def uplink(self, server_round: int, client: int) -> Layout:
+        """See base class: the model, and what weights are made from."""
+        model = with_prefix(SHARED, self.personal[client])
+        return {**layout_of(model), **self.extra_uplink(server_round, client)}
+
+    def extra_uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
+        """Arrays that clients send beside their models; none by default."""
+        return {}
+
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """W_i <- sum_j q_ij W_j over the clients that replied."""
         q = self.personalise(server_round, replies)
         models = [select(SHARED, p.arrays) for p in replies.values()]
         self.personal |= dict(zip(replies, mix(models, q), strict=True))
         self.keep("q", replies, q)
-        for row, (client, parcel) in enumerate(replies.items()):
+        for row, client in enumerate(replies):
             measured = {"self_weight": q[row, row], "weight_in_all": q[:, row].sum()}
             self._report.evaluations += [
                 Evaluation(
@@ -127,7 +137,7 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
                     point="update",
                     metric=metric,
                     value=float(value),
-                    num_examples=int(parcel.metrics["num-examples"]),
+                    num_examples=self.clients[client].num_train,
                 )
                 for metric, value in measured.items()
             ]

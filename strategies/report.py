@@ -8,6 +8,7 @@ from typing import Any
 
 from fedgraph_flwr.wire import NamedArrays, Parcel
 
+NOWHERE = -1  # node of a client that has none
 _EVAL = "eval"
 
 
@@ -46,7 +47,7 @@ class ClientInfo:
 
     ``class_counts`` are its graphs by class, of every split; ``tasks`` the names of its
     labels where graphs have no class, ``task_ids`` those that it trains on; ``told``
-    what its method adds.
+    what its method adds; ``identity`` tells its data from others of the same size.
     """
 
     client: int
@@ -59,23 +60,21 @@ class ClientInfo:
     group: int
     split_hash: str
     raw_sha256: str
-    identity: str = ""
     class_counts: tuple[int, ...] = ()
     tasks: tuple[str, ...] = ()
     task_ids: tuple[int, ...] = ()
     told: Mapping[str, str] = field(default_factory=dict)
+    identity: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the node, for a checkpoint."""
+        """Everything but the node, which means nothing in another run."""
         return {k: v for k, v in asdict(self).items() if k != "node_id"}
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> ClientInfo:
-        """Read back; no node hosts the client yet."""
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()
-        }
-        return cls(**{"node_id": 0, **values})
+    def from_json(cls, told: Mapping[str, Any]) -> ClientInfo:
+        """Read back what :meth:`to_json` gave; the client is on no node."""
+        lists = ("class_counts", "tasks", "task_ids")
+        return cls(**{**told, **{k: tuple(told[k]) for k in lists}, "node_id": NOWHERE})
 
 
 @dataclass(kw_only=True)

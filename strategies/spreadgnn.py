@@ -17,6 +17,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.methods.multitask import RECORD, RECORD_IDS
 from fedgraph_flwr.methods.spreadgnn import (
     ALL,
     FROM,
@@ -26,11 +27,13 @@ from fedgraph_flwr.methods.spreadgnn import (
     TO,
     UNUSABLE,
     SpreadGNNParams,
+    is_mixing_round,
 )
 from fedgraph_flwr.topology import Network, Topology, build_topology
 from fedgraph_flwr.wire import NamedArrays, Parcel, Scalar
 
 from .base import AbstractGraphStrategy
+from .replies import Layout
 from .report import ClientInfo
 
 
@@ -126,6 +129,18 @@ class SpreadGNN(AbstractGraphStrategy):
             }
             told[client] = {NEIGHBOURS: json.dumps(entries)}
         return told
+
+    def uplink(self, server_round: int, client: int) -> Layout:
+        """See base class: in mixing rounds mail, strings of bytes for neighbours."""
+        peers = self.topology.neighbours[client]
+        if not peers or not is_mixing_round(server_round, self.params.period):
+            return {}
+        receivers = peers if self.params.seal else (ALL,)
+        return {f"{TO}{receiver}": ("uint8", (None,)) for receiver in receivers}
+
+    def hands_over(self) -> tuple[str, ...]:
+        """See base class: Omega, unless the relay is blind."""
+        return () if self.params.seal else (RECORD, RECORD_IDS)
 
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """Empty the boxes of those that replied, then sort the new mail in."""

@@ -19,7 +19,7 @@ from clients import base, embedding
 from clients.fclg import FCLGClient
 from clients.moon import MoonClient
 from fedgraph_flwr import client_app, clustering, selection
-from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError, WireError
+from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
 from fedgraph_flwr.wire import unpack
 from strategies.fedavg import FedAvg
 
@@ -883,8 +883,9 @@ def test_arrays_that_do_not_fit_together_name_the_client(run, monkeypatch):
         return arrays
 
     monkeypatch.setattr(embedding.EmbeddingClient, "_own", short)
-    with pytest.raises(WireError, match=r"client 2 sent arrays .*expected .*versions"):
-        run("fclg", **POOLED)
+    finished = run("fclg", **POOLED, **{"min-fit-replies": 0.5})
+    assert {f["client"] for f in finished.summary["failures"]} == {2}
+    assert "expected {'embeddings'" in finished.summary["failures"][0]["reason"]
 
 
 @pytest.mark.parametrize("extra", [{"data-path": "/data"}, {"clients": "0,1,2"}])

@@ -12,7 +12,7 @@ from toys_fedgkd import ON_NODES, STATIC, fitted, make
 
 from clients.base import GraphClient
 from clients.fedgkd import FedGKDClient
-from fedgraph_flwr.errors import ConfigError, DataError, WireError
+from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError, WireError
 from fedgraph_flwr.figures import draw_run
 from fedgraph_flwr.figures_data import read_matrices
 from fedgraph_flwr.methods.fedgkd import X0
@@ -32,7 +32,7 @@ def test_a_start_of_another_width_is_refused(tmp_path):
 
 def test_a_client_that_sends_no_features_stops_the_run_by_name(run, monkeypatch):
     monkeypatch.setattr(FedGKDClient, "extra_uplink", lambda _: {})
-    with pytest.raises(WireError, match=r"client 0 sent no .*features-x"):
+    with pytest.raises(RunFailedError, match=r"client 0: .* lacks .*features-h.*-x"):
         run("fedgkd")
 
 

@@ -18,7 +18,7 @@ from clients.base import GraphClient
 from clients.fedsage_plus import FedSagePlusClient
 from clients.neighbour_generator import cross_loss
 from fedgraph_flwr import registry
-from fedgraph_flwr.errors import ConfigError, RunFailedError, WireError
+from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF
 from fedgraph_flwr.wire import Parcel, select, unpack
 from simulations.inline import InlineGrid
@@ -402,16 +402,16 @@ def test_a_client_without_training_nodes_gives_no_rows_and_gets_those_of_others(
     assert "0 of client 1" in finished.summary["disclosed"]
 
 
-def test_clients_that_send_no_rows_or_others_features_stop_the_run(cross, monkeypatch):
+def test_clients_that_send_no_rows_or_others_fail_by_name(cross, monkeypatch):
     monkeypatch.setattr(FedSagePlusClient, "opening", GraphClient.opening)
-    with pytest.raises(WireError, match=r"clients \[0, 1, 2\] sent no 'cross/rows'"):
+    with pytest.raises(RunFailedError, match=r"client 2: .* lacks \['cross/rows'\]"):
         cross()
 
     def wide(self):
         return {ROWS: np.zeros((2, 6 + self.job.client_id), np.float32)}
 
     monkeypatch.setattr(FedSagePlusClient, "opening", wide)
-    with pytest.raises(WireError, match=r"\(2, 8\).* must have the same features"):
+    with pytest.raises(RunFailedError, match=r"client 2: .*'cross/rows' .*\(2, 8\)"):
         cross()
 
 

@@ -345,14 +345,14 @@ def average(weighting: str, partial: str, numbers: list[int]) -> float:
     options = {"fgcl.weighting": weighting, "fgcl.partial": partial}
     run = toys.resolved("fgcl", **options, **{"num-clients": 4})
     server = FGCL(run.settings, run.params, experiment="e")
-    server.clients = dict.fromkeys(range(4))
+    counts = dict(enumerate([*numbers, 1, 1, 1, 1][:4]))
+    server.clients = {c: toys.info(c, num_train=n) for c, n in counts.items()}
     server.initialise({"w": np.ones(1, np.float32)})
     replies = {
         c: Parcel(
             arrays=with_prefix("shared/", {"w": np.full(1, 2.0 + c, np.float32)}),
-            metrics={"num-examples": n},
         )
-        for c, n in enumerate(numbers)
+        for c in range(len(numbers))
     }
     server.step(1, replies)
     return float(server.theta["w"][0])

@@ -20,7 +20,7 @@ from fedgraph_flwr.data import SPLITS
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.registry import defaults, resolve
 from fedgraph_flwr.seeding import numpy_rng
-from strategies.nodes import _client_info
+from strategies.introductions import read_introduction
 
 REAL = os.environ.get("FEDGRAPH_DATA", "")
 needs_real_data = pytest.mark.skipif(
@@ -344,7 +344,7 @@ def test_clients_introduce_themselves_by_tasks_and_not_by_classes(chains):
     run = toys.resolved("fedavg", **{"dataset": "PROTEINS", "num-clients": 4})
     object.__setattr__(run, "settings", chains(device="cpu"))
     parcel = _introduce(run, 1, "an-experiment", with_classes=True, is_own=False)
-    info = _client_info(1, 7, parcel)
+    info = read_introduction(1, 7, parcel)
     assert (info.tasks, info.class_counts, info.num_classes) == (("p_np",), (), 1)
 
 

@@ -216,14 +216,13 @@ def test_weights_that_do_not_fit_are_refused(weights):
 def test_a_personal_strategy_keeps_the_model_of_who_did_not_reply():
     run = toys.resolved("self-weight", **{"self-weight.a": 0.5})
     strategy = run.method.make_strategy(run.settings, run.params, experiment="e")
-    strategy.clients = dict.fromkeys((0, 1, 2))
+    strategy.clients = {c: toys.info(c, num_train=5) for c in (0, 1, 2)}
     strategy.initialise({"w": np.zeros(1, np.float32)})
     sent = strategy.outgoing(1)
     assert sent[0] is sent[2]  # one object, hence one record on the wire
     replies = {
         c: Parcel(
             arrays=with_prefix(SHARED, {"w": np.array([v], np.float32)}),
-            metrics={"num-examples": 5},
         )
         for c, v in ((0, 4.0), (2, 8.0))
     }

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import time
+
 import pytest
 import toys
 from flwr.app import Error, Message
 
-from fedgraph_flwr.errors import DataError, RunFailedError
+from fedgraph_flwr.errors import DataError, RunFailedError, WireError
 from fedgraph_flwr.wire import Parcel, pack
 from strategies import nodes
 from strategies.nodes import Directory, exchange
-from strategies.report import busy_seconds
+from strategies.report import ClientInfo, busy_seconds
 
 pytestmark = pytest.mark.usefixtures("task_identity")
 
 
-def introduction(**changes) -> Parcel:
-    counts = (
-        "num-train",
-        "num-val",
-        "num-test",
-        "num-features",
-        "num-classes",
-        "group",
-    )
+def introduction(facts=(), **changes) -> Parcel:
+    counts = ("num-train", "num-val", "num-test", "num-features", "num-classes")
+    numbers = {name.replace("_", "-"): value for name, value in changes.items()}
     return Parcel(
-        metrics=dict.fromkeys(counts, 1),
-        facts={"split-hash": "h", "raw-sha256": ""},
-        **changes,
+        metrics={**dict.fromkeys(counts, 1), "group": 1, **numbers},
+        facts={"split-hash": "", "raw-sha256": "", **dict(facts)},
     )
+
+
+def other_data() -> Parcel:
+    return introduction(facts={"split-hash": "ab" * 32})
 
 
 class FakeGrid:
@@ -141,3 +141,162 @@ def test_busy_time_is_the_union_of_what_clients_did():
     assert busy_seconds(overlapping, 0, 100) == 7
     assert busy_seconds([at(-5, 10), at(98, 10)], 0, 100) == 7  # clipped
     assert busy_seconds([Parcel()], 0, 100) == 0
+
+
+# Once the run goes on ----------------------------------------------------------------
+
+
+@pytest.fixture
+def called(directory):
+    """A directory that found clients 0 and 1 on node 5, and client 2 on node 6."""
+    grid = FakeGrid({5: dict.fromkeys((0, 1), introduction()), 6: {2: introduction()}})
+    directory.call(grid)
+    return directory, grid
+
+
+HASH = "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({2: Parcel(error="DataError: no folder")}, "client 2 is not ready: DataError"),
+        (
+            {2: other_data()},
+            f"other data: split hash was , is {HASH}; restore the data",
+        ),
+        (
+            {2: introduction(num_train=-1)},
+            "introduces itself strangely: num-train is -1",
+        ),
+        ({2: introduction(num_train=7)}, "number of training examples was 1, is 7"),
+        ({99: introduction()}, "offline"),
+        ({}, "offline"),
+        (Error(2, "ConfigError"), "offline"),
+        (Error(5, "node gone"), "offline"),
+        (None, "offline"),
+    ],
+)
+def test_whatever_a_late_node_answers_stops_nothing(called, answer, reason):
+    directory, grid = called
+    grid.answers = {5: grid.answers[5], 9: answer}
+    assert directory.hosts(grid, [0, 1, 2]) == {5: [0, 1]}
+    assert reason in directory.reason(2)
+    grid.answers = {**grid.answers, 9: {2: introduction()}}
+    if answer is None:  # the question is as old as a round may be
+        directory._drop_old_probes()
+    found = directory.hosts(grid, [0, 1, 2])
+    assert found == {5: [0, 1], 9: [2]}
+
+
+def test_a_claim_is_looked_at_again_when_the_old_node_is_gone(called):
+    directory, grid = called
+    directory.silence(6, 3)
+    grid.answers[6], grid.answers[9] = None, {2: introduction()}
+    assert directory.hosts(grid, [2]) == {}  # the old node still counts as online
+    assert directory.reason(2) == "has not answered since round 3"
+    del grid.answers[6]
+    assert directory.hosts(grid, [2]) == {9: [2]}
+
+
+def test_a_silent_node_is_waited_for_no_second_time_until_it_answers(called):
+    directory, grid = called
+    grid.answers[6] = None
+    directory.silence(6, 3)
+    begin = time.monotonic()
+    assert directory.hosts(grid, [0, 2]) == {5: [0]}
+    assert time.monotonic() - begin < 0.04
+    grid.answers[6] = {2: introduction()}
+    assert directory.hosts(grid, [0, 2]) == {5: [0], 6: [2]}
+
+
+def test_a_node_that_went_and_came_back_is_asked_who_it_is(called):
+    directory, grid = called
+    answer = grid.answers.pop(6)
+    assert directory.hosts(grid, [2]) == {}
+    grid.answers[6] = {2: other_data()}
+    assert directory.hosts(grid, [2]) == {}
+    assert "came back with other data" in directory.reason(2)
+    grid.answers[6] = answer
+    assert directory.hosts(grid, [2]) == {6: [2]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        ({0: introduction(num_train=-1)}, WireError, "num-train is -1, expected an"),
+        ({0: introduction(num_val=0.5)}, WireError, r"num-val is 0\.5"),
+        ({0: introduction(told=1)}, WireError, r"it sent \['told'\]"),
+        ({7: introduction()}, RunFailedError, r"hosts clients \[7\].*num-clients = 3"),
+        (Error(2, "boom"), RunFailedError, "node 5 failed at roll call: boom"),
+        (Error(5, "gone"), RunFailedError, "answered no roll .*node 5: error 5: gone"),
+        ({}, RunFailedError, "answered no roll .*node 5 hosts no client"),
+    ],
+)
+def test_what_is_wrong_before_training_stops_a_new_run(directory, answer, error, words):
+    with pytest.raises(error, match=words):
+        directory.call(FakeGrid({5: answer}))
+
+
+def test_a_node_that_was_just_gone_is_asked_again(directory, monkeypatch):
+    monkeypatch.setattr(nodes, "_RETRY_S", 0.0)
+    grid = FakeGrid({5: Error(5, "gone")})
+    seen = []
+
+    def pull(ids):
+        replies = FakeGrid.pull_messages(grid, ids)
+        seen.append(len(replies))
+        grid.answers = {5: dict.fromkeys((0, 1, 2), introduction())}
+        return replies
+
+    grid.pull_messages = pull
+    assert sorted(directory.call(grid)) == [0, 1, 2]
+    assert sum(seen) == 2
+
+
+def test_an_actor_died_only_where_flower_says_so(directory):
+    text = "<class 'ray.exceptions.ActorDiedError'>"
+    directory.fail(5, Error(2, text))  # a client may write what it likes
+    directory.fail(5, Error(0, f"ValueError: {text}"))
+    with pytest.raises(RunFailedError, match="died"):
+        directory.fail(5, Error(0, text))
+
+
+def resumed(**changes) -> Directory:
+    bounds = {"roll-call-timeout-s": 0.05, "round-timeout-s": 0.05, **changes}
+    directory = Directory(toys.resolved(**bounds).settings)
+    known = {c: toys.info(c, identity="a" * 8, tasks=("x",)) for c in range(3)}
+    told = {c: json.loads(json.dumps(i.to_json())) for c, i in known.items()}
+    directory.expect({c: ClientInfo.from_json(i) for c, i in told.items()})
+    return directory
+
+
+def test_a_resumed_run_goes_on_without_those_that_are_others():
+    directory = resumed(**{"min-fit-replies": 0.6})
+    same = introduction(facts={"tasks": '["x"]', "identity": "a" * 8})
+    other = introduction(facts={"tasks": '["x"]', "identity": "b" * 8})
+    grid = FakeGrid({5: {0: same, 1: same, 2: other}})
+    found = directory.call(grid)
+    assert sorted(found) == [0, 1, 2]
+    assert found[2].node_id == -1
+    assert directory.hosts(grid, [0, 1, 2]) == {5: [0, 1]}
+    assert "identity was aaaaaaaa, is bbbbbbbb" in directory.reason(2)
+    with pytest.raises(RunFailedError, match=r"clients \[2\] .*is bbbbbbbb"):
+        resumed().call(grid)
+    with pytest.raises(RunFailedError, match=r"clients \[0, 1, 2\] of 3 answered no"):
+        resumed().call(FakeGrid({}))
+
+
+def test_replies_that_nobody_waits_for_are_ignored(caplog):
+    grid = FakeGrid({5: {}})
+    pull = grid.pull_messages
+
+    def twice(ids):
+        first = pull(ids)
+        stray = Message(pack({}), 5, "query")
+        stray.metadata.__dict__["_reply_to_message_id"] = "another"
+        return [*first, *first, stray]
+
+    grid.pull_messages = twice
+    assert len(exchange(grid, [Message(pack({}), 5, "query")], 0.05)) == 1
+    assert "ignored a reply to message 'another'" in caplog.text

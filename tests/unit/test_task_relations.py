@@ -11,7 +11,6 @@ import pytest
 from matplotlib.image import imread
 
 from fedgraph_flwr import figures_tasks
-from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.figures_tasks import draw_task_relations
 from fedgraph_flwr.task_relations import (
     SOURCES,
@@ -26,6 +25,7 @@ from fedgraph_flwr.wire import Parcel
 from simulations import figures
 from strategies.report import ClientInfo
 
+NAMES_SENT = ("task-covariance", "task-ids")
 NAMES = ["liver", "heart", "eye", "ear"]
 OWNED = {0: (0, 1), 1: (2,), 2: (2, 3)}
 LINE = {0: [1], 1: [0, 2], 2: [1]}  # 0 - 1 - 2
@@ -71,8 +71,9 @@ def test_what_clients_hand_over_is_kept_by_round_and_client(keep, tmp_path):
 
 @pytest.mark.parametrize("tasks", [[0, 1], [0, 1, 4]])
 def test_what_is_no_covariance_is_refused(keep, tasks):
-    with pytest.raises(WireError, match=r"client 0 handed over a covariance of shape"):
-        keep(0, {0: parcel(OMEGA, tasks)})
+    both = {0: parcel(OMEGA, tasks), 1: parcel(OMEGA, [0, 1, 2])}
+    (words,) = keep.misfits(0, both, NAMES_SENT).values()
+    assert "it handed over a covariance, float32 of shape (3, 3)" in words
 
 
 def test_correlations():

@@ -60,7 +60,7 @@ def test_clients_with_one_model_share_one_record(parcel):
     ("records", "match"),
     [
         ({}, "no 'header' record"),
-        ({"header": ConfigRecord(), "model": MetricRecord()}, "a record 'model'"),
+        ({"header": ConfigRecord(), "model": MetricRecord()}, "a record model"),
         ({"header": ConfigRecord(), "0/arrays": ArrayRecord()}, "no metrics record"),
         (
             {

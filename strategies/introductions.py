@@ -1,0 +1,141 @@
+"""What clients say of themselves at roll call, checked, and held against the past."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.wire import CLASS_COUNT, TOLD, Parcel, Scalar, select, shortened
+
+from .report import ClientInfo
+
+_COUNTS = ("num-train", "num-val", "num-test", "num-features", "num-classes")
+_TIMES = ("started-at", "compute-s")
+_LARGEST = 2**53
+_MOST, _LONGEST = 100_000, 1000  # tasks, and characters of a text
+_HASH = re.compile("(?:[0-9a-f]{64})?")
+_TEXTS = ("split-hash", "raw-sha256", "identity", "tasks", "task-ids")
+_LASTING: Mapping[str, str] = {  # what a client must not change within a run
+    "split_hash": "split hash",
+    "raw_sha256": "hash of its data",
+    "identity": "identity",
+    "num_train": "number of training examples",
+    "num_val": "number of validation examples",
+    "num_test": "number of test examples",
+    "num_features": "number of features",
+    "num_classes": "number of classes",
+    "tasks": "tasks",
+    "task_ids": "own tasks",
+}
+
+
+def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
+    """Read what a client says of itself.
+
+    Raises
+    ------
+    WireError
+        A number or text is missing, strange, or no such thing.
+    """
+    try:
+        return _read(client, node, parcel)
+    except WireError as error:
+        raise WireError(
+            f"client {client} on node {node} introduces itself strangely: {error}; both"
+            " ends must run the same version of fedgraph_flwr"
+        ) from error
+
+
+def difference(known: ClientInfo, now: ClientInfo) -> str:
+    """Say how the data of a client that came back differ; "" if they do not.
+
+    What either side does not tell is not compared.
+    """
+    changed = [
+        f"{words} was {shortened(before)}, is {shortened(found)}"
+        for name, words in _LASTING.items()
+        if (before := getattr(known, name)) != (found := getattr(now, name))
+        and not (name == "identity" and "" in (before, found))
+    ]
+    if not changed:
+        return ""
+    return (
+        f"client {known.client} came back with other data: {', '.join(changed)};"
+        " restore the data, or start a new run"
+    )
+
+
+def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
+    counts, facts = parcel.metrics, parcel.facts
+    by_class = _class_counts(counts)
+    strange = set(counts) - {*_COUNTS, *_TIMES, "group", *by_class}
+    strange |= {k for k in facts if k not in _TEXTS and not k.startswith(TOLD)}
+    if strange or parcel.arrays or parcel.evaluation or len(facts) > 100:
+        raise WireError(f"it sent {shortened(sorted(strange) or 'arrays')}")
+    tasks = _listed(facts, "tasks", lambda t: isinstance(t, str) and len(t) <= _LONGEST)
+    known = range(len(tasks))
+    ids = _listed(facts, "task-ids", lambda t: type(t) is int and t in known)
+    if list(ids) != sorted(set(ids)):
+        raise WireError(f"its task ids are {shortened(ids)}, expected ascending ones")
+    return ClientInfo(
+        client=client,
+        node_id=node,
+        **{k.replace("-", "_"): _count(counts, k) for k in _COUNTS},
+        group=_count(counts, "group", least=-1),
+        split_hash=_hash(facts, "split-hash"),
+        raw_sha256=_hash(facts, "raw-sha256"),
+        identity=_text(facts, "identity") if "identity" in facts else "",
+        tasks=tasks,
+        task_ids=ids,
+        class_counts=tuple(_count(counts, k) for k in by_class),
+        told={k: _text(facts, TOLD + k) for k in select(TOLD, facts)},
+    )
+
+
+def _count(counts: Mapping[str, int | float], name: str, *, least: int = 0) -> int:
+    value = counts.get(name)
+    if type(value) is not int or not least <= value <= _LARGEST:
+        raise WireError(f"{name} is {shortened(value)}, expected an integer >= {least}")
+    return value
+
+
+def _class_counts(counts: Mapping[str, int | float]) -> list[str]:
+    """Names of the numbers of graphs of each class, by class; empty if not told."""
+    found = [k for k in counts if k.startswith(CLASS_COUNT)]
+    expected = [f"{CLASS_COUNT}{k}" for k in range(len(found))]
+    if sorted(found) != sorted(expected):
+        raise WireError(f"its numbers by class are called {shortened(found)}")
+    if found and len(found) != counts.get("num-classes"):
+        raise WireError(f"it tells the numbers of {len(found)} classes, and has others")
+    return expected
+
+
+def _text(facts: Mapping[str, Scalar], name: str) -> str:
+    value = facts.get(name)
+    if not isinstance(value, str) or len(value) > _LONGEST:
+        raise WireError(f"{name} is {shortened(value)}, expected a short text")
+    return value
+
+
+def _hash(facts: Mapping[str, Scalar], name: str) -> str:
+    value = _text(facts, name)
+    if not _HASH.fullmatch(value):
+        raise WireError(f"{name} is {shortened(value)}, expected a SHA-256 or nothing")
+    return value
+
+
+def _listed(
+    facts: Mapping[str, Scalar], name: str, allows: Callable[[Any], bool]
+) -> tuple[Any, ...]:
+    try:
+        found = json.loads(str(facts.get(name, "[]")))
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"{name} is no list: {shortened(str(error))}") from error
+    if not isinstance(found, list) or len(found) > _MOST:
+        raise WireError(f"{name} is {shortened(found)}, expected a list")
+    if bad := [item for item in found if not allows(item)]:
+        raise WireError(f"{name} holds {shortened(bad)}")
+    return tuple(found)

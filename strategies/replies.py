@@ -1,0 +1,289 @@
+"""What a client's reply must be: whatever is not is that client's failure, by name.
+
+A node that speaks for clients that were not asked of it, or whose message cannot be
+read, fails for all that were; anything else that is wrong fails one client alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from flwr.app import RecordDict
+
+from fedgraph_flwr.clustering import METRICS, TRANSFORMS
+from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.methods.gcfl import GRAD_NORM
+from fedgraph_flwr.privacy import EDGE, EDGE_SHARED, EDGE_TRAIN, OVER_RUNS, SECRET
+from fedgraph_flwr.privacy import METRIC as PRIVACY
+from fedgraph_flwr.tasks import NO_SCORE
+from fedgraph_flwr.wire import (
+    FRESH_START,
+    NamedArrays,
+    Parcel,
+    Records,
+    read_numbers,
+    read_parcel,
+    records_by_client,
+    select,
+    shortened,
+)
+
+from .averaging import find_bad_array
+from .report import ClientInfo
+
+# By name, dtype and shape, where None stands for any length.
+Layout: TypeAlias = Mapping[str, tuple[str, tuple[int | None, ...]]]
+WEIGHTS_HASH = "weights-sha256"
+_HEX = re.compile("[0-9a-f]{64}")
+_LARGEST = 1e100  # of any number: sums and squares of such are finite
+_HAIR = 1e-9  # what rounding may add to a share
+_DRAWS, _UPDATE, _DELTA = "edge-draws", "update-epsilon", "update-delta"
+_TOTALS = (  # of privacy; what is told, is told of all of a row
+    (_DRAWS, EDGE, EDGE + OVER_RUNS),
+    (EDGE_TRAIN, EDGE_TRAIN + OVER_RUNS, EDGE_SHARED, EDGE_SHARED + OVER_RUNS),
+    (_UPDATE, _DELTA),
+)
+_SPLITS, _POINTS = "train|val|test|all", "post_aggregation|post_training"
+_OVER_TASKS = "(?:-own|-unseen|-task-(?P<task>[0-9]{1,6}))?"
+_OF_CLUSTERS = "|".join(m for m in METRICS if m != "ari")
+_TRANSFORMED = f"(?:-(?:{'|'.join(TRANSFORMS)}))?"
+_RANGES = tuple(  # a metric's name -> its least and largest value
+    (re.compile(name), low, high)
+    for name, low, high in (
+        (f"(?:{_OF_CLUSTERS}){_TRANSFORMED}", 0.0, 1.0),
+        (f"ari{_TRANSFORMED}", -1.0, 1.0),
+        ("(?:probe|svm)-accuracy", 0.0, 1.0),
+        (f"roc-auc{_OVER_TASKS}", 0.0, 1.0),
+        (f"(?:mae|rmse){_OVER_TASKS}", 0.0, _LARGEST),
+        (f"{NO_SCORE}(?P<task>[0-9]{{1,6}})", 1.0, 1.0),
+        ("tasks-skipped", 0.0, _LARGEST),
+        ("loss", -_LARGEST, _LARGEST),
+    )
+)
+_EVAL = re.compile(
+    f"eval/(?P<split>{_SPLITS})/(?P<point>{_POINTS})/(?P<metric>[a-z0-9-]+)"
+)
+
+
+class Phase(Enum):
+    """What clients were asked for."""
+
+    OPENING = "opening"
+    TRAINING = "training"
+    CLOSING = "closing evaluation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What the reply of one client must be like."""
+
+    info: ClientInfo
+    phase: Phase
+    layout: Layout
+
+
+def read_reply(content: RecordDict, asked: Collection[int]) -> dict[int, Parcel]:
+    """Parcels of the clients that a message asked of a node, all of them.
+
+    What cannot be read is a parcel with an error, and with the metrics if these can.
+    """
+    try:
+        records = records_by_client(content)
+    except WireError as error:
+        return _refused(asked, f"the reply of its node is malformed: {error}")
+    if strangers := sorted(set(records) - set(asked)):
+        words = (
+            f"its node spoke for clients {shortened(strangers)} too, which were not"
+            " asked of it: nothing of its reply counts; look at that node's clients"
+        )
+        return _refused(asked, words)
+    decoded: dict[int, NamedArrays] = {}
+    return {c: _read(c, records.get(c, {}), decoded) for c in sorted(asked)}
+
+
+def _refused(asked: Collection[int], reason: str) -> dict[int, Parcel]:
+    return {c: Parcel(error=reason) for c in sorted(asked)}
+
+
+def _read(client: int, records: Records, decoded: dict[int, NamedArrays]) -> Parcel:
+    if not records:
+        return Parcel(error="the reply of its node holds no parcel of it")
+    try:
+        return read_parcel(client, records, decoded)
+    except WireError as error:  # what it has spent of its privacy counts all the same
+        return Parcel(error=str(error), metrics=read_numbers(records))
+
+
+def misfit(parcel: Parcel, expected: Expected) -> str:
+    """Say what is wrong with a parcel that could be read; "" if nothing is."""
+    return (
+        find_misfit(parcel.arrays, expected.layout)
+        or _wrong_metrics(parcel.metrics, expected)
+        or _wrong_facts(parcel, expected.phase)
+        or find_bad_array(parcel.evaluation)
+    )
+
+
+def layout_of(arrays: NamedArrays) -> Layout:
+    """Names, dtypes and shapes of arrays."""
+    return {n: (a.dtype.name, tuple(a.shape)) for n, a in arrays.items()}
+
+
+def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
+    """Say how arrays differ from what was to be sent; "" if they are that."""
+    if arrays.keys() != layout.keys():
+        missing = sorted(layout.keys() - arrays.keys())
+        strange = sorted(arrays.keys() - layout.keys())
+        parts = [
+            f"{words} {shortened(names)}"
+            for words, names in (("lacks", missing), ("holds", strange))
+            if names
+        ]
+        return (
+            f"what it sent {' and '.join(parts)}, expected {len(layout)} arrays; server"
+            " and site run different settings or versions"
+        )
+    for name, (dtype, shape) in layout.items():
+        found = arrays[name]
+        fits = len(found.shape) == len(shape) and all(
+            length in (None, n) for n, length in zip(found.shape, shape, strict=True)
+        )
+        if found.dtype.name != dtype or not fits:
+            return (
+                f"array {name!r} is {found.dtype} of shape {found.shape}, expected"
+                f" {dtype} of shape {tuple('any' if n is None else n for n in shape)};"
+                " server and site run different settings or versions"
+            )
+    return find_bad_array(arrays)
+
+
+def check_privacy(
+    client: int,
+    metrics: Mapping[str, int | float],
+    before: Mapping[str, float],
+    *,
+    is_failure: bool = False,
+) -> tuple[dict[str, float], str]:
+    """Add up what a client has spent of its privacy, and say what is wrong with it.
+
+    A total never falls: the largest counts. A client that failed may tell nothing.
+    """
+    told = select(PRIVACY, metrics)
+    words = f"the privacy that client {client} reports as spent is malformed"
+    if strange := _wrong_totals(told):
+        return dict(before), f"{words}: {strange}"
+    now = {k: float(v) for k, v in told.items()}
+    kept = {**before, **{k: max(v, before.get(k, 0.0)) for k, v in now.items()}}
+    if SECRET in kept:  # noise that was drawn without a secret stays so
+        kept[SECRET] = min(now.get(SECRET, 1.0), before.get(SECRET, 1.0))
+    if is_failure and not told:
+        return kept, ""
+    for name in sorted(set(before) - {SECRET}):
+        if now.get(name, -1.0) < before[name] * (1 - _HAIR):
+            found = f"{now[name]:g}" if name in now else "missing"
+            return kept, (
+                f"the ledger of client {client} says less than before: {name} was"
+                f" {before[name]:g}, is {found}; restore its state-dir"
+            )
+    return kept, ""
+
+
+def _wrong_totals(told: Mapping[str, int | float]) -> str:
+    names = set(told) - {SECRET}
+    rows = [set(row) for row in _TOTALS]
+    whole = [row for row in rows if row & names]
+    if names != set().union(*whole) or (rows[1] <= names and not rows[0] <= names):
+        return f"got {shortened(sorted(names))}, expected all of a kind"
+    if (SECRET in told) != bool(names) or told.get(SECRET, 0) not in (0, 1):
+        return f"{SECRET!r} must be 0 or 1 beside totals, and only there"
+    for name, value in told.items():
+        if not 0 <= value <= (1 if name == _DELTA else _LARGEST):
+            return f"{name} is {shortened(value)}"
+    return ""
+
+
+def _wrong_metrics(metrics: Mapping[str, int | float], expected: Expected) -> str:
+    info = expected.info
+    exact = {
+        "count/train": info.num_train,
+        "count/val": info.num_val,
+        "count/test": info.num_test,
+        "count/all": info.num_train + info.num_val + info.num_test,
+    }
+    needed = ["compute-s", "started-at"]
+    if expected.phase is not Phase.OPENING:
+        is_training = expected.phase is Phase.TRAINING
+        exact["num-examples"] = info.num_train if is_training else info.num_test
+        needed.append("num-examples")
+    if missing := [name for name in needed if name not in metrics]:
+        return f"metrics {missing} are missing"
+    for name, value in metrics.items():
+        if name.startswith(PRIVACY):
+            continue  # see check_privacy
+        if name in exact:
+            if type(value) is not int or value != exact[name]:
+                return (
+                    f"metric {name!r} is {shortened(value)}, at roll call it was"
+                    f" {exact[name]}"
+                )
+        elif problem := _wrong_metric(name, value, expected):
+            return problem
+        if (
+            match := _EVAL.fullmatch(name)
+        ) and f"count/{match['split']}" not in metrics:
+            return f"metric {name!r} comes without 'count/{match['split']}'"
+    return ""
+
+
+def _wrong_metric(name: str, value: float, expected: Expected) -> str:
+    is_training = expected.phase is Phase.TRAINING
+    bounds = None
+    if name == FRESH_START and expected.phase is not Phase.OPENING:
+        bounds = (0.0, 999_999.0)
+    elif name in ("compute-s", "started-at") or (name == GRAD_NORM and is_training):
+        bounds = (0.0, 1e12 if name != GRAD_NORM else _LARGEST)
+    elif match := _EVAL.fullmatch(name):
+        allowed = is_training or (
+            expected.phase is Phase.CLOSING and match["point"] == "post_aggregation"
+        )
+        bounds = _bounds(match["metric"], expected.info) if allowed else None
+    if bounds is None:
+        return f"metric {shortened(name)!r} is none that clients send here"
+    low, high = bounds
+    if not low - _HAIR <= value <= high + _HAIR:  # also NaN
+        return (
+            f"metric {name!r} is {shortened(value)}, expected a number from {low:g} to"
+            f" {high:g}"
+        )
+    return ""
+
+
+def _bounds(metric: str, info: ClientInfo) -> tuple[float, float] | None:
+    """Least and largest value of a metric; None if no client sends it."""
+    for name, low, high in _RANGES:
+        if match := name.fullmatch(metric):
+            task = match.groupdict().get("task")
+            if task is not None and int(task) >= len(info.tasks):
+                return None
+            return low, high
+    return None
+
+
+def _wrong_facts(parcel: Parcel, phase: Phase) -> str:
+    rules: dict[str, Callable[[str], object]] = {}
+    if phase is Phase.CLOSING:
+        rules[WEIGHTS_HASH] = _HEX.fullmatch
+    if parcel.facts.keys() != rules.keys():
+        return (
+            f"facts are {shortened(sorted(parcel.facts))}, expected {sorted(rules)};"
+            " server and site run different versions"
+        )
+    for name, allows in rules.items():
+        value = parcel.facts[name]
+        if not isinstance(value, str) or not allows(value):
+            return f"fact {name!r} is {shortened(value)}, which is no such hash"
+    return ""
