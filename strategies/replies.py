@@ -17,6 +17,7 @@ from flwr.app import RecordDict
 from fedgraph_flwr.clustering import METRICS, TRANSFORMS
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.gcfl import GRAD_NORM
+from fedgraph_flwr.methods.spreadgnn import SILENT, UNUSABLE
 from fedgraph_flwr.privacy import EDGE, EDGE_SHARED, EDGE_TRAIN, OVER_RUNS, SECRET
 from fedgraph_flwr.privacy import METRIC as PRIVACY
 from fedgraph_flwr.tasks import NO_SCORE
@@ -64,6 +65,8 @@ _RANGES = tuple(  # a metric's name -> its least and largest value
         ("loss", -_LARGEST, _LARGEST),
     )
 )
+_MOST_ROUNDS = 999_999.0
+_COMPLAINT = re.compile(f"(?:{SILENT}|{UNUSABLE})(?:0|[1-9][0-9]{{0,8}})")
 _EVAL = re.compile(
     f"eval/(?P<split>{_SPLITS})/(?P<point>{_POINTS})/(?P<metric>[a-z0-9-]+)"
 )
@@ -243,7 +246,9 @@ def _wrong_metric(name: str, value: float, expected: Expected) -> str:
     is_training = expected.phase is Phase.TRAINING
     bounds = None
     if name == FRESH_START and expected.phase is not Phase.OPENING:
-        bounds = (0.0, 999_999.0)
+        bounds = (0.0, _MOST_ROUNDS)
+    elif _COMPLAINT.fullmatch(name) and is_training:
+        bounds = (0.0, _MOST_ROUNDS)
     elif name in ("compute-s", "started-at") or (name == GRAD_NORM and is_training):
         bounds = (0.0, 1e12 if name != GRAD_NORM else _LARGEST)
     elif match := _EVAL.fullmatch(name):
