@@ -14,8 +14,9 @@ from flwr.app import MetricRecord as Metrics
 from safetensors.numpy import load, save
 
 from fedgraph_flwr.wire import Parcel, pack, unpack
+from simulations.inline import InlineGrid
 from strategies.base import AbstractGraphStrategy
-from strategies.replies import Phase
+from strategies.replies import Phase, check_privacy
 from strategies.report import RoundReport
 
 VICTIM = 2
