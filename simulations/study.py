@@ -13,9 +13,7 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 
@@ -25,7 +23,7 @@ from .compare_runs import check_same_data, find_runs
 from .markup import consoles, pipe_table, tell_unused
 from .study_file import FOLDER, OWN_START, Study, StudyTable, load_study
 from .study_runs import RULES, Result, from_run, merge, read, write
-from .study_stats import Paired, pair
+from .study_stats import Paired, from_start, pair
 
 NONE = "-"
 _INTERVALS = {
@@ -111,10 +109,7 @@ def _pair(
         return None
     if b != OWN_START:
         return pair(by_row[a], by_row[b], study.rule)
-    started = [r for r in by_row[a] if not math.isnan(r.start)]
-    at_start: list[dict[str, Any]] = [{study.rule: r.start} for r in started]
-    starts = [replace(r, **s) for r, s in zip(started, at_start, strict=True)]
-    return pair(started, starts, study.rule) if started else None
+    return from_start(by_row[a], study.rule)
 
 
 def _cells(

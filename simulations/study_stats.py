@@ -55,3 +55,14 @@ def pair(ours: Sequence[Result], theirs: Sequence[Result], rule: str) -> Paired:
         tuple(100 * (getattr(r, rule) - others[r.key[1:]]) for r in paired),
         tuple(r.split_seed for r in paired),
     )
+
+
+def from_start(results: Sequence[Result], rule: str) -> Paired | None:
+    """Subtract the score before training; None where no result knows it."""
+    known = [r for r in sorted(results, key=lambda r: r.key) if not math.isnan(r.start)]
+    if not known:
+        return None
+    return Paired(
+        tuple(100 * (getattr(r, rule) - r.start) for r in known),
+        tuple(r.split_seed for r in known),
+    )

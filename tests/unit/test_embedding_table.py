@@ -431,6 +431,16 @@ def test_a_softmax_over_embeddings_of_unit_length_is_said(
     assert out.count("softmax over embeddings of unit length") == count
 
 
+def test_runs_on_other_data_share_no_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, "fclg", 1, {0: 0.55, 2: 0.6})
+    other = {"data_sha256": {"0": "beef"}}
+    write_run(tmp_path, "infograph", 1, {0: 0.1, 2: 0.6}, **other)
+    assert embedding_table.main([str(tmp_path)]) == 2
+    assert "were made on different data" in " ".join(capsys.readouterr().err.split())
+
+
 # What is left out ------------------------------------------------------------------
 
 

@@ -119,7 +119,7 @@ def test_results_on_other_data_replace_none_and_are_refused():
     assert len(merge(known, [result("c", 1, 0.6), result("a", 2, 0.6, data="x")])) == 4
 
 
-@pytest.mark.parametrize("name", ["fedgkd", "fgcl", "spreadgnn"])
+@pytest.mark.parametrize("name", ["fclg", "fedgkd", "fgcl", "spreadgnn"])
 def test_pages_of_results_say_what_their_file_of_runs_says(name):
     docs = FOLDER.parents[1] / "docs"
     text, _ = study.report(load_study(name), read(docs / "runs" / f"{name}.csv"))
