@@ -110,11 +110,12 @@ class ClientStore:
         """
         before = [r for r in self.rounds() if r < server_round]
         if last_round and (not before or before[-1] < last_round):
+            lost = f"private state of client {self.client_id} after round {last_round}"
             raise DataError(
-                f"private state of client {self.client_id} after round {last_round} is"
-                f" gone from {self.folder}: restore that folder, start a new run, or"
+                f"{lost} is gone from {self.folder}: restore that folder, start a new run, or"
                 " let the site begin afresh by --node-config 'fresh-start=true', which"
-                " the summary will tell"
+                " the summary will tell",
+                public=f"{lost} is gone: its site must restore it, or allow a fresh start",
             )
         if not before:
             return None
@@ -127,7 +128,9 @@ class ClientStore:
             raise DataError(
                 f"private state {self._path(before[-1])} is that of {about!r}, expected"
                 f" {self._about(before[-1])}: put every file back where it was, or"
-                " start a new run"
+                " start a new run",
+                public=f"private state {self._path(before[-1]).name} of client"
+                f" {self.client_id} is that of another client, round or run",
             )
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 

@@ -323,8 +323,10 @@ def _check_data(
     partition, store = client.job.data.partition, client.job.store
     if told and told != _identity(resolved, partition, store, is_own=is_own):
         raise DataError(
-            f"data of client {client.job.client_id} are not those that it had at roll"
-            " call, or its state folder is another: restore both, or start a new run"
+            words := f"data of client {client.job.client_id} are not those that it had"
+            " at roll call, or its state folder is another: restore both, or start a new"
+            " run",
+            public=words,
         )
 
 

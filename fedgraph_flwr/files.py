@@ -99,7 +99,10 @@ def read_arrays(path: Path, what: str, cure: str) -> tuple[dict[str, NDArray], s
         if about[_CHECKSUM] != _checksum(arrays, about[_META]):
             raise ValueError("its checksum is not that of its contents")
     except (SafetensorError, OSError, KeyError, ValueError, struct.error) as error:
-        raise DataError(f"{what} {path} cannot be read: {error}; {cure}") from error
+        raise DataError(
+            f"{what} {path} cannot be read: {error}; {cure}",
+            public=f"{what} {path.name} cannot be read; {cure}",
+        ) from error
     return arrays, about[_META]
 
 

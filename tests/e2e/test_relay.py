@@ -70,7 +70,8 @@ def sider(tmp_path: Path) -> tuple[dict[str, Value], list[str]]:
         "dirichlet-alpha": 1.0,
         "num-server-rounds": 4,
     }
-    return config, [f'clients="{client}"' for client in range(4)]
+    own = f'data-path="{data}" cache-dir="{tmp_path / "cache"}"'
+    return config, [f'clients="{client}" {own}' for client in range(4)]
 
 
 @pytest.mark.parametrize("data", [own_files, sider], ids=lambda d: d.__name__)
