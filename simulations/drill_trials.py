@@ -138,7 +138,7 @@ def measure(engine: Engine, target: Target, folder: Path) -> Reference:
             f"{target.name} does not complete even undisturbed: {outcome.says}; see"
             f" {folder}"
         )
-    (path,) = (folder / "results").iterdir()
+    (path,) = _folders(folder)
     summary = read_summary(path)
     return Reference(
         weights=summary["weights_sha256"],
@@ -257,4 +257,4 @@ def _config(target: Target, folder: Path) -> dict[str, Value]:
 
 def _folders(folder: Path) -> set[Path]:
     results = folder / "results"
-    return set(results.iterdir()) if results.is_dir() else set()
+    return {path for path in results.glob("*") if path.is_dir()}

@@ -25,6 +25,15 @@ from typing import Any
 from fedgraph_flwr import errors
 from fedgraph_flwr.errors import FedGraphError
 
+MODULES = {
+    kind: f"simulations.fuzz_{name}"
+    for kind, name in (
+        ("config", "config"),
+        ("data", "data"),
+        ("state", "state"),
+        ("message", "messages"),
+    )
+}
 SECRET = "canary-7d1f"  # in files that no run may read, and no text may repeat
 GOOD = ("refused", "named", "unchanged", "accepted")
 BAD = (
@@ -151,7 +160,7 @@ def _child(case: Case, place: Place) -> None:
         "SC_PAGE_SIZE"
     )
     resource.setrlimit(resource.RLIMIT_AS, (mapped + _MEMORY, mapped + _MEMORY))
-    module = importlib.import_module(f"simulations.fuzz_{PLURAL[case.kind]}")
+    module = importlib.import_module(MODULES[case.kind])
 
     def tell(name: str, content: Mapping[str, str]) -> None:
         (place.work / name).write_text(json.dumps(content))
@@ -179,14 +188,6 @@ def _move_home(home: str) -> None:
         os.environ[name] = home
     os.environ["FEDGRAPH_DATA"] = home  # nothing is downloaded
     os.chdir(home)
-
-
-PLURAL = {
-    "config": "config",
-    "data": "data",
-    "state": "state",
-    "message": "messages",
-}
 
 
 def strangers(text: str) -> list[str]:

@@ -249,6 +249,7 @@ def test_the_table_counts_verdicts():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_dozen_kills_change_no_byte_and_lose_no_charge(tmp_path, capsys):
     code = drill.main(["--kills", "12", "--seed", "5", "--out", str(tmp_path / "out")])
     shown = capsys.readouterr()
