@@ -43,6 +43,7 @@ class InlineEngine:
 
     name = "inline"
     victims: tuple[str, ...] = ("process",)
+    loses_runs = False
 
     def __init__(self, *, num_nodes: int = 4) -> None:
         self._num_nodes = num_nodes

@@ -69,6 +69,7 @@ class Engine(Protocol):
 
     name: str
     victims: tuple[str, ...]
+    loses_runs: bool  # also undisturbed, where a busy machine misses a heartbeat
 
     def close(self) -> None:
         """End what still runs."""
@@ -199,11 +200,13 @@ def run_trial(
             trial.kills.append(str(moment))
         if outcome.status == "completed":
             break
-        if not outcome.is_disturbed and outcome.says != NO_REASON:
-            if not _has_nothing(newest, outcome.says):
-                trial.status = "refused"
-                return trial
+        if outcome.is_disturbed or outcome.says == NO_REASON:
+            continue
+        if _has_nothing(newest, outcome.says):
             trial.anew, newest = trial.anew + 1, None
+        elif not engine.loses_runs:
+            trial.status = "refused"
+            return trial
     else:
         return trial
     assert newest is not None, "a run that completes has a folder"

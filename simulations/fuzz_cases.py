@@ -26,13 +26,10 @@ from fedgraph_flwr import errors
 from fedgraph_flwr.errors import FedGraphError
 
 MODULES = {
-    kind: f"simulations.fuzz_{name}"
-    for kind, name in (
-        ("config", "config"),
-        ("data", "data"),
-        ("state", "state"),
-        ("message", "messages"),
-    )
+    "config": "simulations.fuzz_config",
+    "data": "simulations.fuzz_data",
+    "state": "simulations.fuzz_state",
+    "message": "simulations.fuzz_messages",
 }
 SECRET = "canary-7d1f"  # in files that no run may read, and no text may repeat
 GOOD = ("refused", "named", "unchanged", "accepted")
