@@ -202,10 +202,14 @@ def ledger_faults(state: Path, witness: Path) -> list[str]:
     for text in witness.read_text().splitlines() if witness.exists() else []:
         line = json.loads(text)
         if line.get("uncharged"):
-            faults.append(f"{line['kind']} drawn without a charge after {line['path']}")
+            faults.append(
+                f"{line['kind']} drawn without a charge {line['path']}".strip()
+            )
         drawn[line["path"], line["kind"]] += line["amount"]
     over_runs: dict[str, float] = defaultdict(float)
     for (name, kind), amount in drawn.items():
+        if not name:  # told already: drawn before anything was charged
+            continue
         path = Path(name)
         stored = json.loads(path.read_text()) if path.exists() else {}
         counts = stored.get("updates", {}).values()

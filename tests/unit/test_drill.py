@@ -191,6 +191,11 @@ def test_a_draw_before_its_charge_is_told(tmp_path):
     witness = witnessed(tmp_path, 1.0, uncharged=True)
     (fault,) = ledger_faults(tmp_path / "state", witness)
     assert "without a charge" in fault
+    first = witness.read_text().replace(json.loads(witness.read_text())["path"], "")
+    witness.write_text(first)
+    assert ledger_faults(tmp_path / "state", witness) == [
+        "edges drawn without a charge"
+    ]
 
 
 def test_the_same_seed_draws_the_same_moments():
