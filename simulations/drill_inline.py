@@ -223,4 +223,4 @@ def ledger_faults(state: Path, witness: Path) -> list[str]:
         told = sum(sum(json.loads(f.read_text())["edge"].values()) for f in files)
         if told < amount * (1 - _EPS):
             faults.append(f"{LIFETIME}/{client}: {told:g}, {amount:g} drawn")
-    return faults
+    return list(dict.fromkeys(faults))
