@@ -87,6 +87,7 @@ class _FlowerEngine:
 
     name = ""
     victims: tuple[str, ...] = ()
+    loses_runs = True
 
     def __init__(self, out: Path) -> None:
         self._home = out / "flwr"

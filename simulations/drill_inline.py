@@ -43,6 +43,7 @@ class InlineEngine:
 
     name = "inline"
     victims: tuple[str, ...] = ("process",)
+    loses_runs = False
 
     def __init__(self, *, num_nodes: int = 4) -> None:
         self._num_nodes = num_nodes
@@ -201,10 +202,14 @@ def ledger_faults(state: Path, witness: Path) -> list[str]:
     for text in witness.read_text().splitlines() if witness.exists() else []:
         line = json.loads(text)
         if line.get("uncharged"):
-            faults.append(f"{line['kind']} drawn without a charge after {line['path']}")
+            faults.append(
+                f"{line['kind']} drawn without a charge {line['path']}".strip()
+            )
         drawn[line["path"], line["kind"]] += line["amount"]
     over_runs: dict[str, float] = defaultdict(float)
     for (name, kind), amount in drawn.items():
+        if not name:  # told already: drawn before anything was charged
+            continue
         path = Path(name)
         stored = json.loads(path.read_text()) if path.exists() else {}
         counts = stored.get("updates", {}).values()
@@ -218,4 +223,4 @@ def ledger_faults(state: Path, witness: Path) -> list[str]:
         told = sum(sum(json.loads(f.read_text())["edge"].values()) for f in files)
         if told < amount * (1 - _EPS):
             faults.append(f"{LIFETIME}/{client}: {told:g}, {amount:g} drawn")
-    return faults
+    return list(dict.fromkeys(faults))

@@ -69,6 +69,7 @@ class Engine(Protocol):
 
     name: str
     victims: tuple[str, ...]
+    loses_runs: bool  # also undisturbed, where a busy machine misses a heartbeat
 
     def close(self) -> None:
         """End what still runs."""
@@ -138,7 +139,7 @@ def measure(engine: Engine, target: Target, folder: Path) -> Reference:
             f"{target.name} does not complete even undisturbed: {outcome.says}; see"
             f" {folder}"
         )
-    (path,) = (folder / "results").iterdir()
+    (path,) = _folders(folder)
     summary = read_summary(path)
     return Reference(
         weights=summary["weights_sha256"],
@@ -199,11 +200,13 @@ def run_trial(
             trial.kills.append(str(moment))
         if outcome.status == "completed":
             break
-        if not outcome.is_disturbed and outcome.says != NO_REASON:
-            if not _has_nothing(newest, outcome.says):
-                trial.status = "refused"
-                return trial
+        if outcome.is_disturbed or outcome.says == NO_REASON:
+            continue
+        if _has_nothing(newest, outcome.says):
             trial.anew, newest = trial.anew + 1, None
+        elif not engine.loses_runs:
+            trial.status = "refused"
+            return trial
     else:
         return trial
     assert newest is not None, "a run that completes has a folder"
@@ -257,4 +260,4 @@ def _config(target: Target, folder: Path) -> dict[str, Value]:
 
 def _folders(folder: Path) -> set[Path]:
     results = folder / "results"
-    return set(results.iterdir()) if results.is_dir() else set()
+    return {path for path in results.glob("*") if path.is_dir()}

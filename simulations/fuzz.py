@@ -22,7 +22,7 @@ from rich.markup import escape
 
 from fedgraph_flwr.errors import ConfigError, FedGraphError, unknown_name
 
-from .fuzz_cases import BAD, GOOD, LIMIT_S, PLURAL, Case, Result, run_case
+from .fuzz_cases import BAD, GOOD, LIMIT_S, MODULES, Case, Result, run_case
 
 _EVERY = 20  # cases: how often the tables are written
 _ALL_WELL, _FAILED, _REFUSED = 0, 1, 2
@@ -76,9 +76,9 @@ def read_case(path: Path) -> Case:
 
 def _check_kinds(kinds: Sequence[str]) -> None:
     for kind in kinds:
-        if kind not in PLURAL:
+        if kind not in MODULES:
             cure = "Give --kind names of these, separated by commas."
-            raise ConfigError(unknown_name("kind", kind, PLURAL, cure))
+            raise ConfigError(unknown_name("kind", kind, MODULES, cure))
 
 
 def table(results: Sequence[Result]) -> str:
@@ -119,7 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--cases", type=int, default=200, help="in all (default 200)")
     parser.add_argument(
-        "--kind", default=",".join(PLURAL), help=f"of {','.join(PLURAL)} (default: all)"
+        "--kind",
+        default=",".join(MODULES),
+        help=f"of {','.join(MODULES)} (default: all)",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the cases")
     parser.add_argument(

@@ -25,6 +25,12 @@ from typing import Any
 from fedgraph_flwr import errors
 from fedgraph_flwr.errors import FedGraphError
 
+MODULES = {
+    "config": "simulations.fuzz_config",
+    "data": "simulations.fuzz_data",
+    "state": "simulations.fuzz_state",
+    "message": "simulations.fuzz_messages",
+}
 SECRET = "canary-7d1f"  # in files that no run may read, and no text may repeat
 GOOD = ("refused", "named", "unchanged", "accepted")
 BAD = (
@@ -151,7 +157,7 @@ def _child(case: Case, place: Place) -> None:
         "SC_PAGE_SIZE"
     )
     resource.setrlimit(resource.RLIMIT_AS, (mapped + _MEMORY, mapped + _MEMORY))
-    module = importlib.import_module(f"simulations.fuzz_{PLURAL[case.kind]}")
+    module = importlib.import_module(MODULES[case.kind])
 
     def tell(name: str, content: Mapping[str, str]) -> None:
         (place.work / name).write_text(json.dumps(content))
@@ -179,14 +185,6 @@ def _move_home(home: str) -> None:
         os.environ[name] = home
     os.environ["FEDGRAPH_DATA"] = home  # nothing is downloaded
     os.chdir(home)
-
-
-PLURAL = {
-    "config": "config",
-    "data": "data",
-    "state": "state",
-    "message": "messages",
-}
 
 
 def strangers(text: str) -> list[str]:

@@ -50,6 +50,7 @@ class Scripted:
 
     name = "scripted"
     victims: tuple[str, ...] = ("process",)
+    loses_runs = False
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.left, self.configs = list(outcomes), []
@@ -72,9 +73,10 @@ class Scripted:
 
 
 def trial_of(
-    folder: Path, *outcomes: Outcome, checkpoint: str = "other"
+    folder: Path, *outcomes: Outcome, checkpoint="other", loses_runs=False
 ) -> tuple[Trial, Scripted]:
     engine = Scripted(*outcomes)
+    engine.loses_runs = loses_runs
     engine.checkpoint = checkpoint
     (target,) = targets(["local"], folder)
     trial = run_trial(
@@ -119,6 +121,13 @@ def test_a_run_that_cannot_go_on_is_lost_with_its_reason(tmp_path):
     refused = Outcome(status="failed", says="DataError: no private state")
     trial, _ = trial_of(tmp_path, KILLED, refused)
     assert (trial.verdict, trial.says) == ("lost", "DataError: no private state")
+
+
+def test_a_run_that_flower_stops_is_resumed_again(tmp_path):
+    stopped = Outcome(status="failed", says="RunFailedError: node is gone")
+    trial, engine = trial_of(tmp_path, KILLED, stopped, DONE, loses_runs=True)
+    assert trial.verdict == "equal"
+    assert engine.configs[2]["resume"] == engine.configs[1]["resume"]
 
 
 def test_attempts_are_bounded(tmp_path):
@@ -182,6 +191,11 @@ def test_a_draw_before_its_charge_is_told(tmp_path):
     witness = witnessed(tmp_path, 1.0, uncharged=True)
     (fault,) = ledger_faults(tmp_path / "state", witness)
     assert "without a charge" in fault
+    first = witness.read_text().replace(json.loads(witness.read_text())["path"], "")
+    witness.write_text(first)
+    assert ledger_faults(tmp_path / "state", witness) == [
+        "edges drawn without a charge"
+    ]
 
 
 def test_the_same_seed_draws_the_same_moments():
@@ -249,6 +263,7 @@ def test_the_table_counts_verdicts():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_dozen_kills_change_no_byte_and_lose_no_charge(tmp_path, capsys):
     code = drill.main(["--kills", "12", "--seed", "5", "--out", str(tmp_path / "out")])
     shown = capsys.readouterr()

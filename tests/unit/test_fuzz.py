@@ -199,6 +199,7 @@ def test_a_bad_case_leaves_a_file_that_replays_it(tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_what_hangs_or_dies_in_its_process_is_told(tmp_path):
     case = Case(kind="data", seed=1, number=0)
     assert run_case(case, tmp_path, limit_s=0.0).outcome == "hang"
@@ -230,7 +231,8 @@ def test_json_is_changed_into_json_or_garbage():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(fuzz_cases.PLURAL))
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kind", sorted(fuzz_cases.MODULES))
 def test_a_few_malformed_cases_are_refused(kind, tmp_path, capsys):
     out = tmp_path / "out"
     code = fuzz.main(
