@@ -8,6 +8,7 @@ of the same run that names another would find a client without pins or memory.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from pathlib import Path
 
 from fedgraph_flwr.errors import WireError
@@ -45,7 +46,7 @@ def bind_run(root: Path, run_id: int, experiment: str) -> None:
         # First the newest run of the name, so that a bound run is the newest.
         newest = _newest(root, experiment)
         newest.parent.mkdir(parents=True, exist_ok=True)
-        partial = newest.with_suffix(f".{run_id}")
+        partial = newest.with_name(f".{newest.name}.{secrets.token_hex(8)}")
         partial.write_text(str(run_id))
         partial.replace(newest)
         write_once(path, experiment.encode(), is_lasting=True)
