@@ -112,10 +112,11 @@ class ClientStore:
         if last_round and (not before or before[-1] < last_round):
             lost = f"private state of client {self.client_id} after round {last_round}"
             raise DataError(
-                f"{lost} is gone from {self.folder}: restore that folder, start a new run, or"
-                " let the site begin afresh by --node-config 'fresh-start=true', which"
-                " the summary will tell",
-                public=f"{lost} is gone: its site must restore it, or allow a fresh start",
+                f"{lost} is gone from {self.folder}: restore that folder, start a new"
+                " run, or let the site begin afresh by --node-config"
+                " 'fresh-start=true', which the summary will tell",
+                public=f"{lost} is gone: its site must restore it, or allow a fresh"
+                " start",
             )
         if not before:
             return None

@@ -322,12 +322,11 @@ def _check_data(
     told = parcel.facts.get(SAME_DATA)
     partition, store = client.job.data.partition, client.job.store
     if told and told != _identity(resolved, partition, store, is_own=is_own):
-        raise DataError(
-            words := f"data of client {client.job.client_id} are not those that it had"
-            " at roll call, or its state folder is another: restore both, or start a new"
-            " run",
-            public=words,
+        words = (
+            f"data of client {client.job.client_id} are not those that it had at roll"
+            " call, or its state folder is another: restore both, or start a new run"
         )
+        raise DataError(words, public=words)
 
 
 def _identity(
