@@ -136,9 +136,9 @@ def _prepare(context: Context) -> tuple[Resolved, list[int]]:
     check_consent(resolved, node)
     settings = own_folders(resolved.settings, node)
     torch.set_num_threads(settings.torch_threads)
-    return replace(resolved, settings=settings), hosted_clients(
-        node, settings.num_clients
-    )
+    hosted = hosted_clients(node, settings.num_clients)
+    datasets.check_hosted(settings, hosted)
+    return replace(resolved, settings=settings), hosted
 
 
 def _serve(

@@ -208,6 +208,9 @@ class GraphPartition:
         measure by.
     shares_held_out : bool
         Every client of the run holds these same validation and test graphs.
+    source : str
+        Name of the file that ``graph_ids`` are rows of, where each client has a file
+        of its own.
     """
 
     client_id: int
@@ -220,6 +223,7 @@ class GraphPartition:
     tasks: tuple[str, ...] = ()
     task_ids: tuple[int, ...] | None = None
     shares_held_out: bool = False
+    source: str = field(default="", compare=False)
     split_hash: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

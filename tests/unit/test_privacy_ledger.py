@@ -12,7 +12,7 @@ import toys
 from sklearn.metrics import roc_auc_score
 
 from clients.privacy import views as views_module
-from clients.privacy.laplace import GraphAdjacency, clean_triangles
+from clients.privacy.laplace import GraphAdjacency
 from clients.privacy.ledger import FILE, Ledger
 from clients.privacy.views import MODES, NoisyViews, site_secret
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
@@ -238,7 +238,7 @@ def test_the_two_views_are_independent_and_have_their_own_epsilon(tmp_path):
         seed=1,
         client_id=0,
     ).views(1, 0)
-    clean = clean_triangles(GraphAdjacency(graphs), sizes, everyone).values
+    clean = toys.clean_triangles(GraphAdjacency(graphs), sizes, everyone).values
     noise = [v.values - clean for v in found]
     assert noise[0].std() == pytest.approx(np.sqrt(2) / 0.5, rel=0.1)
     assert noise[1].std() == pytest.approx(np.sqrt(2) / 0.1, rel=0.1)
@@ -401,7 +401,7 @@ def test_averaging_recovers_the_graph_from_fresh_noise_only(tmp_path, mode, low,
         client_id=0,
     )
     mean = np.mean([own.views(1, e)[0].values for e in range(100)], axis=0)
-    truth = clean_triangles(GraphAdjacency(graphs), sizes, everyone).values
+    truth = toys.clean_triangles(GraphAdjacency(graphs), sizes, everyone).values
     assert low <= roc_auc_score(truth, mean) <= high
     accuracy = ((mean > 0.5) == (truth > 0.5)).mean()
     assert (accuracy > 0.97) == (mode == "per_epoch")
