@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import toys
 
-from clients.privacy import laplace
+from clients.privacy import laplace, lifetime
 from clients.privacy.lifetime import FOLDER, EdgeRecord
+from clients.privacy.records import write_record
 from clients.store import ClientStore
 from fedgraph_flwr.errors import (
     DataError,
@@ -101,7 +103,13 @@ def test_a_damaged_record_is_an_error_not_a_fresh_start(tmp_path, text):
         record(tmp_path).charge(np.array([0]), 1.0)
 
 
-def test_charges_of_a_site_at_the_same_time_are_all_counted(tmp_path):
+def test_charges_of_a_site_at_the_same_time_are_all_counted(tmp_path, monkeypatch):
+    def slowly(*content):
+        time.sleep(0.005)  # so that others read before it is written, if they can
+        write_record(*content)
+
+    monkeypatch.setattr(lifetime, "write_record", slowly)
+
     def charge(k):
         record(tmp_path, client=f"client-{k % 2}", budget=30).charge(np.array([1]), 1.0)
 
