@@ -39,9 +39,7 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
     return GraphPartition(
         client_id=client_id,
         graphs=molecules.take(rows, settings.features),
-        graph_ids=np.asarray(molecules.row)[
-            rows
-        ],  # those of the file, whatever RDKit accepts
+        graph_ids=np.asarray(molecules.row)[rows],  # whatever RDKit accepts
         train=np.searchsorted(rows, own),
         val=np.searchsorted(rows, val),
         test=np.searchsorted(rows, test),

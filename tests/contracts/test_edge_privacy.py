@@ -48,7 +48,7 @@ def with_other_edges(graphs):
     )
 
 
-def released(triangle, epsilon, rng):  # noqa: ARG001
+def released(triangle, epsilon, rng):
     """Stand for what both worlds release; the triangles themselves differ."""
     return rng.integers(0, 2, len(triangle)).astype(np.float32)
 
