@@ -32,13 +32,15 @@ ONE = {"fgcl.views": "one"}
 CLEAN = {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}
 
 
-def game(**overrides):
+def game(*, method="fgcl", **overrides):
     """One training graph, of two nodes, and toy graphs to validate and test."""
-    given = toys.tiny("fgcl", **{"num-clients": 1, "privacy.edge-epsilon": 1.0})
+    noise = {"num-clients": 1, "privacy.edge-epsilon": 1.0}
+    if method != "fgcl":
+        noise |= {"dataset": "MUTAG", "features": "labels"}
     return make_game(
-        {**given, **overrides},
+        {**toys.tiny(method, **noise), **overrides},
         num_graphs=1,
-        load=lambda *_: toys.with_tasks(toys.make_partition()),
+        load=lambda r, _: toys.federation(r.settings, 0),
     )
 
 
@@ -121,7 +123,7 @@ def test_a_faultless_attack_shows_the_most_that_can_be_shown():
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "num_views", "seen"), [(1.0, 1, 2), (1.0, 2, 2), (0.1, 1, 10)]
+    ("epsilon", "num_views", "seen"), [(1.0, 1, 2), (1.0, 2, 2), (0.1, 1, 4)]
 )
 def test_what_would_be_seen_is_what_the_judge_flags(epsilon, num_views, seen):
     """Against whole audits by Laplace noise that is drawn and scored here."""
@@ -215,16 +217,18 @@ def test_the_command_refuses_what_shows_nothing(few, capsys):
 
 
 @pytest.mark.parametrize(
-    ("views_", "claimed"), [("one", 1.0), ("two", 2.0)], ids=["Fed+Noise", "FGCL"]
+    ("options", "claimed"),
+    [(ONE, 1.0), ({"fgcl.views": "two"}, 2.0), ({"method": "fedavg"}, 1.0)],
+    ids=["Fed+Noise", "FGCL", "graphs"],
 )
-def test_a_sound_client_loses_what_its_noise_allows_and_no_more(views_, claimed):
-    row = attacked(**{"fgcl.views": views_})
+def test_a_sound_client_loses_what_its_noise_allows_and_no_more(options, claimed):
+    row = attacked(**options)
     assert row.claimed == claimed
     assert not row.is_broken
     view, upload = row.verdicts["view"], row.verdicts["upload"]
     assert view.low < row.possible < view.high
-    assert view.low > 0.2
-    assert 0.1 < upload.low < upload.advantage < row.bound
+    assert view.low > 0  # of 120 trials per world: the attacks do find something
+    assert 0 < upload.low < upload.advantage < row.bound
 
 
 def test_without_noise_the_attacker_wins():
@@ -242,10 +246,13 @@ def hardly_any(triangle, epsilon, rng):
     return add_noise(triangle, 1e3 * epsilon, rng)
 
 
-@pytest.mark.parametrize(("wrong", "trials"), [(halved, 150), (hardly_any, 40)])
-def test_too_little_noise_is_found(monkeypatch, wrong, trials):
+@pytest.mark.parametrize(
+    ("method", "wrong", "trials"),
+    [("fgcl", halved, 150), ("fgcl", hardly_any, 40), ("fedavg", hardly_any, 40)],
+)
+def test_too_little_noise_is_found(monkeypatch, method, wrong, trials):
     monkeypatch.setattr(views, "add_noise", wrong)
-    row = attacked(40, trials, **ONE)
+    row = attacked(40, trials, method=method, **(ONE if method == "fgcl" else {}))
     assert row.claimed == 1.0
     assert row.is_broken
     assert row.verdicts["view"].epsilon > 1
