@@ -374,9 +374,12 @@ class GraphClient(NumPyClient):
         if not privacy.update_clip or not self.SENDS_UPDATES:
             return trained
         received = {n: w.cpu().numpy() for n, w in self.received.items()}
+        stored = [t.cpu().numpy() for _, t in sorted(self.stored.items())]
         noisy = site.noisy_update(
             [trained[n].cpu().numpy() - w for n, w in received.items()],
             self.job.data.partition,
+            server_round=self.server_round,
+            inputs=[*received.values(), *stored],
         )
         return {
             n: torch.from_numpy(w + step)

@@ -27,7 +27,7 @@ from .molecule_clients import file_client, skewed_client
 from .node_clients import node_client, planted_client
 from .node_partitions import PARTITIONERS as NODE_PARTITIONERS
 from .node_partitions import check_overlap
-from .smiles_csv import SMILES_CSV, check_single_file
+from .smiles_csv import SMILES_CSV, check_hosted, check_single_file
 from .task_masks import ALL as ALL_TASKS
 from .task_masks import mask_tasks
 from .tu import READS as TU_FEATURES
@@ -37,6 +37,7 @@ __all__ = [
     "DATASETS",
     "DatasetInfo",
     "cache_root",
+    "check_hosted",
     "check_settings",
     "find_dataset",
     "has_own_graphs",

@@ -10,7 +10,7 @@ from fedgraph_flwr.data import GraphPartition
 from . import splits
 from .cache import label_checksum
 from .moleculenet import load_moleculenet
-from .smiles_csv import load_client_file
+from .smiles_csv import client_file, load_client_file
 
 
 def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPartition:
@@ -40,7 +40,7 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
     return GraphPartition(
         client_id=client_id,
         graphs=molecules.take(rows, settings.features),
-        graph_ids=rows,
+        graph_ids=np.asarray(molecules.row)[rows],  # whatever RDKit accepts
         train=np.searchsorted(rows, own),
         val=np.searchsorted(rows, val),
         test=np.searchsorted(rows, test),
@@ -65,6 +65,7 @@ def file_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
         client_id=client_id,
         graphs=molecules.take(everything, settings.features),
         graph_ids=np.array(molecules.row),
+        source=client_file(settings, client_id).name,
         train=train,
         val=val,
         test=test,

@@ -45,6 +45,30 @@ def check_single_file(settings: RunSettings) -> None:
         )
 
 
+def check_hosted(settings: RunSettings, hosted: Sequence[int]) -> None:
+    """Refuse to give one file to several clients of a node.
+
+    Raises
+    ------
+    ConfigError
+        The data are a file, and the node hosts more clients than one.
+    """
+    is_file = Path(settings.data_dir).expanduser().is_file()
+    if settings.dataset == SMILES_CSV and is_file and len(hosted) > 1:
+        raise ConfigError(
+            f"{settings.data_dir!r} is one file, the whole data of one client, but this"
+            f" node hosts clients {', '.join(map(str, hosted))}, which would all train"
+            " on it; give the node one of them (clients of --node-config), or a folder"
+            " with a CSV file for each client (data-path)"
+        )
+
+
+def client_file(settings: RunSettings, client_id: int) -> Path:
+    """Return the file that :func:`load_client_file` reads for a client."""
+    files, is_folder = _files(settings.data_dir)
+    return files[client_id if is_folder else 0]
+
+
 def load_client_file(settings: RunSettings, client_id: int) -> Molecules:
     """Load the molecules of one client.
 

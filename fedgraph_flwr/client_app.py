@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import math
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -60,9 +59,11 @@ from .node_config import (
 from .registry import Resolved, resolve
 from .wire import (
     CLASS_COUNT,
+    LAST_ROUND,
     NO_CLIENTS,
     OPENING,
     SAME_DATA,
+    SPENT,
     TOLD,
     NamedArrays,
     Parcel,
@@ -173,9 +174,9 @@ def _prepare(context: Context) -> tuple[Resolved, list[int]]:
     check_identity(resolved, node)
     settings = own_folders(resolved.settings, node)
     torch.set_num_threads(settings.torch_threads)
-    return replace(resolved, settings=settings), hosted_clients(
-        node, settings.num_clients
-    )
+    hosted = hosted_clients(node, settings.num_clients)
+    datasets.check_hosted(settings, hosted)
+    return replace(resolved, settings=settings), hosted
 
 
 def _serve(
@@ -195,15 +196,15 @@ def _serve(
         # A site that lost its disk, and may begin afresh, has no roll call to remember.
         check = bind_run if _may_restart(context) else check_run
         check(_root(resolved), context.run_id, str(header["experiment"]))
-        client = _make_client(
-            resolved,
-            client_id,
-            str(header["experiment"]),
-            is_secret=is_site(context.node_config),
-            edge_budget=edge_budget(context.node_config),
-            may_restart=_may_restart(context),
+        store = _store(resolved, client_id, str(header["experiment"]))
+        is_own = is_site(context.node_config)
+        site = resolved.site(
+            store, is_secret=is_own, edge_budget=edge_budget(context.node_config)
         )
-        _check_data(resolved, client, parcel, is_own=is_site(context.node_config))
+        _check_memory(resolved, client_id, store, site, parcel)
+        client = _make_client(
+            resolved, client_id, store, site, may_restart=_may_restart(context)
+        )
         try:
             client.trusted = trusted_peers(context.node_config)
             return action(client, parcel, header)
@@ -247,15 +248,12 @@ def _may_restart(context: Context) -> bool:
 def _make_client(
     resolved: Resolved,
     client_id: int,
-    experiment: str,
+    store: ClientStore,
+    site: PrivateSite,
     *,
-    is_secret: bool,
-    edge_budget: float = math.inf,
     may_restart: bool = False,
 ) -> GraphClient:
     device = choose_device(resolved.settings.device)
-    store = _store(resolved, client_id, experiment)
-    site = resolved.site(store, is_secret=is_secret, edge_budget=edge_budget)
     takes_weights = resolved.method.client.TAKES_WEIGHTS
     is_private = resolved.privacy.edge_epsilon > 0 and not takes_weights
     data = load_data(resolved, client_id, device, site if is_private else None)
@@ -315,18 +313,34 @@ def _reply(
     )
 
 
-def _check_data(
-    resolved: Resolved, client: GraphClient, parcel: Parcel, *, is_own: bool
+def _check_memory(
+    resolved: Resolved,
+    client_id: int,
+    store: ClientStore,
+    site: PrivateSite,
+    parcel: Parcel,
 ) -> None:
-    """Refuse to go on with other data than the client had at roll call."""
+    """Refuse to go on with other data, or with less memory, than the server was told.
+
+    Before anything is drawn: an account that was lost and charged anew may say the
+    same.
+    """
+    device = choose_device(resolved.settings.device)
+    partition = load_data(resolved, client_id, device, None).partition
     told = parcel.facts.get(SAME_DATA)
-    partition, store = client.job.data.partition, client.job.store
-    if told and told != _identity(resolved, partition, store, is_own=is_own):
+    if told and told != _identity(resolved, partition, store, is_own=site.is_secret):
         words = (
-            f"data of client {client.job.client_id} are not those that it had at roll"
-            " call, or its state folder is another: restore both, or start a new run"
+            f"data of client {client_id} are not those that it had at roll call, or its"
+            " state folder is another: restore both, or start a new run"
         )
         raise DataError(words, public=words)
+    if resolved.privacy.is_on:
+        site.check_told(
+            {name: float(v) for name, v in select(SPENT, parcel.facts).items()},
+            partition,
+            last_round=int(parcel.facts.get(LAST_ROUND, 0)),
+            sends_updates=resolved.method.client.SENDS_UPDATES,
+        )
 
 
 def _identity(

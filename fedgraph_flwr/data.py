@@ -222,6 +222,9 @@ class GraphPartition:
     whole_sha256 : str
         Checksum of labels and sizes of the whole set that the client's graphs are part
         of; "" where they are no part of one.
+    source : str
+        Name of the file that ``graph_ids`` are rows of, where each client has a file
+        of its own.
     """
 
     client_id: int
@@ -235,6 +238,7 @@ class GraphPartition:
     task_ids: tuple[int, ...] | None = None
     shares_held_out: bool = False
     whole_sha256: str = ""
+    source: str = field(default="", compare=False)
     split_hash: str = field(default="", compare=False)
     data_hash: str = field(default="", compare=False)
 

@@ -109,7 +109,9 @@ def hosted_clients(node: NodeConfig, num_clients: int) -> list[int]:
 
 
 def edge_budget(node: NodeConfig) -> float:
-    """Largest epsilon of an edge over all runs that this node's operator allows.
+    """Largest epsilon of an edge that this node's operator allows.
+
+    Over all runs, and over all clients that its state folder knows of.
 
     Raises
     ------

@@ -2,8 +2,8 @@
 
 Two independent steps. ``edge_epsilon`` protects single edges of a client's graphs: the
 method sees noisy graphs only (``clients.privacy.laplace``). ``update_clip`` and
-``update_noise`` protect everything a client trains on, by noise on what it sends
-(``clients.privacy.gaussian``).
+``update_noise`` protect everything a client trains on, by noise on the updates that it
+sends (``clients.privacy.gaussian``), and of these alone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ EDGE = "edge-epsilon"  # largest of a client's graphs
 EDGE_TRAIN = "edge-epsilon-train"  # where validation and test graphs are shared,
 EDGE_SHARED = "edge-epsilon-shared"  # of training graphs, and of these
 OVER_RUNS = "-lifetime"  # ending of each of the three: in all runs together
+OF_SITE = "-site"  # ending of the first two: of all clients with one state folder
 SECRET = "secret"  # 1 if noise depends on a secret of the client's site, else 0
 EDGE_POSTS = ("clamp01", "round", "relu", "abs-degree", "debiased", "none")
 NON_NEGATIVE_POSTS = ("clamp01", "round", "relu")  # the others may leave weights < 0
 NOISE_MODES = ("once", "per_round", "per_epoch")
 UNPROTECTED = "labels, node features, numbers of nodes and graphs"
+EXACT = "exact metrics, losses and counts"  # beside noisy updates
 # Each atom has blocks that depend on its bonds, be it without the one that counts them.
 _ADJACENCY_ONLY = ("degree", "atoms", "atoms-no-degree")
 TELLS_EDGES = {
@@ -44,7 +46,8 @@ class PrivacySettings(Settings):
     "total", of all views of a training graph together; 0 releases no noise at all.
     ``edge_post``: what is made of noisy edges. ``noise_mode``: how often they are
     drawn. ``budget_max``: largest total epsilon of a graph's edges, 0 for any;
-    ``budget_scope``: of the run, or of all runs that the client's disk knows of.
+    ``budget_scope``: of a client in the run, or of all clients of its site in all runs
+    that the site's disk knows of.
     ``update_clip``: largest norm of an update, 0 sends it as it is; ``update_noise``:
     standard deviation of the noise in units of that norm; ``update_delta`` and
     ``update_budget_max`` as their names say. ``both``: allow both notions in one run.
@@ -160,8 +163,9 @@ def check_privacy(
 class EdgeTotal:
     """Epsilon of an edge against one who sees what all clients send, at most.
 
-    ``clients`` hold the graph and draw views of it, each of them for ``epsilon``;
-    ``lifetime`` is that of all runs.
+    ``clients``, at whatever sites, hold the graph and draw views of it, each of them
+    for ``epsilon``; ``lifetime`` is that of all runs. With one it is of one site, whose
+    clients' draws are added up; what other sites draw of the same graph is not known.
     """
 
     clients: int
@@ -186,24 +190,27 @@ class EdgeTotal:
         """Say so of each such ``graph``."""
         product = f" ({self.clients} clients x {self.epsilon:g})"
         over_all = f" ({self.clients * self.lifetime:g} over all runs)"
+        is_shared = self.clients > 1
         return (
-            f"epsilon {self.total:g}{product if self.clients > 1 else ''} in total per"
-            f" {graph}, at most{over_all if self.lifetime > self.epsilon else ''}"
+            f"epsilon {self.total:g}{product if is_shared else ''} in total per"
+            f" {graph}{'' if is_shared else ' and site'}, at most"
+            f"{over_all if self.lifetime > self.epsilon else ''}"
         )
 
 
 def edge_totals(spent: Mapping[int, Mapping[str, float]]) -> dict[str, EdgeTotal]:
     """Epsilon of edges by kind of graph; empty where no edge is protected.
 
-    Of any "graph", or, where clients hold the same validation and test graphs, of a
-    "training graph" and of a "validation or test graph", which each client charges.
+    Of any "graph" of a site, or, where clients hold the same validation and test
+    graphs, of a "training graph" of a site and of a "validation or test graph", which
+    each client of every site charges.
     """
     clients = [s for s in spent.values() if EDGE in s]
 
     def total(name: str, num_clients: int) -> EdgeTotal:
         return EdgeTotal(
             clients=num_clients,
-            epsilon=max(s[name] for s in clients),
+            epsilon=max(s.get(name + OF_SITE, s[name]) for s in clients),
             lifetime=max(s.get(name + OVER_RUNS, 0.0) for s in clients),
         )
 
@@ -238,9 +245,9 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
         worst = max(update, key=lambda s: s["update-epsilon"])
         parts.append(
             f"updates: ({worst['update-epsilon']:.4g}, {worst['update-delta']:g})-DP"
-            " for a client's whole data, at most;"
+            " for a client's whole data, at most, of its updates alone;"
             f"{_by_client('update-epsilon', spent)}"
-            " not protected: metrics and counts"
+            f" the run as a whole is not private: {EXACT} leave in every round"
         )
     if not parts:
         return ""

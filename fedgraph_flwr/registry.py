@@ -344,7 +344,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     task = build(method.task.settings, run_config, {})
     datasets.check_settings(settings)
     method.task.check(settings, kind)
-    _check_evaluation(method, task, settings)
+    _check_evaluation(method, task, settings, privacy)
     check_privacy(
         privacy,
         settings,
@@ -360,9 +360,18 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     return Resolved(settings=settings, params=params, task=task, privacy=privacy)
 
 
-def _check_evaluation(method: Method, task: Settings, settings: RunSettings) -> None:
+def _check_evaluation(
+    method: Method, task: Settings, settings: RunSettings, privacy: PrivacySettings
+) -> None:
     if not isinstance(task, EmbeddingSettings):
         return
+    if task.evaluation == "pooled" and privacy.update_clip > 0:
+        raise ConfigError(
+            f"privacy.update-clip is {privacy.update_clip!r}, but with"
+            " embedding.evaluation = 'pooled' every client sends the embeddings and"
+            " labels of its graphs, which noise on updates does not protect; set"
+            " embedding.evaluation to 'local', or privacy.update-clip to 0"
+        )
     if task.evaluation == "pooled" and not method.has_server_model:
         raise ConfigError(
             "embedding.evaluation must be 'local' where every client has an encoder of"

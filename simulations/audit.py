@@ -90,7 +90,10 @@ def _play_all(
     return [s for part in pool.map(partial(_play_part, setting), parts) for s in part]
 
 
-HEADINGS = ("run", "epsilon of a view", "in the ledger", "bound", "best possible")
+HEADINGS = (
+    *("run", "epsilon of a view", "in the ledger", "bound", "best possible"),
+    "less noise that would be seen",
+)
 
 
 def table(rows: Sequence[Row]) -> list[str]:
@@ -104,6 +107,7 @@ def table(rows: Sequence[Row]) -> list[str]:
 def _cells(row: Row) -> list[str]:
     cells = [row.name, f"{row.view_epsilon:g}" if row.view_epsilon else "none"]
     cells += [f"{row.claimed:g}", f"{row.bound:.4f}", f"{row.possible:.4f}"]
+    cells.append(seen_in_words(row) if row.view_epsilon else "")
     for what in ATTACKS:
         v = row.verdicts.get(what)
         if v is None:
@@ -113,6 +117,11 @@ def _cells(row: Row) -> list[str]:
             advantage = f"{v.advantage:.3f} [{v.low:.3f}, {v.high:.3f}]"
             cells += [advantage, f"{v.epsilon:.2f}{mark}"]
     return cells
+
+
+def seen_in_words(row: Row) -> str:
+    """Say which noise, had it been drawn, this row would have been flagged for."""
+    return f"1/{row.seen} of it" if row.seen else "none"
 
 
 def _content(row: Row) -> dict[str, Any]:
@@ -127,7 +136,9 @@ def _notes(options: argparse.Namespace, level: float) -> list[str]:
         f"{options.victims} trials per world, {options.own} more per world to learn"
         ' from. In brackets 95 % intervals; each "epsilon >=" is wrong with'
         f" probability {level:.4f} at most, all together with {LEVEL:g}. More than"
-        f" {most:.2f} cannot be shown with so many trials."
+        f" {most:.2f} cannot be shown with so many trials: a row whose ledger says as"
+        " much cannot be flagged, whatever its noise. Less noise that would be seen: in"
+        " 4 of 5 simulated audits of this size, by the view."
     ]
 
 

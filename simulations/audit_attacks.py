@@ -18,6 +18,8 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 FOLDS = 5
 PENALTIES = 10.0 ** np.arange(-6, 3)
+WEAKENINGS = (2, 4, 10, 20)  # noise of a half, a quarter ... is looked for
+AUDITS = 20  # simulated of each
 CLIP = 4.0  # standard deviations: Adam's first step has coordinates of hardly any
 
 
@@ -214,12 +216,87 @@ def best_possible(epsilons: Sequence[float], *, is_rounded: bool) -> float:
     One view with noise of scale 1 / epsilon: 1 - exp(-epsilon / 2), rounded or not.
     """
     rng = np.random.default_rng(0)
-    total = np.zeros(1_000_000)
-    for epsilon in epsilons:
-        value = 1 + rng.laplace(0, 1 / epsilon, len(total))
-        if is_rounded:
-            flip = np.exp(-epsilon / 2) / 2
-            total += np.log((1 - flip) / flip) * np.where(value > 0.5, 1, -1)
-        else:
-            total += epsilon * (2 * np.clip(value, 0, 1) - 1)
+    total = _view_scores(rng, np.ones(1_000_000), epsilons, is_rounded=is_rounded)
     return float((total > 0).mean() - (total < 0).mean())
+
+
+def ratios(values: Floats | float, epsilon: float, *, is_rounded: bool) -> Floats:
+    """Log-likelihood ratios, edge against none, of released values of a pair.
+
+    For Laplace noise it is ``epsilon (|w| - |w - 1|)``, which clamping to [0, 1] does
+    not change; of a rounded value it is that of randomised response.
+    """
+    if is_rounded:
+        flip = np.exp(-epsilon / 2) / 2
+        found = np.log((1 - flip) / flip) * np.where(np.asarray(values) > 0.5, 1, -1)
+    else:
+        found = epsilon * (2 * np.clip(values, 0.0, 1.0) - 1)
+    return np.asarray(found, np.float64)
+
+
+def seen_weakening(
+    epsilons: Sequence[float],
+    *,
+    claimed: float,
+    is_rounded: bool,
+    num_own: int,
+    num_victims: int,
+    level: float,
+) -> int:
+    """Say how much too little noise must be for an audit of this size to see it.
+
+    Audits of a client are simulated that draws its views of the pair with noise of
+    scale 1 / (k epsilon) and claims the same, seen by the best attack there is.
+
+    Parameters
+    ----------
+    epsilons : sequence of float
+        Of each view.
+    claimed : float
+        What the ledger says.
+    is_rounded : bool
+    num_own, num_victims : int
+        Trials per world.
+    level : float
+        Of each lower bound.
+
+    Returns
+    -------
+    int
+        The smallest k of ``WEAKENINGS`` that shows more than is claimed in 4 of 5
+        audits; 0 where none does.
+    """
+    if claimed >= most_showable(num_victims, level):
+        return 0
+    trials = [np.arange(2 * n) % 2 == 1 for n in (num_own, num_victims)]
+    for k in WEAKENINGS:
+        rng = np.random.default_rng(0)
+        seen = 0
+        for done in range(AUDITS):
+            own, victims = (
+                _view_scores(rng, t, epsilons, is_rounded=is_rounded, weakening=k)
+                for t in trials
+            )
+            found = judge((own, trials[0]), (victims, trials[1]), level=level)
+            seen += found.epsilon > claimed
+            if done + 1 - seen > AUDITS / 5:
+                break
+        if seen >= AUDITS * 4 / 5:
+            return k
+    return 0
+
+
+def _view_scores(
+    rng: np.random.Generator,
+    has_edge: NDArray[np.generic],
+    epsilons: Sequence[float],
+    *,
+    is_rounded: bool,
+    weakening: float = 1.0,
+) -> Floats:
+    """Scores of the best attack on views with so many times less noise."""
+    total = np.zeros(len(has_edge))
+    for epsilon in epsilons:
+        noise = rng.laplace(0, 1 / (weakening * epsilon), len(total))
+        total += ratios(np.add(has_edge, noise), epsilon, is_rounded=is_rounded)
+    return total

@@ -33,6 +33,8 @@ from fedgraph_flwr.privacy import METRIC
 from fedgraph_flwr.registry import Resolved, defaults, resolve
 from fedgraph_flwr.seeding import derive_seed
 
+from .audit_attacks import ratios
+
 Floats = NDArray[np.float64]
 CPU = torch.device("cpu")
 SECRET = "noise-secret"  # as clients.privacy.views.site_secret names it
@@ -200,21 +202,10 @@ class _Watch:
 
     def add(self, values: NDArray[np.floating], epsilon: float) -> None:
         """Count the target's values in one view."""
-        post = self.game.resolved.privacy.edge_post
-        self.total += ratio_of(float(values[self.game.pair]), epsilon, post)
+        is_rounded = self.game.resolved.privacy.edge_post == "round"
+        value = float(values[self.game.pair])
+        self.total += float(ratios(value, epsilon, is_rounded=is_rounded))
         self.epsilons += (epsilon,)
-
-
-def ratio_of(value: float, epsilon: float, post: str) -> float:
-    """Log-likelihood ratio, edge against none, of a pair's released value.
-
-    For Laplace noise it is ``epsilon (|w| - |w - 1|)``, which clamping to [0, 1] does
-    not change; of a rounded value it is that of randomised response.
-    """
-    if post == "round":
-        flip = np.exp(-epsilon / 2) / 2
-        return float(np.log((1 - flip) / flip) * (1 if value > 0 else -1))
-    return float(epsilon * (2 * np.clip(value, 0.0, 1.0) - 1))
 
 
 def play(game: Game, world: int, trial: str, root: Path) -> Sight:

@@ -20,13 +20,14 @@ from torch_geometric.data import Data
 
 from clients.base import initial_arrays
 from clients.batching import Batch, CollatedGraphs
+from clients.privacy.laplace import Adjacency, Triangles
 from clients.store import ClientStore
 from clients.views import CollatedView
 from datasets import find_dataset, label_kind
 from datasets.diffusion import diffuse
 from datasets.task_masks import mask_tasks
 from fedgraph_flwr.config import RunSettings, build
-from fedgraph_flwr.data import GraphPartition, GraphSet, pointer
+from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
 from fedgraph_flwr.registry import METHODS, Resolved, defaults, resolve
 from fedgraph_flwr.tasks import (
     GRAPH_EMBEDDING,
@@ -95,6 +96,18 @@ def random_graphs(
         num_features=num_features,
         num_classes=num_classes,
         is_undirected=True,
+    )
+
+
+def clean_triangles(
+    adjacency: Adjacency, num_nodes: IntArray, positions: IntArray
+) -> Triangles:
+    """Triangles of 0 and 1, without any noise."""
+    read = [adjacency.upper_triangle(int(g)) for g in positions]
+    return Triangles(
+        values=np.concatenate([np.zeros(0), *read]).astype(np.float32),
+        num_nodes=num_nodes[positions],
+        positions=positions,
     )
 
 

@@ -22,7 +22,8 @@ class BatchNorm(nn.Module):
     in training too, and leaves them as they are.
 
     Differs from ``torch.nn.BatchNorm1d``: the mode is an argument, and no batches are
-    counted, so that every tensor of the state can be averaged.
+    counted, so that every tensor of the state can be averaged. A running variance below
+    0, as a mean of noisy updates may have, says nothing: it is read as 1, its start.
     """
 
     running_mean: Tensor
@@ -37,13 +38,11 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, training: bool) -> Tensor:
         """(n, width) -> the same; moves the running values iff ``training``."""
+        by_batch, variance = training and len(x) > 1, self.running_var
+        if not by_batch:
+            variance = torch.where(variance < 0, torch.ones_like(variance), variance)
         return functional.batch_norm(
-            x,
-            self.running_mean,
-            self.running_var,
-            self.weight,
-            self.bias,
-            training and len(x) > 1,
+            x, self.running_mean, variance, self.weight, self.bias, by_batch
         )
 
 

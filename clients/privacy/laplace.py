@@ -6,9 +6,9 @@ differ in one pair, so the L1 sensitivity is 1 and Laplace(0, 1/epsilon) on the 
 epsilon-differentially private. Mirroring is post-processing; noise drawn for (u, v) and
 again for (v, u) would release each pair twice and cost 2 epsilon.
 
-Not protected: labels, node features, numbers of nodes and graphs. Noise comes from a
-NumPy generator in doubles: it is not hardened against attacks on the least significant
-bits, and it hides nothing from one who knows the generator's seed.
+Not protected: labels, node features, numbers of nodes and graphs. Noise is drawn in
+doubles (:mod:`clients.privacy.stream`): it is not hardened against attacks on the least
+significant bits, and without a secret it hides nothing from one who knows the run seed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from fedgraph_flwr.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.privacy import EDGE_POSTS
+
+from .stream import Noise
 
 FloatArray = NDArray[np.float32]
 POSTS = EDGE_POSTS
@@ -112,21 +114,7 @@ def pair_index(u: IntArray, v: IntArray, num_nodes: int) -> IntArray:
     return u * num_nodes - u * (u + 1) // 2 + v - u - 1
 
 
-def clean_triangles(
-    adjacency: Adjacency, num_nodes: IntArray, positions: IntArray
-) -> Triangles:
-    """Triangles of 0 and 1, without any noise: for clean runs and tests only."""
-    read = [adjacency.upper_triangle(int(g)) for g in positions]
-    return Triangles(
-        values=np.concatenate([np.zeros(0), *read]).astype(np.float32),
-        num_nodes=num_nodes[positions],
-        positions=positions,
-    )
-
-
-def add_noise(
-    triangle: NDArray[np.floating], epsilon: float, rng: np.random.Generator
-) -> FloatArray:
+def add_noise(triangle: NDArray[np.floating], epsilon: float, rng: Noise) -> FloatArray:
     """Release the pairs: ``triangle + Laplace(0, 1 / epsilon)``, independent entries.
 
     Parameters
@@ -135,7 +123,7 @@ def add_noise(
         Pairs of one graph, or of many: different graphs hold different pairs.
     epsilon : float
         > 0 and finite. Each graph is protected with this epsilon, for one edge.
-    rng : numpy.random.Generator
+    rng : Noise
 
     Raises
     ------
@@ -147,7 +135,7 @@ def add_noise(
     FGCL, Eq. (3). Differs: pairs u < v only, not both directions (spec Sec. 4.3).
     """
     check_epsilon(epsilon)
-    noise = rng.laplace(0.0, 1.0 / epsilon, size=len(triangle))
+    noise = rng.laplace(0.0, 1.0 / epsilon, len(triangle))
     return (triangle + noise).astype(np.float32)
 
 

@@ -1,8 +1,9 @@
 """What a client's releases have cost so far, kept on the client's own disk.
 
-Every charge is on the disk before the private data are read, so that a crash counts a
-draw that did not happen and never misses one that did. Nothing is taken back: a round
-that is repeated after a resume is charged again.
+Every charge is on the disk before what it pays for: edges are read, or an update is
+sent. A crash then counts a release that did not happen and never misses one that did.
+Nothing is taken back. What is released again, byte for byte, is not charged again; it
+is drawn from the disk (views) or from a stream of the same name (updates).
 
 Two notions are counted apart, as their numbers do not compare:
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
 from fedgraph_flwr.privacy import PrivacySettings
 
-from .lifetime import Lifetime
+from .lifetime import EdgeRecord
 from .records import locked, write_record
 
 EDGE_BUDGET = PrivacySettings.key("budget_max")
@@ -52,12 +53,15 @@ class Account:
         How many noisy updates were sent with each noise multiplier.
     client : tuple of float
         (epsilon, delta) of all these updates together.
+    releases : tuple of str
+        Names of these updates, oldest first.
     """
 
     edge: NDArray[np.float64]
     num_draws: int = 0
     updates: dict[float, int] = field(default_factory=dict)
     client: tuple[float, float] = (0.0, 0.0)
+    releases: tuple[str, ...] = ()
 
     @property
     def edge_total(self) -> float:
@@ -81,8 +85,8 @@ class Ledger:
         Largest total epsilon of noisy updates.
     allow : bool
         Whether edges and updates may be charged to the same ledger.
-    lifetime : Lifetime, optional
-        Is charged with every draw too, before this ledger.
+    records : sequence of EdgeRecord
+        Are charged with every draw too, before this ledger.
 
     Raises
     ------
@@ -98,7 +102,7 @@ class Ledger:
         dp_budget_max: float = math.inf,
         update_budget_max: float = math.inf,
         allow: bool = False,
-        lifetime: Lifetime | None = None,
+        records: Sequence[EdgeRecord] = (),
     ) -> None:
         for name, value in (
             (EDGE_BUDGET, dp_budget_max),
@@ -113,7 +117,7 @@ class Ledger:
         self._num_graphs = num_graphs
         self._edge_budget, self._update_budget = dp_budget_max, update_budget_max
         self._allow = allow
-        self._lifetime = lifetime
+        self._records = records
 
     def read(self) -> Account:
         """Read what has been spent; nothing if there is no file.
@@ -132,6 +136,8 @@ class Ledger:
                 num_draws=int(stored["num_draws"]),
                 updates={float(s): int(n) for s, n in stored["updates"].items()},
                 client=(float(stored["client"][0]), float(stored["client"][1])),
+                # none in files of earlier versions
+                releases=tuple(str(name) for name in stored.get("releases", [])),
             )
             if not (account.edge >= 0).all():
                 raise ValueError("spent epsilons must be >= 0")
@@ -170,8 +176,8 @@ class Ledger:
             after = account.edge.copy()
             np.add.at(after, positions, epsilon)  # a graph drawn twice costs twice
             self._check(after[positions], self._edge_budget, EDGE_BUDGET, positions)
-            if self._lifetime is not None:
-                self._lifetime.charge(positions, epsilon)
+            for record in self._records:
+                record.charge(positions, epsilon)
             account.edge = after
             account.num_draws += 1
             self._write(account)
@@ -183,8 +189,11 @@ class Ledger:
         *,
         delta: float,
         epsilon_of: Callable[[Mapping[float, int], float], float],
+        release: str,
     ) -> Account:
-        """Count one more noisy update; to be called before the data are used.
+        """Count one more noisy update; to be called before it leaves the client.
+
+        An update that was counted before is not counted again.
 
         Parameters
         ----------
@@ -193,6 +202,9 @@ class Ledger:
         epsilon_of : callable
             (number of updates by noise multiplier, delta) -> epsilon of them together,
             e.g. :func:`clients.privacy.gaussian.epsilon_of`.
+        release : str
+            Name of the update, a digest of its content: the same noise is on every
+            update of this name, and on no other.
 
         Raises
         ------
@@ -201,12 +213,15 @@ class Ledger:
             and ``allow`` is not set. Nothing is charged then.
         """
         with self._locked() as account:
+            if release in account.releases:
+                return account
             self._check_notion(bool(account.num_draws), "client", "edge")
             updates = dict(account.updates)
             updates[noise_multiplier] = updates.get(noise_multiplier, 0) + 1
             epsilon = epsilon_of(updates, delta)
             self._check(np.array([epsilon]), self._update_budget, UPDATE_BUDGET)
             account.updates, account.client = updates, (epsilon, delta)
+            account.releases += (release,)
             self._write(account)
         return account
 
@@ -250,5 +265,6 @@ class Ledger:
                 "num_draws": account.num_draws,
                 "updates": {str(s): n for s, n in account.updates.items()},
                 "client": list(account.client),
+                "releases": account.releases,
             },
         )

@@ -1,11 +1,15 @@
-"""What a client's edges have cost in all runs together, kept on the client's own disk.
+"""What the edges of a data set have cost a site, kept on the site's own disk.
 
-Runs draw noise of their own, so the epsilons of a graph add up over runs. One file per
-client and data set, in the state folder and beside all experiments, counts by row of
-the data set. Nothing in it, not even its name, depends on the graphs: an account that
-started afresh with changed files would tell that they changed. Other data under the
-same name are therefore counted together, too much rather than too little; a site that
-really holds new data starts with a new state folder.
+Draws of a graph add up: those of one run, of all runs, and of all clients that one site
+hosts, whatever their ids. In the state folder, beside all experiments, each client has
+a file per data set that counts by row of the data set; a row's account is the sum over
+all of these files. The same is kept for each experiment alone.
+
+Nothing in a file, not even its name, depends on the graphs: an account that started
+afresh with changed files would tell that they changed. Other data under the same name
+are therefore counted together, too much rather than too little; a site that really
+holds new data starts with a new state folder. Of data that come as a file per client
+each has rows of its own, and an account by the name of the file.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
 from pathlib import Path
 
 from fedgraph_flwr.data import IntArray
@@ -20,24 +25,31 @@ from fedgraph_flwr.errors import DataError, PrivacyBudgetError
 
 from .records import locked, write_record
 
+Spent = defaultdict[int, float]  # epsilon by row
 FOLDER = "privacy-lifetime"  # of the state folder, where experiments have theirs
+OF_RUN_FOLDER = "privacy-run"  # of an experiment, where clients have theirs
 _ROUNDING = 1e-9
 _OF_RUN = "privacy.budget-max (privacy.budget-scope = 'lifetime')"
 _OF_SITE = "edge-budget-max of this site's node-config"
 
 
-class Lifetime:
-    """Epsilon spent on a client's graphs in every run of a state folder.
+class EdgeRecord:
+    """Epsilon spent on the graphs of a data set, by all clients of a folder.
 
     Parameters
     ----------
     folder : path
-        The client's, outside all experiments.
+        Of the site: outside all experiments, or of one experiment.
+    client : str
+        Whose draws these are, "client-<id>"; the others' are read only.
     data : str
         Name of the data set.
     rows : int64 array, shape (num_graphs,)
         Row in the data set of each of the client's graphs in this run. A client that
         holds a graph twice pays for it twice.
+    source : str
+        Name of the file that ``rows`` are of, where clients have files of their own.
+        What versions without that counted for the data set counts for every file.
     budget, site_budget : float
         Largest total of a row, that of the run and that of the site; infinite only
         counts.
@@ -47,20 +59,27 @@ class Lifetime:
         self,
         folder: Path,
         *,
+        client: str,
         data: str,
         rows: IntArray,
+        source: str = "",
         budget: float = math.inf,
         site_budget: float = math.inf,
     ) -> None:
-        self.path = folder / f"{re.sub(r'[^A-Za-z0-9.-]', '_', data)}.json"
+        self._folder = folder
+        name = f"{data}--{source}" if source else data
+        self._names = [_file_name(n) for n in dict.fromkeys((name, data))]
+        self.path = folder / client / self._names[0]
         self._rows = rows
         self._budget, self._whose = min((budget, _OF_RUN), (site_budget, _OF_SITE))
 
     def total(self, positions: IntArray | None = None) -> float:
-        """Largest epsilon over these of the client's graphs of this run; over all."""
-        spent = self._read()
-        rows = self._rows if positions is None else self._rows[positions]
-        return max((spent.get(int(row), 0.0) for row in rows), default=0.0)
+        """Largest epsilon over these graphs of the client, whoever drew; over all."""
+        return self._largest(self._read_all(), positions)
+
+    def own(self, positions: IntArray) -> float:
+        """Largest epsilon that the client itself has drawn of these graphs."""
+        return self._largest(_read(self.path), positions)
 
     def charge(self, positions: IntArray, epsilon: float) -> None:
         """Add ``epsilon`` to the graphs at ``positions``; to be called before a draw.
@@ -70,33 +89,55 @@ class Lifetime:
         PrivacyBudgetError
             A total would exceed the budget. Nothing is charged then.
         DataError
-            The file cannot be read.
+            A file cannot be read.
         """
-        with locked(self.path):
-            spent = self._read()
+        with locked(self._folder / self._names[0]):
+            own, total = _read(self.path), self._read_all()
             for row in self._rows[positions].tolist():
-                spent[row] = spent.get(row, 0.0) + epsilon
-                if not spent[row] <= self._budget * (1 + _ROUNDING):
+                own[row] += epsilon
+                total[row] += epsilon
+                if not total[row] <= self._budget * (1 + _ROUNDING):
                     raise PrivacyBudgetError(
                         "this draw would bring the total epsilon over all runs of row"
-                        f" {row} to {spent[row]:.6g}; {self._whose} allows"
-                        f" {self._budget:.6g}. Nothing was read. What earlier runs"
-                        f" spent stands in {self.path}; raise the budget, or stop here"
+                        f" {row} to {total[row]:.6g}; {self._whose} allows"
+                        f" {self._budget:.6g}. Nothing was read. What the clients of"
+                        f" this site spent before stands in {self._folder}; raise the"
+                        " budget, or stop here"
                     )
-            write_record(self.path, {"edge": spent})
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_record(self.path, {"edge": own})
 
-    def _read(self) -> dict[int, float]:
-        if not self.path.exists():
-            return {}
-        try:
-            stored = json.loads(self.path.read_text())["edge"]
-            spent = {int(row): float(epsilon) for row, epsilon in stored.items()}
-            if not all(epsilon >= 0 for epsilon in spent.values()):
-                raise ValueError("spent epsilons must be >= 0")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(
-                f"privacy record {self.path} cannot be read: {error!r}; what earlier"
-                " runs spent is unknown, so nothing more is released: restore the file"
-                " from a copy, or delete it and add up by hand"
-            ) from error
+    def _largest(self, spent: Spent, positions: IntArray | None) -> float:
+        rows = self._rows if positions is None else self._rows[positions]
+        return max((spent[row] for row in rows.tolist()), default=0.0)
+
+    def _read_all(self) -> Spent:
+        total: Spent = defaultdict(float)
+        for name in self._names:
+            for path in sorted(self._folder.glob(f"client-*/{name}")):
+                for row, epsilon in _read(path).items():
+                    total[row] += epsilon
+        return total
+
+
+def _file_name(data: str) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9.-]', '_', data)}.json"
+
+
+def _read(path: Path) -> Spent:
+    """Epsilon by row; none where there is no file."""
+    spent: Spent = defaultdict(float)
+    if not path.exists():
         return spent
+    try:
+        stored = json.loads(path.read_text())["edge"]
+        spent.update({int(row): float(epsilon) for row, epsilon in stored.items()})
+        if not all(epsilon >= 0 for epsilon in spent.values()):
+            raise ValueError("spent epsilons must be >= 0")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"privacy record {path} cannot be read: {error!r}; what earlier"
+            " runs spent is unknown, so nothing more is released: restore the file"
+            " from a copy, or delete it and add up by hand"
+        ) from error
+    return spent

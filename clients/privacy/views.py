@@ -29,7 +29,6 @@ from safetensors.numpy import save_file
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.privacy import NOISE_MODES
-from fedgraph_flwr.seeding import numpy_rng
 
 from ..dense import check_sizes
 from .laplace import (
@@ -43,6 +42,7 @@ from .laplace import (
     post_process,
 )
 from .ledger import Ledger
+from .stream import noise_stream
 
 MODES = NOISE_MODES
 
@@ -114,7 +114,7 @@ class NoisyViews:
         self.epsilons, self.mode, self._post = epsilons, mode, post
         self._path = folder / f"noisy-views-{name}.safetensors"
         self._stream = (client_id, "edge-noise", name, secret, _digest(positions))
-        self._seed = seed
+        self._seed, self._secret = seed, secret
         self._identity = json.dumps(
             {
                 "seed": seed,
@@ -169,7 +169,8 @@ class NoisyViews:
         for k, epsilon in enumerate(self.epsilons):
             # Equal noise at two epsilons could be solved for the graph, hence its
             # place in the name of the stream.
-            rng = numpy_rng(self._seed, *self._stream, key, k, repr(epsilon))
+            path = (*self._stream, key, k, repr(epsilon))
+            rng = noise_stream(self._secret, self._seed, *path)
             noisy = (add_noise(triangle, epsilon, rng) for triangle in read)
             raw.append(np.concatenate([np.zeros(0, np.float32), *noisy]))
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -215,7 +216,13 @@ class NoisyViews:
 
 
 def site_secret(folder: Path) -> str:
-    """Secret of this client: drawn from the operating system once, then kept."""
+    """Secret of this client: drawn from the operating system once, then kept.
+
+    Raises
+    ------
+    DataError
+        The file is empty.
+    """
     path = folder / "noise-secret"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -224,10 +231,18 @@ def site_secret(folder: Path) -> str:
             os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
         ) as file:
             file.write(secrets.token_hex(32))
+            file.flush()
+            os.fsync(file.fileno())
         with suppress(FileExistsError):  # the first of two processes wins
             os.link(partial, path)
         partial.unlink()
-    return path.read_text()
+    secret = path.read_text()
+    if not secret:  # would be noise of the run seed alone
+        raise DataError(
+            f"the noise secret {path} is empty; restore the state folder from a copy,"
+            " or start a new experiment"
+        )
+    return secret
 
 
 def _digest(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> str:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..config import MOST_ROUNDS, Settings, Value, choice, flag, integer, number
+from ..errors import ConfigError
+from ..privacy import PrivacySettings
 
 SHARED = "shared/"
 DELTA = "delta/"
@@ -92,3 +94,20 @@ class GCFLParams(Settings):
     seq_source: str = choice("update-norm", "update-norm", "last-grad-norm")
     standardize: bool = flag(False)
     history_reset: str = choice("all", "all", "split")
+
+    def check(self, privacy: Settings) -> None:
+        """Refuse noise on updates beside norms of gradients without.
+
+        Raises
+        ------
+        ConfigError
+            The run clips updates, and clusters by the norm of the last gradient.
+        """
+        assert isinstance(privacy, PrivacySettings)
+        if self.seq_source == "last-grad-norm" and privacy.update_clip > 0:
+            raise ConfigError(
+                f"privacy.update-clip is {privacy.update_clip!r}, but with"
+                " gcfl.seq-source = 'last-grad-norm' clients send norms of their"
+                " gradients, which noise on updates does not protect; leave seq-source"
+                " 'update-norm', or set update-clip to 0"
+            )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import toys
 
-from clients.privacy import laplace
+from clients.privacy import views
 from clients.privacy.graphs import check_features
 from datasets.synthetic import generate_client
 from fedgraph_flwr import client_app
@@ -21,8 +21,11 @@ from fedgraph_flwr.data import pointer
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 
 TAKE_NOISE = sorted(m for m, row in METHODS.items() if row.task.takes_edge_noise)
+POOLS = [m for m in toys.of_task(GRAPH_EMBEDDING) if METHODS[m].has_server_model]
+POOLED = {"embedding.evaluation": "pooled"}
 TIMES = ("started-at", "compute-s")
 OF_RUN = {
     *("wall_s", "client_compute_s", "overhead_s", "run_id", "experiment", "config"),
@@ -45,10 +48,9 @@ def with_other_edges(graphs):
     )
 
 
-def released(self, position):
-    """Values that stand for those of both worlds before noise is added."""
-    n = int(np.diff(self._graphs.node_ptr)[position])
-    return np.random.default_rng(position).integers(0, 2, n * (n - 1) // 2)
+def released(triangle, epsilon, rng):
+    """Stand for what both worlds release; the triangles themselves differ."""
+    return rng.integers(0, 2, len(triangle)).astype(np.float32)
 
 
 def bytes_of(name, array):
@@ -57,7 +59,7 @@ def bytes_of(name, array):
     return found[:4] + found[36:] if name.startswith("to/") else found
 
 
-def what_leaves(run, toy_data, method, *, other):
+def what_leaves(run, toy_data, method, *, other, **options):
     """Messages of all clients, and the results, without times and names of the run."""
 
     def world(settings, client_id):
@@ -80,17 +82,26 @@ def what_leaves(run, toy_data, method, *, other):
     noisy = {**NOISY, "features": toys.own(method).get("features", "labels")}
     with toy_data.context() as patch:
         patch.setattr("datasets.load_partition", world)
-        patch.setattr(laplace.GraphAdjacency, "upper_triangle", released)
+        patch.setattr(views, "add_noise", released)
         patch.setattr(client_app, "pack", packed)
-        finished = run(method, **noisy)
+        finished = run(method, **noisy, **options)
     summary = {k: v for k, v in finished.summary.items() if k not in OF_RUN}
     return sent, finished.rounds, finished.ledger, json.dumps(summary)
 
 
-@pytest.mark.parametrize("method", TAKE_NOISE)
-def test_nothing_but_views_tells_the_edges(run, toy_data, method):
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        *((method, {}) for method in TAKE_NOISE),
+        *((method, POOLED) for method in POOLS),
+        ("fgcl", {"privacy.noise-mode": "per_epoch"}),
+        ("fgcl", {"privacy.noise-mode": "per_epoch", "fgcl.encoder": "gin"}),
+    ],
+)
+def test_nothing_but_views_tells_the_edges(run, toy_data, method, options):
     ours, theirs = (
-        what_leaves(run, toy_data, method, other=other) for other in (False, True)
+        what_leaves(run, toy_data, method, other=other, **options)
+        for other in (False, True)
     )
     assert ours == theirs
     assert any(ours[0])

@@ -30,7 +30,6 @@ from clients.privacy.laplace import (
     GraphAdjacency,
     Triangles,
     add_noise,
-    clean_triangles,
     post_process,
 )
 from clients.propagation import NoEdges, SparseStructure
@@ -51,7 +50,7 @@ def generator(seed=0):
 
 def clean(graphs=GRAPHS):
     sizes = np.diff(graphs.node_ptr)
-    return clean_triangles(GraphAdjacency(graphs), sizes, np.arange(len(graphs)))
+    return toys.clean_triangles(GraphAdjacency(graphs), sizes, np.arange(len(graphs)))
 
 
 def noisy(epsilon=1.0, post="clamp01", graphs=GRAPHS, seed=0):

@@ -19,7 +19,6 @@ from clients.privacy.laplace import (
     GraphAdjacency,
     Triangles,
     add_noise,
-    clean_triangles,
     post_process,
 )
 from fedgraph_flwr.data import GraphSet
@@ -37,7 +36,7 @@ NODES = NodeRows(GRAPHS, toys.CPU)
 
 
 def noisy(seed, post="clamp01", epsilon=100.0):
-    exact = clean_triangles(GraphAdjacency(GRAPHS), SIZES, SEEN)
+    exact = toys.clean_triangles(GraphAdjacency(GRAPHS), SIZES, SEEN)
     rng = np.random.default_rng(seed)
     values = add_noise(exact.values, epsilon, rng)
     return post_process(replace(exact, values=values), epsilon, post)

@@ -108,6 +108,14 @@ def test_sites_must_have_the_same_tasks(start, tmp_path):
         start("differ", sites)
 
 
+def test_one_file_is_one_clients_at_a_site_too(start, tmp_path):
+    own = write(tmp_path / "site" / "own.csv", seed=0)
+    with pytest.raises(
+        FedGraphError, match=r"own.csv.* is one file.* hosts clients 0, 1"
+    ):
+        start("twice", [{"clients": "0,1", "data-path": own}])
+
+
 def test_a_wrong_file_stops_the_run_with_its_reason(start, tmp_path):
     sites = [{"clients": "0,1", "data-path": str(tmp_path / "none.csv")}]
     with pytest.raises(

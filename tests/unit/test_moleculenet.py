@@ -262,6 +262,18 @@ def test_held_out_graphs_are_everybodys_and_the_others_shared_out(chains):
         assert part.shares_held_out
 
 
+def test_rows_that_rdkit_refuses_shift_no_row_number(folder):
+    """Another RDKit may take them, and accounts of privacy are kept by row."""
+    rows = [f"{r},n,{r % 2},{'C' * (r + 1) if r % 9 else 'no'}\n" for r in range(90)]
+    write(folder, "BBBP", "num,name,p_np,smiles\n" + "".join(rows))
+    settings = toys.run_settings(
+        dataset="BBBP", partition="auto", num_clients=2, data_dir=str(folder)
+    )
+    for client in range(2):
+        part = datasets.load_partition(settings, client)
+        assert np.diff(part.graphs.node_ptr).tolist() == (part.graph_ids + 1).tolist()
+
+
 def test_a_split_of_its_own_for_every_seed(chains):
     hashes = [
         datasets.load_partition(chains(split_seed=seed), 0).split_hash

@@ -15,7 +15,6 @@ from clients.privacy.laplace import (
     Triangles,
     add_noise,
     clamp_bias,
-    clean_triangles,
     num_pairs,
     post_process,
 )
@@ -77,7 +76,7 @@ def test_epsilon_must_be_positive_and_finite(epsilon):
 def test_triangles_are_the_adjacency_and_mirror_to_symmetric_matrices():
     graphs = toys.random_graphs(12)
     sizes = np.diff(graphs.node_ptr)
-    clean = clean_triangles(GraphAdjacency(graphs), sizes, np.arange(12))
+    clean = toys.clean_triangles(GraphAdjacency(graphs), sizes, np.arange(12))
     noisy = Triangles(
         values=add_noise(clean.values, 1.0, rng()),
         num_nodes=sizes,

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import hmac
 import json
+import math
 import stat
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import toys
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from clients.privacy import views as views_module
-from clients.privacy.laplace import GraphAdjacency, clean_triangles
+from clients.privacy.laplace import GraphAdjacency
 from clients.privacy.ledger import FILE, Ledger
+from clients.privacy.stream import noise_stream
 from clients.privacy.views import MODES, NoisyViews, site_secret
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
 from fedgraph_flwr.registry import defaults
+from fedgraph_flwr.seeding import numpy_rng
 
 GRAPHS = toys.random_graphs(10, seed=4)
 SIZES = np.diff(GRAPHS.node_ptr)
@@ -147,19 +153,31 @@ def test_updates_are_counted_by_noise_multiplier(tmp_path):
         return float(sum(updates.values()))
 
     own = ledger(tmp_path, update_budget_max=3)
-    for multiplier in (2.0, 2.0, 4.0):
-        own.charge_update(multiplier, delta=1e-5, epsilon_of=epsilon_of)
+    how = {"delta": 1e-5, "epsilon_of": epsilon_of}
+    for multiplier, name in ((2.0, "a"), (2.0, "b"), (4.0, "c")):
+        own.charge_update(multiplier, **how, release=name)
     assert seen[-1] == ({2.0: 2, 4.0: 1}, 1e-5)
     assert ledger(tmp_path).read().client == (3.0, 1e-5)
     key = r"privacy\.update-budget-max allows 3"
     with pytest.raises(PrivacyBudgetError, match=key):
-        own.charge_update(2.0, delta=1e-5, epsilon_of=epsilon_of)
+        own.charge_update(2.0, **how, release="d")
+    own.charge_update(2.0, **how, release="b")  # was paid for: no budget stops it
     assert ledger(tmp_path).read().updates == {2.0: 2, 4.0: 1}
+    assert ledger(tmp_path).read().releases == ("a", "b", "c")
+
+
+def test_a_ledger_of_an_earlier_version_knows_no_releases(tmp_path):
+    how = {"delta": 1e-5, "epsilon_of": lambda n, _: float(sum(n.values()))}
+    ledger(tmp_path).charge_update(2.0, **how, release="a")
+    stored = json.loads((tmp_path / FILE).read_text())
+    del stored["releases"]
+    (tmp_path / FILE).write_text(json.dumps(stored))
+    assert ledger(tmp_path).charge_update(2.0, **how, release="a").client[0] == 2.0
 
 
 def test_two_notions_do_not_mix_unless_allowed(tmp_path):
     one, other = tmp_path / "a", tmp_path / "b"
-    update = {"delta": 1e-5, "epsilon_of": lambda *_: 1.0}
+    update = {"delta": 1e-5, "epsilon_of": lambda *_: 1.0, "release": "a"}
     ledger(one).charge_edges(np.array([0]), 1.0)
     with pytest.raises(PrivacyBudgetError, match=r"do not add up\. Set privacy\.both"):
         ledger(one).charge_update(2.0, **update)
@@ -238,7 +256,7 @@ def test_the_two_views_are_independent_and_have_their_own_epsilon(tmp_path):
         seed=1,
         client_id=0,
     ).views(1, 0)
-    clean = clean_triangles(GraphAdjacency(graphs), sizes, everyone).values
+    clean = toys.clean_triangles(GraphAdjacency(graphs), sizes, everyone).values
     noise = [v.values - clean for v in found]
     assert noise[0].std() == pytest.approx(np.sqrt(2) / 0.5, rel=0.1)
     assert noise[1].std() == pytest.approx(np.sqrt(2) / 0.1, rel=0.1)
@@ -376,6 +394,41 @@ def test_the_secret_is_drawn_once_per_site_and_private(tmp_path):
     mode = (tmp_path / "a" / "noise-secret").stat().st_mode
     assert stat.S_IMODE(mode) == 0o600
     assert len(list((tmp_path / "a").iterdir())) == 1
+    (tmp_path / "a" / "noise-secret").write_text("")  # a power cut
+    with pytest.raises(DataError, match="is empty; restore the state folder"):
+        site_secret(tmp_path / "a")
+
+
+# The stream ----------------------------------------------------------------------
+
+
+def test_noise_of_a_site_is_chacha20_under_the_whole_secret():
+    """The first word by the cipher itself, and its two transformations by hand."""
+    secret, path = "ab" * 32, ("edge-noise", 3)
+    key = hmac.digest(secret.encode(), b"7\x1fedge-noise\x1f3", "sha256")
+    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    word = int.from_bytes(cipher.update(bytes(8)), "little")
+    sign, u = 1 - 2 * (word & 1), ((word >> 1) + 0.5) / 2**63
+    laplace = noise_stream(secret, 7, *path).laplace(0.0, 2.0, 1)
+    assert laplace == pytest.approx(-2.0 * sign * math.log(u))
+    normal = noise_stream(secret, 7, *path).normal(0.0, 2.0, 1)
+    assert normal == pytest.approx(sign * 2.0 * stats.norm.isf(u / 2))
+    for other in ("ab" * 31 + "ac", "ac" + "ab" * 31):
+        assert noise_stream(other, 7, *path).laplace(0.0, 2.0, 1) != laplace
+
+
+def test_both_noises_of_a_site_are_those_they_are_called():
+    stream = noise_stream("s", 1, "x")
+    laplace, normal = stream.laplace(1.0, 3.0, 40_000), stream.normal(1.0, 3.0, 40_000)
+    assert stats.kstest(laplace, stats.laplace(1.0, 3.0).cdf).pvalue > 0.01
+    assert stats.kstest(normal, stats.norm(1.0, 3.0).cdf).pvalue > 0.01
+    assert stream.normal(0.0, 1.0, (2, 3)).shape == (2, 3)
+    assert stream.laplace(0.0, 1.0, 0).size == 0
+
+
+def test_noise_of_a_simulation_is_numpys_as_ever():
+    ours = noise_stream("", 7, "x").laplace(0.0, 1.0, 4)
+    np.testing.assert_array_equal(ours, numpy_rng(7, "x").laplace(0.0, 1.0, 4))
 
 
 # The averaging attack ------------------------------------------------------------
@@ -401,7 +454,7 @@ def test_averaging_recovers_the_graph_from_fresh_noise_only(tmp_path, mode, low,
         client_id=0,
     )
     mean = np.mean([own.views(1, e)[0].values for e in range(100)], axis=0)
-    truth = clean_triangles(GraphAdjacency(graphs), sizes, everyone).values
+    truth = toys.clean_triangles(GraphAdjacency(graphs), sizes, everyone).values
     assert low <= roc_auc_score(truth, mean) <= high
     accuracy = ((mean > 0.5) == (truth > 0.5)).mean()
     assert (accuracy > 0.97) == (mode == "per_epoch")

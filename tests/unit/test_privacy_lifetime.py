@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import toys
 
-from clients.privacy import laplace
-from clients.privacy.lifetime import FOLDER, Lifetime
+from clients.privacy import laplace, lifetime
+from clients.privacy.lifetime import FOLDER, EdgeRecord
+from clients.privacy.records import write_record
+from clients.store import ClientStore
 from fedgraph_flwr.errors import (
     DataError,
     FedGraphError,
@@ -22,7 +27,8 @@ ROWS = np.array([40, 7, 12])
 
 
 def record(folder, **kw):
-    return Lifetime(folder, **{"data": "tu:MUTAG", "rows": ROWS, **kw})
+    given = {"client": "client-0", "data": "tu:MUTAG", "rows": ROWS, **kw}
+    return EdgeRecord(folder, **given)
 
 
 # The record ----------------------------------------------------------------------
@@ -36,14 +42,45 @@ def test_charges_follow_the_rows_of_the_data_set_whatever_their_order(tmp_path):
     assert record(tmp_path).total() == 0.75
     assert record(tmp_path, rows=np.array([7])).total() == 0
     assert record(tmp_path).total(np.array([0, 1])) == 0.5  # rows 40 and 7
-    stored = json.loads((tmp_path / "tu_MUTAG.json").read_text())["edge"]
+    stored = json.loads((tmp_path / "client-0" / "tu_MUTAG.json").read_text())["edge"]
     assert stored == {"40": 0.5, "12": 0.75, "99": 0.25}
 
 
-def test_data_sets_and_clients_have_records_of_their_own(tmp_path):
-    record(tmp_path / "client-0").charge(np.array([0]), 1.0)
-    assert record(tmp_path / "client-0", data="BACE").total() == 0
-    assert record(tmp_path / "client-1").total() == 0
+def test_a_row_has_one_account_whatever_clients_drew_it(tmp_path):
+    """Clients of one site, or one that is hosted under another id in a later run."""
+    first, second = (record(tmp_path, client=f"client-{c}", budget=2.5) for c in (0, 3))
+    everyone = np.arange(3)
+    first.charge(everyone, 1.0)
+    assert second.total() == 1.0
+    second.charge(np.array([0]), 1.0)  # row 40
+    assert (first.total(), first.own(everyone)) == (2.0, 1.0)
+    assert second.total(np.array([1])) == 1.0
+    with pytest.raises(PrivacyBudgetError, match="of row 40 to 3; "):
+        first.charge(everyone, 1.0)
+    assert record(tmp_path, client="client-7").total() == 2.0
+
+
+def test_data_sets_have_accounts_of_their_own_and_so_have_files(tmp_path):
+    record(tmp_path).charge(np.array([0]), 1.0)
+    assert record(tmp_path, data="BACE").total() == 0
+    files = [record(tmp_path, data="csv", source=f"{c}.csv") for c in "ab"]
+    files[0].charge(np.array([0]), 1.0)
+    assert [own.total() for own in files] == [1.0, 0.0]
+    again = record(tmp_path, data="csv", source="a.csv", client="client-1")
+    assert again.total() == 1.0
+
+
+def test_what_an_earlier_version_counted_by_client_still_counts(tmp_path):
+    """Its files had a client's rows of a data set, and no name of a file."""
+    for client, spent in (("client-0", {"40": 1.0, "7": 2.0}), ("client-1", {"40": 3})):
+        for data in ("tu_MUTAG", "csv"):
+            (tmp_path / client).mkdir(exist_ok=True)
+            path = tmp_path / client / f"{data}.json"
+            path.write_text(json.dumps({"edge": spent}))
+    assert record(tmp_path).total() == 4.0
+    record(tmp_path).charge(np.array([0]), 0.5)
+    assert record(tmp_path, client="client-9").total() == 4.5
+    assert record(tmp_path, data="csv", source="a.csv").total() == 4.0
 
 
 def test_the_charge_over_budget_is_refused_and_changes_nothing(tmp_path):
@@ -59,9 +96,27 @@ def test_the_charge_over_budget_is_refused_and_changes_nothing(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "{}", '{"edge": [1]}', '{"edge": {"1": -1}}'])
 def test_a_damaged_record_is_an_error_not_a_fresh_start(tmp_path, text):
-    record(tmp_path).path.write_text(text)
+    other = record(tmp_path, client="client-1").path
+    other.parent.mkdir()
+    other.write_text(text)
     with pytest.raises(DataError, match="what earlier runs spent is unknown"):
         record(tmp_path).charge(np.array([0]), 1.0)
+
+
+def test_charges_of_a_site_at_the_same_time_are_all_counted(tmp_path, monkeypatch):
+    def slowly(*content):
+        time.sleep(0.005)  # so that others read before it is written, if they can
+        write_record(*content)
+
+    monkeypatch.setattr(lifetime, "write_record", slowly)
+
+    def charge(k):
+        record(tmp_path, client=f"client-{k % 2}", budget=30).charge(np.array([1]), 1.0)
+
+    with ThreadPoolExecutor(4) as pool:
+        done = [f.exception() for f in [pool.submit(charge, k) for k in range(40)]]
+    assert sum(error is None for error in done) == 30
+    assert record(tmp_path).total() == 30
 
 
 # Runs ----------------------------------------------------------------------------
@@ -177,6 +232,40 @@ def test_a_site_with_a_cap_refuses_features_that_tell_edges(
         run(method, node_configs=[site], **kept, **{"privacy.edge-epsilon": 1.0})
 
 
+@pytest.fixture
+def same_rows(toy_data):
+    """Clients that hold the same graphs, as in chunks-overlap or with one file."""
+
+    def load(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        return toys.replace(partition, graph_ids=np.arange(len(partition.graphs)))
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", load)
+        yield
+
+
+@pytest.mark.usefixtures("same_rows")
+def test_a_run_says_what_all_clients_of_a_site_drew_of_a_graph(run, tmp_path):
+    noisy = {"privacy.edge-epsilon": 1.5, "features": "labels"}
+    again = {**noisy, "state-dir": str(tmp_path), "num-server-rounds": 1}
+    run("fedavg", **again, seed=1)
+    privacy = run("fedavg", **again, seed=2).summary["privacy"]
+    assert "epsilon 4.5 in total per graph and site, at most (9 over" in privacy["says"]
+    assert privacy["edge_epsilon_per"] == {
+        "graph": {"clients": 1, "epsilon": 4.5, "total": 4.5, "total_lifetime": 9.0}
+    }
+    assert {s["edge-epsilon"] for s in privacy["per_client"].values()} == {1.5}
+
+
+@pytest.mark.usefixtures("same_rows")
+def test_a_cap_is_the_sites_and_not_each_clients(run, tmp_path):
+    noisy = {"privacy.edge-epsilon": 1.5, "features": "labels"}
+    site = {"clients": "0,1,2", "state-dir": str(tmp_path), "edge-budget-max": 4.0}
+    with pytest.raises(RunFailedError, match=r"client 2: .*to 4\.5; edge-budget-max"):
+        run("fedavg", **noisy, node_configs=[site])
+
+
 def test_a_cap_needs_a_folder_that_no_run_can_change(run):
     site = {"clients": "0,1,2", "edge-budget-max": 7.0}
     with pytest.raises(FedGraphError, match="edge-budget-max needs state-dir beside"):
@@ -189,6 +278,68 @@ def test_resuming_is_the_same_run(run):
     again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
     resumed = run("fgcl", **noisy, **again, resume=str(part.path))
     assert spent(resumed) == {(12.0, 12.0)}
+
+
+def told(finished, client=0):
+    """What a client told the server last, as the server sends it back."""
+    spent = finished.summary["privacy"]["per_client"][str(client)]
+    return {name: float(value) for name, value in spent.items()}
+
+
+NOISE = {
+    "edges": ("fedavg", {"privacy.edge-epsilon": 1.5, "features": "labels"}),
+    "views": ("fgcl", {"privacy.noise-mode": "per_round"}),
+    "updates": ("fedavg", {"privacy.update-clip": 1.0}),
+}
+
+
+@pytest.mark.parametrize("kind", NOISE)
+def test_a_client_whose_ledger_says_less_than_it_told_refuses(run, tmp_path, kind):
+    method, noise = NOISE[kind]
+    finished = run(method, **noise, **{"state-dir": str(tmp_path / "state")})
+    (experiment,) = (tmp_path / "state").glob("*/client-0/privacy-ledger.json")
+    folder, partition = experiment.parent, toys.make_partition(0)
+    site = toys.resolved(method, **noise).site(
+        ClientStore(tmp_path / "state", folder.parent.name, client_id=0),
+        is_secret=False,
+    )
+    before = told(finished)
+    site.check_told(before, partition, last_round=3)  # all is as it was
+    site.check_told({}, partition, last_round=0)
+    kept = experiment.read_text()
+    experiment.unlink()
+    with pytest.raises(PrivacyBudgetError, match=r"say nothing.* restore the whole"):
+        site.check_told(before, partition, last_round=3)
+    with pytest.raises(PrivacyBudgetError, match=r"told the server .* nothing; the"):
+        site.check_told({}, partition, last_round=1)
+    site.check_told({}, partition, last_round=0)
+    older = json.loads(kept)
+    older["edge"] = [e / 2 for e in older["edge"]]
+    older["client"][0] /= 2
+    experiment.write_text(json.dumps(older))
+    name = "update-epsilon" if kind == "updates" else "edge-epsilon"
+    with pytest.raises(PrivacyBudgetError, match=f"{name} .*, now .* say less"):
+        site.check_told(before, partition, last_round=3)
+    experiment.write_text(kept)
+    site.check_told(before, partition, last_round=3)
+    if kind != "updates":
+        shutil.rmtree(tmp_path / "state" / FOLDER)
+        with pytest.raises(
+            PrivacyBudgetError, match=r"edge-epsilon-lifetime .*, now 0"
+        ):
+            site.check_told(before, partition, last_round=3)
+
+
+def test_a_client_that_charges_nothing_needs_no_ledger(tmp_path):
+    site = toys.resolved("local", **{"privacy.update-clip": 1.0}).site(
+        ClientStore(tmp_path, "e", client_id=0), is_secret=False
+    )
+    partition = toys.make_partition(0)
+    site.check_told({}, partition, last_round=4, sends_updates=False)
+    clean = toys.resolved("fedavg").site(
+        ClientStore(tmp_path, "e", client_id=0), is_secret=False
+    )
+    clean.check_told({}, partition, last_round=4)
 
 
 def test_the_line_of_a_run_says_both_totals_where_they_differ():

@@ -283,6 +283,8 @@ def test_a_client_is_the_same_in_simulation_and_at_its_site(tmp_path):
             for path in (folder, site / f"own-{9 - client}.csv")
         )
         assert simulated.split_hash == own.split_hash
+        assert simulated.source == f"site-{client}.csv"
+        assert own.source == f"own-{9 - client}.csv"
         assert simulated.graphs.raw_sha256 == own.graphs.raw_sha256
         assert simulated.tasks == own.tasks == ("toxic", "active")
         for name in ("x", "y", "edge_index", "node_ptr", "edge_ptr"):
