@@ -18,7 +18,14 @@ from fedgraph_flwr.clustering import METRICS, TRANSFORMS
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.gcfl import GRAD_NORM
 from fedgraph_flwr.methods.spreadgnn import SILENT, UNUSABLE
-from fedgraph_flwr.privacy import EDGE, EDGE_SHARED, EDGE_TRAIN, OVER_RUNS, SECRET
+from fedgraph_flwr.privacy import (
+    EDGE,
+    EDGE_SHARED,
+    EDGE_TRAIN,
+    OF_SITE,
+    OVER_RUNS,
+    SECRET,
+)
 from fedgraph_flwr.privacy import METRIC as PRIVACY
 from fedgraph_flwr.tasks import NO_SCORE
 from fedgraph_flwr.wire import (
@@ -44,8 +51,14 @@ _LARGEST = 1e100  # of any number: sums and squares of such are finite
 _HAIR = 1e-9  # what rounding may add to a share
 _DRAWS, _UPDATE, _DELTA = "edge-draws", "update-epsilon", "update-delta"
 _TOTALS = (  # of privacy; what is told, is told of all of a row
-    (_DRAWS, EDGE, EDGE + OVER_RUNS),
-    (EDGE_TRAIN, EDGE_TRAIN + OVER_RUNS, EDGE_SHARED, EDGE_SHARED + OVER_RUNS),
+    (_DRAWS, EDGE, EDGE + OF_SITE, EDGE + OVER_RUNS),
+    (
+        EDGE_TRAIN,
+        EDGE_TRAIN + OF_SITE,
+        EDGE_TRAIN + OVER_RUNS,
+        EDGE_SHARED,
+        EDGE_SHARED + OVER_RUNS,
+    ),
     (_UPDATE, _DELTA),
 )
 _SPLITS, _POINTS = "train|val|test|all", "post_aggregation|post_training"
@@ -186,6 +199,8 @@ def check_privacy(
     if is_failure and not told:
         return kept, ""
     for name in sorted(set(before) - {SECRET}):
+        if name.endswith(OF_SITE):
+            continue  # of whichever clients the site hosts now
         if now.get(name, -1.0) < before[name] * (1 - _HAIR):
             found = f"{now[name]:g}" if name in now else "missing"
             return kept, (
