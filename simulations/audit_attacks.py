@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -288,7 +289,7 @@ def seen_weakening(
 
 def _view_scores(
     rng: np.random.Generator,
-    has_edge: NDArray[np.generic],
+    has_edge: NDArray[Any],
     epsilons: Sequence[float],
     *,
     is_rounded: bool,
