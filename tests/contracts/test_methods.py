@@ -156,8 +156,8 @@ def test_resuming_with_another_learning_rate_is_refused_by_name(run):
         run("fedavg", **{"resume": str(part.path), "learning-rate": 0.5})
 
 
-def test_resuming_from_a_folder_without_checkpoint_is_refused(run, tmp_path):
-    with pytest.raises(ConfigError, match="holds no checkpoint"):
+def test_resuming_from_a_folder_that_is_no_results_folder_is_refused(run, tmp_path):
+    with pytest.raises(ConfigError, match="has no config.json"):
         run("fedavg", resume=str(tmp_path))
 
 

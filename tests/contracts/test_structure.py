@@ -59,6 +59,7 @@ RELAY_MAY_IMPORT = {  # parts without numerics; from wire and report only types
     "flwr.common.logger": {"log"},
     "flwr.serverapp": {"Grid"},
     "fedgraph_flwr.errors": {"ConfigError"},
+    "fedgraph_flwr.methods.multitask": {"RECORD", "RECORD_IDS"},  # names of records
     "fedgraph_flwr.methods.spreadgnn": {
         *("ALL", "FROM", "NEIGHBOURS", "PUBLIC_KEY", "SILENT", "TO", "UNUSABLE"),
         "SpreadGNNParams",
@@ -66,6 +67,7 @@ RELAY_MAY_IMPORT = {  # parts without numerics; from wire and report only types
     "fedgraph_flwr.topology": {"Network", "Topology", "build_topology"},
     "fedgraph_flwr.wire": {"NamedArrays", "Parcel", "Scalar"},
     ".base": {"AbstractGraphStrategy"},
+    ".replies": {"Layout"},
     ".report": {"ClientInfo"},
 }
 

@@ -507,6 +507,7 @@ def test_a_spoofed_or_spoilt_reply_counts_as_much_as_none(run, monkeypatch, meth
 
 def spent(**changes) -> dict[str, float]:
     told = {"edge-draws": 2, "edge-epsilon": 3.0, "edge-epsilon-lifetime": 4.0}
+    told["edge-epsilon-site"] = 3.0
     return {f"privacy/{k}": v for k, v in {**told, "secret": 1.0, **changes}.items()}
 
 
