@@ -15,6 +15,7 @@ import toys
 
 from clients.privacy import views
 from clients.privacy.graphs import check_features
+from clients.store import ClientStore
 from datasets.synthetic import generate_client
 from fedgraph_flwr import client_app
 from fedgraph_flwr.data import pointer
@@ -145,7 +146,9 @@ def test_what_is_collated_for_a_private_client_has_no_edges(tmp_path, method):
         patch.setattr("datasets.load_partition", toys.federation)
         client_app.load_data.cache_clear()
         data = client_app.load_data(resolved, 0, toys.CPU, None)
-        client = client_app._make_client(resolved, 0, "e", is_secret=False)
+        store = ClientStore(tmp_path, "e", client_id=0)
+        site = resolved.site(store, is_secret=False)
+        client = client_app._make_client(resolved, 0, store, site)
     client_app.load_data.cache_clear()
     assert not data.graphs.edge_index.numel()
     assert not any(b.edge_index.numel() for b in data.evaluation)

@@ -62,7 +62,7 @@ RELAY_MAY_IMPORT = {  # parts without numerics; from wire and report only types
     "fedgraph_flwr.methods.multitask": {"RECORD", "RECORD_IDS"},  # names of records
     "fedgraph_flwr.methods.spreadgnn": {
         *("ALL", "FROM", "NEIGHBOURS", "PUBLIC_KEY", "SILENT", "TO", "UNUSABLE"),
-        "SpreadGNNParams",
+        *("SpreadGNNParams", "is_mixing_round"),
     },
     "fedgraph_flwr.topology": {"Network", "Topology", "build_topology"},
     "fedgraph_flwr.wire": {"NamedArrays", "Parcel", "Scalar"},
