@@ -6,6 +6,7 @@ that an attempt costs its run alone. A child keeps a witness of each noise it dr
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import multiprocessing
@@ -17,7 +18,8 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-from clients.privacy import graphs, views
+from clients.privacy import views
+from clients.privacy.graphs import PrivateSite
 from clients.privacy.ledger import Ledger
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from fedgraph_flwr.config import Value
@@ -148,19 +150,19 @@ def _count_renames(at_file: tuple[int, str] | None) -> list[int]:
 def _keep_witness(path: Path) -> None:
     """Write a line for each noise drawn, when it is drawn and not when it is charged.
 
-    A charge gives credit; noise that is drawn without is told as ``uncharged``. Lines
-    are in the kernel before the draw goes on, so that a kill does not lose them.
+    A charge gives credit; noise that is drawn without is told as ``uncharged``. Of
+    noisy updates what counts is what may leave, told by its digest: a round that is
+    repeated sends the same bytes again, at no further cost. Lines are in the kernel
+    before the run goes on, so that a kill does not lose them.
     """
     lines = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    state: dict[str, Any] = {"path": "", "credit": 0.0, "updates": 0}
-    charge_edges, charge_update = Ledger.charge_edges, Ledger.charge_update
-    drawing: Any = views  # modules, whose names are put in place of functions
-    sending: Any = graphs
-    add_noise, privatise_update = drawing.add_noise, sending.privatise_update
+    state: dict[str, Any] = {"path": "", "credit": 0.0}
+    charge_edges, noisy_update = Ledger.charge_edges, PrivateSite.noisy_update
+    drawing: Any = views  # a module, whose name is put in place of a function
+    add_noise = drawing.add_noise
 
-    def tell(kind: str, amount: float, *, is_charged: bool) -> None:
-        line = {"path": state["path"], "kind": kind, "amount": amount}
-        line |= {} if is_charged else {"uncharged": True}
+    def tell(path: str, kind: str, amount: float, **more: Any) -> None:
+        line = {"path": path, "kind": kind, "amount": amount, **more}
         os.write(lines, (json.dumps(line) + "\n").encode())
 
     def edges(self: Ledger, positions: Any, epsilon: float) -> Any:
@@ -168,25 +170,21 @@ def _keep_witness(path: Path) -> None:
         state["path"], state["credit"] = str(self.path), epsilon * len(positions)
         return account
 
-    def update(self: Ledger, *args: Any, **kw: Any) -> Any:
-        account = charge_update(self, *args, **kw)
-        state["path"], state["updates"] = str(self.path), 1
-        return account
-
     def noise(triangle: Any, epsilon: float, *args: Any, **kw: Any) -> Any:
         state["credit"] -= epsilon
-        tell("edges", epsilon, is_charged=state["credit"] >= -_SLACK)
+        more = {} if state["credit"] >= -_SLACK else {"uncharged": True}
+        tell(state["path"], "edges", epsilon, **more)
         return add_noise(triangle, epsilon, *args, **kw)
 
-    def privatised(*args: Any, **kw: Any) -> Any:
-        state["updates"] -= 1
-        tell("update", 1.0, is_charged=state["updates"] >= 0)
-        return privatise_update(*args, **kw)
+    def release(self: PrivateSite, update: Any, partition: Any, **kw: Any) -> Any:
+        noisy = noisy_update(self, update, partition, **kw)
+        digest = hashlib.sha256(b"".join(a.tobytes() for a in noisy)).hexdigest()
+        tell(str(self.ledger(partition).path), "update", 1.0, digest=digest)
+        return noisy
 
     Ledger.charge_edges = edges  # type: ignore[method-assign]
-    Ledger.charge_update = update  # type: ignore[method-assign]
+    PrivateSite.noisy_update = release  # type: ignore[method-assign]
     drawing.add_noise = noise
-    sending.privatise_update = privatised
 
 
 def ledger_faults(state: Path, witness: Path) -> list[str]:
@@ -199,12 +197,16 @@ def ledger_faults(state: Path, witness: Path) -> list[str]:
     """
     drawn: dict[tuple[str, str], float] = defaultdict(float)
     faults = []
+    released: set[str] = set()
     for text in witness.read_text().splitlines() if witness.exists() else []:
         line = json.loads(text)
         if line.get("uncharged"):
             faults.append(
                 f"{line['kind']} drawn without a charge {line['path']}".strip()
             )
+        if line.get("digest") in released:
+            continue
+        released |= {line["digest"]} if "digest" in line else set()
         drawn[line["path"], line["kind"]] += line["amount"]
     over_runs: dict[str, float] = defaultdict(float)
     for (name, kind), amount in drawn.items():

@@ -1,6 +1,7 @@
 """The fuzz itself: what it damages is sound before, and bad outcomes are told."""
 
 import json
+import logging
 import random
 
 import pytest
@@ -17,6 +18,15 @@ from simulations import (
     fuzz_records,
 )
 from simulations.fuzz_cases import BAD, GOOD, Case, Judged, Place, Result, run_case
+
+
+@pytest.fixture(autouse=True)
+def log_level():
+    """Put back what a case sets in a process of its own, here in that of the tests."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture
