@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from .errors import (
     ConfigError,
@@ -37,13 +38,13 @@ def public_reason(error: Exception, folders: Iterable[str]) -> str:
     ----------
     error : Exception
     folders : iterable of str
-        Paths of the site's own folders, which are cut off where a text names them.
+        Paths of the site's own folders: where a text names them, base names are left.
     """
     text = error.public if isinstance(error, FedGraphError) else ""
     if not text and isinstance(error, _OPEN):
         text = str(error)
         for folder in sorted(filter(None, folders), key=len, reverse=True):
-            text = text.replace(f"{folder}/", "").replace(folder, "(a folder)")
+            text = text.replace(f"{folder}/", "").replace(folder, Path(folder).name)
         text = _FOLDERS.sub("", text)
     kind = type(error).__name__
     if not text:

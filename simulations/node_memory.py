@@ -112,7 +112,9 @@ def train(config: dict[str, Value]) -> str:
     strategy.clients = {0: info}
     strategy.initialise(start)
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-    context = Context(1, 1, {"clients": "0"}, RecordDict(), {**defaults(), **config})
+    # As simulation has it: client 0, and files where the run says.
+    node = {"partition-id": 0, "num-partitions": run.settings.num_clients}
+    context = Context(1, 1, node, RecordDict(), {**defaults(), **config})
     header: dict[str, Any] = {"server-round": 1, "experiment": "memory"}
     parcel = Parcel(arrays=strategy.outgoing(1)[0])
     message = Message(pack({0: parcel}, header), 1, "train")

@@ -12,7 +12,7 @@ from sklearn.model_selection import train_test_split
 
 import datasets
 from datasets import splits
-from fedgraph_flwr.data import hash_federation
+from fedgraph_flwr.data import hash_federation, hash_split
 from fedgraph_flwr.errors import DataError
 
 EXCLUSIVE = sorted(set(splits.PARTITIONERS) - {"chunks-overlap"})
@@ -226,6 +226,10 @@ def test_pinned_splits_of_proteins(tmp_path):
         11,
         11,
     ]
-    assert hash_federation({part.client_id: part.split_hash for part in parts}) == (
+    rows = {p.client_id: hash_split(p, with_files=False) for p in parts}
+    assert hash_federation(rows) == (
         "37826d28d8931ca5f1d87dbbba81e705c3b6c5148180559b7a91370d87e230df"
+    )
+    assert hash_federation({part.client_id: part.split_hash for part in parts}) == (
+        "d17e259265ce"
     )

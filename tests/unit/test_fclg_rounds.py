@@ -449,7 +449,7 @@ def test_counts_of_classes_stay_at_a_site_that_does_not_share_labels(run, once):
 def test_there_is_no_emd_of_different_data_sets(run, toy_data):
     def another(settings, client_id):
         partition = toys.federation(settings, client_id)
-        graphs = replace(partition.graphs, raw_sha256=str(client_id))
+        graphs = replace(partition.graphs, raw_sha256=str(client_id) * 64)
         return replace(partition, graphs=graphs)
 
     with toy_data.context() as patch:

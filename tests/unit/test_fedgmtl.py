@@ -217,7 +217,7 @@ def test_a_mean_that_is_no_covariance_is_refused():
 def test_the_server_mends_the_mean_of_omegas_that_noise_has_bent():
     made = toys.resolved("fedgmtl")
     server = FedGMTL(made.settings, made.params, experiment="e")
-    server.clients = dict.fromkeys(range(2))
+    server.clients = {c: toys.info(c) for c in range(2)}
     server.initialise({OMEGA: np.eye(2, dtype=np.float32) / 2})
     bent = np.array([[1.0, 0.5], [0.1, 3.0]], np.float32)
     replies = {
