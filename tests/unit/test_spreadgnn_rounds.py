@@ -161,7 +161,7 @@ def test_models_follow_the_recursion_of_dpa_sgd(spread, monkeypatch, name, perio
         if point == "post_aggregation":
             bias = self.model.head.bias.detach().double().tolist()
             seen[server_round - 1, self.job.client_id] = bias
-        return {"count/test": 1, "count/val": 1}
+        return {}
 
     monkeypatch.setattr(GraphClient, "_train", step)
     monkeypatch.setattr(SpreadGNNClient, "scores", look)
