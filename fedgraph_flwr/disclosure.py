@@ -38,13 +38,15 @@ def public_reason(error: Exception, folders: Iterable[str]) -> str:
     ----------
     error : Exception
     folders : iterable of str
-        Paths of the site's own folders: where a text names them, base names are left.
+        Paths of the site's own folders: where a text names them, the
+        base name of a file is left.
     """
     text = error.public if isinstance(error, FedGraphError) else ""
     if not text and isinstance(error, _OPEN):
         text = str(error)
         for folder in sorted(filter(None, folders), key=len, reverse=True):
-            text = text.replace(f"{folder}/", "").replace(folder, Path(folder).name)
+            own = Path(folder).name if Path(folder).is_file() else "(a folder)"
+            text = text.replace(f"{folder}/", "").replace(folder, own)
         text = _FOLDERS.sub("", text)
     kind = type(error).__name__
     if not text:

@@ -19,7 +19,7 @@ from clients.fedsage_plus import FedSagePlusClient
 from clients.neighbour_generator import cross_loss
 from fedgraph_flwr import registry
 from fedgraph_flwr.errors import ConfigError, RunFailedError
-from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF
+from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
 from fedgraph_flwr.wire import Parcel, select, unpack
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
@@ -485,3 +485,47 @@ def test_rows_are_used_once(cross, monkeypatch):
     monkeypatch.setattr(fedsage_plus, "train_generator", spy)
     cross()
     assert seen == [2, 2, 2]
+
+
+# No setting is without effect ----------------------------------------------------
+
+OTHERS = {
+    "rounds": 3,
+    "hidden-share": 1.0,
+    "max-neighbours": 2,
+    "noise": 0.1,
+    "learning-rate": 0.01,
+    "cross-client": False,
+    "cross-weight": 5.0,
+    "cross-rows": 4,
+    "local-epochs": 2,
+}
+FIELDS = [*FedSagePlusParams.config_fields(), "local-epochs"]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_each_setting_changes_what_is_generated_or_given(tmp_path, monkeypatch, name):
+    def one_each(counts, _):
+        nodes = torch.arange(len(counts))
+        return nodes, torch.zeros_like(nodes)
+
+    monkeypatch.setattr(fedsage_plus, "choose_neighbours", one_each)
+    rows = np.full((3, 6), 0.5, np.float32)
+
+    def made(folder, **changed):
+        own = {"fedsage-plus.rounds": 2, "fedsage-plus.cross-client": True, **changed}
+        client = toys.make_client(
+            tmp_path / folder,
+            "fedsage+",
+            partition=toys.make_node_partition(),
+            **{"local-epochs": 1, **own},
+        )
+        client.extra_downlink = {f"{ROWS_OF}1": rows}
+        generated = client.mended().x[20:].detach().numpy()
+        return [generated, *client.opening().values()]
+
+    plain = made("plain")
+    changed = made("changed", **{name: OTHERS[name.removeprefix("fedsage-plus.")]})
+    same = [a.shape == b.shape and np.allclose(a, b, atol=1e-5)
+            for a, b in zip(plain, changed, strict=False)]  # fmt: skip
+    assert not all(same)
