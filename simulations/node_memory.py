@@ -113,7 +113,10 @@ def train(config: dict[str, Value]) -> str:
     strategy.initialise(start)
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     # As simulation has it: client 0, and files where the run says.
-    node = {"partition-id": 0, "num-partitions": run.settings.num_clients}
+    node: dict[str, Value] = {
+        "partition-id": 0,
+        "num-partitions": run.settings.num_clients,
+    }
     context = Context(1, 1, node, RecordDict(), {**defaults(), **config})
     header: dict[str, Any] = {"server-round": 1, "experiment": "memory"}
     parcel = Parcel(arrays=strategy.outgoing(1)[0])

@@ -231,5 +231,5 @@ def test_pinned_splits_of_proteins(tmp_path):
         "37826d28d8931ca5f1d87dbbba81e705c3b6c5148180559b7a91370d87e230df"
     )
     assert hash_federation({part.client_id: part.split_hash for part in parts}) == (
-        "d17e259265ce"
+        "d17e259265ce03d872d0258d46dc92de28df0915bd8d26b9eda16afb2564688d"
     )
