@@ -4,7 +4,7 @@ PYTHON ?= python3
 .DEFAULT_GOAL := help
 ENV := . ./env.sh &&
 
-.PHONY: help run test test-contracts test-unit test-all check format fab stop clean
+.PHONY: help run test test-contracts test-unit test-all all-e2e all-contracts all-unit check format fab stop clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,7 +26,10 @@ test-contracts test-unit: test-%:
 	$(ENV) pytest -m "not slow and not deploy" tests/$*
 
 test-all: .venv/.installed ## every test, with Ray and SuperLink/SuperNode processes
-	$(ENV) pytest
+	$(MAKE) -j2 --output-sync=line --no-print-directory all-e2e all-contracts all-unit
+
+all-e2e all-contracts all-unit: all-%:
+	$(ENV) pytest tests/$*
 
 check: .venv/.installed ## format, lint, types, import directions
 	$(ENV) ruff format --check . && ruff check . && mypy && lint-imports
