@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from safetensors.numpy import save_file
 from .errors import DataError, StorageError
 
 Arrays = Mapping[str, NDArray[np.generic]]
-_CHECKSUM, _META = "sha256", "meta"
+_ABOUT = "about"  # entry with the checksum and the text
 
 
 @contextmanager
@@ -69,9 +68,10 @@ def write_json(path: Path, value: object) -> None:
 def write_arrays(path: Path, arrays: Arrays, meta: str = "") -> None:
     """Write named arrays, and a text beside them, as safetensors with a checksum."""
     contiguous = {n: np.asarray(a, order="C") for n, a in arrays.items()}
-    about = {_META: meta, _CHECKSUM: _checksum(contiguous, meta)}
+    # One entry: of several, safetensors writes another order each time.
+    about = json.dumps([_checksum(contiguous, meta), meta])
     with replacing(path) as partial:
-        save_file(contiguous, partial, metadata=about)
+        save_file(contiguous, partial, metadata={_ABOUT: about})
 
 
 def read_arrays(path: Path, what: str, cure: str) -> tuple[dict[str, NDArray], str]:  # type: ignore[type-arg]
@@ -94,16 +94,17 @@ def read_arrays(path: Path, what: str, cure: str) -> tuple[dict[str, NDArray], s
         with safe_open(path, framework="numpy") as file:
             about = file.metadata() or {}
             arrays = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
-        if _CHECKSUM not in about:
+        if _ABOUT not in about:
             raise ValueError("it has no checksum, another version wrote it")
-        if about[_CHECKSUM] != _checksum(arrays, about[_META]):
+        checksum, meta = map(str, json.loads(about[_ABOUT]))
+        if checksum != _checksum(arrays, meta):
             raise ValueError("its checksum is not that of its contents")
-    except (SafetensorError, OSError, KeyError, ValueError, struct.error) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{what} {path} cannot be read: {error}; {cure}",
             public=f"{what} {path.name} cannot be read; {cure}",
         ) from error
-    return arrays, about[_META]
+    return arrays, meta
 
 
 def _checksum(arrays: Arrays, meta: str) -> str:

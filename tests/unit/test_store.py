@@ -173,3 +173,11 @@ def test_before_the_first_step_there_is_nothing_to_store():
     assert optimizer_tensors(optimizer) == {}
     restore_optimizer(optimizer, {})
     assert not optimizer.state
+
+
+def test_equal_states_are_equal_files(tmp_path):
+    """Whatever process wrote them."""
+    for name in "ab":
+        ClientStore(tmp_path / name, "x", client_id=0).save(1, {"w": torch.ones(3)})
+    found = [p.read_bytes() for p in sorted(tmp_path.glob("*/x/client-0/round-*"))]
+    assert found[0] == found[1]
