@@ -40,6 +40,7 @@ Array = NDArray[np.generic]
 Config = dict[str, bool | bytes | float | int | str]
 Metrics = dict[str, bool | bytes | float | int | str]
 _PREVIOUS = "previous/"
+_BEGAN_AFRESH = "began-afresh"  # in the state: in which round, and what was lost
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -105,7 +106,8 @@ class GraphClient(NumPyClient):
         self.shared_keys = self.shared_names(self.model, job.settings)
         self.received: dict[str, Tensor] = {}
         self.stored: dict[str, Tensor] = {}
-        self._restarted: Metrics = {}
+        self._restarted: Metrics = {}  # told until the server has heard of it
+        self._began_afresh: dict[str, Tensor] = {}
         self.evaluation: NamedArrays = {}  # sent beside the metrics, if not empty
         self.extra_downlink: NamedArrays = {}  # received beside the shared tensors
         self.notes: Mapping[str, Scalar] = {}  # texts beside them
@@ -296,11 +298,18 @@ class GraphClient(NumPyClient):
             if not self.job.may_restart:
                 raise
             log(WARNING, "%s. Node-config fresh-start: it begins afresh", error)
-            self._restarted = {FRESH_START: last_round}
             stored = None
+            self._note_restart(torch.tensor([server_round, last_round]))
         if stored is None:
             return self._missing_state(server_round, parameters)
+        if _BEGAN_AFRESH in stored and int(stored[_BEGAN_AFRESH][0]) > last_round:
+            self._note_restart(stored[_BEGAN_AFRESH])  # the reply to it was lost
         return stored
+
+    def _note_restart(self, since: Tensor) -> None:
+        """Tell of a fresh start in this reply, and remember it for the next."""
+        self._restarted = {FRESH_START: int(since[1])}
+        self._began_afresh = {_BEGAN_AFRESH: since}
 
     def _missing_state(
         self, server_round: int, parameters: list[Array]
@@ -414,6 +423,7 @@ class GraphClient(NumPyClient):
         tensors = self._detached(self.private_keys()) | self.extra_state()
         if self.job.settings.persist_optimizer:
             tensors |= optimizer_tensors(optimizer)
+        tensors |= self._began_afresh
         self.job.store.save(server_round, tensors, keep_from=keep_from)
 
     def tensors(self) -> dict[str, Tensor]:

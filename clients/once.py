@@ -6,6 +6,8 @@ import os
 import secrets
 from pathlib import Path
 
+from fedgraph_flwr.files import sync
+
 
 def write_once(path: Path, content: bytes, *, is_lasting: bool = False) -> bytes:
     """Write ``path`` unless it is there, for the owner's eyes only.
@@ -36,6 +38,8 @@ def write_once(path: Path, content: bytes, *, is_lasting: bool = False) -> bytes
                 file.flush()
                 os.fsync(file.fileno())
         os.link(partial, path)
+        if is_lasting:
+            sync(path.parent)
     except FileExistsError:  # another was first
         pass
     finally:

@@ -66,7 +66,7 @@ class RoundsDone:
             )
         else:
             what = f"{state_round} {mail}".encode()
-            if write_once(path, what) != what:
+            if write_once(path, what, is_lasting=True) != what:
                 wrong, place = " again, with other mail or state than before", path
         if wrong:
             raise WireError(

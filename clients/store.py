@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph_flwr.errors import DataError, WireError
-from fedgraph_flwr.files import read_arrays, replacing, write_arrays
+from fedgraph_flwr.files import read_arrays, write_arrays, write_npz
 
 from .privacy.lifetime import FOLDER as LIFETIME
 
@@ -146,8 +146,7 @@ class ClientStore:
 
     def keep(self, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
         """Write a result that stays at this site, ``<folder>/<name>``, atomically."""
-        with replacing(self.folder / name) as partial, partial.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+        write_npz(self.folder / name, arrays)
 
     def _path(self, server_round: int) -> Path:
         return self.folder / f"round-{server_round:06d}.safetensors"

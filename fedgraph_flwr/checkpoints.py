@@ -119,11 +119,17 @@ def read_checkpoint(
     Raises
     ------
     DataError
-        The file is damaged.
+        The file is damaged, or is that of another round.
     """
     path = checkpoint_path(folder, server_round)
-    arrays, text = read_arrays(path, "checkpoint", delete_to_go_back(path))
+    cure = delete_to_go_back(path)
+    arrays, text = read_arrays(path, "checkpoint", cure)
     facts: dict[str, Any] = json.loads(text)
+    if facts["round"] != server_round:
+        raise DataError(
+            f"checkpoint {path} is that of round {facts['round']}: give every file the"
+            f" name that it had, or {cure}"
+        )
     return arrays, facts
 
 

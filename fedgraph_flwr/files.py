@@ -74,6 +74,12 @@ def write_arrays(path: Path, arrays: Arrays, meta: str = "") -> None:
         save_file(contiguous, partial, metadata={_ABOUT: about})
 
 
+def write_npz(path: Path, arrays: Arrays) -> None:
+    """Write named arrays as NumPy does, for others to read."""
+    with replacing(path) as partial, partial.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
 def read_arrays(path: Path, what: str, cure: str) -> tuple[dict[str, NDArray], str]:  # type: ignore[type-arg]
     """Read what :func:`write_arrays` wrote: arrays and text.
 

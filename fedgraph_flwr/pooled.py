@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -24,17 +23,16 @@ from .wire import NamedArrays, Parcel, shortened
 
 
 class PooledEvaluation(Evaluator):
-    """Clusters what the clients hand over, and keeps it in the results folder.
+    """Clusters what the clients hand over, kept as ``embeddings/round-<t>.npz``.
 
     Parameters
     ----------
     resolved : Resolved
-    folder : path
-        Results folder; ``embeddings/round-<t>.npz`` is written there.
     """
 
-    def __init__(self, resolved: Resolved, folder: Path) -> None:
-        self._resolved, self._folder = resolved, folder / EMBEDDINGS
+    def __init__(self, resolved: Resolved) -> None:
+        self._resolved = resolved
+        self._files: dict[str, NamedArrays] = {}
         self.num_classes = self.num_clients = 0
         self._sizes: dict[int, int] = {}  # graphs of each client
 
@@ -117,14 +115,14 @@ class PooledEvaluation(Evaluator):
         graphs are "answered", kept in ``rounds.csv`` and not compared.
         """
         given = {c: p.evaluation for c, p in sorted(parcels.items()) if p.evaluation}
+        self._files = {}
         if not given:
             return []
         pool = _join(given)
         task, settings = self._resolved.task, self._resolved.settings
         assert isinstance(task, EmbeddingSettings)
         labels = pool["labels"].astype(np.int64)
-        self._folder.mkdir(exist_ok=True)
-        np.savez(self._folder / f"round-{measured_round:06d}.npz", **pool)  # type: ignore[arg-type]
+        self._files = {f"{EMBEDDINGS}/round-{measured_round:06d}.npz": pool}
         scores = all_scores(
             pool["embeddings"],
             labels,
@@ -146,6 +144,10 @@ class PooledEvaluation(Evaluator):
             )
             for metric, value in scores.items()
         ]
+
+    def files(self) -> dict[str, NamedArrays]:
+        """See base class: what was clustered."""
+        return self._files
 
 
 def _join(given: Mapping[int, NamedArrays]) -> NamedArrays:

@@ -30,9 +30,9 @@ from .checkpoints import (
     read_config,
     write_checkpoint,
 )
-from .errors import ConfigError, StorageError
+from .errors import ConfigError, DataError, StorageError
 from .figures_data import round_file
-from .files import write_arrays, write_json
+from .files import write_arrays, write_json, write_npz
 from .network import network_facts
 from .privacy import describe, edge_totals
 from .provenance import (
@@ -143,9 +143,13 @@ class RunFolder:
                 " folder that can be written"
             ) from error
         folder = cls(path, resolved, run_id=str(run_id))
-        for name, columns in COLUMNS.items():
-            folder._files.append(name, [columns])
-        write_json(path / "config.json", resolved.to_config())
+        try:
+            for name, columns in COLUMNS.items():
+                folder._files.append(name, [columns])
+            write_json(path / "config.json", resolved.to_config())
+        except BaseException:
+            folder.close()
+            raise
         return folder
 
     @property
@@ -181,6 +185,8 @@ class RunFolder:
         self._files.append(LEDGER, [_ledger_row(e) for e in report.ledger])
         seconds = (report.wall_s, report.busy_s, report.client_compute_s)
         self._files.append(TIMES, [(report.server_round, *seconds)])
+        for name, arrays in report.files.items():
+            write_npz(self.path / name, arrays)
         self._remember(report.evaluations, report.ledger)
         self.times["wall_s"] += report.wall_s
         self.times["client_compute_s"] += report.client_compute_s
@@ -281,24 +287,36 @@ class RunFolder:
         folder = cls(path, resolved, run_id=str(run_id))
         try:
             _check_same_config(path, before, resolved)
-            arrays, meta = folder._go_back()
+            arrays, meta = folder._go_back(int(before["num-server-rounds"]))
         except BaseException:
             folder.close()
             raise
         return folder, arrays, meta
 
-    def _go_back(self) -> tuple[NamedArrays, dict[str, Any]]:
-        """Set everything to what it was at the last checkpoint."""
-        found = checkpoint_rounds(self.path)
+    def _go_back(self, planned: int) -> tuple[NamedArrays, dict[str, Any]]:
+        """Set everything to what it was at the last checkpoint.
+
+        A round that was the last of the ``planned`` ones, and is no more, is repeated
+        where it was measured for that alone.
+        """
+        found, s = checkpoint_rounds(self.path), self.resolved.settings
+        if planned in found[-1:] and planned < s.num_server_rounds:
+            found = found[:-1] if planned % s.evaluate_every else found
         if not found:
-            cure = "start a new run"
+            cure = "restore them from a copy, or start a new run"
             self._resumed_at = first = _header_marks()
             self._reread(self._files.read(first, cure)[ROUNDS])
+            if (last := _last_round(self.path / ROUNDS)) > 1:
+                raise DataError(
+                    f"{self.path} has rows of round {last}, but its checkpoints are"
+                    f" gone: {cure}"
+                )
             self.resumed_from = 0
             return {}, {}
         self.oldest_checkpoint = found[0]
         arrays, meta = read_checkpoint(self.path, found[-1])
-        last = self.resolved.settings.num_server_rounds
+        self._check_place(meta)
+        last = s.num_server_rounds
         if meta["round"] > last:
             raise ConfigError(
                 f"num-server-rounds is {last}, but the run to resume has done"
@@ -313,6 +331,15 @@ class RunFolder:
         cure = delete_to_go_back(checkpoint_path(self.path, found[-1]))
         self._reread(self._files.read(meta["marks"], cure)[ROUNDS])
         return arrays, meta
+
+    def _check_place(self, meta: Mapping[str, Any]) -> None:
+        """Refuse a folder under another name: clients' states are under the first."""
+        if meta["experiment"] != self.experiment:
+            raise ConfigError(
+                f"{self.path} was named {meta['experiment']!r} when its checkpoint was"
+                " written, and clients keep their states under that name: give the"
+                " folder that name again"
+            )
 
     def _reread(self, lines: list[str]) -> None:
         for row in csv.DictReader(lines):
@@ -479,6 +506,12 @@ def _header_marks() -> dict[str, Mark]:
         line = (",".join(columns) + "\r\n").encode()
         marks[name] = (len(line), hashlib.sha256(line).hexdigest())
     return marks
+
+
+def _last_round(path: Path) -> int:
+    """Last round in a CSV file, whose last row may be torn."""
+    first = [line.partition(",")[0] for line in path.read_text().splitlines()]
+    return max((int(word) for word in first if word.isdigit()), default=0)
 
 
 def _check_same_config(

@@ -105,11 +105,7 @@ def _run(
         )
 
     embeds = isinstance(resolved.task, EmbeddingSettings)
-    evaluator = (
-        PooledEvaluation(resolved, folder.path)
-        if embeds
-        else TaskRelations(folder.path)
-    )
+    evaluator = PooledEvaluation(resolved) if embeds else TaskRelations()
     strategy = resolved.method.make_strategy(
         settings,
         resolved.params,

@@ -28,17 +28,11 @@ Omega = tuple[tuple[int, ...], NDArray[np.float64]]  # tasks, and their covarian
 
 
 class TaskRelations(Evaluator):
-    """Keeps what clients hand over, ``task-covariance/round-<t>.npz``.
+    """Keeps what clients hand over, ``task-covariance/round-<t>.npz``."""
 
-    Parameters
-    ----------
-    folder : path
-        Results folder.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._num_tasks = 0
+        self._files: dict[str, NamedArrays] = {}
 
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
         """Learn from the roll call how many tasks there are."""
@@ -63,12 +57,13 @@ class TaskRelations(Evaluator):
             if RECORD in parcel.evaluation:
                 omega, ids = (parcel.evaluation[k] for k in (RECORD, RECORD_IDS))
                 kept |= {f"omega-{client}": omega, f"tasks-{client}": ids}
-        if kept:
-            place = self._folder / FOLDER
-            place.mkdir(exist_ok=True)
-            path = place / f"round-{measured_round + 1:06d}.npz"
-            np.savez(path, **kept)  # type: ignore[arg-type]
+        name = f"{FOLDER}/round-{measured_round + 1:06d}.npz"
+        self._files = {name: kept} if kept else {}
         return []
+
+    def files(self) -> dict[str, NamedArrays]:
+        """See base class: Omega of each client."""
+        return self._files
 
     def _misfit(self, arrays: NamedArrays, names: Collection[str]) -> str:
         if set(arrays) != set(names):

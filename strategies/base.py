@@ -98,6 +98,13 @@ class Evaluator:
         """Scores of the model after ``measured_round``; parcels are no misfits."""
         return []
 
+    def files(self) -> dict[str, NamedArrays]:
+        """Arrays of the last call for the results folder, by the names of NPZ files.
+
+        They are written when the round is recorded, and no sooner.
+        """
+        return {}
+
 
 class AbstractGraphStrategy(Strategy):
     """A Flower strategy that reasons about clients.
@@ -562,6 +569,7 @@ class AbstractGraphStrategy(Strategy):
         for client, parcel in good.items():
             report.evaluations += read_evaluations(server_round, client, parcel.metrics)
         report.evaluations += self.evaluator(server_round - 1, good)
+        report.files = self.evaluator.files()
         return {c: replace(p, evaluation={}) for c, p in good.items()}
 
     def _refuse(self, client: int, parcel: Parcel, phase: Phase) -> str:

@@ -81,7 +81,8 @@ class ClientInfo:
 class RoundReport:
     """Everything observed in one exchange with the clients.
 
-    ``arrays`` are the method's own, e.g. weights between clients; the run keeps them.
+    ``arrays`` are the method's own, e.g. weights between clients, and ``files`` what
+    was evaluated, by the names of NPZ files; the run keeps both.
     """
 
     server_round: int
@@ -93,6 +94,7 @@ class RoundReport:
     busy_s: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
     arrays: NamedArrays = field(default_factory=dict)
+    files: dict[str, NamedArrays] = field(default_factory=dict)
     is_complete: bool = False  # aggregated; False if the run stopped in this round
     is_closing: bool = False  # the evaluation after the last round
 

@@ -23,11 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.files import read_arrays, write_arrays
 from fedgraph_flwr.privacy import NOISE_MODES
 
 from ..dense import check_sizes
@@ -173,26 +172,21 @@ class NoisyViews:
             rng = noise_stream(self._secret, self._seed, *path)
             noisy = (add_noise(triangle, epsilon, rng) for triangle in read)
             raw.append(np.concatenate([np.zeros(0, np.float32), *noisy]))
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_suffix(f".{os.getpid()}.tmp")
         arrays = {f"view-{k:03d}": values for k, values in enumerate(raw)}
-        save_file(arrays, partial, {"identity": self._identity, "key": key})
-        partial.replace(self._path)
+        about = json.dumps({"identity": self._identity, "key": key})
+        write_arrays(self._path, arrays, about)
         return raw
 
     def _load(self, key: str) -> list[FloatArray] | None:
         """Read the views kept on the disk, if they are those of ``key``."""
         if not self._path.exists():
             return None
-        try:
-            with safe_open(self._path, "numpy") as file:
-                about = file.metadata() or {}
-                raw = [file.get_tensor(name) for name in sorted(file.keys())]
-        except (SafetensorError, OSError) as error:
-            raise DataError(
-                f"noisy views {self._path} cannot be read: {error}; delete the file to"
-                " draw anew, which is charged to the ledger"
-            ) from error
+        arrays, text = read_arrays(
+            self._path,
+            "noisy views",
+            "delete the file to draw anew, which is charged to the ledger",
+        )
+        about, raw = json.loads(text), [arrays[name] for name in sorted(arrays)]
         if about.get("identity") != self._identity:
             raise DataError(
                 f"noisy views {self._path} were drawn with {about.get('identity')},"

@@ -130,6 +130,16 @@ def test_early_stopping_stops_where_it_would_have(run, once, tmp_path):
     assert again.sha == whole.sha
 
 
+@pytest.mark.parametrize("planned", [1, 4, 6])
+def test_a_longer_run_measures_no_more_than_if_it_had_been_planned(run, once, planned):
+    every = {"evaluate-every": 3}
+    whole = once("fedpub", **every, **{"num-server-rounds": 7})
+    part = run("fedpub", **every, **{"num-server-rounds": planned})
+    again = resumed(run, part, "fedpub", **{"num-server-rounds": 7})
+    assert again.sha == whole.sha
+    assert again.rounds == whole.rounds
+
+
 # What a client has lost, or has other than before -------------------------------------
 
 
@@ -170,6 +180,27 @@ def test_a_site_may_let_a_client_begin_afresh_and_the_summary_tells(
     found = run("fedavg", node_configs=[site], **ROUNDS, **places(tmp_path)).summary
     assert found["status"] == "completed"
     assert found["fresh_starts"] == [{"round": 3, "client": 1, "lost_round": 2}]
+
+
+def test_a_fresh_start_whose_reply_was_lost_is_told_later(run, tmp_path, monkeypatch):
+    deliver, todo = InlineGrid._deliver, [1]
+
+    def lose(self, message):
+        header = message.content.get("header", {})
+        if header.get("server-round") == 3 and todo:
+            (folder,) = (tmp_path / "state").glob(f"*/client-{todo.pop()}")
+            shutil.rmtree(folder)
+        return deliver(self, message)
+
+    monkeypatch.setattr(InlineGrid, "_deliver", lose)
+    toys.lose_reply(monkeypatch, server_round=3, client=1)
+    state = places(tmp_path)["state-dir"]
+    sites = [
+        {"clients": str(c), "state-dir": state, "fresh-start": True} for c in range(3)
+    ]
+    few = {**ROUNDS, **places(tmp_path), "min-fit-replies": 0.5}
+    found = run("fedavg", node_configs=sites, **few).summary
+    assert found["fresh_starts"] == [{"round": 4, "client": 1, "lost_round": 2}]
 
 
 def test_no_fresh_start_is_told_where_none_was(once):
@@ -265,6 +296,18 @@ def test_a_resume_whose_first_round_fails_changes_nothing(run, monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.parametrize("method", ["fclg", "fedgmtl", "spreadgnn"])
+def test_nor_does_one_of_a_method_that_keeps_what_it_evaluates(
+    run, monkeypatch, method
+):
+    part = run(method, **ROUNDS)
+    before = contents(part.path)
+    toys.lose_reply(monkeypatch, server_round=6, client=1)
+    with pytest.raises(RunFailedError, match=r"round 6"):
+        resumed(run, part, method, nodes=3, **{"num-server-rounds": 9})
+    assert contents(part.path) == before
+
+
 @pytest.mark.parametrize("damage", ["shorter", "other"])
 def test_rows_that_are_not_those_of_the_checkpoint(run, tmp_path, damage):
     part = stopped(run, "fedavg", tmp_path)
@@ -285,6 +328,59 @@ def test_two_resumes_of_one_folder_exclude_each_other(run, tmp_path):
         RunFolder.resume(part.path, resolved, run_id=2)
     folder.close()
     RunFolder.resume(part.path, resolved, run_id=3)[0].close()
+
+
+def test_a_folder_that_was_renamed_is_refused(run, tmp_path):
+    """Under the name of another run clients would go on with that run's states."""
+    part = stopped(run, "fedavg", tmp_path / "a")
+    other = stopped(run, "fedavg", tmp_path / "b", seed=2)
+    moved = tmp_path / "moved" / other.path.name
+    shutil.copytree(part.path, moved)
+    swap = {**part.overrides, "state-dir": other.overrides["state-dir"]}
+    with pytest.raises(ConfigError, match=f"was named '{part.path.name}'"):
+        resumed(run, toys.Run(moved, swap), "fedavg")
+
+
+def test_a_checkpoint_under_the_name_of_another_is_refused(run, tmp_path):
+    part = stopped(run, "fedavg", tmp_path)
+    newest = part.path / "checkpoint" / "round-000002.safetensors"
+    newest.rename(newest.with_name("round-000009.safetensors"))
+    with pytest.raises(DataError, match="is that of round 2"):
+        resumed(run, part, "fedavg")
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(run, tmp_path):
+    """Nobody would know any more which data and states clients had."""
+    part = stopped(run, "fedavg", tmp_path)
+    shutil.rmtree(part.path / "checkpoint")
+    before = contents(part.path)
+    with pytest.raises(DataError, match="its checkpoints are gone"):
+        resumed(run, part, "fedavg")
+    assert contents(part.path) == before
+
+
+def test_a_damaged_noisy_view_is_not_used(run, tmp_path):
+    part = stopped(run, "fgcl", tmp_path)
+    (view,) = (tmp_path / "state").glob("*/client-1/noisy-views-train.*")
+    content = bytearray(view.read_bytes())
+    content[-1] ^= 0x80  # the sign of a value
+    view.write_bytes(content)
+    with pytest.raises(RunFailedError, match=r"client 1.*cannot be read"):
+        resumed(run, part, "fgcl")
+
+
+def test_a_run_that_could_not_be_begun_holds_no_lock(tmp_path, monkeypatch):
+    full = StorageError("no space left on device")
+
+    def fail(*_):
+        raise full
+
+    monkeypatch.setattr("fedgraph_flwr.results.write_json", fail)
+    resolved = toys.resolved("fedavg", **places(tmp_path))
+    with pytest.raises(StorageError):
+        RunFolder.create(resolved, run_id=1)
+    (path,) = (tmp_path / "results").iterdir()
+    RunFolder(path, resolved, run_id="2").close()
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{", "[" * 5000])

@@ -323,7 +323,7 @@ def test_a_crash_while_reading_has_been_charged(tmp_path):
 def test_a_crash_while_keeping_gives_the_same_views_later(tmp_path, monkeypatch):
     expected = values(make(tmp_path / "other").views(1, 0))
     with monkeypatch.context() as patch:
-        patch.setattr(views_module, "save_file", lambda *_: 1 / 0)
+        patch.setattr(views_module, "write_arrays", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             make(tmp_path).views(1, 0)
     assert equal(values(make(tmp_path).views(1, 0)), expected)

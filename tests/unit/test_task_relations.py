@@ -12,6 +12,7 @@ from matplotlib.image import imread
 
 from fedgraph_flwr import figures_tasks
 from fedgraph_flwr.figures_tasks import draw_task_relations
+from fedgraph_flwr.files import write_npz
 from fedgraph_flwr.task_relations import (
     SOURCES,
     TaskRelations,
@@ -52,7 +53,14 @@ def parcel(omega, tasks):
 
 @pytest.fixture
 def keep(tmp_path):
-    kept = TaskRelations(tmp_path)
+    class Kept(TaskRelations):
+        def __call__(self, measured_round, parcels):
+            found = super().__call__(measured_round, parcels)
+            for name, arrays in self.files().items():  # as the run's folder does
+                write_npz(tmp_path / name, arrays)
+            return found
+
+    kept = Kept()
     kept.expect({c: info(c) for c in range(3)})
     return kept
 
