@@ -38,7 +38,7 @@ from .agreement import tell_data
 from .data import GraphPartition, hash_split
 from .device import choose_device
 from .disclosure import full_reason, public_reason
-from .errors import DataError, WireError
+from .errors import DataError, RunFailedError, WireError
 from .methods.fedavg import SHARED
 from .node_config import (
     FRESH_START,
@@ -180,6 +180,18 @@ def _prepare(context: Context) -> tuple[Resolved, list[int]]:
 
 
 def _serve(
+    message: Message,
+    context: Context,
+    action: Callable[[GraphClient, Parcel, dict[str, Scalar]], Parcel],
+) -> Message:
+    try:
+        return _serve_all(message, context, action)
+    except Exception as error:  # Flower sends the server its text, whatever it says
+        log(ERROR, "%s", traceback.format_exc())
+        raise RunFailedError(_reason(error)) from None
+
+
+def _serve_all(
     message: Message,
     context: Context,
     action: Callable[[GraphClient, Parcel, dict[str, Scalar]], Parcel],
