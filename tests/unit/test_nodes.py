@@ -224,6 +224,13 @@ def test_a_node_that_went_and_came_back_is_asked_who_it_is(called):
     [
         ({0: introduction(num_train=-1)}, WireError, "num-train is -1, expected an"),
         ({0: introduction(num_val=0.5)}, WireError, r"num-val is 0\.5"),
+        ({0: introduction(num_features=0)}, WireError, "num-features is 0"),
+        (  # the server would make a model of that width
+            {0: introduction(num_features=10**9)},
+            WireError,
+            "num-features is 1000000000, expected an integer >= 1 and <= 1000000",
+        ),
+        ({0: introduction(num_classes=2**53)}, WireError, "num-classes is 9007"),
         ({0: introduction(told=1)}, WireError, r"it sent \['told'\]"),
         ({7: introduction()}, RunFailedError, r"hosts clients \[7\].*num-clients = 3"),
         (Error(2, "boom"), RunFailedError, "node 5 failed at roll call: boom"),
