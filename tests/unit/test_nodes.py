@@ -208,6 +208,26 @@ def test_a_silent_node_is_waited_for_no_second_time_until_it_answers(called):
     assert directory.hosts(grid, [0, 2]) == {5: [0], 6: [2]}
 
 
+def test_newcomers_that_never_answer_are_waited_for_once_in_all(called, monkeypatch):
+    """As a SuperNode that is restarted again and again, each time under a new id."""
+    directory, grid = called
+    monkeypatch.setattr(nodes, "_GRACE_S", 0.2)
+    directory._settings = toys.resolved().settings
+    del grid.answers[6]
+    begin = time.monotonic()
+    for newcomer in range(100, 110):
+        grid.answers = {5: grid.answers[5], newcomer: None}
+        assert directory.hosts(grid, [0, 2]) == {5: [0]}
+    assert time.monotonic() - begin < 0.5
+    grid.answers[9] = {2: introduction()}
+    assert directory.hosts(grid, [0, 2]) == {5: [0], 9: [2]}
+    del grid.answers[9]  # who answers is worth waiting for again
+    begin = time.monotonic()
+    grid.answers[120] = None
+    assert directory.hosts(grid, [0, 2]) == {5: [0]}
+    assert time.monotonic() - begin > 0.2
+
+
 def test_a_node_that_went_and_came_back_is_asked_who_it_is(called):
     directory, grid = called
     answer = grid.answers.pop(6)
