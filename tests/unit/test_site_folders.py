@@ -183,6 +183,27 @@ def test_a_message_without_a_roll_call_tells_no_more(site, kind, content):
     assert list(own.iterdir()) == [own / "own.csv"]
 
 
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize(
+    "value", [None, "1", "../x", -1, 10**18, 1.0, True, "x" * 10**6]
+)
+@pytest.mark.parametrize("name", ["server-round", "keep-from"])
+def test_what_is_no_round_reaches_no_file(site, name, value):
+    own = site / "ward-7"
+    node = {
+        "clients": "0",
+        "data-path": str(own / "own.csv"),
+        "state-dir": str(own / "state"),
+    }
+    context = Context(1, 0, node, RecordDict(), {**defaults(), **SMALL})
+    header = {"experiment": "e", "server-round": 1, "keep-from": 0, name: value}
+    header = {k: v for k, v in header.items() if v is not None}
+    with pytest.raises(FedGraphError, match=f"WireError: {name} must be a round") as e:
+        app(Message(pack({0: Parcel()}, header), 1, "train"), context)
+    assert len(str(e.value)) < 600
+    assert not (own / "state").exists()
+
+
 @pytest.mark.parametrize(
     ("error", "told"),
     [
