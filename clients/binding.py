@@ -8,15 +8,43 @@ of the same run that names another would find a client without pins or memory.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from pathlib import Path
 
 from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.wire import shortened
 
 from .once import write_once
+from .privacy.lifetime import FOLDER as LIFETIME
 from .sealing import IDENTITY
 
 FOLDER = "runs"  # of the state folder, where experiments have theirs
+_OWN = (FOLDER, IDENTITY, LIFETIME)
+_NAME = re.compile(r"[^./\\\0-\x1f\x7f][^/\\\0-\x1f\x7f]*")
+_LONGEST = 255  # bytes, as of names of files
+
+
+def check_experiment(experiment: str) -> None:
+    """Refuse a name that is not that of a folder for an experiment.
+
+    A path would reach other experiments' state, or a fresh privacy record.
+
+    Raises
+    ------
+    WireError
+        It is a path, too long for a folder or empty, has control characters, or is that
+        of a folder of the site's own.
+    """
+    is_plain = _NAME.fullmatch(experiment) is not None
+    is_short = len(experiment.encode(errors="replace")) <= _LONGEST
+    if not is_plain or not is_short or experiment in _OWN:
+        raise WireError(
+            "the name of an experiment must be that of a plain folder, of at most"
+            f" {_LONGEST} bytes, and none of {', '.join(map(repr, _OWN))}, got"
+            f" {shortened(repr(experiment))} from the server; both ends must run the"
+            " same version of fedgraph_flwr"
+        )
 
 
 def bind_run(root: Path, run_id: int, experiment: str) -> None:
@@ -34,13 +62,9 @@ def bind_run(root: Path, run_id: int, experiment: str) -> None:
     Raises
     ------
     WireError
-        As :func:`check_run`; or the name is that of a folder of the site's own.
+        As :func:`check_run` and :func:`check_experiment`.
     """
-    if experiment in (FOLDER, IDENTITY):
-        raise WireError(
-            f"no experiment may be named {experiment!r}, where the site keeps files of"
-            " its own; both ends must run the same version of fedgraph_flwr"
-        )
+    check_experiment(experiment)
     path = root / FOLDER / str(run_id)
     if not path.exists():
         # First the newest run of the name, so that a bound run is the newest.

@@ -18,13 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.files import read_arrays, write_arrays, write_npz
 
-from .privacy.lifetime import FOLDER as LIFETIME
+from .binding import check_experiment
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
-_EXPERIMENT = re.compile(r"[^./\\\0][^/\\\0]*")
 _FILE = re.compile(r"round-(\d+)\.safetensors")
 
 
@@ -48,18 +47,11 @@ class ClientStore:
     Raises
     ------
     WireError
-        The experiment's name is not that of a folder directly below ``root``, or is
-        that of what a client keeps of all experiments.
+        As :func:`~clients.binding.check_experiment`.
     """
 
     def __init__(self, root: Path, experiment: str, *, client_id: int) -> None:
-        # A path would reach other experiments' state, or a fresh privacy record.
-        if not _EXPERIMENT.fullmatch(experiment) or experiment == LIFETIME:
-            raise WireError(
-                "the name of an experiment must be that of a plain folder and not"
-                f" {LIFETIME!r}, got {experiment!r} from the server; both ends must run"
-                " the same version of fedgraph_flwr"
-            )
+        check_experiment(experiment)
         self.experiment, self.client_id = experiment, client_id
         self.folder = root / experiment / f"client-{client_id}"
 

@@ -35,10 +35,11 @@ from clients.store import ClientStore, default_state_dir
 from clients.views import CollatedView
 
 from .agreement import tell_data
+from .config import MOST_ROUNDS
 from .data import GraphPartition, hash_split
 from .device import choose_device
 from .disclosure import full_reason, public_reason
-from .errors import DataError, WireError
+from .errors import DataError, RunFailedError, WireError
 from .methods.fedavg import SHARED
 from .node_config import (
     FRESH_START,
@@ -70,11 +71,13 @@ from .wire import (
     Scalar,
     pack,
     select,
+    shortened,
     unpack,
     with_prefix,
 )
 
 app = ClientApp()
+_ROUNDS = ("server-round", "keep-from")  # in the header of every message but queries
 Answer = Callable[[int, Parcel], Parcel]
 # Node-config of the message being answered; before that is known, as at a site.
 _NODE: ContextVar[NodeConfig] = ContextVar("node", default=MappingProxyType({"": ""}))
@@ -184,8 +187,22 @@ def _serve(
     context: Context,
     action: Callable[[GraphClient, Parcel, dict[str, Scalar]], Parcel],
 ) -> Message:
+    try:
+        return _serve_all(message, context, action)
+    except Exception as error:  # Flower sends the server its text, whatever it says
+        log(ERROR, "%s", traceback.format_exc())
+        raise RunFailedError(_reason(error)) from None
+
+
+def _serve_all(
+    message: Message,
+    context: Context,
+    action: Callable[[GraphClient, Parcel, dict[str, Scalar]], Parcel],
+) -> Message:
     resolved, hosted = _prepare(context)
     parcels, header = unpack(message.content)
+    for name in _ROUNDS:
+        _check_round(name, header.get(name))
     if strangers := sorted(set(parcels) - set(hosted)):
         raise WireError(
             f"node hosts clients {hosted}, but got parcels for {strangers}; node-config"
@@ -214,6 +231,16 @@ def _serve(
     return Message(
         pack(_answer_all(sorted(parcels), parcels, answer)), reply_to=message
     )
+
+
+def _check_round(name: str, value: Scalar | None) -> None:
+    """Refuse what is no round: it names files, and says which are dropped."""
+    if type(value) is not int or not 0 <= value <= MOST_ROUNDS + 1:
+        raise WireError(
+            f"{name} must be a round, from 0 to {MOST_ROUNDS + 1}, got"
+            f" {shortened(value)} from the server; both ends must run the same version"
+            " of fedgraph_flwr"
+        )
 
 
 def _answer_all(

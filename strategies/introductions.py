@@ -16,6 +16,8 @@ _COUNTS = ("num-train", "num-val", "num-test", "num-features", "num-classes")
 _TIMES = ("started-at", "compute-s")
 _LARGEST = 2**53
 _MOST, _LONGEST = 100_000, 1000  # tasks, and characters of a text
+# The server makes the model that training starts from, as wide as a client says.
+_WIDTHS = {"num-features": 1_000_000, "num-classes": _MOST}
 _HASH = re.compile("(?:[0-9a-f]{64})?")
 _TEXTS = ("split-hash", "raw-sha256", "identity", "tasks", "task-ids")
 _LASTING: Mapping[str, str] = {  # what a client must not change within a run
@@ -83,7 +85,12 @@ def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
     return ClientInfo(
         client=client,
         node_id=node,
-        **{k.replace("-", "_"): _count(counts, k) for k in _COUNTS},
+        **{
+            k.replace("-", "_"): _count(
+                counts, k, least=int(k in _WIDTHS), most=_WIDTHS.get(k, _LARGEST)
+            )
+            for k in _COUNTS
+        },
         group=_count(counts, "group", least=-1),
         split_hash=_hash(facts, "split-hash"),
         raw_sha256=_hash(facts, "raw-sha256"),
@@ -95,10 +102,19 @@ def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
     )
 
 
-def _count(counts: Mapping[str, int | float], name: str, *, least: int = 0) -> int:
+def _count(
+    counts: Mapping[str, int | float],
+    name: str,
+    *,
+    least: int = 0,
+    most: int = _LARGEST,
+) -> int:
     value = counts.get(name)
-    if type(value) is not int or not least <= value <= _LARGEST:
-        raise WireError(f"{name} is {shortened(value)}, expected an integer >= {least}")
+    if type(value) is not int or not least <= value <= most:
+        upper = f" and <= {most}" if most < _LARGEST else ""
+        raise WireError(
+            f"{name} is {shortened(value)}, expected an integer >= {least}{upper}"
+        )
     return value
 
 

@@ -96,6 +96,7 @@ class Directory:
         self._asked_at: dict[int, float] = {}
         self._refused: set[int] = set()  # nodes whose answer was of no use
         self._claims: dict[int, ClientInfo] = {}  # of clients that are online elsewhere
+        self._waited_s = 0.0  # for newcomers, since one of them answered
         self._silent_since: dict[int, int] = {}  # node -> round
         self._notes: dict[int, str] = {}  # what else nodes answered
         self.refusals: dict[int, str] = {}  # why a client is not let in
@@ -148,17 +149,30 @@ class Directory:
             nodes = (online - self._present | online & self._refused) - asked
             new = nodes - set(self._asked_at)
             self._probe(grid, nodes, online)
-            until = time.monotonic() + min(_GRACE_S, self._settings.roll_call_timeout_s)
-            while any(node in new for node, _ in self._probes.values()):
-                if time.monotonic() > until or not self._missing():
-                    break
-                time.sleep(_PROBE_POLL_S)
-                self._poll(grid, online)
+            self._await_newcomers(grid, new, online)
         table: dict[int, list[int]] = {}
         for client in sorted(clients):
             if (node := self._infos[client].node_id) in self._present:
                 table.setdefault(node, []).append(client)
         return table
+
+    def _await_newcomers(self, grid: Grid, new: set[int], online: set[int]) -> None:
+        """Wait for answers of nodes that were never asked before, a while in all.
+
+        Nodes that come again and again and say nothing would else cost that in every
+        round. Whoever answers is worth waiting for anew.
+        """
+        begin = time.monotonic()
+        patience = min(_GRACE_S, self._settings.roll_call_timeout_s) - self._waited_s
+        while late := new & {node for node, _ in self._probes.values()}:
+            if time.monotonic() - begin > patience or not self._missing():
+                break
+            time.sleep(_PROBE_POLL_S)
+            self._poll(grid, online)
+        if new - late:
+            self._waited_s = 0.0
+        elif new:
+            self._waited_s += time.monotonic() - begin
 
     def hosted(self) -> dict[int, list[int]]:
         """Nodes and their clients, ascending."""

@@ -41,11 +41,25 @@ def test_a_resumed_run_takes_the_place_of_the_one_before(tmp_path):
     assert bound_runs(tmp_path) == {"one": [3, 9], "two": [4]}
 
 
-@pytest.mark.parametrize("name", ["runs", "identity"])
-def test_folders_of_the_site_are_no_experiments(tmp_path, name):
-    with pytest.raises(WireError, match="no experiment may be named"):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "runs",
+        "identity",
+        "privacy-lifetime",
+        "",
+        "../a",
+        "a\r\nb",
+        "x" * 10**6,
+        "é" * 128,
+    ],
+    ids=lambda name: repr(name[:9]),
+)
+def test_what_is_no_folder_for_an_experiment_leaves_no_trace(tmp_path, name):
+    with pytest.raises(WireError, match=r"must be that of a plain folder") as caught:
         bind_run(tmp_path, 7, name)
     assert list(tmp_path.iterdir()) == []
+    assert len(str(caught.value)) < 600
 
 
 def test_many_nodes_of_one_state_folder_bind_at_once(tmp_path):

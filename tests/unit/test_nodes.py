@@ -208,6 +208,26 @@ def test_a_silent_node_is_waited_for_no_second_time_until_it_answers(called):
     assert directory.hosts(grid, [0, 2]) == {5: [0], 6: [2]}
 
 
+def test_newcomers_that_never_answer_are_waited_for_once_in_all(called, monkeypatch):
+    """As a SuperNode that is restarted again and again, each time under a new id."""
+    directory, grid = called
+    monkeypatch.setattr(nodes, "_GRACE_S", 0.2)
+    directory._settings = toys.resolved().settings
+    del grid.answers[6]
+    begin = time.monotonic()
+    for newcomer in range(100, 110):
+        grid.answers = {5: grid.answers[5], newcomer: None}
+        assert directory.hosts(grid, [0, 2]) == {5: [0]}
+    assert time.monotonic() - begin < 0.5
+    grid.answers[9] = {2: introduction()}
+    assert directory.hosts(grid, [0, 2]) == {5: [0], 9: [2]}
+    del grid.answers[9]  # who answers is worth waiting for again
+    begin = time.monotonic()
+    grid.answers[120] = None
+    assert directory.hosts(grid, [0, 2]) == {5: [0]}
+    assert time.monotonic() - begin > 0.2
+
+
 def test_a_node_that_went_and_came_back_is_asked_who_it_is(called):
     directory, grid = called
     answer = grid.answers.pop(6)
@@ -224,6 +244,13 @@ def test_a_node_that_went_and_came_back_is_asked_who_it_is(called):
     [
         ({0: introduction(num_train=-1)}, WireError, "num-train is -1, expected an"),
         ({0: introduction(num_val=0.5)}, WireError, r"num-val is 0\.5"),
+        ({0: introduction(num_features=0)}, WireError, "num-features is 0"),
+        (  # the server would make a model of that width
+            {0: introduction(num_features=10**9)},
+            WireError,
+            "num-features is 1000000000, expected an integer >= 1 and <= 1000000",
+        ),
+        ({0: introduction(num_classes=2**53)}, WireError, "num-classes is 9007"),
         ({0: introduction(told=1)}, WireError, r"it sent \['told'\]"),
         ({7: introduction()}, RunFailedError, r"hosts clients \[7\].*num-clients = 3"),
         (Error(2, "boom"), RunFailedError, "node 5 failed at roll call: boom"),

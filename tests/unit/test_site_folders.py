@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from flwr.app import Context, Message, RecordDict
 
+from fedgraph_flwr.client_app import app
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.disclosure import public_reason
 from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError, WireError
 from fedgraph_flwr.node_config import own_folders
 from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.wire import Parcel, pack
 from simulations.inline import run_inline
 
 SECRETS = ("root:x:0", "Mary", "positive HIV", "patient", "thesis", "ward-7")
@@ -160,6 +163,45 @@ def test_every_path_of_a_run_is_replaced_at_a_site(site):
     settings = resolve({**defaults(), **dict.fromkeys(paths, "/run")}).settings
     found = own_folders(settings, {"clients": "0"}).to_config()
     assert {found[key] for key in paths} == {""}
+
+
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query.opening"])
+@pytest.mark.parametrize(
+    "content", [pack({0: Parcel()}, {"experiment": "e"}), RecordDict()]
+)
+def test_a_message_without_a_roll_call_tells_no_more(site, kind, content):
+    """Flower sends the text of whatever a ClientApp raises."""
+    own = site / "ward-7"
+    node = {"clients": "0,1", "data-path": str(own / "own.csv"), "state-dir": str(own)}
+    config = {**defaults(), **SMALL, "num-clients": 2}
+    context = Context(1, 0, node, RecordDict(), config)
+    with pytest.raises(FedGraphError, match=r"ConfigError: .* one file, the") as caught:
+        app(Message(content, 1, kind), context)
+    assert str(site) not in str(caught.value)
+    assert caught.value.__suppress_context__
+    assert list(own.iterdir()) == [own / "own.csv"]
+
+
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize(
+    "value", [None, "1", "../x", -1, 10**18, 1.0, True, "x" * 10**6]
+)
+@pytest.mark.parametrize("name", ["server-round", "keep-from"])
+def test_what_is_no_round_reaches_no_file(site, name, value):
+    own = site / "ward-7"
+    node = {
+        "clients": "0",
+        "data-path": str(own / "own.csv"),
+        "state-dir": str(own / "state"),
+    }
+    context = Context(1, 0, node, RecordDict(), {**defaults(), **SMALL})
+    header = {"experiment": "e", "server-round": 1, "keep-from": 0, name: value}
+    header = {k: v for k, v in header.items() if v is not None}
+    with pytest.raises(FedGraphError, match=f"WireError: {name} must be a round") as e:
+        app(Message(pack({0: Parcel()}, header), 1, "train"), context)
+    assert len(str(e.value)) < 600
+    assert not (own / "state").exists()
 
 
 @pytest.mark.parametrize(
