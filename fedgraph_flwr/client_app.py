@@ -28,7 +28,7 @@ from flwr.common.logger import log
 import datasets
 from clients.base import GraphClient
 from clients.batching import ClientData
-from clients.binding import bind_run, check_run
+from clients.binding import bind_config, bind_run, check_run
 from clients.privacy.graphs import PrivateSite, check_features, noisy_partition
 from clients.privacy.views import site_secret
 from clients.store import ClientStore, default_state_dir
@@ -88,7 +88,9 @@ def query(message: Message, context: Context) -> Message:
     try:
         resolved, hosted = _prepare(context)
         experiment = str(unpack(message.content)[1].get("experiment", ""))
-        bind_run(_root(resolved), context.run_id, experiment)
+        root, config = _root(resolved), resolved.to_config()
+        bind_run(root, context.run_id, experiment, config)
+        bind_config(root, experiment, config)
     except Exception as error:  # reported to the server, which names the node
         log(ERROR, "%s", traceback.format_exc())
         return Message(pack({}, {"error": _reason(error)}), reply_to=message)
@@ -195,8 +197,10 @@ def _serve(
     def answer(client_id: int, parcel: Parcel) -> Parcel:
         # A site that lost its disk, and may begin afresh, has no roll call to remember.
         check = bind_run if _may_restart(context) else check_run
-        check(_root(resolved), context.run_id, str(header["experiment"]))
-        store = _store(resolved, client_id, str(header["experiment"]))
+        root, experiment = _root(resolved), str(header["experiment"])
+        check(root, context.run_id, experiment)
+        bind_config(root, experiment, resolved.to_config())
+        store = _store(resolved, client_id, experiment)
         is_own = is_site(context.node_config)
         site = resolved.site(
             store, is_secret=is_own, edge_budget=edge_budget(context.node_config)

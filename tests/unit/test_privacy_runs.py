@@ -275,6 +275,27 @@ def test_graphs_that_all_clients_hold_cost_what_all_of_them_draw(
     assert f"({2 * train:g} over all runs)" in second["says"]
 
 
+def test_earlier_runs_with_more_clients_count_for_graphs_that_all_hold(
+    run, tmp_path, toy_data
+):
+    def load(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        rows, held_out = partition.graph_ids.copy(), partition.held_out
+        rows[held_out] = np.arange(len(held_out))
+        rows[partition.train] += 1000
+        return toys.replace(partition, graph_ids=rows, shares_held_out=True)
+
+    again = {**EDGES, "state-dir": str(tmp_path), "num-server-rounds": 1}
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", load)
+        many = run("fedavg", **again, **{"num-clients": 8}).summary["privacy"]
+        few = run("fedavg", **again, seed=5).summary["privacy"]
+    total = "validation or test graph"
+    assert many["edge_epsilon_per"][total]["total_lifetime"] == 8.0
+    assert few["edge_epsilon_per"][total]["total_lifetime"] == pytest.approx(11.0)
+    assert "in total per validation or test graph, at most (11 over" in few["says"]
+
+
 def test_only_clients_that_train_spend(run):
     some = {"client-fraction": 0.34, "privacy.noise-mode": "per_round"}
     finished = run("fgcl", **some, **{"num-server-rounds": 4})
