@@ -358,8 +358,13 @@ def _identity(
         return partition.data_hash
     if not is_own:
         return ""
+    return _keyed(store, partition.data_hash)
+
+
+def _keyed(store: ClientStore, told: str) -> str:
+    """Hash what a client tells with a secret of its site."""
     key = site_secret(store.folder).encode()
-    return hmac.new(key, partition.data_hash.encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, told.encode(), hashlib.sha256).hexdigest()
 
 
 def _introduce(
@@ -379,6 +384,9 @@ def _introduce(
     told = resolved.method.client.introduction(resolved.params, store)
     is_hidden = resolved.privacy.update_clip > 0 and is_site(_NODE.get())
     told = {**told, **tell_data(partition, tells_labels=not is_hidden)}
+    split = hash_split(partition, with_files=not is_private)
+    if is_hidden:  # splits keep shares of classes: it would confirm a guess of labels
+        split = _keyed(store, split)
     by_class: dict[str, int] = {}
     tasks: dict[str, str] = {}
     if partition.tasks:
@@ -398,7 +406,7 @@ def _introduce(
             "group": partition.group,
         },
         facts={
-            "split-hash": hash_split(partition, with_files=not is_private),
+            "split-hash": split,
             "identity": _identity(resolved, partition, store, is_own=is_own),
             "raw-sha256": "" if is_private else graphs.raw_sha256,
             **tasks,

@@ -14,6 +14,7 @@ from clients.fgcl import FGCLClient
 from clients.privacy import laplace
 from clients.privacy.gaussian import epsilon_of
 from clients.privacy.graphs import rounded_graphs
+from fedgraph_flwr.data import hash_federation, hash_split
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.privacy import describe
 from fedgraph_flwr.registry import METHODS
@@ -197,6 +198,30 @@ def test_a_private_site_tells_its_data_apart_without_telling_which(
         site = {"clients": "0,1,2", "state-dir": str(tmp_path)}
         run("fedavg", node_configs=[site], **{"privacy.update-clip": 1.0})
     assert len(set(told.values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "is_hidden"), [(EDGES, False), ({"privacy.update-clip": 1.0}, True)]
+)
+def test_the_hash_of_a_split_confirms_no_guess_of_labels(
+    run, tmp_path, options, is_hidden
+):
+    """Splits keep shares of classes: who guesses all labels can compute them."""
+    site = {"clients": "0,1,2", "state-dir": str(tmp_path)}
+    first, second = (
+        run("fedavg", node_configs=[site], **{"num-server-rounds": 1}, **options)
+        for _ in range(2)
+    )
+    guess = hash_federation(
+        {c: hash_split(toys.make_partition(c, num_graphs=20 + 5 * c)) for c in range(3)}
+    )
+    assert (first.summary["split_hash"] != guess) == is_hidden
+    assert (first.summary["split_hash"] != second.summary["split_hash"]) == is_hidden
+    if is_hidden:  # and a resume is that of the same run
+        again = {**first.overrides, "num-server-rounds": 2, "resume": str(first.path)}
+        method = again.pop("method", "fedavg")
+        resumed = run(method, **{"node_configs": [site], **again})
+        assert resumed.summary["split_hash"] == first.summary["split_hash"]
 
 
 # What is spent --------------------------------------------------------------------
