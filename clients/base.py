@@ -261,6 +261,11 @@ class GraphClient(NumPyClient):
     def _load(
         self, server_round: int, parameters: list[Array]
     ) -> torch.optim.Optimizer:
+        if server_round < 1:
+            raise WireError(
+                f"client {self.job.client_id} is asked for round {server_round}, rounds"
+                " count from 1; both ends must run the same version of fedgraph_flwr"
+            )
         self.server_round = server_round
         self.stored = self._stored_before(server_round, parameters)
         named = self.tensors()

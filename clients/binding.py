@@ -8,10 +8,13 @@ of the same run that names another would find a client without pins or memory.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
+from fedgraph_flwr.config import RESUME_MAY_CHANGE, Value
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.wire import shortened
 
@@ -36,7 +39,8 @@ def check_experiment(experiment: str) -> None:
         It is a path, too long for a folder or empty, has control characters, or is that
         of a folder of the site's own.
     """
-    is_plain = _NAME.fullmatch(experiment) is not None
+    # Operators read names in lists: a line break in one would forge a line there.
+    is_plain = _NAME.fullmatch(experiment) is not None and experiment.isprintable()
     is_short = len(experiment.encode(errors="replace")) <= _LONGEST
     if not is_plain or not is_short or experiment in _OWN:
         raise WireError(
@@ -47,7 +51,12 @@ def check_experiment(experiment: str) -> None:
         )
 
 
-def bind_run(root: Path, run_id: int, experiment: str) -> None:
+def bind_run(
+    root: Path,
+    run_id: int,
+    experiment: str,
+    config: Mapping[str, Value] | None = None,
+) -> None:
     """Bind a run at roll call; it ends what an earlier run did under the same name.
 
     Parameters
@@ -58,15 +67,19 @@ def bind_run(root: Path, run_id: int, experiment: str) -> None:
         Flower's.
     experiment : str
         Named by the server. A resumed run is a new one of Flower's with the old name.
+    config : mapping, optional
+        The run's; a run with another than the experiment's ends no earlier one.
 
     Raises
     ------
     WireError
-        As :func:`check_run` and :func:`check_experiment`.
+        As :func:`check_run`, :func:`check_experiment` and :func:`bind_config`.
     """
     check_experiment(experiment)
     path = root / FOLDER / str(run_id)
     if not path.exists():
+        if config is not None:
+            bind_config(root, experiment, config)
         # First the newest run of the name, so that a bound run is the newest.
         newest = _newest(root, experiment)
         newest.parent.mkdir(parents=True, exist_ok=True)
@@ -107,6 +120,36 @@ def check_run(root: Path, run_id: int, experiment: str) -> None:
         )
 
 
+def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> None:
+    """Bind an experiment to the run config that it began with, as a resume does.
+
+    With another one a later run would use keys, private state and noise of this one
+    for something else: repeat a round with other weights, or send in the open what was
+    trained on sealed parcels.
+
+    Raises
+    ------
+    WireError
+        A key has changed that no resume may change.
+    """
+    now = {k: v for k, v in config.items() if k not in RESUME_MAY_CHANGE}
+    path = root / FOLDER / f"config-{_digest(experiment)}"
+    told = json.dumps(now, sort_keys=True).encode()
+    before = json.loads(write_once(path, told, is_lasting=True))
+    if before == now:
+        return
+    changed = [
+        f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key)
+    ]
+    raise WireError(
+        f"experiment {experiment!r} began at this site with another run config:"
+        f" {', '.join(changed)}; refused, as keys, memory and noise of one config do"
+        " not hold with another: start a new run"
+    )
+
+
 def bound_runs(root: Path) -> dict[str, list[int]]:
     """List Flower's runs by the experiment they are bound to, each ascending."""
     found: dict[str, list[int]] = {}
@@ -118,5 +161,8 @@ def bound_runs(root: Path) -> dict[str, list[int]]:
 
 def _newest(root: Path, experiment: str) -> Path:
     """File with the newest run of an experiment, whatever its name holds."""
-    digest = hashlib.sha256(experiment.encode()).hexdigest()
-    return root / FOLDER / f"of-{digest[:32]}"
+    return root / FOLDER / f"of-{_digest(experiment)}"
+
+
+def _digest(experiment: str) -> str:
+    return hashlib.sha256(experiment.encode()).hexdigest()[:32]

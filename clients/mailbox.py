@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from logging import WARNING
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,12 +78,12 @@ class Mailbox:
                 f"client {client_id} was not told its neighbours, got {sorted(notes)};"
                 " both ends must run the same version of fedgraph_flwr"
             )
-        told = json.loads(str(notes[NEIGHBOURS]))
-        self.neighbours = sorted(int(j) for j in told)
-        given = {int(j): entry["weight"] for j, entry in told.items()}
+        told = _by_client(client_id, json.loads(str(notes[NEIGHBOURS])))
+        self.neighbours = sorted(told)
+        given = {j: entry["weight"] for j, entry in told.items()}
         self.given = None if None in given.values() else given
         if self._keys:
-            told_keys = {int(j): str(entry["key"]) for j, entry in told.items()}
+            told_keys = {j: str(entry["key"]) for j, entry in told.items()}
             self._keys.pin(told_keys, trusted)
         seen = stored.get(_SEEN, torch.zeros(0, 2, dtype=torch.int64)).tolist()
         self._seen = {int(j): int(server_round) for j, server_round in seen}
@@ -212,3 +213,21 @@ class Mailbox:
             _SEEN: torch.tensor(rows, dtype=torch.int64).reshape(-1, 2),
             _SILENT: torch.tensor(self._said, dtype=torch.int64),
         }
+
+
+def _by_client(client_id: int, told: Mapping[str, Any]) -> dict[int, Any]:
+    """Read the neighbours that came, each by its number.
+
+    Raises
+    ------
+    WireError
+        One is named twice, as 1 and 01 are, which would change the mixing weights; or
+        the client is its own.
+    """
+    found = {int(j): entry for j, entry in told.items()}
+    if list(map(str, found)) != list(told) or client_id in found:
+        raise WireError(
+            f"client {client_id} was told the neighbours {sorted(told)}, expected"
+            " numbers of other clients, each once; do not trust that server"
+        )
+    return found

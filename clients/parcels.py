@@ -101,10 +101,11 @@ class Contents:
         """
         try:
             arrays = dict(decode_arrays(contents))
-        except (SafetensorError, ValueError) as error:
+        # KeyError: a type of numbers that NumPy does not have
+        except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise WireError(
-                f"parcel of client {sender} cannot be decoded: {error}; both ends must"
-                " run the same version of fedgraph_flwr"
+                f"parcel of client {sender} cannot be decoded: {error!r}; both ends"
+                " must run the same version of fedgraph_flwr"
             ) from error
         if missing := sorted(set(_FIELDS) - set(arrays)):
             raise WireError(

@@ -28,7 +28,7 @@ from flwr.common.logger import log
 import datasets
 from clients.base import GraphClient
 from clients.batching import ClientData
-from clients.binding import bind_run, check_run
+from clients.binding import bind_config, bind_run, check_run
 from clients.privacy.graphs import PrivateSite, check_features, noisy_partition
 from clients.privacy.views import site_secret
 from clients.store import ClientStore, default_state_dir
@@ -91,7 +91,9 @@ def query(message: Message, context: Context) -> Message:
     try:
         resolved, hosted = _prepare(context)
         experiment = str(unpack(message.content)[1].get("experiment", ""))
-        bind_run(_root(resolved), context.run_id, experiment)
+        root, config = _root(resolved), resolved.to_config()
+        bind_run(root, context.run_id, experiment, config)
+        bind_config(root, experiment, config)
     except Exception as error:  # reported to the server, which names the node
         log(ERROR, "%s", traceback.format_exc())
         return Message(pack({}, {"error": _reason(error)}), reply_to=message)
@@ -212,8 +214,10 @@ def _serve_all(
     def answer(client_id: int, parcel: Parcel) -> Parcel:
         # A site that lost its disk, and may begin afresh, has no roll call to remember.
         check = bind_run if _may_restart(context) else check_run
-        check(_root(resolved), context.run_id, str(header["experiment"]))
-        store = _store(resolved, client_id, str(header["experiment"]))
+        root, experiment = _root(resolved), str(header["experiment"])
+        check(root, context.run_id, experiment)
+        bind_config(root, experiment, resolved.to_config())
+        store = _store(resolved, client_id, experiment)
         is_own = is_site(context.node_config)
         site = resolved.site(
             store, is_secret=is_own, edge_budget=edge_budget(context.node_config)
@@ -381,8 +385,13 @@ def _identity(
         return partition.data_hash
     if not is_own:
         return ""
+    return _keyed(store, partition.data_hash)
+
+
+def _keyed(store: ClientStore, told: str) -> str:
+    """Hash what a client tells with a secret of its site."""
     key = site_secret(store.folder).encode()
-    return hmac.new(key, partition.data_hash.encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, told.encode(), hashlib.sha256).hexdigest()
 
 
 def _introduce(
@@ -402,6 +411,9 @@ def _introduce(
     told = resolved.method.client.introduction(resolved.params, store)
     is_hidden = resolved.privacy.update_clip > 0 and is_site(_NODE.get())
     told = {**told, **tell_data(partition, tells_labels=not is_hidden)}
+    split = hash_split(partition, with_files=not is_private)
+    if is_hidden:  # splits keep shares of classes: it would confirm a guess of labels
+        split = _keyed(store, split)
     by_class: dict[str, int] = {}
     tasks: dict[str, str] = {}
     if partition.tasks:
@@ -421,7 +433,7 @@ def _introduce(
             "group": partition.group,
         },
         facts={
-            "split-hash": hash_split(partition, with_files=not is_private),
+            "split-hash": split,
             "identity": _identity(resolved, partition, store, is_own=is_own),
             "raw-sha256": "" if is_private else graphs.raw_sha256,
             **tasks,

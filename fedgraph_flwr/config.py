@@ -31,6 +31,19 @@ _SHOWN = 200  # characters of a wrong value that an error repeats
 _TASKS = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"
 _MASKS = rf"all|exclusive|overlapping|{_TASKS}(;{_TASKS})*"
 Value = bool | int | float | str
+# May differ between a run and its continuation.
+RESUME_MAY_CHANGE = {
+    "resume",
+    "num-server-rounds",
+    "results-dir",
+    "state-dir",
+    "data-dir",
+    "cache-dir",
+    "min-fit-replies",
+    "round-timeout-s",
+    "roll-call-timeout-s",
+    "torch-threads",
+}
 T = TypeVar("T", bound="Settings")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .config import RunSettings, Settings, choice, flag, number
 from .errors import ConfigError
@@ -27,6 +27,7 @@ NON_NEGATIVE_POSTS = ("clamp01", "round", "relu")  # the others may leave weight
 NOISE_MODES = ("once", "per_round", "per_epoch")
 UNPROTECTED = "labels, node features, numbers of nodes and graphs"
 EXACT = "exact metrics, losses and counts"  # beside noisy updates
+_ROUNDING = 1e-9  # of sums of the same epsilons in another order
 # Each atom has blocks that depend on its bonds, be it without the one that counts them.
 _ADJACENCY_ONLY = ("degree", "atoms", "atoms-no-degree")
 TELLS_EDGES = {
@@ -218,10 +219,14 @@ def edge_totals(spent: Mapping[int, Mapping[str, float]]) -> dict[str, EdgeTotal
         return {}
     if not any(EDGE_SHARED in s for s in clients):
         return {"graph": total(EDGE, 1)}
-    return {
-        "training graph": total(EDGE_TRAIN, 1),
-        "validation or test graph": total(EDGE_SHARED, len(clients)),
-    }
+    train, shared = total(EDGE_TRAIN, 1), total(EDGE_SHARED, len(clients))
+    # Earlier runs may have had more clients, or others: one site knows of its own. What
+    # it says of any graph is of a shared one if that of training graphs is less.
+    of_any = max(s.get(EDGE + OVER_RUNS, 0.0) for s in clients)
+    is_first = train.lifetime <= train.epsilon and of_any <= train.lifetime
+    if not is_first and of_any > len(clients) * shared.lifetime * (1 + _ROUNDING):
+        shared = replace(shared, lifetime=of_any / len(clients))
+    return {"training graph": train, "validation or test graph": shared}
 
 
 def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") -> str:

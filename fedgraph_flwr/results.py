@@ -30,6 +30,7 @@ from .checkpoints import (
     read_config,
     write_checkpoint,
 )
+from .config import RESUME_MAY_CHANGE
 from .errors import ConfigError, DataError, StorageError
 from .figures_data import round_file
 from .files import write_arrays, write_json, write_npz
@@ -55,19 +56,6 @@ COLUMNS = {
 }
 OWNERSHIP = ("own", "unseen")  # tasks of which a client has labels, and the others
 _TABLES = {"post_aggregation": "", "post_training": selection.TRAINED}
-# May differ between a run and its continuation.
-RESUME_MAY_CHANGE = {
-    "resume",
-    "num-server-rounds",
-    "results-dir",
-    "state-dir",
-    "data-dir",
-    "cache-dir",
-    "min-fit-replies",
-    "round-timeout-s",
-    "roll-call-timeout-s",
-    "torch-threads",
-}
 
 
 def results_root(configured: str) -> tuple[Path, str]:

@@ -244,7 +244,7 @@ class PrivateSite:
 
 def _only_grows(name: str) -> bool:
     """Whether this figure of :meth:`PrivateSite.spent` can never become less."""
-    return name not in (SECRET, "update-delta") and not name.endswith(OF_SITE)
+    return name not in (SECRET, "update-delta")
 
 
 def check_features(graphs: GraphSet, privacy: PrivacySettings) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from clients.binding import bind_run, bound_runs, check_run
+from clients.binding import bind_config, bind_run, bound_runs, check_run
 from clients.once import write_once
 from fedgraph_flwr.errors import RunFailedError, WireError
 from simulations.inline import InlineGrid
@@ -106,3 +106,19 @@ def test_every_method_refuses_a_name_that_changes_in_mid_run(run, monkeypatch, m
         RunFailedError, match=r"client 0: .*, now the server names 'oth"
     ):
         run(method)
+
+
+def test_an_experiment_keeps_the_config_that_it_began_with(tmp_path):
+    bind_run(tmp_path, 7, "one", {"seed": 1, "num-server-rounds": 3})
+    bind_run(tmp_path, 8, "one", {"seed": 1, "num-server-rounds": 9})  # a resume
+    with pytest.raises(WireError, match="seed was 1 and is now 2; refused"):
+        bind_run(tmp_path, 9, "one", {"seed": 2, "num-server-rounds": 9})
+    check_run(tmp_path, 8, "one")  # the refused one has not ended it
+    bind_config(tmp_path, "two", {"seed": 2})
+
+
+@pytest.mark.parametrize("name", ["a\nclient 0  aaaa (own)", "a\x1b[2K", "a\u202eb"])
+def test_names_cannot_forge_what_operators_read(tmp_path, name):
+    with pytest.raises(WireError, match="no experiment may be named"):
+        bind_run(tmp_path, 7, name)
+    assert list(tmp_path.iterdir()) == []

@@ -192,12 +192,20 @@ def test_two_directions_have_two_keys(rings):
         opened(reflected, sender=2, receiver=1, lock=rings[1].lock(2))
 
 
+def bfloats(parcel):
+    """Hand out contents of numbers that NumPy does not have."""
+    about = {"counts": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}
+    header = json.dumps(about).encode()
+    return parcel[:48] + len(header).to_bytes(8, "little") + header + bytes(2)
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda _: b"short", "has no envelope"),
         (lambda b: b"XXXX" + b[4:], "has no envelope"),
         (lambda b: b[:48] + b"\x00" * 20, "cannot be decoded"),
+        (bfloats, "cannot be decoded"),
     ],
 )
 def test_what_is_no_parcel_is_refused(spoil, message):

@@ -12,7 +12,7 @@ import pytest
 import toys
 
 from clients.privacy import laplace, lifetime
-from clients.privacy.lifetime import FOLDER, EdgeRecord
+from clients.privacy.lifetime import FOLDER, OF_RUN_FOLDER, EdgeRecord
 from clients.privacy.records import write_record
 from clients.store import ClientStore
 from fedgraph_flwr.errors import (
@@ -323,6 +323,12 @@ def test_a_client_whose_ledger_says_less_than_it_told_refuses(run, tmp_path, kin
     experiment.write_text(kept)
     site.check_told(before, partition, last_round=3)
     if kind != "updates":
+        record = folder.parent / OF_RUN_FOLDER
+        record.rename(tmp_path / "aside")
+        told_more = {**before, "edge-epsilon-site": 2 * before["edge-epsilon-site"]}
+        with pytest.raises(PrivacyBudgetError, match=r"edge-epsilon-site .*, now"):
+            site.check_told(told_more, partition, last_round=3)
+        (tmp_path / "aside").rename(record)
         shutil.rmtree(tmp_path / "state" / FOLDER)
         with pytest.raises(
             PrivacyBudgetError, match=r"edge-epsilon-lifetime .*, now 0"

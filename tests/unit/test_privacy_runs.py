@@ -14,6 +14,7 @@ from clients.fgcl import FGCLClient
 from clients.privacy import laplace
 from clients.privacy.gaussian import epsilon_of
 from clients.privacy.graphs import rounded_graphs
+from fedgraph_flwr.data import hash_federation, hash_split
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.privacy import describe
 from fedgraph_flwr.registry import METHODS
@@ -199,6 +200,30 @@ def test_a_private_site_tells_its_data_apart_without_telling_which(
     assert len(set(told.values())) == 3
 
 
+@pytest.mark.parametrize(
+    ("options", "is_hidden"), [(EDGES, False), ({"privacy.update-clip": 1.0}, True)]
+)
+def test_the_hash_of_a_split_confirms_no_guess_of_labels(
+    run, tmp_path, options, is_hidden
+):
+    """Splits keep shares of classes: who guesses all labels can compute them."""
+    site = {"clients": "0,1,2", "state-dir": str(tmp_path)}
+    first, second = (
+        run("fedavg", node_configs=[site], **{"num-server-rounds": 1}, **options)
+        for _ in range(2)
+    )
+    guess = hash_federation(
+        {c: hash_split(toys.make_partition(c, num_graphs=20 + 5 * c)) for c in range(3)}
+    )
+    assert (first.summary["split_hash"] != guess) == is_hidden
+    assert (first.summary["split_hash"] != second.summary["split_hash"]) == is_hidden
+    if is_hidden:  # and a resume is that of the same run
+        again = {**first.overrides, "num-server-rounds": 2, "resume": str(first.path)}
+        method = again.pop("method", "fedavg")
+        resumed = run(method, **{"node_configs": [site], **again})
+        assert resumed.summary["split_hash"] == first.summary["split_hash"]
+
+
 # What is spent --------------------------------------------------------------------
 
 
@@ -273,6 +298,27 @@ def test_graphs_that_all_clients_hold_cost_what_all_of_them_draw(
     assert totals["validation or test graph"]["total_lifetime"] == 6 * held_out
     assert f"({6 * held_out:g} over all runs)" in second["says"]
     assert f"({2 * train:g} over all runs)" in second["says"]
+
+
+def test_earlier_runs_with_more_clients_count_for_graphs_that_all_hold(
+    run, tmp_path, toy_data
+):
+    def load(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        rows, held_out = partition.graph_ids.copy(), partition.held_out
+        rows[held_out] = np.arange(len(held_out))
+        rows[partition.train] += 1000
+        return toys.replace(partition, graph_ids=rows, shares_held_out=True)
+
+    again = {**EDGES, "state-dir": str(tmp_path), "num-server-rounds": 1}
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", load)
+        many = run("fedavg", **again, **{"num-clients": 8}).summary["privacy"]
+        few = run("fedavg", **again, seed=5).summary["privacy"]
+    total = "validation or test graph"
+    assert many["edge_epsilon_per"][total]["total_lifetime"] == 8.0
+    assert few["edge_epsilon_per"][total]["total_lifetime"] == pytest.approx(11.0)
+    assert "in total per validation or test graph, at most (11 over" in few["says"]
 
 
 def test_only_clients_that_train_spend(run):

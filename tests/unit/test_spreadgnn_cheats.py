@@ -229,6 +229,89 @@ def test_a_round_is_repeated_with_the_same_mail_alone(spread, monkeypatch):
     assert usual.summary["status"] == "completed"
 
 
+def test_neighbours_named_twice_do_not_change_the_weights(spread, monkeypatch):
+    """As 1 and 01: more of them, of the same mail and keys, mix otherwise."""
+    answers = {}
+
+    def try_again(grid, message, _):
+        if not of_round(message, 3):
+            return
+        parcels, header = unpack(message.content)
+        told = json.loads(parcels[0].facts["neighbours"])
+        for what, more in (("01", told["1"]), ("0", told["1"])):
+            facts = {"neighbours": json.dumps({**told, what: more})}
+            mine = Parcel(arrays=parcels[0].arrays, facts=parcels[0].facts | facts)
+            answers[what] = ask(grid, message, {0: mine}, header)[0]
+
+    tap(monkeypatch, try_again)
+    spread(4, **SEALED)
+    for answer in answers.values():
+        assert "expected numbers of other clients, each once" in answer.error
+    assert set(answers) == {"01", "0"}
+
+
+def test_there_are_no_rounds_before_the_first(spread, monkeypatch):
+    """Each would be a branch of the start, and no memory of them is kept."""
+    answers, deliver = {}, InlineGrid._deliver
+
+    def early(self, message):
+        if of_round(message, 1) and not answers:
+            parcels, header = unpack(message.content)
+            for told in (0, -2, -4):
+                answers[told] = None
+                early_header = {**header, "server-round": told}
+                answers[told] = ask(self, message, {0: parcels[0]}, early_header)[0]
+        return deliver(self, message)
+
+    monkeypatch.setattr(InlineGrid, "_deliver", early)
+    finished = spread(4, **SEALED, **{"spreadgnn.period": 2})
+    for answer in answers.values():
+        assert "rounds count from 1" in answer.error
+    monkeypatch.undo()
+    assert finished.sha == spread(4, **SEALED, **{"spreadgnn.period": 2}).sha
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spreadgnn.weights": "samples"},
+        {"learning-rate": 0.5},
+        {"seed": 77},
+        {"method": "fedavg-multitask", "spreadgnn.seal": False},
+        {"method": "local-multitask"},
+    ],
+)
+def test_a_run_of_another_config_does_not_go_on_with_an_experiment(
+    spread, monkeypatch, change
+):
+    """It would answer a round again, or tell in the open what came sealed."""
+    refused = []
+
+    def go_on(grid, message, _):
+        if not of_round(message, 3) or refused:
+            return
+        context = grid._contexts[message.metadata.dst_node_id]
+        _, header = unpack(message.content)
+        other = InlineGrid(
+            grid._app,
+            [context.node_config],
+            run_config={**context.run_config, **change},
+            run_id=1,
+        )
+        (node,) = other.get_node_ids()
+        about = {"experiment": header["experiment"]}
+        call = Message(pack({}, about), node, MessageType.QUERY)
+        (answer,) = other.send_and_receive([call])
+        refused.append(str(unpack(answer.content)[1].get("error")))
+
+    tap(monkeypatch, go_on)
+    finished = spread(4, **SEALED)
+    for reason in refused:
+        assert "began at this site with another run config" in reason
+    assert refused
+    assert finished.summary["status"] == "completed"
+
+
 @pytest.mark.parametrize("told", [1, 4, 5])
 def test_a_relay_that_turns_back_the_round_is_found_out(spread, monkeypatch, told):
     def keep(strategy, server_round, mail):
