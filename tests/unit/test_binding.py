@@ -119,6 +119,6 @@ def test_an_experiment_keeps_the_config_that_it_began_with(tmp_path):
 
 @pytest.mark.parametrize("name", ["a\nclient 0  aaaa (own)", "a\x1b[2K", "a\u202eb"])
 def test_names_cannot_forge_what_operators_read(tmp_path, name):
-    with pytest.raises(WireError, match="no experiment may be named"):
+    with pytest.raises(WireError, match="must be that of a plain folder"):
         bind_run(tmp_path, 7, name)
     assert list(tmp_path.iterdir()) == []
