@@ -164,6 +164,8 @@ class RunFolder:
             if not (report.is_complete or report.is_closing):
                 return
             self._files.cut(self._resumed_at)
+            # It told of the run as it ended before; another is written at the end.
+            (self.path / "summary.json").unlink(missing_ok=True)
             write_json(self.path / "config.json", self.resolved.to_config())
             self._resumed_at = None
             for held in self._held:

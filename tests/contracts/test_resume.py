@@ -308,6 +308,13 @@ def test_nor_does_one_of_a_method_that_keeps_what_it_evaluates(
     assert contents(part.path) == before
 
 
+def test_a_resume_that_is_killed_leaves_no_summary_of_the_run_before(run):
+    part = run("fedavg", **ROUNDS)
+    with killed_at_checkpoint(7), pytest.raises(Killed):
+        resumed(run, part, "fedavg", **{"num-server-rounds": 9})
+    assert not (part.path / "summary.json").exists()
+
+
 @pytest.mark.parametrize("damage", ["shorter", "other"])
 def test_rows_that_are_not_those_of_the_checkpoint(run, tmp_path, damage):
     part = stopped(run, "fedavg", tmp_path)
