@@ -16,7 +16,6 @@ up; different graphs hold different edges, so a client's total is the maximum.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
 from fedgraph_flwr.privacy import PrivacySettings
 
 from .lifetime import EdgeRecord
-from .records import locked, write_record
+from .records import locked, read_record, write_record
 
 EDGE_BUDGET = PrivacySettings.key("budget_max")
 UPDATE_BUDGET = PrivacySettings.key("update_budget_max")
@@ -130,7 +129,7 @@ class Ledger:
         if not self.path.exists():
             return Account(edge=np.zeros(self._num_graphs))
         try:
-            stored = json.loads(self.path.read_text())
+            stored = read_record(self.path)
             account = Account(
                 edge=np.array(stored["edge"], np.float64),
                 num_draws=int(stored["num_draws"]),

@@ -14,7 +14,6 @@ each has rows of its own, and an account by the name of the file.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import defaultdict
@@ -23,7 +22,7 @@ from pathlib import Path
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError, PrivacyBudgetError
 
-from .records import locked, write_record
+from .records import locked, read_record, write_record
 
 Spent = defaultdict[int, float]  # epsilon by row
 FOLDER = "privacy-lifetime"  # of the state folder, where experiments have theirs
@@ -130,7 +129,7 @@ def _read(path: Path) -> Spent:
     if not path.exists():
         return spent
     try:
-        stored = json.loads(path.read_text())["edge"]
+        stored = read_record(path)["edge"]
         spent.update({int(row): float(epsilon) for row, epsilon in stored.items()})
         if not all(epsilon >= 0 for epsilon in spent.values()):
             raise ValueError("spent epsilons must be >= 0")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from fedgraph_flwr.files import replacing
+
+_CHECKSUM = "sha256"
 
 
 @contextmanager
@@ -22,14 +26,29 @@ def locked(path: Path) -> Iterator[None]:
 
 def write_record(path: Path, content: Mapping[str, Any]) -> None:
     """Replace the file; it is on the disk when this returns."""
-    partial = path.with_suffix(".tmp")
-    with partial.open("w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:  # the new name itself must outlive a power cut
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    text = json.dumps(content)
+    with replacing(path) as partial:
+        partial.write_text(json.dumps({**content, _CHECKSUM: _digest(text)}))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read what :func:`write_record` wrote.
+
+    Raises
+    ------
+    OSError
+    ValueError
+        It is no JSON, or not what was written. Records of earlier versions have no
+        checksum, and count all the same.
+    """
+    stored = json.loads(path.read_text())
+    if not isinstance(stored, dict):
+        raise ValueError("it holds no table")
+    checksum = stored.pop(_CHECKSUM, None)
+    if checksum not in (None, _digest(json.dumps(stored))):
+        raise ValueError("its checksum is not that of its contents")
+    return stored
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
