@@ -47,8 +47,9 @@ def exchange(
 ) -> list[Message]:
     """Send messages and collect replies until all are in or the time is up.
 
-    The first message goes out ``head_start_s`` before the others. ``meanwhile`` is
-    called once, when all are out.
+    The first message goes out ``head_start_s`` before the others, unless the grid
+    answers each message before it takes the next. ``meanwhile`` is called once, when
+    all are out.
 
     Flower's ``send_and_receive`` sleeps a fixed 0.1 s (simulation) or 3 s
     (deployment) between polls, which dominates short rounds.
@@ -56,7 +57,7 @@ def exchange(
     queue = list(messages)
     begin = time.monotonic()
     waiting: set[str] = set()
-    if head_start_s:
+    if head_start_s and not getattr(grid, "ANSWERS_AT_ONCE", False):
         waiting |= {i for i in grid.push_messages(queue[:1]) if i}
         queue = queue[1:]
         time.sleep(head_start_s)
