@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedgraph_flwr.config import RESUME_MAY_CHANGE, Value
-from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.errors import DataError, WireError
 from fedgraph_flwr.wire import shortened
 
 from .once import write_once
@@ -131,11 +131,22 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
     ------
     WireError
         A key has changed that no resume may change.
+    DataError
+        What was written then is damaged.
     """
     now = {k: v for k, v in config.items() if k not in RESUME_MAY_CHANGE}
     path = root / FOLDER / f"config-{_digest(experiment)}"
     told = json.dumps(now, sort_keys=True).encode()
-    before = json.loads(write_once(path, told, is_lasting=True))
+    try:
+        before = json.loads(write_once(path, told, is_lasting=True))
+        if not isinstance(before, dict):
+            raise ValueError("it holds no table of keys")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"what experiment {experiment!r} began with cannot be read from {path}:"
+            f" {error}; restore the file, or start a new run",
+            public=f"{path.name} in state-dir cannot be read; its site must restore it",
+        ) from error
     if before == now:
         return
     changed = [

@@ -89,7 +89,9 @@ def _damage(rng: random.Random, path: Path, canary: Path, others: list[Path]) ->
 def _config(name: str, folder: Path, rounds: int) -> dict[str, Any]:
     (target,) = targets([name], folder)
     places = {f"{k}-dir": str(folder / k) for k in ("results", "state", "cache")}
-    return {**target.overrides, **places, "num-server-rounds": rounds}
+    # Every node is here at once: who is not let in will not come later.
+    waits = {"num-server-rounds": rounds, "roll-call-timeout-s": 3.0}
+    return {**target.overrides, **places, **waits}
 
 
 def _base(name: str, shared: Path) -> Path:

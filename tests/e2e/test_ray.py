@@ -180,7 +180,7 @@ def test_a_dead_actor_stops_the_run_and_what_was_computed_stays(tmp_path: Path) 
         time.sleep(0.2)
     os.kill(_actors()[0], signal.SIGKILL)
 
-    assert flower.wait(run_id) == "finished:failed"
+    assert flower.wait(run_id)[0] == "finished:failed"
     (summary,) = tmp_path.glob("results/*/summary.json")
     told = json.loads(summary.read_text())
     assert told["status"] == "failed"

@@ -9,7 +9,7 @@ import pytest
 
 from clients.binding import bind_config, bind_run, bound_runs, check_run
 from clients.once import write_once
-from fedgraph_flwr.errors import RunFailedError, WireError
+from fedgraph_flwr.errors import DataError, RunFailedError, WireError
 from simulations.inline import InlineGrid
 
 
@@ -122,3 +122,12 @@ def test_names_cannot_forge_what_operators_read(tmp_path, name):
     with pytest.raises(WireError, match="must be that of a plain folder"):
         bind_run(tmp_path, 7, name)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null"])
+def test_a_damaged_note_of_the_run_config_is_named(tmp_path, text):
+    bind_config(tmp_path, "e", {"seed": 1})
+    (path,) = (tmp_path / "runs").glob("config-*")
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"config-.*restore the file"):
+        bind_config(tmp_path, "e", {"seed": 1})
