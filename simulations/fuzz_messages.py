@@ -93,6 +93,10 @@ def _judge(folder: Path, expected: str, without: str) -> None:
     weights = summary["weights_sha256"]
     if reasons and weights == without:
         raise Judged("named", says)
+    # Sealed mail that was damaged on its way counts as missing, and by sender.
+    unusable = (summary["network"] or {}).get("unusable_parcels_of")
+    if unusable and not reasons:
+        raise Judged("named", f"parcels that cannot be used, by sender: {unusable}")
     raise Judged("unchanged" if weights == expected else "changed", says)
 
 

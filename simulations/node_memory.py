@@ -118,7 +118,7 @@ def train(config: dict[str, Value]) -> str:
         "num-partitions": run.settings.num_clients,
     }
     context = Context(1, 1, node, RecordDict(), {**defaults(), **config})
-    header: dict[str, Any] = {"server-round": 1, "experiment": "memory"}
+    header: dict[str, Any] = {"server-round": 1, "keep-from": 0, "experiment": "memory"}
     parcel = Parcel(arrays=strategy.outgoing(1)[0])
     message = Message(pack({0: parcel}, header), 1, "train")
     bind_run(Path(run.settings.state_dir), 1, "memory")  # as at roll call

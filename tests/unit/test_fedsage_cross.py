@@ -18,6 +18,7 @@ from clients.base import GraphClient
 from clients.fedsage_plus import FedSagePlusClient
 from clients.neighbour_generator import cross_loss
 from fedgraph_flwr import registry
+from fedgraph_flwr.checkpoints import checkpoint_rounds, read_checkpoint
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
 from fedgraph_flwr.wire import Parcel, select, unpack
@@ -157,9 +158,7 @@ def test_without_it_messages_and_results_are_those_of_plain_averaging(
     assert table(ours) == table(plain)
     assert ours.summary.keys() == plain.summary.keys()
     facts = [
-        json.loads(file.metadata()["meta"])["facts"]
-        for path in sorted((ours.path / "checkpoint").iterdir())
-        for file in [safe_open(path, framework="numpy")]
+        read_checkpoint(ours.path, t)[1]["facts"] for t in checkpoint_rounds(ours.path)
     ]
     assert facts == [{}, {}]
 
