@@ -222,9 +222,11 @@ class SpreadGNNClient(MultiTaskGNNClient):
     ) -> tuple[list[Array], int, Metrics]:
         """See base class; says of which neighbours it has no usable mail."""
         arrays, num_examples, metrics = super().fit(parameters, config)
-        metrics |= {f"{SILENT}{j}": rounds for j, rounds in self.silent.items()}
-        metrics |= {f"{UNUSABLE}{j}": 1 for j in self.mailbox.unusable}
-        return arrays, num_examples, metrics
+        return arrays, num_examples, metrics | self._complaints()
+
+    def _complaints(self) -> Metrics:
+        silent = {f"{SILENT}{j}": rounds for j, rounds in self.silent.items()}
+        return {**silent, **{f"{UNUSABLE}{j}": 1 for j in self.mailbox.unusable}}
 
     def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
         """Nothing for the server: what neighbours get is in parcels."""
@@ -282,12 +284,12 @@ class SpreadGNNClient(MultiTaskGNNClient):
         self, parameters: list[Array], config: Config
     ) -> tuple[float, int, Metrics]:
         """See base class; the mixed model stays at this site."""
-        answer = super().evaluate(parameters, config)
+        loss, num_examples, metrics = super().evaluate(parameters, config)
         tensors: Mapping[str, Any] = self._detached(list(self.tensors()))
         self.job.store.keep(
             "model.npz", {n: t.cpu().numpy() for n, t in tensors.items()}
         )
-        return answer
+        return loss, num_examples, metrics | self._complaints()
 
     def _params(self) -> SpreadGNNParams:
         assert isinstance(self.job.params, SpreadGNNParams)

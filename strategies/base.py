@@ -223,6 +223,9 @@ class AbstractGraphStrategy(Strategy):
     def opened(self, replies: dict[int, Parcel]) -> None:
         """Take what clients gave before round 1, in ascending client order."""
 
+    def closed(self, server_round: int, replies: dict[int, Parcel]) -> None:
+        """Take what clients say at the closing evaluation, in ascending order."""
+
     def disclosed(self) -> str:
         """Say which data of clients this run hands to others; "" for none."""
         return ""
@@ -321,6 +324,7 @@ class AbstractGraphStrategy(Strategy):
         self.client_hashes = {c: str(p.facts[WEIGHTS_HASH]) for c, p in parcels.items()}
         self._require(server_round + 1, parcels)
         self._note_restarts(parcels)
+        self.closed(server_round + 1, parcels)
         self._report.is_closing = True
         return None
 

@@ -260,10 +260,8 @@ def _wrong_metrics(metrics: Mapping[str, int | float], expected: Expected) -> st
 def _wrong_metric(name: str, value: float, expected: Expected) -> str:
     is_training = expected.phase is Phase.TRAINING
     bounds = None
-    of_rounds = (name == FRESH_START and expected.phase is not Phase.OPENING) or (
-        _COMPLAINT.fullmatch(name) and is_training
-    )
-    if of_rounds:
+    of_rounds = name == FRESH_START or _COMPLAINT.fullmatch(name)
+    if of_rounds and expected.phase is not Phase.OPENING:
         bounds = (0.0, _MOST_ROUNDS)
     elif name in ("compute-s", "started-at") or (name == GRAD_NORM and is_training):
         bounds = (0.0, 1e12 if name != GRAD_NORM else _LARGEST)

@@ -168,6 +168,10 @@ class SpreadGNN(AbstractGraphStrategy):
             self._note_delivery(self.client_hashes)
             self._note_absence(server_round + 1, self.client_hashes)
 
+    def closed(self, server_round: int, replies: dict[int, Parcel]) -> None:
+        """See base class: of whom clients had no mail that they could use."""
+        self._note_complaints(server_round, replies)
+
     def _note_delivery(self, replies: Collection[int]) -> None:
         """Note whose mail has reached those that replied to it."""
         for client in replies:
