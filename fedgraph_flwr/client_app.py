@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from logging import ERROR, WARNING
 from pathlib import Path
 from types import MappingProxyType
@@ -211,12 +211,17 @@ def _serve_all(
             " changed during the run"
         )
 
-    def answer(client_id: int, parcel: Parcel) -> Parcel:
+    @cache  # once per message; what is refused is refused to every client
+    def bound() -> str:
         # A site that lost its disk, and may begin afresh, has no roll call to remember.
         check = bind_run if _may_restart(context) else check_run
         root, experiment = _root(resolved), str(header["experiment"])
         check(root, context.run_id, experiment)
         bind_config(root, experiment, resolved.to_config())
+        return experiment
+
+    def answer(client_id: int, parcel: Parcel) -> Parcel:
+        experiment = bound()
         store = _store(resolved, client_id, experiment)
         is_own = is_site(context.node_config)
         site = resolved.site(
