@@ -15,7 +15,7 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgraph_flwr.clustering import all_scores, probe_scores
+from fedgraph_flwr.embedding_scores import all_scores, probe_scores
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.tasks import EmbeddingSettings
 from fedgraph_flwr.wire import NamedArrays

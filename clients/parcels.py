@@ -17,7 +17,7 @@ from safetensors.numpy import load as decode_arrays
 from safetensors.numpy import save as encode_arrays
 
 from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.mixing import Peer
+from fedgraph_flwr.peers.mixing import Peer
 from fedgraph_flwr.wire import NamedArrays, select, with_prefix
 
 from .sealing import Lock

@@ -28,7 +28,7 @@ from fedgraph_flwr.methods.spreadgnn import (
     SpreadGNNParams,
     is_mixing_round,
 )
-from fedgraph_flwr.mixing import Peer, check_layout, mix, mix_rows, mixing_row
+from fedgraph_flwr.peers.mixing import Peer, check_layout, mix, mix_rows, mixing_row
 from fedgraph_flwr.wire import NamedArrays
 
 from .base import Array, Config, Metrics

@@ -57,7 +57,7 @@ from .node_config import (
     own_folders,
     trusted_peers,
 )
-from .registry import Resolved, resolve
+from .resolve import Resolved, resolve
 from .wire import (
     CLASS_COUNT,
     LAST_ROUND,

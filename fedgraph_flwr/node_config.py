@@ -19,7 +19,7 @@ import datasets
 from .config import Rule, RunSettings
 from .errors import ConfigError, unknown_name
 from .methods.spreadgnn import SpreadGNNParams
-from .registry import Resolved
+from .resolve import Resolved
 from .tasks import EmbeddingSettings
 
 NodeConfig = Mapping[str, Any]

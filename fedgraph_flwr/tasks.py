@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from .clustering import TRANSFORMS
 from .config import RunSettings, Settings, Value, choice, flag, round_list
+from .embedding_scores import TRANSFORMS
 from .errors import ConfigError
 
 EMBEDDINGS = "embeddings"  # folder of pooled ones, in a run's folder
@@ -53,14 +53,15 @@ class EmbeddingSettings(Settings):
 
     def evaluated_rounds(self) -> frozenset[int]:
         """List rounds whose aggregate is evaluated, the last one aside."""
-        return frozenset([*_numbers(self.rounds), *self.drawn_rounds()])
+        return frozenset([*round_numbers(self.rounds), *self.drawn_rounds()])
 
     def drawn_rounds(self) -> list[int]:
         """List rounds whose embeddings are drawn."""
-        return _numbers(self.figure_rounds)
+        return round_numbers(self.figure_rounds)
 
 
-def _numbers(text: str) -> list[int]:
+def round_numbers(text: str) -> list[int]:
+    """Read round numbers separated by commas."""
     return [int(part) for part in text.split(",") if part]
 
 

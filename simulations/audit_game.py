@@ -30,7 +30,7 @@ from fedgraph_flwr.config import Value
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.privacy import METRIC
-from fedgraph_flwr.registry import Resolved, defaults, resolve
+from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.seeding import derive_seed
 
 from .audit_attacks import ratios

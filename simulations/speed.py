@@ -38,7 +38,7 @@ from clients.classifier import build_gin
 from clients.training import evaluate, train_epochs
 from fedgraph_flwr.config import RunSettings, Value
 from fedgraph_flwr.data import GraphPartition
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 
 from .flower import run_flower
 from .speed_teachers import measure_teachers

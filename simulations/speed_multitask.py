@@ -39,8 +39,8 @@ from clients.spreadgnn import SpreadGNNClient
 from clients.store import ClientStore
 from datasets import load_partition
 from fedgraph_flwr.data import GraphPartition
-from fedgraph_flwr.mixing import Peer
-from fedgraph_flwr.registry import Resolved, defaults, resolve
+from fedgraph_flwr.peers.mixing import Peer
+from fedgraph_flwr.resolve import Resolved, defaults, resolve
 
 console = Console(highlight=False)
 CPU = torch.device("cpu")

@@ -19,7 +19,7 @@ from clients.models.weighted_gin import WeightedGIN
 from clients.store import ClientStore
 from clients.terms import model_contrast
 from fedgraph_flwr.client_app import load_data
-from fedgraph_flwr.registry import Resolved, defaults, resolve
+from fedgraph_flwr.resolve import Resolved, defaults, resolve
 
 from .presets import load_preset
 

@@ -29,8 +29,8 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.peers.topology import Network
 from fedgraph_flwr.seeding import numpy_rng
-from fedgraph_flwr.topology import Network
 from fedgraph_flwr.wire import (
     FRESH_START,
     LAST_ROUND,
@@ -46,7 +46,7 @@ from fedgraph_flwr.wire import (
     with_prefix,
 )
 
-from .nodes import Directory, exchange
+from .directory import Directory, exchange
 from .replies import (
     WEIGHTS_HASH,
     Expected,

@@ -29,7 +29,7 @@ from fedgraph_flwr.methods.spreadgnn import (
     SpreadGNNParams,
     is_mixing_round,
 )
-from fedgraph_flwr.topology import Network, Topology, build_topology
+from fedgraph_flwr.peers.topology import Network, Topology, build_topology
 from fedgraph_flwr.wire import NamedArrays, Parcel, Scalar
 
 from .base import AbstractGraphStrategy

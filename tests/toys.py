@@ -28,7 +28,8 @@ from datasets.diffusion import diffuse
 from datasets.task_masks import mask_tasks
 from fedgraph_flwr.config import RunSettings, build
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
-from fedgraph_flwr.registry import METHODS, Resolved, defaults, resolve
+from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.tasks import (
     GRAPH_EMBEDDING,
     MULTI_TASK_CLASSIFICATION,

@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .. import mixing, topology
 from ..config import (
     MOST_CLIENTS,
     MOST_ROUNDS,
@@ -36,6 +35,7 @@ from ..config import (
     path,
 )
 from ..errors import ConfigError
+from ..peers import mixing, topology
 from ..privacy import PrivacySettings
 from .multitask import GNNParams
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph_flwr.registry import project_root
+from fedgraph_flwr.results.provenance import project_root
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -18,8 +18,9 @@ from safetensors.numpy import load_file
 from clients import base, embedding
 from clients.fclg import FCLGClient
 from clients.moon import MoonClient
-from fedgraph_flwr import client_app, clustering, selection
+from fedgraph_flwr import client_app, embedding_scores
 from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
+from fedgraph_flwr.results import selection
 from fedgraph_flwr.wire import unpack
 from strategies.fedavg import FedAvg
 
@@ -354,11 +355,11 @@ def test_the_first_pool_is_that_of_the_untrained_encoder(pooled, tmp_path):
 
 def test_pooled_scores_are_those_of_all_embeddings_together(pooled):
     for server_round, table in zip((0, 1, 3), tables(pooled), strict=True):
-        expected = clustering.all_scores(
+        expected = embedding_scores.all_scores(
             table["embeddings"], table["labels"], num_classes=2, seed=10, headline="l2"
         )
         if server_round != 1:
-            expected |= clustering.probe_scores(
+            expected |= embedding_scores.probe_scores(
                 table["embeddings"], table["labels"], seed=10
             )
         found = {
@@ -478,14 +479,14 @@ def test_a_lost_client_does_not_change_the_number_of_classes(
             raise ValueError("disk full")
         return fit(self, parameters, config)
 
-    scores = clustering.all_scores
+    scores = embedding_scores.all_scores
 
     def spy(*args, num_classes, **kw):
         asked.append(num_classes)
         return scores(*args, num_classes=num_classes, **kw)
 
     monkeypatch.setattr(base.GraphClient, "fit", fail)
-    monkeypatch.setattr("fedgraph_flwr.pooled.all_scores", spy)
+    monkeypatch.setattr("fedgraph_flwr.results.pooled.all_scores", spy)
     with toy_data.context() as patch:
         patch.setattr("datasets.load_partition", rare)
         run("fclg", **POOLED, **{"min-fit-replies": 0.5})
@@ -684,9 +685,9 @@ def test_local_scores_are_those_of_each_client(run):
     for c in range(2):
         kept = np.load(root / f"client-{c}" / "embeddings.npz")
         e, y = kept["embeddings"], kept["labels"]
-        expected = clustering.all_scores(
+        expected = embedding_scores.all_scores(
             e, y, num_classes=2, seed=10, headline="l2"
-        ) | clustering.probe_scores(e, y, seed=10)
+        ) | embedding_scores.probe_scores(e, y, seed=10)
         found = {
             key[4]: value
             for key, value in finished.values(*expected).items()

@@ -18,7 +18,7 @@ from clients.privacy import laplace
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
 from fedgraph_flwr.methods.fgcl import FGCLParams
 from fedgraph_flwr.privacy import NOISE_MODES
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.wire import Parcel, with_prefix
 from simulations.inline import run_inline
 from strategies.fgcl import FGCL

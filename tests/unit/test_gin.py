@@ -16,7 +16,7 @@ from clients.classifier import ClassifierClient, build_gin
 from clients.models.gin import shared_keys
 from clients.training import evaluate, train_epochs
 from fedgraph_flwr.data import GraphSet
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 
 
 @pytest.fixture

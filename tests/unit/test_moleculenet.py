@@ -18,7 +18,7 @@ from datasets.moleculenet import RAW, load_moleculenet
 from fedgraph_flwr.client_app import _introduce
 from fedgraph_flwr.data import SPLITS
 from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.seeding import numpy_rng
 from strategies.introductions import read_introduction
 

@@ -20,7 +20,7 @@ from clients.rounds_done import RoundsDone
 from clients.sealing import KeyRing, fingerprint, site_key_file
 from fedgraph_flwr.errors import DataError, WireError
 from fedgraph_flwr.methods.spreadgnn import is_mixing_round, mixing_rounds
-from fedgraph_flwr.mixing import Peer
+from fedgraph_flwr.peers.mixing import Peer
 
 SHAPES = {"encoder.weight": (3, 5), "head.weight": (4, 2), "head.bias": (4,)}
 

@@ -13,8 +13,8 @@ from flwr.app import Error, Message
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
+from strategies.directory import Directory
 from strategies.fedavg import FedAvg
-from strategies.nodes import Directory
 from strategies.report import ClientInfo
 
 HOSTS = [(0, 2), (1,)]  # clients by node

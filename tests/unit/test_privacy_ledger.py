@@ -21,7 +21,7 @@ from clients.privacy.ledger import FILE, Ledger
 from clients.privacy.stream import noise_stream
 from clients.privacy.views import MODES, NoisyViews, site_secret
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
-from fedgraph_flwr.registry import defaults
+from fedgraph_flwr.resolve import defaults
 from fedgraph_flwr.seeding import numpy_rng
 
 GRAPHS = toys.random_graphs(10, seed=4)

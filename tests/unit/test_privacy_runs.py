@@ -18,7 +18,7 @@ from fedgraph_flwr.data import hash_federation, hash_split
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.privacy import describe
 from fedgraph_flwr.registry import METHODS
-from fedgraph_flwr.server_app import summary_table
+from fedgraph_flwr.results.table import summary_table
 
 ROUND = {"server-round": 1}
 LABELS = {"features": "labels"}  # degrees tell edges

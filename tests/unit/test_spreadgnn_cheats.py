@@ -16,7 +16,7 @@ from clients.sealing import KeyRing, fingerprint, fingerprint_of, read_key
 from clients.sealing import site_key_file as key_file
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import RunFailedError, WireError
-from fedgraph_flwr.network import describe_network
+from fedgraph_flwr.results.network import describe_network
 from fedgraph_flwr.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
 from strategies.spreadgnn import SpreadGNN

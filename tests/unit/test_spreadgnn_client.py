@@ -16,7 +16,7 @@ from clients.parcels import EVERYONE, Address, Contents, read, write
 from clients.store import ClientStore, optimizer_tensors, restore_optimizer
 from clients.task_covariance import closed_form
 from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.mixing import Peer
+from fedgraph_flwr.peers.mixing import Peer
 
 OWN, WIDTH = (1, 3), 8
 REG = 0.01

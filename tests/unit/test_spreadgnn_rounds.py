@@ -20,11 +20,11 @@ from clients.base import GraphClient
 from clients.neighbourhood import Neighbourhood
 from clients.spreadgnn import SpreadGNNClient
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
-from fedgraph_flwr.mixing import mix
-from fedgraph_flwr.task_relations import SOURCES, read_covariances, read_rounds
-from fedgraph_flwr.topology import build_topology
+from fedgraph_flwr.peers.mixing import mix
+from fedgraph_flwr.peers.topology import build_topology
+from fedgraph_flwr.results.task_relations import SOURCES, read_covariances, read_rounds
 from fedgraph_flwr.wire import Parcel, pack, record_sizes, unpack
-from simulations import site_tasks
+from simulations import figures
 from simulations.inline import InlineGrid
 from strategies.spreadgnn import SpreadGNN, make_topology
 
@@ -248,16 +248,16 @@ def test_a_run_says_which_tasks_came_from_which_neighbour(spread, seal, capsys):
     known = {"0", "1"}  # its own
     if seal:  # the server has no Omega, the site has
         site = Path(finished.overrides["state-dir"]) / finished.path.name / "client-0"
-        assert site_tasks.main([str(site)]) == 0
+        assert figures.main([str(site)]) == 0
         assert capsys.readouterr().out == f"{site / 'omega-000003.png'}\n"
         assert (site / "omega-000003.png").stat().st_size > 10_000
         with np.load(site / "omega-000003.npz") as kept:
             assert kept["tasks"].tolist() == list(TASKS)
             assert kept["own_ids"].tolist() == [0, 1]
-        assert site_tasks.main([str(site), "--rounds", "9"]) == 2
+        assert figures.main([str(site), "--rounds", "9"]) == 2
         assert "has omega of rounds [1, 2, 3], asked for [9]" in capsys.readouterr().err
         (site / "omega-000003.npz").write_bytes(b"spoiled")
-        assert site_tasks.main([str(site)]) == 2
+        assert figures.main([str(site)]) == 2
         assert "is no map of tasks" in capsys.readouterr().err
         assert set(related.values()) == {"-1"}
         assert read_rounds(finished.path) == []

@@ -15,11 +15,11 @@ import numpy as np
 from strategies.base import Evaluator
 from strategies.report import ClientInfo, Evaluation
 
-from .clustering import all_scores, probe_scores
-from .errors import DataError
-from .registry import Resolved
-from .tasks import EMBEDDINGS, POOLED, EmbeddingSettings
-from .wire import NamedArrays, Parcel, shortened
+from ..embedding_scores import all_scores, probe_scores
+from ..errors import DataError
+from ..resolve import Resolved
+from ..tasks import EMBEDDINGS, POOLED, EmbeddingSettings
+from ..wire import NamedArrays, Parcel, shortened
 
 
 class PooledEvaluation(Evaluator):

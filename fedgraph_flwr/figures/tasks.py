@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import DataError
-from .figure_style import GREY, save
-from .figures_data import read_summary
-from .task_relations import Omega, correlation, read_covariances, read_rounds
+from ..errors import DataError
+from ..results.reader import read_summary
+from ..results.task_relations import Omega, correlation, read_covariances, read_rounds
+from .style import GREY, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ def draw_task_relations(
     run_dir : Path
         A results folder.
     rounds : sequence of int, optional
-        The last that was kept when left out.
+        If left out: the last that was kept.
 
     Returns
     -------
@@ -51,24 +51,46 @@ def draw_task_relations(
     return drawn
 
 
-def draw_site_tasks(path: Path) -> Path:
-    """Draw Omega of one client from the file that a sealed run left at its site.
+def draw_site_tasks(folder: Path, rounds: Sequence[int] | None = None) -> list[Path]:
+    """Draw Omega of one client from what a run with sealed parcels left at its site.
+
+    The relay of such a run has no Omega to draw.
 
     Parameters
     ----------
-    path : Path
-        ``omega-<round>.npz`` in the client's folder below ``state-dir``.
+    folder : Path
+        The client's folder below ``state-dir``, with ``omega-<round>.npz``.
+    rounds : sequence of int, optional
+        If left out: the last.
 
     Returns
     -------
-    Path
-        ``omega-<round>.png`` beside it.
+    list of Path
+        ``omega-<round>.png`` of each round, beside the file; none if the folder is no
+        such folder.
 
     Raises
     ------
     DataError
-        The file is unreadable or no such file.
+        The folder lacks one of the rounds, or a file is unreadable.
     """
+    kept = site_rounds(folder)
+    wanted = sorted(kept)[-1:] if rounds is None else rounds
+    if kept and not set(wanted) <= set(kept):
+        raise DataError(
+            f"{folder} has omega of rounds {sorted(kept)}, asked for {list(wanted)};"
+            " ask for rounds that it has"
+        )
+    return [_draw_site_file(kept[t]) for t in wanted if t in kept]
+
+
+def site_rounds(folder: Path) -> dict[int, Path]:
+    """Find the files with Omega that a sealed run left at a site, by round."""
+    files = {p.stem.removeprefix("omega-"): p for p in folder.glob("omega-*.npz")}
+    return {int(n): files[n] for n in sorted(files) if n.isdecimal()}
+
+
+def _draw_site_file(path: Path) -> Path:
     try:
         with path.open("rb") as handle, np.load(handle) as file:
             ids = tuple(file["task_ids"].tolist())
@@ -80,13 +102,13 @@ def draw_site_tasks(path: Path) -> Path:
             f"{path} is no map of tasks ({error!r}); give omega-<round>.npz of a"
             " client's folder below state-dir, of a run with spreadgnn.seal = true"
         ) from error
-    told = {
+    summary = {
         "method": "spreadgnn",
         "dataset": path.parents[1].name,  # the name of the run
         "tasks": names,
         "owned_tasks": {str(client): own},
     }
-    figure = _figure({client: (ids, omega)}, told, server_round)
+    figure = _figure({client: (ids, omega)}, summary, server_round)
     return save(figure, path.with_suffix(".png"))
 
 
@@ -144,7 +166,7 @@ def _figure(
 
 
 def _panel(axes: Axes, omega: Omega, shown: Sequence[int]) -> Any:
-    """Draw correlations of ``shown`` tasks; those that Omega lacks stay grey."""
+    """Draw correlations of ``shown`` tasks; tasks that Omega lacks stay grey."""
     ids, values = omega
     table = np.full((len(shown), len(shown)), math.nan)
     at = [shown.index(t) for t in ids]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ConfigError, WireError
+from ..errors import ConfigError, WireError
 
 KINDS = ("metropolis", "uniform", "samples", "file")
 _SUM_ERROR = 1e-9

@@ -11,8 +11,8 @@ from flwr.app import Error, Message
 
 from fedgraph_flwr.errors import DataError, RunFailedError, WireError
 from fedgraph_flwr.wire import Parcel, pack
-from strategies import nodes
-from strategies.nodes import Directory, exchange
+from strategies import directory as module
+from strategies.directory import Directory, exchange
 from strategies.report import ClientInfo, busy_seconds
 
 pytestmark = pytest.mark.usefixtures("task_identity")
@@ -127,8 +127,8 @@ def test_waiting_for_replies_is_bounded():
 def test_polls_grow_with_the_round(monkeypatch):
     slept: list[float] = []
     clock = iter(range(0, 4000, 100))
-    monkeypatch.setattr(nodes.time, "sleep", slept.append)
-    monkeypatch.setattr(nodes.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(module.time, "sleep", slept.append)
+    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(clock)))
     exchange(FakeGrid({5: None}), [Message(pack({}), 5, "query")], 350)
     assert slept == [1.0, 1.0, 1.0]  # 1 % of 100 s and more, capped
 
@@ -211,7 +211,7 @@ def test_a_silent_node_is_waited_for_no_second_time_until_it_answers(called):
 def test_newcomers_that_never_answer_are_waited_for_once_in_all(called, monkeypatch):
     """As a SuperNode that is restarted again and again, each time under a new id."""
     directory, grid = called
-    monkeypatch.setattr(nodes, "_GRACE_S", 0.2)
+    monkeypatch.setattr(module, "_GRACE_S", 0.2)
     directory._settings = toys.resolved().settings
     del grid.answers[6]
     begin = time.monotonic()
@@ -264,7 +264,7 @@ def test_what_is_wrong_before_training_stops_a_new_run(directory, answer, error,
 
 
 def test_a_node_that_was_just_gone_is_asked_again(directory, monkeypatch):
-    monkeypatch.setattr(nodes, "_RETRY_S", 0.0)
+    monkeypatch.setattr(module, "_RETRY_S", 0.0)
     grid = FakeGrid({5: Error(5, "gone")})
     seen = []
 

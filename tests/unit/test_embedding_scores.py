@@ -19,8 +19,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from fedgraph_flwr import clustering
-from fedgraph_flwr.clustering import (
+from fedgraph_flwr import embedding_scores
+from fedgraph_flwr.embedding_scores import (
     METRICS,
     TRANSFORMS,
     all_scores,
@@ -307,14 +307,14 @@ def test_probes_equal_scikit_learn_s_nested_cross_validation(seed):
 def test_the_choice_of_c_never_sees_the_test_fold(monkeypatch):
     x, labels = noise(60, 3, 2)
     x[:, 0] = np.arange(60)  # tells which graph a row is
-    fit, seen = clustering._fit_svm, []
+    fit, seen = embedding_scores._fit_svm, []
 
     def spy(x_train, y_train, seed):
         model = fit(x_train, y_train, seed)
         seen.append((x_train, y_train, model.cost))
         return model
 
-    monkeypatch.setitem(clustering._PROBES, "svm-accuracy", spy)
+    monkeypatch.setitem(embedding_scores._PROBES, "svm-accuracy", spy)
     probe_scores(x, labels, seed=4)
     folds = StratifiedKFold(10, shuffle=True, random_state=4).split(x, labels)
     for (train, test), (x_train, y_train, cost) in zip(folds, seen, strict=True):
@@ -374,7 +374,7 @@ def test_constant_columns_do_not_disturb_probes():
 
 def test_scikit_learn_is_imported_only_to_score():
     code = (
-        "import sys, fedgraph_flwr.clustering;"
+        "import sys, fedgraph_flwr.embedding_scores;"
         "sys.exit(any(m.split('.')[0] in {'sklearn', 'scipy', 'torch'}"
         " for m in sys.modules))"
     )

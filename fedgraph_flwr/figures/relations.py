@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .figure_style import GREY, bare, line, save
-from .figures_data import read_matrices, read_summary
+from ..results.reader import read_matrices, read_summary
+from .style import GREY, bare, line, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ _WORDS = {"R": "relatedness R", "q": "weights q"}
 _MAX_TICKS = 20  # clients that are numbered along the edge
 
 
-def draw_relations(run_dir: Path) -> list[Path]:
+def draw_relations(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
     """Draw the matrices between clients that a run stored.
 
     Returns

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .clustering import one_thread, transform
-from .figure_style import GREY, PALETTE, bare, save
-from .figures_data import read_summary
-from .seeding import derive_seed, numpy_rng
-from .tasks import EMBEDDINGS
+from ..embedding_scores import one_thread, transform
+from ..results.reader import read_summary
+from ..seeding import derive_seed, numpy_rng
+from ..tasks import EMBEDDINGS, round_numbers
+from .style import GREY, PALETTE, bare, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,9 +56,7 @@ class _Map:
     axis_labels: tuple[str, str] = ("", "")
 
 
-def draw_embeddings(
-    run_dir: Path, rounds: Sequence[int] | None = None, *, seed: int = 0
-) -> list[Path]:
+def draw_embeddings(run_dir: Path, rounds: Sequence[int] | None = None) -> list[Path]:
     """Draw maps of a run's graph embeddings into its folder.
 
     Parameters
@@ -66,18 +64,20 @@ def draw_embeddings(
     run_dir : Path
         A results folder with ``embeddings/round-<6 digits>.npz``.
     rounds : sequence of int, optional
-        The first and the last that were kept when left out.
-    seed : int
-        Of the graphs that t-SNE shows where there are more than 2000.
+        If left out: those that the run's ``embedding.figure-rounds`` names.
 
     Returns
     -------
     list of Path
-        ``embeddings-round-<t>.png`` of each round that has a readable file.
+        ``embeddings-round-<t>.png`` of each round that has a readable file. The run's
+        seed chooses the graphs that t-SNE shows of more than 2000.
     """
     kept = _kept_rounds(run_dir)
-    wanted = ([min(kept), max(kept)] if kept else []) if rounds is None else rounds
     summary = read_summary(run_dir)
+    seed, wanted = int(summary.get("seed", 0)), rounds
+    if wanted is None:
+        config = summary.get("config", {})
+        wanted = round_numbers(config.get("embedding.figure-rounds", ""))
     drawn = []
     for t in sorted(set(wanted)):
         found = _read_round(kept[t], t) if t in kept else None

@@ -7,8 +7,8 @@ from typing import Any
 
 from strategies.base import AbstractGraphStrategy
 
-from .mixing import MixingMatrix
-from .topology import Network
+from ..peers.mixing import MixingMatrix
+from ..peers.topology import Network
 
 
 def network_facts(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:

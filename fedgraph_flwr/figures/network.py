@@ -1,22 +1,22 @@
-"""A network drawn: who talks to whom, who has gone, and how fast models agree."""
+"""Figure of a network: who talks to whom, who has gone, how fast models agree."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
-from .figure_style import GREY, PALETTE, save
-from .figures_data import read_summary
+from ..results.reader import read_summary
+from .style import GREY, PALETTE, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_network(run_dir: Path) -> list[Path]:
-    """Draw ``network.png`` of a run, from its summary; nothing where there is none."""
+def draw_network(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
+    """Draw ``network.png`` if the run's clients had a network of their own."""
     facts = read_summary(run_dir).get("network")
     if not facts:
         return []
@@ -24,7 +24,7 @@ def draw_network(run_dir: Path) -> list[Path]:
 
 
 def draw_facts(facts: Mapping[str, Any], path: Path) -> Path:
-    """Draw what ``network.network_facts`` tells.
+    """Draw the network that ``results.network.facts_of`` describes.
 
     Clients that reach each other have one colour; those that are gone are hollow.
     """

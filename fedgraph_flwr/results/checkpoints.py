@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import ConfigError, DataError, StorageError
-from .files import read_arrays, sync, write_arrays
-from .wire import NamedArrays
+from ..config import RESUME_MAY_CHANGE
+from ..errors import ConfigError, DataError, StorageError
+from ..files import read_arrays, sync, write_arrays
+from ..resolve import Resolved
+from ..wire import NamedArrays
 
 _FILE = re.compile(r"round-(\d{6,9})\.safetensors")
 _KEPT = 2
@@ -187,3 +189,40 @@ def lock_folder(folder: Path) -> int:
             " (`flwr ls`, `flwr stop RUN_ID`)"
         ) from error
     return descriptor
+
+
+def header_marks(columns_of: Mapping[str, Sequence[str]]) -> dict[str, Mark]:
+    """Say how far CSV files with nothing but their columns' names are."""
+    marks: dict[str, Mark] = {}
+    for name, columns in columns_of.items():
+        line = (",".join(columns) + "\r\n").encode()
+        marks[name] = (len(line), hashlib.sha256(line).hexdigest())
+    return marks
+
+
+def last_round_of(path: Path) -> int:
+    """Last round in a CSV file, whose last row may be torn."""
+    first = [line.partition(",")[0] for line in path.read_text().splitlines()]
+    return max((int(word) for word in first if word.isdigit()), default=0)
+
+
+def check_same_config(
+    path: Path, before: Mapping[str, Any], resolved: Resolved
+) -> None:
+    """Refuse to resume a run with another configuration than it had.
+
+    Raises
+    ------
+    ConfigError
+        A key differs that may not change.
+    """
+    now = resolved.to_config()
+    may_change = RESUME_MAY_CHANGE - (
+        {"state-dir"} if resolved.privacy.is_on else set()
+    )
+    for key in sorted(set(before) | set(now)):
+        if key not in may_change and before.get(key) != now.get(key):
+            raise ConfigError(
+                f"cannot resume {path}: {key} was {before.get(key)!r} and is now"
+                f" {now.get(key)!r}; only {', '.join(sorted(may_change))} may change"
+            )

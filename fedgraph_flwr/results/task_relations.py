@@ -1,7 +1,7 @@
 """How clients' tasks relate, kept in the results folder: Omega, and who taught whom.
 
 Methods that learn a covariance of tasks hand it over as an evaluation record; nothing
-here reaches training. :mod:`figures_tasks` draws what is kept.
+here reaches training. :mod:`fedgraph_flwr.figures.tasks` draws what is kept.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from strategies.base import Evaluator
 from strategies.report import ClientInfo, Evaluation
 
-from .methods.multitask import RECORD, RECORD_IDS
-from .wire import NamedArrays, Parcel, shortened
+from ..methods.multitask import RECORD, RECORD_IDS
+from ..wire import NamedArrays, Parcel, shortened
 
 FOLDER = "task-covariance"  # in a run's folder: a file per round
 SOURCES = "task-sources.csv"

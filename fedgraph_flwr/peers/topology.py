@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 import networkx as nx
 
-from .config import read_toml
-from .errors import ConfigError
-from .seeding import numpy_rng
+from ..config import read_toml
+from ..errors import ConfigError
+from ..seeding import numpy_rng
 
 KINDS = ("complete", "ring", "random-regular", "star", "watts-strogatz", "file")
 Neighbours: TypeAlias = Mapping[int, tuple[int, ...]]

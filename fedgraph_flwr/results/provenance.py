@@ -8,14 +8,14 @@ import os
 import subprocess
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from strategies.report import ClientInfo
 
-from .data import earth_mover_distance, hash_federation
-from .registry import project_root
-from .wire import NamedArrays
+from ..data import earth_mover_distance, hash_federation
+from ..wire import NamedArrays
 
 
 def split_hash(clients: Mapping[int, ClientInfo]) -> str:
@@ -61,6 +61,11 @@ def versions() -> dict[str, str]:
     """Versions of what computes."""
     of_ml = ("torch", "torch-geometric", "numpy", "scikit-learn", "rdkit")
     return {n: importlib.metadata.version(n) for n in ("flwr", "ray", *of_ml)}
+
+
+def project_root() -> Path:
+    """Folder that holds this project's top-level packages."""
+    return Path(__file__).resolve().parents[2]
 
 
 def git_commit() -> str:
