@@ -19,7 +19,7 @@ from .config import RunSettings, Settings, Value, build, check_tables
 from .errors import ConfigError, unknown_name
 from .privacy import PrivacySettings, check_privacy, private_features
 from .registry import METHODS, Method
-from .tasks import TASKS, EmbeddingSettings
+from .tasks import TASKS, TaskSettings
 
 if not hasattr(datasets, "load_partition"):
     raise ConfigError(
@@ -42,7 +42,7 @@ class Resolved:
 
     settings: RunSettings
     params: Settings
-    task: Settings
+    task: TaskSettings
     privacy: PrivacySettings
 
     @property
@@ -110,12 +110,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     kind = info.kind or str(run_config["csv-label-kind"])
     method = METHODS[name].on(kind)
     published = getattr(method.params, "AUTO", {}).get(info.name, {})
-    automatic = {
-        **method.task.automatic,
-        **info.automatic,
-        **method.params.RUN,
-        **info.fixed,
-    }
+    automatic = _automatic(method, info)
     takes_weights = method.client.TAKES_WEIGHTS
     post = "clamp01" if takes_weights else "round"
     privacy = build(PrivacySettings, run_config, {"privacy.edge-post": post})
@@ -125,7 +120,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     task = build(method.task.settings, run_config, {})
     datasets.check_settings(settings)
     method.task.check(settings, kind)
-    _check_evaluation(method, task, settings, privacy)
+    task.check_run(settings, privacy, has_server_model=method.has_server_model)
     check_privacy(
         privacy,
         settings,
@@ -141,32 +136,18 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     return Resolved(settings=settings, params=params, task=task, privacy=privacy)
 
 
-def _check_evaluation(
-    method: Method, task: Settings, settings: RunSettings, privacy: PrivacySettings
-) -> None:
-    if not isinstance(task, EmbeddingSettings):
-        return
-    if task.evaluation == "pooled" and privacy.update_clip > 0:
-        raise ConfigError(
-            f"privacy.update-clip is {privacy.update_clip!r}, but with"
-            " embedding.evaluation = 'pooled' every client sends the embeddings and"
-            " labels of its graphs, which noise on updates does not protect; set"
-            " embedding.evaluation to 'local', or privacy.update-clip to 0"
-        )
-    if task.evaluation == "pooled" and not method.has_server_model:
-        raise ConfigError(
-            "embedding.evaluation must be 'local' where every client has an encoder of"
-            " its own, got 'pooled': embeddings of different encoders cannot be"
-            " clustered together; set it to 'local' in the run config"
-        )
-    late = [r for r in task.drawn_rounds() if r > settings.num_server_rounds]
-    if late or (task.figure_rounds and task.evaluation == "local"):
-        raise ConfigError(
-            f"embedding.figure-rounds must be rounds up to num-server-rounds"
-            f" {settings.num_server_rounds}, of a run with embedding.evaluation"
-            f" 'pooled', got {task.figure_rounds!r} with {task.evaluation!r}; leave it"
-            " empty to draw none"
-        )
+def _automatic(method: Method, info: datasets.DatasetInfo) -> dict[str, Value]:
+    """Say what ``"auto"`` means for shared settings; a later line wins.
+
+    A value in the run config, or in a preset, wins over all of them: it is not
+    ``"auto"``. A method's own parameters have values per data set (``AUTO``).
+    """
+    return {
+        **method.task.automatic,  # the kind of learning
+        **info.automatic,  # the protocol published for the data set
+        **method.params.RUN,  # the method's paper
+        **info.fixed,  # the data set, in what is no paper's choice
+    }
 
 
 def defaults() -> dict[str, Value]:

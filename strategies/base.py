@@ -47,6 +47,7 @@ from fedgraph_flwr.wire import (
 )
 
 from .directory import Directory, exchange
+from .evaluator import Evaluator
 from .replies import (
     WEIGHTS_HASH,
     Expected,
@@ -66,44 +67,8 @@ from .report import (
 )
 
 _TICK_S = 0.11  # a little more than the period of Flower's dispatcher
-Observer = Callable[[RoundReport], None]
+Observer = Callable[["AbstractGraphStrategy", RoundReport], None]
 Stopper = Callable[[Iterable[Evaluation]], bool]
-
-
-class Evaluator:
-    """Evaluates in the clients' stead what they hand over for it: here, nothing."""
-
-    def misfits(
-        self,
-        measured_round: int,  # noqa: ARG002
-        parcels: Mapping[int, Parcel],
-        names: Collection[str],  # noqa: ARG002
-    ) -> dict[int, str]:
-        """Say which clients handed over something else than the arrays ``names``.
-
-        ``measured_round`` is that whose model the clients received. An evaluator may
-        know the names itself.
-        """
-        return {
-            c: f"it handed over {shortened(sorted(p.evaluation))}, which nobody needs"
-            for c, p in parcels.items()
-            if p.evaluation
-        }
-
-    def __call__(
-        self,
-        measured_round: int,  # noqa: ARG002
-        parcels: Mapping[int, Parcel],  # noqa: ARG002
-    ) -> list[Evaluation]:
-        """Scores of the model after ``measured_round``; parcels are no misfits."""
-        return []
-
-    def files(self) -> dict[str, NamedArrays]:
-        """Arrays of the last call for the results folder, by the names of NPZ files.
-
-        They are written when the round is recorded, and no sooner.
-        """
-        return {}
 
 
 class AbstractGraphStrategy(Strategy):
@@ -120,8 +85,9 @@ class AbstractGraphStrategy(Strategy):
     experiment : str
         Name under which clients keep their private state.
     observer : callable
-        Called once per round with a :class:`RoundReport`, after aggregation and
-        before the state changes again; the next round's messages are out by then.
+        Given this strategy and a :class:`RoundReport` once per round, after
+        aggregation and before the state changes again. The next round's messages are
+        out by then, so that it is written while clients compute.
     evaluator : Evaluator
         Evaluates in the clients' stead whatever they hand over for it.
     stopper : callable
@@ -137,7 +103,7 @@ class AbstractGraphStrategy(Strategy):
         params: Settings,
         *,
         experiment: str,
-        observer: Observer = lambda _report: None,
+        observer: Observer = lambda _strategy, _report: None,
         evaluator: Evaluator | None = None,
         stopper: Stopper = lambda _evaluations: False,
     ) -> None:
@@ -644,4 +610,4 @@ class AbstractGraphStrategy(Strategy):
         """Let the observer see the closed round, while clients do the next one."""
         report, self._unpublished = self._unpublished, None
         if report is not None:
-            self.observer(report)
+            self.observer(self, report)

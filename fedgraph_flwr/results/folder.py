@@ -80,14 +80,49 @@ class RunFolder:
         self.run_id = run_id
         self.resumed_from: int | None = None
         self.so_far = RunRecord(resolved.method.task)
-        self.oldest_checkpoint = 0
+        self._found: tuple[NamedArrays, dict[str, Any]] | None = None
+        self._oldest_checkpoint = 0
         self._files = GrowingFiles(path, COLUMNS)
         self._resumed_at: Mapping[str, Mark] | None = None  # until a round is done,
         self._held: list[RoundReport] = []  # and what came before that
         self._lock = lock_folder(path)
 
     @classmethod
-    def create(cls, resolved: Resolved, *, run_id: int) -> RunFolder:
+    def open(cls, resolved: Resolved, *, run_id: int) -> RunFolder:
+        """Make a folder for a new run, or reopen that of the run to resume.
+
+        Raises
+        ------
+        ConfigError
+            The folder to resume is no results folder, another run writes to it, or the
+            run's configuration differs.
+        DataError
+            The last checkpoint, or a file that goes with it, is damaged.
+        StorageError
+            The folder cannot be made.
+        """
+        if resolved.settings.resume:
+            return cls._reopen(Path(resolved.settings.resume), resolved, run_id=run_id)
+        return cls._create(resolved, run_id=run_id)
+
+    @classmethod
+    def _reopen(cls, path: Path, resolved: Resolved, *, run_id: int) -> RunFolder:
+        """Go back to the last checkpoint of a run; nothing in its folder changes yet.
+
+        A run that stopped in its first round has none; that round is repeated.
+        """
+        before = read_config(path)
+        folder = cls(path, resolved, run_id=str(run_id))
+        try:
+            check_same_config(path, before, resolved)
+            folder._go_back(int(before["num-server-rounds"]))
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    @classmethod
+    def _create(cls, resolved: Resolved, *, run_id: int) -> RunFolder:
         """Make the folder ``<UTC>-<method>-<dataset>-<seed>-<short run id>``."""
         s = resolved.settings
         root, _ = results_root(s.results_dir)
@@ -122,6 +157,17 @@ class RunFolder:
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
+
+    def restore(self, strategy: AbstractGraphStrategy) -> bool:
+        """Let a strategy go on from the checkpoint, and say whether there was one."""
+        if self._found is None:
+            return False
+        (arrays, meta), self._found = self._found, None
+        strategy.restore_frame(meta["frame"])
+        strategy.restore(arrays, meta["facts"])
+        strategy.keep_from = self._oldest_checkpoint
+        strategy.first_round = self.so_far.last_round + 1
+        return True
 
     # While the run goes on -------------------------------------------------------
 
@@ -171,34 +217,7 @@ class RunFolder:
             self.path, self.so_far.last_round, arrays, meta
         )
 
-    @classmethod
-    def resume(
-        cls, path: Path, resolved: Resolved, *, run_id: int
-    ) -> tuple[RunFolder, NamedArrays, dict[str, Any]]:
-        """Reopen a run's folder at its last checkpoint; nothing in it changes yet.
-
-        Returns the folder, the server's arrays and the facts of the checkpoint; without
-        any of them where the run stopped in its first round, which is repeated.
-
-        Raises
-        ------
-        ConfigError
-            It is no results folder, another run writes to it, or the run's
-            configuration differs.
-        DataError
-            The checkpoint, or a file that goes with it, is damaged.
-        """
-        before = read_config(path)
-        folder = cls(path, resolved, run_id=str(run_id))
-        try:
-            check_same_config(path, before, resolved)
-            arrays, meta = folder._go_back(int(before["num-server-rounds"]))
-        except BaseException:
-            folder.close()
-            raise
-        return folder, arrays, meta
-
-    def _go_back(self, planned: int) -> tuple[NamedArrays, dict[str, Any]]:
+    def _go_back(self, planned: int) -> None:
         """Set everything to what it was at the last checkpoint.
 
         A round that was the last of the ``planned`` ones, and is no more, is repeated
@@ -217,8 +236,8 @@ class RunFolder:
                     f" gone: {cure}"
                 )
             self.resumed_from = 0
-            return {}, {}
-        self.oldest_checkpoint = found[0]
+            return
+        self._oldest_checkpoint = found[0]
         arrays, meta = read_checkpoint(self.path, found[-1])
         self._check_place(meta)
         last = s.num_server_rounds
@@ -233,7 +252,7 @@ class RunFolder:
         cure = delete_to_go_back(checkpoint_path(self.path, found[-1]))
         lines = self._files.read(meta["marks"], cure)
         self.so_far.reread(csv.DictReader(lines[ROUNDS]))
-        return arrays, meta
+        self._found = arrays, meta
 
     def _check_place(self, meta: Mapping[str, Any]) -> None:
         """Refuse a folder under another name: clients' states are under the first."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from strategies.base import Evaluator
+from strategies.evaluator import Evaluator
 from strategies.report import ClientInfo, Evaluation
 
 from ..embedding_scores import all_scores, probe_scores
@@ -31,7 +31,8 @@ class PooledEvaluation(Evaluator):
     """
 
     def __init__(self, resolved: Resolved) -> None:
-        self._resolved = resolved
+        assert isinstance(resolved.task, EmbeddingSettings)
+        self._task, self._settings = resolved.task, resolved.settings
         self._files: dict[str, NamedArrays] = {}
         self.num_classes = self.num_clients = 0
         self._sizes: dict[int, int] = {}  # graphs of each client
@@ -49,9 +50,6 @@ class PooledEvaluation(Evaluator):
             c: i.num_train + i.num_val + i.num_test for c, i in clients.items()
         }
         self.num_classes = max(i.num_classes for i in clients.values())
-        task = self._resolved.task
-        if not isinstance(task, EmbeddingSettings) or task.evaluation == "local":
-            return
         num_graphs = sum(i.num_train for i in clients.values())
         if num_graphs < self.num_classes:
             raise DataError(
@@ -66,14 +64,12 @@ class PooledEvaluation(Evaluator):
         parcels: Mapping[int, Parcel],
         names: Collection[str],
     ) -> dict[int, str]:
-        """Who handed over something else than finite embeddings and the labels of all.
+        """Say who handed over anything but finite embeddings and labels of all graphs.
 
-        Of embeddings of different widths those count that most clients have.
+        If embeddings differ in width, the width of most clients counts.
         """
-        task, last = self._resolved.task, self._resolved.settings.num_server_rounds
-        assert isinstance(task, EmbeddingSettings)
-        is_due = measured_round == last or measured_round in task.evaluated_rounds()
-        if task.evaluation == "local" or not is_due:
+        rounds = self._task.evaluated_rounds() | {self._settings.num_server_rounds}
+        if measured_round not in rounds:
             return super().misfits(measured_round, parcels, names)
         widths = Counter(
             p.evaluation["embeddings"].shape[-1]
@@ -119,8 +115,7 @@ class PooledEvaluation(Evaluator):
         if not given:
             return []
         pool = _join(given)
-        task, settings = self._resolved.task, self._resolved.settings
-        assert isinstance(task, EmbeddingSettings)
+        task, settings = self._task, self._settings
         labels = pool["labels"].astype(np.int64)
         self._files = {f"{EMBEDDINGS}/round-{measured_round:06d}.npz": pool}
         scores = all_scores(

@@ -1,4 +1,4 @@
-"""How clients' tasks relate, kept in the results folder: Omega, and who taught whom.
+"""How clients' tasks relate, in the results folder: Omega, and who taught whom.
 
 Methods that learn a covariance of tasks hand it over as an evaluation record; nothing
 here reaches training. :mod:`fedgraph_flwr.figures.tasks` draws what is kept.
@@ -11,12 +11,15 @@ import zipfile
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
+from logging import INFO
 from pathlib import Path
 
 import numpy as np
+from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from strategies.base import Evaluator
+from strategies.base import AbstractGraphStrategy
+from strategies.evaluator import Evaluator
 from strategies.report import ClientInfo, Evaluation
 
 from ..methods.multitask import RECORD, RECORD_IDS
@@ -64,6 +67,26 @@ class TaskRelations(Evaluator):
     def files(self) -> dict[str, NamedArrays]:
         """See base class: Omega of each client."""
         return self._files
+
+    def after_run(self, run_dir: Path, strategy: AbstractGraphStrategy) -> None:
+        """Write and log which tasks each client learned from which neighbour.
+
+        Nothing if the method relates no tasks. If parcels are sealed, the server has no
+        Omega, but knows who has which tasks.
+        """
+        rounds = read_rounds(run_dir)
+        if not rounds and strategy.network() is None:
+            return
+        infos = strategy.clients
+        sources = task_sources(
+            {c: i.task_ids for c, i in infos.items()},
+            strategy.peers(),
+            infos[min(infos)].tasks,
+            read_covariances(run_dir, rounds[-1]) if rounds else None,
+        )
+        write_task_sources(run_dir, sources)
+        for line in describe_sources(sources):
+            log(INFO, "%s", line)
 
     def _misfit(self, arrays: NamedArrays, names: Collection[str]) -> str:
         if set(arrays) != set(names):

@@ -88,7 +88,12 @@ def play(broken: dict, *, rounds: int = 1, backwards: bool = False, **config):
     config = {"round-timeout-s": 0.02, "num-server-rounds": 9, **config}
     run = toys.resolved(**config)
     reports = []
-    strategy = FedAvg(run.settings, run.params, experiment="e", observer=reports.append)
+    strategy = FedAvg(
+        run.settings,
+        run.params,
+        experiment="e",
+        observer=lambda _, report: reports.append(report),
+    )
     grid = Site(broken, backwards=backwards)
     strategy.roll_call(grid)
     strategy.initialise({"w": np.zeros(2, np.float32)})

@@ -13,8 +13,8 @@ from fedgraph_flwr.figures.network import draw_facts, draw_network
 from fedgraph_flwr.node_config import trusted_peers
 from fedgraph_flwr.peers.topology import Network, build_topology
 from fedgraph_flwr.results.network import describe_network, facts_of
-from simulations import fingerprint as fingerprint_command
 from simulations import figures
+from simulations import fingerprint as fingerprint_command
 from simulations import topology as topology_command
 
 PNG = b"\x89PNG"
