@@ -1,10 +1,10 @@
-"""Which node hosts which client; sending to nodes and waiting for their replies."""
+"""Which node hosts which client: the server's table, filled by roll call."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING
 
@@ -26,56 +26,14 @@ from fedgraph_flwr.wire import (
 
 from .introductions import difference, read_introduction
 from .report import NOWHERE, ClientInfo
+from .sending import POLL_S, POLL_SHARE
 
-_POLL_SHARE = 0.01  # waiting adds at most this share to a round ...
-_POLL_S = (0.002, 1.0)  # ... within these bounds
 _PROBE_POLL_S = 0.05
 _GRACE_S = 10.0  # how long answers are waited for that may change nothing
 _RETRY_S = 1.0  # before a node that gave no answer at roll call is asked again
 _MOST_NOTES = 10
 _UNKNOWN, _APP_RAISED = 0, 2  # Flower's error codes
 _ACTOR_DIED = "<class 'ray.exceptions.ActorDied"
-
-
-def exchange(
-    grid: Grid,
-    messages: Iterable[Message],
-    timeout_s: float,
-    *,
-    head_start_s: float = 0.0,
-    meanwhile: Callable[[], None] = lambda: None,
-) -> list[Message]:
-    """Send messages and collect replies until all are in or the time is up.
-
-    The first message goes out ``head_start_s`` before the others, unless the grid
-    answers each message before it takes the next. ``meanwhile`` is called once, when
-    all are out.
-
-    Flower's ``send_and_receive`` sleeps a fixed 0.1 s (simulation) or 3 s
-    (deployment) between polls, which dominates short rounds.
-    """
-    queue = list(messages)
-    begin = time.monotonic()
-    waiting: set[str] = set()
-    if head_start_s and not getattr(grid, "ANSWERS_AT_ONCE", False):
-        waiting |= {i for i in grid.push_messages(queue[:1]) if i}
-        queue = queue[1:]
-        time.sleep(head_start_s)
-    waiting |= {i for i in grid.push_messages(queue) if i}
-    meanwhile()
-    replies: list[Message] = []
-    while waiting:
-        for reply in grid.pull_messages(list(waiting)):
-            if (answered := reply.metadata.reply_to_message_id) not in waiting:
-                log(WARNING, "ignored a reply to message %r: none waits", answered)
-                continue
-            waiting.discard(answered)
-            replies.append(reply)
-        elapsed = time.monotonic() - begin
-        if not waiting or elapsed > timeout_s:
-            break
-        time.sleep(min(max(_POLL_SHARE * elapsed, _POLL_S[0]), _POLL_S[1]))
-    return replies
 
 
 class Directory:
@@ -125,7 +83,7 @@ class Directory:
                     break
             elif now > deadline:
                 break
-            time.sleep(min(max(_POLL_SHARE * (now - begin), _POLL_S[0]), 0.1))
+            time.sleep(min(max(POLL_SHARE * (now - begin), POLL_S[0]), 0.1))
         if missing:
             self._go_on_without(missing)
         self._is_strict = False

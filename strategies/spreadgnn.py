@@ -33,6 +33,7 @@ from fedgraph_flwr.peers.topology import Network, Topology, build_topology
 from fedgraph_flwr.wire import NamedArrays, Parcel, Scalar
 
 from .base import AbstractGraphStrategy
+from .relay import Relay
 from .replies import Layout
 from .report import ClientInfo
 
@@ -63,7 +64,7 @@ def make_topology(num_clients: int, params: SpreadGNNParams) -> Topology:
 
 
 @final
-class SpreadGNN(AbstractGraphStrategy):
+class SpreadGNN(Relay, AbstractGraphStrategy):
     """Keeps each client's mail until the client has answered to it.
 
     Of several parcels of one sender that wait for the same client the last is kept.
@@ -114,21 +115,17 @@ class SpreadGNN(AbstractGraphStrategy):
         """Hand every client its mail."""
         return {c: self.boxes.get(c, {}) for c in self.clients}
 
-    def notes(self, server_round: int) -> dict[int, dict[str, Scalar]]:  # noqa: ARG002
-        """Tell every client its neighbours, their public keys and given weights."""
-        topology = self.topology
-        told: dict[int, dict[str, Scalar]] = {}
-        for client, peers in topology.neighbours.items():
-            weights = topology.weights.get(client, {})
-            entries = {
-                str(j): {
-                    "key": self.clients[j].told.get(PUBLIC_KEY, ""),
-                    "weight": weights.get(j),
-                }
-                for j in peers
+    def facts(self, client: int) -> dict[str, Scalar]:
+        """See base class; also its neighbours, their public keys and given weights."""
+        weights = self.topology.weights.get(client, {})
+        entries = {
+            str(j): {
+                "key": self.clients[j].told.get(PUBLIC_KEY, ""),
+                "weight": weights.get(j),
             }
-            told[client] = {NEIGHBOURS: json.dumps(entries)}
-        return told
+            for j in self.topology.neighbours[client]
+        }
+        return super().facts(client) | {NEIGHBOURS: json.dumps(entries)}
 
     def uplink(self, server_round: int, client: int) -> Layout:
         """See base class: in mixing rounds mail, strings of bytes for neighbours."""
@@ -163,14 +160,12 @@ class SpreadGNN(AbstractGraphStrategy):
         if server_round < self.last_round:
             return None
         try:
-            return super().aggregate_evaluate(server_round, replies)
+            super().aggregate_evaluate(server_round, replies)
+            self._note_complaints(server_round + 1, self.round.good)
         finally:
             self._note_delivery(self.client_hashes)
             self._note_absence(server_round + 1, self.client_hashes)
-
-    def closed(self, server_round: int, replies: dict[int, Parcel]) -> None:
-        """See base class: of whom clients had no mail that they could use."""
-        self._note_complaints(server_round, replies)
+        return None
 
     def _note_delivery(self, replies: Collection[int]) -> None:
         """Note whose mail has reached those that replied to it."""
@@ -199,7 +194,7 @@ class SpreadGNN(AbstractGraphStrategy):
 
     def _note_absence(self, server_round: int, replies: Collection[int]) -> None:
         """Say who has dropped out, and what that leaves of the topology."""
-        asked = self.asked()
+        asked = self.round.asked
         for client in sorted(set(asked) - set(replies)):
             self.missed.setdefault(client, []).append(server_round)
         gone = sorted({*self.gone, *asked} - set(replies))

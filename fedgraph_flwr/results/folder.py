@@ -287,6 +287,7 @@ class RunFolder:
         write_json(self.path / "summary.json", summary)
         return summary
 
+
 def _evaluation_row(e: Evaluation) -> tuple[Any, ...]:
     return (
         e.server_round,

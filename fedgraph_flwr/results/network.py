@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from strategies.base import AbstractGraphStrategy
+from strategies.relay import Relay
 
 from ..peers.mixing import MixingMatrix
 from ..peers.topology import Network
 
 
 def network_facts(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
-    """Describe the network of a run after roll call; None where clients have none."""
-    network = strategy.network()
+    """Describe the network of a run after roll call; None if clients have none."""
+    network = strategy.network() if isinstance(strategy, Relay) else None
     if network is None or not strategy.clients:
         return None
     return facts_of(network, {c: i.num_train for c, i in strategy.clients.items()})

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from strategies.base import AbstractGraphStrategy
 from strategies.evaluator import Evaluator
+from strategies.relay import Relay
 from strategies.report import ClientInfo, Evaluation
 
 from ..methods.multitask import RECORD, RECORD_IDS
@@ -75,12 +76,13 @@ class TaskRelations(Evaluator):
         Omega, but knows who has which tasks.
         """
         rounds = read_rounds(run_dir)
-        if not rounds and strategy.network() is None:
+        if not rounds and not isinstance(strategy, Relay):
             return
         infos = strategy.clients
+        everyone = {c: [j for j in sorted(infos) if j != c] for c in infos}
         sources = task_sources(
             {c: i.task_ids for c, i in infos.items()},
-            strategy.peers(),
+            strategy.peers() if isinstance(strategy, Relay) else everyone,
             infos[min(infos)].tasks,
             read_covariances(run_dir, rounds[-1]) if rounds else None,
         )

@@ -68,6 +68,7 @@ RELAY_MAY_IMPORT = {  # parts without numerics; from wire and report only types
     "fedgraph_flwr.peers.topology": {"Network", "Topology", "build_topology"},
     "fedgraph_flwr.wire": {"NamedArrays", "Parcel", "Scalar"},
     ".base": {"AbstractGraphStrategy"},
+    ".relay": {"Relay"},
     ".replies": {"Layout"},
     ".report": {"ClientInfo"},
 }

@@ -12,8 +12,9 @@ from flwr.app import Error, Message
 from fedgraph_flwr.errors import DataError, RunFailedError, WireError
 from fedgraph_flwr.wire import Parcel, pack
 from strategies import directory as module
-from strategies.directory import Directory, exchange
+from strategies.directory import Directory
 from strategies.report import ClientInfo, busy_seconds
+from strategies.sending import exchange
 
 pytestmark = pytest.mark.usefixtures("task_identity")
 

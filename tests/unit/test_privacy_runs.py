@@ -194,7 +194,7 @@ def test_a_private_site_tells_its_data_apart_without_telling_which(
 
     with toy_data.context() as patch:
         patch.setattr("datasets.load_partition", twins)
-        patch.setattr("strategies.base.AbstractGraphStrategy._told", spy)
+        patch.setattr("strategies.base.AbstractGraphStrategy.facts", spy)
         site = {"clients": "0,1,2", "state-dir": str(tmp_path)}
         run("fedavg", node_configs=[site], **{"privacy.update-clip": 1.0})
     assert len(set(told.values())) == 3

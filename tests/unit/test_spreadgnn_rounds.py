@@ -347,7 +347,7 @@ def relay(clients, **overrides):
     strategy = SpreadGNN(run.settings, run.params, experiment="e")
     strategy.clients = dict.fromkeys(range(clients))
     strategy.topology = make_topology(clients, run.params)
-    strategy._asked, strategy._addressed = list(range(clients)), set(range(clients))
+    strategy.round.asked = list(range(clients))
     return strategy
 
 
