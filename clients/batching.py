@@ -7,11 +7,10 @@ vectorised gathers whose result equals the loader's, batch for batch.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Self
 
 import numpy as np
 import torch
@@ -20,10 +19,8 @@ from torch import Tensor
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
 
-if TYPE_CHECKING:
-    from .dense import DenseView
-    from .nodes import NodeBatch, NodeRows, Nodes
-    from .views import CollatedView
+from .csr import csr, gather, row_pointer, send
+from .views import CollatedView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +259,7 @@ class ClientData:
         device: torch.device,
         *,
         max_nodes: int = 200_000,
-    ) -> ClientData:
+    ) -> Self:
         """Collate; validation then test graphs form batches of <= ``max_nodes``."""
         graphs = CollatedGraphs(partition.graphs, device)
         batches = graphs.batches(partition.held_out, max_nodes=max_nodes)
@@ -273,78 +270,7 @@ class ClientData:
             num_val=len(partition.val),
         )
 
-    @cached_property
-    def nodes(self) -> NodeRows:
-        """Nodes of the graphs without their edges; of alike ones the features once."""
-        from .nodes import NodeRows  # which needs this module
-
-        return NodeRows(self.partition.graphs, self.graphs.device)
-
-    @cached_property
-    def kept(self) -> dict[str, DenseView]:
-        """Noisy views by name, kept for the next message of this process."""
-        return {}
-
-    @cached_property
-    def evaluation_nodes(self) -> tuple[NodeBatch, ...]:
-        """Nodes of the evaluation batches."""
-        return tuple(self.nodes.batch(b.positions) for b in self.evaluation)
-
-    def nodes_of(self, batch: Batch) -> Nodes:
-        """Nodes of a batch, in the form that is fastest: itself if of one graph."""
-        if isinstance(batch, SingleBatch):
-            return batch
-        return self.nodes.batch(batch.positions)
-
     def batches(self, *, max_nodes: int = 200_000) -> Iterator[Batch]:
         """All graphs in order, in batches of about ``max_nodes`` nodes."""
         everyone = np.arange(len(self.partition.graphs))
         return self.graphs.batches(everyone, max_nodes=max_nodes)
-
-
-def gather(
-    ptr: IntArray, positions: IntArray, device: torch.device
-) -> tuple[Tensor, IntArray, IntArray]:
-    """Row numbers of the chosen graphs, the new pointer, and the sizes."""
-    sizes = ptr[positions + 1] - ptr[positions]
-    new_ptr = np.concatenate([[0], np.cumsum(sizes)])
-    total = int(new_ptr[-1])
-    offsets = torch.repeat_interleave(
-        send(ptr[positions] - new_ptr[:-1], device),
-        send(sizes, device),
-        output_size=total,
-    )
-    return offsets + torch.arange(total, device=device), new_ptr, sizes
-
-
-def send(values: IntArray, device: torch.device) -> Tensor:
-    """Integers to the device, without waiting for it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(values, np.int64))
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor
-
-
-def row_pointer(counts: Tensor) -> Tensor:
-    """Pointer of a CSR matrix from the number of entries of each row."""
-    ptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
-    torch.cumsum(counts, 0, out=ptr[1:])
-    return ptr
-
-
-def csr(
-    row_ptr: Tensor, columns: Tensor, num_columns: int, values: Tensor | None = None
-) -> Tensor:
-    """Sparse CSR tensor; entries are 1 without ``values``."""
-    with warnings.catch_warnings():
-        # torch calls its CSR support beta each time a process first uses it.
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
-        return torch.sparse_csr_tensor(
-            row_ptr,
-            columns,
-            torch.ones(len(columns), device=columns.device)
-            if values is None
-            else values,
-            (len(row_ptr) - 1, num_columns),
-            check_invariants=False,
-        )

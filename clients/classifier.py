@@ -65,7 +65,7 @@ class ClassifierClient(GraphClient):
     def scores(self, server_round: int, point: str) -> Metrics:  # noqa: ARG002
         """Accuracy and mean cross-entropy on validation and test graphs."""
         metrics: Metrics = {}
-        for split, score in evaluate(self.model, self.job.data).items():
+        for split, score in evaluate(self.model, self.data).items():
             metrics[f"eval/{split}/{point}/accuracy"] = score.accuracy
             metrics[f"eval/{split}/{point}/loss"] = score.loss
             metrics[f"count/{split}"] = score.num_examples

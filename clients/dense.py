@@ -18,13 +18,11 @@ from fedgraph_flwr.data import IntArray, pointer
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.privacy import NON_NEGATIVE_POSTS
 
-from .batching import send
+from .csr import send
 from .dense_structure import DenseStructure, Matrices
 from .nodes import NodeBatch, NodeRows
-from .privacy.laplace import SIGNED_POSTS, Triangles, num_pairs
+from .privacy.laplace import SIGNED_POSTS, Triangles, check_sizes, num_pairs
 
-MAX_NODES = 4000  # of one graph: a matrix of 61 MiB, a step of 222 MiB (GAT: 747)
-MAX_PAIRS = 2**28  # of one view of all graphs of a client: 1 GiB
 MAX_CELLS = 2**27  # of all matrices of a batch: 512 MiB
 GROWTH, SMALL = 1.35, 16
 _TOGETHER = 128  # nodes; graphs up to this size are cut out together, by many indices
@@ -276,29 +274,3 @@ def check_together(num_nodes: IntArray, count: int, *, key: str) -> None:
         f" are {4 * MAX_CELLS / 2**20:.0f}. Nothing was drawn. Set {key} to"
         f" {np.searchsorted(cells, MAX_CELLS, side='right')} or less in the run config"
     )
-
-
-def check_sizes(num_nodes: IntArray, positions: IntArray) -> None:
-    """Raise DataError if views of these graphs would not fit; call before a draw.
-
-    Parameters
-    ----------
-    num_nodes, positions : int64 arrays, shape (num_graphs,)
-        Size and place among the client's of each graph.
-    """
-    if not len(num_nodes):
-        return
-    worst = int(np.argmax(num_nodes))
-    if num_nodes[worst] > MAX_NODES:
-        raise DataError(
-            f"graph {positions[worst]} has {num_nodes[worst]} nodes, noisy views hold"
-            f" at most {MAX_NODES}: a noisy graph has all {num_pairs(num_nodes)[worst]}"
-            " edges. Leave such graphs out, or train without edge noise"
-        )
-    pairs = int(num_pairs(num_nodes).sum())
-    if pairs > MAX_PAIRS:
-        raise DataError(
-            f"noisy views of {len(num_nodes)} graphs have {pairs} pairs of nodes each,"
-            f" allowed are {MAX_PAIRS} ({4 * MAX_PAIRS / 2**30:g} GiB); use more"
-            " clients or fewer or smaller graphs"
-        )

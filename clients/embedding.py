@@ -42,7 +42,7 @@ class EmbeddingClient(GraphClient):
 
     def second_view(self, batch: Batch) -> WeightedView:
         """Diffusion view of the batch's graphs, where :meth:`diffusion` asks for it."""
-        view = self.job.data.view
+        view = self.data.view
         assert view is not None
         return view.batch(batch.positions)
 
@@ -55,7 +55,7 @@ class EmbeddingClient(GraphClient):
             An embedding is not finite.
         """
         with torch.no_grad():
-            found = torch.cat([self.embed(b) for b in self.job.data.batches()])
+            found = torch.cat([self.embed(b) for b in self.data.batches()])
         embeddings: NDArray[np.float32] = found.float().cpu().numpy()
         num_bad = int((~np.isfinite(embeddings).all(axis=1)).sum())
         if num_bad:
@@ -72,7 +72,7 @@ class EmbeddingClient(GraphClient):
         chosen = received == last or received in task.evaluated_rounds()
         if point != "post_aggregation" or not chosen:
             return {}
-        graphs = self.job.data.partition.graphs
+        graphs = self.data.partition.graphs
         self.embeddings = embeddings = self.embed_all()
         if task.evaluation == "pooled":
             self.evaluation = self._own(embeddings)
@@ -110,7 +110,7 @@ class EmbeddingClient(GraphClient):
         return answer
 
     def _own(self, embeddings: NDArray[np.float32]) -> NamedArrays:
-        partition = self.job.data.partition
+        partition = self.data.partition
         return {
             "embeddings": embeddings,
             "labels": np.asarray(partition.graphs.y, np.int64),

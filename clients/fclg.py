@@ -112,7 +112,7 @@ class FCLGClient(EmbeddingClient):
 
     def _contrast_nodes(self, h: Tensor, batch: Batch) -> Tensor:
         """Eq. (8): mean over the nodes of a graph, then over graphs."""
-        at = self.job.data.graphs.node_rows(batch.positions)
+        at = self.data.graphs.node_rows(batch.positions)
         temperature = self._params().inter_temperature
         per_node = model_contrast(h, self.glob[at], self.prev[at], temperature)
         summed = sum_pool(per_node[:, None], batch.membership, batch.graph_of_node)
@@ -142,7 +142,7 @@ class FCLGClient(EmbeddingClient):
         return torch.cat(
             [
                 torch.cat(model.layers(b), dim=1) if by_nodes else model(b)
-                for b in self.job.data.batches()
+                for b in self.data.batches()
             ]
         )
 

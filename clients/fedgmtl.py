@@ -56,7 +56,7 @@ class FedGMTLClient(MultiTaskGNNClient):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        partition = job.data.partition
+        partition = self.data.partition
         everything = range(partition.graphs.num_classes)
         self._own = own_rows(partition.owned_tasks, everything).to(job.device)
 

@@ -106,7 +106,7 @@ class FedPubClient(NodeClassifierClient):
     @torch.no_grad()
     def extra_uplink(self) -> NamedArrays:
         """Mean over the random graph's nodes of the last convolution, before ReLU."""
-        num_features = self.job.data.partition.graphs.num_features
+        num_features = self.data.partition.graphs.num_features
         x, adjacency = (
             t.to(self.job.device)
             for t in proxy_graph(self.job.settings.seed, num_features)

@@ -75,7 +75,7 @@ class FedStarClient(NodeClassifierClient):
     def _encode(self) -> Tensor:
         params = self.job.params
         assert isinstance(params, FedStarParams)
-        graphs = self.job.data.partition.graphs
+        graphs = self.data.partition.graphs
         encoded: Any = encode_structure(
             graphs.edge_index,
             graphs.num_nodes,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedgraph_flwr.data import IntArray, pointer
 
-from .batching import gather, send
+from .csr import gather, send
 from .dense import DenseView, buckets, is_too_large, padded_cells, slots_of
 from .dense_structure import DenseStructure, smoothing
 from .nodes import DistinctRows, NodeBatch, NodeRows, Spreading, SpreadRows

@@ -36,7 +36,7 @@ class ModelContrast(GraphClient):
         """Represent all graphs by the received model and by the own previous one."""
         received, previous = self.model, self.previous_model()
         self.by_received, self.by_previous = (
-            torch.cat([self.represent(m, b) for b in self.job.data.batches()])
+            torch.cat([self.represent(m, b) for b in self.data.batches()])
             for m in (received, previous)
         )
 

@@ -16,7 +16,8 @@ from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.tasks import NO_SCORE
 
 from .base import GraphClient, Metrics
-from .batching import Batch
+from .batching import Batch, ClientData
+from .molecule_data import MoleculeData
 from .multitask import (
     Loss,
     TaskScores,
@@ -38,12 +39,14 @@ class MultiTaskClient(GraphClient):
     """
 
     MEASURES_TRAINED: ClassVar[bool] = False
+    DATA: ClassVar[type[ClientData]] = MoleculeData
+    data: MoleculeData
 
     @abstractmethod
     def logits(self, batch: Batch, nodes: Nodes) -> Tensor:
         """Predictions to be measured, shape (num_graphs, num_tasks).
 
-        ``nodes`` are those of ``batch``, alike ones told once.
+        ``nodes`` are those of ``batch``; equal rows of features may be stored once.
         """
 
     @property
@@ -62,7 +65,7 @@ class MultiTaskClient(GraphClient):
     @cached_property
     def _labelled(self) -> IntArray:
         """Positions of the training graphs with a label; says so where none has."""
-        partition = self.job.data.partition
+        partition = self.data.partition
         has_label = ~np.isnan(partition.graphs.y[partition.train]).all(axis=1)
         if not has_label.any():
             names = [partition.tasks[t] for t in partition.owned_tasks]
@@ -88,12 +91,11 @@ class MultiTaskClient(GraphClient):
         """
         if point != "post_aggregation" and not self.MEASURES_TRAINED:
             return {}
-        data = self.job.data
-        pairs = zip(data.evaluation, data.evaluation_nodes, strict=True)
+        pairs = zip(self.data.evaluation, self.data.evaluation_nodes, strict=True)
         with torch.no_grad():
             found = [(self.logits(batch, nodes), batch.y) for batch, nodes in pairs]
         logits, y = (torch.cat(part).cpu() for part in zip(*found, strict=True))
-        num_val = self.job.data.num_val
+        num_val = self.data.num_val
         loss = self.loss_function()
         metrics: Metrics = {}
         for split, rows in (
@@ -132,7 +134,7 @@ class MultiTaskClient(GraphClient):
 
     def _means(self, name: str, by_task: TaskScores) -> dict[str, float]:
         """Mean over all tasks, the client's own and the others, where there are any."""
-        partition = self.job.data.partition
+        partition = self.data.partition
         means = {name: by_task.mean}
         if partition.task_ids is not None:
             own = np.isin(np.arange(len(partition.tasks)), partition.task_ids)

@@ -65,7 +65,7 @@ class MultiTaskGNNClient(MultiTaskClient):
 
         Other tasks' training labels are missing from the client's data already.
         """
-        nodes = self.job.data.nodes_of(batch)
+        nodes = self.data.nodes_of(batch)
         predicted = self.model(nodes, clean_structure(batch), generator)
         return self.loss_function()(predicted, batch.y)
 

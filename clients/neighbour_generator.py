@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fedgraph_flwr.data import IntArray
 
-from .batching import csr, row_pointer
+from .csr import csr, row_pointer
 from .mended import MendedGraph
 from .models.node_gnn import NodeGNN, SAGEConv
 from .ops import linear

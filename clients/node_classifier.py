@@ -25,6 +25,7 @@ class NodeClassifierClient(GraphClient):
 
     DATA: ClassVar[type[ClientData]] = NodeData
     CONV: ClassVar[type[nn.Module]] = GCNConv
+    data: NodeData
     model: NodeGNN
 
     @classmethod
@@ -56,9 +57,7 @@ class NodeClassifierClient(GraphClient):
     @property
     def graph(self) -> WholeGraph:
         """The client's graph."""
-        data = self.job.data
-        assert isinstance(data, NodeData)
-        return data.whole
+        return self.data.whole
 
     def logits(self, generator: torch.Generator | None) -> Tensor:
         """Logits of every node, (num_nodes, num_classes); dropout iff a generator."""

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedgraph_flwr.data import GraphPartition
 
-from .batching import ClientData, CollatedGraphs, csr, row_pointer, send
+from .batching import ClientData, CollatedGraphs
+from .csr import csr, row_pointer, send
 from .ops import SparseRows, sum_neighbours
 
 _SPARSE_BELOW = 0.1  # share of entries that are not 0: then sparse products are faster

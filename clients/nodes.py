@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgraph_flwr.data import GraphSet, IntArray
 
-from .batching import csr, gather, send
+from .csr import csr, gather, send
 from .propagation import Structure
 
 Spreading = Callable[[Tensor, Structure], Tensor]  # linear; (num_nodes, d) -> (., k d)

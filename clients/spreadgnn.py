@@ -118,7 +118,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
         )
         self.around = Neighbourhood.from_tensors(
             self.job.client_id,
-            self.job.data.partition.owned_tasks,
+            self.data.partition.owned_tasks,
             self.stored,
         )
         own = self._mixed_tensors()
@@ -151,7 +151,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
         row = mixing_row(params.weights, me, peers, given=self.mailbox.given)
         mixed = mix(models, row, me)
         if params.head_sync == "owners":
-            owners = {me: self.job.data.partition.owned_tasks}
+            owners = {me: self.data.partition.owned_tasks}
             owners |= {j: tuple(c.task_ids.tolist()) for j, c in parcels.items()}
             names = [n for n in mixed if n.startswith(HEAD)]
             mixed |= mix_rows(models, row, owners, names)
@@ -171,7 +171,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
     def _peer(self) -> Peer:
         return Peer(
             num_neighbours=len(self.mailbox.neighbours),
-            num_examples=len(self.job.data.partition.train),
+            num_examples=len(self.data.partition.train),
         )
 
     # Training -----------------------------------------------------------------------
@@ -242,7 +242,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
         return self.mailbox.write(contents, self.server_round)
 
     def _contents(self) -> Contents:
-        own = self.job.data.partition.owned_tasks
+        own = self.data.partition.owned_tasks
         covariance = self.around.covariance()
         rows = self.model.head.weight.detach()[list(own)]
         return Contents(
@@ -260,7 +260,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
         if not self._params().seal:
             self.evaluation = covariance_record(covariance)
             return
-        partition = self.job.data.partition
+        partition = self.data.partition
         self.job.store.keep(
             f"omega-{self.server_round:06d}.npz",
             {

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgraph_flwr.data import IntArray, WeightedEdges
 
-from .batching import csr, gather, row_pointer, send
+from .csr import csr, gather, row_pointer, send
 
 
 @dataclass(frozen=True)

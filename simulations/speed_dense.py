@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from torch_geometric.nn import GCNConv
 
-from clients.batching import csr
+from clients.csr import csr
 from clients.dense import DenseView
 from clients.kept_view import KeptView
 from clients.models.dense_encoders import GraphModel, TwoLayers

@@ -29,7 +29,6 @@ from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.files import read_arrays, write_arrays
 from fedgraph_flwr.privacy import NOISE_MODES
 
-from ..dense import check_sizes
 from .laplace import (
     Adjacency,
     FloatArray,
@@ -37,6 +36,7 @@ from .laplace import (
     add_noise,
     check_epsilon,
     check_post,
+    check_sizes,
     num_pairs,
     post_process,
 )

@@ -13,7 +13,7 @@ import toys
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GraphConv, LGConv, TAGConv
 
 from clients import dense
-from clients.dense import DenseView, buckets, check_sizes, check_together
+from clients.dense import DenseView, buckets, check_together
 from clients.dense_structure import DenseStructure
 from clients.models.dense_encoders import (
     ENCODERS,
@@ -30,6 +30,7 @@ from clients.privacy.laplace import (
     GraphAdjacency,
     Triangles,
     add_noise,
+    check_sizes,
     post_process,
 )
 from clients.propagation import NoEdges, SparseStructure
