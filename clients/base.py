@@ -31,8 +31,8 @@ from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.tasks import Task
 from fedgraph_flwr.wire import FRESH_START, LAST_ROUND, NamedArrays, Scalar
 
-from .batching import ClientData
-from .privacy.graphs import PrivateSite
+from .graphs.batching import ClientData
+from .privacy.site import PrivateSite
 from .store import ClientStore, optimizer_tensors, restore_optimizer
 from .training import train_epochs
 
@@ -446,20 +446,6 @@ class GraphClient(NumPyClient):
             digest.update(name.encode())
             digest.update(tensor.cpu().numpy().tobytes())
         return digest.hexdigest()
-
-
-class SelfTrain(GraphClient):
-    """Mixin: everything is private after the common start; nothing is sent."""
-
-    SENDS_UPDATES = False
-
-    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
-        """Send nothing."""
-        return []
-
-    def private_keys(self) -> list[str]:
-        """All tensors."""
-        return list(self.tensors())
 
 
 def common_generator(settings: RunSettings) -> torch.Generator:

@@ -18,13 +18,14 @@ from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.data import DiffusionSpec
 from fedgraph_flwr.methods.fclg import FCLGParams
 
-from .base import SelfTrain, common_generator
-from .batching import Batch
-from .contrast import distill_kl, distill_mse, nt_xent
-from .embedding import EmbeddingClient
+from .base import common_generator
+from .graphs.batching import Batch
+from .graphs.ops import sum_pool
+from .losses.contrast import distill_kl, distill_mse, nt_xent
+from .losses.terms import model_contrast
+from .mixins import SelfTrain
 from .models.weighted_gin import WeightedGIN
-from .ops import sum_pool
-from .terms import model_contrast
+from .tasks.graph_embedder import EmbeddingClient
 
 
 class FCLGClient(EmbeddingClient):

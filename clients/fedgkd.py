@@ -25,10 +25,10 @@ from fedgraph_flwr.methods.fedgkd import (
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import NamedArrays
 
-from .distillation import Distilled, Recipe, distil, gumbel_noise
-from .gradient_matching import match_gradients
+from .fedgkd_distillation import Distilled, Recipe, distil, gumbel_noise
+from .fedgkd_matching import match_gradients
 from .models.node_gnn import NodeGNN
-from .pulled import PulledClient
+from .self_weight import PulledClient
 
 
 @final

@@ -18,9 +18,9 @@ from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import NamedArrays
 
 from .base import common_generator
-from .distillation import DenseGraph
+from .graphs.dense_graph import DenseGraph
 from .models.masked_gnn import MaskedGNN
-from .node_classifier import NodeClassifierClient
+from .tasks.node_classifier import NodeClassifierClient
 
 NUM_BLOCKS, BLOCK_SIZE, EDGE_SHARE = 5, 100, 0.1
 _MASKS = "masks."

@@ -23,17 +23,17 @@ from fedgraph_flwr.seeding import derive_seed, numpy_rng
 from fedgraph_flwr.wire import NamedArrays, select
 
 from .base import Job
-from .mended import MendedGraph
-from .models.node_gnn import SAGEConv
-from .neighbour_generator import (
+from .fedsage_plus_generator import (
     NeighbourGenerator,
     choose_neighbours,
     impair,
     train_generator,
     unmended,
 )
-from .node_classifier import NodeClassifierClient
-from .ops import SparseRows
+from .fedsage_plus_graph import MendedGraph
+from .graphs.ops import SparseRows
+from .models.node_gnn import SAGEConv
+from .tasks.node_classifier import NodeClassifierClient
 
 _FEATURES, _OWNER = "mended/features", "mended/owner"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 import torch
@@ -20,17 +20,17 @@ from fedgraph_flwr.methods.fgcl import FGCLParams
 from fedgraph_flwr.seeding import numpy_rng
 
 from .base import Job, common_generator
-from .batching import Batch
-from .contrast import info_nce
-from .csr import send
-from .dense import DenseView, check_together
-from .kept_view import keep_view
-from .models.dense_encoders import GraphModel
-from .multitask_client import MultiTaskClient
-from .nodes import Nodes
+from .graphs.batching import Batch, ClientData
+from .graphs.csr import send
+from .graphs.node_rows import Nodes
+from .graphs.noisy_view import NoisyView, check_together
+from .graphs.noisy_view_kept import ViewedData, keep_view
+from .graphs.structure import NoEdges, SparseStructure, Structure
+from .losses.contrast import info_nce
+from .models.weighted_encoders import GraphModel
 from .privacy.laplace import Triangles
 from .privacy.negatives import NegativeQueue
-from .propagation import NoEdges, SparseStructure, Structure
+from .tasks.multitask import MultiTaskClient
 
 
 @final
@@ -44,6 +44,8 @@ class FGCLClient(MultiTaskClient):
     """
 
     TAKES_WEIGHTS = True
+    DATA: ClassVar[type[ClientData]] = ViewedData
+    data: ViewedData
     model: GraphModel
 
     @classmethod
@@ -87,7 +89,7 @@ class FGCLClient(MultiTaskClient):
         )
         self.draws_once = privacy.noise_mode == "once"
         self.triangles: tuple[Triangles, ...] = ()
-        self.held_out: DenseView | None = None
+        self.held_out: NoisyView | None = None
         self.held_out_views = job.site.views(
             partition,
             partition.held_out,
@@ -182,7 +184,7 @@ class FGCLClient(MultiTaskClient):
 
     def _embed(
         self,
-        view: DenseView,
+        view: NoisyView,
         groups: Sequence[IntArray],
         generator: torch.Generator | None,
     ) -> list[Tensor]:
@@ -246,11 +248,11 @@ class FGCLClient(MultiTaskClient):
 
     def _ready(
         self, name: str, views: tuple[Triangles, ...], *, keep: bool
-    ) -> DenseView:
+    ) -> NoisyView:
         """Make views ready to be cut; ``keep`` what is used more than once."""
         device, post = self.job.device, self.job.privacy.edge_post
         if not keep:
-            return DenseView(*views, device=device, post=post, nodes=self.nodes)
+            return NoisyView(*views, device=device, post=post, nodes=self.nodes)
         return keep_view(
             self.data.kept, name, views, device=device, post=post, nodes=self.nodes
         )

@@ -16,7 +16,6 @@ import torch
 
 import datasets
 from clients.base import GraphClient, Job
-from clients.batching import ClientData
 from clients.fclg import FCLGClient, LocalFCLGClient
 from clients.fedavg import (
     FedAvgClient,
@@ -34,11 +33,12 @@ from clients.fedsage_plus import FedSagePlusClient
 from clients.fedstar import FedStarClient
 from clients.fgcl import FGCLClient
 from clients.gcfl import GCFLClient, NodeGCFLClient
+from clients.graphs.batching import ClientData
 from clients.infomax import InfoGraphClient, MVGRLClient
 from clients.moon import MoonClient
 from clients.multitask_gnn import LocalMultiTaskClient, MultiTaskFedAvgClient
-from clients.privacy.graphs import PrivateSite
-from clients.pulled import SelfWeightClient
+from clients.privacy.site import PrivateSite
+from clients.self_weight import SelfWeightClient
 from clients.spreadgnn import SpreadGNNClient
 from clients.store import ClientStore
 from strategies.base import AbstractGraphStrategy

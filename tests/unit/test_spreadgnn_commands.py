@@ -8,7 +8,7 @@ import os
 import pytest
 
 from clients.binding import bind_run
-from clients.sealing import KeyRing, fingerprint
+from clients.peers.sealing import KeyRing, fingerprint
 from fedgraph_flwr.figures_network import draw_facts, draw_network
 from fedgraph_flwr.network import describe_network, facts_of
 from fedgraph_flwr.node_config import trusted_peers

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedgraph_flwr.data import GraphSet, IntArray
 
 from .csr import csr, gather, send
-from .propagation import Structure
+from .structure import Structure
 
 Spreading = Callable[[Tensor, Structure], Tensor]  # linear; (num_nodes, d) -> (., k d)
 

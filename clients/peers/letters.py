@@ -1,7 +1,7 @@
-"""Parcels: what a client of a decentralised method hands its neighbours.
+"""Letters: what a client of a decentralised method hands its neighbours.
 
 One string of bytes per sender and mixing round: an envelope, which a relay may read,
-and contents, which it need not. Contents are safetensors: reading runs no code.
+and contents, which it need not. Letter are safetensors: reading runs no code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FIELDS = ("head_rows", "task_ids", "omega", "omega_task_ids", "counts")
 class Address:
     """Who sends what to whom, when, in which run; all of it is authenticated.
 
-    ``receiver`` is ``EVERYONE`` for a parcel that is not sealed.
+    ``receiver`` is ``EVERYONE`` for a letter that is not sealed.
     """
 
     run: str
@@ -52,7 +52,7 @@ class Address:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contents:
+class Letter:
     """What a neighbour learns.
 
     Parameters
@@ -91,25 +91,25 @@ class Contents:
         )
 
     @classmethod
-    def decode(cls, sender: int, contents: bytes) -> Contents:
+    def decode(cls, sender: int, contents: bytes) -> Letter:
         """Read back.
 
         Raises
         ------
         WireError
-            Not a parcel's contents, or parts that do not fit together.
+            Not a letter's contents, or parts that do not fit together.
         """
         try:
             arrays = dict(decode_arrays(contents))
         # KeyError: a type of numbers that NumPy does not have
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise WireError(
-                f"parcel of client {sender} cannot be decoded: {error!r}; both ends"
+                f"letter of client {sender} cannot be decoded: {error!r}; both ends"
                 " must run the same version of fedgraph_flwr"
             ) from error
         if missing := sorted(set(_FIELDS) - set(arrays)):
             raise WireError(
-                f"parcel of client {sender} lacks {', '.join(missing)}, expected"
+                f"letter of client {sender} lacks {', '.join(missing)}, expected"
                 f" {', '.join(_FIELDS)}; both ends must run the same version of"
                 " fedgraph_flwr"
             )
@@ -126,13 +126,13 @@ class Contents:
         }
         if layout != expected or found["counts"].min() < 0:
             raise WireError(
-                f"parcel of client {sender} holds parts that do not fit: {layout},"
+                f"letter of client {sender} holds parts that do not fit: {layout},"
                 f" expected {expected} and counts >= 0; both ends must run the same"
                 " version of fedgraph_flwr"
             )
         if not all(np.isfinite(found[n]).all() for n in ("head_rows", "omega")):
             raise WireError(
-                f"parcel of client {sender} holds heads or covariances that are not"
+                f"letter of client {sender} holds heads or covariances that are not"
                 " finite; that client should lower its learning rate"
             )
         num_examples, num_neighbours = (int(n) for n in found.pop("counts"))
@@ -148,26 +148,26 @@ class Contents:
             is_ordered = bool((np.diff(ids) > 0).all())
             if not is_ordered or (ids.size and not 0 <= ids[0] <= ids[-1] < num_tasks):
                 raise WireError(
-                    f"parcel of client {sender} names {name} {ids[:9].tolist()}"
+                    f"letter of client {sender} names {name} {ids[:9].tolist()}"
                     f"{' ...' * (ids.size > 9)}, expected ids below {num_tasks},"
                     " ascending; all clients must run the same settings"
                 )
         if self.head_rows.shape[1] != width:
             raise WireError(
-                f"parcel of client {sender} has head rows of {self.head_rows.shape[1]}"
+                f"letter of client {sender} has head rows of {self.head_rows.shape[1]}"
                 f" numbers, expected {width}; all clients must run the same settings"
             )
 
 
-def write(address: Address, contents: Contents, lock: Lock | None = None) -> bytes:
-    """Make a parcel, sealed by ``lock`` if given: only the receiver can open that."""
+def write(address: Address, contents: Letter, lock: Lock | None = None) -> bytes:
+    """Make a letter, sealed by ``lock`` if given: only the receiver can open that."""
     envelope = address.envelope(is_sealed=lock is not None)
     plain = contents.encode()
     return envelope + (lock.seal(plain, envelope) if lock else plain)
 
 
 def read(
-    parcel: bytes,
+    letter: bytes,
     *,
     run: str,
     sender: int,
@@ -175,19 +175,19 @@ def read(
     before_round: int,
     lock: Lock | None = None,
 ) -> tuple[int, bytes]:
-    """Check a parcel's address, open it, and return its round and encoded contents.
+    """Check a letter's address, open it, and return its round and encoded contents.
 
     Parameters
     ----------
-    parcel : bytes
+    letter : bytes
     run : str
         Name of the run.
     sender, receiver : int
         From whom the relay says it is, and who reads it.
     before_round : int
-        The parcel must be of an earlier round than the present one.
+        The letter must be of an earlier round than the present one.
     lock : Lock, optional
-        Shared with the sender, where parcels are sealed.
+        Shared with the sender, where letters are sealed.
 
     Raises
     ------
@@ -195,13 +195,13 @@ def read(
         Another run, sender, receiver or round than expected; sealed or not against
         expectation; altered, or sealed with another key.
     """
-    what = f"parcel of client {sender} for client {receiver}"
-    if len(parcel) < ENVELOPE_BYTES or parcel[:4] not in (_OPEN, _SEALED):
+    what = f"letter of client {sender} for client {receiver}"
+    if len(letter) < ENVELOPE_BYTES or letter[:4] not in (_OPEN, _SEALED):
         raise WireError(
             f"{what} has no envelope; both ends must run the same version of"
             " fedgraph_flwr"
         )
-    envelope, body = parcel[:ENVELOPE_BYTES], parcel[ENVELOPE_BYTES:]
+    envelope, body = letter[:ENVELOPE_BYTES], letter[ENVELOPE_BYTES:]
     magic, digest, server_round, writer, addressee = _ENVELOPE.unpack(envelope)
     if (magic == _SEALED) != (lock is not None):
         state = ("not sealed", "sealed")

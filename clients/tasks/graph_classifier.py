@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.seeding import derive_seed
 
-from .base import GraphClient, Metrics, common_generator
-from .batching import Batch
-from .models.gin import GIN, shared_keys
-from .training import evaluate
+from ..base import GraphClient, Metrics, common_generator
+from ..graphs.batching import Batch
+from ..models.gin import GIN
+from ..models.sharing import shared_keys
+from ..training import evaluate
 
 
 def build_gin(
@@ -35,7 +36,7 @@ def build_gin(
     )
 
 
-class ClassifierClient(GraphClient):
+class GraphClassifierClient(GraphClient):
     """Cross-entropy and accuracy; part of the GIN may stay private."""
 
     model: GIN

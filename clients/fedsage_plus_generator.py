@@ -18,10 +18,10 @@ from torch.utils.checkpoint import checkpoint
 
 from fedgraph_flwr.data import IntArray
 
-from .csr import csr, row_pointer
-from .mended import MendedGraph
+from .fedsage_plus_graph import MendedGraph
+from .graphs.csr import csr, row_pointer
+from .graphs.ops import linear
 from .models.node_gnn import NodeGNN, SAGEConv
-from .ops import linear
 
 _WIDTHS = (256, 2048)  # of the feature generator, as in the authors' code
 _BLOCK = 16_384  # nodes; of larger graphs no block's hidden layers are kept

@@ -20,7 +20,7 @@ from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
 
 from .csr import csr, gather, row_pointer, send
-from .views import CollatedView
+from .diffusion_view import CollatedDiffusion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +250,7 @@ class ClientData:
     graphs: CollatedGraphs
     evaluation: tuple[Batch, ...]
     num_val: int
-    view: CollatedView | None = None
+    view: CollatedDiffusion | None = None
 
     @classmethod
     def collate(

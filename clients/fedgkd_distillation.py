@@ -10,14 +10,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .graphs.dense_graph import DenseGraph
 from .models.node_gnn import NodeGNN
-from .node_data import NodeStructure
 
 ONE_HOT_SHARE = 0.9  # what a learned label gives its class before the first step
 
@@ -111,34 +110,6 @@ def gumbel_noise(seed: int, steps: int, num_nodes: int) -> Tensor:
 
 
 # The model on it ---------------------------------------------------------------------
-
-
-@final
-class DenseGraph(NodeStructure):
-    """A small graph by its full matrix, through which gradients reach the edges.
-
-    Parameters
-    ----------
-    adjacency : tensor, shape (num_nodes, num_nodes)
-        Symmetric, with an empty diagonal.
-    """
-
-    def __init__(self, adjacency: Tensor) -> None:
-        self.adjacency = adjacency
-        loops = adjacency + torch.eye(
-            len(adjacency), dtype=adjacency.dtype, device=adjacency.device
-        )
-        root = loops.sum(1).rsqrt()  # degrees are >= 1
-        self._normalized = root[:, None] * loops * root  # (num_nodes, num_nodes)
-
-    def propagate(self, x: Tensor) -> Tensor:
-        """See base class."""
-        return self._normalized @ x
-
-    def mean(self, x: Tensor) -> Tensor:
-        """See base class."""
-        degree = self.adjacency.sum(1, keepdim=True)
-        return self.adjacency @ x / degree.clamp(min=1)
 
 
 def soft_cross_entropy(logits: Tensor, shares: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""Parcels sealed end to end between neighbours, and the keys for it.
+"""Letters sealed end to end between neighbours, and the keys for it.
 
 Each client has two X25519 key pairs, whose private halves never leave its disk: its
 site's, which outlives runs and whose fingerprint operators tell each other, and one per
 run. Two neighbours agree on a secret of each; HKDF-SHA256 makes of both a key for one
 envelope (run, round, sender, receiver), under which ChaCha20-Poly1305 encrypts the
 contents and authenticates the envelope. Without the site's key nobody can take part in
-a run, without the run's nobody can open its parcels later.
+a run, without the run's nobody can open its letters later.
 
 Neighbours' public keys are pinned when first seen. A relay that handed out its own from
 the start is found by comparing fingerprints, which a site does by itself if its
@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedgraph_flwr.errors import DataError, WireError
 
-from .once import write_once
+from ..once import write_once
 
 IDENTITY = "identity"  # folder of the state folder, where experiments have theirs
 KEY = "run.key"
@@ -79,7 +79,7 @@ class Lock:
         Raises
         ------
         WireError
-            Contents or envelope were altered, or sealed with another key.
+            Letter or envelope were altered, or sealed with another key.
         """
         nonce, text = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
@@ -91,7 +91,7 @@ class Lock:
             ) from error
 
     def _cipher(self, envelope: bytes) -> ChaCha20Poly1305:
-        # A key for each envelope: no two parcels share one, whatever their nonces.
+        # A key for each envelope: no two letters share one, whatever their nonces.
         hkdf = HKDF(SHA256(), _KEY_BYTES, self.salt, _PURPOSE + envelope)
         return ChaCha20Poly1305(hkdf.derive(self.secret))
 

@@ -1,4 +1,4 @@
-"""A client's mail: parcels from its neighbours, and to them."""
+"""A client's mail: letters from its neighbours, and to them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from fedgraph_flwr.methods.spreadgnn import (
 )
 from fedgraph_flwr.wire import NamedArrays, Scalar
 
-from .parcels import EVERYONE, Address, Contents, read, write
+from .letters import EVERYONE, Address, Letter, read, write
 from .rounds_done import RoundsDone
 from .sealing import KeyRing
 
-_SEEN = "mail/seen"  # rows of (neighbour, round of its last parcel)
+_SEEN = "mail/seen"  # rows of (neighbour, round of its last letter)
 _SILENT = "mail/silent"  # neighbours whose silence was said
 _ROUND = "mail/round"  # after which the state was stored
 
 
 class Mailbox:
-    """Reads and writes one client's parcels in one round.
+    """Reads and writes one client's letters in one round.
 
     Parameters
     ----------
     run : str
-        Name of the run; parcels of another are not used.
+        Name of the run; letters of another are not used.
     client_id : int
     folder : path
         The client's private folder, for keys and what was read in which round.
@@ -68,7 +68,7 @@ class Mailbox:
         keys = KeyRing(folder, client_id=client_id)
         if keys.exists and not is_sealed:
             raise WireError(
-                f"client {client_id} has keys of this run, whose parcels were sealed,"
+                f"client {client_id} has keys of this run, whose letters were sealed,"
                 " and is asked to send them open: refused; set spreadgnn.seal = true,"
                 " or start a new run"
             )
@@ -89,17 +89,17 @@ class Mailbox:
         self._seen = {int(j): int(server_round) for j, server_round in seen}
         self._round = int(stored.get(_ROUND, torch.zeros(())))
         self._said = stored.get(_SILENT, torch.zeros(0, dtype=torch.int64)).tolist()
-        self.unusable: list[int] = []  # whose parcels of this round were left out
+        self.unusable: list[int] = []  # whose letters of this round were left out
 
     def read(
         self,
         mail: NamedArrays,
         server_round: int,
-        check: Callable[[int, Contents], None],
-    ) -> dict[int, Contents]:
-        """Open the parcels that came with the message of ``server_round``, ascending.
+        check: Callable[[int, Letter], None],
+    ) -> dict[int, Letter]:
+        """Open the letters that came with the message of ``server_round``, ascending.
 
-        A parcel that cannot be used counts as missing, and so does one of a round that
+        A letter that cannot be used counts as missing, and so does one of a round that
         was read before: a relay that hands it out gains no more than by keeping it.
 
         Parameters
@@ -112,7 +112,7 @@ class Mailbox:
         Raises
         ------
         WireError
-            A parcel is from no neighbour; or as :meth:`RoundsDone.begin`: the round
+            A letter is from no neighbour; or as :meth:`RoundsDone.begin`: the round
             was done before, with other mail.
         """
         known = {f"{FROM}{j}" for j in self.neighbours}
@@ -122,7 +122,7 @@ class Mailbox:
                 f" {self.neighbours}; the relay does not follow the topology it told:"
                 " do not trust it, or start a new run"
             )
-        found: dict[int, Contents] = {}
+        found: dict[int, Letter] = {}
         digest = hashlib.sha256(json.dumps(self.given, sort_keys=True).encode())
         for j in self.neighbours:
             if f"{FROM}{j}" not in mail:
@@ -131,7 +131,7 @@ class Mailbox:
                 sent, plain = self._open(j, mail[f"{FROM}{j}"].tobytes(), server_round)
                 if sent <= self._seen.get(j, 0):
                     continue
-                contents = Contents.decode(j, plain)
+                contents = Letter.decode(j, plain)
                 check(j, contents)
             except WireError as error:
                 self.unusable.append(j)
@@ -151,9 +151,9 @@ class Mailbox:
         self._round = server_round
         return found
 
-    def _open(self, sender: int, parcel: bytes, server_round: int) -> tuple[int, bytes]:
+    def _open(self, sender: int, letter: bytes, server_round: int) -> tuple[int, bytes]:
         return read(
-            parcel,
+            letter,
             run=self._run,
             sender=sender,
             receiver=self._client_id,
@@ -186,12 +186,12 @@ class Mailbox:
         self._said = sorted(found)
         return found
 
-    def write(self, contents: Contents, server_round: int) -> NamedArrays:
-        """Parcels to send: one for all, or if sealed one for each neighbour."""
+    def write(self, contents: Letter, server_round: int) -> NamedArrays:
+        """Letters to send: one for all, or if sealed one for each neighbour."""
         receivers = self.neighbours
         if receivers and not self._keys:
             receivers = [EVERYONE]
-        parcels: NamedArrays = {}
+        letters: NamedArrays = {}
         for receiver in receivers:
             address = Address(
                 run=self._run,
@@ -201,12 +201,12 @@ class Mailbox:
             )
             lock = self._keys.lock(receiver) if self._keys else None
             to = ALL if receiver == EVERYONE else receiver
-            parcel = write(address, contents, lock)
-            parcels[f"{TO}{to}"] = np.frombuffer(parcel, np.uint8)
-        return parcels
+            letter = write(address, contents, lock)
+            letters[f"{TO}{to}"] = np.frombuffer(letter, np.uint8)
+        return letters
 
     def state(self) -> dict[str, Tensor]:
-        """Return the round, those of the last parcels, and whose silence was said."""
+        """Return the round, those of the last letters, and whose silence was said."""
         rows = sorted(self._seen.items())
         return {
             _ROUND: torch.tensor(self._round),

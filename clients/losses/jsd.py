@@ -6,13 +6,9 @@ The loss and the projection network that InfoGraph and MVGRL share.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import softplus
-
-from .ops import linear
 
 
 def jsd_loss(nodes: Tensor, graphs: Tensor, graph_of_node: Tensor) -> Tensor:
@@ -45,37 +41,3 @@ def jsd_loss(nodes: Tensor, graphs: Tensor, graph_of_node: Tensor) -> Tensor:
     # Zeroed, not subtracted: own scores are large and would drown the others.
     absent = softplus(scores).scatter(1, own, 0.0).sum()
     return absent / (num_nodes * (num_graphs - 1)) - math.log(2) + present
-
-
-class ProjectionNetwork(nn.Module):
-    """Three linear layers, an activation after each, plus a linear shortcut.
-
-    Parameters
-    ----------
-    num_in, num_out : int
-    activation : callable
-        Makes an activation module, once per layer.
-    generator : torch.Generator
-    """
-
-    def __init__(
-        self,
-        num_in: int,
-        num_out: int,
-        activation: Callable[[], nn.Module],
-        generator: torch.Generator,
-    ) -> None:
-        super().__init__()
-        self.block = nn.Sequential(
-            linear(num_in, num_out, generator),
-            activation(),
-            linear(num_out, num_out, generator),
-            activation(),
-            linear(num_out, num_out, generator),
-            activation(),
-        )
-        self.shortcut = linear(num_in, num_out, generator)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, num_in) -> (n, num_out)."""
-        return self.block(x) + self.shortcut(x)  # type: ignore[no-any-return]

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.config import RunSettings, Settings
 
-from .base import GraphClient, Metrics, common_generator
-from .batching import ClientData
-from .models.gin import shared_keys
-from .models.node_gnn import GCNConv, NodeGNN
-from .node_data import NodeData, WholeGraph
+from ..base import GraphClient, Metrics, common_generator
+from ..graphs.batching import ClientData
+from ..graphs.whole_graph import NodeData, WholeGraph
+from ..models.node_gnn import GCNConv, NodeGNN
+from ..models.sharing import shared_keys
 
 
 class NodeClassifierClient(GraphClient):

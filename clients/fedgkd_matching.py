@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from .distillation import (
-    DenseGraph,
+from .fedgkd_distillation import (
     Distilled,
     Recipe,
     edge_scores,
@@ -21,8 +20,9 @@ from .distillation import (
     straight_through,
     to_adjacency,
 )
+from .graphs.dense_graph import DenseGraph
+from .graphs.whole_graph import NodeStructure
 from .models.node_gnn import NodeGNN
-from .node_data import NodeStructure
 
 _EPS = 1e-6
 

@@ -15,10 +15,11 @@ from torch import Tensor
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.tasks import NO_SCORE
 
-from .base import GraphClient, Metrics
-from .batching import Batch, ClientData
-from .molecule_data import MoleculeData
-from .multitask import (
+from ..base import GraphClient, Metrics
+from ..graphs.batching import Batch, ClientData
+from ..graphs.molecule_data import MoleculeData
+from ..graphs.node_rows import Nodes
+from ..losses.multitask import (
     Loss,
     TaskScores,
     masked_bce,
@@ -27,7 +28,6 @@ from .multitask import (
     roc_auc,
     root_mean_squared_error,
 )
-from .nodes import Nodes
 
 
 class MultiTaskClient(GraphClient):

@@ -1,7 +1,7 @@
 """Graph classifiers whose encoders take edge weights: FGCL's four, GIN and GAT.
 
 Yang et al. 2022 (FGCL), Sec. IV-B; our spec, Sec. 2.2. An encoder runs on any
-:class:`~clients.propagation.Structure`, a dense noisy view or a sparse clean graph,
+:class:`~clients.graphs.structure.Structure`, dense noisy views or sparse clean graphs,
 with the same parameters. Below, w are its weights (0 on the diagonal), d its
 degrees: sums of w, or of absolute values for signed weights. A node
 with d <= 0 contributes and receives 0.
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
-from ..nodes import DistinctRows, SpreadRows
-from ..ops import linear, relu_dropout, uniform
-from ..propagation import Structure, power
+from ..graphs.node_rows import DistinctRows, SpreadRows
+from ..graphs.ops import linear, relu_dropout, uniform
+from ..graphs.structure import Structure, power
 from .readout import ReadoutModel, times
 
 TAG_HOPS = 3

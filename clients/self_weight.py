@@ -8,7 +8,7 @@ from fedgraph_flwr.methods.fedgkd import FedGKDParams
 from fedgraph_flwr.methods.self_weight import SelfWeightParams
 
 from .fedavg import Proximal
-from .node_classifier import NodeClassifierClient
+from .tasks.node_classifier import NodeClassifierClient
 
 
 class PulledClient(Proximal, NodeClassifierClient):

@@ -7,8 +7,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from .node_data import NodeStructure
-from .ops import sum_neighbours
+from .graphs.ops import sum_neighbours
+from .graphs.whole_graph import NodeStructure
 
 
 @final

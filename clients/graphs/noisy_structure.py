@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from .propagation import NEGATIVE_SLOPE, Mask, Structure, power
+from .structure import NEGATIVE_SLOPE, Mask, Structure, power
 
 Matrices = Sequence[Tensor]  # of each bucket, (num_graphs, size, size)
 
@@ -20,7 +20,7 @@ def smoothing(weight: Tensor, *, use_absolute_degree: bool) -> Tensor:
     Parameters
     ----------
     weight : tensor, shape (num_graphs, size, size)
-        A bucket of a :class:`DenseStructure`.
+        A bucket of a :class:`NoisyStructure`.
     use_absolute_degree : bool
         See ``laplace.post_process``.
 
@@ -39,7 +39,7 @@ def _degrees(weight: Tensor, use_absolute_degree: bool) -> Tensor:
 
 
 @final
-class DenseStructure(Structure):
+class NoisyStructure(Structure):
     """Padded dense matrices: graphs of similar size share a bucket.
 
     Parameters
@@ -139,7 +139,7 @@ class _DenseSum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, matrices: Matrices, structure: DenseStructure
+        ctx: Any, x: Tensor, matrices: Matrices, structure: NoisyStructure
     ) -> Tensor:
         ctx.matrices, ctx.structure = matrices, structure
         return _dense_sum(x, matrices, structure)
@@ -149,7 +149,7 @@ class _DenseSum(torch.autograd.Function):
         return _dense_sum(grads[0], ctx.matrices, ctx.structure), None, None
 
 
-def _dense_sum(x: Tensor, matrices: Matrices, structure: DenseStructure) -> Tensor:
+def _dense_sum(x: Tensor, matrices: Matrices, structure: NoisyStructure) -> Tensor:
     rows = x.index_select(0, structure.padded)
     found = torch.empty_like(rows)
     begin = 0

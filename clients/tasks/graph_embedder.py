@@ -20,9 +20,9 @@ from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.tasks import EmbeddingSettings
 from fedgraph_flwr.wire import NamedArrays
 
-from .base import Array, Config, GraphClient, Metrics
-from .batching import Batch
-from .views import WeightedView
+from ..base import Array, Config, GraphClient, Metrics
+from ..graphs.batching import Batch
+from ..graphs.diffusion_view import DiffusionView
 
 
 class EmbeddingClient(GraphClient):
@@ -40,7 +40,7 @@ class EmbeddingClient(GraphClient):
     def embed(self, batch: Batch) -> Tensor:
         """Embeddings of the batch's graphs, shape (num_graphs, d)."""
 
-    def second_view(self, batch: Batch) -> WeightedView:
+    def second_view(self, batch: Batch) -> DiffusionView:
         """Diffusion view of the batch's graphs, where :meth:`diffusion` asks for it."""
         view = self.data.view
         assert view is not None

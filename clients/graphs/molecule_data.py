@@ -1,16 +1,12 @@
-"""Graphs of a client that predicts labels of molecules, and their nodes without edges."""
+"""A client's molecules: collated graphs, and their nodes without edges."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from .batching import Batch, ClientData, SingleBatch
-from .nodes import NodeBatch, NodeRows, Nodes
-
-if TYPE_CHECKING:
-    from .dense import DenseView
+from .node_rows import NodeBatch, NodeRows, Nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,13 +15,8 @@ class MoleculeData(ClientData):
 
     @cached_property
     def nodes(self) -> NodeRows:
-        """Nodes of the graphs without their edges; equal rows of features are stored once."""
+        """Nodes without edges; equal rows of features are stored once."""
         return NodeRows(self.partition.graphs, self.graphs.device)
-
-    @cached_property
-    def kept(self) -> dict[str, DenseView]:
-        """Noisy views by name, kept for the next message of this process."""
-        return {}
 
     @cached_property
     def evaluation_nodes(self) -> tuple[NodeBatch, ...]:

@@ -18,17 +18,17 @@ from fedgraph_flwr.data import IntArray, pointer
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.privacy import NON_NEGATIVE_POSTS
 
+from ..privacy.laplace import SIGNED_POSTS, Triangles, check_sizes, num_pairs
 from .csr import send
-from .dense_structure import DenseStructure, Matrices
-from .nodes import NodeBatch, NodeRows
-from .privacy.laplace import SIGNED_POSTS, Triangles, check_sizes, num_pairs
+from .node_rows import NodeBatch, NodeRows
+from .noisy_structure import Matrices, NoisyStructure
 
 MAX_CELLS = 2**27  # of all matrices of a batch: 512 MiB
 GROWTH, SMALL = 1.35, 16
 _TOGETHER = 128  # nodes; graphs up to this size are cut out together, by many indices
 
 
-class DenseView:
+class NoisyView:
     """Views of a client's graphs on the device, ready to be cut into batches.
 
     Its rows are the graphs of the first view, then those of the second, ...
@@ -87,7 +87,7 @@ class DenseView:
             )
         return rows + view * len(self.views[0])
 
-    def batch(self, positions: IntArray) -> DenseStructure:
+    def batch(self, positions: IntArray) -> NoisyStructure:
         """Structure of the graphs at ``positions`` of the client, in the first view."""
         return self.rows(self.places(positions))
 
@@ -109,7 +109,7 @@ class DenseView:
                 cells = more
         return np.split(rows, begins[1:])
 
-    def rows(self, rows: IntArray) -> DenseStructure:
+    def rows(self, rows: IntArray) -> NoisyStructure:
         """Structure of the graphs in ``rows``, repeats allowed.
 
         Raises
@@ -138,9 +138,9 @@ class DenseView:
         cut: Callable[[], Matrices],
         slots: tuple[IntArray, IntArray],
         smoothed: Callable[[], Matrices] | None = None,
-    ) -> DenseStructure:
+    ) -> NoisyStructure:
         """Make the structure of these matrices and ``slots_of`` them."""
-        return DenseStructure(
+        return NoisyStructure(
             cut,
             *(send(s, self.device) for s in slots),
             smoothed=smoothed,
@@ -171,7 +171,7 @@ class DenseView:
 def slots_of(
     sizes: IntArray, groups: list[IntArray], widths: list[int]
 ) -> tuple[IntArray, IntArray]:
-    """Make ``padded`` and ``slots`` of a :class:`DenseStructure`.
+    """Make ``padded`` and ``slots`` of a :class:`NoisyStructure`.
 
     Parameters
     ----------

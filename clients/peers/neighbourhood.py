@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .parcels import Contents
-from .task_covariance import TaskCovariance, align, initial, normalise, update
+from ..losses.task_covariance import TaskCovariance, align, initial, normalise, update
+from .letters import Letter
 
 _OMEGA, _PEER = "omega/", "peer/"
 
@@ -63,10 +63,10 @@ class Neighbourhood:
         theirs = (t for peer in self._peers.values() for t in peer.task_ids)
         return tuple(sorted({*self._own, *theirs}))
 
-    def learn(self, parcels: Mapping[int, Contents]) -> None:
+    def learn(self, letters: Mapping[int, Letter]) -> None:
         """Remember what neighbours sent; of the others what they sent before."""
         self._places = None
-        for j, contents in parcels.items():
+        for j, contents in letters.items():
             self._peers[j] = Teacher(
                 task_ids=tuple(contents.task_ids.tolist()),
                 rows=torch.from_numpy(np.array(contents.head_rows)),

@@ -16,7 +16,7 @@ from .csr import csr, gather, row_pointer, send
 
 
 @dataclass(frozen=True)
-class WeightedView:
+class DiffusionView:
     """Weighted edges among the nodes of a batch; S_uv weighs the message u -> v.
 
     Parameters
@@ -35,7 +35,7 @@ class _WeightedSum(torch.autograd.Function):
     """``view.forward @ x``; the weights are constants."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, view: WeightedView) -> Tensor:
+    def forward(ctx: Any, x: Tensor, view: DiffusionView) -> Tensor:
         ctx.view = view
         return view.forward @ x
 
@@ -44,12 +44,12 @@ class _WeightedSum(torch.autograd.Function):
         return ctx.view.backward @ grads[0].contiguous(), None
 
 
-def weighted_sum(x: Tensor, view: WeightedView) -> Tensor:
+def weighted_sum(x: Tensor, view: DiffusionView) -> Tensor:
     """Sum weighted messages at each node: (num_nodes, d) -> the same."""
     return _WeightedSum.apply(x, view)  # type: ignore[no-any-return,no-untyped-call]
 
 
-class CollatedView:
+class CollatedDiffusion:
     """Weighted edges of all graphs of a client, ready to be cut into batches.
 
     Parameters
@@ -87,7 +87,7 @@ class CollatedView:
             torch.from_numpy(np.array(weight, np.float32)).to(self._device),
         )
 
-    def batch(self, positions: IntArray) -> WeightedView:
+    def batch(self, positions: IntArray) -> DiffusionView:
         """Cut out the view of the graphs at ``positions``, in that order."""
         nodes, node_ptr, _ = gather(self._node_ptr, positions, self._device)
         edges, _, edge_sizes = gather(self._edge_ptr, positions, self._device)
@@ -105,4 +105,4 @@ class CollatedView:
             )
             for counts, columns, weight in (self._incoming, self._outgoing)
         )
-        return WeightedView(*matrices)
+        return DiffusionView(*matrices)

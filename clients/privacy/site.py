@@ -29,8 +29,8 @@ from .laplace import GraphAdjacency, Triangles
 from .ledger import Ledger
 from .lifetime import FOLDER as LIFETIME
 from .lifetime import OF_RUN_FOLDER, EdgeRecord
+from .noisy_views import NoisyViews, site_secret
 from .stream import noise_stream
-from .views import NoisyViews, site_secret
 
 _ROUNDING = 1e-9
 

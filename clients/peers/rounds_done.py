@@ -1,7 +1,7 @@
 """Which rounds a client has done, and on what mail: each is done on one mail alone.
 
 A server may ask for a round again, after a resume or a lost reply. If it could change
-what the client mixes, every answer would tell it something of the parcels and the data.
+what the client mixes, every answer would tell it something of the letters and the data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedgraph_flwr.errors import WireError
 
-from .once import write_once
+from ..once import write_once
 
 _FOLDER = "rounds-done"
 _FILE = re.compile(r"round-(\d+)")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,44 +12,55 @@ from torch import Tensor
 
 from fedgraph_flwr.data import IntArray, pointer
 
+from ..privacy.laplace import SIGNED_POSTS, Triangles
 from .csr import gather, send
-from .dense import DenseView, buckets, is_too_large, padded_cells, slots_of
-from .dense_structure import DenseStructure, smoothing
-from .nodes import DistinctRows, NodeBatch, NodeRows, Spreading, SpreadRows
-from .privacy.laplace import SIGNED_POSTS, Triangles
+from .molecule_data import MoleculeData
+from .node_rows import DistinctRows, NodeBatch, NodeRows, Spreading, SpreadRows
+from .noisy_structure import NoisyStructure, smoothing
+from .noisy_view import NoisyView, buckets, is_too_large, padded_cells, slots_of
 
 MAX_KEPT = 2**24  # cells: 64 MiB; as many features spread, for TAG three times
-GROWTH, SMALL = 1.2, 16  # finer than in dense.py: groups are of all graphs, not of some
+GROWTH, SMALL = 1.2, 16  # finer than there: groups are of all graphs, not of some
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewedData(MoleculeData):
+    """Molecules together with their noisy views."""
+
+    @cached_property
+    def kept(self) -> dict[str, NoisyView]:
+        """Noisy views by name, kept for the next message of this process."""
+        return {}
 
 
 def keep_view(
-    kept: dict[str, DenseView],
+    kept: dict[str, NoisyView],
     name: str,
     views: Sequence[Triangles],
     *,
     device: torch.device,
     post: str,
     nodes: NodeRows,
-) -> DenseView:
+) -> NoisyView:
     """Return views ready to be cut: those of ``kept`` if nothing has changed.
 
     Parameters
     ----------
     kept : dict
-        Of one client's data on one device (``ClientData.kept``). What is made anew
+        Of one client's data on one device (``ViewedData.kept``). What is made anew
         takes the place of ``name`` if it is small enough to be kept.
     name : str
     views : sequence of Triangles
         Compared value by value.
     device, post, nodes
-        See :class:`KeptView`.
+        See :class:`KeptNoisyView`.
     """
     old = kept.get(name)
     if old is not None and old.post == post and _are_equal(old.views, views):
         return old
-    if not KeptView.is_possible(np.tile(views[0].num_nodes, len(views))):
-        return DenseView(*views, device=device, post=post, nodes=nodes)
-    kept[name] = KeptView(*views, device=device, post=post, nodes=nodes)
+    if not KeptNoisyView.is_possible(np.tile(views[0].num_nodes, len(views))):
+        return NoisyView(*views, device=device, post=post, nodes=nodes)
+    kept[name] = KeptNoisyView(*views, device=device, post=post, nodes=nodes)
     return kept[name]
 
 
@@ -64,12 +76,12 @@ def _are_equal(some: Sequence[Triangles], others: Sequence[Triangles]) -> bool:
     )
 
 
-class KeptView(DenseView):
+class KeptNoisyView(NoisyView):
     """Views whose matrices are made once, and cut out of by every batch.
 
     So are products of matrices and features, which training never changes: see
-    :class:`~clients.nodes.SpreadRows`. Worth its memory where views are used more than
-    once: docs/privacy.md has times.
+    :class:`~clients.graphs.node_rows.SpreadRows`. This pays when views are used more
+    than once (docs/privacy.md has times).
 
     Parameters
     ----------
@@ -109,7 +121,7 @@ class KeptView(DenseView):
         groups = list(buckets(num_nodes, growth=GROWTH, small=SMALL))
         return padded_cells(groups, num_nodes) <= MAX_KEPT
 
-    def rows(self, rows: IntArray) -> DenseStructure:
+    def rows(self, rows: IntArray) -> NoisyStructure:
         """See base class."""
         group_of, sizes = self._group_of[rows], self.num_nodes[rows]
         order = np.argsort(group_of, kind="stable")

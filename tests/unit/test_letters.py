@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 )
 from oracles import spreadgnn as oracle
 
-from clients.mailbox import Mailbox
-from clients.parcels import EVERYONE, Address, Contents, read, write
-from clients.rounds_done import RoundsDone
-from clients.sealing import KeyRing, fingerprint, site_key_file
+from clients.peers.letters import EVERYONE, Address, Letter, read, write
+from clients.peers.mailbox import Mailbox
+from clients.peers.rounds_done import RoundsDone
+from clients.peers.sealing import KeyRing, fingerprint, site_key_file
 from fedgraph_flwr.errors import DataError, WireError
 from fedgraph_flwr.methods.spreadgnn import is_mixing_round, mixing_rounds
 from fedgraph_flwr.mixing import Peer
@@ -27,7 +27,7 @@ SHAPES = {"encoder.weight": (3, 5), "head.weight": (4, 2), "head.bias": (4,)}
 
 def contents(seed=0, *, own=2, known=3):
     rng = np.random.default_rng(seed)
-    return Contents(
+    return Letter(
         tensors={n: rng.normal(size=s).astype(np.float32) for n, s in SHAPES.items()},
         task_ids=np.arange(own),
         head_rows=rng.normal(size=(own, 2)).astype(np.float32),
@@ -46,7 +46,7 @@ def opened(parcel, **changes):
     given = {"run": "run", "sender": 1, "receiver": 2}
     given |= {"before_round": 4, "lock": None}
     server_round, plain = read(parcel, **{**given, **changes})
-    return server_round, Contents.decode(1, plain)
+    return server_round, Letter.decode(1, plain)
 
 
 def ring(state_dir, client, run="run"):
@@ -68,7 +68,7 @@ def rings(tmp_path):
     return introduce({c: ring(tmp_path, c) for c in (1, 2, 3)})
 
 
-def same(one: Contents, other: Contents) -> bool:
+def same(one: Letter, other: Letter) -> bool:
     return one.encode() == other.encode()
 
 
@@ -230,7 +230,7 @@ def test_contents_must_fit_together(part, value):
     odd = contents()
     object.__setattr__(odd, part, value)
     with pytest.raises(WireError, match="parts that do not fit"):
-        Contents.decode(1, odd.encode())
+        Letter.decode(1, odd.encode())
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_heads_and_covariances_must_be_finite(part):
     odd = contents()
     getattr(odd, part)[0, 0] = np.inf
     with pytest.raises(WireError, match="client 1 holds heads or covariances that are"):
-        Contents.decode(1, odd.encode())
+        Letter.decode(1, odd.encode())
 
 
 # Keys ---------------------------------------------------------------------------------
@@ -519,7 +519,7 @@ def test_a_parcel_that_cannot_be_used_counts_as_missing(tmp_path, caplog, spoil)
     with caplog.at_level("WARNING", logger="flwr"):
         assert own.read(mail, 4, anything) == {}
     assert own.unusable == [1]
-    assert "client 2 goes on without this mail: parcel of client 1" in caplog.text
+    assert "client 2 goes on without this mail: letter of client 1" in caplog.text
     assert list(own.read(mail_of(tmp_path, 3), 5, anything)) == [1]  # not seen yet
 
 
