@@ -37,7 +37,7 @@ class PerBatchClient(FCLGClient):
 
     def _contrast_graphs(self, u: Tensor, batch: Batch) -> Tensor:
         glob, prev = (self._teach(m, batch) for m in (self.glob_model, self.prev_model))
-        return model_contrast(u, glob, prev, self._params().inter_temperature).mean()
+        return model_contrast(u, glob, prev, self.params.inter_temperature).mean()
 
     @torch.no_grad()
     def _teach(self, model: WeightedGIN, batch: Batch) -> Tensor:
@@ -55,10 +55,7 @@ def local_round(kind: type[FCLGClient], resolved: Resolved, scratch: Path) -> fl
     graphs = data.partition.graphs
     start = initial_arrays(
         kind,
-        resolved.settings,
-        resolved.params,
-        num_features=graphs.num_features,
-        num_classes=graphs.num_classes,
+        resolved.spec(num_features=graphs.num_features, num_classes=graphs.num_classes),
     )
     begin = time.perf_counter()
     client.fit(list(start.values()), {"server-round": 1})

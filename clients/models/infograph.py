@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from ..graphs.batching import Batch
 from ..graphs.ops import linear, sum_neighbours, sum_pool
-from ..losses.jsd import jsd_loss
 from .projection import ProjectionNetwork
 
 
@@ -102,18 +101,19 @@ class InfoGraph(nn.Module):
         """
         return self._pool(self._encode(batch, training=False), batch)
 
-    def loss(self, batch: Batch) -> Tensor:
-        """:func:`~clients.losses.jsd.jsd_loss` of projected nodes and graphs, shape ().
+    def project(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Projected nodes and graphs, which the loss compares.
 
         BatchNorm uses the batch's own statistics iff the module is in training mode.
+
+        Returns
+        -------
+        nodes, graphs : tensors, shapes (num_nodes, d) and (num_graphs, d)
+            d = ``num_layers * hidden_dim``.
         """
         nodes = self._encode(batch, training=self.training)
         graphs = self._pool(nodes, batch)
-        return jsd_loss(
-            self.node_projection(nodes),
-            self.graph_projection(graphs),
-            batch.graph_of_node,
-        )
+        return self.node_projection(nodes), self.graph_projection(graphs)
 
     def _encode(self, batch: Batch, *, training: bool) -> Tensor:
         x, outputs = batch.x, []

@@ -17,7 +17,6 @@ from torch.nn import functional
 from ..graphs.batching import Batch
 from ..graphs.diffusion_view import DiffusionView, weighted_sum
 from ..graphs.ops import sum_neighbours, sum_pool
-from ..losses.jsd import jsd_loss
 from .projection import ProjectionNetwork
 
 Propagate = Callable[[Tensor], Tensor]
@@ -100,12 +99,21 @@ class MVGRL(nn.Module):
         (_, graphs1), (_, graphs2) = self._encode(batch, view)
         return self.mlp2(graphs1) + self.mlp2(graphs2)  # type: ignore[no-any-return]
 
-    def loss(self, batch: Batch, view: DiffusionView) -> Tensor:
-        """Contrast each view's nodes with the other view's graphs, shape ()."""
+    def project(
+        self, batch: Batch, view: DiffusionView
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Projected nodes of each view with graphs of the other, as the loss compares.
+
+        Returns
+        -------
+        (nodes, graphs), (nodes, graphs) : tensors
+            Of shapes (num_nodes, hidden) and (num_graphs, hidden); first the nodes by
+            the batch's own edges with the graphs by ``view``, then the reverse.
+        """
         (nodes1, graphs1), (nodes2, graphs2) = self._encode(batch, view)
-        of = batch.graph_of_node
-        return jsd_loss(self.mlp1(nodes1), self.mlp2(graphs2), of) + jsd_loss(
-            self.mlp1(nodes2), self.mlp2(graphs1), of
+        return (
+            (self.mlp1(nodes1), self.mlp2(graphs2)),
+            (self.mlp1(nodes2), self.mlp2(graphs1)),
         )
 
     def _encode(
