@@ -10,7 +10,6 @@ import pytest
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from fedgraph_flwr.errors import ConfigError
 from simulations import drill
-from simulations.drill_inline import ledger_faults
 from simulations.drill_targets import NUM_ROUNDS, names, targets
 from simulations.drill_trials import (
     NO_REASON,
@@ -22,6 +21,7 @@ from simulations.drill_trials import (
     draw_moments,
     run_trial,
 )
+from simulations.drill_witness import ledger_faults
 
 REFERENCE = Reference(
     weights="abc",
@@ -49,8 +49,10 @@ class Scripted:
     """An engine whose attempts end as told; the last one leaves a results folder."""
 
     name = "scripted"
+    num_rounds = NUM_ROUNDS
     victims: tuple[str, ...] = ("process",)
     loses_runs = False
+    reference = None
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.left, self.configs = list(outcomes), []
@@ -65,8 +67,11 @@ class Scripted:
             (path / self.checkpoint).touch()
         return outcome
 
-    def faults(self, state, folder):
+    def faults(self, folder):
         return []
+
+    def own_reference(self, target, run):
+        return self.reference
 
     def close(self):
         pass
@@ -130,6 +135,17 @@ def test_a_run_that_flower_stops_is_resumed_again(tmp_path):
     assert engine.configs[2]["resume"] == engine.configs[1]["resume"]
 
 
+def test_a_run_whose_noise_is_its_own_is_compared_with_its_own_reference(tmp_path):
+    engine = Scripted(KILLED, DONE)
+    engine.checkpoint = "other"
+    engine.reference = replace(REFERENCE, weights="of other noise")
+    (target,) = targets(["local"], tmp_path)
+    trial = run_trial(
+        engine, target, REFERENCE, [MOMENT], number=0, folder=tmp_path / "trial"
+    )
+    assert (trial.verdict, trial.equal_rounds) == ("unequal", True)
+
+
 def test_attempts_are_bounded(tmp_path):
     trial, _ = trial_of(tmp_path, *[Outcome(status="failed", says=NO_REASON)] * 9)
     assert trial.verdict == "lost"
@@ -176,12 +192,12 @@ def write_ledgers(folder: Path, *, edge, updates, lifetime) -> None:
         ([1.0, 2.0], {"1.0": 1}, {"0": 1.0, "7": 2.0}, ""),
         ([1.0, 1.5], {"1.0": 1}, {"0": 3.0}, "edges 2.5 on record, 3 drawn"),
         ([3.0], {}, {"0": 3.0}, "update 0 on record, 1 drawn"),
-        ([3.0], {"1.0": 1}, {"0": 2.0}, f"{LIFETIME}/client-0: 2, 3 drawn"),
+        ([3.0], {"1.0": 1}, {"0": 2.0}, f"{LIFETIME}/client-0: 2 on record, 3 drawn"),
     ],
 )
 def test_a_draw_that_no_ledger_knows_is_told(tmp_path, edge, updates, lifetime, fault):
     write_ledgers(tmp_path, edge=edge, updates=updates, lifetime=lifetime)
-    faults = ledger_faults(tmp_path / "state", witnessed(tmp_path, 1.0, 2.0, 1.0))
+    faults = ledger_faults(witnessed(tmp_path, 1.0, 2.0, 1.0))
     assert len(faults) == bool(fault)
     assert fault in "".join(faults)
 
@@ -189,13 +205,11 @@ def test_a_draw_that_no_ledger_knows_is_told(tmp_path, edge, updates, lifetime, 
 def test_a_draw_before_its_charge_is_told(tmp_path):
     write_ledgers(tmp_path, edge=[3.0], updates={}, lifetime={"0": 3.0})
     witness = witnessed(tmp_path, 1.0, uncharged=True)
-    (fault,) = ledger_faults(tmp_path / "state", witness)
+    (fault,) = ledger_faults(witness)
     assert "without a charge" in fault
     first = witness.read_text().replace(json.loads(witness.read_text())["path"], "")
     witness.write_text(first)
-    assert ledger_faults(tmp_path / "state", witness) == [
-        "edges drawn without a charge"
-    ]
+    assert ledger_faults(witness) == ["edges drawn without a charge"]
 
 
 def test_the_same_seed_draws_the_same_moments():
@@ -203,11 +217,11 @@ def test_the_same_seed_draws_the_same_moments():
     again = list(drill.plan(20, names(), 3))
     assert sum(count for *_, count, _ in jobs) == 20
     assert [job[:3] for job in jobs] == [job[:3] for job in again]
-    drawn = [draw_moments(job[3], REFERENCE, ("a", "b"), job[2]) for job in jobs]
-    assert drawn == [draw_moments(j[3], REFERENCE, ("a", "b"), j[2]) for j in again]
+    drawn = [draw_moments(job[3], REFERENCE, "ab"[: job[2]]) for job in jobs]
+    assert drawn == [draw_moments(j[3], REFERENCE, "ab"[: j[2]]) for j in again]
     both = {moment.at_file is None for moments in drawn for moment in moments}
     assert both == {True, False}
-    timed = draw_moments(random.Random(1), replace(REFERENCE, files=0), ("a",), 9)
+    timed = draw_moments(random.Random(1), replace(REFERENCE, files=0), "a" * 9)
     assert all(m.at_file is None and 0 <= m.share < 1 for m in timed)
 
 
@@ -229,7 +243,6 @@ def test_every_target_is_a_run_of_its_own(tmp_path):
         (["--methods", "gcfl"], "unknown drill 'gcfl'"),
         (["--kills", "0"], "at least 1"),
         (["--engine", "ray", "--jobs", "2"], "--engine inline"),
-        (["--engine", "deployment", "--methods", "update-clip"], "its secret"),
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, capsys, arguments, says):
@@ -260,6 +273,20 @@ def test_the_table_counts_verdicts():
     assert rows[2] == "| local | 1 | 2 | 0 | 0 | 1 | 0 | 0 |"
     assert rows[3] == "| fclg | 1 | 1 | 1 | 0 | 0 | 0 | 1 |"
     assert rows[4] == "| **sum** | 2 | 3 | 1 | 0 | 1 | 0 | 1 |"
+
+
+def test_the_table_of_victims_counts_what_was_killed():
+    trials = [
+        Trial(number=0, engine="ray", method="local", kills=["actor at 3%"] * 2),
+        Trial(number=1, engine="ray", method="fclg", kills=["superlink at 9%"]),
+    ]
+    assert drill.table_of_victims(trials).splitlines() == [
+        "| method | actor | superlink |",
+        "| --- | ---: | ---: |",
+        "| local | 2 | 0 |",
+        "| fclg | 0 | 1 |",
+        "| **sum** | 2 | 1 |",
+    ]
 
 
 @pytest.mark.slow
