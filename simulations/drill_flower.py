@@ -194,7 +194,7 @@ class DeploymentEngine(_FlowerEngine):
     """A SuperLink and two SuperNodes on loopback; what was killed is started again."""
 
     name = "deployment"
-    num_rounds = 5
+    num_rounds = 4
     _ROUND_S = 10.0
     _COMMANDS: ClassVar[dict[str, str]] = {
         "supernode": "flower-supernode",

@@ -61,6 +61,7 @@ def environment(home: Path, *, witness: Path | None = None) -> dict[str, str]:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "PYTHONPATH": str(_HOOKS),
         "FEDGRAPH_HEARTBEAT_S": str(HEARTBEAT_S),
+        "FEDGRAPH_POLL_S": str(_POLL_S),
         "FEDGRAPH_WITNESS": str(witness or ""),
     }
 
@@ -189,7 +190,7 @@ class Federation:
         return str(answer["run-id"])
 
     def wait(self, run_id: str, *, limit_s: float) -> str:
-        """Wait for the end of a run, keep its sites running, return its status.
+        """Wait for the end of a run and return its status.
 
         Flower is asked when no ServerApp runs, and seldom else: asking takes seconds.
 
@@ -206,7 +207,6 @@ class Federation:
                 if status.startswith("finished"):
                     return status
                 asked = time.monotonic()
-            self.start()
             time.sleep(_POLL_S)
         raise RunFailedError(f"run {run_id} hangs; see {self._folder}")
 

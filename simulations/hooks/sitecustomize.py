@@ -5,20 +5,22 @@ Python imports a module of this name when it starts, from a folder on ``PYTHONPA
 told by environment variables; without them nothing is.
 
 ``FEDGRAPH_HEARTBEAT_S``: Flower's heartbeat, 30 s without it; a process that is gone is
-noticed after two. ``FEDGRAPH_WITNESS``: a file in which ClientApps write down every
-noise they draw (:mod:`simulations.drill_witness`).
+noticed after two. ``FEDGRAPH_POLL_S``: how long a SuperNode waits before it asks for
+a message again, 3 s without it. ``FEDGRAPH_WITNESS``: a file in which ClientApps write
+down every noise they draw (:mod:`simulations.drill_witness`).
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 
@@ -56,6 +58,11 @@ def _beat(constants: Any) -> None:
     constants.HEARTBEAT_DEFAULT_INTERVAL = int(os.environ["FEDGRAPH_HEARTBEAT_S"])
 
 
+def _hurry(supernode: Any) -> None:
+    longest = float(os.environ["FEDGRAPH_POLL_S"])
+    supernode.time = SimpleNamespace(sleep=lambda s: time.sleep(min(s, longest)))
+
+
 def _watch(_: Any) -> None:
     from simulations.drill_witness import keep_witness  # of the bundle that runs
 
@@ -64,5 +71,7 @@ def _watch(_: Any) -> None:
 
 if os.environ.get("FEDGRAPH_HEARTBEAT_S"):
     sys.meta_path.insert(0, After("flwr.common.constant", _beat))
+if os.environ.get("FEDGRAPH_POLL_S"):
+    sys.meta_path.insert(0, After("flwr.supernode.start_client_internal", _hurry))
 if os.environ.get("FEDGRAPH_WITNESS"):
     sys.meta_path.insert(0, After("fedgraph_flwr.client_app", _watch))
