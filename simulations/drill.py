@@ -36,7 +36,6 @@ from .drill_trials import (
 
 _VERDICTS = ("equal", "unequal", "lost", "ledger")
 _ALL_WELL, _FAILED, _REFUSED = 0, 1, 2
-_MOST_KILLS = 2  # in one trial
 _MOST_WAVES = 5
 _ENGINES: dict[str, type[InlineEngine | RayEngine | DeploymentEngine]] = {
     "inline": InlineEngine,
@@ -47,13 +46,13 @@ console = Console(stderr=True, highlight=False)
 
 
 def plan(
-    kills: int, methods: Sequence[str], seed: int, *, first: int = 0
+    kills: int, methods: Sequence[str], seed: int, *, most: int, first: int = 0
 ) -> Iterator[tuple[int, str, int, random.Random]]:
     """Share kills out: number of a trial, its target, its kills, its generator."""
     number = first
     while kills > 0:
         rng = random.Random(f"{seed}/{number}")
-        count = min(kills, rng.randint(1, _MOST_KILLS))
+        count = min(kills, rng.randint(1, most))
         yield number, methods[number % len(methods)], count, rng
         kills -= count
         number += 1
@@ -95,7 +94,15 @@ def drill(
     with ThreadPoolExecutor(jobs) as pool:
         # A kill that comes after the end of its run does not count.
         for _ in range(_MOST_WAVES):
-            wave = list(plan(kills - done, list(of_name), seed, first=number))
+            wave = list(
+                plan(
+                    kills - done,
+                    list(of_name),
+                    seed,
+                    most=engine.most_kills,
+                    first=number,
+                )
+            )
             waiting = [
                 pool.submit(one, at, name, list(itertools.islice(kinds, count)), rng)
                 for at, name, count, rng in wave

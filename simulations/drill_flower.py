@@ -31,11 +31,12 @@ from .drill_trials import (
     read_summary,
 )
 from .drill_witness import ledger_faults
-from .processes import Federation, environment, free_ports, kill, pids
+from .processes import Federation, environment, free_ports, is_orphan, kill, pids
 
-_LIMIT_S, _VICTIM_S, _POLL_S = 900.0, 60.0, 0.05
+_LIMIT_S, _VICTIM_S, _WAIT_S, _POLL_S = 900.0, 60.0, 0.5, 0.02
 _REASON = re.compile(r"run failed: (\w+: .*)")
 _CHECKPOINT = re.compile(r"round-(\d+)\.safetensors")
+_START_S = 10.0
 _HOSTED = ("0,1", "2,3")
 _OF_A_SITE = ("state-dir", "data-dir", "cache-dir")  # mean nothing in a run config
 
@@ -51,8 +52,8 @@ class _FlowerEngine(ABC):
 
     name = ""
     num_rounds = 0
+    most_kills = 0
     loses_runs = True
-    _ROUND_S: ClassVar[float]  # roughly, on a quiet machine
     _COMMANDS: ClassVar[dict[str, str]]
 
     def __init__(self, out: Path) -> None:
@@ -101,25 +102,35 @@ class _FlowerEngine(ABC):
         begun = newest_round(folder)
         progress = min(moment.share * self.num_rounds, self.num_rounds - begun - 0.1)
         deadline = time.monotonic() + _LIMIT_S
-        while newest_round(folder) < begun + int(progress) or not self._serves():
-            if ended(folder, since) is not None:
-                return False
-            if time.monotonic() > deadline:
+        looked, has_served = 0.0, False
+        while newest_round(folder) < begun + int(progress) or not has_served:
+            if (now := time.monotonic()) > looked + _WAIT_S:
+                looked, serves = now, self._serves()
+                if ended(folder, since) is not None or (has_served and not serves):
+                    return False
+                has_served = serves
+            if now > deadline:
                 raise RunFailedError(f"a run hangs; see {folder}")
             self._keep()
             time.sleep(_POLL_S)
-        time.sleep((progress % 1.0) * self._ROUND_S)
+        time.sleep((progress % 1.0) * last_round_s(folder))
         # One that answers a message must be awaited.
         deadline = time.monotonic() + _VICTIM_S
         while ended(folder, since) is None and time.monotonic() < deadline:
-            if found := pids(self._home, self._COMMANDS[moment.victim]):
+            if found := self._living(moment.victim):
                 kill([found[int(moment.share * 1000) % len(found)]])
                 return True
             time.sleep(_POLL_S)
         return False
 
     def _serves(self) -> bool:
-        return bool(pids(self._home, self._COMMANDS["serverapp"]))
+        return bool(self._living("serverapp"))
+
+    def _living(self, kind: str) -> list[int]:
+        """Processes of a kind, without those that have outlived what started them."""
+        found = pids(self._home, self._COMMANDS[kind])
+        leads = kind in ("superlink", "supernode")
+        return [pid for pid in found if leads or not is_orphan(pid)]
 
     def _await_end(self, folder: Path, since: float) -> None:
         """Wait until the ServerApp is gone, also one that has not started yet."""
@@ -131,7 +142,7 @@ class _FlowerEngine(ABC):
             if not serves and (seen or time.monotonic() > begin + _VICTIM_S):
                 return
             self._keep()
-            time.sleep(_POLL_S)
+            time.sleep(_WAIT_S)
         raise RunFailedError(f"a run hangs; see {folder}")
 
     @abstractmethod
@@ -155,8 +166,8 @@ class RayEngine(_FlowerEngine):
     """``flwr run`` on a SuperLink of the drill's own."""
 
     name = "ray"
-    num_rounds = 16
-    _ROUND_S = 0.2
+    num_rounds = 40
+    most_kills = 3
     _COMMANDS: ClassVar[dict[str, str]] = {
         "actor": "ClientAppActor",
         "serverapp": "flwr-simulation",
@@ -195,7 +206,7 @@ class DeploymentEngine(_FlowerEngine):
 
     name = "deployment"
     num_rounds = 4
-    _ROUND_S = 10.0
+    most_kills = 4
     _COMMANDS: ClassVar[dict[str, str]] = {
         "supernode": "flower-supernode",
         "clientapp": "flwr-clientapp",
@@ -232,7 +243,10 @@ class DeploymentEngine(_FlowerEngine):
         self._federation.start()
 
     def _clean_up(self) -> None:
-        """Nothing: the SuperLink is started again before the next run."""
+        """Wait for a ServerApp that outlives its SuperLink: it holds the folder."""
+        deadline = time.monotonic() + _VICTIM_S
+        while pids(self._home, "flwr-serverapp") and time.monotonic() < deadline:
+            time.sleep(_WAIT_S)
 
     def close(self) -> None:
         """End everything."""
@@ -247,6 +261,15 @@ def newest_round(folder: Path) -> int:
         for path in (run / "checkpoint").glob("round-*")
     ]
     return max((int(m.group(1)) for m in found if m), default=0)
+
+
+def last_round_s(folder: Path) -> float:
+    """Return how long the last round of a trial took; a while before there is one."""
+    for path in sorted((folder / "results").glob("*/times.csv"))[-1:]:
+        lines = path.read_text().splitlines()[1:]
+        if lines:
+            return float(lines[-1].split(",")[1])
+    return _START_S
 
 
 def ended(folder: Path, since: float) -> Path | None:

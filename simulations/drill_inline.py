@@ -48,6 +48,7 @@ class InlineEngine:
     name = "inline"
     victims: tuple[str, ...] = ("process",)
     num_rounds = NUM_ROUNDS
+    most_kills = 2
     loses_runs = False
 
     def __init__(

@@ -69,6 +69,7 @@ class Engine(Protocol):
 
     name: str
     num_rounds: int
+    most_kills: int  # in one trial
     loses_runs: bool  # also undisturbed, where a busy machine misses a heartbeat
 
     @property
@@ -205,7 +206,8 @@ def run_trial(
         newest = next(iter(sorted(_folders(folder) - before)), newest)
         trial.says = outcome.says
         if moment is not None and outcome.is_disturbed:
-            trial.kills.append(str(moment))
+            harmless = " without effect" * (outcome.status == "completed")
+            trial.kills.append(f"{moment}{harmless}")
         if outcome.status == "completed":
             break
         if outcome.is_disturbed or outcome.says == NO_REASON:

@@ -22,7 +22,7 @@ from . import flower
 
 _BIN = Path(sys.executable).parent
 _HOOKS = Path(__file__).parent / "hooks"
-_POLL_S, _ASK_S, _START_S, _END_S = 0.2, 5.0, 120.0, 20.0
+_POLL_S, _ASK_S, _START_S, _END_S = 0.5, 5.0, 120.0, 20.0
 HEARTBEAT_S = 15  # Flower's own is 30 s: who is gone is noticed after two
 
 
@@ -72,12 +72,23 @@ def pids(home: Path, command: str = "") -> list[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            if command not in line:
+                continue
             variables = (entry / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if command in line and f"FLWR_HOME={home}".encode() in variables:
+        if f"FLWR_HOME={home}".encode() in variables:
             found.append(int(entry.name))
     return sorted(set(found) - {os.getpid()})
+
+
+def is_orphan(pid: int) -> bool:
+    """Whether a process has outlived the one that started it, or is gone itself."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+    return "\nPPid:\t1\n" in status
 
 
 def kill(found: Iterable[int]) -> None:

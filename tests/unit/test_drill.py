@@ -1,7 +1,11 @@
 """The drill itself: it can see a lost charge, other bytes, a run that cannot go on."""
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +13,9 @@ import pytest
 
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from fedgraph_flwr.errors import ConfigError
-from simulations import drill
+from fedgraph_flwr.registry import project_root
+from simulations import drill, processes
+from simulations.drill_inline import InlineEngine
 from simulations.drill_targets import NUM_ROUNDS, names, targets
 from simulations.drill_trials import (
     NO_REASON,
@@ -19,6 +25,7 @@ from simulations.drill_trials import (
     Trial,
     compare,
     draw_moments,
+    measure,
     run_trial,
 )
 from simulations.drill_witness import ledger_faults
@@ -50,6 +57,7 @@ class Scripted:
 
     name = "scripted"
     num_rounds = NUM_ROUNDS
+    most_kills = 2
     victims: tuple[str, ...] = ("process",)
     loses_runs = False
     reference = None
@@ -100,6 +108,13 @@ def test_a_killed_run_is_resumed_from_its_folder(tmp_path):
     assert "resume" not in engine.configs[0]
     resumed = engine.configs[1]["resume"]
     assert resumed == str(tmp_path / "trial" / "results" / "run-1")
+
+
+def test_a_kill_that_a_run_survives_is_told_apart(tmp_path):
+    survived = Outcome(status="completed", killed=True)
+    trial, _ = trial_of(tmp_path, survived)
+    assert (trial.verdict, trial.attempts) == ("equal", 1)
+    assert trial.kills == ["process at 50% without effect"]
 
 
 def test_a_run_without_a_checkpoint_is_started_anew(tmp_path):
@@ -213,8 +228,8 @@ def test_a_draw_before_its_charge_is_told(tmp_path):
 
 
 def test_the_same_seed_draws_the_same_moments():
-    jobs = list(drill.plan(20, names(), 3))
-    again = list(drill.plan(20, names(), 3))
+    jobs = list(drill.plan(20, names(), 3, most=2))
+    again = list(drill.plan(20, names(), 3, most=2))
     assert sum(count for *_, count, _ in jobs) == 20
     assert [job[:3] for job in jobs] == [job[:3] for job in again]
     drawn = [draw_moments(job[3], REFERENCE, "ab"[: job[2]]) for job in jobs]
@@ -287,6 +302,75 @@ def test_the_table_of_victims_counts_what_was_killed():
         "| fclg | 0 | 1 |",
         "| **sum** | 2 | 1 |",
     ]
+
+
+HOOKED = """
+from flwr.supercore import heartbeat
+from flwr.supernode import start_client_internal as supernode
+import fedgraph_flwr.client_app, time
+from clients.privacy import ledger
+begin = time.monotonic()
+supernode.time.sleep(60)
+print(
+    heartbeat.HEARTBEAT_DEFAULT_INTERVAL,
+    time.monotonic() - begin < 10,
+    ledger.Ledger.charge_edges.__module__,
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "15 True clients.privacy.ledger"),
+        ({"witness": Path("lines")}, "15 True simulations.drill_witness"),
+    ],
+)
+def test_processes_of_flower_get_the_settings_of_a_drill(tmp_path, given, says):
+    own = processes.environment(tmp_path / "flwr", **given)
+    done = subprocess.run(
+        [sys.executable, "-c", HOOKED],
+        cwd=project_root(),
+        env=own,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == says, done.stderr
+    assert (tmp_path / "flwr").is_dir()
+
+
+def test_a_process_is_found_by_its_home_and_killed(tmp_path):
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    own = {**os.environ, "FLWR_HOME": str(tmp_path)}
+    with subprocess.Popen(command, env=own) as started:
+        while not processes.pids(tmp_path, "time.sleep"):  # it has no command at first
+            assert started.poll() is None
+        assert processes.pids(tmp_path) == [started.pid]
+        assert processes.pids(tmp_path / "other") == []
+        assert processes.pids(tmp_path, "another command") == []
+        processes.kill([started.pid])
+        assert started.wait(10) == -signal.SIGKILL
+    processes.kill([started.pid])  # already gone: nothing to do
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_undisturbed_run_draws_noise_of_the_secrets_it_is_given(tmp_path):
+    (target,) = targets(["update-clip"], tmp_path, num_rounds=2)
+    found = [
+        measure(
+            InlineEngine(
+                tmp_path,
+                sites=("0,1", "2,3"),
+                secrets={f"client-{c}": secret * 64 for c in range(4)},
+            ),
+            target,
+            tmp_path / name,
+        ).weights
+        for name, secret in (("one", "a"), ("same", "a"), ("other", "b"))
+    ]
+    assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.slow
