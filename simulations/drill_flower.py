@@ -127,7 +127,7 @@ class _FlowerEngine(ABC):
         return bool(self._living("serverapp"))
 
     def _living(self, kind: str) -> list[int]:
-        """Processes of a kind, without those that have outlived what started them."""
+        """Find processes of a kind that have not outlived what started them."""
         found = pids(self._home, self._COMMANDS[kind])
         leads = kind in ("superlink", "supernode")
         return [pid for pid in found if leads or not is_orphan(pid)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -21,17 +22,22 @@ from fedgraph_flwr.registry import project_root
 from . import flower
 
 _BIN = Path(sys.executable).parent
+_PORTS, _TRIES = (41000, 60000), 200
 _HOOKS = Path(__file__).parent / "hooks"
 _POLL_S, _ASK_S, _START_S, _END_S = 0.5, 5.0, 120.0, 20.0
 HEARTBEAT_S = 15  # Flower's own is 30 s: who is gone is noticed after two
 
 
 def free_ports(count: int) -> int:
-    """Return the first of so many ports in a row on which nothing listens."""
-    for first in range(41000, 60000, count):
+    """Return the first of so many ports in a row on which nothing listens.
+
+    From anywhere in the range: another federation may be about to take the same.
+    """
+    for _ in range(_TRIES):
+        first = secrets.choice(range(*_PORTS, count))
         if not any(_listens(port) for port in range(first, first + count)):
             return first
-    raise RunFailedError(f"no {count} free ports in a row between 41000 and 60000")
+    raise RunFailedError(f"no {count} free ports in a row found within {_PORTS}")
 
 
 def _listens(port: int) -> bool:
@@ -175,12 +181,12 @@ class Federation:
                     start_new_session=True,
                 )
             if name == "superlink":
-                self._await_port()
+                self._await_port(self._running[name])
 
-    def _await_port(self) -> None:
+    def _await_port(self, superlink: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _START_S
         while not _listens(self._port):
-            if time.monotonic() > deadline:
+            if superlink.poll() is not None or time.monotonic() > deadline:
                 raise RunFailedError(f"no SuperLink; see {self._folder}/superlink.log")
             time.sleep(_POLL_S)
 
