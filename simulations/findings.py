@@ -103,7 +103,7 @@ def draw_forest(forest: Forest, path: Path) -> Path:
         panel.grid(axis="x", color="#EEEEEE")
         panel.set_axisbelow(True)
     axes[0].set_yticks(range(len(forest.rows)), forest.rows)
-    axes[0].invert_yaxis()
+    axes[0].set_ylim(len(forest.rows) - 0.5, -0.5)  # the first row on top
     figure.savefig(path, bbox_inches="tight", metadata={"Software": None})
     return path
 

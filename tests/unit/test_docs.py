@@ -121,7 +121,7 @@ def test_a_page_without_intervals_has_no_figure():
 def test_forest_reads_the_first_table_with_intervals(tmp_path):
     text = "| a |\n|---|\n| b |\n\n| row | data | x | y |\n|---|---|---|---|\n"
     text += "| p | q | not shown, +1.5 [-0.5, +3.5] | - |\n"
-    text += "| r | s | -2.0 [-3.0, -1.0] | +4.0 [+3.0, +5.0] |\n\n| z | +9.0 [+8.0, +9.5] |"
+    text += "| r | s | -2.0 [-3.0, -1.0] | +4.0 [+3.0, +5.0] |\n\n| +9.0 [+8.0, +9.5] |"
     forest = read_forest(text)
     assert (forest.rows, forest.columns) == (["p, q", "r, s"], ["x", "y"])
     assert forest.cells == [
