@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph_flwr.config import Value
-from fedgraph_flwr.registry import project_root
+from fedgraph_flwr.results.provenance import project_root
 from simulations import flower
 
 BIN = Path(sys.executable).parent

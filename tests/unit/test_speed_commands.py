@@ -7,7 +7,7 @@ from dataclasses import replace
 import toys
 
 from clients.spreadgnn import SpreadGNNClient
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from simulations import node_memory, speed_dense, speed_multitask
 
 
