@@ -57,7 +57,7 @@ def load_tu(
         degrees counting as ``max_degree`` (published for COLLAB, IMDB-BINARY and
         IMDB-MULTI, else the largest of the data set).
     data_dir : str
-        Folder with raw files; "" means FEDGRAPH_DATA, and without it a download.
+        As in :func:`~datasets.raw.data_folder`.
     cache_dir : str
         Cache folder; "" means FEDGRAPH_CACHE, and without it the user's cache.
 

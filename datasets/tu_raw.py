@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import lzma
-import os
 import shutil
 import tarfile
 from dataclasses import dataclass
@@ -13,18 +12,14 @@ from pathlib import Path, PurePosixPath
 
 from fedgraph_flwr.errors import DataError
 
-from .cache import CACHE_FORMAT, locked, scratch_folder, unusable
+from .cache import CACHE_FORMAT
+from .raw import data_folder, download, set_data_dir
 
-DATA_ENV = "FEDGRAPH_DATA"
 REQUIRED = ("A", "graph_indicator", "graph_labels")
 LABELS, ATTRIBUTES = "node_labels", "node_attributes"
 _UNUSED = (LABELS, ATTRIBUTES, "edge_labels", "edge_attributes", "graph_attributes")
 _MOST_MEMBERS, _MOST_BYTES = 1000, 8 * 2**30  # of an archive, and of each
 _BLOCK = 1 << 22
-SET_DATA_DIR = (
-    f"set data-dir (or the environment variable {DATA_ENV}) to a folder with"
-    " tudataset/{name}/raw or {name}/raw"
-)
 
 
 @dataclass(frozen=True)
@@ -162,8 +157,7 @@ def find_raw(
     ----------
     name : str
     data_dir : str
-        Folder given by the user; "" falls back to FEDGRAPH_DATA. Where either is
-        set nothing is downloaded.
+        As in :func:`~datasets.raw.data_folder`.
     cache : Path
         Cache folder, which also keeps downloads.
     optional : tuple of str
@@ -174,28 +168,26 @@ def find_raw(
     DataError
         If the data set is not where the user says, or cannot be downloaded.
     """
-    key, folder = "data-dir", data_dir
-    if not folder:
-        key, folder = DATA_ENV, os.environ.get(DATA_ENV, "")
-    if not folder:
+    folder = data_folder(data_dir)
+    if folder is None:
         return _folder_source(name, _download(name, cache), optional)
-    root = Path(folder).expanduser().absolute()
-    if not root.is_dir():
-        raise DataError(f"{key} is {folder!r}, which is not a folder; correct it")
-    places = [root / "tudataset" / name / "raw", root / name / "raw"]
-    archive = root / "tudataset_packed" / f"{name}.tar.xz"
+    places = folder.places("tudataset", f"{name}/raw")
+    archive = folder.root / "tudataset_packed" / f"{name}.tar.xz"
     for place in places:
         if place.is_dir():
             return _folder_source(name, place, optional)
     if archive.is_file():
         return RawSource(name, archive, optional, (archive,))
     looked = ", ".join(map(str, [*places, archive]))
-    cure = SET_DATA_DIR.format(name=name)
     raise DataError(
-        f"TU data set {name!r} is not in {key} {folder!r}: looked for {looked};"
-        f" {cure}, or leave both unset to download it",
+        f"TU data set {name!r} is not in {folder.says}: looked for {looked};"
+        f" {_cure(name)}, or leave both unset to download it",
         public=f"TU data set {name!r} is not below data-path of this site",
     )
+
+
+def _cure(name: str) -> str:
+    return set_data_dir(f"tudataset/{name}/raw or {name}/raw")
 
 
 def _folder_source(name: str, raw: Path, optional: tuple[str, ...]) -> RawSource:
@@ -234,28 +226,24 @@ def _files_by_kind(
 def _download(name: str, cache: Path) -> Path:
     """Download with PyTorch Geometric into the cache; return the raw folder."""
     target = cache / "downloads" / name / "raw"
-    try:
-        with locked(target.parent):
-            if target.is_dir():
-                return target
-            # here, because PyTorch Geometric takes seconds to import
-            from torch_geometric.datasets import TUDataset
-            from torch_geometric.io import fs
 
-            url = f"{TUDataset.url}/{name}.zip"
-            with scratch_folder(target.parent) as scratch:
-                try:
-                    fs.cp(url, str(scratch), extract=True, log=False)
-                    unpacked = (scratch / name).resolve(strict=True)
-                except Exception as error:  # many kinds: network, HTTP, zip
-                    cure = SET_DATA_DIR.format(name=name)
-                    raise DataError(
-                        f"no data-dir is set and TU data set {name!r} cannot be"
-                        f" downloaded from {url} ({error}); not in {target} either;"
-                        f" {cure}"
-                    ) from error
-                target.parent.mkdir(exist_ok=True)
-                unpacked.rename(target)
-    except OSError as error:
-        raise unusable(cache, error) from error
+    def url(_target: Path) -> str:
+        from torch_geometric.datasets import TUDataset
+
+        return f"{TUDataset.url}/{name}.zip"
+
+    def fetch(address: str, scratch: Path) -> Path:
+        from torch_geometric.io import fs
+
+        fs.cp(address, str(scratch), extract=True, log=False)
+        return scratch / name
+
+    download(
+        [target],
+        fetch,
+        what=f"TU data set {name!r}",
+        entry=target.parent,
+        url=url,
+        cure=_cure(name),
+    )
     return target
