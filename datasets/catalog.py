@@ -98,7 +98,7 @@ def _info(
 
 
 def _single(name: str) -> DatasetInfo:
-    # 200 rounds, 30 clients for NCI1 and 10 for the others: GCFL, our spec Sec. 3
+    # 200 rounds, 30 clients for NCI1 and 10 for the others: GCFL
     num_clients = 30 if name == "NCI1" else 10
     # The papers leave attributes out, which some of their sets have; others keep them.
     features = "labels" if name in MIX else "labels+attributes"
@@ -119,7 +119,7 @@ def _labelled(
     kind: str = "binary",
     partition: str = "quantity-skew",
 ) -> DatasetInfo:
-    # rounds and below: FedGraphNN's code, our spec of FGCL, Sec. 3
+    # rounds and below: FedGraphNN's code, on which FGCL and SpreadGNN build
     automatic: dict[str, Value] = {
         "num-clients": num_clients,
         "partition": partition,
@@ -151,7 +151,7 @@ def _labelled(
 def _nodes(
     name: str, features: str = "row-normalized", *, partition: str = "metis"
 ) -> DatasetInfo:
-    # rounds and below: FedGKD, our spec Sec. 3; held out are 35 % to validate and test
+    # rounds and below: FedGKD; held out are 35 % to validate and test
     automatic: dict[str, Value] = {
         "num-clients": 5,
         "partition": partition,
@@ -200,7 +200,7 @@ DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
             _group("molecules", MOLECULES),
             _group("biochem", BIOCHEM),
             _group("mix", MIX),
-            # clients and alpha: FGCL (our spec, Sec. 3); of MUV and QM8: SpreadGNN;
+            # clients and alpha: FedGraphNN's README; of MUV and QM8: SpreadGNN;
             # of ESOL and Lipo: FedGraphNN; of FreeSolv: ours
             _labelled("SIDER", 4, 0.2),
             _labelled("BACE", 4, 0.5),

@@ -21,7 +21,7 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
 
     Source
     ------
-    FedGraphNN's protocol, as used by FGCL and SpreadGNN (our spec of FGCL, Sec. 3).
+    FedGraphNN's protocol, as used by FGCL and SpreadGNN.
     """
     molecules = load_moleculenet(
         name, data_dir=settings.data_dir, cache_dir=settings.cache_dir

@@ -28,7 +28,7 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
 
     Source
     ------
-    FedGKD, Sec. 5.1 and B.1, on the protocol of FED-PUB's code; our spec Sec. 3.
+    FedGKD, Sec. 5.1 and B.1, on the protocol of FED-PUB's code.
     """
     whole, ids = _share(
         name,

@@ -45,8 +45,8 @@ def reference_chunks(y: IntArray, num_clients: int, *, seed: int) -> list[IntArr
 
     Source
     ------
-    Xie et al. 2021 (GCFL), code ``setupGC.py``; our spec Sec. 3. NumPy's legacy
-    generator is used because the reference seeds that one: it draws the same clients.
+    Xie et al. 2021 (GCFL), code ``setupGC.py``. NumPy's legacy generator is
+    used because the reference seeds that one: it draws the same clients.
     """
     size = min(CHUNK_SIZE, len(y) // num_clients)
     rest = len(y) - size * num_clients
@@ -95,8 +95,8 @@ def iid_classwise(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]
 
     Source
     ------
-    FCLG, Table III: client shares of PROTEINS, DHFR and NCI1, recovered from their EMD
-    (our spec Sec. 3).
+    FCLG, Table III: client shares of PROTEINS, DHFR and NCI1, recovered from their
+    EMD, as the paper does not state them.
     """
     rng = numpy_rng(seed, "partition", "iid-classwise")
     everyone = range(num_clients)
@@ -140,7 +140,7 @@ def dominant_classes(
     Source
     ------
     Li et al. 2024 (FCLG), arXiv:2411.12098, Table II, which gives the EMD alone: 0.8
-    reproduces it for all four data sets (our spec Sec. 3); Fig. 4a varies it.
+    reproduces it for all four data sets; Fig. 4a varies it.
     """
     if not 0 <= dominance <= 1:
         raise ValueError(f"dominance must be in [0, 1], got {dominance}")
@@ -250,7 +250,7 @@ def quantity_skew(
     ------
     FedGraphNN (He et al. 2021, arXiv:2104.07145), code
     ``partition_class_samples_with_dirichlet_distribution``, as FGCL and SpreadGNN use
-    it: cuts at ``floor(cumsum(p) n)`` (our spec of FGCL, Sec. 3). Differs from
+    it: cuts at ``floor(cumsum(p) n)``. Differs from
     :func:`dirichlet_quantity`, which gives everyone a minimum before drawing.
     """
     minimum = DIRICHLET_MIN_GRAPHS
@@ -413,9 +413,9 @@ def split_client(
 
     Source
     ------
-    GCFL, our spec Sec. 3 and 4.14: scikit-learn's ``train_test_split`` twice with the
-    split seed. Where a class is too small to stratify by, the split is plain random
-    and a warning is logged.
+    GCFL's code: scikit-learn's ``train_test_split`` twice with the split seed. If a
+    class is too small to stratify by, the split is plain random and a warning is
+    logged.
     """
     num_graphs = len(graph_ids)
     if num_graphs < MIN_GRAPHS:

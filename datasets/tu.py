@@ -26,7 +26,7 @@ from .tu_raw import ATTRIBUTES, LABELS, RawSource, find_raw
 
 log = logging.getLogger("flwr.fedgraph")
 
-# Widths of the one-hot degrees are published (GCFL, Sec. 3 of our spec).
+# Widths of the one-hot degrees, less one, as GCFL has them.
 MAX_DEGREE = {"COLLAB": 491, "IMDB-BINARY": 135, "IMDB-MULTI": 88}
 
 

@@ -166,7 +166,7 @@ class DiffusionSpec:
 
     Source
     ------
-    Defaults: alpha and t from MVGRL's code, as FCLG gives none (our spec Sec. 4.5).
+    Defaults: alpha and t from MVGRL's code, as FCLG gives none.
     """
 
     kind: str

@@ -263,8 +263,8 @@ NODE_CLASSIFICATION = Task(
     splits=("val", "test"),
     headline="test",
     rules=("best_val", "final", "best_val_trained"),
-    # FedGKD Sec. 5.1; FedAvg stands still for some 25 rounds before it learns (our spec
-    # Sec. 7.4).
+    # Patience: FedGKD Sec. 5.1. Rounds at least: ours, as FedAvg stands still on Cora
+    # for some 25 rounds before it learns.
     automatic={"patience": 20, "min-rounds": 50},
     labels=("nodes",),
     takes_edge_noise=False,  # one noisy matrix of all pairs of nodes would not fit

@@ -1,6 +1,6 @@
 """Server side of FedGMTL: averages weights and, with the same weights, Omega.
 
-He et al. 2021 (SpreadGNN), arXiv:2106.02743, Sec. 3; our spec, Sec. 2.5.
+He et al. 2021 (SpreadGNN), arXiv:2106.02743, Sec. 3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Server side of FED-PUB: weights by the cosine of functional embeddings.
 
-Baek et al. 2023, arXiv:2206.10206, by our spec of the baselines.
+Baek et al. 2023, arXiv:2206.10206.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Server side of SpreadGNN: a mail relay. It opens no parcel and computes nothing.
 
-He et al. 2021, arXiv:2106.02743; the paper has no server, a framework of clients and
-servers needs somebody to carry the mail (our spec Sec. 2.5). What is not imported here
-(any numerics) is checked by ``make check``.
+He et al. 2021, arXiv:2106.02743. The paper has no server; Flower's clients reach each
+other through one alone, so that it carries their mail. ``make check`` sees that no
+numerics are imported here.
 """
 
 from __future__ import annotations

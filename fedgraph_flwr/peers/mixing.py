@@ -5,7 +5,7 @@ matrix is made for reports only.
 
 Source
 ------
-SpreadGNN, Eq. (12), asks for a symmetric, doubly stochastic M (our spec Sec. 4.3).
+SpreadGNN, Eq. (12), asks for a symmetric, doubly stochastic M and names none.
 Metropolis: Xiao, Boyd 2004, "Fast linear iterations for distributed averaging".
 """
 
