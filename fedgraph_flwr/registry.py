@@ -31,7 +31,7 @@ from clients.gcfl import GCFLClient, NodeGCFLClient
 from clients.infomax import InfoGraphClient, MVGRLClient
 from clients.moon import MoonClient
 from clients.multitask_gnn import LocalMultiTaskClient, MultiTaskFedAvgClient
-from clients.pulled import SelfWeightClient
+from clients.self_weight import SelfWeightClient
 from clients.spreadgnn import SpreadGNNClient
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local

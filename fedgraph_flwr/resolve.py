@@ -11,8 +11,8 @@ import torch
 
 import datasets
 from clients.base import Job
-from clients.batching import ClientData
-from clients.privacy.graphs import PrivateSite
+from clients.graphs.batching import ClientData
+from clients.privacy.site import PrivateSite
 from clients.store import ClientStore
 
 from .config import RunSettings, Settings, Value, build, check_tables

@@ -33,8 +33,8 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINConv, global_add_pool
 
 import datasets
-from clients.batching import ClientData
-from clients.classifier import build_gin
+from clients.graphs.batching import ClientData
+from clients.tasks.graph_classifier import build_gin
 from clients.training import evaluate, train_epochs
 from fedgraph_flwr.config import RunSettings, Value
 from fedgraph_flwr.data import GraphPartition

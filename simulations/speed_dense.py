@@ -30,11 +30,11 @@ from rich.console import Console
 from rich.table import Table
 from torch_geometric.nn import GCNConv
 
-from clients.batching import csr
-from clients.dense import DenseView
-from clients.kept_view import KeptView
-from clients.models.dense_encoders import GraphModel, TwoLayers
-from clients.nodes import NodeBatch, NodeRows
+from clients.graphs.csr import csr
+from clients.graphs.node_rows import NodeBatch, NodeRows
+from clients.graphs.noisy_view import NoisyView
+from clients.graphs.noisy_view_kept import KeptNoisyView
+from clients.models.weighted_encoders import GraphModel, TwoLayers
 from clients.privacy.laplace import Triangles, add_noise, num_pairs, post_process
 from fedgraph_flwr.data import GraphSet, pointer
 
@@ -61,7 +61,7 @@ def noisy_graphs(num_graphs: int, num_nodes: int, epsilon: float) -> Triangles:
     )
 
 
-def client_pass(kind: type[DenseView]) -> MakePass:
+def client_pass(kind: type[NoisyView]) -> MakePass:
     """Make the pass of clients, with one of two kinds of views."""
 
     def prepared(view: Triangles, graphs: GraphSet) -> Callable[[], None]:
@@ -100,8 +100,8 @@ def edges_pass(view: Triangles, graphs: GraphSet) -> Callable[[], None]:
 
 
 PASSES = {
-    "kept": client_pass(KeptView),
-    "dense": client_pass(DenseView),
+    "kept": client_pass(KeptNoisyView),
+    "dense": client_pass(NoisyView),
     "edges": edges_pass,
 }
 
@@ -207,7 +207,7 @@ def compare_storage(num_nodes: int = 34, num_graphs: int = 300) -> None:
                 )
                 view = post_process(rounded, epsilon, post)
                 weights.append(view.values)
-                structure = DenseView(view, device=CPU, post=post).batch(view.positions)
+                structure = NoisyView(view, device=CPU, post=post).batch(view.positions)
                 found.append(model.embed(nodes, structure, None))
             table.add_row(
                 f"{epsilon:g}",

@@ -31,10 +31,9 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GATConv, SAGEConv, global_mean_pool
 
-from clients.batching import ClientData
 from clients.models.sage_gat import ENCODERS
-from clients.neighbourhood import Neighbourhood
-from clients.parcels import Contents
+from clients.peers.letters import Letter
+from clients.peers.neighbourhood import Neighbourhood
 from clients.spreadgnn import SpreadGNNClient
 from clients.store import ClientStore
 from datasets import load_partition
@@ -138,15 +137,15 @@ def _client(
 ) -> SpreadGNNClient:
     store = ClientStore(folder, "speed", client_id=partition.client_id)
     site = resolved.site(store, is_secret=False)
-    data = ClientData.collate(partition, CPU)
+    data = resolved.method.client.DATA.collate(partition, CPU)
     return SpreadGNNClient(resolved.job(data, store, site, CPU))
 
 
-def _neighbour(partition: GraphPartition) -> Contents:
+def _neighbour(partition: GraphPartition) -> Letter:
     """Make what a neighbour sends that has the tasks which the client has not."""
     others = np.setdiff1d(np.arange(len(partition.tasks)), partition.owned_tasks)
     rng = np.random.default_rng(0)
-    return Contents(
+    return Letter(
         tensors={},
         task_ids=others,
         head_rows=rng.normal(size=(len(others), HIDDEN)).astype(np.float32),

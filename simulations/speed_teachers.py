@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from clients.base import initial_arrays
-from clients.batching import Batch
 from clients.fclg import FCLGClient
+from clients.graphs.batching import Batch
+from clients.losses.terms import model_contrast
 from clients.models.weighted_gin import WeightedGIN
 from clients.store import ClientStore
-from clients.terms import model_contrast
 from fedgraph_flwr.client_app import load_data
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
 

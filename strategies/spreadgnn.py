@@ -1,4 +1,4 @@
-"""Server side of SpreadGNN: a mail relay. It opens no parcel and computes nothing.
+"""Server side of SpreadGNN: a mail relay. It opens no letter and computes nothing.
 
 He et al. 2021, arXiv:2106.02743. The paper has no server; Flower's clients reach each
 other through one alone, so that it carries their mail. ``make check`` sees that no
@@ -67,7 +67,7 @@ def make_topology(num_clients: int, params: SpreadGNNParams) -> Topology:
 class SpreadGNN(Relay, AbstractGraphStrategy):
     """Keeps each client's mail until the client has answered to it.
 
-    Of several parcels of one sender that wait for the same client the last is kept.
+    Of several letters of one sender that wait for the same client the last is kept.
     """
 
     HAS_MODEL = False
@@ -80,7 +80,7 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
         self.missed: dict[int, list[int]] = {}
         self.gone: list[int] = []
         self.silent: dict[int, list[int]] = {}  # neighbours, as receivers say
-        self.unusable: dict[int, int] = {}  # parcels, by sender
+        self.unusable: dict[int, int] = {}  # letters, by sender
         self.topology = Topology(kind=self.params.topology, neighbours={})
 
     def initialise(self, arrays: NamedArrays) -> None:
@@ -185,7 +185,7 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
                     self.unusable[j] = self.unusable.get(j, 0) + 1
                     log(
                         WARNING,
-                        "round %d: client %d left out a parcel of client %d, which it"
+                        "round %d: client %d left out a letter of client %d, which it"
                         " cannot use",
                         server_round,
                         client,
@@ -221,9 +221,9 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
         """Mail in transit, as it is."""
         mail = {
-            f"{receiver}/{name}": parcel
+            f"{receiver}/{name}": letter
             for receiver, box in self.boxes.items()
-            for name, parcel in box.items()
+            for name, letter in box.items()
         }
         missed = {str(c): rounds for c, rounds in self.missed.items()}
         heard = {str(c): sorted(senders) for c, senders in self.heard.items()}
@@ -245,9 +245,9 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
         self.heard = {int(c): set(senders) for c, senders in facts["heard"].items()}
         self.silent = {int(c): list(s) for c, s in facts["silent"].items()}
         self.unusable = {int(c): int(n) for c, n in facts["unusable"].items()}
-        for name, parcel in arrays.items():
+        for name, letter in arrays.items():
             receiver, _, rest = name.partition("/")
-            self.boxes.setdefault(int(receiver), {})[rest] = parcel
+            self.boxes.setdefault(int(receiver), {})[rest] = letter
 
     def peers(self) -> dict[int, list[int]]:
         """See base class: neighbours whose mail has come."""

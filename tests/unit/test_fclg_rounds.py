@@ -15,9 +15,10 @@ from oracles import fclg as oracle
 from oracles.jsd import dense
 from safetensors.numpy import load_file
 
-from clients import base, embedding
+from clients import base
 from clients.fclg import FCLGClient
 from clients.moon import MoonClient
+from clients.tasks import graph_embedder
 from fedgraph_flwr import client_app, embedding_scores
 from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
 from fedgraph_flwr.results import selection
@@ -700,7 +701,7 @@ def test_local_scores_are_those_of_each_client(run):
 
 
 def test_an_embedding_that_is_not_finite_names_the_client_in_a_run(run, monkeypatch):
-    embed = embedding.EmbeddingClient.embed_all
+    embed = graph_embedder.EmbeddingClient.embed_all
 
     def broken(self):
         if self.job.client_id == 2:
@@ -708,7 +709,7 @@ def test_an_embedding_that_is_not_finite_names_the_client_in_a_run(run, monkeypa
             monkeypatch.setattr(self, "embed", lambda b: inner(b) * math.nan)
         return embed(self)
 
-    monkeypatch.setattr(embedding.EmbeddingClient, "embed_all", broken)
+    monkeypatch.setattr(graph_embedder.EmbeddingClient, "embed_all", broken)
     for options in (QUICK, POOLED):
         with pytest.raises(RunFailedError, match="client 2: embeddings of 30 of 30"):
             run("fclg", **options)
@@ -875,7 +876,7 @@ def test_scores_of_some_clients_are_kept_apart_from_those_of_all(run):
 
 
 def test_arrays_that_do_not_fit_together_name_the_client(run, monkeypatch):
-    own = embedding.EmbeddingClient._own
+    own = graph_embedder.EmbeddingClient._own
 
     def short(self, embeddings):
         arrays = own(self, embeddings)
@@ -883,7 +884,7 @@ def test_arrays_that_do_not_fit_together_name_the_client(run, monkeypatch):
             arrays["labels"] = arrays["labels"][:-1]
         return arrays
 
-    monkeypatch.setattr(embedding.EmbeddingClient, "_own", short)
+    monkeypatch.setattr(graph_embedder.EmbeddingClient, "_own", short)
     finished = run("fclg", **POOLED, **{"min-fit-replies": 0.5})
     assert {f["client"] for f in finished.summary["failures"]} == {2}
     assert "expected {'embeddings'" in finished.summary["failures"][0]["reason"]

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from clients import fedsage_plus
 from clients.base import GraphClient
 from clients.fedsage_plus import FedSagePlusClient
-from clients.neighbour_generator import cross_loss
+from clients.fedsage_plus_generator import cross_loss
 from fedgraph_flwr import registry
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams

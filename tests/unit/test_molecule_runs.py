@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from clients.classifier import ClassifierClient
+from clients.tasks.graph_classifier import GraphClassifierClient
 from fedgraph_flwr import client_app, server_app
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.methods.fedavg import FedAvgParams
@@ -23,7 +23,7 @@ TASK = replace(
 )
 
 
-class ToyClient(ClassifierClient):
+class ToyClient(GraphClassifierClient):
     """Cross-entropy of yes/no labels, where they are known."""
 
     def loss(self, batch, generator):

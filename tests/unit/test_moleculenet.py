@@ -12,7 +12,7 @@ import torch
 import toys
 
 import datasets
-from clients.batching import CollatedGraphs
+from clients.graphs.batching import CollatedGraphs
 from datasets import atoms, splits
 from datasets.moleculenet import RAW, load_moleculenet
 from fedgraph_flwr.client_app import _introduce

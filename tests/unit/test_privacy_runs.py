@@ -13,7 +13,7 @@ from scipy.stats import kstest
 from clients.fgcl import FGCLClient
 from clients.privacy import laplace
 from clients.privacy.gaussian import epsilon_of
-from clients.privacy.graphs import rounded_graphs
+from clients.privacy.site import rounded_graphs
 from fedgraph_flwr.data import hash_federation, hash_split
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.privacy import describe

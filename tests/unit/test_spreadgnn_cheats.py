@@ -11,9 +11,9 @@ from flwr.app import Message, MessageType
 from toys_spreadgnn import federation, start
 
 from clients.base import GraphClient
-from clients.parcels import read
-from clients.sealing import KeyRing, fingerprint, fingerprint_of, read_key
-from clients.sealing import site_key_file as key_file
+from clients.peers.letters import read
+from clients.peers.sealing import KeyRing, fingerprint, fingerprint_of, read_key
+from clients.peers.sealing import site_key_file as key_file
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import RunFailedError, WireError
 from fedgraph_flwr.results.network import describe_network

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from clients.binding import bind_run
-from clients.sealing import KeyRing, fingerprint
+from clients.peers.sealing import KeyRing, fingerprint
 from fedgraph_flwr.figures.network import draw_facts, draw_network
 from fedgraph_flwr.node_config import trusted_peers
 from fedgraph_flwr.peers.topology import Network, build_topology

@@ -17,7 +17,7 @@ from oracles import spreadgnn as oracle
 from toys_spreadgnn import MASKS, TASKS, federation, final_models, start
 
 from clients.base import GraphClient
-from clients.neighbourhood import Neighbourhood
+from clients.peers.neighbourhood import Neighbourhood
 from clients.spreadgnn import SpreadGNNClient
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.peers.mixing import mix
@@ -456,7 +456,7 @@ def test_a_client_whose_model_is_not_finite_says_so_itself(spread, monkeypatch):
 
     monkeypatch.setattr(GraphClient, "_train", diverge)
     monkeypatch.setattr(SpreadGNNClient, "scores", lambda *_: {})
-    with pytest.raises(RunFailedError, match=r"client 1: .*client 1 sends no parcel"):
+    with pytest.raises(RunFailedError, match=r"client 1: .*client 1 sends no letter"):
         spread(3)
 
 
@@ -808,5 +808,5 @@ def test_a_task_of_nobody_stops_the_run_before_training(spread, tmp_path):
 
 
 def test_noise_on_updates_is_refused():
-    with pytest.raises(ConfigError, match=r"update-clip is 1\.0, but parcels of"):
+    with pytest.raises(ConfigError, match=r"update-clip is 1\.0, but letters of"):
         toys.resolved("spreadgnn", **{"privacy.update-clip": 1.0})
