@@ -197,7 +197,7 @@ def _convert(name: str, path: Path, work: Path) -> Molecules:
 
 
 def _header(path: Path) -> list[str]:
-    """Column names, of a file that is not cut off."""
+    """Column names; a file that is cut off is refused."""
     with path.open("rb") as handle:
         size = handle.seek(0, os.SEEK_END)
         handle.seek(max(size - 1, 0))

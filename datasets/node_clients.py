@@ -145,6 +145,6 @@ def _partition(
     num_clients: int,
     seed: int,
 ) -> tuple[GraphSet, list[IntArray]]:
-    """Cut a graph once per process, whatever number of clients that hosts."""
+    """Cut a graph once per process, however many clients the process hosts."""
     whole = load_node_graph(name, features, data_dir=data_dir, cache_dir=cache_dir)
     return whole, partition_nodes(kind, whole, num_clients, seed=seed)

@@ -1,4 +1,4 @@
-"""Graphs whose nodes are classified: citations, purchases, ogbn-arxiv; flat arrays.
+"""Graphs whose nodes are classified (citations, purchases), as flat arrays.
 
 The data folder is only read: PyTorch Geometric's classes work in a scratch folder of
 our cache that links to the raw files, and the result is stored as memory-mapped arrays.

@@ -78,7 +78,7 @@ def check_overlap(num_clients: int) -> None:
 def metis_overlap_replacement(
     graph: GraphSet, num_clients: int, *, seed: int
 ) -> list[IntArray]:
-    """See :func:`metis_overlap`."""
+    """Draw samples as :func:`metis_overlap`, but with replacement."""
     return metis_overlap(graph, num_clients, seed=seed, replace=True)
 
 

@@ -135,7 +135,7 @@ def _tell_overlap(
 
 
 def _folder_of_client(settings: RunSettings, client_id: int) -> str:
-    """Where a client's raw files are looked for; by partition "files" its own folder.
+    """Folder of a client's raw files; with partition "files", the client's own.
 
     That is ``client-<id>`` below ``data_dir`` if it is there, else ``data_dir`` itself,
     as at a site with one client.

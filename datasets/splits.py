@@ -109,7 +109,7 @@ def iid_classwise(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]
 def dominant_classes(
     y: IntArray, num_clients: int, *, seed: int, dominance: float
 ) -> list[IntArray]:
-    """Label skew: of each class its owners get the share ``dominance``.
+    """Label skew: the owners of a class get the share ``dominance`` of it.
 
     The classes are numbered by descending size, ties by label. Client ``k`` owns class
     ``k mod num_classes``; with fewer clients than classes, class ``c`` belongs to
@@ -438,7 +438,7 @@ def split_client(
 def _split_off(
     positions: IntArray, labels: NDArray[np.generic] | None, count: int, *, seed: int
 ) -> tuple[IntArray, IntArray]:
-    """Split ``count`` of the positions off, stratified by ``labels`` where possible."""
+    """Split ``count`` of the positions off, stratified by ``labels`` if possible."""
     # here, because scikit-learn takes seconds to import and the server needs none
     from sklearn.model_selection import train_test_split
 
@@ -452,7 +452,7 @@ def _split_off(
 
 
 def _strata(labels: NDArray[np.generic], count: int) -> NDArray[np.generic] | None:
-    """Return ``labels``, or None where they cannot stratify ``count`` split off."""
+    """Return ``labels``, or None if ``count`` cannot be stratified by them."""
     classes, sizes = np.unique(labels, return_counts=True)
     smaller_side = min(count, len(labels) - count)
     can_stratify = sizes.min() >= 2 and smaller_side >= len(classes)

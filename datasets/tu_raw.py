@@ -10,6 +10,8 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from typing_extensions import override
+
 from fedgraph_flwr.errors import DataError
 
 from .cache import CACHE_FORMAT
@@ -32,7 +34,7 @@ class RawSource:
     origin : Path
         The folder or the archive.
     optional : tuple of str
-        Kinds of files that are used where they are there, beside those of ``REQUIRED``.
+        Kinds of files that are used if they are there, beside those of ``REQUIRED``.
     files : tuple of Path
         What the fingerprint is taken from: the used text files, or the archive.
     """
@@ -51,9 +53,9 @@ class RawSource:
         return digest.hexdigest()[:12]
 
     def place(self, raw: Path) -> tuple[dict[str, Path], str]:
-        """Link or unpack the files into ``raw``; return them by kind.
+        """Link or unpack the files into ``raw``.
 
-        And say what is there but not used.
+        Returns them by kind, and says what is there but not used.
 
         Raises
         ------
@@ -105,7 +107,7 @@ class RawSource:
         return there
 
     def _check_member(self, member: tarfile.TarInfo, number: int) -> None:
-        """Refuse what no archive of plain files has, before it is read."""
+        """Refuse a member that is no plain file or folder, before it is read."""
         parts = PurePosixPath(member.name).parts
         if number > _MOST_MEMBERS:
             raise self._refusal(f"it has more than {_MOST_MEMBERS} members")
@@ -127,20 +129,23 @@ class RawSource:
 
 
 class _Bounded(io.RawIOBase):
-    """A stream of which nobody reads all at once, as tarfile does with long headers."""
+    """A stream that refuses to read much at once, as tarfile does for long headers."""
 
     def __init__(self, stream: lzma.LZMAFile) -> None:
         super().__init__()
         self._stream = stream
 
+    @override
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to a place."""
         return self._stream.seek(offset, whence)
 
+    @override
     def tell(self) -> int:
         """Say the place."""
         return self._stream.tell()
 
+    @override
     def read(self, size: int = -1) -> bytes:
         """Read ``size`` bytes."""
         if not 0 <= size <= _BLOCK:
@@ -161,7 +166,7 @@ def find_raw(
     cache : Path
         Cache folder, which also keeps downloads.
     optional : tuple of str
-        Kinds of files that are to be used where they are there.
+        Kinds of files that are to be used if they are there.
 
     Raises
     ------
@@ -199,7 +204,7 @@ def _folder_source(name: str, raw: Path, optional: tuple[str, ...]) -> RawSource
 def _files_by_kind(
     name: str, raw: Path, optional: tuple[str, ...], *, shown: Path
 ) -> dict[str, Path]:
-    """Return the files of a raw folder by kind, all required ones being there."""
+    """Return the files of a raw folder by kind; all required ones must be there."""
     paths = {k: raw / f"{name}_{k}.txt" for k in (*REQUIRED, *optional)}
     found = {kind: path for kind, path in paths.items() if path.is_file()}
     missing = [paths[kind].name for kind in REQUIRED if kind not in found]

@@ -1,4 +1,4 @@
-"""Whether clients mean the same by one data set: told at roll call, compared there."""
+"""Whether clients mean the same by one data set; the server compares at roll call."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _check_different(found: Mapping[int, str]) -> None:
 
 
 def describe_features(clients: Mapping[int, ClientInfo]) -> str:
-    """Say what the features of the clients' graphs are; "" if none told."""
+    """Say what the features of the clients' graphs are; "" if no client said."""
     texts: dict[str, list[int]] = {}
     for client, info in sorted(clients.items()):
         if columns := info.told.get(COLUMNS):

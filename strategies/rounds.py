@@ -194,7 +194,7 @@ class Round:
         return dict(sorted(good.items()))
 
     def _refuse(self, client: int, parcel: Parcel) -> str:
-        """Why a parcel is a failure; "" if it is none. Keeps what privacy it tells."""
+        """Say why a parcel is a failure, "" if it is none; keep the privacy it spent."""
         strategy = self._strategy
         spent, problem = check_privacy(
             client,
@@ -241,7 +241,7 @@ class Round:
         self.report.failures |= dict.fromkeys(clients, reason)
 
     def _note_restarts(self, good: Mapping[int, Parcel]) -> None:
-        """Report clients that lost their state and began anew, as their site wished."""
+        """Report clients that lost their state and began afresh."""
         lost = {
             c: int(p.metrics[FRESH_START])
             for c, p in good.items()

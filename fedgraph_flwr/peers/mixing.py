@@ -25,7 +25,7 @@ _SUM_ERROR = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """What a client says of itself, for its neighbours to weigh it by."""
+    """What a client tells its neighbours so that they can weigh its model."""
 
     num_neighbours: int
     num_examples: int
@@ -135,7 +135,7 @@ def mix_rows(
     owners: Mapping[int, Sequence[int]],
     names: Sequence[str],
 ) -> dict[str, NDArray[np.generic]]:
-    """Mix arrays with one row per task over each task's owners, where it has any.
+    """Mix arrays with one row per task over the task's owners, if it has any.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which round a result is read at.
+"""Rules that say at which round a result is read.
 
 Selection never sees test data, except by ``best_snapshot`` and ``best_test``, protocols
 of authors' codes, kept for comparison.
