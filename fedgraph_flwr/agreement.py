@@ -62,9 +62,9 @@ def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) ->
             _check_equal(
                 f"checksums of {what}",
                 found,
-                f"dataset {settings.dataset!r} is one data set, of which each client"
-                f" takes its part (partition {settings.partition!r}): every site needs"
-                " the same files" + (_OWN_GRAPHS if own else ""),
+                f"dataset {settings.dataset!r} is one data set, and each client"
+                f" takes its part of it (partition {settings.partition!r}): every site"
+                " needs the same files" + (_OWN_GRAPHS if own else ""),
             )
     elif own and len(clients) > 1:
         _check_different(labels)

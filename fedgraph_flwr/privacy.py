@@ -28,7 +28,7 @@ NOISE_MODES = ("once", "per_round", "per_epoch")
 UNPROTECTED = "labels, node features, numbers of nodes and graphs"
 EXACT = "exact metrics, losses and counts"  # beside noisy updates
 _ROUNDING = 1e-9  # of sums of the same epsilons in another order
-# Each atom has blocks that depend on its bonds, be it without the one that counts them.
+# Each atom has blocks that depend on its bonds, even without the one that counts them.
 _ADJACENCY_ONLY = ("degree", "atoms", "atoms-no-degree")
 TELLS_EDGES = {
     "degree": "the degrees of nodes are functions of the edges; use 'labels'",

@@ -194,7 +194,7 @@ class Round:
         return dict(sorted(good.items()))
 
     def _refuse(self, client: int, parcel: Parcel) -> str:
-        """Say why a parcel is a failure, "" if it is none; keep the privacy it spent."""
+        """Say why a parcel is a failure, "" if it is none; keep the privacy spent."""
         strategy = self._strategy
         spent, problem = check_privacy(
             client,
