@@ -20,7 +20,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings, Settings
-from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import (
     LAST_ROUND,
     SAME_DATA,
@@ -355,13 +354,6 @@ class AbstractGraphStrategy(Strategy):
         report, self._unseen = self._unseen, None
         if report is not None:
             self.observer(self, report)
-
-    def sample(self, server_round: int) -> list[int]:
-        """Clients that train in this round, ascending: ``client-fraction`` of all."""
-        count = self.settings.clients_per_round
-        rng = numpy_rng(self.settings.seed, "server", server_round, "clients")
-        chosen = rng.choice(sorted(self.clients), size=count, replace=False)
-        return sorted(int(c) for c in chosen)
 
     def load(self, clients: Iterable[int]) -> float:
         """Seconds that these clients took last, as far as known."""
