@@ -12,7 +12,7 @@ from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphPartition, IntArray
 from fedgraph_flwr.errors import ConfigError
 
-from . import splits, synthetic
+from . import graph_partitions, splits, synthetic
 from .cache import label_checksum
 from .catalog import (
     FILES,
@@ -161,7 +161,7 @@ def _share_out(y: IntArray, settings: RunSettings) -> list[IntArray]:
             f" {settings.dataset} has {len(y)} graphs; set num-clients to"
             f" {len(y) // splits.MIN_GRAPHS} or less"
         )
-    return splits.partition_graphs(
+    return graph_partitions.partition_graphs(
         settings.partition,
         y,
         num_clients=settings.num_clients,
@@ -194,7 +194,7 @@ def check_settings(settings: RunSettings) -> None:
 def _check_fit(info: DatasetInfo, settings: RunSettings) -> None:
     """Check what holds at every client, wherever its data are."""
     natural = info.automatic["partition"]
-    table = NODE_PARTITIONERS if info.kind == "nodes" else splits.PARTITIONERS
+    table = NODE_PARTITIONERS if info.kind == "nodes" else graph_partitions.PARTITIONERS
     if natural in ONE_WAY:
         allowed = [natural]
     else:
