@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from fedgraph_flwr.registry import defaults
+from fedgraph_flwr.resolve import defaults
 
 from .drill_targets import targets
 from .fuzz_cases import WAIT_S, Place

@@ -79,7 +79,7 @@ def train(config: dict[str, Value]) -> str:
     from clients.base import initial_arrays
     from clients.binding import bind_run
     from fedgraph_flwr.client_app import app
-    from fedgraph_flwr.registry import defaults, resolve
+    from fedgraph_flwr.resolve import defaults, resolve
     from fedgraph_flwr.wire import Parcel, pack, unpack
     from strategies.report import ClientInfo
 

@@ -21,17 +21,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from clients.batching import ClientData
+from clients.graphs.batching import ClientData
 from clients.models.sage_gat import ENCODERS
-from clients.neighbourhood import Neighbourhood
-from clients.parcels import Contents
+from clients.peers.letters import Letter
+from clients.peers.neighbourhood import Neighbourhood
 from clients.spreadgnn import SpreadGNNClient
 from clients.store import ClientStore
 from datasets import load_partition
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.data import GraphPartition
-from fedgraph_flwr.mixing import Peer
-from fedgraph_flwr.registry import Resolved, defaults, resolve
+from fedgraph_flwr.peers.mixing import Peer
+from fedgraph_flwr.resolve import Resolved, defaults, resolve
 
 from .plain import PlainMultiTask, PlainPyG, masked
 from .timing import median_seconds, print_table
@@ -69,11 +69,11 @@ def _client(
     return SpreadGNNClient(resolved.job(data, store, site, CPU))
 
 
-def _neighbour(partition: GraphPartition) -> Contents:
+def _neighbour(partition: GraphPartition) -> Letter:
     """Make what a neighbour sends that has the tasks which the client has not."""
     others = np.setdiff1d(np.arange(len(partition.tasks)), partition.owned_tasks)
     rng = np.random.default_rng(0)
-    return Contents(
+    return Letter(
         tensors={},
         task_ids=others,
         head_rows=rng.normal(size=(len(others), HIDDEN)).astype(np.float32),

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 import datasets
-from clients.batching import ClientData
-from clients.classifier import build_gin
+from clients.graphs.batching import ClientData
+from clients.tasks.graph_classifier import build_gin
 from clients.training import evaluate, train_epochs
 from fedgraph_flwr.config import RunSettings, Value
 from fedgraph_flwr.data import GraphPartition
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 
 from ..flower import run_flower
 from .plain import PlainGIN, PlainPyG

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch_geometric.nn import GCNConv
 
-from clients.dense import DenseView
-from clients.kept_view import KeptView
-from clients.models.dense_encoders import GraphModel, TwoLayers
-from clients.nodes import NodeRows
+from clients.graphs.node_rows import NodeRows
+from clients.graphs.noisy_view import NoisyView
+from clients.graphs.noisy_view_kept import KeptNoisyView
+from clients.models.weighted_encoders import GraphModel, TwoLayers
 from clients.privacy.laplace import Triangles, add_noise, post_process
 from fedgraph_flwr.data import GraphSet, pointer
 
@@ -51,7 +51,7 @@ def noisy_graphs(count: int, num_nodes: int) -> Triangles:
     )
 
 
-def client_pass(kind: type[DenseView]) -> MakePass:
+def client_pass(kind: type[NoisyView]) -> MakePass:
     """Make the pass of clients, with one of two kinds of views."""
 
     def prepared(view: Triangles, graphs: GraphSet) -> Callable[[], None]:
@@ -90,8 +90,8 @@ def edges_pass(view: Triangles, graphs: GraphSet) -> Callable[[], None]:
 
 
 PASSES = {
-    "kept": client_pass(KeptView),
-    "dense": client_pass(DenseView),
+    "kept": client_pass(KeptNoisyView),
+    "dense": client_pass(NoisyView),
     "edges": edges_pass,
 }
 

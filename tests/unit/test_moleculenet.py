@@ -12,13 +12,13 @@ import torch
 import toys
 
 import datasets
-from clients.batching import CollatedGraphs
+from clients.graphs.batching import CollatedGraphs
 from datasets import atoms, splits
 from datasets.moleculenet import RAW, load_moleculenet
 from fedgraph_flwr.client_app import _introduce
 from fedgraph_flwr.data import SPLITS
 from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.seeding import numpy_rng
 from strategies.introductions import read_introduction
 

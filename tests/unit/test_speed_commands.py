@@ -8,7 +8,7 @@ import pytest
 import toys
 
 from clients.spreadgnn import SpreadGNNClient
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from simulations.speed import memory, molecules, rounds, timing, views
 from simulations.speed.__main__ import main
 
