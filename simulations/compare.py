@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from fedgraph_flwr.errors import FedGraphError
-from fedgraph_flwr.figures import draw_gain
+from fedgraph_flwr.figures.gain import draw_gain
 
 from .compare_runs import Group, find_runs, group_runs
 from .compare_stats import RULES, baseline

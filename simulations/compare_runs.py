@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, FedGraphError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 
 # Keys that say where and for how long to compute, not what: runs that differ only in
 # these are repetitions of one another.

@@ -16,7 +16,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-from clients.privacy import graphs, views
+from clients.privacy import noisy_views
 from fedgraph_flwr import client_app
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import FedGraphError, RunFailedError
@@ -188,4 +188,4 @@ def _give(secrets: Mapping[str, str]) -> None:
 def _secret(folder: Path, secret: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "noise-secret").write_text(secret)
-    return views.site_secret(folder)
+    return noisy_views.site_secret(folder)

@@ -9,10 +9,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from clients.privacy import views
-from clients.privacy.graphs import PrivateSite
+from clients.privacy import noisy_views
 from clients.privacy.ledger import Ledger
 from clients.privacy.lifetime import FOLDER as LIFETIME
+from clients.privacy.site import PrivateSite
 
 _EPS = 1e-9
 _SLACK = 1e-6  # of a sum of charges
@@ -29,7 +29,7 @@ def keep_witness(path: Path) -> None:
     lines = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     state: dict[str, Any] = {"path": "", "credit": 0.0}
     charge_edges, noisy_update = Ledger.charge_edges, PrivateSite.noisy_update
-    drawing: Any = views  # a module, whose name is put in place of a function
+    drawing: Any = noisy_views  # a module, whose name is put in place of a function
     add_noise = drawing.add_noise
 
     def tell(path: str, kind: str, amount: float, **more: Any) -> None:

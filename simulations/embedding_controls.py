@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from datasets import find_dataset
 from datasets.tu import load_tu
-from fedgraph_flwr.clustering import all_scores, probe_scores, transform
 from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.embedding_scores import all_scores, probe_scores, transform
 from fedgraph_flwr.errors import FedGraphError
 
 from .embedding_rows import EmbeddingGroup

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedgraph_flwr.figure_style import GREY, finish, line, save
+from fedgraph_flwr.figures.style import GREY, finish, line, save
 
 from .embedding_rows import EmbeddingGroup, RowName
 from .embedding_runs import EmbeddingRun

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedgraph_flwr.clustering import METRICS, TRANSFORMS
+from fedgraph_flwr.embedding_scores import METRICS, TRANSFORMS
 from fedgraph_flwr.errors import FedGraphError
-from fedgraph_flwr.selection import Table
+from fedgraph_flwr.results.selection import Table
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING, POOLED
 
 from .compare_runs import Run, find_runs

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.clustering import METRICS, TRANSFORMS
-from fedgraph_flwr.selection import best_labelled
+from fedgraph_flwr.embedding_scores import METRICS, TRANSFORMS
+from fedgraph_flwr.results.selection import best_labelled
 
 from .embedding_rows import EmbeddingGroup, RowName
 from .embedding_runs import SMALL, EmbeddingRun

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgraph_flwr.clustering import TRANSFORMS
+from fedgraph_flwr.embedding_scores import TRANSFORMS
 from fedgraph_flwr.errors import FedGraphError
 
 from .embedding_controls import trivial_rows

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.registry import project_root
+from fedgraph_flwr.results.provenance import project_root
 
 from . import flower
 

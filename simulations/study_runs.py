@@ -20,7 +20,7 @@ from typing import Any
 
 from fedgraph_flwr.config import AUTO, Value
 from fedgraph_flwr.errors import ConfigError, FedGraphError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 
 from .compare_runs import EXECUTION_KEYS, Run, as_text
 from .presets import list_presets, load_preset

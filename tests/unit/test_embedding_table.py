@@ -14,11 +14,11 @@ import pytest
 import scipy.stats
 from toys import random_graphs
 
-from fedgraph_flwr.clustering import METRICS, cluster_scores, probe_scores
 from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.embedding_scores import METRICS, cluster_scores, probe_scores
 from fedgraph_flwr.errors import FedGraphError
-from fedgraph_flwr.registry import defaults, resolve
-from fedgraph_flwr.selection import best_labelled, final
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.selection import best_labelled, final
 from simulations import compare, embedding_controls, embedding_table
 from simulations.embedding_controls import trivial_features, trivial_scores
 from simulations.embedding_figures import draw_embedding_figures

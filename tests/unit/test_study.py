@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from fedgraph_flwr.errors import ConfigError, FedGraphError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from simulations import study
 from simulations.compare_runs import EXECUTION_KEYS, find_runs
 from simulations.intervals import bootstrap_interval
