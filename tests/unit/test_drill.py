@@ -114,7 +114,7 @@ def test_a_kill_that_a_run_survives_is_told_apart(tmp_path):
     survived = Outcome(status="completed", killed=True)
     trial, _ = trial_of(tmp_path, survived)
     assert (trial.verdict, trial.attempts) == ("equal", 1)
-    assert trial.kills == ["process at 50% without effect"]
+    assert trial.kills == ["process at 50% survived"]
 
 
 def test_a_run_without_a_checkpoint_is_started_anew(tmp_path):
