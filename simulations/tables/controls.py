@@ -99,11 +99,11 @@ def one_class_scores(y: NDArray[np.int64]) -> dict[str, float]:
 
 
 def _is_plain_fclg(row: str) -> bool:
-    if row not in list_presets():
+    if not row.startswith("fclg-") or row not in list_presets():
         return False
     config = load_preset(row)
     is_pooled = config.get("embedding.evaluation") == "pooled"
-    return config["method"] == "fclg" and is_pooled and "fclg.inter" not in config
+    return is_pooled and "fclg.inter" not in config
 
 
 def _untrained(r: Result) -> Result:

@@ -19,7 +19,7 @@ from .studies import Curve, Study, StudyTable
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ROW_INCHES = 0.26
+ROW_INCHES = 0.22
 COLOURS = {"shown": PALETTE[2], "contradicted": PALETTE[1]}
 Points = list[tuple[float, list[float]]]  # x, scores of runs
 Entry = tuple[str, Difference]
@@ -83,9 +83,10 @@ def _draw_differences(
     )
     for axes, (panel, entries) in zip(grid[:, 0], panels, strict=True):
         _draw_panel(axes, panel.title, entries, study)
-    grid[-1, 0].set_xlabel(
-        "difference in points, mean and 95 % interval; coloured if n >= 5 and the"
-        " interval leaves out 0"
+    figure.supxlabel(
+        "difference in points, mean and 95 % interval; coloured if n >= 5 pairs and the"
+        " interval excludes 0",
+        fontsize=9,
     )
     return save(figure, path)
 
