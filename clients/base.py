@@ -31,8 +31,8 @@ from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.tasks import Task
 from fedgraph_flwr.wire import FRESH_START, LAST_ROUND, NamedArrays, Scalar
 
-from .batching import ClientData
-from .privacy.graphs import PrivateSite
+from .graphs.batching import ClientData
+from .privacy.site import PrivateSite
 from .store import ClientStore, optimizer_tensors, restore_optimizer
 from .training import train_epochs
 
@@ -94,8 +94,8 @@ class GraphClient(NumPyClient):
     EXTRA_UPLINK: ClassVar[tuple[str, ...]] = ()  # names of what extra_uplink sends
 
     def __init__(self, job: Job) -> None:
-        self.job = job
-        graphs = job.data.partition.graphs
+        self.job, self.data = job, job.data
+        graphs = self.data.partition.graphs
         self.model = self.build_model(
             job.settings,
             job.params,
@@ -181,7 +181,7 @@ class GraphClient(NumPyClient):
 
     def trained_on(self) -> IntArray:
         """Positions of the graphs to train on, ascending: all training graphs."""
-        return self.job.data.partition.train
+        return self.data.partition.train
 
     def begin_epoch(self, epoch: int) -> None:
         """Do what must be done before local epoch ``epoch``, counted from 0."""
@@ -236,13 +236,13 @@ class GraphClient(NumPyClient):
             server_round, "post_aggregation"
         )
         num_epochs = self.num_epochs(server_round)
-        if num_epochs and len(self.job.data.partition.train):
+        if num_epochs and len(self.data.partition.train):
             metrics |= self._train(optimizer, server_round, num_epochs)
         metrics |= self._scores_if_due(server_round, "post_training")
         trained = self._detached(self.shared_keys)
         self._save(server_round, optimizer, keep_from=int(config.get("keep-from", 0)))
         sent = self.uplink(self._privatised(trained))
-        return sent, len(self.job.data.partition.train), metrics | self.spent()
+        return sent, len(self.data.partition.train), metrics | self.spent()
 
     def evaluate(
         self, parameters: list[Array], config: Config
@@ -254,7 +254,7 @@ class GraphClient(NumPyClient):
         metrics["weights-sha256"] = self._hash()
         metrics |= self.spent()
         # Flower wants a loss; ours are among the metrics, by split.
-        return 0.0, len(self.job.data.partition.test), metrics
+        return 0.0, len(self.data.partition.test), metrics
 
     # Steps of a round ------------------------------------------------------------
 
@@ -371,7 +371,7 @@ class GraphClient(NumPyClient):
         return train_epochs(
             lambda batch: self.loss(batch, noise),
             optimizer,
-            self.job.data,
+            self.data,
             num_epochs=num_epochs,
             batch_size=self.job.settings.batch_size,
             generator=order,
@@ -391,7 +391,7 @@ class GraphClient(NumPyClient):
         stored = [t.cpu().numpy() for _, t in sorted(self.stored.items())]
         noisy = site.noisy_update(
             [trained[n].cpu().numpy() - w for n, w in received.items()],
-            self.job.data.partition,
+            self.data.partition,
             server_round=self.server_round,
             inputs=[*received.values(), *stored],
         )
@@ -404,14 +404,14 @@ class GraphClient(NumPyClient):
         """Metrics that say what privacy was spent so far; nothing in other runs."""
         if not self.job.privacy.is_on:
             return {}
-        return self.job.site.spent(self.job.data.partition)
+        return self.job.site.spent(self.data.partition)
 
     def _scores(self, server_round: int, point: str) -> Metrics:
         self.model.eval()
         return self._sizes() | self.scores(server_round, point)
 
     def _sizes(self) -> Metrics:
-        return {"count/train": len(self.job.data.partition.train)}
+        return {"count/train": len(self.data.partition.train)}
 
     def _scores_if_due(self, server_round: int, point: str) -> Metrics:
         """Scores of a model after a round that is to be measured."""
@@ -446,20 +446,6 @@ class GraphClient(NumPyClient):
             digest.update(name.encode())
             digest.update(tensor.cpu().numpy().tobytes())
         return digest.hexdigest()
-
-
-class SelfTrain(GraphClient):
-    """Mixin: everything is private after the common start; nothing is sent."""
-
-    SENDS_UPDATES = False
-
-    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
-        """Send nothing."""
-        return []
-
-    def private_keys(self) -> list[str]:
-        """All tensors."""
-        return list(self.tensors())
 
 
 def common_generator(settings: RunSettings) -> torch.Generator:

@@ -19,8 +19,8 @@ from fedgraph_flwr.errors import DataError, WireError
 from fedgraph_flwr.wire import shortened
 
 from .once import write_once
+from .peers.sealing import IDENTITY
 from .privacy.lifetime import FOLDER as LIFETIME
-from .sealing import IDENTITY
 
 FOLDER = "runs"  # of the state folder, where experiments have theirs
 _OWN = (FOLDER, IDENTITY, LIFETIME)

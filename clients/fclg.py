@@ -18,13 +18,14 @@ from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.data import DiffusionSpec
 from fedgraph_flwr.methods.fclg import FCLGParams
 
-from .base import SelfTrain, common_generator
-from .batching import Batch
-from .contrast import distill_kl, distill_mse, nt_xent
-from .embedding import EmbeddingClient
+from .base import common_generator
+from .graphs.batching import Batch
+from .graphs.ops import sum_pool
+from .losses.contrast import distill_kl, distill_mse, nt_xent
+from .losses.terms import model_contrast
+from .mixins import SelfTrain
 from .models.weighted_gin import WeightedGIN
-from .ops import sum_pool
-from .terms import model_contrast
+from .tasks.graph_embedder import EmbeddingClient
 
 
 class FCLGClient(EmbeddingClient):
@@ -112,7 +113,7 @@ class FCLGClient(EmbeddingClient):
 
     def _contrast_nodes(self, h: Tensor, batch: Batch) -> Tensor:
         """Eq. (8): mean over the nodes of a graph, then over graphs."""
-        at = self.job.data.graphs.node_rows(batch.positions)
+        at = self.data.graphs.node_rows(batch.positions)
         temperature = self._params().inter_temperature
         per_node = model_contrast(h, self.glob[at], self.prev[at], temperature)
         summed = sum_pool(per_node[:, None], batch.membership, batch.graph_of_node)
@@ -142,7 +143,7 @@ class FCLGClient(EmbeddingClient):
         return torch.cat(
             [
                 torch.cat(model.layers(b), dim=1) if by_nodes else model(b)
-                for b in self.job.data.batches()
+                for b in self.data.batches()
             ]
         )
 

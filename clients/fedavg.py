@@ -9,10 +9,11 @@ from torch import Tensor
 
 from fedgraph_flwr.methods.fedavg import FedProxParams, LocalParams
 
-from .base import GraphClient, SelfTrain
-from .classifier import ClassifierClient
-from .node_classifier import NodeClassifierClient
-from .terms import proximal_term
+from .base import GraphClient
+from .losses.terms import proximal_term
+from .mixins import SelfTrain
+from .tasks.graph_classifier import GraphClassifierClient
+from .tasks.node_classifier import NodeClassifierClient
 
 
 class Proximal(GraphClient):
@@ -52,7 +53,7 @@ class LimitedSelfTrain(SelfTrain):
 
 
 @final
-class FedAvgClient(ClassifierClient):
+class FedAvgClient(GraphClassifierClient):
     """Send the trained shared tensors (McMahan et al. 2017, Algorithm 1)."""
 
 
@@ -62,7 +63,7 @@ class NodeFedAvgClient(NodeClassifierClient):
 
 
 @final
-class FedProxClient(Proximal, ClassifierClient):
+class FedProxClient(Proximal, GraphClassifierClient):
     """FedAvg with the proximal term."""
 
 
@@ -72,7 +73,7 @@ class NodeFedProxClient(Proximal, NodeClassifierClient):
 
 
 @final
-class LocalClient(LimitedSelfTrain, ClassifierClient):
+class LocalClient(LimitedSelfTrain, GraphClassifierClient):
     """Self-train."""
 
 

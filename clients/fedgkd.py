@@ -25,10 +25,10 @@ from fedgraph_flwr.methods.fedgkd import (
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import NamedArrays
 
-from .distillation import Distilled, Recipe, distil, gumbel_noise
-from .gradient_matching import match_gradients
+from .fedgkd_distillation import Distilled, Recipe, distil, gumbel_noise
+from .fedgkd_matching import match_gradients
 from .models.node_gnn import NodeGNN
-from .pulled import PulledClient
+from .self_weight import PulledClient
 
 
 @final
@@ -53,7 +53,7 @@ class FedGKDClient(PulledClient):
     def _distil(self) -> Distilled:
         p, device = self._params(), self.job.device
         x0, y0 = (torch.from_numpy(np.array(self.extra_downlink[n])) for n in (X0, Y0))
-        width = self.job.data.partition.graphs.num_features
+        width = self.data.partition.graphs.num_features
         if x0.shape != (len(y0), width):
             raise WireError(
                 f"client {self.job.client_id} is to distil from features of shape"
@@ -78,7 +78,7 @@ class FedGKDClient(PulledClient):
 
     def _feature_std(self) -> float:
         """Measure the standard deviation over all entries of the features."""
-        graphs = self.job.data.partition.graphs
+        graphs = self.data.partition.graphs
         if graphs.x.ndim == 1:  # columns of ones
             std = float(np.sqrt(graphs.num_features - 1)) / graphs.num_features
         else:
@@ -105,7 +105,7 @@ class FedGKDClient(PulledClient):
         for step in range(self._params().distil_steps):
             generator = torch.Generator().manual_seed(derive_seed(seed, step, "start"))
             model = NodeGNN(
-                self.job.data.partition.graphs.num_features,
+                self.data.partition.graphs.num_features,
                 self.model.readout.out_features,
                 hidden_dim=settings.hidden_dim,
                 num_layers=settings.num_layers,

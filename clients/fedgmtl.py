@@ -14,10 +14,8 @@ from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.methods.fedgmtl import OMEGA, FedGMTLParams
 
 from .base import Array, Job
-from .batching import Batch
-from .models.sage_gat import MultiTaskGNN
-from .multitask_gnn import MultiTaskGNNClient
-from .task_covariance import (
+from .graphs.batching import Batch
+from .losses.task_covariance import (
     TaskCovariance,
     closed_form,
     covariance_record,
@@ -27,6 +25,8 @@ from .task_covariance import (
     precision,
     trace_penalty,
 )
+from .models.sage_gat import MultiTaskGNN
+from .multitask_gnn import MultiTaskGNNClient
 
 
 @final
@@ -56,7 +56,7 @@ class FedGMTLClient(MultiTaskGNNClient):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        partition = job.data.partition
+        partition = self.data.partition
         everything = range(partition.graphs.num_classes)
         self._own = own_rows(partition.owned_tasks, everything).to(job.device)
 

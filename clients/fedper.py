@@ -8,9 +8,9 @@ from torch import nn
 
 from fedgraph_flwr.config import RunSettings
 
-from .models.gin import shared_keys
 from .models.node_gnn import SAGEConv
-from .node_classifier import NodeClassifierClient
+from .models.sharing import shared_keys
+from .tasks.node_classifier import NodeClassifierClient
 
 
 @final

@@ -18,9 +18,9 @@ from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import NamedArrays
 
 from .base import common_generator
-from .distillation import DenseGraph
+from .graphs.dense_graph import DenseGraph
 from .models.masked_gnn import MaskedGNN
-from .node_classifier import NodeClassifierClient
+from .tasks.node_classifier import NodeClassifierClient
 
 NUM_BLOCKS, BLOCK_SIZE, EDGE_SHARE = 5, 100, 0.1
 _MASKS = "masks."
@@ -106,7 +106,7 @@ class FedPubClient(NodeClassifierClient):
     @torch.no_grad()
     def extra_uplink(self) -> NamedArrays:
         """Mean over the random graph's nodes of the last convolution, before ReLU."""
-        num_features = self.job.data.partition.graphs.num_features
+        num_features = self.data.partition.graphs.num_features
         x, adjacency = (
             t.to(self.job.device)
             for t in proxy_graph(self.job.settings.seed, num_features)

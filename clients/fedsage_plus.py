@@ -23,17 +23,17 @@ from fedgraph_flwr.seeding import derive_seed, numpy_rng
 from fedgraph_flwr.wire import NamedArrays, select
 
 from .base import Job
-from .mended import MendedGraph
-from .models.node_gnn import SAGEConv
-from .neighbour_generator import (
+from .fedsage_plus_generator import (
     NeighbourGenerator,
     choose_neighbours,
     impair,
     train_generator,
     unmended,
 )
-from .node_classifier import NodeClassifierClient
-from .ops import SparseRows
+from .fedsage_plus_graph import MendedGraph
+from .graphs.ops import SparseRows
+from .models.node_gnn import SAGEConv
+from .tasks.node_classifier import NodeClassifierClient
 
 _FEATURES, _OWNER = "mended/features", "mended/owner"
 
@@ -62,7 +62,7 @@ class FedSagePlusClient(NodeClassifierClient):
         params, job = self._params(), self.job
         if not params.cross_client:
             return {}
-        train = job.data.partition.train
+        train = self.data.partition.train
         rng = numpy_rng(job.settings.seed, job.client_id, "cross-rows")
         count = min(params.cross_rows, len(train))
         chosen = np.sort(rng.choice(train, size=count, replace=False))
@@ -101,7 +101,7 @@ class FedSagePlusClient(NodeClassifierClient):
         params, settings, device = self._params(), self.job.settings, self.job.device
         x = self._features()
         impaired = impair(
-            np.asarray(self.job.data.partition.graphs.edge_index, np.int64),
+            np.asarray(self.data.partition.graphs.edge_index, np.int64),
             len(x),
             self._hidden(),
         )
@@ -115,7 +115,7 @@ class FedSagePlusClient(NodeClassifierClient):
             generator=torch.Generator().manual_seed(seed),
         ).to(device)
         noise = torch.Generator(device).manual_seed(seed)
-        train = np.searchsorted(impaired.kept, self.job.data.partition.train)
+        train = np.searchsorted(impaired.kept, self.data.partition.train)
         train_generator(
             model,
             copy.deepcopy(self.model).requires_grad_(True),
@@ -152,7 +152,7 @@ class FedSagePlusClient(NodeClassifierClient):
     def _hidden(self) -> IntArray:
         """Draw the validation nodes that the generator does not see, ascending."""
         job = self.job
-        val = job.data.partition.val
+        val = self.data.partition.val
         rng = numpy_rng(job.settings.seed, "common", "hidden")
         count = round(self._params().hidden_share * len(val))
         return np.sort(rng.choice(val, size=count, replace=False))

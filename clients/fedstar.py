@@ -14,9 +14,9 @@ from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.methods.fedstar import FedStarParams
 
 from .base import Job, common_generator
+from .fedstar_encoding import encode_structure
 from .models.star_gnn import STRUCTURE, StarGNN
-from .node_classifier import NodeClassifierClient
-from .structure_encoding import encode_structure
+from .tasks.node_classifier import NodeClassifierClient
 
 _ENCODING = "structure/encoding"
 
@@ -75,7 +75,7 @@ class FedStarClient(NodeClassifierClient):
     def _encode(self) -> Tensor:
         params = self.job.params
         assert isinstance(params, FedStarParams)
-        graphs = self.job.data.partition.graphs
+        graphs = self.data.partition.graphs
         encoded: Any = encode_structure(
             graphs.edge_index,
             graphs.num_nodes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 import torch
@@ -20,16 +20,17 @@ from fedgraph_flwr.methods.fgcl import FGCLParams
 from fedgraph_flwr.seeding import numpy_rng
 
 from .base import Job, common_generator
-from .batching import Batch, send
-from .contrast import info_nce
-from .dense import DenseView, check_together
-from .kept_view import keep_view
-from .models.dense_encoders import GraphModel
-from .multitask_client import MultiTaskClient
-from .nodes import Nodes
+from .graphs.batching import Batch, ClientData
+from .graphs.csr import send
+from .graphs.node_rows import Nodes
+from .graphs.noisy_view import NoisyView, check_together
+from .graphs.noisy_view_kept import ViewedData, keep_view
+from .graphs.structure import NoEdges, SparseStructure, Structure
+from .losses.contrast import info_nce
+from .models.weighted_encoders import GraphModel
 from .privacy.laplace import Triangles
 from .privacy.negatives import NegativeQueue
-from .propagation import NoEdges, SparseStructure, Structure
+from .tasks.multitask import MultiTaskClient
 
 
 @final
@@ -43,6 +44,8 @@ class FGCLClient(MultiTaskClient):
     """
 
     TAKES_WEIGHTS = True
+    DATA: ClassVar[type[ClientData]] = ViewedData
+    data: ViewedData
     model: GraphModel
 
     @classmethod
@@ -75,7 +78,7 @@ class FGCLClient(MultiTaskClient):
         if not self.is_noisy:
             return
         epsilons = params.view_epsilons(privacy)
-        partition = job.data.partition
+        partition = self.data.partition
         self._check_memory()
         self.train_views = job.site.views(
             partition,
@@ -86,7 +89,7 @@ class FGCLClient(MultiTaskClient):
         )
         self.draws_once = privacy.noise_mode == "once"
         self.triangles: tuple[Triangles, ...] = ()
-        self.held_out: DenseView | None = None
+        self.held_out: NoisyView | None = None
         self.held_out_views = job.site.views(
             partition,
             partition.held_out,
@@ -94,11 +97,11 @@ class FGCLClient(MultiTaskClient):
             epsilons=epsilons[:1],
             mode="once",
         )
-        self.nodes = job.data.nodes
+        self.nodes = self.data.nodes
 
     def _check_memory(self) -> None:
         """Refuse batches that would be too large before any noise is drawn."""
-        params, partition = self._params(), self.job.data.partition
+        params, partition = self._params(), self.data.partition
         sizes = np.diff(partition.graphs.node_ptr)[partition.train]
         batch_size = self.job.settings.batch_size
         check_together(sizes, batch_size, key=RunSettings.key("batch_size"))
@@ -142,14 +145,14 @@ class FGCLClient(MultiTaskClient):
                 self.stored, self._params().store_size
             )
             if not len(self.queue):  # the client's first round (Sec. III-C)
-                train = self.job.data.partition.train
+                train = self.data.partition.train
                 self._push(train[max(0, len(train) - self._params().num_negatives) :])
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Gamma L_c + L_e (Eq. 10)."""
         params, structure = self._params(), self._plain(batch)
         if structure is not None:
-            nodes = self.job.data.nodes_of(batch)
+            nodes = self.data.nodes_of(batch)
             logits = self.model(nodes, structure, generator)
             return self.loss_function()(logits, batch.y)
         num_views = len(self.triangles)
@@ -181,7 +184,7 @@ class FGCLClient(MultiTaskClient):
 
     def _embed(
         self,
-        view: DenseView,
+        view: NoisyView,
         groups: Sequence[IntArray],
         generator: torch.Generator | None,
     ) -> list[Tensor]:
@@ -213,7 +216,7 @@ class FGCLClient(MultiTaskClient):
             if self.draws_once:
                 rows = self.view.places(positions, 1)
                 return self._embed(self.view, [rows], generator)[0]
-            num_nodes = np.diff(self.job.data.partition.graphs.node_ptr)
+            num_nodes = np.diff(self.data.partition.graphs.node_ptr)
             assert self.queue is not None
             views = (self.queue.views(num_nodes),)
             stored = self._ready("store", views, keep=False)
@@ -245,17 +248,17 @@ class FGCLClient(MultiTaskClient):
 
     def _ready(
         self, name: str, views: tuple[Triangles, ...], *, keep: bool
-    ) -> DenseView:
+    ) -> NoisyView:
         """Make views ready to be cut; ``keep`` what is used more than once."""
         device, post = self.job.device, self.job.privacy.edge_post
         if not keep:
-            return DenseView(*views, device=device, post=post, nodes=self.nodes)
+            return NoisyView(*views, device=device, post=post, nodes=self.nodes)
         return keep_view(
-            self.job.data.kept, name, views, device=device, post=post, nodes=self.nodes
+            self.data.kept, name, views, device=device, post=post, nodes=self.nodes
         )
 
     def _labels(self, positions: IntArray) -> np.ndarray:
-        return np.asarray(self.job.data.partition.graphs.y[positions])
+        return np.asarray(self.data.partition.graphs.y[positions])
 
     def _params(self) -> FGCLParams:
         assert isinstance(self.job.params, FGCLParams)

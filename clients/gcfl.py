@@ -12,8 +12,8 @@ from torch import Tensor
 from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, GCFLParams
 
 from .base import Array, GraphClient, Metrics, to_arrays
-from .classifier import ClassifierClient
-from .node_classifier import NodeClassifierClient
+from .tasks.graph_classifier import GraphClassifierClient
+from .tasks.node_classifier import NodeClassifierClient
 from .training import gradient_norm
 
 
@@ -36,7 +36,7 @@ class SendsUpdate(GraphClient):
 
 
 @final
-class GCFLClient(SendsUpdate, ClassifierClient):
+class GCFLClient(SendsUpdate, GraphClassifierClient):
     """GCFL of clients that classify graphs."""
 
 

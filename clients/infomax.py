@@ -17,12 +17,12 @@ from fedgraph_flwr.data import DiffusionSpec
 from fedgraph_flwr.methods.fclg import InfoMaxParams, MVGRLParams
 
 from .base import common_generator
-from .batching import Batch
-from .embedding import EmbeddingClient
+from .graphs.batching import Batch
+from .losses.terms import proximal_term
+from .mixins import ModelContrast
 from .models.infograph import InfoGraph
 from .models.mvgrl import MVGRL
-from .moon import ModelContrast
-from .terms import proximal_term
+from .tasks.graph_embedder import EmbeddingClient
 
 
 class InfoMaxClient(ModelContrast, EmbeddingClient):

@@ -13,13 +13,14 @@ from torch import Tensor
 from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.methods.multitask import GNNParams
 
-from .base import SelfTrain, common_generator
-from .batching import Batch
+from .base import common_generator
+from .graphs.batching import Batch
+from .graphs.node_rows import Nodes
+from .graphs.structure import clean_structure
+from .losses.multitask import Loss, masked_mse
+from .mixins import SelfTrain
 from .models.sage_gat import MultiTaskGNN
-from .multitask import Loss, masked_mse
-from .multitask_client import MultiTaskClient
-from .nodes import Nodes
-from .propagation import clean_structure
+from .tasks.multitask import MultiTaskClient
 
 
 class MultiTaskGNNClient(MultiTaskClient):
@@ -65,7 +66,7 @@ class MultiTaskGNNClient(MultiTaskClient):
 
         Other tasks' training labels are missing from the client's data already.
         """
-        nodes = self.job.data.nodes_of(batch)
+        nodes = self.data.nodes_of(batch)
         predicted = self.model(nodes, clean_structure(batch), generator)
         return self.loss_function()(predicted, batch.y)
 

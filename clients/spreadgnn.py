@@ -1,8 +1,8 @@
 """Client side of SpreadGNN: mixing, local training with the task regulariser, Omega.
 
 He et al. 2021, arXiv:2106.02743; our spec, Sec. 2.5. In the message of round t come the
-parcels of the last mixing round: the client mixes, is measured, trains, renews Omega,
-and where t mixes sends parcels of its own.
+letters of the last mixing round: the client mixes, is measured, trains, renews Omega,
+and where t mixes sends letters of its own.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from fedgraph_flwr.methods.spreadgnn import (
     SpreadGNNParams,
     is_mixing_round,
 )
-from fedgraph_flwr.mixing import Peer, check_layout, mix, mix_rows, mixing_row
+from fedgraph_flwr.peers.mixing import Peer, check_layout, mix, mix_rows, mixing_row
 from fedgraph_flwr.wire import NamedArrays
 
 from .base import Array, Config, Metrics
-from .batching import Batch
-from .mailbox import Mailbox
+from .graphs.batching import Batch
+from .losses.task_covariance import covariance_record, precision, trace_penalty
 from .multitask_gnn import MultiTaskGNNClient
-from .neighbourhood import Neighbourhood
-from .parcels import Contents
-from .rounds_done import RoundsDone
-from .sealing import KeyRing
+from .peers.letters import Letter
+from .peers.mailbox import Mailbox
+from .peers.neighbourhood import Neighbourhood
+from .peers.rounds_done import RoundsDone
+from .peers.sealing import KeyRing
 from .store import ClientStore
-from .task_covariance import covariance_record, precision, trace_penalty
 
 HEAD = "head."  # prefix of the tensors with one row per task
 
@@ -55,7 +55,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
 
     @classmethod
     def introduction(cls, params: Settings, store: ClientStore) -> dict[str, str]:
-        """Tell the public key, where parcels are sealed."""
+        """Tell the public key, where letters are sealed."""
         assert isinstance(params, SpreadGNNParams)
         if not params.seal:
             return {}
@@ -75,7 +75,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
         ------
         WireError
             A sealed client has done earlier rounds. Begun afresh it would have
-            forgotten which parcels it saw, and take old ones.
+            forgotten which letters it saw, and take old ones.
         """
         folder = self.job.store.folder
         earlier = [r for r in RoundsDone(folder).rounds() if r < server_round]
@@ -83,7 +83,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
             raise WireError(
                 f"client {self.job.client_id} is asked for round {server_round} and has"
                 f" done round {earlier[-1]}, but no longer has its state from before:"
-                f" refused, as old parcels could be replayed to it; restore {folder},"
+                f" refused, as old letters could be replayed to it; restore {folder},"
                 " resume from the newest checkpoint, or start a new run"
             )
         if server_round > 1:
@@ -118,41 +118,41 @@ class SpreadGNNClient(MultiTaskGNNClient):
         )
         self.around = Neighbourhood.from_tensors(
             self.job.client_id,
-            self.job.data.partition.owned_tasks,
+            self.data.partition.owned_tasks,
             self.stored,
         )
         own = self._mixed_tensors()
-        parcels = self.mailbox.read(
+        letters = self.mailbox.read(
             self.extra_downlink, server_round, functools.partial(self._check, own)
         )
-        self._mix(own, parcels)
+        self._mix(own, letters)
         self.silent = self.mailbox.silent(server_round, self._params().period)
-        self.around.learn(parcels)
+        self.around.learn(letters)
         self.around.forget(self.silent)
         RoundsDone(store.folder).forget_before(min(store.rounds(), default=0))
         return optimizer
 
-    def _check(self, own: NamedArrays, sender: int, contents: Contents) -> None:
-        """Raise WireError if a neighbour's parcel does not fit this client's model."""
+    def _check(self, own: NamedArrays, sender: int, contents: Letter) -> None:
+        """Raise WireError if a neighbour's letter does not fit this client's model."""
         num_tasks, width = self.model.head.weight.shape
         contents.check(sender, num_tasks=num_tasks, width=width)
         check_layout(sender, contents.tensors, own)
 
     @torch.no_grad()
-    def _mix(self, own: NamedArrays, parcels: Mapping[int, Contents]) -> None:
-        """X_k <- sum_j M_kj X_j over those whose parcels came (Eq. 12)."""
-        if not parcels:
+    def _mix(self, own: NamedArrays, letters: Mapping[int, Letter]) -> None:
+        """X_k <- sum_j M_kj X_j over those whose letters came (Eq. 12)."""
+        if not letters:
             return
         me, params = self.job.client_id, self._params()
         check_layout(me, own, own)
         models = {me: own}
-        models |= {j: contents.tensors for j, contents in parcels.items()}
-        peers = {me: self._peer()} | {j: c.peer for j, c in parcels.items()}
+        models |= {j: contents.tensors for j, contents in letters.items()}
+        peers = {me: self._peer()} | {j: c.peer for j, c in letters.items()}
         row = mixing_row(params.weights, me, peers, given=self.mailbox.given)
         mixed = mix(models, row, me)
         if params.head_sync == "owners":
-            owners = {me: self.job.data.partition.owned_tasks}
-            owners |= {j: tuple(c.task_ids.tolist()) for j, c in parcels.items()}
+            owners = {me: self.data.partition.owned_tasks}
+            owners |= {j: tuple(c.task_ids.tolist()) for j, c in letters.items()}
             names = [n for n in mixed if n.startswith(HEAD)]
             mixed |= mix_rows(models, row, owners, names)
         named = self.tensors()
@@ -171,7 +171,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
     def _peer(self) -> Peer:
         return Peer(
             num_neighbours=len(self.mailbox.neighbours),
-            num_examples=len(self.job.data.partition.train),
+            num_examples=len(self.data.partition.train),
         )
 
     # Training -----------------------------------------------------------------------
@@ -229,23 +229,23 @@ class SpreadGNNClient(MultiTaskGNNClient):
         return {**silent, **{f"{UNUSABLE}{j}": 1 for j in self.mailbox.unusable}}
 
     def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
-        """Nothing for the server: what neighbours get is in parcels."""
+        """Nothing for the server: what neighbours get is in letters."""
         self._keep_omega()
         return []
 
     def extra_uplink(self) -> NamedArrays:
-        """Parcels for the neighbours, where this round mixes."""
+        """Letters for the neighbours, where this round mixes."""
         if not is_mixing_round(self.server_round, self._params().period):
             return {}
         contents = self._contents()
         _check_finite(self.job.client_id, contents.tensors)
         return self.mailbox.write(contents, self.server_round)
 
-    def _contents(self) -> Contents:
-        own = self.job.data.partition.owned_tasks
+    def _contents(self) -> Letter:
+        own = self.data.partition.owned_tasks
         covariance = self.around.covariance()
         rows = self.model.head.weight.detach()[list(own)]
-        return Contents(
+        return Letter(
             tensors=self._mixed_tensors(),
             task_ids=np.array(own, np.int64),
             head_rows=rows.cpu().numpy(),
@@ -260,7 +260,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
         if not self._params().seal:
             self.evaluation = covariance_record(covariance)
             return
-        partition = self.job.data.partition
+        partition = self.data.partition
         self.job.store.keep(
             f"omega-{self.server_round:06d}.npz",
             {
@@ -277,7 +277,7 @@ class SpreadGNNClient(MultiTaskGNNClient):
         return list(self.tensors())
 
     def extra_state(self) -> dict[str, Tensor]:
-        """Omega, neighbours' heads and Omegas, and rounds of their last parcels."""
+        """Omega, neighbours' heads and Omegas, and rounds of their last letters."""
         return {**self.around.to_tensors(), **self.mailbox.state()}
 
     def evaluate(
@@ -300,6 +300,6 @@ def _check_finite(client_id: int, tensors: NamedArrays) -> None:
     for name, array in tensors.items():
         if not np.isfinite(array).all():
             raise WireError(
-                f"client {client_id} sends no parcel: array {name!r} of its model holds"
+                f"client {client_id} sends no letter: array {name!r} of its model holds"
                 " NaN or infinity; lower the learning rate or look at its data"
             )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.data import IntArray
 
-from .batching import Batch, ClientData
+from .graphs.batching import Batch, ClientData
 
 Loss = Callable[[Batch], Tensor]
 

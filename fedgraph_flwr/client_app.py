@@ -27,12 +27,12 @@ from flwr.common.logger import log
 
 import datasets
 from clients.base import GraphClient
-from clients.batching import ClientData
 from clients.binding import bind_config, bind_run, check_run
-from clients.privacy.graphs import PrivateSite, check_features, noisy_partition
-from clients.privacy.views import site_secret
+from clients.graphs.batching import ClientData
+from clients.graphs.diffusion_view import CollatedDiffusion
+from clients.privacy.noisy_views import site_secret
+from clients.privacy.site import PrivateSite, check_features, noisy_partition
 from clients.store import ClientStore, default_state_dir
-from clients.views import CollatedView
 
 from .agreement import tell_data
 from .config import MOST_ROUNDS
@@ -57,7 +57,7 @@ from .node_config import (
     own_folders,
     trusted_peers,
 )
-from .registry import Resolved, resolve
+from .resolve import Resolved, resolve
 from .wire import (
     CLASS_COUNT,
     LAST_ROUND,
@@ -168,7 +168,7 @@ def load_data(
         return data
     graphs = partition.graphs
     edges = datasets.load_diffusion(graphs, spec, cache_dir=settings.cache_dir)
-    return replace(data, view=CollatedView(edges, graphs.node_ptr, device))
+    return replace(data, view=CollatedDiffusion(edges, graphs.node_ptr, device))
 
 
 def _prepare(context: Context) -> tuple[Resolved, list[int]]:

@@ -19,8 +19,7 @@ import datasets
 from .config import Rule, RunSettings
 from .errors import ConfigError, unknown_name
 from .methods.spreadgnn import SpreadGNNParams
-from .registry import Resolved
-from .tasks import EmbeddingSettings
+from .resolve import Resolved
 
 NodeConfig = Mapping[str, Any]
 BUDGET = "edge-budget-max"
@@ -201,9 +200,7 @@ def check_consent(resolved: Resolved, node: NodeConfig) -> None:
     """
     _check_sealed(resolved, node)
     trusted_peers(node)
-    task = resolved.task
-    pools = isinstance(task, EmbeddingSettings) and task.evaluation == "pooled"
-    if pools and not agrees(node, SHARE_EMBEDDINGS):
+    if resolved.task.pools and not agrees(node, SHARE_EMBEDDINGS):
         raise ConfigError(
             "the run asks for the embeddings and labels of this site's graphs"
             ' (embedding.evaluation = "pooled"), which it does not share; set that key'

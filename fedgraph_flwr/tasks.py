@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from .clustering import TRANSFORMS
 from .config import RunSettings, Settings, Value, choice, flag, round_list
+from .embedding_scores import TRANSFORMS
 from .errors import ConfigError
+from .privacy import PrivacySettings
 
 EMBEDDINGS = "embeddings"  # folder of pooled ones, in a run's folder
 LABEL_KINDS = {
@@ -26,12 +27,29 @@ POOLED = -1  # stands for "all clients together" where a client id is expected
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoSettings(Settings):
-    """A task without settings of its own."""
+class TaskSettings(Settings):
+    """Settings of a task, whatever the method: none, unless a task adds some."""
+
+    @property
+    def pools(self) -> bool:
+        """Whether clients hand embeddings and labels to the server, to be scored."""
+        return False
+
+    def check_run(
+        self,
+        settings: RunSettings,
+        privacy: PrivacySettings,
+        *,
+        has_server_model: bool,
+    ) -> None:
+        """Raise ConfigError if these contradict other settings or the method.
+
+        ``has_server_model`` says whether clients have a model in common.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingSettings(Settings):
+class EmbeddingSettings(TaskSettings):
     """How embeddings are evaluated, whatever the method that learns them.
 
     ``evaluation``: "local" clusters each client's graphs on the client, which sends
@@ -53,14 +71,50 @@ class EmbeddingSettings(Settings):
 
     def evaluated_rounds(self) -> frozenset[int]:
         """List rounds whose aggregate is evaluated, the last one aside."""
-        return frozenset([*_numbers(self.rounds), *self.drawn_rounds()])
+        return frozenset([*round_numbers(self.rounds), *self.drawn_rounds()])
 
     def drawn_rounds(self) -> list[int]:
         """List rounds whose embeddings are drawn."""
-        return _numbers(self.figure_rounds)
+        return round_numbers(self.figure_rounds)
+
+    @property
+    def pools(self) -> bool:
+        """Whether clients hand embeddings and labels to the server, to be scored."""
+        return self.evaluation == "pooled"
+
+    def check_run(
+        self,
+        settings: RunSettings,
+        privacy: PrivacySettings,
+        *,
+        has_server_model: bool,
+    ) -> None:
+        """Raise ConfigError if these contradict other settings or the method."""
+        if self.pools and privacy.update_clip > 0:
+            raise ConfigError(
+                f"privacy.update-clip is {privacy.update_clip!r}, but with"
+                " embedding.evaluation = 'pooled' every client sends the embeddings and"
+                " labels of its graphs, which noise on updates does not protect; set"
+                " embedding.evaluation to 'local', or privacy.update-clip to 0"
+            )
+        if self.pools and not has_server_model:
+            raise ConfigError(
+                "embedding.evaluation must be 'local' if every client has an encoder"
+                " of its own, got 'pooled': embeddings of different encoders cannot be"
+                " clustered together; set it to 'local' in the run config"
+            )
+        late = [r for r in self.drawn_rounds() if r > settings.num_server_rounds]
+        if late or (self.figure_rounds and not self.pools):
+            raise ConfigError(
+                f"embedding.figure-rounds must be rounds up to num-server-rounds"
+                f" {settings.num_server_rounds}, of a run with embedding.evaluation"
+                f" 'pooled', got {self.figure_rounds!r} with {self.evaluation!r}; leave"
+                " it empty to draw none"
+            )
 
 
-def _numbers(text: str) -> list[int]:
+def round_numbers(text: str) -> list[int]:
+    """Read round numbers separated by commas."""
     return [int(part) for part in text.split(",") if part]
 
 
@@ -101,7 +155,7 @@ class Task:
     splits: tuple[str, ...]
     headline: str
     rules: tuple[str, ...]
-    settings: type[Settings] = NoSettings
+    settings: type[TaskSettings] = TaskSettings
     automatic: Mapping[str, Value] = field(default_factory=lambda: _NEVER_EARLY)
     require: Mapping[str, tuple[Callable[[RunSettings], bool], str]]
     labels: tuple[str, ...] = ("classes",)

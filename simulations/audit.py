@@ -34,7 +34,7 @@ from rich.markup import escape
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, FedGraphError
-from fedgraph_flwr.provenance import git_commit
+from fedgraph_flwr.results.provenance import git_commit
 
 from .audit_attacks import most_showable
 from .audit_game import Game, Sight, make_game

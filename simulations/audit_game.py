@@ -20,24 +20,23 @@ import torch
 from numpy.typing import NDArray
 
 from clients.base import GraphClient, initial_arrays
-from clients.batching import ClientData
 from clients.fgcl import FGCLClient
-from clients.privacy.graphs import noisy_partition
 from clients.privacy.laplace import GraphAdjacency, pair_index
+from clients.privacy.site import noisy_partition
 from clients.store import ClientStore
 from fedgraph_flwr.client_app import load_data
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.privacy import METRIC
-from fedgraph_flwr.registry import Resolved, defaults, resolve
+from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.seeding import derive_seed
 
 from .audit_attacks import ratios
 
 Floats = NDArray[np.float64]
 CPU = torch.device("cpu")
-SECRET = "noise-secret"  # as clients.privacy.views.site_secret names it
+SECRET = "noise-secret"  # as clients.privacy.noisy_views.site_secret names it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +236,7 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
         partition = noisy_partition(partition, site)
         rounded = GraphAdjacency(partition.graphs).upper_triangle(0)
         watch.add(rounded, privacy.edge_epsilon)
-    data = ClientData.collate(partition, CPU)
+    data = resolved.method.client.DATA.collate(partition, CPU)
     client = resolved.method.client(resolved.job(data, store, site, CPU))
     _watch_views(client, watch)
     sent, _, metrics = client.fit(list(game.start), {"server-round": 1})

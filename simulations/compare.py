@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.markup import escape
 
 from fedgraph_flwr.errors import DataError, FedGraphError
-from fedgraph_flwr.figures import draw_gain
-from fedgraph_flwr.selection import PROTOCOLS
+from fedgraph_flwr.figures.gain import draw_gain
+from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 
 from .markup import consoles, markdown, print_terminal, tell_unused

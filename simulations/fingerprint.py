@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from clients.binding import bound_runs
-from clients.sealing import (
+from clients.peers.sealing import (
     IDENTITY,
     KEY,
     KeyRing,

@@ -19,7 +19,7 @@ from typing import Any
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.registry import project_root
+from fedgraph_flwr.results.provenance import project_root
 
 _BIN = Path(sys.executable).parent
 _POLL_S = 1.0

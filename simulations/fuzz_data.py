@@ -14,8 +14,8 @@ import numpy as np
 from scipy import sparse
 
 import datasets
-from fedgraph_flwr.registry import defaults, resolve
-from fedgraph_flwr.topology import read_edges
+from fedgraph_flwr.peers.topology import read_edges
+from fedgraph_flwr.resolve import defaults, resolve
 
 from . import presets
 from .drill_targets import NUM_CLIENTS, write_molecules

@@ -20,7 +20,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedgraph_flwr.client_app import app as client_app
 from fedgraph_flwr.client_app import load_data
 from fedgraph_flwr.config import Value
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.server_app import run
 
 _CLIENT_APP_RAISED = 2  # Flower's error code

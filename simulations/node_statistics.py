@@ -27,7 +27,7 @@ from datasets.node_graphs import load_node_graph
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphSet
 from fedgraph_flwr.errors import ConfigError, FedGraphError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 
 TARGETS = Path(__file__).with_name("targets_nodes.toml")
 _COLUMNS = ("nodes", "edges", "clustering", "heterogeneity")

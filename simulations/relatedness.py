@@ -19,7 +19,7 @@ from scipy.spatial.distance import jensenshannon
 from scipy.stats import spearmanr
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.figures_data import read_matrices, read_summary
+from fedgraph_flwr.results.reader import read_matrices, read_summary
 
 console = Console(highlight=False)
 

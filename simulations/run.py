@@ -19,7 +19,8 @@ from rich.console import Console
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
-from fedgraph_flwr.registry import defaults, project_root, resolve
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.provenance import project_root
 
 from .flower import run_flower
 from .inline import run_inline

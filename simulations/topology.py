@@ -9,11 +9,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedgraph_flwr import mixing, topology
 from fedgraph_flwr.errors import FedGraphError
-from fedgraph_flwr.figures_network import draw_facts
-from fedgraph_flwr.network import describe_network, facts_of
-from fedgraph_flwr.topology import Network
+from fedgraph_flwr.figures.network import draw_facts
+from fedgraph_flwr.peers import mixing, topology
+from fedgraph_flwr.peers.topology import Network
+from fedgraph_flwr.results.network import describe_network, facts_of
 
 
 def _parser() -> argparse.ArgumentParser:

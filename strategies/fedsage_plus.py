@@ -16,11 +16,12 @@ from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
 from fedgraph_flwr.wire import NamedArrays, Parcel, select
 
 from .fedavg import FedAvg
+from .opening import AbstractOpeningStrategy
 from .replies import Layout
 
 
 @final
-class FedSagePlus(FedAvg):
+class FedSagePlus(AbstractOpeningStrategy, FedAvg):
     """Hands each client the other clients' rows until the client has trained.
 
     Rows are forgotten when all clients have; ``given`` remembers how many there were.
@@ -95,15 +96,16 @@ class FedSagePlus(FedAvg):
         if self.trained >= self.clients.keys():
             self.rows = {}
 
-    def disclosed(self) -> str:
-        """See base class."""
+    def remarks(self) -> dict[str, Any]:
+        """Which data of clients this run handed to others."""
         if not self.params.cross_client:
-            return ""
+            return {}
         counts = ", ".join(f"{n} of client {c}" for c, n in sorted(self.given.items()))
-        return (
-            "fedsage-plus.cross-client: raw features of training nodes were sent to the"
-            f" server and handed to every other client: {counts or 'none'}"
-        )
+        return {
+            "disclosed": "fedsage-plus.cross-client: raw features of training nodes"
+            " were sent to the server and handed to every other client:"
+            f" {counts or 'none'}"
+        }
 
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
         """See base class."""

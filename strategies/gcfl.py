@@ -232,7 +232,7 @@ class GCFL(AbstractGraphStrategy):
             uniform=self.settings.weighting == "uniform",
         )
         for client, parcel in replies.items():
-            self._report.evaluations.append(
+            self.report.evaluations.append(
                 Evaluation(
                     server_round=server_round,
                     client=client,
@@ -244,7 +244,7 @@ class GCFL(AbstractGraphStrategy):
                 )
             )
         # The authors' snapshot holds the accuracies of the round before the split.
-        self._report.facts["snapshots"] = [
+        self.report.facts["snapshots"] = [
             list(before.clusters[position]) for position in split
         ]
         for position in split:

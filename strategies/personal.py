@@ -129,7 +129,7 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
         self.keep("q", replies, q)
         for row, client in enumerate(replies):
             measured = {"self_weight": q[row, row], "weight_in_all": q[:, row].sum()}
-            self._report.evaluations += [
+            self.report.evaluations += [
                 Evaluation(
                     server_round=server_round,
                     client=client,
@@ -150,7 +150,7 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
         at = [everybody.index(c) for c in replies]
         full = np.full((len(everybody), len(everybody)), np.nan)
         full[np.ix_(at, at)] = matrix
-        self._report.arrays[name] = full
+        self.report.arrays[name] = full
 
     def models(self) -> dict[str, NamedArrays]:
         """One model per client."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from flwr.app import RecordDict
 
-from fedgraph_flwr.clustering import METRICS, TRANSFORMS
+from fedgraph_flwr.embedding_scores import METRICS, TRANSFORMS
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.gcfl import GRAD_NORM
 from fedgraph_flwr.methods.spreadgnn import SILENT, UNUSABLE

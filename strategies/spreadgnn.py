@@ -1,4 +1,4 @@
-"""Server side of SpreadGNN: a mail relay. It opens no parcel and computes nothing.
+"""Server side of SpreadGNN: a mail relay. It opens no letter and computes nothing.
 
 He et al. 2021, arXiv:2106.02743; the paper has no server, a framework of clients and
 servers needs somebody to carry the mail (our spec Sec. 2.5). What is not imported here
@@ -29,10 +29,11 @@ from fedgraph_flwr.methods.spreadgnn import (
     SpreadGNNParams,
     is_mixing_round,
 )
-from fedgraph_flwr.topology import Network, Topology, build_topology
+from fedgraph_flwr.peers.topology import Network, Topology, build_topology
 from fedgraph_flwr.wire import NamedArrays, Parcel, Scalar
 
 from .base import AbstractGraphStrategy
+from .relay import Relay
 from .replies import Layout
 from .report import ClientInfo
 
@@ -63,10 +64,10 @@ def make_topology(num_clients: int, params: SpreadGNNParams) -> Topology:
 
 
 @final
-class SpreadGNN(AbstractGraphStrategy):
+class SpreadGNN(Relay, AbstractGraphStrategy):
     """Keeps each client's mail until the client has answered to it.
 
-    Of several parcels of one sender that wait for the same client the last is kept.
+    Of several letters of one sender that wait for the same client the last is kept.
     """
 
     HAS_MODEL = False
@@ -79,7 +80,7 @@ class SpreadGNN(AbstractGraphStrategy):
         self.missed: dict[int, list[int]] = {}
         self.gone: list[int] = []
         self.silent: dict[int, list[int]] = {}  # neighbours, as receivers say
-        self.unusable: dict[int, int] = {}  # parcels, by sender
+        self.unusable: dict[int, int] = {}  # letters, by sender
         self.topology = Topology(kind=self.params.topology, neighbours={})
 
     def initialise(self, arrays: NamedArrays) -> None:
@@ -114,21 +115,17 @@ class SpreadGNN(AbstractGraphStrategy):
         """Hand every client its mail."""
         return {c: self.boxes.get(c, {}) for c in self.clients}
 
-    def notes(self, server_round: int) -> dict[int, dict[str, Scalar]]:  # noqa: ARG002
-        """Tell every client its neighbours, their public keys and given weights."""
-        topology = self.topology
-        told: dict[int, dict[str, Scalar]] = {}
-        for client, peers in topology.neighbours.items():
-            weights = topology.weights.get(client, {})
-            entries = {
-                str(j): {
-                    "key": self.clients[j].told.get(PUBLIC_KEY, ""),
-                    "weight": weights.get(j),
-                }
-                for j in peers
+    def facts(self, client: int) -> dict[str, Scalar]:
+        """See base class; also its neighbours, their public keys and given weights."""
+        weights = self.topology.weights.get(client, {})
+        entries = {
+            str(j): {
+                "key": self.clients[j].told.get(PUBLIC_KEY, ""),
+                "weight": weights.get(j),
             }
-            told[client] = {NEIGHBOURS: json.dumps(entries)}
-        return told
+            for j in self.topology.neighbours[client]
+        }
+        return super().facts(client) | {NEIGHBOURS: json.dumps(entries)}
 
     def uplink(self, server_round: int, client: int) -> Layout:
         """See base class: in mixing rounds mail, strings of bytes for neighbours."""
@@ -163,14 +160,12 @@ class SpreadGNN(AbstractGraphStrategy):
         if server_round < self.last_round:
             return None
         try:
-            return super().aggregate_evaluate(server_round, replies)
+            super().aggregate_evaluate(server_round, replies)
+            self._note_complaints(server_round + 1, self.round.good)
         finally:
             self._note_delivery(self.client_hashes)
             self._note_absence(server_round + 1, self.client_hashes)
-
-    def closed(self, server_round: int, replies: dict[int, Parcel]) -> None:
-        """See base class: of whom clients had no mail that they could use."""
-        self._note_complaints(server_round, replies)
+        return None
 
     def _note_delivery(self, replies: Collection[int]) -> None:
         """Note whose mail has reached those that replied to it."""
@@ -190,7 +185,7 @@ class SpreadGNN(AbstractGraphStrategy):
                     self.unusable[j] = self.unusable.get(j, 0) + 1
                     log(
                         WARNING,
-                        "round %d: client %d left out a parcel of client %d, which it"
+                        "round %d: client %d left out a letter of client %d, which it"
                         " cannot use",
                         server_round,
                         client,
@@ -199,7 +194,7 @@ class SpreadGNN(AbstractGraphStrategy):
 
     def _note_absence(self, server_round: int, replies: Collection[int]) -> None:
         """Say who has dropped out, and what that leaves of the topology."""
-        asked = self.asked()
+        asked = self.round.asked
         for client in sorted(set(asked) - set(replies)):
             self.missed.setdefault(client, []).append(server_round)
         gone = sorted({*self.gone, *asked} - set(replies))
@@ -226,9 +221,9 @@ class SpreadGNN(AbstractGraphStrategy):
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
         """Mail in transit, as it is."""
         mail = {
-            f"{receiver}/{name}": parcel
+            f"{receiver}/{name}": letter
             for receiver, box in self.boxes.items()
-            for name, parcel in box.items()
+            for name, letter in box.items()
         }
         missed = {str(c): rounds for c, rounds in self.missed.items()}
         heard = {str(c): sorted(senders) for c, senders in self.heard.items()}
@@ -250,9 +245,9 @@ class SpreadGNN(AbstractGraphStrategy):
         self.heard = {int(c): set(senders) for c, senders in facts["heard"].items()}
         self.silent = {int(c): list(s) for c, s in facts["silent"].items()}
         self.unusable = {int(c): int(n) for c, n in facts["unusable"].items()}
-        for name, parcel in arrays.items():
+        for name, letter in arrays.items():
             receiver, _, rest = name.partition("/")
-            self.boxes.setdefault(int(receiver), {})[rest] = parcel
+            self.boxes.setdefault(int(receiver), {})[rest] = letter
 
     def peers(self) -> dict[int, list[int]]:
         """See base class: neighbours whose mail has come."""

@@ -15,8 +15,9 @@ import toys
 from flwr.supercore.task_identity import TaskIdentity
 
 import datasets
-from fedgraph_flwr import client_app, clustering, results, server_app
+from fedgraph_flwr import client_app, embedding_scores, server_app
 from fedgraph_flwr.node_config import is_site
+from fedgraph_flwr.results import summary
 from simulations.inline import run_inline
 
 
@@ -65,11 +66,10 @@ def toy_data():
     level = logger.level
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "load_partition", toys.federation)
-        patch.setattr(server_app, "draw_run", lambda _: None)
-        patch.setattr(server_app, "draw_task_relations", lambda _: None)
-        patch.setattr(server_app, "draw_network", lambda _: None)
-        patch.setattr(results, "git_commit", lambda: "unknown")
-        patch.setattr(clustering, "_NUM_STARTS", 1)  # the protocol's 10 take longer
+        patch.setattr(server_app, "draw_all", lambda _: None)
+        patch.setattr(summary, "git_commit", lambda: "unknown")
+        # The protocol's 10 take longer.
+        patch.setattr(embedding_scores, "_NUM_STARTS", 1)
         client_app.load_data.cache_clear()
         logger.setLevel(logging.ERROR)
         yield patch

@@ -19,16 +19,17 @@ from safetensors.numpy import load_file
 from torch_geometric.data import Data
 
 from clients.base import initial_arrays
-from clients.batching import Batch, CollatedGraphs
+from clients.graphs.batching import Batch, CollatedGraphs
+from clients.graphs.diffusion_view import CollatedDiffusion
 from clients.privacy.laplace import Adjacency, Triangles
 from clients.store import ClientStore
-from clients.views import CollatedView
 from datasets import find_dataset, label_kind
 from datasets.diffusion import diffuse
 from datasets.task_masks import mask_tasks
 from fedgraph_flwr.config import RunSettings, build
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
-from fedgraph_flwr.registry import METHODS, Resolved, defaults, resolve
+from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.tasks import (
     GRAPH_EMBEDDING,
     MULTI_TASK_CLASSIFICATION,
@@ -294,7 +295,7 @@ def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrid
     data = run.method.client.DATA.collate(partition, CPU)
     if spec := run.method.client.diffusion(run.params):
         graphs = partition.graphs
-        view = CollatedView(diffuse(graphs, spec), graphs.node_ptr, CPU)
+        view = CollatedDiffusion(diffuse(graphs, spec), graphs.node_ptr, CPU)
         data = replace(data, view=view)
     store = ClientStore(root, "experiment", client_id=partition.client_id)
     site = run.site(store, is_secret=False)

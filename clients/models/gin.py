@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..batching import Batch
-from ..ops import linear, project, relu_dropout, sum_neighbours, sum_pool
+from ..graphs.batching import Batch
+from ..graphs.ops import linear, project, relu_dropout, sum_neighbours, sum_pool
 
 
 class GINConv(nn.Module):
@@ -75,12 +75,3 @@ class GIN(nn.Module):
     def forward(self, batch: Batch, generator: torch.Generator | None) -> Tensor:
         """Logits, shape (num_graphs, num_classes); dropout iff a generator is given."""
         return self.readout(self.represent(batch, generator))  # type: ignore[no-any-return]
-
-
-def shared_keys(model: nn.Module, shared_group: str) -> list[str]:
-    """Names of the tensors that travel: those of ``convs``, or all."""
-    return [
-        name
-        for name, _ in model.named_parameters()
-        if shared_group == "all" or name.startswith("convs.")
-    ]

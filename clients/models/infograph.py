@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..batching import Batch
-from ..jsd import ProjectionNetwork, jsd_loss
-from ..ops import linear, sum_neighbours, sum_pool
+from ..graphs.batching import Batch
+from ..graphs.ops import linear, sum_neighbours, sum_pool
+from ..losses.jsd import jsd_loss
+from .projection import ProjectionNetwork
 
 
 class BatchNorm(nn.Module):
@@ -102,7 +103,7 @@ class InfoGraph(nn.Module):
         return self._pool(self._encode(batch, training=False), batch)
 
     def loss(self, batch: Batch) -> Tensor:
-        """:func:`~clients.jsd.jsd_loss` of projected nodes and graphs, shape ().
+        """:func:`~clients.losses.jsd.jsd_loss` of projected nodes and graphs, shape ().
 
         BatchNorm uses the batch's own statistics iff the module is in training mode.
         """

@@ -7,8 +7,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from ..node_data import NodeStructure
-from ..ops import project_rows, relu_dropout
+from ..graphs.ops import project_rows, relu_dropout
+from ..graphs.whole_graph import NodeStructure
 from .node_gnn import Features, GCNConv, NodeGNN
 
 

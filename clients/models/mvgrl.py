@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..batching import Batch
-from ..jsd import ProjectionNetwork, jsd_loss
-from ..ops import sum_neighbours, sum_pool
-from ..views import WeightedView, weighted_sum
+from ..graphs.batching import Batch
+from ..graphs.diffusion_view import DiffusionView, weighted_sum
+from ..graphs.ops import sum_neighbours, sum_pool
+from ..losses.jsd import jsd_loss
+from .projection import ProjectionNetwork
 
 Propagate = Callable[[Tensor], Tensor]
 
@@ -94,12 +95,12 @@ class MVGRL(nn.Module):
             num_layers * hidden_dim, hidden_dim, nn.PReLU, generator
         )
 
-    def embed(self, batch: Batch, view: WeightedView) -> Tensor:
+    def embed(self, batch: Batch, view: DiffusionView) -> Tensor:
         """Sum of both views' projected graphs: (num_graphs, hidden)."""
         (_, graphs1), (_, graphs2) = self._encode(batch, view)
         return self.mlp2(graphs1) + self.mlp2(graphs2)  # type: ignore[no-any-return]
 
-    def loss(self, batch: Batch, view: WeightedView) -> Tensor:
+    def loss(self, batch: Batch, view: DiffusionView) -> Tensor:
         """Contrast each view's nodes with the other view's graphs, shape ()."""
         (nodes1, graphs1), (nodes2, graphs2) = self._encode(batch, view)
         of = batch.graph_of_node
@@ -108,7 +109,7 @@ class MVGRL(nn.Module):
         )
 
     def _encode(
-        self, batch: Batch, view: WeightedView
+        self, batch: Batch, view: DiffusionView
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         one = self.gcn1(batch, normalised_sum(batch.adjacency))
         two = self.gcn2(batch, lambda x: weighted_sum(x, view))

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..node_data import NodeStructure, WholeGraph
-from ..ops import SparseRows, linear, project_rows, relu_dropout
+from ..graphs.ops import SparseRows, linear, project_rows, relu_dropout
+from ..graphs.whole_graph import NodeStructure, WholeGraph
 
 Features = Tensor | SparseRows
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..nodes import DistinctRows, Nodes
-from ..ops import linear, sum_pool
-from ..propagation import Structure
+from ..graphs.node_rows import DistinctRows, Nodes
+from ..graphs.ops import linear, sum_pool
+from ..graphs.structure import Structure
 
 
 def times(

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
-from ..nodes import DistinctRows, Nodes
-from ..ops import dropout_mask, relu_dropout, uniform
-from ..propagation import Mask, OneGraph, Structure
+from ..graphs.node_rows import DistinctRows, Nodes
+from ..graphs.ops import dropout_mask, relu_dropout, uniform
+from ..graphs.structure import Mask, OneGraph, Structure
 from .readout import ReadoutModel, times
 
 NUM_HEADS = 2

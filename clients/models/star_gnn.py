@@ -7,8 +7,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from ..node_data import NodeStructure
-from ..ops import linear, project_rows, relu_dropout
+from ..graphs.ops import linear, project_rows, relu_dropout
+from ..graphs.whole_graph import NodeStructure
 from .node_gnn import Features, GCNConv
 
 STRUCTURE = ("embedding_s.", "convs_s.")  # beginnings of the names of shared tensors

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..batching import Batch
-from ..ops import linear, sum_neighbours, sum_pool
-from ..views import WeightedView, weighted_sum
+from ..graphs.batching import Batch
+from ..graphs.diffusion_view import DiffusionView, weighted_sum
+from ..graphs.ops import linear, sum_neighbours, sum_pool
 
 Sum = Callable[[Tensor], Tensor]
 
@@ -79,7 +79,7 @@ class WeightedGIN(nn.Module):
         )
         self.activation = torch.relu if activation == "relu" else nn.Identity()
 
-    def layers(self, batch: Batch, view: WeightedView | None = None) -> list[Tensor]:
+    def layers(self, batch: Batch, view: DiffusionView | None = None) -> list[Tensor]:
         """H^1 .. H^L, each (num_nodes, hidden), on the graph or on a weighted view."""
 
         def sum_of(rows: Tensor) -> Tensor:
@@ -101,6 +101,6 @@ class WeightedGIN(nn.Module):
             [sum_pool(h, batch.membership, batch.graph_of_node) for h in layers], dim=1
         )
 
-    def forward(self, batch: Batch, view: WeightedView | None = None) -> Tensor:
+    def forward(self, batch: Batch, view: DiffusionView | None = None) -> Tensor:
         """Embeddings of graphs, shape (num_graphs, L * hidden)."""
         return self.pool(self.layers(batch, view), batch)

@@ -30,6 +30,8 @@ FloatArray = NDArray[np.float32]
 POSTS = EDGE_POSTS
 SIGNED_POSTS = ("abs-degree", "debiased")  # normalised by 1 + sum |w|
 MIN_EPSILON_RAW = 100.0
+MAX_NODES = 4000  # of one graph: a matrix of 61 MiB, a step of 222 MiB (GAT: 747)
+MAX_PAIRS = 2**28  # of one view of all graphs of a client: 1 GiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class Triangles:
         Entries (u, v), u < v, row by row, graph after graph. Half a dense matrix and a
         fifth of an edge list with both directions. Not float16: it would move an
         embedding by 1e-6 at most, but saves only 1 kB per molecule and would have to
-        be widened for every batch (measured: ``simulations/speed_dense.py``).
+        be widened for every batch (measured: ``python -m simulations.speed views``).
     num_nodes : int64 array, shape (num_graphs,)
     positions : int64 array, shape (num_graphs,)
         Which of the client's graphs these are.
@@ -228,3 +230,29 @@ def _check_normalisable(weights: Triangles) -> None:
                 f" {degree.min():.3g}, and must be finite and > 0; use clamp01, round,"
                 " relu, abs-degree or debiased"
             )
+
+
+def check_sizes(num_nodes: IntArray, positions: IntArray) -> None:
+    """Raise DataError if views of these graphs would not fit; call before a draw.
+
+    Parameters
+    ----------
+    num_nodes, positions : int64 arrays, shape (num_graphs,)
+        Size and place among the client's of each graph.
+    """
+    if not len(num_nodes):
+        return
+    worst = int(np.argmax(num_nodes))
+    if num_nodes[worst] > MAX_NODES:
+        raise DataError(
+            f"graph {positions[worst]} has {num_nodes[worst]} nodes, noisy views hold"
+            f" at most {MAX_NODES}: a noisy graph has all {num_pairs(num_nodes)[worst]}"
+            " edges. Leave such graphs out, or train without edge noise"
+        )
+    pairs = int(num_pairs(num_nodes).sum())
+    if pairs > MAX_PAIRS:
+        raise DataError(
+            f"noisy views of {len(num_nodes)} graphs have {pairs} pairs of nodes each,"
+            f" allowed are {MAX_PAIRS} ({4 * MAX_PAIRS / 2**30:g} GiB); use more"
+            " clients or fewer or smaller graphs"
+        )

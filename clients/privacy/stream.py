@@ -64,7 +64,7 @@ def noise_stream(secret: str, seed: int, *path: int | str) -> Noise:
     Parameters
     ----------
     secret : str
-        See :func:`clients.privacy.views.site_secret`; "" in simulation.
+        See :func:`clients.privacy.noisy_views.site_secret`; "" in simulation.
     seed : int
         Run seed.
     *path : int or str

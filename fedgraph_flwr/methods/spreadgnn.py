@@ -3,18 +3,18 @@
 He, Ceyani, Balasubramanian, Annavaram, Avestimehr 2021, arXiv:2106.02743. Clients on a
 fixed graph train on their own tasks and mix models with their neighbours' every
 ``period`` rounds (DPA-SGD, Eq. 12). There is no aggregating server: the strategy is a
-mail relay. A parcel, one string of bytes, holds all tensors of the sender's model, the
+mail relay. A letter, one string of bytes, holds all tensors of the sender's model, the
 rows Phi_k[S_k] of its tasks, Omega_k with T_k, and its counts; with ``seal`` it is
 encrypted for each neighbour.
 
 Message fields
 --------------
-roll call  fact ``public-key``: of the client, where parcels are sealed.
+roll call  fact ``public-key``: of the client, where letters are sealed.
 down       fact ``neighbours``: JSON, client -> {"key": ..., "weight": ...};
-           ``from/<client>``: the last parcel of that neighbour, unopened.
-up         ``to/<client>``: a parcel for that neighbour; ``to/all``: for each of them;
+           ``from/<client>``: the last letter of that neighbour, unopened.
+up         ``to/<client>``: a letter for that neighbour; ``to/all``: for each of them;
            metric ``silent/<client>``: mixing rounds without mail of that neighbour, if
-           ``PATIENCE`` or more; ``unusable/<client>``: its parcel was left out.
+           ``PATIENCE`` or more; ``unusable/<client>``: its letter was left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .. import mixing, topology
 from ..config import (
     MOST_CLIENTS,
     MOST_ROUNDS,
@@ -36,6 +35,7 @@ from ..config import (
     path,
 )
 from ..errors import ConfigError
+from ..peers import mixing, topology
 from ..privacy import PrivacySettings
 from .multitask import GNNParams
 
@@ -48,7 +48,7 @@ PATIENCE = 2  # mixing rounds without mail, then a neighbour counts as lost
 
 
 def is_mixing_round(server_round: int, period: int) -> bool:
-    """Whether parcels are sent after training in this round, counted from 1.
+    """Whether letters are sent after training in this round, counted from 1.
 
     The paper counts from 0 and mixes where ``t mod period == 0``, hence after round 1;
     with period 0 never (our spec Sec. 4.12 and 7.5).
@@ -68,7 +68,7 @@ class SpreadGNNParams(GNNParams):
     ``topology``: who talks to whom; ``degree``, ``rewiring``, ``topology_seed`` and
     ``edges_file`` say more where its kind needs it (``topology.build_topology``).
     ``weights`` make the mixing matrix M (``mixing.mixing_row``), ``period`` is tau, 0
-    for never. ``seal``: parcels are encrypted between neighbours. ``head_sync``:
+    for never. ``seal``: letters are encrypted between neighbours. ``head_sync``:
     "all" mixes every row of the head; "owners" a task's row over those that have its
     labels, where any has; "none" leaves the head at home. ``task_reg`` multiplies the
     trace of Eq. (7); ``omega_eta`` is the share of the closed form in Omega's update,
@@ -99,11 +99,11 @@ class SpreadGNNParams(GNNParams):
     omega_every: str = choice("epoch", "epoch", "step")
 
     def check(self, privacy: Settings) -> None:
-        """Refuse noise on updates: parcels hold more than updates."""
+        """Refuse noise on updates: letters hold more than updates."""
         assert isinstance(privacy, PrivacySettings)
         if privacy.update_clip > 0:
             raise ConfigError(
-                f"privacy.update-clip is {privacy.update_clip!r}, but parcels of"
+                f"privacy.update-clip is {privacy.update_clip!r}, but letters of"
                 " spreadgnn hold models and task covariances, which it does not"
                 " cover; set it to 0, and spreadgnn.seal to true to keep them from the"
                 " relay"

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.tu import load_tu
-from fedgraph_flwr.clustering import all_scores, probe_scores, transform
 from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.embedding_scores import all_scores, probe_scores, transform
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 
 from ..presets import list_presets, load_preset
 from .embedding import START

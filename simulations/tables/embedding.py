@@ -7,9 +7,9 @@ import math
 import statistics
 from collections.abc import Mapping
 
-from fedgraph_flwr.clustering import METRICS, TRANSFORMS
+from fedgraph_flwr.embedding_scores import METRICS, TRANSFORMS
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.selection import Table
+from fedgraph_flwr.results.selection import Table
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING, POOLED
 
 from .runs import Run

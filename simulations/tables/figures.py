@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedgraph_flwr.errors import FedGraphError
-from fedgraph_flwr.figure_style import GREY, PALETTE, bare, finish, line, save
+from fedgraph_flwr.figures.style import GREY, PALETTE, bare, finish, line, save
 
 from .differences import Difference
 from .embedding import ROUND, START

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from fedgraph_flwr.config import AUTO, Value
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 
 from ..presets import list_presets, load_preset
 

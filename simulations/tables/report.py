@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedgraph_flwr.selection import PROTOCOLS
+from fedgraph_flwr.results.selection import PROTOCOLS
 
 from ..markup import Sheet
 from .differences import Difference, from_start, pair

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.selection import PROTOCOLS
+from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING, TASKS
 
 from .embedding import START, embedding_scores

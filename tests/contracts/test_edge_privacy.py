@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import toys
 
-from clients.privacy import views
-from clients.privacy.graphs import check_features
+from clients.privacy import noisy_views
+from clients.privacy.site import check_features
 from clients.store import ClientStore
 from datasets.synthetic import generate_client
 from fedgraph_flwr import client_app
@@ -83,7 +83,7 @@ def what_leaves(run, toy_data, method, *, other, **options):
     noisy = {**NOISY, "features": toys.own(method).get("features", "labels")}
     with toy_data.context() as patch:
         patch.setattr("datasets.load_partition", world)
-        patch.setattr(views, "add_noise", released)
+        patch.setattr(noisy_views, "add_noise", released)
         patch.setattr(client_app, "pack", packed)
         finished = run(method, **noisy, **options)
     summary = {k: v for k, v in finished.summary.items() if k not in OF_RUN}

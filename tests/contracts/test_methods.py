@@ -14,7 +14,8 @@ import toys
 from clients.base import GraphClient
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import ConfigError, RunFailedError
-from fedgraph_flwr.registry import METHODS, defaults, resolve
+from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.tasks import (
     GRAPH_CLASSIFICATION,

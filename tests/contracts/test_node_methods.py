@@ -10,8 +10,9 @@ import toys
 
 from clients.base import GraphClient
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.registry import METHODS, resolve
-from fedgraph_flwr.server_app import summary_table
+from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.resolve import resolve
+from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import NODE_CLASSIFICATION
 from simulations.inline import InlineGrid
 

@@ -8,7 +8,7 @@ import pytest
 from clients.base import GraphClient
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.registry import METHODS
-from fedgraph_flwr.server_app import summary_table
+from fedgraph_flwr.results.table import summary_table
 
 NEED_ALL = sorted(m for m in METHODS if METHODS[m].params.NEEDS_ALL)
 ALL = pytest.mark.parametrize("method", sorted(set(METHODS) - set(NEED_ALL)))

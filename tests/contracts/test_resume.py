@@ -19,7 +19,7 @@ from fedgraph_flwr.errors import (
     StorageError,
 )
 from fedgraph_flwr.registry import METHODS
-from fedgraph_flwr.results import RunFolder
+from fedgraph_flwr.results.folder import RunFolder
 from simulations.inline import InlineGrid
 from simulations.run import main as run_command
 
@@ -37,7 +37,7 @@ def killed_at_checkpoint(server_round: int, error: BaseException | None = None):
     write = RunFolder.checkpoint
 
     def stop(self, strategy):
-        if self.last_round == server_round:
+        if self.so_far.last_round == server_round:
             raise error or Killed
         write(self, strategy)
 
@@ -382,7 +382,7 @@ def test_a_run_that_could_not_be_begun_holds_no_lock(tmp_path, monkeypatch):
     def fail(*_):
         raise full
 
-    monkeypatch.setattr("fedgraph_flwr.results.write_json", fail)
+    monkeypatch.setattr("fedgraph_flwr.results.folder.write_json", fail)
     resolved = toys.resolved("fedavg", **places(tmp_path))
     with pytest.raises(StorageError):
         RunFolder.create(resolved, run_id=1)

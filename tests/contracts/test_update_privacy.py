@@ -14,7 +14,7 @@ import pytest
 import toys
 
 from clients.privacy.gaussian import epsilon_of
-from clients.privacy.graphs import PrivateSite
+from clients.privacy.site import PrivateSite
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import METHODS

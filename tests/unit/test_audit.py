@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import toys
 
-from clients.privacy import views
+from clients.privacy import noisy_views
 from clients.privacy.laplace import add_noise
 from clients.privacy.ledger import Ledger
 from fedgraph_flwr.errors import DataError
@@ -251,7 +251,7 @@ def hardly_any(triangle, epsilon, rng):
     [("fgcl", halved, 150), ("fgcl", hardly_any, 40), ("fedavg", hardly_any, 40)],
 )
 def test_too_little_noise_is_found(monkeypatch, method, wrong, trials):
-    monkeypatch.setattr(views, "add_noise", wrong)
+    monkeypatch.setattr(noisy_views, "add_noise", wrong)
     row = attacked(40, trials, method=method, **(ONE if method == "fgcl" else {}))
     assert row.claimed == 1.0
     assert row.is_broken

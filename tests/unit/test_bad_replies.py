@@ -15,9 +15,9 @@ from safetensors.numpy import load, save
 
 from fedgraph_flwr.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
-from strategies.base import AbstractGraphStrategy
 from strategies.replies import Phase, check_privacy
 from strategies.report import RoundReport
+from strategies.rounds import Round
 
 VICTIM = 2
 LENIENT = {"min-fit-replies": 0.5}
@@ -393,23 +393,22 @@ def flat(parcels: dict[int, Parcel]) -> dict:
 
 def collected(monkeypatch) -> dict[tuple[Phase, str], str]:
     """Offer every mutation to the strategy beside honest replies: what went wrong."""
-    collect = AbstractGraphStrategy._collect
+    collect = Round.collect
     found: dict[tuple[Phase, str], str] = {}
 
-    def offer(self, server_round, replies, phase=Phase.TRAINING):
-        replies, report = list(replies), self._report
-        made = (
-            mutations(self.settings.method, phase) if server_round in (0, 1, 3) else {}
-        )
+    def offer(self, replies):
+        replies, report, phase = list(replies), self.report, self.phase
+        server_round, method = report.server_round, self._strategy.settings.method
+        made = mutations(method, phase) if server_round in (0, 1, 3) else {}
         honest = None
         for name, change in {"": lambda c: c, **made}.items():
-            self._report = RoundReport(server_round=server_round)
+            self.report = RoundReport(server_round=server_round)
             try:
-                good = collect(self, server_round, spoilt(replies, change), phase)
+                good = collect(self, spoilt(replies, change))
             except Exception as error:
                 found[phase, name] = f"{type(error).__name__}: {error}"
                 continue
-            failures = self._report.failures
+            failures = self.report.failures
             if honest is None:
                 honest = flat(good)
                 assert not failures
@@ -421,12 +420,12 @@ def collected(monkeypatch) -> dict[tuple[Phase, str], str]:
                 found[phase, name] = "no word" if not failures[VICTIM] else "endless"
             else:
                 found[phase, name] = ""
-                assert {e.client for e in self._report.evaluations} <= {-1, 0, 1}
-            assert {x.client for x in self._report.ledger} <= {-1, 0, 1, 2}
-        self._report = report
-        return collect(self, server_round, replies, phase)
+                assert {e.client for e in self.report.evaluations} <= {-1, 0, 1}
+                assert {x.client for x in self.report.ledger} <= {-1, 0, 1, 2}
+        self.report = report
+        return collect(self, replies)
 
-    monkeypatch.setattr(AbstractGraphStrategy, "_collect", offer)
+    monkeypatch.setattr(Round, "collect", offer)
     return found
 
 

@@ -10,9 +10,9 @@ from torch_geometric.data import Batch as PygBatch
 from torch_geometric.loader import DataLoader
 
 import datasets
-from clients.batching import ClientData, CollatedGraphs
+from clients.graphs.batching import ClientData, CollatedGraphs
 from clients.training import epoch_batches
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 
 
 def assert_same(ours, theirs) -> None:

@@ -8,7 +8,7 @@ import torch
 import toys
 from oracles import fedprox as oracle
 
-from clients.classifier import ClassifierClient
+from clients.tasks.graph_classifier import GraphClassifierClient
 from fedgraph_flwr.errors import DataError, WireError
 
 ROUND = {"server-round": 1}
@@ -105,7 +105,7 @@ def test_the_gradient_norm_is_that_of_the_last_mini_batch(tmp_path, monkeypatch)
         tmp_path, "gcfl+", **{"gcfl.seq-source": "last-grad-norm", "dropout": 0.0}
     )
     seen = []
-    loss = ClassifierClient.loss
+    loss = GraphClassifierClient.loss
 
     def spy(self, batch, generator):
         value = loss(self, batch, generator)
@@ -113,7 +113,7 @@ def test_the_gradient_norm_is_that_of_the_last_mini_batch(tmp_path, monkeypatch)
         seen.append(torch.autograd.grad(value, shared, retain_graph=True))
         return value
 
-    monkeypatch.setattr(ClassifierClient, "loss", spy)
+    monkeypatch.setattr(GraphClassifierClient, "loss", spy)
     _, _, metrics = client.fit(toys.shared_arrays(client), ROUND)
     expected = torch.cat([g.flatten() for g in seen[-1]]).norm().item()
     assert metrics["grad-norm"] == pytest.approx(expected, rel=1e-5)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedgraph_flwr.errors import FedGraphError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from simulations import compare, study
 from simulations.presets import load_preset
 from simulations.tables.differences import pair

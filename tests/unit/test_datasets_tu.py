@@ -18,7 +18,7 @@ import datasets
 from datasets.cache import cache_root
 from datasets.tu import _say_once, load_tu
 from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from simulations.presets import load_preset
 
 REAL = os.environ.get("FEDGRAPH_DATA", "")

@@ -12,10 +12,12 @@ import torch
 import toys
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GraphConv, LGConv, TAGConv
 
-from clients import dense
-from clients.dense import DenseView, buckets, check_sizes, check_together
-from clients.dense_structure import DenseStructure
-from clients.models.dense_encoders import (
+from clients.graphs import noisy_view
+from clients.graphs.node_rows import DistinctRows, NodeRows, distinct_rows
+from clients.graphs.noisy_structure import NoisyStructure
+from clients.graphs.noisy_view import NoisyView, buckets, check_together
+from clients.graphs.structure import NoEdges, SparseStructure
+from clients.models.weighted_encoders import (
     ENCODERS,
     GATLayer,
     GCNLayer,
@@ -25,14 +27,13 @@ from clients.models.dense_encoders import (
     LightGCN,
     TAGLayer,
 )
-from clients.nodes import DistinctRows, NodeRows, distinct_rows
 from clients.privacy.laplace import (
     GraphAdjacency,
     Triangles,
     add_noise,
+    check_sizes,
     post_process,
 )
-from clients.propagation import NoEdges, SparseStructure
 from fedgraph_flwr.data import GraphSet
 from fedgraph_flwr.errors import ConfigError, DataError
 
@@ -62,7 +63,7 @@ def noisy(epsilon=1.0, post="clamp01", graphs=GRAPHS, seed=0):
 
 def dense_batch(triangles, positions=EVERYONE, *, graphs=GRAPHS, post="clamp01"):
     nodes = NodeRows(graphs, toys.CPU).batch(positions)
-    return nodes, DenseView(triangles, device=toys.CPU, post=post).batch(positions)
+    return nodes, NoisyView(triangles, device=toys.CPU, post=post).batch(positions)
 
 
 def plain(nodes):
@@ -357,7 +358,7 @@ def test_a_mean_over_nothing_but_noise_does_not_vanish_with_the_noise():
         num_nodes=np.array([2]),
         positions=np.array([0]),
     )
-    structure = DenseView(alone, device=toys.CPU).batch(np.array([0]))
+    structure = NoisyView(alone, device=toys.CPU).batch(np.array([0]))
     x = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0]])
     layer = KGNNLayer(4, 5, generator(1))
     expected = x @ layer.root.t() + x.flip(0) @ layer.weight.t() + layer.bias
@@ -384,8 +385,8 @@ def test_padding_order_and_company_change_nothing(encoder, monkeypatch):
     alone = [own(*dense_batch(view, np.array([g])), None) for g in range(NUM)]
     backwards = EVERYONE[::-1].copy()
     for small in (1, 16, 1000):  # many buckets, or all graphs padded to the largest
-        monkeypatch.setattr(dense, "buckets", partial(buckets, small=small))
-        monkeypatch.setattr(dense, "_TOGETHER", small)
+        monkeypatch.setattr(noisy_view, "buckets", partial(buckets, small=small))
+        monkeypatch.setattr(noisy_view, "_TOGETHER", small)
         found = own(*dense_batch(view, backwards), None)
         torch.testing.assert_close(found, torch.cat(alone[::-1]), **CLOSE)
 
@@ -502,7 +503,7 @@ def test_rows_may_repeat_and_views_may_hold_some_graphs_only():
     )
     own, twice = model("gcn"), np.array([7, 4, 7])
     nodes = NodeRows(GRAPHS, toys.CPU).batch(twice)
-    part = DenseView(some, device=toys.CPU)
+    part = NoisyView(some, device=toys.CPU)
     expected = own(*dense_batch(view, twice), None)
     torch.testing.assert_close(own(nodes, part.batch(twice), None), expected, **CLOSE)
     by_row = own(nodes, part.rows(np.array([1, 0, 1])), None)
@@ -575,24 +576,24 @@ def test_what_would_not_fit_is_refused_before_memory_is_taken(monkeypatch):
         check_sizes(np.full(40, 4000), np.arange(40))
     check_sizes(np.array([4000, 1]), np.arange(2))
     check_sizes(SIZES[:0], EVERYONE[:0])
-    monkeypatch.setattr(dense, "MAX_CELLS", 100)
+    monkeypatch.setattr(noisy_view, "MAX_CELLS", 100)
     with pytest.raises(DataError, match="lower batch-size"):
         dense_batch(noisy())
 
 
 def test_no_padding_where_it_would_not_fit(monkeypatch):
     expected = dense_batch(noisy())[1].sum(torch.ones(int(SIZES.sum()), 1))
-    monkeypatch.setattr(dense, "MAX_CELLS", int((SIZES**2).sum()))
+    monkeypatch.setattr(noisy_view, "MAX_CELLS", int((SIZES**2).sum()))
     structure = dense_batch(noisy())[1]
-    assert sum(m.numel() for m in structure.buckets) == dense.MAX_CELLS
+    assert sum(m.numel() for m in structure.buckets) == noisy_view.MAX_CELLS
     torch.testing.assert_close(structure.sum(torch.ones(len(expected), 1)), expected)
 
 
 def test_graphs_are_cut_into_batches_that_fit_in_order(monkeypatch):
-    view = DenseView(noisy(), device=toys.CPU)
+    view = NoisyView(noisy(), device=toys.CPU)
     assert [p.tolist() for p in view.parts(EVERYONE)] == [EVERYONE.tolist()]
     assert [p.tolist() for p in view.parts(EVERYONE[:0])] == [[]]
-    monkeypatch.setattr(dense, "MAX_CELLS", 100)
+    monkeypatch.setattr(noisy_view, "MAX_CELLS", 100)
     parts = view.parts(EVERYONE[::-1])
     assert np.concatenate(parts).tolist() == EVERYONE[::-1].tolist()
     cells = [int((SIZES[p] ** 2).sum()) for p in parts]
@@ -603,7 +604,7 @@ def test_graphs_are_cut_into_batches_that_fit_in_order(monkeypatch):
 
 
 def test_graphs_that_may_come_together_are_checked_at_their_largest(monkeypatch):
-    monkeypatch.setattr(dense, "MAX_CELLS", 100)
+    monkeypatch.setattr(noisy_view, "MAX_CELLS", 100)
     sizes = np.array([1, 7, 3, 7])
     check_together(sizes, 2, key="batch-size")
     check_together(sizes[:0], 2, key="batch-size")
@@ -614,5 +615,5 @@ def test_graphs_that_may_come_together_are_checked_at_their_largest(monkeypatch)
 
 def test_an_empty_structure_is_one():
     nothing = torch.zeros(0, dtype=torch.int64)
-    empty = DenseStructure(list, nothing, nothing)
+    empty = NoisyStructure(list, nothing, nothing)
     assert empty.sum(torch.zeros(0, 3)).shape == (0, 3)

@@ -6,7 +6,8 @@ import pytest
 from flwr.common.config import parse_config_args
 
 from fedgraph_flwr.node_config import KEYS
-from fedgraph_flwr.registry import METHODS, defaults, resolve, tables
+from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.resolve import defaults, resolve, tables
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

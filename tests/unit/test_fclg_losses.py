@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from oracles import fclg as oracle
 from torch.nn import functional as f
 
-from clients.contrast import distill_kl, distill_mse, nt_xent
+from clients.graphs.diffusion_view import CollatedDiffusion
+from clients.losses.contrast import distill_kl, distill_mse, nt_xent
+from clients.losses.terms import model_contrast
 from clients.models.weighted_gin import WeightedGIN
-from clients.terms import model_contrast
 from clients.training import epoch_batches
-from clients.views import CollatedView
 from datasets.diffusion import diffuse
 from fedgraph_flwr.data import DiffusionSpec, GraphSet
 from fedgraph_flwr.errors import ConfigError, DataError
@@ -36,7 +36,7 @@ def rows(seed: int, *shape: int) -> torch.Tensor:
 
 
 def view_of(graphs, spec=SPEC):
-    view = CollatedView(diffuse(graphs, spec), graphs.node_ptr, toys.CPU)
+    view = CollatedDiffusion(diffuse(graphs, spec), graphs.node_ptr, toys.CPU)
     return view.batch(np.arange(len(graphs)))
 
 

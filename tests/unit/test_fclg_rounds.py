@@ -15,11 +15,13 @@ from oracles import fclg as oracle
 from oracles.jsd import dense
 from safetensors.numpy import load_file
 
-from clients import base, embedding
+from clients import base
 from clients.fclg import FCLGClient
 from clients.moon import MoonClient
-from fedgraph_flwr import client_app, clustering, selection
+from clients.tasks import graph_embedder
+from fedgraph_flwr import client_app, embedding_scores
 from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
+from fedgraph_flwr.results import selection
 from fedgraph_flwr.wire import unpack
 from strategies.fedavg import FedAvg
 
@@ -354,11 +356,11 @@ def test_the_first_pool_is_that_of_the_untrained_encoder(pooled, tmp_path):
 
 def test_pooled_scores_are_those_of_all_embeddings_together(pooled):
     for server_round, table in zip((0, 1, 3), tables(pooled), strict=True):
-        expected = clustering.all_scores(
+        expected = embedding_scores.all_scores(
             table["embeddings"], table["labels"], num_classes=2, seed=10, headline="l2"
         )
         if server_round != 1:
-            expected |= clustering.probe_scores(
+            expected |= embedding_scores.probe_scores(
                 table["embeddings"], table["labels"], seed=10
             )
         found = {
@@ -478,14 +480,14 @@ def test_a_lost_client_does_not_change_the_number_of_classes(
             raise ValueError("disk full")
         return fit(self, parameters, config)
 
-    scores = clustering.all_scores
+    scores = embedding_scores.all_scores
 
     def spy(*args, num_classes, **kw):
         asked.append(num_classes)
         return scores(*args, num_classes=num_classes, **kw)
 
     monkeypatch.setattr(base.GraphClient, "fit", fail)
-    monkeypatch.setattr("fedgraph_flwr.pooled.all_scores", spy)
+    monkeypatch.setattr("fedgraph_flwr.results.pooled.all_scores", spy)
     with toy_data.context() as patch:
         patch.setattr("datasets.load_partition", rare)
         run("fclg", **POOLED, **{"min-fit-replies": 0.5})
@@ -684,9 +686,9 @@ def test_local_scores_are_those_of_each_client(run):
     for c in range(2):
         kept = np.load(root / f"client-{c}" / "embeddings.npz")
         e, y = kept["embeddings"], kept["labels"]
-        expected = clustering.all_scores(
+        expected = embedding_scores.all_scores(
             e, y, num_classes=2, seed=10, headline="l2"
-        ) | clustering.probe_scores(e, y, seed=10)
+        ) | embedding_scores.probe_scores(e, y, seed=10)
         found = {
             key[4]: value
             for key, value in finished.values(*expected).items()
@@ -699,7 +701,7 @@ def test_local_scores_are_those_of_each_client(run):
 
 
 def test_an_embedding_that_is_not_finite_names_the_client_in_a_run(run, monkeypatch):
-    embed = embedding.EmbeddingClient.embed_all
+    embed = graph_embedder.EmbeddingClient.embed_all
 
     def broken(self):
         if self.job.client_id == 2:
@@ -707,7 +709,7 @@ def test_an_embedding_that_is_not_finite_names_the_client_in_a_run(run, monkeypa
             monkeypatch.setattr(self, "embed", lambda b: inner(b) * math.nan)
         return embed(self)
 
-    monkeypatch.setattr(embedding.EmbeddingClient, "embed_all", broken)
+    monkeypatch.setattr(graph_embedder.EmbeddingClient, "embed_all", broken)
     for options in (QUICK, POOLED):
         with pytest.raises(RunFailedError, match="client 2: embeddings of 30 of 30"):
             run("fclg", **options)
@@ -874,7 +876,7 @@ def test_scores_of_some_clients_are_kept_apart_from_those_of_all(run):
 
 
 def test_arrays_that_do_not_fit_together_name_the_client(run, monkeypatch):
-    own = embedding.EmbeddingClient._own
+    own = graph_embedder.EmbeddingClient._own
 
     def short(self, embeddings):
         arrays = own(self, embeddings)
@@ -882,7 +884,7 @@ def test_arrays_that_do_not_fit_together_name_the_client(run, monkeypatch):
             arrays["labels"] = arrays["labels"][:-1]
         return arrays
 
-    monkeypatch.setattr(embedding.EmbeddingClient, "_own", short)
+    monkeypatch.setattr(graph_embedder.EmbeddingClient, "_own", short)
     finished = run("fclg", **POOLED, **{"min-fit-replies": 0.5})
     assert {f["client"] for f in finished.summary["failures"]} == {2}
     assert "expected {'embeddings'" in finished.summary["failures"][0]["reason"]

@@ -13,10 +13,10 @@ from toys_fedgkd import ON_NODES, STATIC, fitted, make
 from clients.base import GraphClient
 from clients.fedgkd import FedGKDClient
 from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError, WireError
-from fedgraph_flwr.figures import draw_run
-from fedgraph_flwr.figures_data import read_matrices
+from fedgraph_flwr.figures import draw_all
 from fedgraph_flwr.methods.fedgkd import X0
-from fedgraph_flwr.registry import resolve
+from fedgraph_flwr.resolve import resolve
+from fedgraph_flwr.results.reader import read_matrices
 from simulations.relatedness import analyse, label_similarity, rank_correlation
 from strategies.personal import AbstractPersonalStrategy
 
@@ -58,7 +58,7 @@ def test_a_client_that_fails_keeps_its_average(run, monkeypatch):
     assert np.isnan(q[1]).all()
     assert np.isnan(q[:, 1]).all()
     np.testing.assert_allclose(q[np.ix_([0, 2], [0, 2])].sum(1), 1)
-    assert {p.name for p in draw_run(finished.path)} >= {
+    assert {p.name for p in draw_all(finished.path)} >= {
         "relatedness.png",
         "weights.png",
     }

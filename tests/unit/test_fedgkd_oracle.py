@@ -9,8 +9,8 @@ import toys
 from oracles import fedgkd_distil as oracle
 from toys_fedgkd import fitted, make
 
-from clients import distillation as d
-from clients.gradient_matching import match_gradients
+from clients import fedgkd_distillation as d
+from clients.fedgkd_matching import match_gradients
 from clients.models.node_gnn import NodeGNN
 from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0, FedGKDParams
 from fedgraph_flwr.wire import Parcel, with_prefix

@@ -15,8 +15,8 @@ from clients.base import GraphClient
 from clients.fedgkd import FedGKDClient
 from clients.models.masked_gnn import MaskedGNN
 from fedgraph_flwr import client_app
-from fedgraph_flwr.figures_data import read_matrices
 from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0
+from fedgraph_flwr.results.reader import read_matrices
 from strategies.fedgkd import common_start
 from strategies.fedgkd_relator import relatedness
 

@@ -11,10 +11,10 @@ import toys
 from oracles import task_covariance as oracle
 from sklearn.metrics import log_loss
 
-from clients.task_covariance import normalise
+from clients.losses.task_covariance import normalise
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedgmtl import OMEGA
-from fedgraph_flwr.task_relations import read_covariances, read_rounds
+from fedgraph_flwr.results.task_relations import read_covariances, read_rounds
 from fedgraph_flwr.wire import Parcel, with_prefix
 from strategies.fedgmtl import FedGMTL, with_unit_trace
 

@@ -16,11 +16,11 @@ from safetensors import safe_open
 from clients import fedsage_plus
 from clients.base import GraphClient
 from clients.fedsage_plus import FedSagePlusClient
-from clients.neighbour_generator import cross_loss
+from clients.fedsage_plus_generator import cross_loss
 from fedgraph_flwr import registry
-from fedgraph_flwr.checkpoints import checkpoint_rounds, read_checkpoint
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
+from fedgraph_flwr.results.checkpoints import checkpoint_rounds, read_checkpoint
 from fedgraph_flwr.wire import Parcel, select, unpack
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg

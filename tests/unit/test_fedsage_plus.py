@@ -8,10 +8,8 @@ import torch
 import toys
 from torch_geometric.nn import GCNConv, SAGEConv
 
-from clients import fedsage_plus, neighbour_generator
-from clients.mended import MendedGraph
-from clients.models import node_gnn
-from clients.neighbour_generator import (
+from clients import fedsage_plus, fedsage_plus_generator
+from clients.fedsage_plus_generator import (
     NeighbourGenerator,
     adjacency_of,
     choose_neighbours,
@@ -20,6 +18,8 @@ from clients.neighbour_generator import (
     train_generator,
     unmended,
 )
+from clients.fedsage_plus_graph import MendedGraph
+from clients.models import node_gnn
 
 CPU = torch.device("cpu")
 PATH = np.array([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])  # 0 - 1 - 2 - 3
@@ -114,7 +114,7 @@ def test_blocks_of_nodes_change_nothing(monkeypatch):
     impaired = impair(whole.edge_index.astype(np.int64), 20, np.array([3, 8, 13]))
     found = []
     for block in (20, 4):
-        monkeypatch.setattr(neighbour_generator, "_BLOCK", block)
+        monkeypatch.setattr(fedsage_plus_generator, "_BLOCK", block)
         model, classifier = generator(), node_gnn.NodeGNN(
             6, 3, hidden_dim=8, num_layers=2, dropout=0.0, generator=seeded(),
             conv=node_gnn.SAGEConv,

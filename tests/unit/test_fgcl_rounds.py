@@ -10,15 +10,15 @@ import pytest
 import torch
 import toys
 
-from clients import dense, kept_view
-from clients.batching import CollatedGraphs
 from clients.fgcl import FGCLClient
-from clients.multitask import masked_bce
+from clients.graphs import noisy_view, noisy_view_kept
+from clients.graphs.batching import CollatedGraphs
+from clients.losses.multitask import masked_bce
 from clients.privacy import laplace
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
 from fedgraph_flwr.methods.fgcl import FGCLParams
 from fedgraph_flwr.privacy import NOISE_MODES
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.wire import Parcel, with_prefix
 from simulations.inline import run_inline
 from strategies.fgcl import FGCL
@@ -59,7 +59,7 @@ def first_batch(client):
 
 def views_of(client):
     """Its views, each by itself and nothing of them made beforehand."""
-    return [dense.DenseView(t, device=toys.CPU) for t in client.triangles]
+    return [noisy_view.NoisyView(t, device=toys.CPU) for t in client.triangles]
 
 
 # The loss ------------------------------------------------------------------------
@@ -151,10 +151,10 @@ def test_the_contrast_is_that_of_the_paper_graph_by_graph(
 
 def test_views_too_large_to_be_kept_give_the_same(tmp_path, monkeypatch):
     found = []
-    for limit in (kept_view.MAX_KEPT, 0):
-        monkeypatch.setattr(kept_view, "MAX_KEPT", limit)
+    for limit in (noisy_view_kept.MAX_KEPT, 0):
+        monkeypatch.setattr(noisy_view_kept, "MAX_KEPT", limit)
         client = prepared(make(tmp_path / str(limit), alike=True, **TWO, dropout=0.0))
-        assert isinstance(client.view, kept_view.KeptView) == (limit > 0)
+        assert isinstance(client.view, noisy_view_kept.KeptNoisyView) == (limit > 0)
         found.append(client.loss(first_batch(client), None))
     torch.testing.assert_close(*found)
 
@@ -240,7 +240,7 @@ def test_evaluation_is_cut_where_matrices_would_not_fit(tmp_path, monkeypatch):
     sizes = np.diff(toys.make_partition().graphs.node_ptr)
     whole, cut = (make(tmp_path / name, **ONE, dropout=0.0) for name in "ab")
     expected = whole.evaluate(toys.shared_arrays(whole), ROUND)[2]
-    monkeypatch.setattr(dense, "MAX_CELLS", int((sizes**2).max()))
+    monkeypatch.setattr(noisy_view, "MAX_CELLS", int((sizes**2).max()))
     found = cut.evaluate(toys.shared_arrays(cut), ROUND)[2]
     assert len(cut.held_out.parts(np.arange(len(cut.job.data.partition.held_out)))) > 1
     assert found.keys() == expected.keys()
@@ -260,7 +260,7 @@ def test_batches_that_would_not_fit_are_refused_before_a_draw(
     tmp_path, monkeypatch, options, key
 ):
     make(tmp_path / "fits", **options)
-    monkeypatch.setattr(dense, "MAX_CELLS", 100)  # two graphs of seven nodes
+    monkeypatch.setattr(noisy_view, "MAX_CELLS", 100)  # two graphs of seven nodes
     with pytest.raises(DataError, match=f"Nothing was drawn. Set {key} to 2 or less"):
         make(tmp_path / "refused", **options)
     assert not list(tmp_path.glob("refused/**/privacy-ledger.json"))

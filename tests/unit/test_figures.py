@@ -12,8 +12,9 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from fedgraph_flwr import figure_style, figures
-from fedgraph_flwr.figures_data import (
+from fedgraph_flwr.figures import gain, style
+from fedgraph_flwr.figures import run as of_run
+from fedgraph_flwr.results.reader import (
     client_ranges,
     read_partitions,
     read_series,
@@ -74,7 +75,7 @@ def assert_drawn(path: Path) -> None:
 
 def test_draws_accuracy_and_norms(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    drawn = figures.draw_run(run)
+    drawn = of_run.draw_run(run)
     assert [p.name for p in drawn] == ["accuracy.png", "update_norms.png"]
     for path in drawn:
         assert_drawn(path)
@@ -89,8 +90,8 @@ def test_figure_shows_mean_clusters_and_splits(
         kept.append(figure)
         return path
 
-    monkeypatch.setattr(figures, "save", keep)
-    figures.draw_run(write_run(tmp_path / "run"))
+    monkeypatch.setattr(of_run, "save", keep)
+    of_run.draw_run(write_run(tmp_path / "run"))
     accuracy, norms = (figure.axes[0] for figure in kept)
     lines = {line.get_label(): line for line in accuracy.get_lines()}
     # round 1: 0.45 + 0.02 * mean of (0, 1, 2, 3); of clients 1, 3
@@ -100,21 +101,21 @@ def test_figure_shows_mean_clusters_and_splits(
     assert accuracy.get_title(loc="left") == "gcfl+ on synthetic, seed 1"
     by_cluster = [line.get_color() for line in norms.get_lines()[:4]]
     assert by_cluster == [
-        *[figure_style.PALETTE[0]] * 2,
-        *[figure_style.PALETTE[1]] * 2,
+        *[style.PALETTE[0]] * 2,
+        *[style.PALETTE[1]] * 2,
     ]
 
 
 def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     no_norms = write_run(tmp_path / "a", norms=False)
-    assert [p.name for p in figures.draw_run(no_norms)] == ["accuracy.png"]
+    assert [p.name for p in of_run.draw_run(no_norms)] == ["accuracy.png"]
     bare = write_run(tmp_path / "b")
     (bare / "summary.json").unlink()
     (bare / "clusters.json").write_text("{ cut")
-    assert len(figures.draw_run(bare)) == 2
+    assert len(of_run.draw_run(bare)) == 2
     (bare / "rounds.csv").unlink()
-    assert figures.draw_run(bare) == []
-    assert figures.draw_run(tmp_path / "nowhere") == []
+    assert of_run.draw_run(bare) == []
+    assert of_run.draw_run(tmp_path / "nowhere") == []
 
 
 def test_half_written_and_single_rows_do_not_stop_it(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_half_written_and_single_rows_do_not_stop_it(tmp_path: Path) -> None:
     )
     series = read_series(run, split="test", point="post_training", metric="accuracy")
     assert series == {0: {1: 0.5}}
-    assert [p.name for p in figures.draw_run(run)] == ["accuracy.png"]
+    assert [p.name for p in of_run.draw_run(run)] == ["accuracy.png"]
 
 
 def test_splits_are_where_the_number_of_clusters_grows(tmp_path: Path) -> None:
@@ -147,9 +148,9 @@ def test_gain_is_paired_by_seed(
         for s, shift in ((1, 0.1), (2, -0.2), (3, 0.5))
     ]
     kept = []
-    monkeypatch.setattr(figures, "_gain_figure", lambda *args: kept.append(args))
-    monkeypatch.setattr(figures, "save", lambda _, path: path)
-    figures.draw_gain(runs, local, tmp_path / "gain.png")
+    monkeypatch.setattr(gain, "_gain_figure", lambda *args: kept.append(args))
+    monkeypatch.setattr(gain, "save", lambda _, path: path)
+    gain.draw_gain(runs, local, tmp_path / "gain.png")
     panels, dataset, rule = kept[0]
     assert (dataset, rule) == ("synthetic", "final")
     # seed 3 has no partner
@@ -160,9 +161,9 @@ def test_gain_is_drawn_or_left_out(tmp_path: Path) -> None:
     local = write_run(tmp_path / "l", method="local", norms=False)
     run = write_run(tmp_path / "g", shift=0.1)
     out = tmp_path / "figures" / "gain.png"
-    assert figures.draw_gain([run], [], out) is None
+    assert gain.draw_gain([run], [], out) is None
     assert not out.exists()
-    assert figures.draw_gain([run, local], [local], out) == out
+    assert gain.draw_gain([run, local], [local], out) == out
     assert_drawn(out)
 
 

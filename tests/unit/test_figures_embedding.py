@@ -12,9 +12,9 @@ import pytest
 from matplotlib.image import imread
 from sklearn.decomposition import PCA
 
-from fedgraph_flwr import figures_embedding
-from fedgraph_flwr.figure_style import PALETTE
-from fedgraph_flwr.figures_embedding import draw_embeddings
+from fedgraph_flwr.figures import embedding
+from fedgraph_flwr.figures.embedding import draw_embeddings
+from fedgraph_flwr.figures.style import PALETTE
 
 
 def write_round(
@@ -38,9 +38,12 @@ def write_round(
     return path
 
 
+DRAWN = {"config": {"embedding.figure-rounds": "0,1,3,12,20"}}
+
+
 @pytest.fixture
 def run(tmp_path):
-    summary = {"method": "fclg", "dataset": "PROTEINS", "seed": 7}
+    summary = {"method": "fclg", "dataset": "PROTEINS", "seed": 7, **DRAWN}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     return tmp_path
 
@@ -54,7 +57,7 @@ def kept(monkeypatch):
         figures[path.name] = figure
         return path
 
-    monkeypatch.setattr(figures_embedding, "save", keep)
+    monkeypatch.setattr(embedding, "save", keep)
     return figures
 
 
@@ -71,7 +74,7 @@ def points_of(axes):
     return {of.get_label(): np.asarray(of.get_offsets()) for of in axes.collections}
 
 
-def test_draws_the_first_and_the_last_round(run):
+def test_draws_the_rounds_that_the_run_names(run):
     for number in (0, 5, 12):
         write_round(run, number)
     drawn = draw_embeddings(run)
@@ -79,6 +82,8 @@ def test_draws_the_first_and_the_last_round(run):
     for path in drawn:
         assert_drawn(path)
     assert len(list(run.glob("*.png"))) == 2
+    (run / "summary.json").write_text('{"config": {}}')
+    assert draw_embeddings(run) == []
 
 
 def test_rounds_can_be_chosen(run, kept):
@@ -136,7 +141,7 @@ def share_near_own_class(axes):
 def test_pca_is_scikit_learn_s_signs_included(seed):
     x = np.random.default_rng(seed).normal(size=(20, 5)) * [1, 2, 3, 4, 5]
     expected = PCA(2).fit_transform(x)  # its signs follow the same rule
-    np.testing.assert_allclose(figures_embedding._pca_map(x).points, expected)
+    np.testing.assert_allclose(embedding._pca_map(x).points, expected)
 
 
 def test_head_says_which_run_and_round(run, kept):
@@ -150,17 +155,18 @@ def test_head_says_which_run_and_round(run, kept):
     assert facts.startswith("graph embeddings after round 20, rows of length 1; 10 ")
     assert facts.endswith("2 graphs with NaN or infinite entries left out")
     assert sum(map(len, points_of(figure.axes[2]).values())) == 10
-    (run / "summary.json").write_text('{"status": "failed"}')
+    (run / "summary.json").write_text(json.dumps({"status": "failed", **DRAWN}))
     draw_embeddings(run)
     assert "(FAILED)" in kept["embeddings-round-20.png"].get_suptitle()
 
 
 def test_tsne_shows_a_seeded_part_of_many_graphs(run, kept, monkeypatch):
-    monkeypatch.setattr(figures_embedding, "_MAX_TSNE", 30)
+    monkeypatch.setattr(embedding, "_MAX_TSNE", 30)
     write_round(run, 1, num_graphs=50, num_classes=3)
     found = []
     for seed in (0, 0, 1):
-        draw_embeddings(run, seed=seed)
+        (run / "summary.json").write_text(json.dumps({"seed": seed, **DRAWN}))
+        draw_embeddings(run)
         axes = kept["embeddings-round-1.png"].axes
         assert axes[0].get_title(loc="left") == "t-SNE of 30 of 50 graphs, by class"
         assert sum(map(len, points_of(axes[2]).values())) == 50  # PCA shows all
@@ -266,7 +272,7 @@ def test_colours_are_visible_in_the_file(run):
 
 def test_libraries_are_imported_only_to_draw():
     code = (
-        "import sys, fedgraph_flwr.figures_embedding;"
+        "import sys, fedgraph_flwr.figures.embedding;"
         "sys.exit(any(m.split('.')[0] in {'matplotlib', 'sklearn', 'torch'}"
         " for m in sys.modules))"
     )

@@ -11,12 +11,12 @@ from torch_geometric.data import Batch as PygBatch
 from torch_geometric.loader import DataLoader
 
 from clients.base import initial_arrays
-from clients.batching import ClientData, CollatedGraphs
-from clients.classifier import ClassifierClient, build_gin
-from clients.models.gin import shared_keys
+from clients.graphs.batching import ClientData, CollatedGraphs
+from clients.models.sharing import shared_keys
+from clients.tasks.graph_classifier import GraphClassifierClient, build_gin
 from clients.training import evaluate, train_epochs
 from fedgraph_flwr.data import GraphSet
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_evaluation_equals_one_graph_at_a_time(model):
 def test_the_paper_model_shares_24960_numbers_and_nothing_private():
     run = resolve({**defaults(), "dataset": "PROTEINS"})
     shared = initial_arrays(
-        ClassifierClient, run.settings, run.params, num_features=3, num_classes=2
+        GraphClassifierClient, run.settings, run.params, num_features=3, num_classes=2
     )
     assert len(shared) == 12
     assert sum(a.size for a in shared.values()) == 24_960

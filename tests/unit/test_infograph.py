@@ -13,8 +13,8 @@ from oracles import infograph as oracle
 from oracles.jsd import jsd
 from torch_geometric.data import Batch as PygBatch
 
-from clients.batching import CollatedGraphs
-from clients.jsd import jsd_loss
+from clients.graphs.batching import CollatedGraphs
+from clients.losses.jsd import jsd_loss
 from clients.models.infograph import BatchNorm, InfoGraph
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 import toys
 
-from clients import dense, kept_view
-from clients.dense import DenseView
-from clients.kept_view import KeptView, keep_view
-from clients.models.dense_encoders import ENCODERS, GraphModel
-from clients.nodes import DistinctRows, NodeRows, SpreadRows
+from clients.graphs import noisy_view, noisy_view_kept
+from clients.graphs.node_rows import DistinctRows, NodeRows, SpreadRows
+from clients.graphs.noisy_view import NoisyView
+from clients.graphs.noisy_view_kept import KeptNoisyView, keep_view
+from clients.models.weighted_encoders import ENCODERS, GraphModel
 from clients.privacy.laplace import (
     POSTS,
     GraphAdjacency,
@@ -45,7 +45,7 @@ def noisy(seed, post="clamp01", epsilon=100.0):
 def both(post="clamp01"):
     views = noisy(0, post), noisy(1, post)
     made = {"device": toys.CPU, "post": post, "nodes": NODES}
-    return DenseView(*views, **made), KeptView(*views, **made)
+    return NoisyView(*views, **made), KeptNoisyView(*views, **made)
 
 
 def rows_of(view):
@@ -75,7 +75,7 @@ def test_embeddings_and_gradients_are_those_of_views_cut_anew(encoder, post):
     cut, kept = both(post)
     rows = rows_of(cut)
     assert len(kept._groups) > 5  # matrices of several sizes
-    assert max(SIZES[SEEN]) > dense._TOGETHER
+    assert max(SIZES[SEEN]) > noisy_view._TOGETHER
     assert isinstance(kept.nodes(rows).x, SpreadRows)
     assert not isinstance(cut.nodes(rows).x, SpreadRows)
     expected = embeddings_and_gradients(encoder, cut, rows)
@@ -93,7 +93,7 @@ def test_a_batch_of_two_views_is_the_batches_of_each():
         "gcn", kept, np.concatenate([kept.places(batch), kept.places(batch, 1)]), 0.0
     )[0]
     for k, triangles in enumerate(cut.views):
-        alone = DenseView(triangles, device=toys.CPU, nodes=NODES)
+        alone = NoisyView(triangles, device=toys.CPU, nodes=NODES)
         rows = alone.places(batch)
         expected = embeddings_and_gradients("gcn", alone, rows, 0.0)[0]
         torch.testing.assert_close(found[3 * k : 3 * k + 3], expected, **CLOSE)
@@ -107,8 +107,8 @@ def test_kept_are_matrices_and_features_once(monkeypatch):
     def forbidden(*_):
         raise AssertionError("cut again")
 
-    monkeypatch.setattr(KeptView, "matrices", forbidden)
-    monkeypatch.setattr(KeptView, "parts", forbidden)  # over all rows, to spread
+    monkeypatch.setattr(KeptNoisyView, "matrices", forbidden)
+    monkeypatch.setattr(KeptNoisyView, "parts", forbidden)  # over all rows, to spread
     assert torch.equal(embeddings_and_gradients("gcn", kept, rows)[0], first)
 
 
@@ -123,14 +123,16 @@ def test_too_many_kinds_of_nodes_are_spread_step_by_step(monkeypatch):
     cut, kept = both()
     rows = rows_of(cut)
     expected = embeddings_and_gradients("gcn", cut, rows)[0]
-    monkeypatch.setattr(kept_view, "MAX_KEPT", 3 * 2 * int(SIZES[SEEN].sum()) - 1)
+    monkeypatch.setattr(noisy_view_kept, "MAX_KEPT", 3 * 2 * int(SIZES[SEEN].sum()) - 1)
     assert type(kept.nodes(rows).x) is DistinctRows
     found = embeddings_and_gradients("gcn", kept, rows)[0]
     torch.testing.assert_close(found, expected, **CLOSE)
     monkeypatch.undo()
     different = GraphSet(**{**vars(GRAPHS), "x": RANDOM.x})  # as many as nodes
     everyone = np.arange(2 * len(SEEN))
-    other = KeptView(*kept.views, device=toys.CPU, nodes=NodeRows(different, toys.CPU))
+    other = KeptNoisyView(
+        *kept.views, device=toys.CPU, nodes=NodeRows(different, toys.CPU)
+    )
     assert not isinstance(other.nodes(everyone).x, SpreadRows)
     one = np.flatnonzero(SIZES[SEEN] == 1)[:1]  # fewer nodes than kinds
     assert isinstance(kept.nodes(one).x, SpreadRows)
@@ -141,7 +143,7 @@ def test_a_batch_too_large_for_its_padding_is_cut_anew(monkeypatch):
     rows = rows_of(cut)
     expected = embeddings_and_gradients("gcn", cut, rows)[0]
     cells = int((cut.num_nodes[rows] ** 2).sum())
-    monkeypatch.setattr(dense, "MAX_CELLS", cells)
+    monkeypatch.setattr(noisy_view, "MAX_CELLS", cells)
     assert sum(m.numel() for m in kept.rows(rows).buckets) == cells
     found = embeddings_and_gradients("gcn", kept, rows)[0]
     torch.testing.assert_close(found, expected, **CLOSE)
@@ -151,7 +153,7 @@ def test_the_same_views_are_kept_and_others_take_their_place(monkeypatch):
     kept = {}
     made = {"device": toys.CPU, "nodes": NODES}
     first = keep_view(kept, "train", [noisy(0)], post="clamp01", **made)
-    assert isinstance(first, KeptView)
+    assert isinstance(first, KeptNoisyView)
     again = keep_view(kept, "train", [noisy(0)], post="clamp01", **made)
     assert again is first  # equal values, other arrays
     assert keep_view(kept, "held-out", [noisy(0)], post="clamp01", **made) is not first
@@ -165,10 +167,10 @@ def test_the_same_views_are_kept_and_others_take_their_place(monkeypatch):
         other = keep_view(kept, "train", views, post=post, **made)
         assert other is not first
         assert kept["train"] is other
-    monkeypatch.setattr(kept_view, "MAX_KEPT", 10)
+    monkeypatch.setattr(noisy_view_kept, "MAX_KEPT", 10)
     kept = {}
     large = keep_view(kept, "train", [noisy(0)], post="clamp01", **made)
-    assert type(large) is DenseView
+    assert type(large) is NoisyView
     assert not kept
 
 

@@ -9,7 +9,7 @@ import pytest
 from oracles import spreadgnn as oracle
 
 from fedgraph_flwr.errors import ConfigError, WireError
-from fedgraph_flwr.mixing import (
+from fedgraph_flwr.peers.mixing import (
     MixingMatrix,
     Peer,
     check_layout,
@@ -18,7 +18,7 @@ from fedgraph_flwr.mixing import (
     mix_rows,
     mixing_row,
 )
-from fedgraph_flwr.topology import build_topology
+from fedgraph_flwr.peers.topology import build_topology
 
 TOPOLOGIES = {
     "complete": build_topology("complete", 8),

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from torch import nn
 
-from clients.classifier import ClassifierClient
-from fedgraph_flwr import client_app, results, server_app
+from clients.tasks.graph_classifier import GraphClassifierClient
+from fedgraph_flwr import client_app, server_app
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.methods.fedavg import FedAvgParams
-from fedgraph_flwr.registry import METHODS, Method, defaults, resolve
+from fedgraph_flwr.registry import METHODS, Method
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results import summary
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from simulations.inline import run_inline
 from strategies.fedavg import FedAvg
@@ -21,7 +23,7 @@ TASK = replace(
 )
 
 
-class ToyClient(ClassifierClient):
+class ToyClient(GraphClassifierClient):
     """Cross-entropy of yes/no labels, where they are known."""
 
     def loss(self, batch, generator):
@@ -46,8 +48,8 @@ def start(tmp_path, monkeypatch, task_identity):
     """Run the toy method: ``start(node_configs, **overrides)``; returns its summary."""
     toy = Method(params=FedAvgParams, strategy=FedAvg, client=ToyClient, task=TASK)
     monkeypatch.setitem(METHODS, "toy", toy)
-    monkeypatch.setattr(server_app, "draw_run", lambda _: None)
-    monkeypatch.setattr(results, "git_commit", lambda: "unknown")
+    monkeypatch.setattr(server_app, "draw_all", lambda _: None)
+    monkeypatch.setattr(summary, "git_commit", lambda: "unknown")
 
     def run(name, node_configs=None, **overrides):
         client_app.load_data.cache_clear()

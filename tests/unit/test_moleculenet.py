@@ -12,13 +12,13 @@ import torch
 import toys
 
 import datasets
-from clients.batching import CollatedGraphs
+from clients.graphs.batching import CollatedGraphs
 from datasets import atoms, splits
 from datasets.moleculenet import RAW, load_moleculenet
 from fedgraph_flwr.client_app import _introduce
 from fedgraph_flwr.data import SPLITS
 from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.seeding import numpy_rng
 from strategies.introductions import read_introduction
 
@@ -203,6 +203,15 @@ def test_data_folder_is_only_read(folder):
 def test_bad_files_are_named(folder, text, message):
     write(folder, "BBBP", text)
     with pytest.raises(DataError, match=message):
+        load_moleculenet("BBBP", data_dir=str(folder))
+
+
+@pytest.mark.parametrize("header", [b"num,\xff\n", b"x" * 200_000 + b"\n"])
+def test_a_header_that_is_no_csv_is_refused(folder, header):
+    write(folder, "BBBP", BBBP)
+    (path,) = folder.rglob("BBBP.csv")
+    path.write_bytes(header + path.read_bytes().partition(b"\n")[2])
+    with pytest.raises(DataError, match=r"BBBP.csv cannot be read as CSV"):
         load_moleculenet("BBBP", data_dir=str(folder))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from clients.multitask import (
+from clients.losses.multitask import (
     masked_bce,
     masked_l1,
     masked_mse,

@@ -13,10 +13,10 @@ from oracles import mvgrl as oracle
 from oracles.jsd import dense as dense_graph
 from torch_geometric.data import Batch as PygBatch
 
-from clients.batching import CollatedGraphs
-from clients.jsd import jsd_loss
+from clients.graphs.batching import CollatedGraphs
+from clients.graphs.diffusion_view import DiffusionView, weighted_sum
+from clients.losses.jsd import jsd_loss
 from clients.models.mvgrl import MVGRL, normalised_sum
-from clients.views import WeightedView, weighted_sum
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -39,7 +39,7 @@ def diffusions(graphs, seed=0):
 def make_view(matrices, dtype=torch.float32):
     """Block-diagonal view; ``matrices[g][u, v]`` weighs the message u -> v."""
     s = torch.block_diag(*(torch.from_numpy(m).to(dtype) for m in matrices))
-    return WeightedView(
+    return DiffusionView(
         forward=s.t().contiguous().to_sparse_csr(), backward=s.to_sparse_csr()
     )
 

@@ -9,9 +9,9 @@ import toys
 from torch_geometric.nn import GCNConv as PygGCN
 from torch_geometric.nn import SAGEConv as PygSAGE
 
+from clients.graphs.ops import SparseRows, project_rows
+from clients.graphs.whole_graph import NodeData, NodeStructure
 from clients.models.node_gnn import GCNConv, NodeGNN, SAGEConv
-from clients.node_data import NodeData, NodeStructure
-from clients.ops import SparseRows, project_rows
 from fedgraph_flwr.data import GraphPartition
 
 CONVS = pytest.mark.parametrize("conv", [GCNConv, SAGEConv])

@@ -7,8 +7,8 @@ import pytest
 import torch
 import toys
 
-from clients.batching import CollatedGraphs
-from clients.ops import (
+from clients.graphs.batching import CollatedGraphs
+from clients.graphs.ops import (
     dropout_mask,
     linear,
     project,

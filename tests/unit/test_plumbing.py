@@ -13,8 +13,8 @@ from flwr.app import Error, Message
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
+from strategies.directory import Directory
 from strategies.fedavg import FedAvg
-from strategies.nodes import Directory
 from strategies.report import ClientInfo
 
 HOSTS = [(0, 2), (1,)]  # clients by node
@@ -88,7 +88,12 @@ def play(broken: dict, *, rounds: int = 1, backwards: bool = False, **config):
     config = {"round-timeout-s": 0.02, "num-server-rounds": 9, **config}
     run = toys.resolved(**config)
     reports = []
-    strategy = FedAvg(run.settings, run.params, experiment="e", observer=reports.append)
+    strategy = FedAvg(
+        run.settings,
+        run.params,
+        experiment="e",
+        observer=lambda _, report: reports.append(report),
+    )
     grid = Site(broken, backwards=backwards)
     strategy.roll_call(grid)
     strategy.initialise({"w": np.zeros(2, np.float32)})
@@ -99,8 +104,8 @@ def play(broken: dict, *, rounds: int = 1, backwards: bool = False, **config):
         try:
             strategy.aggregate_train(server_round, grid.pull_messages(ids))
         finally:
-            strategy._close_round()
-            strategy._publish()
+            strategy.close_round()
+            strategy.tell_observer()
     return strategy, reports
 
 
@@ -169,7 +174,8 @@ def test_rounding_asks_for_one_reply_too_many():
     run = toys.resolved(**{"min-fit-replies": 0.55, "num-clients": 100})
     strategy = FedAvg(run.settings, run.params, experiment="e")
     strategy.clients = dict.fromkeys(range(100))
-    strategy._require(1, dict.fromkeys(range(55)))
+    strategy.round.asked = list(range(100))
+    strategy.round.require(dict.fromkeys(range(55), Parcel()))
 
 
 def test_a_dead_actor_stops_the_round_whatever_min_fit_replies_allows():
@@ -180,9 +186,9 @@ def test_a_dead_actor_stops_the_round_whatever_min_fit_replies_allows():
 
 def test_the_slowest_node_is_sent_its_work_first():
     strategy, _ = play({})
-    strategy._compute_s = {0: 1.0, 1: 9.0, 2: 1.0}
+    strategy.compute_s = {0: 1.0, 1: 9.0, 2: 1.0}
     grid = Site({})
-    strategy._directory._infos = {
+    strategy.directory._infos = {
         c: info(c, node)
         for node, clients in zip(grid.get_node_ids(), HOSTS, strict=True)
         for c in clients
@@ -190,7 +196,7 @@ def test_the_slowest_node_is_sent_its_work_first():
     messages = strategy.configure_train(2, None, None, grid)
     assert [sorted(unpack(m.content)[0]) for m in messages] == [[1], [0, 2]]
     # The ledger does not show it: its order is that of the clients.
-    clients = [x.client for x in strategy._report.ledger if x.client >= 0]
+    clients = [x.client for x in strategy.report.ledger if x.client >= 0]
     assert list(dict.fromkeys(clients)) == [0, 2, 1]
 
 

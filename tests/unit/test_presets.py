@@ -11,7 +11,7 @@ import pytest
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.methods.spreadgnn import SpreadGNNParams
-from fedgraph_flwr.registry import Resolved, defaults, resolve
+from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from simulations.presets import FOLDER, list_presets, load_preset, main
 from strategies.spreadgnn import make_topology
 

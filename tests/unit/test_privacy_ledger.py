@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from clients.privacy import views as views_module
+from clients.privacy import noisy_views as views_module
 from clients.privacy.laplace import GraphAdjacency
 from clients.privacy.ledger import FILE, Ledger
+from clients.privacy.noisy_views import MODES, NoisyViews, site_secret
 from clients.privacy.stream import noise_stream
-from clients.privacy.views import MODES, NoisyViews, site_secret
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
-from fedgraph_flwr.registry import defaults
+from fedgraph_flwr.resolve import defaults
 from fedgraph_flwr.seeding import numpy_rng
 
 GRAPHS = toys.random_graphs(10, seed=4)

@@ -13,12 +13,12 @@ from scipy.stats import kstest
 from clients.fgcl import FGCLClient
 from clients.privacy import laplace
 from clients.privacy.gaussian import epsilon_of
-from clients.privacy.graphs import rounded_graphs
+from clients.privacy.site import rounded_graphs
 from fedgraph_flwr.data import hash_federation, hash_split
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.privacy import describe
 from fedgraph_flwr.registry import METHODS
-from fedgraph_flwr.server_app import summary_table
+from fedgraph_flwr.results.table import summary_table
 
 ROUND = {"server-round": 1}
 LABELS = {"features": "labels"}  # degrees tell edges
@@ -194,7 +194,7 @@ def test_a_private_site_tells_its_data_apart_without_telling_which(
 
     with toy_data.context() as patch:
         patch.setattr("datasets.load_partition", twins)
-        patch.setattr("strategies.base.AbstractGraphStrategy._told", spy)
+        patch.setattr("strategies.base.AbstractGraphStrategy.facts", spy)
         site = {"clients": "0,1,2", "state-dir": str(tmp_path)}
         run("fedavg", node_configs=[site], **{"privacy.update-clip": 1.0})
     assert len(set(told.values())) == 3

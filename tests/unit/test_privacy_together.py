@@ -9,15 +9,15 @@ import pytest
 import torch
 import toys
 
-from clients.contrast import info_nce
-from clients.dense import DenseView
-from clients.models.dense_encoders import GraphModel
-from clients.multitask import masked_bce, roc_auc
-from clients.nodes import NodeRows
+from clients.graphs.node_rows import NodeRows
+from clients.graphs.noisy_view import NoisyView
+from clients.losses.contrast import info_nce
+from clients.losses.multitask import masked_bce, roc_auc
+from clients.models.weighted_encoders import GraphModel
 from clients.privacy.laplace import GraphAdjacency
 from clients.privacy.ledger import Ledger
 from clients.privacy.negatives import NegativeQueue
-from clients.privacy.views import NoisyViews
+from clients.privacy.noisy_views import NoisyViews
 from fedgraph_flwr.seeding import numpy_rng
 
 GRAPHS = toys.random_graphs(30, dense=True, seed=1)
@@ -58,13 +58,13 @@ class LocalClient:
             structure = second.batch(self.queue.positions)
         else:
             kept = self.queue.views(SIZES)
-            structure = DenseView(kept, device=toys.CPU).rows(np.arange(len(kept)))
+            structure = NoisyView(kept, device=toys.CPU).rows(np.arange(len(kept)))
         nodes = self.nodes.batch(self.queue.positions)
         return self.model.embed(nodes, structure, None)
 
     def epoch(self, server_round, epoch):
         raw = self.views.views(server_round, epoch)
-        first, second = (DenseView(v, device=toys.CPU) for v in raw)
+        first, second = (NoisyView(v, device=toys.CPU) for v in raw)
         keep = None if self.mode == "once" else raw[1]
         if not len(self.queue):
             last = TRAIN[-self.k :]

@@ -10,8 +10,8 @@ import pytest
 import toys
 
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
-from fedgraph_flwr.provenance import hash_weights, split_hash
-from fedgraph_flwr.results import results_root
+from fedgraph_flwr.results.folder import results_root
+from fedgraph_flwr.results.provenance import hash_weights, split_hash
 from strategies.report import ClientInfo
 
 

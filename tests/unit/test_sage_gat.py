@@ -11,10 +11,10 @@ import toys
 from torch import nn
 from torch_geometric.nn import GATConv, SAGEConv, global_mean_pool
 
-from clients.batching import CollatedGraphs
+from clients.graphs.batching import CollatedGraphs
+from clients.graphs.node_rows import DistinctRows, NodeBatch
+from clients.graphs.structure import OneGraph, SparseStructure, clean_structure
 from clients.models.sage_gat import ENCODERS, MultiTaskGNN
-from clients.nodes import DistinctRows, NodeBatch
-from clients.propagation import OneGraph, SparseStructure, clean_structure
 from fedgraph_flwr.errors import ConfigError
 
 HIDDEN, TASKS = 6, 3

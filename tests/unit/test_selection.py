@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgraph_flwr.selection import (
+from fedgraph_flwr.results.selection import (
     Choice,
     EarlyStopping,
     best_labelled,

@@ -10,7 +10,7 @@ from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.disclosure import public_reason
 from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError, WireError
 from fedgraph_flwr.node_config import own_folders
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.wire import Parcel, pack
 from simulations.inline import run_inline
 

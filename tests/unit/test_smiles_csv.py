@@ -15,7 +15,7 @@ from datasets.molecules import warn_once
 from datasets.smiles_csv import load_client_file
 from fedgraph_flwr.data import SPLITS
 from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.server_app import common_start
 from strategies.report import ClientInfo
 

@@ -11,12 +11,12 @@ from flwr.app import Message, MessageType
 from toys_spreadgnn import federation, start
 
 from clients.base import GraphClient
-from clients.parcels import read
-from clients.sealing import KeyRing, fingerprint, fingerprint_of, read_key
-from clients.sealing import site_key_file as key_file
+from clients.peers.letters import read
+from clients.peers.sealing import KeyRing, fingerprint, fingerprint_of, read_key
+from clients.peers.sealing import site_key_file as key_file
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import RunFailedError, WireError
-from fedgraph_flwr.network import describe_network
+from fedgraph_flwr.results.network import describe_network
 from fedgraph_flwr.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
 from strategies.spreadgnn import SpreadGNN
@@ -447,21 +447,18 @@ def test_a_relay_that_renames_the_experiment_reads_nothing(
 
 def substitute(monkeypatch, keys, *, since=1):
     """Hand ``keys(j)`` to the neighbours of j, from a round on."""
-    notes = SpreadGNN.notes
+    facts = SpreadGNN.facts
 
-    def crooked(self, server_round):
-        told = notes(self, server_round)
-        if server_round < since:
+    def crooked(self, client):
+        told = facts(self, client)
+        if self.report.server_round < since:
             return told
-        found = {}
-        for client, facts in told.items():
-            entries = json.loads(facts["neighbours"])
-            for j, entry in entries.items():
-                entry["key"] = keys(int(j), entry["key"])
-            found[client] = {"neighbours": json.dumps(entries)}
-        return found
+        entries = json.loads(told["neighbours"])
+        for j, entry in entries.items():
+            entry["key"] = keys(int(j), entry["key"])
+        return told | {"neighbours": json.dumps(entries)}
 
-    monkeypatch.setattr(SpreadGNN, "notes", crooked)
+    monkeypatch.setattr(SpreadGNN, "facts", crooked)
 
 
 def test_keys_that_change_during_a_run_are_refused(spread, monkeypatch):

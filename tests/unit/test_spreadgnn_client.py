@@ -10,13 +10,13 @@ import pytest
 import torch
 import toys
 
+from clients.losses.task_covariance import closed_form
 from clients.multitask_gnn import MultiTaskGNNClient
-from clients.neighbourhood import Neighbourhood
-from clients.parcels import EVERYONE, Address, Contents, read, write
+from clients.peers.letters import EVERYONE, Address, Letter, read, write
+from clients.peers.neighbourhood import Neighbourhood
 from clients.store import ClientStore, optimizer_tensors, restore_optimizer
-from clients.task_covariance import closed_form
 from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.mixing import Peer
+from fedgraph_flwr.peers.mixing import Peer
 
 OWN, WIDTH = (1, 3), 8
 REG = 0.01
@@ -28,7 +28,7 @@ def taught(j, task_ids, *, known=None, seed=None):
     known = task_ids if known is None else known
     root = rng.normal(size=(len(known), len(known)))
     omega = root @ root.T + np.eye(len(known))
-    return Contents(
+    return Letter(
         tensors={},
         task_ids=np.array(task_ids, np.int64),
         head_rows=rng.normal(size=(len(task_ids), WIDTH)).astype(np.float32),
@@ -338,7 +338,7 @@ def test_a_parcel_holds_what_the_specification_lists(tmp_path, server_round):
         before_round=server_round + 1,
     )
     assert sent_in == server_round
-    sent = Contents.decode(2, plain)
+    sent = Letter.decode(2, plain)
     assert sent.task_ids.tolist() == list(OWN)
     trained = client.tensors()
     assert set(sent.tensors) == set(trained)

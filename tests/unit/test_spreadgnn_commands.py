@@ -8,11 +8,12 @@ import os
 import pytest
 
 from clients.binding import bind_run
-from clients.sealing import KeyRing, fingerprint
-from fedgraph_flwr.figures_network import draw_facts, draw_network
-from fedgraph_flwr.network import describe_network, facts_of
+from clients.peers.sealing import KeyRing, fingerprint
+from fedgraph_flwr.figures.network import draw_facts, draw_network
 from fedgraph_flwr.node_config import trusted_peers
-from fedgraph_flwr.topology import Network, build_topology
+from fedgraph_flwr.peers.topology import Network, build_topology
+from fedgraph_flwr.results.network import describe_network, facts_of
+from simulations import figures
 from simulations import fingerprint as fingerprint_command
 from simulations import topology as topology_command
 
@@ -160,6 +161,12 @@ def test_a_runs_network_is_drawn_from_its_summary(tmp_path):
     (path,) = draw_network(tmp_path)
     assert path.name == "network.png"
     assert path.read_bytes().startswith(PNG)
+
+
+def test_the_figures_command_draws_the_network_too(tmp_path, capsys):
+    (tmp_path / "summary.json").write_text(json.dumps({"network": facts()}))
+    assert figures.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'network.png'}\n"
 
 
 def test_who_has_gone_changes_the_picture(tmp_path):

@@ -17,14 +17,14 @@ from oracles import spreadgnn as oracle
 from toys_spreadgnn import MASKS, TASKS, federation, final_models, start
 
 from clients.base import GraphClient
-from clients.neighbourhood import Neighbourhood
+from clients.peers.neighbourhood import Neighbourhood
 from clients.spreadgnn import SpreadGNNClient
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
-from fedgraph_flwr.mixing import mix
-from fedgraph_flwr.task_relations import SOURCES, read_covariances, read_rounds
-from fedgraph_flwr.topology import build_topology
+from fedgraph_flwr.peers.mixing import mix
+from fedgraph_flwr.peers.topology import build_topology
+from fedgraph_flwr.results.task_relations import SOURCES, read_covariances, read_rounds
 from fedgraph_flwr.wire import Parcel, pack, record_sizes, unpack
-from simulations import site_tasks
+from simulations import figures
 from simulations.inline import InlineGrid
 from strategies.spreadgnn import SpreadGNN, make_topology
 
@@ -248,16 +248,16 @@ def test_a_run_says_which_tasks_came_from_which_neighbour(spread, seal, capsys):
     known = {"0", "1"}  # its own
     if seal:  # the server has no Omega, the site has
         site = Path(finished.overrides["state-dir"]) / finished.path.name / "client-0"
-        assert site_tasks.main([str(site)]) == 0
+        assert figures.main([str(site)]) == 0
         assert capsys.readouterr().out == f"{site / 'omega-000003.png'}\n"
         assert (site / "omega-000003.png").stat().st_size > 10_000
         with np.load(site / "omega-000003.npz") as kept:
             assert kept["tasks"].tolist() == list(TASKS)
             assert kept["own_ids"].tolist() == [0, 1]
-        assert site_tasks.main([str(site), "--rounds", "9"]) == 2
+        assert figures.main([str(site), "--rounds", "9"]) == 2
         assert "has omega of rounds [1, 2, 3], asked for [9]" in capsys.readouterr().err
         (site / "omega-000003.npz").write_bytes(b"spoiled")
-        assert site_tasks.main([str(site)]) == 2
+        assert figures.main([str(site)]) == 2
         assert "is no map of tasks" in capsys.readouterr().err
         assert set(related.values()) == {"-1"}
         assert read_rounds(finished.path) == []
@@ -347,7 +347,7 @@ def relay(clients, **overrides):
     strategy = SpreadGNN(run.settings, run.params, experiment="e")
     strategy.clients = dict.fromkeys(range(clients))
     strategy.topology = make_topology(clients, run.params)
-    strategy._asked, strategy._addressed = list(range(clients)), set(range(clients))
+    strategy.round.asked = list(range(clients))
     return strategy
 
 
@@ -456,7 +456,7 @@ def test_a_client_whose_model_is_not_finite_says_so_itself(spread, monkeypatch):
 
     monkeypatch.setattr(GraphClient, "_train", diverge)
     monkeypatch.setattr(SpreadGNNClient, "scores", lambda *_: {})
-    with pytest.raises(RunFailedError, match=r"client 1: .*client 1 sends no parcel"):
+    with pytest.raises(RunFailedError, match=r"client 1: .*client 1 sends no letter"):
         spread(3)
 
 
@@ -808,5 +808,5 @@ def test_a_task_of_nobody_stops_the_run_before_training(spread, tmp_path):
 
 
 def test_noise_on_updates_is_refused():
-    with pytest.raises(ConfigError, match=r"update-clip is 1\.0, but parcels of"):
+    with pytest.raises(ConfigError, match=r"update-clip is 1\.0, but letters of"):
         toys.resolved("spreadgnn", **{"privacy.update-clip": 1.0})

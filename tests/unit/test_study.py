@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from fedgraph_flwr.errors import ConfigError, FedGraphError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 from simulations import study
 from simulations.markup import markdown
 from simulations.presets import load_preset

@@ -11,11 +11,16 @@ import numpy as np
 import pytest
 from toys import random_graphs
 
-from fedgraph_flwr.clustering import METRICS, TRANSFORMS, cluster_scores, probe_scores
 from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.embedding_scores import (
+    METRICS,
+    TRANSFORMS,
+    cluster_scores,
+    probe_scores,
+)
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.registry import defaults, resolve
-from fedgraph_flwr.selection import best_labelled, final
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.selection import best_labelled, final
 from simulations import compare, study
 from simulations.presets import load_preset
 from simulations.tables import controls

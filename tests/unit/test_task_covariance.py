@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import task_covariance as oracle
 
-from clients.task_covariance import (
+from clients.losses.task_covariance import (
     TaskCovariance,
     align,
     closed_form,

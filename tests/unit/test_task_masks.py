@@ -12,7 +12,7 @@ import datasets
 from datasets.task_masks import assign_tasks, mask_tasks
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.registry import defaults, resolve
+from fedgraph_flwr.resolve import defaults, resolve
 
 SETS = {"SIDER": (27, 4), "Tox21": (12, 8), "MUV": (17, 8), "QM8": (12, 8)}
 

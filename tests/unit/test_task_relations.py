@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from fedgraph_flwr import figures_tasks
-from fedgraph_flwr.figures_tasks import draw_task_relations
+from fedgraph_flwr.figures import tasks
+from fedgraph_flwr.figures.tasks import draw_task_relations
 from fedgraph_flwr.files import write_npz
-from fedgraph_flwr.task_relations import (
+from fedgraph_flwr.results.task_relations import (
     SOURCES,
     TaskRelations,
     correlation,
@@ -151,9 +151,9 @@ def folder(keep, tmp_path):
 
 def test_the_map_of_the_last_round_has_a_panel_per_client(folder, monkeypatch):
     figures_seen = []
-    save = figures_tasks.save
+    save = tasks.save
     monkeypatch.setattr(
-        figures_tasks, "save", lambda f, p: figures_seen.append(f) or save(f, p)
+        tasks, "save", lambda f, p: figures_seen.append(f) or save(f, p)
     )
     (path,) = draw_task_relations(folder)
     assert path.name == "task-covariance-round-000002.png"

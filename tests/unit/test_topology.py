@@ -7,7 +7,7 @@ import pytest
 from oracles import spreadgnn as oracle
 
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.topology import KINDS, Topology, build_topology, read_edges
+from fedgraph_flwr.peers.topology import KINDS, Topology, build_topology, read_edges
 
 
 def write(tmp_path, text):

@@ -1,0 +1,276 @@
+"""A client's graphs, collated once, and mini-batches cut from them by slicing.
+
+PyG's ``DataLoader`` collates Python objects graph by graph in every epoch. Here the
+graphs of a client lie in flat tensors on the device, and a batch is a handful of
+vectorised gathers whose result equals the loader's, batch for batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
+from fedgraph_flwr.errors import DataError
+
+from .csr import csr, gather, row_pointer, send
+from .diffusion_view import CollatedDiffusion
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Graphs joined into one, as in PyG.
+
+    Parameters
+    ----------
+    x : tensor, shape (num_nodes, num_features) float32 or (num_nodes,) int64
+        Node features; integers name the column of a one-hot row.
+    edge_index : int64 tensor, shape (2, num_edges)
+        Sorted by source, then target.
+    adjacency : sparse CSR tensor, shape (num_nodes, num_nodes)
+        Entry (source, target) of each edge is 1. For undirected graphs it is its own
+        transpose, and ``adjacency @ x`` sums over neighbours.
+    membership : sparse CSR tensor, shape (num_graphs, num_nodes)
+        Entry (graph, node) is 1: ``membership @ x`` is sum pooling.
+    graph_of_node : int64 tensor, shape (num_nodes,)
+    y : int64 tensor (num_graphs,), or float32 tensor (num_graphs, num_tasks)
+        Classes, or labels for tasks, NaN where missing.
+    positions : int64 array, shape (num_graphs,)
+        Which of the client's graphs these are; on the host.
+    index : int64 tensor, shape (num_graphs,)
+        The same on the device.
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    adjacency: Tensor
+    membership: Tensor
+    graph_of_node: Tensor
+    y: Tensor
+    positions: IntArray
+    index: Tensor
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs."""
+        return len(self.y)
+
+
+class SingleBatch(Batch):
+    """One graph: views of the client's tensors; the rest is made when asked for.
+
+    Cutting a batch takes longer than training on one molecule.
+    """
+
+    def __init__(
+        self, *, x: Tensor, edge_index: Tensor, degree: Tensor, y: Tensor, position: int
+    ) -> None:
+        given = {"x": x, "edge_index": edge_index, "_degree": degree, "y": y}
+        # the class is frozen
+        vars(self).update(given, positions=np.array([position]))
+
+    _degree: Tensor
+
+    @cached_property
+    def adjacency(self) -> Tensor:
+        """See base class."""
+        return csr(row_pointer(self._degree), self.edge_index[1], len(self._degree))
+
+    @cached_property
+    def membership(self) -> Tensor:
+        """See base class."""
+        n, device = len(self._degree), self.y.device
+        ptr = torch.tensor([0, n], device=device)
+        return csr(ptr, torch.arange(n, device=device), n)
+
+    @cached_property
+    def graph_of_node(self) -> Tensor:
+        """See base class."""
+        return torch.zeros_like(self._degree)
+
+    @cached_property
+    def index(self) -> Tensor:
+        """See base class."""
+        return torch.tensor([self.positions[0]], device=self.y.device)
+
+
+class BareBatch(Batch):
+    """Graphs without edges, not joined before somebody asks for their nodes.
+
+    Whoever trains on noisy views of them never does.
+    """
+
+    def __init__(self, graphs: CollatedGraphs, positions: IntArray) -> None:
+        index = send(positions, graphs.device)
+        given = {"y": graphs.y[index], "positions": positions, "index": index}
+        vars(self).update(given, _graphs=graphs)  # the class is frozen
+
+    _graphs: CollatedGraphs
+
+    @cached_property
+    def _joined(self) -> Batch:
+        return self._graphs.join(self.positions)
+
+    @property
+    def x(self) -> Tensor:
+        """See base class."""
+        return self._joined.x
+
+    @property
+    def edge_index(self) -> Tensor:
+        """See base class."""
+        return self._joined.edge_index
+
+    @property
+    def adjacency(self) -> Tensor:
+        """See base class."""
+        return self._joined.adjacency
+
+    @property
+    def membership(self) -> Tensor:
+        """See base class."""
+        return self._joined.membership
+
+    @property
+    def graph_of_node(self) -> Tensor:
+        """See base class."""
+        return self._joined.graph_of_node
+
+
+class CollatedGraphs:
+    """Flat tensors of many graphs on one device, ready to be cut into batches.
+
+    Sizes are kept on the host too, so that cutting a batch never waits for the
+    device: the length of every result is known beforehand.
+
+    Parameters
+    ----------
+    graphs : GraphSet
+        Undirected graphs.
+    device : torch.device
+
+    Raises
+    ------
+    DataError
+        Some edge lacks its reverse.
+    """
+
+    def __init__(self, graphs: GraphSet, device: torch.device) -> None:
+        if not graphs.is_undirected:
+            raise DataError(
+                f"{graphs.name} has edges in one direction only; the models here sum"
+                " over neighbours of undirected graphs: add the reverse edges"
+            )
+        self.device = device
+        self._node_ptr = graphs.node_ptr
+        self._edge_ptr = graphs.edge_ptr
+        x = torch.from_numpy(np.ascontiguousarray(graphs.x))
+        self.x = (x.long() if x.dim() == 1 else x.float()).to(device)
+        edges = np.ascontiguousarray(graphs.edge_index, np.int64)
+        self.edge_index = torch.from_numpy(edges).to(device)
+        self.degree = torch.from_numpy(graphs.degrees()).to(device)
+        self.y = torch.from_numpy(np.ascontiguousarray(graphs.y)).to(device)
+
+    def node_rows(self, positions: IntArray) -> Tensor:
+        """Rows, among all nodes, of the nodes of the graphs at ``positions``."""
+        return gather(self._node_ptr, positions, self.device)[0]
+
+    def batch(self, positions: IntArray) -> Batch:
+        """Join the graphs at ``positions``, in that order."""
+        if len(positions) == 1:
+            return self._single(int(positions[0]))
+        if not self.edge_index.shape[1]:
+            return BareBatch(self, positions)
+        return self.join(positions)
+
+    def join(self, positions: IntArray) -> Batch:
+        """Join the graphs at ``positions`` now."""
+        device = self.device
+        nodes, node_ptr, node_sizes = gather(self._node_ptr, positions, device)
+        edges, _, edge_sizes = gather(self._edge_ptr, positions, device)
+        num_nodes, num_edges = len(nodes), len(edges)
+        index = send(positions, device)
+        ids = torch.arange(len(positions), device=device)
+        shift = torch.repeat_interleave(
+            send(node_ptr[:-1], device),
+            send(edge_sizes, device),
+            output_size=num_edges,
+        )
+        edge_index = self.edge_index[:, edges] + shift
+        return Batch(
+            x=self.x[nodes],
+            edge_index=edge_index,
+            adjacency=csr(row_pointer(self.degree[nodes]), edge_index[1], num_nodes),
+            membership=csr(
+                send(node_ptr, device),
+                torch.arange(num_nodes, device=device),
+                num_nodes,
+            ),
+            graph_of_node=torch.repeat_interleave(
+                ids, send(node_sizes, device), output_size=num_nodes
+            ),
+            y=self.y[index],
+            positions=positions,
+            index=index,
+        )
+
+    def _single(self, position: int) -> SingleBatch:
+        nodes = slice(*self._node_ptr[position : position + 2].tolist())
+        edges = slice(*self._edge_ptr[position : position + 2].tolist())
+        return SingleBatch(
+            x=self.x[nodes],
+            edge_index=self.edge_index[:, edges],
+            degree=self.degree[nodes],
+            y=self.y[position : position + 1],
+            position=position,
+        )
+
+    def batches(self, positions: IntArray, *, max_nodes: int) -> Iterator[Batch]:
+        """Join the graphs at ``positions``, in batches of about ``max_nodes`` nodes."""
+        sizes = np.diff(self._node_ptr)[positions]
+        part = np.cumsum(sizes) // max_nodes
+        for number in np.unique(part):
+            yield self.batch(positions[part == number])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientData:
+    """A partition together with its collated graphs and ready evaluation batches.
+
+    ``view`` holds the graphs' weighted second view, for methods that have one.
+    """
+
+    partition: GraphPartition
+    graphs: CollatedGraphs
+    evaluation: tuple[Batch, ...]
+    num_val: int
+    view: CollatedDiffusion | None = None
+
+    @classmethod
+    def collate(
+        cls,
+        partition: GraphPartition,
+        device: torch.device,
+        *,
+        max_nodes: int = 200_000,
+    ) -> Self:
+        """Collate; validation then test graphs form batches of <= ``max_nodes``."""
+        graphs = CollatedGraphs(partition.graphs, device)
+        batches = graphs.batches(partition.held_out, max_nodes=max_nodes)
+        return cls(
+            partition=partition,
+            graphs=graphs,
+            evaluation=tuple(batches),
+            num_val=len(partition.val),
+        )
+
+    def batches(self, *, max_nodes: int = 200_000) -> Iterator[Batch]:
+        """All graphs in order, in batches of about ``max_nodes`` nodes."""
+        everyone = np.arange(len(self.partition.graphs))
+        return self.graphs.batches(everyone, max_nodes=max_nodes)

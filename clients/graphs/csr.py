@@ -1,0 +1,59 @@
+"""Rows of chosen graphs out of flat tensors, and sparse matrices in CSR form."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph_flwr.data import IntArray
+
+
+def gather(
+    ptr: IntArray, positions: IntArray, device: torch.device
+) -> tuple[Tensor, IntArray, IntArray]:
+    """Row numbers of the chosen graphs, the new pointer, and the sizes."""
+    sizes = ptr[positions + 1] - ptr[positions]
+    new_ptr = np.concatenate([[0], np.cumsum(sizes)])
+    total = int(new_ptr[-1])
+    offsets = torch.repeat_interleave(
+        send(ptr[positions] - new_ptr[:-1], device),
+        send(sizes, device),
+        output_size=total,
+    )
+    return offsets + torch.arange(total, device=device), new_ptr, sizes
+
+
+def send(values: IntArray, device: torch.device) -> Tensor:
+    """Integers to the device, without waiting for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(values, np.int64))
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor
+
+
+def row_pointer(counts: Tensor) -> Tensor:
+    """Pointer of a CSR matrix from the number of entries of each row."""
+    ptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
+    torch.cumsum(counts, 0, out=ptr[1:])
+    return ptr
+
+
+def csr(
+    row_ptr: Tensor, columns: Tensor, num_columns: int, values: Tensor | None = None
+) -> Tensor:
+    """Sparse CSR tensor; entries are 1 without ``values``."""
+    with warnings.catch_warnings():
+        # torch calls its CSR support beta each time a process first uses it.
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
+        return torch.sparse_csr_tensor(
+            row_ptr,
+            columns,
+            torch.ones(len(columns), device=columns.device)
+            if values is None
+            else values,
+            (len(row_ptr) - 1, num_columns),
+            check_invariants=False,
+        )

@@ -1,0 +1,38 @@
+"""A small graph of nodes that are classified, by its full matrix."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from .whole_graph import NodeStructure
+
+
+@final
+class DenseGraph(NodeStructure):
+    """A small graph by its full matrix, through which gradients reach the edges.
+
+    Parameters
+    ----------
+    adjacency : tensor, shape (num_nodes, num_nodes)
+        Symmetric, with an empty diagonal.
+    """
+
+    def __init__(self, adjacency: Tensor) -> None:
+        self.adjacency = adjacency
+        loops = adjacency + torch.eye(
+            len(adjacency), dtype=adjacency.dtype, device=adjacency.device
+        )
+        root = loops.sum(1).rsqrt()  # degrees are >= 1
+        self._normalized = root[:, None] * loops * root  # (num_nodes, num_nodes)
+
+    def propagate(self, x: Tensor) -> Tensor:
+        """See base class."""
+        return self._normalized @ x
+
+    def mean(self, x: Tensor) -> Tensor:
+        """See base class."""
+        degree = self.adjacency.sum(1, keepdim=True)
+        return self.adjacency @ x / degree.clamp(min=1)

@@ -1,0 +1,143 @@
+"""Nodes of a client's graphs without their edges; of alike ones the features once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph_flwr.data import GraphSet, IntArray
+
+from .csr import csr, gather, send
+from .structure import Structure
+
+Spreading = Callable[[Tensor, Structure], Tensor]  # linear; (num_nodes, d) -> (., k d)
+
+
+@dataclass(frozen=True)
+class DistinctRows:
+    """Features of nodes many of which are alike, as atoms are: ``table[ids]``.
+
+    Parameters
+    ----------
+    table : tensor, shape (num_distinct, num_features)
+    ids : int64 tensor, shape (num_nodes,)
+    """
+
+    table: Tensor
+    ids: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class SpreadRows(DistinctRows):
+    """Features that have been spread along noisy edges beforehand, too.
+
+    A first layer is linear in features, which never change: what it spreads is one-hot
+    columns of ``ids``, once, and what is left is a product with its weights.
+
+    Parameters
+    ----------
+    spread : callable
+        Gives the result of a way of spreading the one-hot columns, for these nodes:
+        shape (num_nodes, k * num_distinct).
+    """
+
+    spread: Callable[[Spreading], Tensor]
+
+
+class Nodes(Protocol):
+    """Nodes of the graphs of a batch, without any edges; a ``Batch`` is one."""
+
+    @property
+    def x(self) -> Tensor | DistinctRows:
+        """Features, (num_nodes, num_features) or one-hot columns (num_nodes,)."""
+        ...
+
+    @property
+    def membership(self) -> Tensor:
+        """Sparse CSR, (num_graphs, num_nodes); see ``Batch``."""
+        ...
+
+    @property
+    def graph_of_node(self) -> Tensor:
+        """Int64, (num_nodes,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class NodeBatch:
+    """Nodes of the graphs at ``positions``, in that order; see :class:`Nodes`."""
+
+    x: Tensor | DistinctRows
+    membership: Tensor
+    graph_of_node: Tensor
+    positions: IntArray
+
+
+class NodeRows:
+    """Node features of a client's graphs on the device; edges are not even copied.
+
+    Parameters
+    ----------
+    graphs : GraphSet
+    device : torch.device
+    """
+
+    def __init__(self, graphs: GraphSet, device: torch.device) -> None:
+        self.device = device
+        self._node_ptr = graphs.node_ptr
+        x, self.table = np.ascontiguousarray(graphs.x), None
+        if x.ndim == 2:
+            table, x = distinct_rows(x)
+            self.table = torch.from_numpy(table).float().to(device)
+        self._ids = torch.from_numpy(x).long().to(device)
+
+    def ids(self, positions: IntArray) -> Tensor:
+        """Which different row of features, or column, each node has: (num_nodes,)."""
+        return self._ids[gather(self._node_ptr, positions, self.device)[0]]
+
+    def batch(self, positions: IntArray, *, by_table: bool = False) -> NodeBatch:
+        """Join the nodes of the graphs at ``positions``, repeats allowed.
+
+        Parameters
+        ----------
+        positions : int64 array
+        by_table : bool
+            Give features as :class:`DistinctRows` even where that is not shorter.
+        """
+        rows, ptr, sizes = gather(self._node_ptr, positions, self.device)
+        graphs = torch.arange(len(positions), device=self.device)
+        columns = torch.arange(len(rows), device=self.device)
+        ids = self._ids[rows]
+        x: Tensor | DistinctRows = ids
+        if self.table is not None:  # whichever is the shorter product
+            few = by_table or len(self.table) < len(rows)
+            x = DistinctRows(self.table, ids) if few else self.table[ids]
+        return NodeBatch(
+            x=x,
+            membership=csr(send(ptr, self.device), columns, len(rows)),
+            graph_of_node=torch.repeat_interleave(
+                graphs, send(sizes, self.device), output_size=len(rows)
+            ),
+            positions=positions,
+        )
+
+
+def distinct_rows(x: np.ndarray) -> tuple[np.ndarray, IntArray]:
+    """Return the different rows of (n, d) and which of them each row is, (n,).
+
+    Rows are told apart by a random projection, and compared: should two share one,
+    every row counts as different, which costs time only.
+    """
+    direction = np.random.default_rng(0).random(x.shape[1])
+    _, first, ids = np.unique(x @ direction, return_index=True, return_inverse=True)
+    if np.array_equal(x[first][ids], x):
+        return x[first], ids
+    return x, np.arange(len(x))

@@ -1,0 +1,149 @@
+"""One client's graph, whose nodes are classified, as tensors; sparse all the way."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Self, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedgraph_flwr.data import GraphPartition
+
+from .batching import ClientData, CollatedGraphs
+from .csr import csr, row_pointer, send
+from .ops import SparseRows, sum_neighbours
+
+_SPARSE_BELOW = 0.1  # share of entries that are not 0: then sparse products are faster
+
+
+class NodeStructure(ABC):
+    """Along which edges features of the nodes of one graph spread.
+
+    Both maps are linear and take (num_nodes, d) to the same shape.
+    """
+
+    @abstractmethod
+    def propagate(self, x: Tensor) -> Tensor:
+        """D^-1/2 (A + I) D^-1/2 x, D being the degrees of A + I."""
+
+    @abstractmethod
+    def mean(self, x: Tensor) -> Tensor:
+        """Mean over a node's neighbours, without itself; 0 where it has none."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WholeGraph(NodeStructure):
+    """The graph of a client: the one batch there is.
+
+    Parameters
+    ----------
+    x : float32 tensor or SparseRows, shape (num_nodes, num_features)
+    y : int64 tensor, shape (num_nodes,)
+    adjacency, normalized : sparse CSR tensors, shape (num_nodes, num_nodes)
+        A, and D^-1/2 (A + I) D^-1/2; both symmetric.
+    inverse_degree : float32 tensor, shape (num_nodes, 1)
+        1 / degree, 0 for isolated nodes.
+    train, val, test : int64 tensors
+        Nodes of each split.
+    """
+
+    x: Tensor | SparseRows
+    y: Tensor
+    adjacency: Tensor
+    normalized: Tensor
+    inverse_degree: Tensor
+    train: Tensor
+    val: Tensor
+    test: Tensor
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.y)
+
+    def nodes(self, split: str) -> Tensor:
+        """Nodes of "train", "val" or "test"."""
+        return {"train": self.train, "val": self.val, "test": self.test}[split]
+
+    def propagate(self, x: Tensor) -> Tensor:
+        """See base class."""
+        return sum_neighbours(x, self.normalized)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """See base class."""
+        return sum_neighbours(x, self.adjacency) * self.inverse_degree
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeData(ClientData):
+    """A partition with its graph; ``evaluation`` is empty, as ``whole`` serves it."""
+
+    whole: WholeGraph
+
+    @classmethod
+    def collate(
+        cls,
+        partition: GraphPartition,
+        device: torch.device,
+        *,
+        max_nodes: int = 200_000,  # noqa: ARG003  one graph is one batch
+    ) -> Self:
+        """See base class."""
+        graphs = CollatedGraphs(partition.graphs, device)
+        return cls(
+            partition=partition,
+            graphs=graphs,
+            evaluation=(),
+            num_val=len(partition.val),
+            whole=make_whole(graphs, partition),
+        )
+
+
+def make_whole(graphs: CollatedGraphs, partition: GraphPartition) -> WholeGraph:
+    """Make the tensors of the one graph of ``partition``."""
+    device, num_nodes = graphs.device, len(graphs.y)
+    edges = partition.graphs.edge_index
+    x = graphs.x if graphs.x.dim() == 2 else _one_hot(graphs.x, partition)
+    is_sparse = np.count_nonzero(partition.graphs.x) < _SPARSE_BELOW * x.numel()
+    degree = graphs.degree.to(x.dtype)
+    columns = graphs.edge_index[1]
+    return WholeGraph(
+        x=SparseRows.of(x) if is_sparse else x,
+        y=graphs.y,
+        adjacency=csr(row_pointer(graphs.degree), columns, num_nodes),
+        normalized=_normalized(edges, num_nodes, device),
+        inverse_degree=torch.where(degree > 0, 1 / degree, 0).unsqueeze(1),
+        train=send(partition.train, device),
+        val=send(partition.val, device),
+        test=send(partition.test, device),
+    )
+
+
+def _normalized(
+    edges: NDArray[np.integer], num_nodes: int, device: torch.device
+) -> Tensor:
+    """D^-1/2 (A + I) D^-1/2 from edges sorted by source, then target."""
+    loops = np.arange(num_nodes)
+    source = np.concatenate([edges[0], loops]).astype(np.int64)
+    target = np.concatenate([edges[1], loops]).astype(np.int64)
+    order = np.lexsort((target, source))
+    source, target = source[order], target[order]
+    degree = np.bincount(source, minlength=num_nodes)
+    root = degree**-0.5  # in double precision
+    weight = torch.from_numpy(root[source] * root[target]).to(torch.get_default_dtype())
+    return csr(
+        row_pointer(send(degree, device)),
+        send(target, device),
+        num_nodes,
+        weight.to(device),
+    )
+
+
+def _one_hot(columns: Tensor, partition: GraphPartition) -> Tensor:
+    width = partition.graphs.num_features
+    return torch.nn.functional.one_hot(columns, width).to(torch.get_default_dtype())

@@ -1,0 +1,233 @@
+"""A client's mail: letters from its neighbours, and to them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.common.logger import log
+from torch import Tensor
+
+from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.methods.spreadgnn import (
+    ALL,
+    FROM,
+    NEIGHBOURS,
+    PATIENCE,
+    TO,
+    mixing_rounds,
+)
+from fedgraph_flwr.wire import NamedArrays, Scalar
+
+from .letters import EVERYONE, Address, Letter, read, write
+from .rounds_done import RoundsDone
+from .sealing import KeyRing
+
+_SEEN = "mail/seen"  # rows of (neighbour, round of its last letter)
+_SILENT = "mail/silent"  # neighbours whose silence was said
+_ROUND = "mail/round"  # after which the state was stored
+
+
+class Mailbox:
+    """Reads and writes one client's letters in one round.
+
+    Parameters
+    ----------
+    run : str
+        Name of the run; letters of another are not used.
+    client_id : int
+    folder : path
+        The client's private folder, for keys and what was read in which round.
+    is_sealed : bool
+    notes : mapping
+        Facts that came with the message: neighbours, their keys and given weights.
+    stored : mapping of str to tensor
+        What :meth:`state` returned after the round before.
+    trusted : mapping of int to str, optional
+        As of :meth:`KeyRing.pin`.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        client_id: int,
+        folder: Path,
+        *,
+        is_sealed: bool,
+        notes: Mapping[str, Scalar],
+        stored: Mapping[str, Tensor],
+        trusted: Mapping[int, str] | None = None,
+    ) -> None:
+        self._run, self._client_id, self._folder = run, client_id, folder
+        keys = KeyRing(folder, client_id=client_id)
+        if keys.exists and not is_sealed:
+            raise WireError(
+                f"client {client_id} has keys of this run, whose letters were sealed,"
+                " and is asked to send them open: refused; set spreadgnn.seal = true,"
+                " or start a new run"
+            )
+        self._keys = keys if is_sealed else None
+        if NEIGHBOURS not in notes:
+            raise WireError(
+                f"client {client_id} was not told its neighbours, got {sorted(notes)};"
+                " both ends must run the same version of fedgraph_flwr"
+            )
+        told = _by_client(client_id, json.loads(str(notes[NEIGHBOURS])))
+        self.neighbours = sorted(told)
+        given = {j: entry["weight"] for j, entry in told.items()}
+        self.given = None if None in given.values() else given
+        if self._keys:
+            told_keys = {j: str(entry["key"]) for j, entry in told.items()}
+            self._keys.pin(told_keys, trusted)
+        seen = stored.get(_SEEN, torch.zeros(0, 2, dtype=torch.int64)).tolist()
+        self._seen = {int(j): int(server_round) for j, server_round in seen}
+        self._round = int(stored.get(_ROUND, torch.zeros(())))
+        self._said = stored.get(_SILENT, torch.zeros(0, dtype=torch.int64)).tolist()
+        self.unusable: list[int] = []  # whose letters of this round were left out
+
+    def read(
+        self,
+        mail: NamedArrays,
+        server_round: int,
+        check: Callable[[int, Letter], None],
+    ) -> dict[int, Letter]:
+        """Open the letters that came with the message of ``server_round``, ascending.
+
+        A letter that cannot be used counts as missing, and so does one of a round that
+        was read before: a relay that hands it out gains no more than by keeping it.
+
+        Parameters
+        ----------
+        mail : dict of str to array
+        server_round : int
+        check : callable
+            Raises WireError if it cannot use the contents of a neighbour.
+
+        Raises
+        ------
+        WireError
+            A letter is from no neighbour; or as :meth:`RoundsDone.begin`: the round
+            was done before, with other mail.
+        """
+        known = {f"{FROM}{j}" for j in self.neighbours}
+        if strangers := sorted(set(mail) - known):
+            raise WireError(
+                f"client {self._client_id} got {strangers}, but its neighbours are"
+                f" {self.neighbours}; the relay does not follow the topology it told:"
+                " do not trust it, or start a new run"
+            )
+        found: dict[int, Letter] = {}
+        digest = hashlib.sha256(json.dumps(self.given, sort_keys=True).encode())
+        for j in self.neighbours:
+            if f"{FROM}{j}" not in mail:
+                continue
+            try:
+                sent, plain = self._open(j, mail[f"{FROM}{j}"].tobytes(), server_round)
+                if sent <= self._seen.get(j, 0):
+                    continue
+                contents = Letter.decode(j, plain)
+                check(j, contents)
+            except WireError as error:
+                self.unusable.append(j)
+                log(
+                    WARNING,
+                    "round %d: client %d goes on without this mail: %s",
+                    server_round,
+                    self._client_id,
+                    error,
+                )
+                continue
+            found[j], self._seen[j] = contents, sent
+            digest.update(f"{j} {sent} {hashlib.sha256(plain).hexdigest()}".encode())
+        RoundsDone(self._folder).begin(
+            server_round, digest.hexdigest(), state_round=self._round
+        )
+        self._round = server_round
+        return found
+
+    def _open(self, sender: int, letter: bytes, server_round: int) -> tuple[int, bytes]:
+        return read(
+            letter,
+            run=self._run,
+            sender=sender,
+            receiver=self._client_id,
+            before_round=server_round,
+            lock=self._keys.lock(sender) if self._keys else None,
+        )
+
+    def silent(self, server_round: int, period: int) -> dict[int, int]:
+        """Neighbours without usable mail for long: mixing rounds since the last.
+
+        It is said once, until there is mail of them again.
+        """
+        now = mixing_rounds(server_round, period)
+        since = {
+            j: now - mixing_rounds(self._seen.get(j, 0) + 1, period)
+            for j in self.neighbours
+        }
+        found = {j: count for j, count in since.items() if count >= PATIENCE}
+        if new := sorted(set(found) - set(self._said)):
+            log(
+                WARNING,
+                "round %d: client %d has had no usable mail of client(s) %s in %d"
+                " mixing rounds: they are lost, or the relay keeps their mail back; it"
+                " learns from them no more until they write again",
+                server_round,
+                self._client_id,
+                ", ".join(map(str, new)),
+                PATIENCE,
+            )
+        self._said = sorted(found)
+        return found
+
+    def write(self, contents: Letter, server_round: int) -> NamedArrays:
+        """Letters to send: one for all, or if sealed one for each neighbour."""
+        receivers = self.neighbours
+        if receivers and not self._keys:
+            receivers = [EVERYONE]
+        letters: NamedArrays = {}
+        for receiver in receivers:
+            address = Address(
+                run=self._run,
+                server_round=server_round,
+                sender=self._client_id,
+                receiver=receiver,
+            )
+            lock = self._keys.lock(receiver) if self._keys else None
+            to = ALL if receiver == EVERYONE else receiver
+            letter = write(address, contents, lock)
+            letters[f"{TO}{to}"] = np.frombuffer(letter, np.uint8)
+        return letters
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the round, those of the last letters, and whose silence was said."""
+        rows = sorted(self._seen.items())
+        return {
+            _ROUND: torch.tensor(self._round),
+            _SEEN: torch.tensor(rows, dtype=torch.int64).reshape(-1, 2),
+            _SILENT: torch.tensor(self._said, dtype=torch.int64),
+        }
+
+
+def _by_client(client_id: int, told: Mapping[str, Any]) -> dict[int, Any]:
+    """Read the neighbours that came, each by its number.
+
+    Raises
+    ------
+    WireError
+        One is named twice, as 1 and 01 are, which would change the mixing weights; or
+        the client is its own.
+    """
+    found = {int(j): entry for j, entry in told.items()}
+    if list(map(str, found)) != list(told) or client_id in found:
+        raise WireError(
+            f"client {client_id} was told the neighbours {sorted(told)}, expected"
+            " numbers of other clients, each once; do not trust that server"
+        )
+    return found

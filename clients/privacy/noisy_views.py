@@ -1,0 +1,243 @@
+"""A client's noisy views: which noise is drawn when, and what is kept of it.
+
+``once``
+    Drawn once, kept on the client's disk and used for ever: every graph costs the sum
+    of the views' epsilons, whatever the number of rounds. The default.
+``per_round``, ``per_epoch``
+    Drawn anew for each round, or for each local epoch as the paper's Algorithm 1 reads:
+    every draw costs that sum again, and averaging T views divides the noise by
+    sqrt(T).
+
+The last draw is kept with its key (nothing, the round, or round and epoch). Asking for
+the same key again, in another message or after a restart, gives the same views at no
+cost. A key that is no longer on the disk is drawn again, charged again, and equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.files import read_arrays, write_arrays
+from fedgraph_flwr.privacy import NOISE_MODES
+
+from .laplace import (
+    Adjacency,
+    FloatArray,
+    Triangles,
+    add_noise,
+    check_epsilon,
+    check_post,
+    check_sizes,
+    num_pairs,
+    post_process,
+)
+from .ledger import Ledger
+from .stream import noise_stream
+
+MODES = NOISE_MODES
+
+
+class NoisyViews:
+    """Noisy views of some of a client's graphs, charged to its ledger.
+
+    Parameters
+    ----------
+    adjacency : Adjacency
+        Read once per draw, after the draw is in the ledger, and never else. Graphs must
+        not change within an experiment: equal noise on both would show the change.
+    num_nodes : int64 array, shape (num_graphs of the client,)
+        Public.
+    positions : int64 array
+        Which of the client's graphs are viewed, e.g. its training graphs.
+    name : str
+        Of this group of graphs, in file names and seeds: "train", "held-out".
+    epsilons : tuple of float
+        One per view, each > 0 and finite.
+    post : str
+        One of ``laplace.POSTS``. Raw noise is kept, so this may change at no cost.
+    mode : str
+        One of ``MODES``.
+    ledger : Ledger
+    folder : path
+        On the client's disk.
+    seed, client_id : int
+    secret : str
+        Known to this client alone, see :func:`site_secret`. Noise is a function of
+        (seed, client, secret, ...); the run's seed is known to the server, so *an
+        empty secret protects nothing*: it is for simulations that must be repeatable.
+
+    Raises
+    ------
+    ConfigError
+        ``mode``, ``post`` or an epsilon is not allowed.
+    DataError
+        The graphs are too large.
+    """
+
+    def __init__(
+        self,
+        adjacency: Adjacency,
+        *,
+        num_nodes: IntArray,
+        positions: IntArray,
+        name: str,
+        epsilons: tuple[float, ...],
+        post: str,
+        mode: str,
+        ledger: Ledger,
+        folder: Path,
+        seed: int,
+        client_id: int,
+        secret: str = "",
+    ) -> None:
+        if mode not in MODES:
+            raise ConfigError(
+                f"noise mode must be one of {MODES}, got {mode!r}; set it in the run"
+                " config"
+            )
+        for epsilon in epsilons:
+            check_epsilon(epsilon)
+            check_post(post, epsilon)
+        check_sizes(num_nodes[positions], positions)
+        self._adjacency, self._ledger = adjacency, ledger
+        self._positions, self._num_nodes = positions, num_nodes[positions]
+        self.epsilons, self.mode, self._post = epsilons, mode, post
+        self._path = folder / f"noisy-views-{name}.safetensors"
+        self._stream = (client_id, "edge-noise", name, secret, _digest(positions))
+        self._seed, self._secret = seed, secret
+        self._identity = json.dumps(
+            {
+                "seed": seed,
+                "stream": _digest(np.array([repr(self._stream)])),
+                "epsilons": epsilons,
+                "mode": mode,
+            }
+        )
+        self._last: tuple[str, tuple[Triangles, ...]] | None = None
+
+    def views(self, server_round: int, epoch: int) -> tuple[Triangles, ...]:
+        """Return the views for an epoch of a round, one per epsilon, post-processed.
+
+        Raises
+        ------
+        PrivacyBudgetError
+            A draw would exceed the budget; no adjacency has been read.
+        DataError
+            The kept views cannot be read, or are those of other settings.
+        """
+        key = {
+            "once": "once",
+            "per_round": f"round-{server_round}",
+            "per_epoch": f"round-{server_round}-epoch-{epoch}",
+        }[self.mode]
+        if self._last is None or self._last[0] != key:
+            raw = self._load(key)
+            if raw is None:
+                raw = self._draw(key)
+            self._last = key, self._finish(raw)
+        return self._last[1]
+
+    def _finish(self, raw: list[FloatArray]) -> tuple[Triangles, ...]:
+        return tuple(
+            post_process(
+                Triangles(
+                    values=values,
+                    num_nodes=self._num_nodes,
+                    positions=self._positions,
+                ),
+                epsilon,
+                self._post,
+            )
+            for values, epsilon in zip(raw, self.epsilons, strict=True)
+        )
+
+    def _draw(self, key: str) -> list[FloatArray]:
+        """Charge, then read, then draw, then keep."""
+        self._ledger.charge_edges(self._positions, sum(self.epsilons))
+        read = [self._adjacency.upper_triangle(int(g)) for g in self._positions]
+        raw = []
+        for k, epsilon in enumerate(self.epsilons):
+            # Equal noise at two epsilons could be solved for the graph, hence its
+            # place in the name of the stream.
+            path = (*self._stream, key, k, repr(epsilon))
+            rng = noise_stream(self._secret, self._seed, *path)
+            noisy = (add_noise(triangle, epsilon, rng) for triangle in read)
+            raw.append(np.concatenate([np.zeros(0, np.float32), *noisy]))
+        arrays = {f"view-{k:03d}": values for k, values in enumerate(raw)}
+        about = json.dumps({"identity": self._identity, "key": key})
+        write_arrays(self._path, arrays, about)
+        return raw
+
+    def _load(self, key: str) -> list[FloatArray] | None:
+        """Read the views kept on the disk, if they are those of ``key``."""
+        if not self._path.exists():
+            return None
+        arrays, text = read_arrays(
+            self._path,
+            "noisy views",
+            "delete the file to draw anew, which is charged to the ledger",
+        )
+        about, raw = json.loads(text), [arrays[name] for name in sorted(arrays)]
+        if about.get("identity") != self._identity:
+            raise DataError(
+                f"noisy views {self._path} were drawn with {about.get('identity')},"
+                f" this run asks for {self._identity}; use another experiment or state"
+                " folder: fresh views of the same graphs cost more privacy"
+            )
+        num_values = int(num_pairs(self._num_nodes).sum())
+        if any(len(values) != num_values for values in raw):
+            raise DataError(
+                f"noisy views {self._path} are of graphs of other sizes; graphs must"
+                " not change within an experiment: start a new one with the new data"
+            )
+        spent = self._ledger.read().edge[self._positions]
+        if (spent < sum(self.epsilons) * (1 - 1e-9)).any():
+            raise DataError(
+                f"noisy views {self._path} are not in the ledger {self._ledger.path},"
+                f" which says {spent.min():.6g} was spent on one of the graphs; restore"
+                " the ledger from a copy, or start a new experiment and count both"
+            )
+        return raw if about.get("key") == key else None
+
+
+def site_secret(folder: Path) -> str:
+    """Secret of this client: drawn from the operating system once, then kept.
+
+    Raises
+    ------
+    DataError
+        The file is empty.
+    """
+    path = folder / "noise-secret"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"noise-secret.{os.getpid()}.tmp"
+        with os.fdopen(
+            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
+        ) as file:
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):  # the first of two processes wins
+            os.link(partial, path)
+        partial.unlink()
+    secret = path.read_text()
+    if not secret:  # would be noise of the run seed alone
+        raise DataError(
+            f"the noise secret {path} is empty; restore the state folder from a copy,"
+            " or start a new experiment"
+        )
+    return secret
+
+
+def _digest(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]

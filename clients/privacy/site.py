@@ -1,0 +1,312 @@
+"""A client's graphs as a private run sees them, and what it has spent for that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
+from fedgraph_flwr.errors import ConfigError, PrivacyBudgetError
+from fedgraph_flwr.privacy import (
+    EDGE,
+    EDGE_SHARED,
+    EDGE_TRAIN,
+    METRIC,
+    OF_SITE,
+    OVER_RUNS,
+    SECRET,
+    PrivacySettings,
+)
+
+from .gaussian import epsilon_of, privatise_update, release_name
+from .laplace import GraphAdjacency, Triangles
+from .ledger import Ledger
+from .lifetime import FOLDER as LIFETIME
+from .lifetime import OF_RUN_FOLDER, EdgeRecord
+from .noisy_views import NoisyViews, site_secret
+from .stream import noise_stream
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateSite:
+    """Where a client keeps its ledger and its noise.
+
+    Parameters
+    ----------
+    privacy : PrivacySettings
+    folder : path
+        ``<state-dir>/<experiment>/client-<id>``, on the client's disk.
+    seed : int
+        Run seed; with ``is_secret`` noise also depends on a secret of the site.
+    is_secret : bool
+        False in simulation, which must be repeatable: noise then is a function of the
+        run seed, and protects nothing from one who knows it.
+    edge_budget : float
+        Largest epsilon of a graph over all runs, whatever a run allows.
+    """
+
+    privacy: PrivacySettings
+    folder: Path
+    seed: int
+    is_secret: bool
+    edge_budget: float = math.inf
+
+    def records(self, partition: GraphPartition) -> tuple[EdgeRecord, EdgeRecord]:
+        """Accounts of the site's edges: over all runs, and in this run."""
+        experiment, client = self.folder.parent, self.folder.name
+        data, rows = partition.graphs.name, partition.graph_ids
+        of_site = EdgeRecord(
+            experiment.parent / LIFETIME,
+            client=client,
+            data=data,
+            rows=rows,
+            source=partition.source,
+            budget=self.privacy.lifetime_budget,
+            site_budget=self.edge_budget,
+        )
+        of_run = EdgeRecord(
+            experiment / OF_RUN_FOLDER,
+            client=client,
+            data=data,
+            rows=rows,
+            source=partition.source,
+        )
+        return of_site, of_run
+
+    def ledger(self, partition: GraphPartition) -> Ledger:
+        """Ledger of the client."""
+        return Ledger(
+            self.folder,
+            num_graphs=len(partition.graphs),
+            records=self.records(partition),
+            dp_budget_max=self.privacy.edge_budget,
+            update_budget_max=self.privacy.update_budget,
+            allow=self.privacy.both,
+        )
+
+    def views(
+        self,
+        partition: GraphPartition,
+        positions: IntArray,
+        *,
+        name: str,
+        epsilons: tuple[float, ...],
+        mode: str,
+    ) -> NoisyViews:
+        """Noisy views of some of the client's graphs."""
+        graphs = partition.graphs
+        return NoisyViews(
+            GraphAdjacency(graphs),
+            num_nodes=np.diff(graphs.node_ptr),
+            positions=positions,
+            name=name,
+            epsilons=epsilons,
+            post=self.privacy.edge_post,
+            mode=mode,
+            ledger=self.ledger(partition),
+            folder=self.folder,
+            seed=self.seed,
+            client_id=partition.client_id,
+            secret=self._secret(),
+        )
+
+    def _secret(self) -> str:
+        return site_secret(self.folder) if self.is_secret else ""
+
+    def spent(self, partition: GraphPartition) -> dict[str, float]:
+        """Metrics that say what the client has spent; empty before the first charge.
+
+        Of edges also what its site has: in this run and in all, by whichever clients.
+        Validation and test graphs that clients of other sites hold too are counted by
+        client, for the server to add up.
+        """
+        account = self.ledger(partition).read()
+        found: dict[str, float] = {}
+        if account.num_draws:
+            found[f"{METRIC}edge-draws"] = account.num_draws
+            parts = {EDGE: np.arange(len(account.edge))}
+            if partition.shares_held_out:
+                parts |= {EDGE_TRAIN: partition.train, EDGE_SHARED: partition.held_out}
+            over_runs, in_run = self.records(partition)
+            for name, graphs in parts.items():
+                spent = float(account.edge[graphs].max(initial=0.0))
+                found[f"{METRIC}{name}"] = spent
+                if name == EDGE_SHARED:
+                    found[f"{METRIC}{name}{OVER_RUNS}"] = over_runs.own(graphs)
+                    continue
+                # a run begun by an earlier version has no record of its own
+                found[f"{METRIC}{name}{OF_SITE}"] = max(spent, in_run.total(graphs))
+                found[f"{METRIC}{name}{OVER_RUNS}"] = over_runs.total(graphs)
+        if account.updates:
+            found[f"{METRIC}update-epsilon"], found[f"{METRIC}update-delta"] = (
+                account.client
+            )
+        if found:
+            found[f"{METRIC}{SECRET}"] = float(self.is_secret)
+        return found
+
+    def check_told(
+        self,
+        told: Mapping[str, float],
+        partition: GraphPartition,
+        *,
+        last_round: int,
+        sends_updates: bool = True,
+    ) -> None:
+        """Refuse to go on where this disk knows of less than the client once told.
+
+        To be called before anything is drawn: a ledger that was lost and has been
+        charged anew may say the same.
+
+        Parameters
+        ----------
+        told : mapping
+            What the client last told the server, by name as in :meth:`spent` without
+            the prefix.
+        partition : GraphPartition
+        last_round : int
+            The last round whose train message the client answered; 0 for none.
+        sends_updates : bool
+            The client's method sends something that noise on updates is for.
+
+        Raises
+        ------
+        PrivacyBudgetError
+            The ledger is gone, or is an older copy.
+        """
+        own = self.spent(partition)
+        draws = self.privacy.edge_epsilon > 0 and len(partition.train) > 0
+        must_have = draws or (self.privacy.update_clip > 0 and sends_updates)
+        is_gone = last_round >= 1 and must_have and not own
+        less = [
+            f"{name} {value:.6g}, now {own.get(METRIC + name, 0.0):.6g}"
+            for name, value in sorted(told.items())
+            if _only_grows(name)
+            and own.get(METRIC + name, 0.0) < value * (1 - _ROUNDING)
+        ]
+        if not is_gone and not less:
+            return
+        raise PrivacyBudgetError(
+            f"client {partition.client_id} has replied to round {last_round}"
+            f" and told the server what it had spent: {', '.join(less) or 'nothing'};"
+            f" the ledger {self.ledger(partition).path} and the records of this state"
+            f" folder say {'less' if own else 'nothing'}. What was released is unknown"
+            " here, so nothing more is: restore the whole state folder from where it"
+            " was, or start a new experiment and count both"
+        )
+
+    def noisy_update(
+        self,
+        update: list[NDArray[Any]],
+        partition: GraphPartition,
+        *,
+        server_round: int,
+        inputs: Sequence[NDArray[Any]],
+    ) -> list[NDArray[Any]]:
+        """Charge the ledger, then clip the update and add noise.
+
+        ``inputs`` are the tensors that it was computed from, received and stored.
+        """
+        clip_norm, multiplier = self.privacy.update_clip, self.privacy.update_noise
+        secret = self._secret()
+        release = release_name(
+            update,
+            server_round=server_round,
+            inputs=inputs,
+            clip_norm=clip_norm,
+            noise_multiplier=multiplier,
+            secret=secret,
+        )
+        path = (partition.client_id, "update-noise", release)
+        # Before it is charged: an update that cannot be clipped is not sent.
+        noisy = privatise_update(
+            update,
+            clip_norm=clip_norm,
+            noise_multiplier=multiplier,
+            rng=noise_stream(secret, self.seed, *path),
+        )
+        self.ledger(partition).charge_update(
+            multiplier,
+            delta=self.privacy.update_delta,
+            epsilon_of=epsilon_of,
+            release=release,
+        )
+        return noisy
+
+
+def _only_grows(name: str) -> bool:
+    """Whether this figure of :meth:`PrivateSite.spent` can never become less."""
+    return name not in (SECRET, "update-delta")
+
+
+def check_features(graphs: GraphSet, privacy: PrivacySettings) -> None:
+    """Refuse noise on edges where the nodes' features are their degrees.
+
+    Whatever the setting is called: data sets without node labels have degrees instead.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if privacy.edge_epsilon == 0 or privacy.keep_edge_features or not _degrees(graphs):
+        return
+    raise ConfigError(
+        f"node features of {graphs.name} are the degrees of its nodes, functions of the"
+        " edges that privacy.edge-epsilon is to protect; choose a data set with node"
+        " labels, or set privacy.keep-edge-features to true and report that only the"
+        " adjacency is protected"
+    )
+
+
+def _degrees(graphs: GraphSet) -> bool:
+    """Whether the features are one-hot degrees, the last column for all larger ones."""
+    if graphs.x.ndim != 1 or graphs.num_features < 2:
+        return False
+    largest = graphs.num_features - 1
+    return np.array_equal(graphs.x, np.minimum(graphs.degrees(), largest))
+
+
+def noisy_partition(partition: GraphPartition, site: PrivateSite) -> GraphPartition:
+    """Replace every graph of a client by a noisy one, drawn once and kept.
+
+    For methods that take graphs: pairs are rounded to edges or none, which is
+    post-processing. Training and evaluation see the same noisy graphs.
+    """
+    views = site.views(
+        partition,
+        np.arange(len(partition.graphs)),
+        name="all",
+        epsilons=(site.privacy.edge_epsilon,),
+        mode="once",
+    )
+    (view,) = views.views(0, 0)
+    return replace(partition, graphs=rounded_graphs(partition.graphs, view))
+
+
+def rounded_graphs(graphs: GraphSet, view: Triangles) -> GraphSet:
+    """Graphs whose edges are the ones of ``view``, a view of them all of 0 and 1."""
+    num_nodes = np.diff(graphs.node_ptr)
+    edges, counts = [], []
+    ptr = view.ptr
+    for g, n in enumerate(num_nodes):
+        u, v = np.triu_indices(n, 1)
+        kept = view.values[ptr[g] : ptr[g + 1]] > 0
+        u, v = u[kept], v[kept]
+        source, target = np.concatenate([u, v]), np.concatenate([v, u])
+        order = np.lexsort((target, source))
+        edges.append(np.stack([source[order], target[order]]).astype(np.int32))
+        counts.append(2 * len(u))
+    return replace(
+        graphs,
+        edge_index=np.concatenate(edges, axis=1),
+        edge_ptr=pointer(counts),
+        is_undirected=True,
+    )

@@ -1,0 +1,143 @@
+"""Clients that predict several labels per graph, some of them missing."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from logging import WARNING
+from typing import ClassVar
+
+import numpy as np
+import torch
+from flwr.common.logger import log
+from torch import Tensor
+
+from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.tasks import NO_SCORE
+
+from ..base import GraphClient, Metrics
+from ..graphs.batching import Batch, ClientData
+from ..graphs.molecule_data import MoleculeData
+from ..graphs.node_rows import Nodes
+from ..losses.multitask import (
+    Loss,
+    TaskScores,
+    masked_bce,
+    masked_l1,
+    mean_absolute_error,
+    roc_auc,
+    root_mean_squared_error,
+)
+
+
+class MultiTaskClient(GraphClient):
+    """Masked loss, and ROC-AUC or errors of the received model.
+
+    The trained model is not measured unless ``MEASURES_TRAINED``: validation and test
+    graphs are all clients' own, and every evaluation costs as much as a tenth of an
+    epoch or more.
+    """
+
+    MEASURES_TRAINED: ClassVar[bool] = False
+    DATA: ClassVar[type[ClientData]] = MoleculeData
+    data: MoleculeData
+
+    @abstractmethod
+    def logits(self, batch: Batch, nodes: Nodes) -> Tensor:
+        """Predictions to be measured, shape (num_graphs, num_tasks).
+
+        ``nodes`` are those of ``batch``; equal rows of features may be stored once.
+        """
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether labels are numbers, and not yes or no."""
+        return not self.job.learning.larger_is_better
+
+    def loss_function(self) -> Loss:
+        """Mean over observed labels: cross-entropy, or absolute error of numbers."""
+        return masked_l1 if self.is_regression else masked_bce
+
+    def trained_on(self) -> IntArray:
+        """Training graphs without a label of the client's tasks are skipped."""
+        return self._labelled
+
+    @cached_property
+    def _labelled(self) -> IntArray:
+        """Positions of the training graphs with a label; says so where none has."""
+        partition = self.data.partition
+        has_label = ~np.isnan(partition.graphs.y[partition.train]).all(axis=1)
+        if not has_label.any():
+            names = [partition.tasks[t] for t in partition.owned_tasks]
+            log(
+                WARNING,
+                "client %d trains nothing: none of its %d training graphs has a label"
+                " of its tasks (%s); other task-masks or another split-seed may help",
+                self.job.client_id,
+                len(has_label),
+                ", ".join(names),
+            )
+        labelled: IntArray = partition.train[has_label]
+        return labelled
+
+    def scores(self, server_round: int, point: str) -> Metrics:  # noqa: ARG002
+        """Mean score over all tasks and mean loss, on validation and test graphs.
+
+        Also of each task on test graphs (``-task-<number>``); and, where the client
+        does not have labels of all tasks, means over its own and the others. A task
+        without a score (for ROC-AUC: all labels of one class) is named by
+        ``no-score-task-<number>`` and counted in ``tasks-skipped``; without any task
+        that has one, there is no score.
+        """
+        if point != "post_aggregation" and not self.MEASURES_TRAINED:
+            return {}
+        pairs = zip(self.data.evaluation, self.data.evaluation_nodes, strict=True)
+        with torch.no_grad():
+            found = [(self.logits(batch, nodes), batch.y) for batch, nodes in pairs]
+        logits, y = (torch.cat(part).cpu() for part in zip(*found, strict=True))
+        num_val = self.data.num_val
+        loss = self.loss_function()
+        metrics: Metrics = {}
+        for split, rows in (
+            ("val", slice(0, num_val)),
+            ("test", slice(num_val, len(y))),
+        ):
+            at = f"eval/{split}/{point}"
+            measured = self._measure(logits[rows], y[rows])
+            for name, by_task in measured.items():
+                means = self._means(name, by_task)
+                metrics |= {f"{at}/{k}": v for k, v in means.items()}
+            headline = measured[name := self.job.learning.metric]
+            if split == "test":
+                metrics |= {
+                    f"{at}/{name}-task-{task}": float(value)
+                    for task, value in enumerate(headline.per_task)
+                    if not np.isnan(value)
+                }
+            metrics |= {
+                f"{at}/{NO_SCORE}{task}": 1.0
+                for task in np.flatnonzero(np.isnan(headline.per_task))
+            }
+            metrics[f"{at}/loss"] = float(loss(logits[rows], y[rows]))
+            metrics[f"{at}/tasks-skipped"] = headline.num_skipped
+            metrics[f"count/{split}"] = len(y[rows])
+        return metrics
+
+    def _measure(self, predicted: Tensor, y: Tensor) -> dict[str, TaskScores]:
+        pair = predicted.numpy(), y.numpy()
+        if self.is_regression:
+            return {
+                "rmse": root_mean_squared_error(*pair),
+                "mae": mean_absolute_error(*pair),
+            }
+        return {"roc-auc": roc_auc(*pair)}
+
+    def _means(self, name: str, by_task: TaskScores) -> dict[str, float]:
+        """Mean over all tasks, the client's own and the others, where there are any."""
+        partition = self.data.partition
+        means = {name: by_task.mean}
+        if partition.task_ids is not None:
+            own = np.isin(np.arange(len(partition.tasks)), partition.task_ids)
+            means[f"{name}-own"] = TaskScores(by_task.per_task[own]).mean
+            means[f"{name}-unseen"] = TaskScores(by_task.per_task[~own]).mean
+        return {k: v for k, v in means.items() if not np.isnan(v)}

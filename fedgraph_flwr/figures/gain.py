@@ -1,0 +1,127 @@
+"""Each client's gain over self-train, drawn from the summaries of several runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..results.reader import client_scores, read_summary
+from .style import GREY, bare, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_BETTER, _WORSE = "#0072B2", "#D55E00"
+
+
+def draw_gain(
+    runs: Sequence[Path],
+    local_runs: Sequence[Path],
+    out: Path,
+    *,
+    rule: str = "final",
+    labels: Sequence[str] | None = None,
+) -> Path | None:
+    """Draw each client's mean gain over self-train, paired by seed.
+
+    Parameters
+    ----------
+    runs, local_runs : sequence of Path
+        Results folders of one data set and split; of self-train in ``local_runs``.
+    out : Path
+        PNG file to write.
+    rule : str
+        ``"final"``, ``"best_val"`` or ``"best_snapshot"``, on both sides.
+    labels : sequence of str, optional
+        Panel of each run; one panel per method when left out.
+
+    Returns
+    -------
+    Path or None
+        ``out``, or None when no run has a self-train partner with its seed.
+    """
+    local = {s.get("seed"): s for s in map(read_summary, local_runs)}
+    dataset, panels = "", dict[str, list[dict[int, float]]]()
+    names = labels if labels is not None else [""] * len(runs)
+    for run_dir, name in zip(runs, names, strict=True):
+        summary = read_summary(run_dir)
+        partner = local.get(summary.get("seed"))
+        ours, theirs = client_scores(summary, rule), client_scores(partner or {}, rule)
+        gains = {c: 100 * (ours[c] - theirs[c]) for c in ours if c in theirs}
+        if gains:
+            dataset = str(summary.get("dataset", ""))
+            panels.setdefault(name or str(summary.get("method")), []).append(gains)
+    if not panels:
+        return None
+    return save(_gain_figure(panels, dataset, rule), out)
+
+
+def _gain_figure(
+    panels: Mapping[str, list[dict[int, float]]], dataset: str, rule: str
+) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    widest = max(len(gains[0]) for gains in panels.values())
+    figure = Figure(
+        figsize=(max(6.4, 1.6 + 0.32 * widest), 1.3 + 2.0 * len(panels)),
+        dpi=150,
+        layout="constrained",
+    )
+    grid = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False)
+    for axes, (name, runs) in zip(grid[:, 0], panels.items(), strict=True):
+        clients = sorted(set().union(*runs))
+        table = np.array([[gains.get(c, math.nan) for c in clients] for gains in runs])
+        mean = np.nanmean(table, axis=0)
+        improved = mean >= -1e-9  # rounding must not turn a tie into a loss
+        axes.bar(clients, mean, color=np.where(improved, _BETTER, _WORSE), width=0.72)
+        if len(runs) > 1:
+            for row in table:
+                axes.plot(
+                    clients,
+                    row,
+                    "o",
+                    color="white",
+                    markeredgecolor="0.25",
+                    markersize=3.6,
+                    markeredgewidth=0.8,
+                )
+        axes.axhline(0, color="0.2", linewidth=0.9)
+        axes.set_title(
+            f"{name}: mean gain {mean.mean():+.1f} points, "
+            f"{improved.sum()} of {len(clients)} clients not worse",
+            fontsize=10,
+            loc="left",
+        )
+        axes.grid(axis="y", color="0.92")
+        axes.set_axisbelow(True)
+        axes.set_xlim(clients[0] - 0.7, clients[-1] + 0.7)
+        bare(axes)
+        axes.set_xticks(clients)
+        axes.tick_params(axis="x", length=0, labelsize=8 if len(clients) > 20 else 9)
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    num_seeds = sorted({len(runs) for runs in panels.values()})
+    grid[-1, 0].set_xlabel("client")
+    seeds = f"{' or '.join(map(str, num_seeds))} seed{'s' * (num_seeds[-1] > 1)}"
+    dots = "; dots: single seeds" if num_seeds[-1] > 1 else ""
+    figure.supylabel("gain over self-train (points)", fontsize=10)
+    figure.suptitle(
+        f"Gain in test accuracy over self-train, {dataset}\n",
+        fontsize=12,
+        fontweight="bold",
+        x=0.01,
+        ha="left",
+    )
+    figure.text(
+        0.01,
+        1 - 0.42 / figure.get_figheight(),
+        f"rule {rule}, paired by seed, {seeds}{dots}",
+        fontsize=8.5,
+        color=GREY,
+        va="center",
+    )
+    return figure

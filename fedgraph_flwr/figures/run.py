@@ -1,0 +1,208 @@
+"""Figures of a run's scores and updates, drawn from its results folder.
+
+Only files are read, so a figure can be drawn again later, for a failed run too. What
+is missing is left out. matplotlib is imported where it is used: a node that only
+trains never pays for it; and ``Figure`` is used without pyplot, which keeps global
+state and may look for a display.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..results.reader import (
+    Partition,
+    Series,
+    client_ranges,
+    present_clusters,
+    read_partitions,
+    read_series,
+    read_summary,
+    split_rounds,
+    value_table,
+)
+from ..tasks import POOLED
+from .style import GREY, finish, line, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def draw_run(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
+    """Draw scores and norms of updates over the rounds of a run.
+
+    Parameters
+    ----------
+    run_dir : Path
+        A results folder.
+
+    Returns
+    -------
+    list of Path
+        ``<metric>.png`` and ``update_norms.png``, each only if the folder has the
+        data for it.
+    """
+    summary = read_summary(run_dir)
+    partitions = read_partitions(run_dir)
+    clusters = summary.get("clusters") or _last(partitions)
+    splits = split_rounds(partitions)
+    split = str(summary.get("split", "test"))
+    metric = str(summary.get("metric", "accuracy"))
+    # Self-train aggregates nothing: its trained models are all there is to show.
+    for point in ("post_aggregation", "post_training"):
+        scores = read_series(run_dir, split=split, point=point, metric=metric)
+        if scores:
+            break
+    norms = read_series(run_dir, split="train", point="update", metric="update_norm")
+
+    drawn = []
+    if scores:
+        figure = _score_figure(
+            scores, clusters, splits, summary, metric=metric, point=point
+        )
+        drawn.append(save(figure, run_dir / f"{metric}.png"))
+    if norms:
+        figure = _norms_figure(norms, clusters, splits, summary)
+        drawn.append(save(figure, run_dir / "update_norms.png"))
+    return drawn
+
+
+def _score_figure(
+    series: Series,
+    clusters: Partition,
+    splits: list[int],
+    summary: Mapping[str, Any],
+    *,
+    metric: str,
+    point: str,
+) -> Figure:
+    rounds, values = value_table(series, list(series))
+    mean = np.nanmean(values, axis=1)
+    std = np.nanstd(values, axis=1, ddof=_ddof(values))
+
+    what = f"{summary.get('split', 'test')} {metric}"
+    figure, axes = _new_figure(summary, f"{what}, {point.replace('_', ' ')}")
+    low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
+    if len(series) > 1:
+        axes.fill_between(
+            rounds,
+            low,
+            high,
+            color="0.90",
+            linewidth=0,
+            label="all clients, min to max",
+        )
+        axes.fill_between(
+            rounds,
+            np.maximum(mean - std, low),
+            np.minimum(mean + std, high),
+            color="0.80",
+            linewidth=0,
+            label="±1 std over clients",
+        )
+    shown = present_clusters(clusters, series)
+    for k, members in enumerate(shown if len(shown) > 1 else []):
+        at, of_members = value_table(series, members)
+        axes.plot(
+            at,
+            np.nanmean(of_members, axis=1),
+            alpha=0.9,
+            linewidth=1.6 if len(members) > 1 else 0.9,
+            label=_cluster_label(k, members),
+            **line(k),
+        )
+    whose = "all clients together" if list(series) == [POOLED] else "mean over clients"
+    axes.plot(rounds, mean, color="black", linewidth=2.4, label=whose)
+    axes.set_ylabel(what)
+    if summary.get("larger_is_better", True):
+        axes.set_ylim(max(0.0, low.min() - 0.05), min(1.02, high.max() + 0.05))
+    else:  # an error, of any unit
+        axes.set_ylim(0.0, 1.05 * high.max())
+    finish(axes, rounds, splits)
+    return figure
+
+
+def _norms_figure(
+    series: Series, clusters: Partition, splits: list[int], summary: Mapping[str, Any]
+) -> Figure:
+    figure, axes = _new_figure(
+        summary, "norm of each client's update, coloured by its final cluster"
+    )
+    shown = present_clusters(clusters, series)
+    for k, members in enumerate(shown):
+        label: str | None = _cluster_label(k, members)
+        for client in members:
+            axes.plot(
+                list(series[client]),
+                list(series[client].values()),
+                linewidth=1.2,
+                alpha=0.85,
+                label=label,
+                **line(k),
+            )
+            label = None  # one legend entry per cluster
+    for client in sorted(set(series) - {c for members in shown for c in members}):
+        axes.plot(
+            list(series[client]),
+            list(series[client].values()),
+            linewidth=1.0,
+            color="0.6",
+            label=f"client {client}, in no cluster",
+        )
+    axes.set_ylabel("L2 norm of the update")
+    axes.set_ylim(bottom=0)
+    finish(axes, sorted({t for of in series.values() for t in of}), splits)
+    return figure
+
+
+def _new_figure(summary: Mapping[str, Any], what: str) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.4, 4.4), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    unknown = "?"
+    facts = [
+        what,
+        f"{summary.get('num_clients', unknown)} clients",
+        f"split seed {summary.get('split_seed', unknown)}",
+    ]
+    score = (summary.get("final") or {}).get("mean")
+    if score is not None:
+        facts.append(f"final mean {score:.3f}")
+    if summary.get("adjusted_rand_index") is not None:
+        facts.append(f"planted groups: ARI {summary['adjusted_rand_index']:.2f}")
+    failed = " (FAILED)" if summary.get("status") == "failed" else ""
+    axes.set_title(
+        f"{summary.get('method', unknown)} on {summary.get('dataset', unknown)}, "
+        f"seed {summary.get('seed', unknown)}{failed}",
+        loc="left",
+        fontsize=12,
+        fontweight="bold",
+        pad=22,
+    )
+    axes.text(
+        0, 1.03, "; ".join(facts), transform=axes.transAxes, fontsize=8.5, color=GREY
+    )
+    return figure, axes
+
+
+def _cluster_label(k: int, members: Sequence[int]) -> str:
+    ids = client_ranges(members)
+    if len(ids) > 18:
+        return f"cluster {k + 1}: {len(members)} clients"
+    return f"cluster {k + 1}: client{'s' * (len(members) > 1)} {ids}"
+
+
+def _ddof(values: NDArray[np.float64]) -> int:
+    """1 as everywhere in the results, unless a round has a single client."""
+    return int((np.isfinite(values).sum(axis=1) > 1).all())
+
+
+def _last(partitions: Mapping[int, Partition]) -> Partition:
+    return partitions[max(partitions)] if partitions else []

@@ -1,0 +1,1 @@
+"""Networks of clients that talk to each other: who to whom, and with which weights."""

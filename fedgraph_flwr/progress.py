@@ -1,0 +1,79 @@
+"""What becomes of a round that is over: rows, a checkpoint, a line of progress."""
+
+from __future__ import annotations
+
+import math
+from logging import INFO
+from statistics import fmean
+
+from flwr.common.logger import log
+
+from strategies.base import AbstractGraphStrategy
+from strategies.report import RoundReport
+
+from .results.folder import RunFolder
+
+_LOSS = ("train", "loss")
+
+
+class RoundWriter:
+    """Writes each round to the results folder when the strategy reports it.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._clock = Clock(folder.resolved.settings.num_server_rounds)
+
+    def __call__(self, strategy: AbstractGraphStrategy, report: RoundReport) -> None:
+        """Write a round; one that is complete also gets a checkpoint and a line."""
+        self._folder.record(report)
+        if report.is_complete:
+            self._folder.checkpoint(strategy)
+            log(INFO, "%s", progress_line(self._folder, report, self._clock))
+
+
+class Clock:
+    """Estimates the time left from the seconds of the rounds so far.
+
+    The first round loads data and starts processes. It counts only until a second one
+    shows the pace.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._seconds: list[float] = []
+
+    def left(self, done: int, wall_s: float) -> str:
+        """Remaining time as ``m:ss`` after round ``done``, which took ``wall_s``."""
+        self._seconds.append(wall_s)
+        pace = fmean(self._seconds[1:] or self._seconds)
+        seconds = round(pace * (self._total - done))
+        return f"{seconds // 60}:{seconds % 60:02d}"
+
+
+def progress_line(folder: RunFolder, report: RoundReport, clock: Clock) -> str:
+    """Say the round, score, loss, clusters and time left.
+
+    The score is of the last model that was measured: the one received, or an older one.
+    """
+    done, task = report.server_round, folder.so_far.task
+    settings = folder.resolved.settings
+    parts = [f"round {done}/{settings.num_server_rounds}"]
+    measured = (done - 1) // settings.evaluate_every * settings.evaluate_every
+    means = {split: folder.so_far.mean_score(split, measured) for split in task.splits}
+    if not any(map(math.isnan, means.values())):
+        words = " ".join(f"{split} {mean:.3f}" for split, mean in means.items())
+        parts.append(f"{task.metric} after round {measured}: {words}")
+    losses = [e.value for e in report.evaluations if (e.split, e.metric) == _LOSS]
+    if losses:
+        parts.append(f"training loss {fmean(losses):.3f}")
+    if len(report.facts["clusters"]) > 1:
+        parts.append(f"clusters {len(report.facts['clusters'])}")
+    parts.append(f"{clock.left(done, report.wall_s)} left")
+    if report.failures:
+        parts.append(f"{len(report.failures)} failed")
+    return " · ".join(parts)

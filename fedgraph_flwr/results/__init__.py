@@ -1,0 +1,1 @@
+"""A run's results folder: written as the run goes, read by commands and figures."""

@@ -1,0 +1,228 @@
+"""What a run can be resumed from: checkpoints, and CSV files that only ever grow."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config import RESUME_MAY_CHANGE
+from ..errors import ConfigError, DataError, StorageError
+from ..files import read_arrays, sync, write_arrays
+from ..resolve import Resolved
+from ..wire import NamedArrays
+
+_FILE = re.compile(r"round-(\d{6,9})\.safetensors")
+_KEPT = 2
+Mark = Sequence[Any]  # size in bytes, SHA-256 of so many
+
+
+class GrowingFiles:
+    """CSV files of one folder; a checkpoint remembers how far each of them was."""
+
+    def __init__(self, folder: Path, names: Iterable[str]) -> None:
+        self._folder = folder
+        self._digests = {name: hashlib.sha256() for name in names}
+
+    def append(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Write rows at the end of a file.
+
+        Raises
+        ------
+        StorageError
+            The disk is full, or the folder read-only.
+        """
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows(rows)
+        encoded, path = text.getvalue().encode(), self._folder / name
+        try:
+            with path.open("ab") as file:
+                file.write(encoded)
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {path}: {error}; make room on that disk, or make the"
+                " folder writable, then resume"
+            ) from error
+        self._digests[name].update(encoded)
+
+    def marks(self) -> dict[str, Mark]:
+        """Flush all files to the disk and say how far they are."""
+        for name in self._digests:
+            sync(self._folder / name)
+        return {
+            name: ((self._folder / name).stat().st_size, digest.hexdigest())
+            for name, digest in self._digests.items()
+        }
+
+    def read(self, marks: Mapping[str, Mark], cure: str) -> dict[str, list[str]]:
+        """Lines of each file up to its mark; nothing is changed.
+
+        Raises
+        ------
+        DataError
+            A file is shorter than its mark says, or has other contents.
+        """
+        found = {}
+        for name, (size, expected) in marks.items():
+            path = self._folder / name
+            try:
+                with path.open("rb") as file:
+                    start = file.read(size)
+            except OSError as error:
+                raise DataError(f"{path} cannot be read: {error}; {cure}") from error
+            digest = hashlib.sha256(start)
+            if len(start) < size or digest.hexdigest() != expected:
+                raise DataError(
+                    f"{path} does not begin with the {size} bytes that the checkpoint"
+                    f" was made with; {cure}"
+                )
+            self._digests[name] = digest
+            found[name] = start.decode().splitlines()
+        return found
+
+    def cut(self, marks: Mapping[str, Mark]) -> None:
+        """Drop what follows the marks: rows of rounds that will be repeated."""
+        for name, (size, _) in marks.items():
+            os.truncate(self._folder / name, size)
+
+
+def checkpoint_rounds(folder: Path) -> list[int]:
+    """List the rounds whose checkpoints are in a run's folder, ascending."""
+    place = folder / "checkpoint"
+    if not place.is_dir():
+        return []
+    found = (_FILE.fullmatch(p.name) for p in place.iterdir())
+    return sorted(int(m.group(1)) for m in found if m)
+
+
+def write_checkpoint(
+    folder: Path, server_round: int, arrays: NamedArrays, facts: Mapping[str, Any]
+) -> int:
+    """Write one, drop all but the last two, and return the round of the older."""
+    write_arrays(checkpoint_path(folder, server_round), arrays, json.dumps(facts))
+    rounds = checkpoint_rounds(folder)
+    for old in rounds[:-_KEPT]:
+        checkpoint_path(folder, old).unlink()
+    return rounds[-_KEPT:][0]
+
+
+def read_checkpoint(
+    folder: Path, server_round: int
+) -> tuple[NamedArrays, dict[str, Any]]:
+    """Read arrays and facts.
+
+    Raises
+    ------
+    DataError
+        The file is damaged, or is that of another round.
+    """
+    path = checkpoint_path(folder, server_round)
+    cure = delete_to_go_back(path)
+    arrays, text = read_arrays(path, "checkpoint", cure)
+    facts: dict[str, Any] = json.loads(text)
+    if facts["round"] != server_round:
+        raise DataError(
+            f"checkpoint {path} is that of round {facts['round']}: give every file the"
+            f" name that it had, or {cure}"
+        )
+    return arrays, facts
+
+
+def delete_to_go_back(path: Path) -> str:
+    """Word the cure for a checkpoint that cannot be used."""
+    return f"delete {path.name} there to resume from the round before"
+
+
+def checkpoint_path(folder: Path, server_round: int) -> Path:
+    """Place of the checkpoint after a round."""
+    return folder / "checkpoint" / f"round-{server_round:06d}.safetensors"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Run config of a results folder.
+
+    Raises
+    ------
+    ConfigError
+        There is none, or it cannot be read.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text())
+        if not isinstance(config, dict):
+            raise ValueError("it holds no table of keys")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"resume = {str(folder)!r} has no config.json that can be read: {error};"
+            " give the absolute path of a results folder"
+        ) from error
+    return config
+
+
+def lock_folder(folder: Path) -> int:
+    """Keep other runs out of a results folder until this process closes or ends.
+
+    Returns
+    -------
+    int
+        Descriptor to close.
+
+    Raises
+    ------
+    ConfigError
+        Another run writes there.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigError(
+            f"another run is writing to {folder}: wait until it ends, or stop it"
+            " (`flwr ls`, `flwr stop RUN_ID`)"
+        ) from error
+    return descriptor
+
+
+def header_marks(columns_of: Mapping[str, Sequence[str]]) -> dict[str, Mark]:
+    """Say how far CSV files with nothing but their columns' names are."""
+    marks: dict[str, Mark] = {}
+    for name, columns in columns_of.items():
+        line = (",".join(columns) + "\r\n").encode()
+        marks[name] = (len(line), hashlib.sha256(line).hexdigest())
+    return marks
+
+
+def last_round_of(path: Path) -> int:
+    """Last round in a CSV file, whose last row may be torn."""
+    first = [line.partition(",")[0] for line in path.read_text().splitlines()]
+    return max((int(word) for word in first if word.isdigit()), default=0)
+
+
+def check_same_config(
+    path: Path, before: Mapping[str, Any], resolved: Resolved
+) -> None:
+    """Refuse to resume a run with another configuration than it had.
+
+    Raises
+    ------
+    ConfigError
+        A key differs that may not change.
+    """
+    now = resolved.to_config()
+    may_change = RESUME_MAY_CHANGE - (
+        {"state-dir"} if resolved.privacy.is_on else set()
+    )
+    for key in sorted(set(before) | set(now)):
+        if key not in may_change and before.get(key) != now.get(key):
+            raise ConfigError(
+                f"cannot resume {path}: {key} was {before.get(key)!r} and is now"
+                f" {now.get(key)!r}; only {', '.join(sorted(may_change))} may change"
+            )

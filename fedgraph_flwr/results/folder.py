@@ -1,0 +1,304 @@
+"""The results folder of a run: written as the run goes, usable whenever it stops."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from strategies.base import AbstractGraphStrategy
+from strategies.report import Evaluation, LedgerEntry, RoundReport
+
+from ..errors import ConfigError, DataError, StorageError
+from ..files import write_arrays, write_json, write_npz
+from ..resolve import Resolved
+from ..wire import NamedArrays
+from .checkpoints import (
+    GrowingFiles,
+    Mark,
+    check_same_config,
+    checkpoint_path,
+    checkpoint_rounds,
+    delete_to_go_back,
+    header_marks,
+    last_round_of,
+    lock_folder,
+    read_checkpoint,
+    read_config,
+    write_checkpoint,
+)
+from .reader import round_file
+from .record import RunRecord
+from .summary import summarise
+
+ROUNDS, LEDGER, TIMES = "rounds.csv", "ledger.csv", "times.csv"
+COLUMNS = {
+    ROUNDS: ("round", "client", "split", "point", "metric", "value", "num_examples"),
+    LEDGER: ("round", "client", "direction", "record", "bytes"),
+    TIMES: ("round", "wall_s", "busy_s", "client_compute_s"),
+}
+
+
+def results_root(configured: str) -> tuple[Path, str]:
+    """Folder for results, and why that one.
+
+    ``results-dir`` if set; else ``results/`` of the project that env.sh was sourced in
+    (FEDGRAPH_HOME); else of the working folder if it is this project; else of the
+    user's home folder.
+    """
+    if configured:
+        return Path(configured), "results-dir"
+    if home := os.environ.get("FEDGRAPH_HOME"):
+        return Path(home) / "results", "FEDGRAPH_HOME, set by env.sh"
+    here = Path.cwd()
+    if (here / "fedgraph_flwr" / "server_app.py").is_file():
+        return here / "results", "the working folder is the project"
+    return Path.home() / "fedgraph-results", (
+        "neither results-dir nor FEDGRAPH_HOME is set"
+    )
+
+
+class RunFolder:
+    """Writes the CSV files, checkpoints, models and the summary of a run.
+
+    One process writes to a folder at a time; it is free again after :meth:`close`.
+
+    Parameters
+    ----------
+    path : path
+        The run's folder; created here unless the run is resumed.
+    resolved : Resolved
+    run_id : str
+    """
+
+    def __init__(self, path: Path, resolved: Resolved, *, run_id: str) -> None:
+        self.path = path
+        self.resolved = resolved
+        self.run_id = run_id
+        self.resumed_from: int | None = None
+        self.so_far = RunRecord(resolved.method.task)
+        self._found: tuple[NamedArrays, dict[str, Any]] | None = None
+        self._oldest_checkpoint = 0
+        self._files = GrowingFiles(path, COLUMNS)
+        self._resumed_at: Mapping[str, Mark] | None = None  # until a round is done,
+        self._held: list[RoundReport] = []  # and what came before that
+        self._lock = lock_folder(path)
+
+    @classmethod
+    def open(cls, resolved: Resolved, *, run_id: int) -> RunFolder:
+        """Make a folder for a new run, or reopen that of the run to resume.
+
+        Raises
+        ------
+        ConfigError
+            The folder to resume is no results folder, another run writes to it, or the
+            run's configuration differs.
+        DataError
+            The last checkpoint, or a file that goes with it, is damaged.
+        StorageError
+            The folder cannot be made.
+        """
+        if resolved.settings.resume:
+            return cls._reopen(Path(resolved.settings.resume), resolved, run_id=run_id)
+        return cls._create(resolved, run_id=run_id)
+
+    @classmethod
+    def _reopen(cls, path: Path, resolved: Resolved, *, run_id: int) -> RunFolder:
+        """Go back to the last checkpoint of a run; nothing in its folder changes yet.
+
+        A run that stopped in its first round has none; that round is repeated.
+        """
+        before = read_config(path)
+        folder = cls(path, resolved, run_id=str(run_id))
+        try:
+            check_same_config(path, before, resolved)
+            folder._go_back(int(before["num-server-rounds"]))
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    @classmethod
+    def _create(cls, resolved: Resolved, *, run_id: int) -> RunFolder:
+        """Make the folder ``<UTC>-<method>-<dataset>-<seed>-<short run id>``."""
+        s = resolved.settings
+        root, _ = results_root(s.results_dir)
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        short = f"{run_id:x}"[:8]
+        dataset = s.dataset.replace(":", "-")
+        path = root / f"{stamp}-{s.method}-{dataset}-{s.seed}-{short}"
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise StorageError(
+                f"cannot make the results folder {path}: {error}; set results-dir to a"
+                " folder that can be written"
+            ) from error
+        folder = cls(path, resolved, run_id=str(run_id))
+        try:
+            for name, columns in COLUMNS.items():
+                folder._files.append(name, [columns])
+            write_json(path / "config.json", resolved.to_config())
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    @property
+    def experiment(self) -> str:
+        """Name under which clients keep their state; the same after a resume."""
+        return self.path.name
+
+    def close(self) -> None:
+        """Let others write to the folder."""
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    def restore(self, strategy: AbstractGraphStrategy) -> bool:
+        """Let a strategy go on from the checkpoint, and say whether there was one."""
+        if self._found is None:
+            return False
+        (arrays, meta), self._found = self._found, None
+        strategy.restore_frame(meta["frame"])
+        strategy.restore(arrays, meta["facts"])
+        strategy.keep_from = self._oldest_checkpoint
+        strategy.first_round = self.so_far.last_round + 1
+        return True
+
+    # While the run goes on -------------------------------------------------------
+
+    def record(self, report: RoundReport) -> None:
+        """Append one round.
+
+        The first round that a resumed run completes drops the rows of the rounds that
+        it repeats. Until then the folder stays as it was.
+        """
+        if self._resumed_at is not None:
+            self._held.append(report)
+            if not (report.is_complete or report.is_closing):
+                return
+            self._files.cut(self._resumed_at)
+            # It told of the run as it ended before; another is written at the end.
+            (self.path / "summary.json").unlink(missing_ok=True)
+            write_json(self.path / "config.json", self.resolved.to_config())
+            self._resumed_at = None
+            for held in self._held:
+                self.record(held)
+            return
+        self._files.append(ROUNDS, [_evaluation_row(e) for e in report.evaluations])
+        self._files.append(LEDGER, [_ledger_row(e) for e in report.ledger])
+        seconds = (report.wall_s, report.busy_s, report.client_compute_s)
+        self._files.append(TIMES, [(report.server_round, *seconds)])
+        for name, arrays in report.files.items():
+            write_npz(self.path / name, arrays)
+        if report.is_complete and report.arrays:
+            # A round that is repeated writes them again.
+            write_arrays(round_file(self.path, report.server_round), report.arrays)
+        self.so_far.add(report)
+
+    def checkpoint(self, strategy: AbstractGraphStrategy) -> None:
+        """Save the server's state after a round; keeps the last two.
+
+        The strategy learns which is the oldest: clients keep what it needs.
+        """
+        arrays, facts = strategy.state()
+        meta = {
+            **self.so_far.to_json(),
+            "experiment": self.experiment,
+            "facts": facts,
+            "frame": strategy.frame_facts(),
+            "marks": self._files.marks(),
+        }
+        strategy.keep_from = write_checkpoint(
+            self.path, self.so_far.last_round, arrays, meta
+        )
+
+    def _go_back(self, planned: int) -> None:
+        """Set everything to what it was at the last checkpoint.
+
+        A round that was the last of the ``planned`` ones, and is no more, is repeated
+        where it was measured for that alone.
+        """
+        found, s = checkpoint_rounds(self.path), self.resolved.settings
+        if planned in found[-1:] and planned < s.num_server_rounds:
+            found = found[:-1] if planned % s.evaluate_every else found
+        if not found:
+            cure = "restore them from a copy, or start a new run"
+            self._resumed_at = first = header_marks(COLUMNS)
+            self.so_far.reread(csv.DictReader(self._files.read(first, cure)[ROUNDS]))
+            if (last := last_round_of(self.path / ROUNDS)) > 1:
+                raise DataError(
+                    f"{self.path} has rows of round {last}, but its checkpoints are"
+                    f" gone: {cure}"
+                )
+            self.resumed_from = 0
+            return
+        self._oldest_checkpoint = found[0]
+        arrays, meta = read_checkpoint(self.path, found[-1])
+        self._check_place(meta)
+        last = s.num_server_rounds
+        if meta["round"] > last:
+            raise ConfigError(
+                f"num-server-rounds is {last}, but the run to resume has done"
+                f" {meta['round']}; set it higher"
+            )
+        self.so_far.restore(meta)
+        self.resumed_from = self.so_far.last_round
+        self._resumed_at = meta["marks"]
+        cure = delete_to_go_back(checkpoint_path(self.path, found[-1]))
+        lines = self._files.read(meta["marks"], cure)
+        self.so_far.reread(csv.DictReader(lines[ROUNDS]))
+        self._found = arrays, meta
+
+    def _check_place(self, meta: Mapping[str, Any]) -> None:
+        """Refuse a folder under another name: clients' states are under the first."""
+        if meta["experiment"] != self.experiment:
+            raise ConfigError(
+                f"{self.path} was named {meta['experiment']!r} when its checkpoint was"
+                " written, and clients keep their states under that name: give the"
+                " folder that name again"
+            )
+
+    # At the end ------------------------------------------------------------------
+
+    def finish(
+        self,
+        strategy: AbstractGraphStrategy,
+        *,
+        error: BaseException | None = None,
+    ) -> dict[str, Any]:
+        """Write models and ``summary.json``; also for a failed run.
+
+        A resumed run that failed before it completed a round has nothing to add: the
+        folder stays as it was, and the error is all there is to tell.
+        """
+        if error is not None and self._resumed_at is not None:
+            return {}
+        models = strategy.models() if self.so_far.last_round else {}
+        (self.path / "models").mkdir(exist_ok=True)  # also where there is no model
+        for name, arrays in models.items():
+            write_arrays(self.path / "models" / f"{name}.safetensors", arrays)
+        write_json(self.path / "clusters.json", {"rounds": self.so_far.clusters})
+        summary = summarise(self, strategy, models, error)
+        write_json(self.path / "summary.json", summary)
+        return summary
+
+
+def _evaluation_row(e: Evaluation) -> tuple[Any, ...]:
+    return (
+        e.server_round,
+        e.client,
+        e.split,
+        e.point,
+        e.metric,
+        repr(e.value),
+        e.num_examples,
+    )
+
+
+def _ledger_row(e: LedgerEntry) -> tuple[Any, ...]:
+    return (e.server_round, e.client, e.direction, e.record, e.bytes)

@@ -1,0 +1,79 @@
+"""What a decentralised run tells of its network: edges, spectral gap, who is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from strategies.base import AbstractGraphStrategy
+from strategies.relay import Relay
+
+from ..peers.mixing import MixingMatrix
+from ..peers.topology import Network
+
+
+def network_facts(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
+    """Describe the network of a run after roll call; None if clients have none."""
+    network = strategy.network() if isinstance(strategy, Relay) else None
+    if network is None or not strategy.clients:
+        return None
+    return facts_of(network, {c: i.num_train for c, i in strategy.clients.items()})
+
+
+def facts_of(network: Network, num_examples: Mapping[int, int]) -> dict[str, Any]:
+    """Describe a network, given the training graphs of its clients.
+
+    ``spectral_gap`` is that of all clients together; ``rest`` are the sets of clients
+    that reach each other without those that are gone.
+    """
+    topology = network.topology
+    matrix = MixingMatrix(
+        kind=network.weights,
+        neighbours=topology.neighbours,
+        num_examples=num_examples,
+        given=topology.weights,
+    )
+    rest = topology.components(network.gone)
+    return {
+        "kind": topology.kind,
+        "edges": [list(edge) for edge in topology.edges],
+        "weights": network.weights,
+        "sealed": network.is_sealed,
+        "spectral_gap": matrix.spectral_gap(),
+        "is_connected": topology.is_connected(),
+        "isolated": topology.isolated,
+        "dropped_out": sorted(network.gone),
+        "missed_rounds": {str(c): list(r) for c, r in sorted(network.missed.items())},
+        "without_mail_of": {
+            str(c): list(js) for c, js in sorted(network.silent.items()) if js
+        },
+        "unusable_parcels_of": {str(c): n for c, n in sorted(network.unusable.items())},
+        "rest_is_connected": len(rest) <= 1,
+        "rest": rest,
+    }
+
+
+def describe_network(facts: Mapping[str, Any]) -> str:
+    """Say the same in one line."""
+    words = [
+        f"{facts['kind']} topology, {len(facts['edges'])} edges,"
+        f" {'connected' if facts['is_connected'] else 'not connected'},"
+        f" spectral gap {facts['spectral_gap']:.4f} with {facts['weights']} weights"
+    ]
+    if (sealed := facts["sealed"]) is not None:
+        words.append(f"parcels {'sealed' if sealed else 'not sealed'}")
+    if gone := facts["dropped_out"]:
+        rest = facts["rest"]
+        state = "connected" if facts["rest_is_connected"] else f"in parts {rest}"
+        words.append(
+            f"{len(gone)} dropped out (clients {', '.join(map(str, gone))}), the"
+            f" {sum(map(len, rest))} others went on and are {state}"
+        )
+    for client, senders in facts["without_mail_of"].items():
+        lacking = sorted(set(senders) - set(gone))
+        if lacking and int(client) not in gone:
+            named = ", ".join(map(str, lacking))
+            words.append(f"client {client} has no mail of {named}, who take part")
+    for client, count in facts["unusable_parcels_of"].items():
+        words.append(f"{count} parcels of client {client} could not be used")
+    return "; ".join(words)

@@ -1,0 +1,89 @@
+"""What a reported number must carry: hashes, versions, the commit of the code."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from strategies.report import ClientInfo
+
+from ..data import earth_mover_distance, hash_federation
+from ..wire import NamedArrays
+
+
+def split_hash(clients: Mapping[int, ClientInfo]) -> str:
+    """SHA-256 over the clients' split hashes."""
+    return hash_federation({c: i.split_hash for c, i in clients.items()})
+
+
+def class_table(clients: Mapping[int, ClientInfo]) -> list[list[int]] | None:
+    """Graphs per client and class, (num_clients, num_classes).
+
+    None where a site keeps them to itself, or where clients hold different data sets,
+    whose classes mean different things.
+    """
+    infos = [clients[c] for c in sorted(clients)]
+    data_sets = {(i.raw_sha256, len(i.class_counts)) for i in infos}
+    if len(data_sets) != 1 or not infos[0].class_counts:
+        return None
+    return [list(i.class_counts) for i in infos]
+
+
+def partition_distance(clients: Mapping[int, ClientInfo]) -> float | None:
+    """EMD of the partition; None where :func:`class_table` is."""
+    table = class_table(clients)
+    return None if table is None else earth_mover_distance(np.array(table))
+
+
+def hash_weights(
+    models: Mapping[str, NamedArrays], client_hashes: Mapping[int, str]
+) -> str:
+    """SHA-256 over the server's models and the hashes of the clients' whole models."""
+    digest = hashlib.sha256()
+    for model in sorted(models):
+        for name in sorted(models[model]):
+            digest.update(f"{model}/{name}".encode())
+            digest.update(np.ascontiguousarray(models[model][name]).tobytes())
+    for client in sorted(client_hashes):
+        digest.update(f"{client}:{client_hashes[client]}".encode())
+    return digest.hexdigest()
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    of_ml = ("torch", "torch-geometric", "numpy", "scikit-learn", "rdkit")
+    return {n: importlib.metadata.version(n) for n in ("flwr", "ray", *of_ml)}
+
+
+def project_root() -> Path:
+    """Folder that holds this project's top-level packages."""
+    return Path(__file__).resolve().parents[2]
+
+
+def git_commit() -> str:
+    """Commit of the code, with "+dirty" for local changes; "unknown" outside git."""
+    root = os.environ.get("FEDGRAPH_HOME", str(project_root()))
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return commit + ("+dirty" if _git(root, "status", "--porcelain") else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _git(root: str, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", root, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
+    )
+    return done.stdout.strip()

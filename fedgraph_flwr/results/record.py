@@ -1,0 +1,150 @@
+"""What a run has measured so far: scores, clusters, failures, bytes and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from strategies.report import LedgerEntry, RoundReport
+
+from ..tasks import NO_SCORE, Task
+from .selection import TRAINED, Table
+
+OWNERSHIP = ("own", "unseen")  # tasks of which a client has labels, and the others
+_TABLES = {"post_aggregation": "", "post_training": TRAINED}
+
+
+class RunRecord:
+    """Sums up the reports of rounds, for checkpoints and the summary.
+
+    Parameters
+    ----------
+    task : Task
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.last_round = 0
+        self.clusters: dict[str, list[list[int]]] = {}
+        self.snapshots: list[tuple[int, list[int]]] = []
+        self.failures: list[dict[str, Any]] = []
+        self.fresh_starts: list[dict[str, int]] = []
+        self.bytes = {"up": 0, "down": 0, "evaluation": 0}
+        self.times = {"wall_s": 0.0, "client_compute_s": 0.0, "busy_s": 0.0}
+        self.tables: dict[str, Table] = {
+            prefix + s: {} for prefix in _TABLES.values() for s in task.splits
+        }
+        self.unscored: dict[tuple[str, int], Table] = {}
+        self.by_ownership: dict[tuple[str, str], Table] = {}
+
+    def add(self, report: RoundReport) -> None:
+        """Add one round, complete or not."""
+        for e in report.evaluations:
+            self._remember(
+                e.split, e.point, e.metric, e.server_round, e.client, e.value
+            )
+        self._add_bytes(report.ledger)
+        self.times["wall_s"] += report.wall_s
+        self.times["client_compute_s"] += report.client_compute_s
+        self.times["busy_s"] += report.busy_s
+        self.failures += [
+            {"round": report.server_round, "client": c, "reason": r}
+            for c, r in sorted(report.failures.items())
+        ]
+        self.fresh_starts += [
+            {"round": report.server_round, "client": c, "lost_round": r}
+            for c, r in sorted(report.facts.get("fresh_starts", {}).items())
+        ]
+        if report.is_complete:
+            self.last_round = report.server_round
+            self.clusters[str(report.server_round)] = report.facts["clusters"]
+            self.snapshots += [
+                (report.server_round, members)
+                for members in report.facts.get("snapshots", [])
+            ]
+
+    def reread(self, rows: Iterable[Mapping[str, str]]) -> None:
+        """Add scores that an earlier process wrote to ``rounds.csv``."""
+        for row in rows:
+            self._remember(
+                row["split"],
+                row["point"],
+                row["metric"],
+                int(row["round"]),
+                int(row["client"]),
+                float(row["value"]),
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but scores, which are in ``rounds.csv``."""
+        return {
+            "round": self.last_round,
+            "clusters": self.clusters,
+            "snapshots": self.snapshots,
+            "failures": self.failures,
+            "fresh_starts": self.fresh_starts,
+            "times": self.times,
+            "bytes": self.bytes,
+        }
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Set what :meth:`to_json` returned."""
+        self.last_round = int(facts["round"])
+        self.clusters = facts["clusters"]
+        self.snapshots = [(r, list(m)) for r, m in facts["snapshots"]]
+        self.failures, self.fresh_starts = facts["failures"], facts["fresh_starts"]
+        self.times, self.bytes = facts["times"], facts["bytes"]
+
+    def is_score(self, point: str, metric: str) -> bool:
+        """Whether results are read from such an evaluation."""
+        return (point, metric) == ("post_aggregation", self.task.metric)
+
+    def mean_score(self, split: str, server_round: int) -> float:
+        """Unweighted client mean after aggregation; NaN if nothing was measured."""
+        values = self.tables[split].get(server_round, {})
+        return float(np.mean(list(values.values()))) if values else float("nan")
+
+    def own_and_unseen(self, last: int) -> dict[str, dict[str, float]] | None:
+        """Client means over own and unseen tasks after the last round, by point.
+
+        "post_training" is before mixing, if that is measured. None if every client has
+        all tasks.
+        """
+        found: dict[str, dict[str, float]] = {}
+        for (point, whose), table in sorted(self.by_ownership.items()):
+            if values := table.get(last):
+                found.setdefault(point, {})[whose] = float(np.mean([*values.values()]))
+        return found if any("unseen" in means for means in found.values()) else None
+
+    def _remember(
+        self,
+        split: str,
+        point: str,
+        metric: str,
+        server_round: int,
+        client: int,
+        value: float,
+    ) -> None:
+        table = self._table(split, point, metric)
+        if table is not None:
+            table.setdefault(server_round, {})[client] = value
+
+    def _add_bytes(self, ledger: Iterable[LedgerEntry]) -> None:
+        for entry in ledger:
+            self.bytes[entry.direction] += entry.bytes
+            if entry.record == "evaluation":
+                self.bytes["evaluation"] += entry.bytes
+
+    def _table(self, split: str, point: str, metric: str) -> Table | None:
+        """Table that an evaluation belongs to; None if no result is read from it."""
+        if metric.startswith(NO_SCORE):
+            task = int(metric.removeprefix(NO_SCORE))
+            return self.unscored.setdefault((split, task), {})
+        whose = metric.removeprefix(f"{self.task.metric}-")
+        if split == self.task.headline and whose in OWNERSHIP:
+            return self.by_ownership.setdefault((point, whose), {})
+        if metric != self.task.metric or point not in _TABLES:
+            return None
+        return self.tables.get(_TABLES[point] + split)

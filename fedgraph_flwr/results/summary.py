@@ -1,0 +1,180 @@
+"""What ``summary.json`` says of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sklearn.metrics import adjusted_rand_score
+
+from strategies.base import AbstractGraphStrategy
+from strategies.report import ClientInfo
+
+from ..agreement import describe_features
+from ..privacy import describe, edge_totals
+from ..wire import NamedArrays
+from . import selection
+from .network import network_facts
+from .provenance import (
+    class_table,
+    git_commit,
+    hash_weights,
+    partition_distance,
+    split_hash,
+    versions,
+)
+
+if TYPE_CHECKING:
+    from .folder import RunFolder
+    from .record import RunRecord
+
+
+def summarise(
+    folder: RunFolder,
+    strategy: AbstractGraphStrategy,
+    models: Mapping[str, NamedArrays],
+    error: BaseException | None,
+) -> dict[str, Any]:
+    """Make ``summary.json`` from what was measured and what the strategy knows.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    strategy : AbstractGraphStrategy
+    models : mapping
+        The server's models by name, as in the folder.
+    error : exception or None
+        What stopped the run.
+    """
+    resolved, so_far = folder.resolved, folder.so_far
+    s = resolved.settings
+    return {
+        "status": "completed" if error is None else "failed",
+        "error": None if error is None else f"{type(error).__name__}: {error}",
+        "method": s.method,
+        "dataset": s.dataset,
+        "task": so_far.task.name,
+        "metric": so_far.task.metric,
+        "larger_is_better": so_far.task.larger_is_better,
+        "split": so_far.task.headline,
+        "rules": list(so_far.task.rules_for(s)),
+        "num_clients": s.num_clients,
+        "rounds": so_far.last_round,
+        "seed": s.seed,
+        "split_seed": s.split_seed,
+        "split_hash": split_hash(strategy.clients),
+        **_scores(folder, strategy, is_complete=error is None),
+        **_clusters(so_far, strategy.clients),
+        "bytes_up": so_far.bytes["up"],
+        "bytes_down": so_far.bytes["down"],
+        "bytes_up_evaluation": so_far.bytes["evaluation"],
+        "wall_s": so_far.times["wall_s"],
+        "client_compute_s": so_far.times["client_compute_s"],
+        "overhead_s": so_far.times["wall_s"] - so_far.times["busy_s"],
+        "weights_sha256": hash_weights(models, strategy.client_hashes),
+        "failures": so_far.failures,
+        "fresh_starts": so_far.fresh_starts,
+        "network": network_facts(strategy),
+        "run_id": folder.run_id,
+        "experiment": folder.experiment,
+        "resumed_from_round": folder.resumed_from,
+        "privacy": _spent(strategy, s.features),
+        **strategy.remarks(),
+        "emd": partition_distance(strategy.clients),
+        "class_counts": class_table(strategy.clients),
+        "features": describe_features(strategy.clients),
+        "data_sha256": {
+            str(c): i.raw_sha256 for c, i in sorted(strategy.clients.items())
+        },
+        "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "config": resolved.to_config(),
+    }
+
+
+def _scores(
+    folder: RunFolder, strategy: AbstractGraphStrategy, *, is_complete: bool
+) -> dict[str, Any]:
+    """Results by each rule, the headline first, and which tasks had no score."""
+    so_far, task = folder.so_far, folder.so_far.task
+    # A failed run has no closing evaluation: its last measured round is the one
+    # before the last trained.
+    measured = so_far.tables[task.headline]
+    last = so_far.last_round if is_complete else max(measured, default=0)
+    by_rule = {
+        rule: selection.read(
+            rule,
+            so_far.tables,
+            split=task.headline,
+            snapshots=so_far.snapshots,
+            last_round=last,
+            larger_is_better=task.larger_is_better,
+        )
+        for rule in task.rules_for(folder.resolved.settings)
+    }
+    return {
+        **by_rule,
+        **_tasks(strategy, so_far.unscored),
+        "own_and_unseen": so_far.own_and_unseen(last),
+    }
+
+
+def _clusters(so_far: RunRecord, clients: Mapping[int, ClientInfo]) -> dict[str, Any]:
+    """Clusters after the last round, and how they agree with planted groups."""
+    clusters = so_far.clusters.get(str(so_far.last_round), [])
+    groups = {c: i.group for c, i in sorted(clients.items())}
+    planted = groups if groups and min(groups.values()) >= 0 else None
+    return {
+        "num_clusters": len(clusters),
+        "clusters": clusters,
+        "planted_groups": planted and {str(c): g for c, g in planted.items()},
+        "adjusted_rand_index": _rand_index(clusters, planted),
+    }
+
+
+def _tasks(
+    strategy: AbstractGraphStrategy, unscored: Mapping[tuple[str, int], selection.Table]
+) -> dict[str, Any]:
+    """Names of the tasks, who has labels of which, and which had no score at whom.
+
+    Empty if graphs have no tasks.
+    """
+    infos = [i for _, i in sorted(strategy.clients.items())]
+    if not infos or not infos[0].tasks:
+        return {}
+    without: dict[str, dict[str, list[int]]] = {}
+    for (split, task), table in sorted(unscored.items()):
+        clients = sorted({c for values in table.values() for c in values})
+        without.setdefault(split, {})[infos[0].tasks[task]] = clients
+    return {
+        "tasks": list(infos[0].tasks),
+        "tasks_without_score": without,
+        "owned_tasks": {str(i.client): list(i.task_ids) for i in infos},
+    }
+
+
+def _spent(strategy: AbstractGraphStrategy, features: str) -> dict[str, Any] | None:
+    """Say what clients have spent of their privacy; None if nothing is protected."""
+    words = describe(strategy.spent, features=features)
+    per_client = {str(c): s for c, s in sorted(strategy.spent.items()) if s}
+    edges = {
+        graph: total.to_json() for graph, total in edge_totals(strategy.spent).items()
+    }
+    if not words:
+        return None
+    return {"says": words, "edge_epsilon_per": edges, "per_client": per_client}
+
+
+def _rand_index(
+    clusters: list[list[int]], planted: Mapping[int, int] | None
+) -> float | None:
+    """Agreement of clusters and planted groups; None if either is missing."""
+    if not planted or not clusters:
+        return None
+    found = {c: k for k, members in enumerate(clusters) for c in members}
+    order = sorted(planted)
+    return float(
+        adjusted_rand_score([planted[c] for c in order], [found[c] for c in order])
+    )

@@ -1,0 +1,104 @@
+"""The table and the lines that a run ends with, from its summary."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ..tasks import POOLED
+from .network import describe_network
+
+
+def summary_table(summary: dict[str, Any]) -> str:
+    """Format the table at the end of a run."""
+    table = Table(
+        title=f"{summary['method']} on {summary['dataset']}, seed {summary['seed']},"
+        f" {summary['num_clients']} clients, {summary['rounds']} rounds",
+        caption=f"{summary['split']} {summary['metric']}, {_whose(summary)}; split "
+        + summary["split_hash"][:12],
+    )
+    for column in ("rule", "mean", "std", "min", "max", "selected by"):
+        table.add_column(column)
+    for rule in summary["rules"]:
+        row = summary[rule]
+        words = row["protocol"]
+        if rule == summary["rules"][0]:
+            words += " (headline)"
+        by = row.get("num_clients_chosen_by")
+        if by is not None and by < summary["num_clients"] and not _is_pooled(summary):
+            words += f"; chosen over {by} of {summary['num_clients']} clients"
+        cells = [
+            "-" if row[k] is None else f"{row[k]:.4f}"
+            for k in ("mean", "std", "min", "max")
+        ]
+        table.add_row(rule, *cells, words)
+    out = Console(file=io.StringIO(), width=110)
+    out.print(table)
+    ari = summary["adjusted_rand_index"]
+    planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
+    out.print(f"clusters {summary['clusters']}{planted}", highlight=False)
+    for entry in summary.get("clusters_held_up", []):
+        out.print(
+            f"cluster {entry['cluster']} could not split: client {entry['client']} was"
+            f" missing from round {entry['since_round']}",
+            highlight=False,
+        )
+    if (seen := summary["own_and_unseen"]) is not None:
+        out.print(_own_and_unseen(summary["metric"], seen), highlight=False)
+    if summary["privacy"] is not None:
+        out.print(summary["privacy"]["says"], highlight=False)
+    if "disclosed" in summary:
+        out.print(summary["disclosed"], highlight=False)
+    if summary["network"] is not None:
+        out.print(describe_network(summary["network"]), highlight=False)
+    if summary["emd"] is not None:
+        out.print(f"EMD of the partition {summary['emd']:.4f}", highlight=False)
+    megabytes = [f"{summary[k] / 1e6:.1f} MB" for k in ("bytes_up", "bytes_down")]
+    out.print(
+        f"up {megabytes[0]} · down {megabytes[1]} · {summary['wall_s']:.1f} s, of which"
+        f" no client was computing {summary['overhead_s']:.1f} s · weights"
+        f" {summary['weights_sha256'][:12]}",
+        highlight=False,
+    )
+    text: str = out.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def describe_unscored(summary: dict[str, Any]) -> list[str]:
+    """Say, for each split, which tasks have no score; nothing where all have one."""
+    everyone = list(range(summary["num_clients"]))
+    lines = []
+    for split, tasks in summary.get("tasks_without_score", {}).items():
+        names = [
+            name if clients == everyone else f"{name} (clients {str(clients)[1:-1]})"
+            for name, clients in tasks.items()
+        ]
+        lines.append(
+            f"{summary['metric']} on {split} graphs leaves out {len(names)} of"
+            f" {len(summary['tasks'])} tasks, of which labels there are missing or all"
+            f" of one class: {', '.join(names)}"
+        )
+    return lines
+
+
+def _own_and_unseen(metric: str, seen: dict[str, dict[str, float]]) -> str:
+    names = {"post_training": "trained", "post_aggregation": "then mixed or averaged"}
+    parts = [
+        f"{words}: own tasks {seen[point].get('own', math.nan):.4f}, others"
+        f" {seen[point].get('unseen', math.nan):.4f}"
+        for point, words in names.items()
+        if point in seen
+    ]
+    return f"{metric} {'; '.join(parts)}"
+
+
+def _whose(summary: dict[str, Any]) -> str:
+    return "all clients together" if _is_pooled(summary) else "unweighted client mean"
+
+
+def _is_pooled(summary: dict[str, Any]) -> bool:
+    return list(summary["final"]["per_client"]) == [str(POOLED)]

@@ -1,0 +1,371 @@
+"""Which node hosts which client: the server's table, filled by roll call."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from logging import INFO, WARNING
+
+from flwr.app import Error, Message, MessageType
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.errors import DataError, RunFailedError, WireError
+from fedgraph_flwr.wire import (
+    NO_CLIENTS,
+    Records,
+    pack,
+    read_header,
+    read_parcel,
+    records_by_client,
+    shortened,
+)
+
+from .introductions import difference, read_introduction
+from .report import NOWHERE, ClientInfo
+from .sending import POLL_S, POLL_SHARE
+
+_PROBE_POLL_S = 0.05
+_GRACE_S = 10.0  # how long answers are waited for that may change nothing
+_RETRY_S = 1.0  # before a node that gave no answer at roll call is asked again
+_MOST_NOTES = 10
+_UNKNOWN, _APP_RAISED = 0, 2  # Flower's error codes
+_ACTOR_DIED = "<class 'ray.exceptions.ActorDied"
+
+
+class Directory:
+    """The server's table of nodes and clients, filled by roll call.
+
+    Node ids are random numbers that mean nothing across runs; only clients know who
+    they are, so the server asks. Until every client of a new run is found, whatever is
+    wrong stops the run; later on, and in a resumed run, it is the failure of the
+    clients it concerns, and their ``reason``.
+    """
+
+    def __init__(self, settings: RunSettings, *, experiment: str = "") -> None:
+        self._settings = settings
+        self._header = {"experiment": experiment}
+        self._infos: dict[int, ClientInfo] = {}
+        self._is_strict = True
+        self._present: set[int] = set()  # nodes that answered and did not vanish since
+        self._probes: dict[str, tuple[int, float]] = {}  # unanswered: node, asked when
+        self._asked_at: dict[int, float] = {}
+        self._refused: set[int] = set()  # nodes whose answer was of no use
+        self._claims: dict[int, ClientInfo] = {}  # of clients that are online elsewhere
+        self._waited_s = 0.0  # for newcomers, since one of them answered
+        self._silent_since: dict[int, int] = {}  # node -> round
+        self._notes: dict[int, str] = {}  # what else nodes answered
+        self.refusals: dict[int, str] = {}  # why a client is not let in
+
+    def expect(self, known: Mapping[int, ClientInfo]) -> None:
+        """Go on with the clients of a checkpoint; who differs is not let in."""
+        self._is_strict = self._is_strict and not known
+        self._infos = {c: replace(i, node_id=NOWHERE) for c, i in known.items()}
+
+    def call(self, grid: Grid) -> dict[int, ClientInfo]:
+        """Ask nodes until every client is found; see ``AbstractGraphStrategy``."""
+        wanted = self._settings.num_clients
+        begin = time.monotonic()
+        deadline = begin + self._settings.roll_call_timeout_s
+        grace: float | None = None
+        while True:
+            online = self._look(grid)
+            self._probe(grid, self._unasked(online), online)
+            missing = self._missing()
+            now = time.monotonic()
+            if not missing - set(self.refusals):
+                # Others may claim the same clients: wait for what is on its way.
+                grace = grace or min(now + _GRACE_S, deadline)
+                if not self._probes or now > grace:
+                    break
+            elif now > deadline:
+                break
+            time.sleep(min(max(POLL_SHARE * (now - begin), POLL_S[0]), 0.1))
+        if missing:
+            self._go_on_without(missing)
+        self._is_strict = False
+        log(
+            INFO,
+            "roll call: %d clients on %d nodes",
+            wanted - len(missing),
+            len(self.hosted()),
+        )
+        return dict(sorted(self._infos.items()))
+
+    def hosts(self, grid: Grid, clients: Iterable[int]) -> dict[int, list[int]]:
+        """Nodes that are there and, ascending, the ``clients`` each of them hosts.
+
+        A client whose node is not is looked for on nodes that have not answered yet.
+        New ones are waited for a while; others give their answer in a later round.
+        """
+        online = self._look(grid)
+        if self._missing():
+            self._drop_old_probes()
+            asked = {node for node, _ in self._probes.values()}
+            nodes = (online - self._present | online & self._refused) - asked
+            new = nodes - set(self._asked_at)
+            self._probe(grid, nodes, online)
+            self._await_newcomers(grid, new, online)
+        table: dict[int, list[int]] = {}
+        for client in sorted(clients):
+            if (node := self._infos[client].node_id) in self._present:
+                table.setdefault(node, []).append(client)
+        return table
+
+    def _await_newcomers(self, grid: Grid, new: set[int], online: set[int]) -> None:
+        """Wait for answers of nodes that were never asked before, a while in all.
+
+        Nodes that come again and again and say nothing would else cost that in every
+        round. Whoever answers is worth waiting for anew.
+        """
+        begin = time.monotonic()
+        patience = min(_GRACE_S, self._settings.roll_call_timeout_s) - self._waited_s
+        while late := new & {node for node, _ in self._probes.values()}:
+            if time.monotonic() - begin > patience or not self._missing():
+                break
+            time.sleep(_PROBE_POLL_S)
+            self._poll(grid, online)
+        if new - late:
+            self._waited_s = 0.0
+        elif new:
+            self._waited_s += time.monotonic() - begin
+
+    def hosted(self) -> dict[int, list[int]]:
+        """Nodes and their clients, ascending."""
+        table: dict[int, list[int]] = {}
+        for client, info in sorted(self._infos.items()):
+            if info.node_id != NOWHERE:
+                table.setdefault(info.node_id, []).append(client)
+        return table
+
+    def members(self, node: int) -> list[int]:
+        """Clients hosted by a node, ascending."""
+        return self.hosted().get(node, [])
+
+    def reason(self, client: int) -> str:
+        """Why no message went out to a client."""
+        node = self._infos[client].node_id
+        if client in self.refusals:
+            return self.refusals[client]
+        if node in self._silent_since:
+            return f"has not answered since round {self._silent_since[node]}"
+        return "its node is offline"
+
+    def silence(self, node: int, server_round: int) -> None:
+        """Do not wait for a node again until it answers another roll call."""
+        self._present.discard(node)
+        self._silent_since.setdefault(node, server_round)
+
+    def fail(self, node: int, error: Error) -> None:
+        """Stop at once where going on cannot succeed: a dead Ray actor.
+
+        The dead actor stays in Ray's pool and fails most later messages. Flower tells
+        of it with code 0; what apps raise has others, whatever their text.
+        """
+        reason = str(error.reason)
+        if error.code == _UNKNOWN and reason.startswith(_ACTOR_DIED):
+            raise RunFailedError(
+                f"the Ray actor serving node {node} died (clients"
+                f" {self.members(node)}): {shortened(reason, 2000)}. Most often memory"
+                " ran out: raise client-resources-num-cpus so that fewer actors run, or"
+                " lower batch-size; then start again with resume set to the results"
+                " folder"
+            )
+
+    # Asking ---------------------------------------------------------------------------
+
+    def _missing(self) -> set[int]:
+        """Clients that are on no node that is there."""
+        there = {c for c, i in self._infos.items() if i.node_id in self._present}
+        return set(range(self._settings.num_clients)) - there
+
+    def _look(self, grid: Grid) -> set[int]:
+        """Nodes online; those that went are asked again when they come back."""
+        online = set(grid.get_node_ids())
+        self._present &= online
+        for node in set(self._asked_at) - online:
+            del self._asked_at[node]
+            self._refused.discard(node)
+        self._probes = {k: p for k, p in self._probes.items() if p[0] in online}
+        self._poll(grid, online)
+        return online
+
+    def _unasked(self, online: set[int]) -> set[int]:
+        """Nodes to ask at roll call; without an answer again, a little later."""
+        asked = {node for node, _ in self._probes.values()}
+        late = time.monotonic() - _RETRY_S
+        return {
+            node
+            for node in online - self._present - asked - self._refused
+            if self._asked_at.get(node, late) <= late
+        }
+
+    def _probe(self, grid: Grid, nodes: set[int], online: set[int]) -> None:
+        """Ask nodes who they host, and take what answers are in at once."""
+        if not nodes:
+            return
+        now = time.monotonic()
+        messages = [
+            Message(pack({}, self._header), node, MessageType.QUERY)
+            for node in sorted(nodes)
+        ]
+        sent = list(grid.push_messages(messages))
+        for message, key in zip(messages, sent, strict=True):
+            node = message.metadata.dst_node_id
+            self._asked_at[node] = now
+            if key:
+                self._probes[key] = (node, now)
+        self._poll(grid, online)
+
+    def _drop_old_probes(self) -> None:
+        """Give up on questions as old as a round may be; they are asked again."""
+        too_old = time.monotonic() - self._settings.round_timeout_s
+        self._probes = {k: p for k, p in self._probes.items() if p[1] > too_old}
+
+    def _poll(self, grid: Grid, online: set[int]) -> None:
+        """Take in the answers that have come."""
+        if self._probes:
+            answers: dict[int, Message] = {}
+            for reply in grid.pull_messages(list(self._probes)):
+                asked = self._probes.pop(reply.metadata.reply_to_message_id, None)
+                if asked is not None:
+                    answers[asked[0]] = reply
+            for node in sorted(answers):
+                self._hear(node, answers[node], online)
+        for client, claim in list(self._claims.items()):
+            home = self._infos[client].node_id
+            if home not in online and claim.node_id in self._present:
+                del self._claims[client]
+                self._admit(claim, online)
+
+    # Answers --------------------------------------------------------------------------
+
+    def _hear(self, node: int, reply: Message, online: set[int]) -> None:
+        if reply.has_error():
+            self.fail(node, reply.error)
+            reason = shortened(str(reply.error.reason), 2000)
+            if reply.error.code == _APP_RAISED:
+                self._refuse(node, f"node {node} failed at roll call: {reason}")
+            else:  # Flower's own, e.g. that the node has just gone: no answer
+                self._note(node, f"node {node}: error {reply.error.code}: {reason}")
+            return
+        try:
+            header = read_header(reply.content)
+            told = records_by_client(reply.content)
+        except WireError as error:
+            self._refuse(node, f"node {node} answered the roll call strangely: {error}")
+            return
+        if "error" in header:
+            reason = shortened(header["error"], 2000)
+            self._refuse(node, f"node {node} refused the roll call: {reason}")
+            return
+        wanted = range(self._settings.num_clients)
+        if strangers := sorted(set(told) - set(wanted)):
+            self._refuse(
+                node,
+                f"node {node} hosts clients {shortened(strangers)}, but the run has"
+                f" num-clients = {len(wanted)}",
+            )
+            return
+        self._present.add(node)
+        self._refused.discard(node)
+        self._silent_since.pop(node, None)
+        if not told:
+            why = " (no clients in its node-config)" if NO_CLIENTS in header else ""
+            self._note(node, f"node {node} hosts no client{why}")
+        for client, records in told.items():
+            self._register(client, node, records, online)
+        for client in sorted(set(self.members(node)) - set(told)):
+            self._bar(client, f"node {node} no longer hosts it", node)
+
+    def _register(
+        self, client: int, node: int, records: Records, online: set[int]
+    ) -> None:
+        try:
+            parcel = read_parcel(client, records)
+            if parcel.error:
+                raise DataError(f"client {client} is not ready: {parcel.error}")
+            info = read_introduction(client, node, parcel)
+        except (DataError, WireError) as error:
+            if self._is_strict:
+                raise
+            self._bar(client, str(error), node)
+            return
+        self._admit(info, online)
+
+    def _admit(self, info: ClientInfo, online: set[int]) -> None:
+        """Take a client in, unless it is online elsewhere or its data are others."""
+        client, known = info.client, self._infos.get(info.client)
+        if known is not None:
+            if known.node_id not in (NOWHERE, info.node_id) and known.node_id in online:
+                self._contest(info, known.node_id)
+                return
+            if words := difference(known, info):
+                self._bar(client, words, info.node_id)
+                return
+        self._infos[client] = info
+        self.refusals.pop(client, None)
+
+    def _contest(self, info: ClientInfo, node: int) -> None:
+        words = (
+            f"client {info.client} is claimed by two nodes, {node} and {info.node_id};"
+            ' give every SuperNode its own clients="..."'
+        )
+        if self._is_strict:
+            raise RunFailedError(words)
+        # The site may have come back before its old node was found to be gone.
+        if info.client not in self._claims:
+            log(WARNING, "%s; the first counts while it is online", words)
+        self._claims[info.client] = info
+
+    def _bar(self, client: int, reason: str, node: int) -> None:
+        """Do not let a client in, and say so once."""
+        if self.refusals.get(client) != reason:
+            log(WARNING, "client %d is not let in: %s", client, reason)
+        self.refusals[client] = reason
+        self._refused.add(node)
+        known = self._infos.get(client)
+        if known is not None and known.node_id == node:
+            self._infos[client] = replace(known, node_id=NOWHERE)
+
+    def _refuse(self, node: int, reason: str) -> None:
+        """Nothing that a node said is of use: its clients are not let in."""
+        if self._is_strict:
+            raise RunFailedError(reason)
+        self._note(node, reason)
+        self._refused.add(node)
+        for client in self.members(node):
+            self._bar(client, reason, node)
+
+    def _note(self, node: int, words: str) -> None:
+        if self._notes.get(node) != words:
+            log(WARNING, "%s", words)
+        self._notes[node] = words
+
+    def _go_on_without(self, missing: set[int]) -> None:
+        """Resumed runs may; others fail, with all that is known.
+
+        Raises
+        ------
+        RunFailedError
+            Clients are missing in a new run, or too many in a resumed one.
+        """
+        s = self._settings
+        wanted = s.num_clients
+        reasons = {c: self.refusals.get(c, "") for c in sorted(missing)}
+        enough = math.ceil(s.min_fit_replies * wanted - 1e-9)
+        if not self._is_strict and wanted - len(missing) >= enough:
+            for client, reason in reasons.items():
+                log(WARNING, "client %d is missing: %s", client, reason or "no answer")
+            return
+        said = [r for r in reasons.values() if r] + list(self._notes.values())
+        raise RunFailedError(
+            f"clients {sorted(missing)} of {wanted} answered no roll call within"
+            f" {s.roll_call_timeout_s:g} s; {len(self._asked_at)} nodes are connected."
+            f"{''.join(f' {words}.' for words in said[:_MOST_NOTES])} Start the missing"
+            ' SuperNodes (node-config clients="..."), set num-supernodes, or lower'
+            " num-clients"
+        )

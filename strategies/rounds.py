@@ -1,0 +1,275 @@
+"""One exchange of a strategy with its clients: whom it asks, and what comes back."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from logging import WARNING
+from typing import TYPE_CHECKING
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.wire import (
+    FRESH_START,
+    OPENING,
+    Parcel,
+    Scalar,
+    pack,
+    record_sizes,
+    shortened,
+)
+
+from .replies import Expected, Phase, check_privacy, misfit, read_reply
+from .report import LedgerEntry, RoundReport, busy_seconds, read_evaluations
+
+if TYPE_CHECKING:
+    from .base import AbstractGraphStrategy
+
+_TYPES = {
+    Phase.OPENING: f"{MessageType.QUERY}.{OPENING}",
+    Phase.TRAINING: MessageType.TRAIN,
+    Phase.CLOSING: MessageType.EVALUATE,
+}
+
+
+class Round:
+    """Messages to nodes and the good replies of clients; every failure has a name.
+
+    Parameters
+    ----------
+    strategy : AbstractGraphStrategy
+    phase : Phase
+    number : int
+        0 for the opening, the number after the last round for the closing evaluation.
+    began_at : float
+        Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        strategy: AbstractGraphStrategy,
+        phase: Phase,
+        number: int,
+        *,
+        began_at: float,
+    ) -> None:
+        self.phase = phase
+        self.report = RoundReport(server_round=number)
+        self.asked: list[int] = []  # clients that are to take part, ascending
+        self.good: dict[int, Parcel] = {}
+        self._strategy = strategy
+        self._began_at = began_at
+        self._addressed: set[int] = set()  # of those asked, whose node is online
+        self._sent: list[Message] = []
+
+    # Down ------------------------------------------------------------------------
+
+    def messages(self, grid: Grid) -> list[Message]:
+        """Make one message per node, with a parcel for each client that is asked.
+
+        The longest comes first, so that the slowest node does not start last.
+        """
+        strategy, number = self._strategy, self.report.server_round
+        is_training = self.phase is Phase.TRAINING
+        self.asked = strategy.sample(number) if is_training else list(strategy.clients)
+        outgoing = strategy.outgoing(number)
+        parcels = {
+            c: Parcel(arrays=outgoing[c], facts=strategy.facts(c)) for c in self.asked
+        }
+        hosts = strategy.directory.hosts(grid, parcels)
+        header: dict[str, Scalar] = {
+            "server-round": number,
+            "experiment": strategy.experiment,
+            "keep-from": strategy.keep_from,
+        }
+        contents = {
+            node: pack({c: parcels[c] for c in members}, header)
+            for node, members in hosts.items()
+        }
+        order = sorted(contents, key=lambda n: (-strategy.load(hosts[n]), hosts[n]))
+        for node in sorted(contents, key=lambda n: hosts[n]):
+            self._enter("down", contents[node])
+        self._addressed = {c for members in hosts.values() for c in members}
+        self._sent = [Message(contents[n], n, _TYPES[self.phase]) for n in order]
+        return self._sent
+
+    # Up --------------------------------------------------------------------------
+
+    def collect(self, replies: Iterable[Message]) -> dict[int, Parcel]:
+        """Good parcels by client, ascending; everything else becomes a named failure.
+
+        What clients handed over to be evaluated is evaluated, and left out of them.
+        """
+        strategy, report = self._strategy, self.report
+        good = self._without_misfits(self._read(replies))
+        for client, reason in sorted(report.failures.items()):
+            log(
+                WARNING,
+                "round %d: client %d failed: %s",
+                report.server_round,
+                client,
+                reason,
+            )
+        seconds = {c: p.metrics["compute-s"] for c, p in good.items()}
+        strategy.compute_s |= seconds
+        report.client_compute_s = sum(seconds.values())
+        report.busy_s = busy_seconds(good.values(), self._began_at, time.time())
+        for client, parcel in good.items():
+            report.evaluations += read_evaluations(
+                report.server_round, client, parcel.metrics
+            )
+        report.evaluations += strategy.evaluator(report.server_round - 1, good)
+        report.files = strategy.evaluator.files()
+        self.good = {c: replace(p, evaluation={}) for c, p in good.items()}
+        return self.good
+
+    def require(self, good: Mapping[int, Parcel]) -> None:
+        """Stop unless enough clients replied; report those that began afresh.
+
+        Raises
+        ------
+        RunFailedError
+            Fewer than ``min-fit-replies`` of those asked.
+        """
+        share = self._strategy.settings.min_fit_replies
+        # Less a hair: 0.55 * 100 is a little more than 55.
+        needed = math.ceil(share * len(self.asked) - 1e-9)
+        if len(good) < needed:
+            failed = "; ".join(
+                f"client {c}: {r}" for c, r in sorted(self.report.failures.items())
+            )
+            raise RunFailedError(
+                f"round {self.report.server_round}: {len(good)} of {len(self.asked)}"
+                f" clients replied, min-fit-replies = {share:g} needs {needed}."
+                f" {failed}. Mend the clients, or lower min-fit-replies to go on"
+                " without"
+            )
+        self._note_restarts(good)
+
+    def close(self, clusters: list[list[int]]) -> float:
+        """Complete the report and return the time, at which the next round begins."""
+        # Rounds adjoin: nothing between them is left out of the wall time.
+        now = time.time()
+        self.report.wall_s = now - self._began_at
+        self.report.facts["clusters"] = clusters
+        return now
+
+    def _read(self, replies: Iterable[Message]) -> dict[int, Parcel]:
+        """Parcels that are good by themselves, ascending; the others are failures."""
+        directory, failures = self._strategy.directory, self.report.failures
+        answers: dict[str, Message] = {}
+        for reply in replies:
+            answers.setdefault(reply.metadata.reply_to_message_id, reply)
+        hosted = directory.hosted()
+        good: dict[int, Parcel] = {}
+        for message in sorted(
+            self._sent, key=lambda m: hosted[m.metadata.dst_node_id][0]
+        ):
+            node = message.metadata.dst_node_id
+            asked = [c for c in hosted[node] if c in self._addressed]
+            answer = answers.get(message.metadata.message_id)
+            if answer is None:
+                self._lose(node, asked)
+            elif answer.has_error():
+                directory.fail(node, answer.error)
+                error = answer.error
+                reason = (
+                    f"node {node}: error {error.code}: {shortened(error.reason, 4000)}"
+                )
+                failures |= dict.fromkeys(asked, reason)
+            else:
+                self._enter("up", answer.content, of=asked)
+                for client, parcel in read_reply(answer.content, asked).items():
+                    if reason := self._refuse(client, parcel):
+                        failures[client] = reason
+                    else:
+                        good[client] = parcel
+        for client in sorted(set(self.asked) - self._addressed):
+            failures[client] = directory.reason(client)
+        return dict(sorted(good.items()))
+
+    def _refuse(self, client: int, parcel: Parcel) -> str:
+        """Why a parcel is a failure; "" if it is none. Keeps what privacy it tells."""
+        strategy = self._strategy
+        spent, problem = check_privacy(
+            client,
+            parcel.metrics,
+            strategy.spent.get(client, {}),
+            is_failure=bool(parcel.error),
+        )
+        if spent:
+            strategy.spent[client] = spent
+        is_closing = self.phase is Phase.CLOSING
+        layout = {} if is_closing else strategy.uplink(self.report.server_round, client)
+        expected = Expected(
+            info=strategy.clients[client], phase=self.phase, layout=layout
+        )
+        return parcel.error or problem or misfit(parcel, expected)
+
+    def _without_misfits(self, good: dict[int, Parcel]) -> dict[int, Parcel]:
+        """Leave out clients whose replies do not go with the others', and name them."""
+        strategy = self._strategy
+        is_training = self.phase is Phase.TRAINING
+        names = strategy.hands_over() if is_training else ()
+        measured_round = self.report.server_round - 1
+        reasons = strategy.evaluator.misfits(measured_round, good, names)
+        good = {c: p for c, p in good.items() if c not in reasons}
+        if is_training:
+            reasons |= strategy.misfits(good)
+        self.report.failures |= reasons
+        return {c: p for c, p in good.items() if c not in reasons}
+
+    def _lose(self, node: int, clients: list[int]) -> None:
+        """Name the clients of a node that is late, and wait for it no second time."""
+        number = self.report.server_round
+        log(
+            WARNING,
+            "round %d: node %d did not answer within round-timeout-s = %g: clients %s"
+            " are left out until it answers a roll call",
+            number,
+            node,
+            self._strategy.settings.round_timeout_s,
+            clients,
+        )
+        self._strategy.directory.silence(node, number)
+        reason = "no reply before the round's timeout"
+        self.report.failures |= dict.fromkeys(clients, reason)
+
+    def _note_restarts(self, good: Mapping[int, Parcel]) -> None:
+        """Report clients that lost their state and began anew, as their site wished."""
+        lost = {
+            c: int(p.metrics[FRESH_START])
+            for c, p in good.items()
+            if FRESH_START in p.metrics
+        }
+        for client, last_round in lost.items():
+            log(
+                WARNING,
+                "round %d: client %d lost its state of round %d and began afresh",
+                self.report.server_round,
+                client,
+                last_round,
+            )
+        if lost:
+            self.report.facts["fresh_starts"] = lost
+
+    def _enter(
+        self, direction: str, content: RecordDict, of: Collection[int] | None = None
+    ) -> None:
+        """Enter a message's records in the ledger; with ``of``, theirs alone."""
+        self.report.ledger.extend(
+            LedgerEntry(
+                server_round=self.report.server_round,
+                client=client,
+                direction=direction,
+                record=record,
+                bytes=size,
+            )
+            for client, record, size in record_sizes(content)
+            if of is None or client == -1 or client in of
+        )

@@ -1,0 +1,328 @@
+"""Roll call, addressing and failures, with a grid that misbehaves on demand."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+import toys
+from flwr.app import Error, Message
+
+from fedgraph_flwr.errors import DataError, RunFailedError, WireError
+from fedgraph_flwr.wire import Parcel, pack
+from strategies import directory as module
+from strategies.directory import Directory
+from strategies.report import ClientInfo, busy_seconds
+from strategies.sending import exchange
+
+pytestmark = pytest.mark.usefixtures("task_identity")
+
+
+def introduction(facts=(), **changes) -> Parcel:
+    counts = ("num-train", "num-val", "num-test", "num-features", "num-classes")
+    numbers = {name.replace("_", "-"): value for name, value in changes.items()}
+    return Parcel(
+        metrics={**dict.fromkeys(counts, 1), "group": 1, **numbers},
+        facts={"split-hash": "", "raw-sha256": "", **dict(facts)},
+    )
+
+
+def other_data() -> Parcel:
+    return introduction(facts={"split-hash": "ab" * 32})
+
+
+class FakeGrid:
+    """Nodes answer with what ``answers`` holds: parcels, an Error, or None: never."""
+
+    def __init__(self, answers: dict) -> None:
+        self.answers = answers
+        self.waiting: dict[str, Message] = {}
+
+    def get_node_ids(self):
+        return list(self.answers)
+
+    def push_messages(self, messages):
+        for message in messages:
+            key = f"m{len(self.waiting)}-{message.metadata.dst_node_id}"
+            message.metadata.__dict__["_message_id"] = key
+            self.waiting[key] = message
+            yield key
+
+    def pull_messages(self, ids):
+        replies = []
+        for key in ids:
+            message = self.waiting[key]
+            answer = self.answers[message.metadata.dst_node_id]
+            if isinstance(answer, Error):
+                reply = Message(answer, reply_to=message)
+                reply.metadata.__dict__["_src_node_id"] = 1  # as Flower does
+                replies.append(reply)
+            elif answer is not None:
+                replies.append(Message(pack(answer), reply_to=message))
+        return replies
+
+
+@pytest.fixture
+def directory() -> Directory:
+    settings = toys.resolved(
+        **{"roll-call-timeout-s": 0.05, "round-timeout-s": 0.05}
+    ).settings
+    return Directory(settings)
+
+
+def test_roll_call_maps_clients_to_nodes(directory):
+    grid = FakeGrid({77: {2: introduction()}, 5: dict.fromkeys((0, 1), introduction())})
+    infos = directory.call(grid)
+    assert {c: i.node_id for c, i in infos.items()} == {0: 5, 1: 5, 2: 77}
+    assert directory.hosts(grid, [2, 1, 0]) == {5: [0, 1], 77: [2]}
+    assert directory.members(5) == [0, 1]
+
+
+def test_missing_clients_are_named_when_time_is_up(directory):
+    grid = FakeGrid({5: {1: introduction()}})
+    with pytest.raises(RunFailedError, match=r"clients \[0, 2\] of 3 answered no roll"):
+        directory.call(grid)
+
+
+def test_two_nodes_cannot_claim_one_client(directory):
+    grid = FakeGrid({5: {0: introduction()}, 6: {0: introduction()}})
+    with pytest.raises(
+        RunFailedError, match="client 0 is claimed by two nodes, 5 and 6"
+    ):
+        directory.call(grid)
+
+
+def test_a_client_without_data_stops_the_run_before_it_starts(directory):
+    grid = FakeGrid({5: {0: Parcel(error="DataError: no such folder /x")}})
+    with pytest.raises(DataError, match="client 0 is not ready: DataError: no such"):
+        directory.call(grid)
+
+
+def test_a_client_is_found_again_on_a_node_that_came_later(directory):
+    grid = FakeGrid({5: dict.fromkeys((0, 1, 2), introduction())})
+    directory.call(grid)
+    grid.answers = {9: dict.fromkeys((0, 1, 2), introduction())}
+    assert directory.hosts(grid, [0, 2]) == {9: [0, 2]}
+
+
+def test_a_client_whose_node_has_gone_is_not_addressed(directory):
+    grid = FakeGrid({5: dict.fromkeys((0, 1), introduction()), 6: {2: introduction()}})
+    directory.call(grid)
+    del grid.answers[6]
+    assert directory.hosts(grid, [0, 1, 2]) == {5: [0, 1]}
+
+
+def test_a_dead_actor_stops_the_run_at_once_with_the_cure(directory):
+    grid = FakeGrid({5: Error(0, "<class 'ray.exceptions.ActorDiedError'>: OOM")})
+    with pytest.raises(RunFailedError, match=r"actor serving node 5 died.*batch-size"):
+        directory.call(grid)
+
+
+def test_waiting_for_replies_is_bounded():
+    silent = FakeGrid({5: None})
+    message = Message(pack({}), 5, "query")
+    assert exchange(silent, [message], 0.01) == []
+
+
+def test_polls_grow_with_the_round(monkeypatch):
+    slept: list[float] = []
+    clock = iter(range(0, 4000, 100))
+    monkeypatch.setattr(module.time, "sleep", slept.append)
+    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(clock)))
+    exchange(FakeGrid({5: None}), [Message(pack({}), 5, "query")], 350)
+    assert slept == [1.0, 1.0, 1.0]  # 1 % of 100 s and more, capped
+
+
+def test_busy_time_is_the_union_of_what_clients_did():
+    def at(begin: float, seconds: float) -> Parcel:
+        return Parcel(metrics={"started-at": begin, "compute-s": seconds})
+
+    overlapping = [at(10, 4), at(12, 4), at(20, 1), at(20.25, 0.5)]
+    assert busy_seconds(overlapping, 0, 100) == 7
+    assert busy_seconds([at(-5, 10), at(98, 10)], 0, 100) == 7  # clipped
+    assert busy_seconds([Parcel()], 0, 100) == 0
+
+
+# Once the run goes on ----------------------------------------------------------------
+
+
+@pytest.fixture
+def called(directory):
+    """A directory that found clients 0 and 1 on node 5, and client 2 on node 6."""
+    grid = FakeGrid({5: dict.fromkeys((0, 1), introduction()), 6: {2: introduction()}})
+    directory.call(grid)
+    return directory, grid
+
+
+HASH = "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({2: Parcel(error="DataError: no folder")}, "client 2 is not ready: DataError"),
+        (
+            {2: other_data()},
+            f"other data: split hash was , is {HASH}; restore the data",
+        ),
+        (
+            {2: introduction(num_train=-1)},
+            "introduces itself strangely: num-train is -1",
+        ),
+        ({2: introduction(num_train=7)}, "number of training examples was 1, is 7"),
+        ({99: introduction()}, "offline"),
+        ({}, "offline"),
+        (Error(2, "ConfigError"), "offline"),
+        (Error(5, "node gone"), "offline"),
+        (None, "offline"),
+    ],
+)
+def test_whatever_a_late_node_answers_stops_nothing(called, answer, reason):
+    directory, grid = called
+    grid.answers = {5: grid.answers[5], 9: answer}
+    assert directory.hosts(grid, [0, 1, 2]) == {5: [0, 1]}
+    assert reason in directory.reason(2)
+    node = 9 if answer else 10  # 9 need not be asked again if it hosts nobody
+    grid.answers = {5: grid.answers[5], node: {2: introduction()}}
+    assert directory.hosts(grid, [0, 1, 2]) == {5: [0, 1], node: [2]}
+
+
+def test_a_claim_is_looked_at_again_when_the_old_node_is_gone(called):
+    directory, grid = called
+    directory.silence(6, 3)
+    grid.answers[6], grid.answers[9] = None, {2: introduction()}
+    assert directory.hosts(grid, [2]) == {}  # the old node still counts as online
+    assert directory.reason(2) == "has not answered since round 3"
+    del grid.answers[6]
+    assert directory.hosts(grid, [2]) == {9: [2]}
+
+
+def test_a_silent_node_is_waited_for_no_second_time_until_it_answers(called):
+    directory, grid = called
+    grid.answers[6] = None
+    directory.silence(6, 3)
+    begin = time.monotonic()
+    assert directory.hosts(grid, [0, 2]) == {5: [0]}
+    assert time.monotonic() - begin < 0.04
+    grid.answers[6] = {2: introduction()}
+    assert directory.hosts(grid, [0, 2]) == {5: [0], 6: [2]}
+
+
+def test_newcomers_that_never_answer_are_waited_for_once_in_all(called, monkeypatch):
+    """As a SuperNode that is restarted again and again, each time under a new id."""
+    directory, grid = called
+    monkeypatch.setattr(module, "_GRACE_S", 0.2)
+    directory._settings = toys.resolved().settings
+    del grid.answers[6]
+    begin = time.monotonic()
+    for newcomer in range(100, 110):
+        grid.answers = {5: grid.answers[5], newcomer: None}
+        assert directory.hosts(grid, [0, 2]) == {5: [0]}
+    assert time.monotonic() - begin < 0.5
+    grid.answers[9] = {2: introduction()}
+    assert directory.hosts(grid, [0, 2]) == {5: [0], 9: [2]}
+    del grid.answers[9]  # who answers is worth waiting for again
+    begin = time.monotonic()
+    grid.answers[120] = None
+    assert directory.hosts(grid, [0, 2]) == {5: [0]}
+    assert time.monotonic() - begin > 0.2
+
+
+def test_a_node_that_went_and_came_back_is_asked_who_it_is(called):
+    directory, grid = called
+    answer = grid.answers.pop(6)
+    assert directory.hosts(grid, [2]) == {}
+    grid.answers[6] = {2: other_data()}
+    assert directory.hosts(grid, [2]) == {}
+    assert "came back with other data" in directory.reason(2)
+    grid.answers[6] = answer
+    assert directory.hosts(grid, [2]) == {6: [2]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        ({0: introduction(num_train=-1)}, WireError, "num-train is -1, expected an"),
+        ({0: introduction(num_val=0.5)}, WireError, r"num-val is 0\.5"),
+        ({0: introduction(num_features=0)}, WireError, "num-features is 0"),
+        (  # the server would make a model of that width
+            {0: introduction(num_features=10**9)},
+            WireError,
+            "num-features is 1000000000, expected an integer >= 1 and <= 1000000",
+        ),
+        ({0: introduction(num_classes=2**53)}, WireError, "num-classes is 9007"),
+        ({0: introduction(told=1)}, WireError, r"it sent \['told'\]"),
+        ({7: introduction()}, RunFailedError, r"hosts clients \[7\].*num-clients = 3"),
+        (Error(2, "boom"), RunFailedError, "node 5 failed at roll call: boom"),
+        (Error(5, "gone"), RunFailedError, "answered no roll .*node 5: error 5: gone"),
+        ({}, RunFailedError, "answered no roll .*node 5 hosts no client"),
+    ],
+)
+def test_what_is_wrong_before_training_stops_a_new_run(directory, answer, error, words):
+    with pytest.raises(error, match=words):
+        directory.call(FakeGrid({5: answer}))
+
+
+def test_a_node_that_was_just_gone_is_asked_again(directory, monkeypatch):
+    monkeypatch.setattr(module, "_RETRY_S", 0.0)
+    grid = FakeGrid({5: Error(5, "gone")})
+    seen = []
+
+    def pull(ids):
+        replies = FakeGrid.pull_messages(grid, ids)
+        seen.append(len(replies))
+        grid.answers = {5: dict.fromkeys((0, 1, 2), introduction())}
+        return replies
+
+    grid.pull_messages = pull
+    assert sorted(directory.call(grid)) == [0, 1, 2]
+    assert sum(seen) == 2
+
+
+def test_an_actor_died_only_where_flower_says_so(directory):
+    text = "<class 'ray.exceptions.ActorDiedError'>"
+    directory.fail(5, Error(2, text))  # a client may write what it likes
+    directory.fail(5, Error(0, f"ValueError: {text}"))
+    with pytest.raises(RunFailedError, match="died"):
+        directory.fail(5, Error(0, text))
+
+
+def resumed(**changes) -> Directory:
+    bounds = {"roll-call-timeout-s": 0.05, "round-timeout-s": 0.05, **changes}
+    directory = Directory(toys.resolved(**bounds).settings)
+    known = {c: toys.info(c, identity="a" * 8, tasks=("x",)) for c in range(3)}
+    told = {c: json.loads(json.dumps(i.to_json())) for c, i in known.items()}
+    directory.expect({c: ClientInfo.from_json(i) for c, i in told.items()})
+    return directory
+
+
+def test_a_resumed_run_goes_on_without_those_that_are_others():
+    directory = resumed(**{"min-fit-replies": 0.6})
+    same = introduction(facts={"tasks": '["x"]', "identity": "a" * 8})
+    other = introduction(facts={"tasks": '["x"]', "identity": "b" * 8})
+    grid = FakeGrid({5: {0: same, 1: same, 2: other}})
+    found = directory.call(grid)
+    assert sorted(found) == [0, 1, 2]
+    assert found[2].node_id == -1
+    assert directory.hosts(grid, [0, 1, 2]) == {5: [0, 1]}
+    assert "identity was aaaaaaaa, is bbbbbbbb" in directory.reason(2)
+    with pytest.raises(RunFailedError, match=r"clients \[2\] .*is bbbbbbbb"):
+        resumed().call(grid)
+    with pytest.raises(RunFailedError, match=r"clients \[0, 1, 2\] of 3 answered no"):
+        resumed().call(FakeGrid({}))
+
+
+def test_replies_that_nobody_waits_for_are_ignored(caplog):
+    grid = FakeGrid({5: {}})
+    pull = grid.pull_messages
+
+    def twice(ids):
+        first = pull(ids)
+        stray = Message(pack({}), 5, "query")
+        stray.metadata.__dict__["_reply_to_message_id"] = "another"
+        return [*first, *first, stray]
+
+    grid.pull_messages = twice
+    assert len(exchange(grid, [Message(pack({}), 5, "query")], 0.05)) == 1
+    assert "ignored a reply to message 'another'" in caplog.text

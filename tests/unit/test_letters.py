@@ -1,0 +1,581 @@
+"""Parcels between neighbours: what travels, and what a receiver refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import stat
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import (
+    X25519PrivateKey,
+    X25519PublicKey,
+)
+from oracles import spreadgnn as oracle
+
+from clients.peers.letters import EVERYONE, Address, Letter, read, write
+from clients.peers.mailbox import Mailbox
+from clients.peers.rounds_done import RoundsDone
+from clients.peers.sealing import KeyRing, fingerprint, site_key_file
+from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.methods.spreadgnn import is_mixing_round, mixing_rounds
+from fedgraph_flwr.peers.mixing import Peer
+
+SHAPES = {"encoder.weight": (3, 5), "head.weight": (4, 2), "head.bias": (4,)}
+
+
+def contents(seed=0, *, own=2, known=3):
+    rng = np.random.default_rng(seed)
+    return Letter(
+        tensors={n: rng.normal(size=s).astype(np.float32) for n, s in SHAPES.items()},
+        task_ids=np.arange(own),
+        head_rows=rng.normal(size=(own, 2)).astype(np.float32),
+        omega_task_ids=np.arange(known),
+        omega=rng.normal(size=(known, known)).astype(np.float32),
+        peer=Peer(num_neighbours=2, num_examples=300),
+    )
+
+
+def address(**changes):
+    given = {"run": "run", "server_round": 3, "sender": 1, "receiver": 2}
+    return Address(**{**given, **changes})
+
+
+def opened(parcel, **changes):
+    given = {"run": "run", "sender": 1, "receiver": 2}
+    given |= {"before_round": 4, "lock": None}
+    server_round, plain = read(parcel, **{**given, **changes})
+    return server_round, Letter.decode(1, plain)
+
+
+def ring(state_dir, client, run="run"):
+    """Keys of a client in a run, at a site of its own."""
+    site = state_dir / f"site-{client}"
+    return KeyRing(site / run / f"client-{client}", client_id=client)
+
+
+def introduce(made):
+    """Let all pin each other's keys."""
+    for client, own in made.items():
+        own.pin({c: r.public_key for c, r in made.items() if c != client})
+    return made
+
+
+@pytest.fixture
+def rings(tmp_path):
+    """Clients 1, 2 and 3, all neighbours of each other, keys pinned."""
+    return introduce({c: ring(tmp_path, c) for c in (1, 2, 3)})
+
+
+def same(one: Letter, other: Letter) -> bool:
+    return one.encode() == other.encode()
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_what_is_written_is_read(rings, seal):
+    sent = contents()
+    to = address() if seal else address(receiver=EVERYONE)
+    parcel = write(to, sent, rings[1].lock(2) if seal else None)
+    server_round, got = opened(parcel, lock=rings[2].lock(1) if seal else None)
+    assert server_round == 3
+    assert same(got, sent)
+    assert got.peer == sent.peer
+    assert all(got.tensors[n].dtype == np.float32 for n in SHAPES)
+
+
+@pytest.mark.parametrize("seal", [False, True])
+@pytest.mark.parametrize("own", [0, 1, 3])
+def test_sizes_are_those_of_the_formula(rings, seal, own):
+    parcel = write(address(), contents(own=own), rings[1].lock(2) if seal else None)
+    assert len(parcel) == oracle.parcel_bytes(
+        SHAPES, own_tasks=own, known_tasks=3, width=2, is_sealed=seal
+    )
+
+
+def test_a_sealed_parcel_shows_nothing_and_differs_each_time(rings):
+    plain = write(address(receiver=EVERYONE), contents())
+    sealed = [write(address(), contents(), rings[1].lock(2)) for _ in range(2)]
+    needle = contents().tensors["encoder.weight"].tobytes()[:8]
+    assert needle in plain
+    assert b"head.weight" in plain
+    for parcel in sealed:
+        assert needle not in parcel
+        assert b"head.weight" not in parcel
+    assert sealed[0] != sealed[1]
+
+
+# What is refused ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"before_round": 3}, r"of round 3, expected one before 3: .* turns back"),
+        ({"run": "other"}, r"of another run than 'other': the relay hands out old"),
+        ({"sender": 3}, r"client 3 .* was written by client 1: the relay swapped send"),
+    ],
+)
+@pytest.mark.parametrize("seal", [False, True])
+def test_parcels_that_the_relay_misdelivers(rings, changes, message, seal):
+    to = address() if seal else address(receiver=EVERYONE)
+    parcel = write(to, contents(), rings[1].lock(2) if seal else None)
+    lock = rings[2].lock(changes.get("sender", 1)) if seal else None
+    with pytest.raises(WireError, match=message):
+        opened(parcel, **changes, lock=lock)
+
+
+def test_a_parcel_for_another_receiver_is_refused(rings):
+    parcel = write(address(), contents(), rings[1].lock(2))
+    with pytest.raises(WireError, match=r"for client 3 is addressed to client 2"):
+        opened(parcel, receiver=3, lock=rings[3].lock(1))
+
+
+def test_a_forged_envelope_does_not_help(rings):
+    """An old round, another sender or receiver, written over: the seal notices."""
+    sealed = write(address(server_round=2), contents(), rings[1].lock(2))
+    body = sealed[len(address().envelope(is_sealed=True)) :]
+    forged = {
+        "round": (address(server_round=3), 2, 1),
+        "sender": (address(sender=3, server_round=2), 2, 3),
+        "receiver": (address(receiver=3, server_round=2), 3, 1),
+        "run": (address(run="other", server_round=2), 2, 1),
+    }
+    for what, (to, receiver, sender) in forged.items():
+        with pytest.raises(WireError, match="cannot be opened: sealed with another"):
+            opened(
+                to.envelope(is_sealed=True) + body,
+                run=to.run,
+                sender=sender,
+                receiver=receiver,
+                lock=rings[receiver].lock(sender),
+            )
+        assert what
+
+
+def test_every_altered_byte_is_noticed(rings):
+    sealed = write(address(), contents(), rings[1].lock(2))
+    lock = rings[2].lock(1)
+    for place in [*range(60), len(sealed) // 2, len(sealed) - 1]:
+        altered = bytearray(sealed)
+        altered[place] ^= 1
+        with pytest.raises(WireError):
+            opened(bytes(altered), lock=lock)
+    for end in (0, 10, 48, 50, 60, len(sealed) - 1):
+        with pytest.raises(WireError):
+            opened(sealed[:end], lock=lock)
+
+
+def test_a_parcel_of_a_wrong_key_is_refused_with_the_cure(rings, tmp_path):
+    stranger = ring(tmp_path / "stranger", 1)
+    stranger.pin({2: rings[2].public_key})
+    parcel = write(address(), contents(), stranger.lock(2))
+    with pytest.raises(WireError, match=r"sealed with another key.* simulations\.fing"):
+        opened(parcel, lock=rings[2].lock(1))
+
+
+def test_sealed_and_open_are_not_taken_for_each_other(rings):
+    plain = write(address(receiver=EVERYONE), contents())
+    sealed = write(address(), contents(), rings[1].lock(2))
+    with pytest.raises(WireError, match="is not sealed, expected sealed"):
+        opened(plain, lock=rings[2].lock(1))
+    with pytest.raises(WireError, match="is sealed, expected not sealed"):
+        opened(sealed)
+
+
+def test_two_directions_have_two_keys(rings):
+    there, back = address(), address(sender=2, receiver=1)
+    parcel = write(there, contents(), rings[1].lock(2))
+    body = parcel[len(there.envelope(is_sealed=True)) :]
+    reflected = back.envelope(is_sealed=True) + body
+    with pytest.raises(WireError, match="cannot be opened"):
+        opened(reflected, sender=2, receiver=1, lock=rings[1].lock(2))
+
+
+def bfloats(parcel):
+    """Hand out contents of numbers that NumPy does not have."""
+    about = {"counts": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}
+    header = json.dumps(about).encode()
+    return parcel[:48] + len(header).to_bytes(8, "little") + header + bytes(2)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda _: b"short", "has no envelope"),
+        (lambda b: b"XXXX" + b[4:], "has no envelope"),
+        (lambda b: b[:48] + b"\x00" * 20, "cannot be decoded"),
+        (bfloats, "cannot be decoded"),
+    ],
+)
+def test_what_is_no_parcel_is_refused(spoil, message):
+    plain = write(address(receiver=EVERYONE), contents())
+    with pytest.raises(WireError, match=message):
+        opened(spoil(plain))
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("omega", np.zeros((2, 3), np.float32)),
+        ("omega", np.zeros((3, 3))),
+        ("task_ids", np.zeros((2, 1), np.int64)),
+        ("task_ids", np.zeros(2, np.float32)),
+        ("head_rows", np.zeros(2, np.float32)),
+        ("omega_task_ids", np.zeros((), np.int64)),
+        ("peer", Peer(num_neighbours=-1, num_examples=3)),
+    ],
+)
+def test_contents_must_fit_together(part, value):
+    odd = contents()
+    object.__setattr__(odd, part, value)
+    with pytest.raises(WireError, match="parts that do not fit"):
+        Letter.decode(1, odd.encode())
+
+
+@pytest.mark.parametrize(
+    ("part", "ids"),
+    [
+        ("task_ids", [0, 10**12]),
+        ("task_ids", [1, 0]),
+        ("omega_task_ids", [0, 1, 4]),
+        ("omega_task_ids", [-1, 0, 1]),
+        ("omega_task_ids", [0, 1, 1]),
+    ],
+)
+def test_tasks_must_be_those_of_the_own_head(part, ids):
+    contents().check(1, num_tasks=4, width=2)
+    odd = contents()
+    object.__setattr__(odd, part, np.array(ids))
+    with pytest.raises(WireError, match=r"client 1 names .* expected ids below 4"):
+        odd.check(1, num_tasks=4, width=2)
+
+
+def test_head_rows_must_be_as_wide_as_the_own():
+    with pytest.raises(WireError, match="head rows of 2 numbers, expected 3"):
+        contents().check(1, num_tasks=4, width=3)
+
+
+@pytest.mark.parametrize("part", ["head_rows", "omega"])
+def test_heads_and_covariances_must_be_finite(part):
+    odd = contents()
+    getattr(odd, part)[0, 0] = np.inf
+    with pytest.raises(WireError, match="client 1 holds heads or covariances that are"):
+        Letter.decode(1, odd.encode())
+
+
+# Keys ---------------------------------------------------------------------------------
+
+
+def private_key(path):
+    return X25519PrivateKey.from_private_bytes(path.read_bytes())
+
+
+def test_keys_are_made_once_and_for_the_owner_alone(tmp_path):
+    first = ring(tmp_path, 0)
+    told = first.public_key
+    assert ring(tmp_path, 0).public_key == told
+    assert ring(tmp_path, 1).public_key != told
+    site = site_key_file(tmp_path / "site-0", 0)
+    paths = (site, first.folder / "run.key")
+    assert [stat.S_IMODE(p.stat().st_mode) for p in paths] == [0o600] * 2
+    halves = [private_key(p).public_key().public_bytes_raw().hex() for p in paths]
+    assert "".join(halves) == told
+    assert [p.name for p in first.folder.iterdir()] == ["run.key"]
+
+
+def test_a_sites_key_outlives_a_run_and_the_runs_does_not(tmp_path):
+    one, other = (ring(tmp_path, 0, run).public_key for run in ("run", "later"))
+    assert one[:64] == other[:64]
+    assert one[64:] != other[64:]
+    assert fingerprint(one) == fingerprint(other)
+
+
+def test_both_ends_have_one_secret_and_pairs_and_runs_differ(rings, tmp_path):
+    assert rings[1].lock(2) == rings[2].lock(1)
+    secrets = [rings[a].lock(b).secret for a, b in itertools.combinations(rings, 2)]
+    later = introduce({c: ring(tmp_path, c, "later") for c in (1, 2)})
+    assert len({*secrets, later[1].lock(2).secret}) == 4
+
+
+def test_the_secret_is_that_of_both_pairs(rings):
+    """Worked by hand: whoever lacks either private key cannot open a parcel."""
+    halves = []
+    for half, path in (
+        (slice(0, 64), site_key_file(rings[1].folder.parents[1], 1)),
+        (slice(64, 128), rings[1].folder / "run.key"),
+    ):
+        theirs = bytes.fromhex(rings[2].public_key[half])
+        public = X25519PublicKey.from_public_bytes(theirs)
+        halves.append(private_key(path).exchange(public))
+    assert rings[1].lock(2).secret == b"".join(halves)
+
+
+def test_a_run_key_under_anothers_fingerprint_opens_nothing(rings, tmp_path):
+    """The relay knows 1's public site key, and hands out a run key of its own."""
+    relay = ring(tmp_path / "relay", 1)
+    forged = rings[1].public_key[:64] + relay.public_key[64:]
+    victim = ring(tmp_path, 2, "victim")
+    victim.pin({1: forged})
+    parcel = write(address(), contents(), victim.lock(1))
+    relay.pin({2: victim.public_key})
+    with pytest.raises(WireError, match="cannot be opened"):
+        opened(parcel, lock=relay.lock(2))
+
+
+@pytest.mark.parametrize("half", [slice(0, 64), slice(64, 128)])
+def test_a_changed_key_is_refused_with_the_fingerprints(rings, tmp_path, half):
+    old = rings[3].public_key
+    new = old.replace(old[half], ring(tmp_path / "new", 3).public_key[half])
+    with pytest.raises(WireError, match=r"public key of client 3 changed") as caught:
+        rings[1].pin({2: rings[2].public_key, 3: new})
+    for part in (fingerprint(old), fingerprint(new), "neighbours.json", "in between"):
+        assert part in str(caught.value)
+    assert rings[1].pinned[3] == old
+
+
+@pytest.mark.parametrize("who", [{2}, {2, 3, 4}])
+def test_a_changed_neighbourhood_is_refused(rings, who):
+    keys = {c: rings[min(c, 3)].public_key for c in who}
+    with pytest.raises(WireError, match=r"public key of client [34] changed.* none"):
+        rings[1].pin(keys)
+
+
+def test_a_client_told_that_it_has_no_neighbour_gets_none_later(rings, tmp_path):
+    alone = ring(tmp_path, 0)
+    alone.pin({})
+    alone.pin({})
+    with pytest.raises(WireError, match=r"client 0 pinned none, now the relay hands"):
+        alone.pin({1: rings[1].public_key})
+    assert alone.pinned == {}
+
+
+def test_fingerprints_that_the_operator_wrote_down_hold_before_any_pin(rings, tmp_path):
+    own, key = ring(tmp_path, 4), rings[1].public_key
+    in_between = ring(tmp_path / "relay", 1).public_key
+    trusted = {1: fingerprint(key), 9: fingerprint(in_between)}
+    with pytest.raises(WireError, match=r"client 1 has .*, expected") as found:
+        own.pin({1: in_between}, trusted)
+    assert fingerprint(key) in str(found.value)
+    assert fingerprint(in_between) in str(found.value)
+    with pytest.raises(WireError, match=r"client 3 has .*, expected none by node-conf"):
+        own.pin({1: key, 3: rings[3].public_key}, trusted)
+    assert own.pinned == {}
+    own.pin({1: key}, trusted)
+    assert own.pinned == {1: key}
+
+
+@pytest.mark.parametrize("key", ["", "00", "zz" * 64, "ab" * 32, "ab" * 65])
+def test_a_key_that_is_none_is_refused(tmp_path, key):
+    own = ring(tmp_path, 0)
+    with pytest.raises(WireError, match=r"client 1 must be 64 bytes in hexadecimal"):
+        own.pin({1: key})
+    assert own.pinned == {}
+
+
+@pytest.mark.parametrize("half", [slice(0, 64), slice(64, 128)])
+def test_a_degenerate_key_is_refused(rings, tmp_path, half):
+    own, key = ring(tmp_path, 0), rings[1].public_key
+    own.pin({1: key.replace(key[half], "00" * 32)})
+    with pytest.raises(WireError, match="client 1 is degenerate"):
+        own.lock(1)
+
+
+def test_damaged_key_files_are_named(tmp_path):
+    own = ring(tmp_path, 0)
+    own.folder.mkdir(parents=True)
+    (own.folder / "run.key").write_bytes(b"half")
+    with pytest.raises(DataError, match=r"run\.key must have 32 bytes, got 4"):
+        _ = own.public_key
+    (own.folder / "neighbours.json").write_text("[")
+    with pytest.raises(DataError, match=r"neighbours\.json cannot be read"):
+        _ = own.pinned
+
+
+def test_fingerprints_are_short_and_tell_keys_apart(rings):
+    prints = {fingerprint(own.public_key) for own in rings.values()}
+    assert len(prints) == 3
+    assert all(len(p.split()) == 8 for p in prints)
+    assert fingerprint("00" * 64) == "6668 7aad f862 bd77 6c8f c18b 8e9f 8e20"
+
+
+# The box ------------------------------------------------------------------------------
+
+
+def anything(sender, found):
+    """Use whatever comes."""
+
+
+def box(tmp_path, client, *, stored=None, notes=None):
+    told = {"neighbours": '{"1": {"key": "", "weight": null}}'}
+    if client == 1:
+        told = {"neighbours": '{"2": {"key": "", "weight": null}}'}
+    return Mailbox(
+        "run",
+        client,
+        tmp_path / "run" / f"client-{client}",
+        is_sealed=False,
+        notes=told if notes is None else notes,
+        stored=stored or {},
+    )
+
+
+def mail_of(tmp_path, server_round, sent=None):
+    mail = box(tmp_path, 1).write(sent or contents(), server_round)
+    assert list(mail) == ["to/all"]
+    return {"from/1": mail["to/all"]}
+
+
+def test_a_box_leaves_out_what_it_has_seen(tmp_path):
+    delivered = mail_of(tmp_path, 3)
+    first = box(tmp_path, 2)
+    assert list(first.read(delivered, 4, anything)) == [1]
+    again = box(tmp_path, 2, stored=first.state())
+    assert again.read(delivered, 5, anything) == {}
+    assert again.unusable == []  # a relay that was not answered sends it again
+    assert list(again.read(mail_of(tmp_path, 5), 6, anything)) == [1]
+    later = box(tmp_path, 2, stored=again.state())
+    assert later.read(mail_of(tmp_path, 4), 7, anything) == {}  # a replay
+
+
+def test_a_round_is_repeated_with_the_same_mail_alone(tmp_path):
+    delivered = mail_of(tmp_path, 3)
+    for _ in range(2):  # the round is repeated from the state before it
+        assert list(box(tmp_path, 2).read(delivered, 4, anything)) == [1]
+    other = {"from/1": mail_of(tmp_path, 3, contents(seed=1))["from/1"]}
+    for mail in ({}, other):
+        with pytest.raises(WireError, match="round 4 again, with other mail"):
+            box(tmp_path, 2).read(mail, 4, anything)
+
+
+def test_a_round_is_repeated_with_the_same_weights_alone(tmp_path):
+    def weighed(weight):
+        told = f'{{"1": {{"key": "", "weight": {weight}}}}}'
+        return box(tmp_path, 2, notes={"neighbours": told})
+
+    for _ in range(2):
+        weighed(0.25).read({}, 2, anything)
+    with pytest.raises(WireError, match="round 2 again, with other mail"):
+        weighed(0.5).read({}, 2, anything)
+
+
+def test_no_branch_from_an_earlier_round(tmp_path):
+    box(tmp_path, 2).read({}, 1, anything)
+    box(tmp_path, 2).read({}, 7, anything)
+    with pytest.raises(WireError, match="round 5, which was left out before round 7"):
+        box(tmp_path, 2).read({}, 5, anything)
+    box(tmp_path, 2).read({}, 8, anything)
+
+
+def test_rounds_of_which_no_state_is_left_are_forgotten(tmp_path):
+    done, mail = RoundsDone(tmp_path), hashlib.sha256(b"mail").hexdigest()
+    for server_round in (1, 2, 3, 5):
+        done.begin(server_round, mail, state_round=server_round - 1)
+    done.forget_before(3)
+    assert done.rounds() == [3, 5]
+    with pytest.raises(WireError, match="round 2, which was left out"):
+        done.begin(2, mail, state_round=1)
+    with pytest.raises(WireError, match="round 5 again, with other mail or state"):
+        done.begin(5, mail, state_round=3)
+    with pytest.raises(WireError, match="round 6 with the state after round 3, but"):
+        done.begin(6, mail, state_round=3)
+    done.begin(6, mail, state_round=4)  # round 5 failed after it began
+
+
+@pytest.mark.parametrize("content", [b"\x9aM", b"", b"x mail", b"9" * 5000, None])
+def test_a_damaged_record_of_a_round_is_refused(tmp_path, content):
+    done, mail = RoundsDone(tmp_path), hashlib.sha256(b"mail").hexdigest()
+    done.begin(1, mail, state_round=0)
+    path = tmp_path / "rounds-done" / "round-000001"
+    path.unlink()
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError, match=r"record .*round-000001.* cannot be used"):
+        done.begin(2, mail, state_round=1)
+    if content is None:
+        with pytest.raises(DataError, match="cannot be used"):
+            done.begin(1, mail, state_round=0)
+
+
+def test_a_sealed_round_may_be_repeated_with_mail_sealed_anew(rings):
+    """A resumed neighbour sends the same, under another nonce."""
+    keys = {c: rings[c].public_key for c in (1, 3)}
+    told = json.dumps({str(c): {"key": k, "weight": None} for c, k in keys.items()})
+
+    def read_it():
+        parcel = write(address(), contents(), rings[1].lock(2))
+        mailbox = Mailbox(
+            "run",
+            2,
+            rings[2].folder,
+            is_sealed=True,
+            notes={"neighbours": told},
+            stored={},
+        )
+        return mailbox.read({"from/1": np.frombuffer(parcel, np.uint8)}, 4, anything)
+
+    assert [list(read_it()) for _ in range(2)] == [[1], [1]]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda b: b[:30],
+        lambda b: b[:60],
+        lambda b: b[:-1],
+        lambda b: b"FGS1" + b[4:],
+        lambda b: b[:40] + b"\x00\x00\x00\x07" + b[44:],
+    ],
+)
+def test_a_parcel_that_cannot_be_used_counts_as_missing(tmp_path, caplog, spoil):
+    good = mail_of(tmp_path, 3)["from/1"].tobytes()
+    mail = {"from/1": np.frombuffer(spoil(good), np.uint8)}
+    own = box(tmp_path, 2)
+    with caplog.at_level("WARNING", logger="flwr"):
+        assert own.read(mail, 4, anything) == {}
+    assert own.unusable == [1]
+    assert "client 2 goes on without this mail: letter of client 1" in caplog.text
+    assert list(own.read(mail_of(tmp_path, 3), 5, anything)) == [1]  # not seen yet
+
+
+def test_silence_is_said_once_after_two_mixing_rounds(tmp_path, caplog):
+    stored, said = {}, []
+    with caplog.at_level("WARNING", logger="flwr"):
+        for server_round in range(1, 12):
+            own = box(tmp_path, 2, stored=stored)
+            mail = mail_of(tmp_path, 7) if server_round == 8 else {}
+            own.read(mail, server_round, anything)
+            caplog.clear()
+            if own.silent(server_round, 3):  # rounds 1, 4, 7, 10 mix
+                is_said = "no usable mail of client(s) 1" in caplog.text
+                said.append((server_round, is_said))
+            stored = own.state()
+    assert said == [(5, True), (6, False), (7, False)]
+
+
+def test_a_box_refuses_strangers_and_messages_without_neighbours(tmp_path):
+    mail = {"from/5": np.zeros(3, np.uint8)}
+    with pytest.raises(WireError, match=r"got \['from/5'\], but its neighbours are"):
+        box(tmp_path, 2).read(mail, 2, anything)
+    with pytest.raises(WireError, match="was not told its neighbours"):
+        box(tmp_path, 2, notes={})
+
+
+def test_a_client_whose_parcels_were_sealed_sends_none_open(tmp_path):
+    box(tmp_path, 1)
+    folder = tmp_path / "run" / "client-1"
+    assert KeyRing(folder, client_id=1).public_key  # made when first asked for
+    with pytest.raises(WireError, match=r"client 1 has keys .*set spreadgnn.seal = tr"):
+        box(tmp_path, 1)
+
+
+def test_a_client_without_neighbours_writes_to_nobody(tmp_path):
+    assert box(tmp_path, 3, notes={"neighbours": "{}"}).write(contents(), 1) == {}
+
+
+def test_rounds_that_mix():
+    for period in (0, 1, 2, 5):
+        mix = [t for t in range(1, 12) if is_mixing_round(t, period)]
+        assert mix == (list(range(1, 12, period)) if period else [])
+        for before in range(1, 13):
+            assert mixing_rounds(before, period) == sum(t < before for t in mix)
