@@ -137,7 +137,7 @@ class GraphClient(NumPyClient, Generic[P]):
         return {}
 
     def without_state(self, number: int) -> None:
-        """Refuse a round before which nothing is stored and for which no model came.
+        """Refuse a round if nothing is stored from before it and no model came.
 
         Raises
         ------
@@ -250,7 +250,7 @@ class GraphClient(NumPyClient, Generic[P]):
         DataError
             The client's state is gone, or cannot be used.
         WireError
-            The round is none, or the arrays are not those that the model shares.
+            The number is no round, or the arrays are not what the model shares.
         """
         number = int(header["server-round"])
         if number < 1:
@@ -302,7 +302,7 @@ class GraphClient(NumPyClient, Generic[P]):
 
     @torch.no_grad()
     def _set(self, shared: NamedArrays, stored: Mapping[str, Tensor]) -> None:
-        """Give the model what came, and over it what is kept here.
+        """Copy what came into the model, then what is stored here over it.
 
         A start that is sent again, because the reply to the first was lost, must not
         undo training.

@@ -1,4 +1,4 @@
-"""Losses and scores of several tasks per graph, of which some labels are missing.
+"""Losses and scores of several tasks per graph; some labels are missing.
 
 Labels are a matrix (num_graphs, num_tasks) of floats, NaN where not observed.
 """
