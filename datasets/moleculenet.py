@@ -221,8 +221,13 @@ def _header(path: Path) -> list[str]:
             f"{path} {'is empty' if not last else 'does not end with a newline'}: it is"
             " cut off; fetch the data set again"
         )
-    with path.open(encoding="utf-8", newline="") as handle:
-        return next(csv.reader(handle))
+    try:
+        with path.open(encoding="utf-8", newline="") as handle:
+            return next(csv.reader(handle))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{path} cannot be read as CSV: {error}; fetch the data set again"
+        ) from error
 
 
 def _parse(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import random
 import sys
 import tempfile
@@ -35,19 +36,23 @@ from .drill_trials import (
 
 _VERDICTS = ("equal", "unequal", "lost", "ledger")
 _ALL_WELL, _FAILED, _REFUSED = 0, 1, 2
-_MOST_KILLS = 2  # in one trial
 _MOST_WAVES = 5
+_ENGINES: dict[str, type[InlineEngine | RayEngine | DeploymentEngine]] = {
+    "inline": InlineEngine,
+    "ray": RayEngine,
+    "deployment": DeploymentEngine,
+}
 console = Console(stderr=True, highlight=False)
 
 
 def plan(
-    kills: int, methods: Sequence[str], seed: int, *, first: int = 0
+    kills: int, methods: Sequence[str], seed: int, *, most: int, first: int = 0
 ) -> Iterator[tuple[int, str, int, random.Random]]:
     """Share kills out: number of a trial, its target, its kills, its generator."""
     number = first
     while kills > 0:
         rng = random.Random(f"{seed}/{number}")
-        count = min(kills, rng.randint(1, _MOST_KILLS))
+        count = min(kills, rng.randint(1, most))
         yield number, methods[number % len(methods)], count, rng
         kills -= count
         number += 1
@@ -66,14 +71,16 @@ def drill(
     of_name = {target.name: target for target in chosen}
     references: dict[str, Reference] = {}
     # The reference is measured in one process: all engines give the same bytes.
-    quiet = engine if engine.name == "inline" else InlineEngine()
+    quiet = engine if engine.name == "inline" else InlineEngine(out)
     for target in chosen:
         found = measure(quiet, target, out / "undisturbed" / target.name)
         is_counted = engine is quiet  # files are, in a child of ours alone
         references[target.name] = replace(found, files=found.files * is_counted)
 
-    def one(number: int, name: str, count: int, rng: random.Random) -> Trial:
-        moments = draw_moments(rng, references[name], engine.victims, count)
+    kinds = itertools.cycle(engine.victims)
+
+    def one(number: int, name: str, victims: list[str], rng: random.Random) -> Trial:
+        moments = draw_moments(rng, references[name], victims)
         return run_trial(
             engine,
             of_name[name],
@@ -87,8 +94,19 @@ def drill(
     with ThreadPoolExecutor(jobs) as pool:
         # A kill that comes after the end of its run does not count.
         for _ in range(_MOST_WAVES):
-            wave = list(plan(kills - done, list(of_name), seed, first=number))
-            waiting = [pool.submit(one, *job) for job in wave]
+            wave = list(
+                plan(
+                    kills - done,
+                    list(of_name),
+                    seed,
+                    most=engine.most_kills,
+                    first=number,
+                )
+            )
+            waiting = [
+                pool.submit(one, at, name, list(itertools.islice(kinds, count)), rng)
+                for at, name, count, rng in wave
+            ]
             number += len(wave)
             for future in waiting:
                 trial = future.result()
@@ -99,15 +117,29 @@ def drill(
 def table(trials: Sequence[Trial]) -> str:
     """Count verdicts by method, as a Markdown table."""
     columns = ["method", "trials", "kills", *_VERDICTS, "started anew"]
-    lines = ["| " + " | ".join(columns) + " |"]
-    lines.append("|---" + "|---:" * (len(columns) - 1) + "|")
+    rows = []
     for name in [*dict.fromkeys(t.method for t in trials), "**sum**"]:
         own = [t for t in trials if name in (t.method, "**sum**")]
         counts = [sum(t.verdict == v for t in own) for v in _VERDICTS]
         kills, anew = sum(len(t.kills) for t in own), sum(t.anew for t in own)
-        cells = [name, len(own), kills, *counts, anew]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append([name, len(own), kills, *counts, anew])
+    return _markdown(columns, rows)
+
+
+def table_of_victims(trials: Sequence[Trial]) -> str:
+    """Count kills by method and kind of process, as a Markdown table."""
+    killed = [(t.method, kill.split()[0]) for t in trials for kill in t.kills]
+    kinds = sorted({kind for _, kind in killed})
+    rows = []
+    for name in [*dict.fromkeys(t.method for t in trials), "**sum**"]:
+        own = [kind for method, kind in killed if name in (method, "**sum**")]
+        rows.append([name, *map(own.count, kinds)])
+    return _markdown(["method", *kinds], rows)
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "".join("| " + " | ".join(map(str, cells)) + " |\n" for cells in lines)
 
 
 def write(trials: Sequence[Trial], out: Path) -> None:
@@ -121,13 +153,7 @@ def write(trials: Sequence[Trial], out: Path) -> None:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["number"])
         writer.writeheader()
         writer.writerows(rows)
-    (out / "trials.md").write_text(table(trials))
-
-
-def _engine(name: str, out: Path) -> Engine:
-    if name == "inline":
-        return InlineEngine()
-    return RayEngine(out) if name == "ray" else DeploymentEngine(out)
+    (out / "trials.md").write_text(table(trials) + "\n" + table_of_victims(trials))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -140,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
         "--methods", default="", help=f"of {','.join(names())} (default: all)"
     )
     parser.add_argument(
-        "--engine", choices=("inline", "ray", "deployment"), default="inline",
+        "--engine", choices=list(_ENGINES), default="inline",
         help="inline: a process; ray: flwr run; deployment: SuperLink and SuperNodes",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
@@ -163,11 +189,13 @@ def main(argv: list[str] | None = None) -> int:
         if out.is_dir() and any(out.iterdir()):
             raise ConfigError(f"--out {str(out)!r} is not empty; give a new folder")
         out.mkdir(parents=True, exist_ok=True)
-        chosen = _choose(arguments.methods, arguments.engine, out)
+        wanted = arguments.methods.split(",") if arguments.methods else names()
+        num_rounds = _ENGINES[arguments.engine].num_rounds
+        chosen = targets(wanted, out, num_rounds=num_rounds)
+        engine = _ENGINES[arguments.engine](out)
     except FedGraphError as error:
         console.print(f"[red]refused[/]: {error}")
         return _REFUSED
-    engine = _engine(arguments.engine, out)
     trials: list[Trial] = []
     try:
         for trial in drill(
@@ -186,23 +214,9 @@ def main(argv: list[str] | None = None) -> int:
         return _FAILED
     finally:
         engine.close()
-    sys.stdout.write(table(trials))
+    sys.stdout.write(table(trials) + "\n" + table_of_victims(trials))
     console.print(f"trials: {out / 'trials.csv'}")
     return _ALL_WELL if all(t.verdict == "equal" for t in trials) else _FAILED
-
-
-def _choose(methods: str, engine: str, out: Path) -> list[Target]:
-    """Return the targets asked for; sites draw noise of their own, not compared."""
-    chosen = targets(methods.split(",") if methods else names(), out)
-    if engine != "deployment":
-        return chosen
-    private = [target.name for target in chosen if target.is_private]
-    if methods and private:
-        raise ConfigError(
-            f"--engine deployment cannot compare {', '.join(private)}: noise of a site"
-            " depends on its secret; use --engine inline or ray"
-        )
-    return [target for target in chosen if not target.is_private]
 
 
 def _line(trial: Trial) -> str:

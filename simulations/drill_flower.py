@@ -1,6 +1,6 @@
 """Runs of ``simulations.drill`` through Flower, of which one process is killed.
 
-``ray``: ``flwr run`` on a local SuperLink of the drill's own; an actor, the app's
+``ray``: ``flwr run`` on a local SuperLink of the drill's own; an actor, the ServerApp's
 process or the SuperLink is killed. ``deployment``: a SuperLink and two SuperNodes on
 loopback; one of them, a ClientApp or the ServerApp is killed. Then everything is done
 as ``docs/deployment.md`` says: restart what was killed, resume.
@@ -10,112 +10,39 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
 
 from . import flower
-from .drill_sites import Sites
-from .drill_targets import NUM_ROUNDS
-from .drill_trials import NO_REASON, Moment, Outcome, read_summary
+from .drill_inline import InlineEngine
+from .drill_targets import Target
+from .drill_trials import (
+    NO_REASON,
+    Moment,
+    Outcome,
+    Reference,
+    measure,
+    read_summary,
+)
+from .drill_witness import ledger_faults
+from .processes import Federation, environment, free_ports, is_orphan, kill, pids
 
-_LIMIT_S = 900.0
-_POLL_S = 0.02
-_ROUND_S = {"ray": 0.05, "deployment": 10.0}
+_LIMIT_S, _VICTIM_S, _WAIT_S, _POLL_S = 900.0, 60.0, 0.5, 0.02
 _REASON = re.compile(r"run failed: (\w+: .*)")
 _CHECKPOINT = re.compile(r"round-(\d+)\.safetensors")
-_COMMANDS = {
-    "actor": "ClientAppActor",
-    "app": "flwr-simulation",
-    "clientapp": "flwr-clientapp",
-    "serverapp": "flwr-serverapp",
-    "supernode": "flower-supernode",
-    "superlink": "flower-superlink",
-}
-_ENVIRONMENT = {
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_worker_niceness": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
+_START_S = 10.0
+_HOSTED = ("0,1", "2,3")
+_OF_A_SITE = ("state-dir", "data-dir", "cache-dir")  # mean nothing in a run config
 
 
-def free_ports(count: int) -> int:
-    """Return the first of so many ports in a row on which nothing listens."""
-    for first in range(41000, 60000, count):
-        if not any(_listens(port) for port in range(first, first + count)):
-            return first
-    raise RunFailedError(f"no {count} free ports in a row between 41000 and 60000")
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def processes(home: Path, command: str = "") -> list[int]:
-    """Return the ids of processes with this ``FLWR_HOME`` and text in their command."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (entry / "cmdline").read_bytes().decode(errors="replace")
-            environment = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if command in line and f"FLWR_HOME={home}".encode() in environment:
-            found.append(int(entry.name))
-    return sorted(set(found) - {os.getpid()})
-
-
-def kill(pids: list[int]) -> None:
-    """Kill with -9 whatever of these is still there."""
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-
-
-class _FlowerEngine:
-    """What both engines do: wait for a moment, tell how a run ended."""
-
-    name = ""
-    victims: tuple[str, ...] = ()
-    loses_runs = True
-
-    def __init__(self, out: Path) -> None:
-        self._home = out / "flwr"
-        self._home.mkdir(parents=True, exist_ok=True)
-
-    def faults(self, state: Path, folder: Path) -> list[str]:  # noqa: ARG002
-        """Return nothing: only children of the drill itself keep a witness."""
-        return []
-
-    def _reach(self, moment: Moment, folder: Path, since: float) -> bool:
-        """Wait for the moment; False if the run ended before."""
-        begun = newest_round(folder)
-        progress = moment.share * (NUM_ROUNDS - begun)
-        deadline = time.monotonic() + _LIMIT_S
-        while newest_round(folder) < begun + int(progress) or not _is_under_way(
-            folder, since
-        ):
-            if ended(folder, since) is not None:
-                return False
-            if time.monotonic() > deadline:
-                raise RunFailedError(f"a run hangs; see {folder}")
-            time.sleep(_POLL_S)
-        time.sleep((progress % 1.0) * _ROUND_S[self.name])
-        return ended(folder, since) is None
-
-
-class RayEngine(_FlowerEngine):
-    """``flwr run`` on a SuperLink of the drill's own.
+class _FlowerEngine(ABC):
+    """What both engines do: kill at a moment, tell how a run ended.
 
     Parameters
     ----------
@@ -123,104 +50,207 @@ class RayEngine(_FlowerEngine):
         The drill's folder.
     """
 
+    name = ""
+    num_rounds = 0
+    most_kills = 0
+    loses_runs = True
+    _COMMANDS: ClassVar[dict[str, str]]
+
+    def __init__(self, out: Path) -> None:
+        self._out, self._home = out, out / "flwr"
+        self._witness = out / "witness.jsonl"
+        self._told: set[str] = set()
+        self._environment = environment(self._home, witness=self._witness)
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        """Kinds of processes that are killed."""
+        return tuple(self._COMMANDS)
+
+    def attempt(
+        self, config: Mapping[str, Value], moment: Moment | None, folder: Path
+    ) -> Outcome:
+        """Run or resume, and kill ``moment``'s victim."""
+        since = time.time()
+        run_id = self._submit(config)
+        killed = (
+            moment.victim if moment and self._disturb(moment, folder, since) else ""
+        )
+        if killed in ("serverapp", "superlink"):
+            self._clean_up()
+            if ended(folder, since) is None:
+                return Outcome(status="killed")
+        self._await_end(folder, since)
+        says = ""
+        if ended(folder, since) is None:
+            says = self._log(run_id)
+            self._clean_up()
+        return _outcome(folder, since, says, killed=bool(killed))
+
+    def faults(self, folder: Path) -> list[str]:  # noqa: ARG002
+        """Draws that are missing in the ledgers, told once."""
+        new = [f for f in ledger_faults(self._witness) if f not in self._told]
+        self._told |= set(new)
+        return new
+
+    def own_reference(self, target: Target, run: Path) -> Reference | None:  # noqa: ARG002
+        """Return nothing: noise of a simulation is a function of the seed."""
+        return None
+
+    def _disturb(self, moment: Moment, folder: Path, since: float) -> bool:
+        """Wait for the moment and kill; False if the run ended before."""
+        begun = newest_round(folder)
+        progress = min(moment.share * self.num_rounds, self.num_rounds - begun - 0.1)
+        deadline = time.monotonic() + _LIMIT_S
+        looked, has_served = 0.0, False
+        while newest_round(folder) < begun + int(progress) or not has_served:
+            if (now := time.monotonic()) > looked + _WAIT_S:
+                looked, serves = now, self._serves()
+                if ended(folder, since) is not None or (has_served and not serves):
+                    return False
+                has_served = serves
+            if now > deadline:
+                raise RunFailedError(f"a run hangs; see {folder}")
+            self._keep()
+            time.sleep(_POLL_S)
+        time.sleep((progress % 1.0) * last_round_s(folder))
+        # One that answers a message must be awaited.
+        deadline = time.monotonic() + _VICTIM_S
+        while ended(folder, since) is None and time.monotonic() < deadline:
+            if found := self._living(moment.victim):
+                kill([found[int(moment.share * 1000) % len(found)]])
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+    def _serves(self) -> bool:
+        return bool(self._living("serverapp"))
+
+    def _living(self, kind: str) -> list[int]:
+        """Find processes of a kind that have not outlived what started them."""
+        found = pids(self._home, self._COMMANDS[kind])
+        leads = kind in ("superlink", "supernode")
+        return [pid for pid in found if leads or not is_orphan(pid)]
+
+    def _await_end(self, folder: Path, since: float) -> None:
+        """Wait until the ServerApp is gone, also one that has not started yet."""
+        deadline = time.monotonic() + _LIMIT_S
+        begin, seen = time.monotonic(), False
+        while time.monotonic() < deadline:
+            serves = self._serves()
+            seen = seen or serves or ended(folder, since) is not None
+            if not serves and (seen or time.monotonic() > begin + _VICTIM_S):
+                return
+            self._keep()
+            time.sleep(_WAIT_S)
+        raise RunFailedError(f"a run hangs; see {folder}")
+
+    @abstractmethod
+    def _submit(self, config: Mapping[str, Value]) -> str:
+        """Start a run and return its id."""
+
+    @abstractmethod
+    def _log(self, run_id: str) -> str:
+        """Return what a run's ServerApp has logged."""
+
+    @abstractmethod
+    def _keep(self) -> None:
+        """Start again what a supervisor would."""
+
+    @abstractmethod
+    def _clean_up(self) -> None:
+        """Do what an operator does when the server's side has crashed."""
+
+
+class RayEngine(_FlowerEngine):
+    """``flwr run`` on a SuperLink of the drill's own."""
+
     name = "ray"
-    victims: tuple[str, ...] = ("actor", "app", "superlink")
+    num_rounds = 40
+    most_kills = 3
+    _COMMANDS: ClassVar[dict[str, str]] = {
+        "actor": "ClientAppActor",
+        "serverapp": "flwr-simulation",
+        "superlink": "flower-superlink",
+    }
 
     def __init__(self, out: Path) -> None:
         super().__init__(out)
         first = free_ports(2)
         # The SuperLink reads its environment when the first run starts it.
         os.environ.update(
-            _ENVIRONMENT,
-            FLWR_HOME=str(self._home),
+            self._environment,
             FLWR_LOCAL_CONTROL_API_PORT=str(first),
             FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=str(first + 1),
         )
 
-    def attempt(
-        self, config: Mapping[str, Value], moment: Moment | None, folder: Path
-    ) -> Outcome:
-        """Run through Flower, and kill ``moment``'s victim."""
-        since = time.time()
-        run_id = flower.submit(config, num_nodes=2)
-        if moment is None or not self._reach(moment, folder, since):
-            return self._end(run_id, folder, since)
-        found = processes(self._home, _COMMANDS[moment.victim])
-        kill(found[:1])
-        if moment.victim == "actor":
-            return self._end(run_id, folder, since, killed=bool(found))
-        self.close()  # what an operator does: make stop
-        return Outcome(status="killed" if found else "failed", says=NO_REASON)
+    def _submit(self, config: Mapping[str, Value]) -> str:
+        return str(flower.submit(config, num_nodes=2))
 
-    def _end(
-        self, run_id: int, folder: Path, since: float, *, killed: bool = False
-    ) -> Outcome:
-        flower.wait(run_id)
-        log = flower.read_log(run_id) if ended(folder, since) is None else ""
-        outcome = _outcome(folder, since, log, killed=killed)
-        if outcome.says == NO_REASON:
-            self.close()  # a SuperLink or Ray that a crash left: make stop
-        return outcome
+    def _log(self, run_id: str) -> str:
+        return flower.read_log(int(run_id))
+
+    def _keep(self) -> None:
+        """Nothing: actors that die are not replaced."""
+
+    def _clean_up(self) -> None:
+        self.close()  # make stop
 
     def close(self) -> None:
         """Stop the SuperLink and what it left behind."""
-        kill(processes(self._home))
+        kill(pids(self._home))
 
 
 class DeploymentEngine(_FlowerEngine):
-    """A SuperLink and two SuperNodes on loopback; what was killed is started again.
-
-    Parameters
-    ----------
-    out : path
-        The drill's folder.
-    """
+    """A SuperLink and two SuperNodes on loopback; what was killed is started again."""
 
     name = "deployment"
-    victims: tuple[str, ...] = ("supernode", "clientapp", "serverapp", "superlink")
+    num_rounds = 4
+    most_kills = 4
+    _COMMANDS: ClassVar[dict[str, str]] = {
+        "supernode": "flower-supernode",
+        "clientapp": "flwr-clientapp",
+        "serverapp": "flwr-serverapp",
+        "superlink": "flower-superlink",
+    }
 
     def __init__(self, out: Path) -> None:
         super().__init__(out)
-        environment = {**flower.environment(), **_ENVIRONMENT}
-        environment |= {
-            "FLWR_HOME": str(self._home),
-            "FEDGRAPH_CACHE": str(out / "cache"),
+        places = f'data-path="{out}/molecules" cache-dir="{out}/cache"'
+        sites = [f'clients="{hosted}" {places}' for hosted in _HOSTED]
+        self._federation = Federation(out, self._environment, sites)
+
+    def own_reference(self, target: Target, run: Path) -> Reference | None:
+        """Run undisturbed with the secrets that the sites drew this run's noise of."""
+        if not target.is_private:
+            return None
+        secrets = {
+            path.parent.name: path.read_text()
+            for path in self._out.glob(f"site-*/{run.name}/client-*/noise-secret")
         }
-        self._sites = Sites(out, environment, first_port=free_ports(4))
+        quiet = InlineEngine(self._out, sites=_HOSTED, secrets=secrets)
+        return measure(quiet, target, run.parent.parent / "undisturbed")
 
-    def attempt(
-        self, config: Mapping[str, Value], moment: Moment | None, folder: Path
-    ) -> Outcome:
-        """Run on the sites, and kill ``moment``'s victim."""
-        since = time.time()
-        folder.mkdir(parents=True, exist_ok=True)
-        self._sites.start()
-        own = {k: v for k, v in config.items() if k not in ("state-dir", "data-dir")}
-        run_id = self._sites.submit(own, folder)
-        killed = False
-        if moment is not None and self._reach(moment, folder, since):
-            killed = self._kill(moment.victim)
-            if killed and moment.victim == "superlink":
-                return Outcome(status="killed")
-        self._sites.wait(run_id, limit_s=_LIMIT_S)
-        log = self._sites.log(run_id) if ended(folder, since) is None else ""
-        return _outcome(folder, since, log, killed=killed)
+    def _submit(self, config: Mapping[str, Value]) -> str:
+        self._federation.start()
+        own = {k: v for k, v in config.items() if k not in _OF_A_SITE}
+        return self._federation.submit(own)
 
-    def _kill(self, victim: str) -> bool:
-        """Kill a process of that kind; one that answers a message must be awaited."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            found = processes(self._home, _COMMANDS[victim])
-            if found:
-                kill(found[:1])
-                return True
-            time.sleep(_POLL_S)
-        return False
+    def _log(self, run_id: str) -> str:
+        return self._federation.log(run_id)
+
+    def _keep(self) -> None:
+        self._federation.start()
+
+    def _clean_up(self) -> None:
+        """Wait for a ServerApp that outlives its SuperLink: it holds the folder."""
+        deadline = time.monotonic() + _VICTIM_S
+        while pids(self._home, "flwr-serverapp") and time.monotonic() < deadline:
+            time.sleep(_WAIT_S)
 
     def close(self) -> None:
         """End everything."""
-        self._sites.close()
-        kill(processes(self._home))
+        self._federation.close()
 
 
 def newest_round(folder: Path) -> int:
@@ -233,18 +263,21 @@ def newest_round(folder: Path) -> int:
     return max((int(m.group(1)) for m in found if m), default=0)
 
 
+def last_round_s(folder: Path) -> float:
+    """Return how long the last round of a trial took; a while before there is one."""
+    for path in sorted((folder / "results").glob("*/times.csv"))[-1:]:
+        lines = path.read_text().splitlines()[1:]
+        if lines:
+            return float(lines[-1].split(",")[1])
+    return _START_S
+
+
 def ended(folder: Path, since: float) -> Path | None:
     """Return the results folder of a run that has told its end since then."""
     for path in (folder / "results").glob("*/summary.json"):
         if path.stat().st_mtime >= since:
             return path.parent
     return None
-
-
-def _is_under_way(folder: Path, since: float) -> bool:
-    """Whether the app has made its folder, or, if resumed, written to it."""
-    files = (folder / "results").glob("*/*.csv")
-    return any(path.stat().st_mtime >= since for path in files)
 
 
 def _outcome(folder: Path, since: float, log: str, *, killed: bool = False) -> Outcome:

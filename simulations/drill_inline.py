@@ -6,31 +6,28 @@ that an attempt costs its run alone. A child keeps a witness of each noise it dr
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import multiprocessing
 import os
 import signal
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
 from clients.privacy import noisy_views
-from clients.privacy.ledger import Ledger
-from clients.privacy.lifetime import FOLDER as LIFETIME
-from clients.privacy.site import PrivateSite
+from fedgraph_flwr import client_app
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import FedGraphError, RunFailedError
 
-from .drill_trials import Moment, Outcome
+from .drill_targets import NUM_ROUNDS, Target
+from .drill_trials import Moment, Outcome, Reference
+from .drill_witness import keep_witness, ledger_faults
 from .inline import run_inline
 
 _LIMIT_S = 300.0
-_EPS = 1e-9
-_SLACK = 1e-6  # of a sum of charges
+_NUM_NODES = 4
 _PRELOAD = ("simulations.drill_inline", "torch_geometric", "networkx", "rdkit.Chem")
 
 
@@ -39,16 +36,29 @@ class InlineEngine:
 
     Parameters
     ----------
-    num_nodes : int
-        Nodes in that process: a message, and a moment to be killed, each.
+    out : path
+        The drill's folder, which this engine leaves to its attempts.
+    sites : sequence of str, optional
+        Clients that each node of that process hosts, as a site with folders of its own;
+        else four simulated nodes. Each is a message, and a moment to be killed.
+    secrets : mapping, optional
+        What sites draw noise of, by the name of a client's folder.
     """
 
     name = "inline"
     victims: tuple[str, ...] = ("process",)
+    num_rounds = NUM_ROUNDS
+    most_kills = 2
     loses_runs = False
 
-    def __init__(self, *, num_nodes: int = 4) -> None:
-        self._num_nodes = num_nodes
+    def __init__(
+        self,
+        out: Path,  # noqa: ARG002
+        *,
+        sites: Sequence[str] = (),
+        secrets: Mapping[str, str] | None = None,
+    ) -> None:
+        self._sites, self._secrets = sites, dict(secrets or {})
         self._context = _warm_context()
         first = self._context.Process(target=int)  # type: ignore[attr-defined]
         first.start()  # and with it the server, which imports for seconds
@@ -71,8 +81,10 @@ class InlineEngine:
         told = folder / "outcome.json"
         told.unlink(missing_ok=True)
         at_file = moment.at_file if moment else None
+        nodes = [_site(hosted, config) for hosted in self._sites]
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=_attempt, args=(dict(config), self._num_nodes, folder, at_file)
+            target=_attempt,
+            args=(dict(config), nodes, self._secrets, folder, at_file),
         )
         process.start()
         if moment is not None and moment.at_file is None:
@@ -89,9 +101,13 @@ class InlineEngine:
             return Outcome(status="failed", says=f"exit {code}, see {folder}/log.txt")
         return Outcome(**json.loads(told.read_text()))
 
-    def faults(self, state: Path, folder: Path) -> list[str]:
+    def faults(self, folder: Path) -> list[str]:
         """Draws that are missing in the ledgers; see :func:`ledger_faults`."""
-        return ledger_faults(state, folder / "witness.jsonl")
+        return ledger_faults(folder / "witness.jsonl")
+
+    def own_reference(self, target: Target, run: Path) -> Reference | None:  # noqa: ARG002
+        """Return nothing: noise of a simulation is a function of the seed."""
+        return None
 
 
 def _warm_context() -> BaseContext:
@@ -102,7 +118,8 @@ def _warm_context() -> BaseContext:
 
 def _attempt(
     config: dict[str, Value],
-    num_nodes: int,
+    nodes: list[dict[str, str]],
+    secrets: Mapping[str, str],
     folder: Path,
     at_file: tuple[int, str] | None,
 ) -> None:
@@ -113,9 +130,11 @@ def _attempt(
         os.dup2(log.fileno(), 2)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     files = _count_renames(at_file)
-    _keep_witness(folder / "witness.jsonl")
+    keep_witness(folder / "witness.jsonl")
+    if secrets:
+        _give(secrets)
     try:
-        run_inline(config, num_nodes=num_nodes)
+        run_inline(config, num_nodes=_NUM_NODES, node_configs=nodes or None)
     except FedGraphError as error:
         found: dict[str, Any] = {
             "status": "failed",
@@ -147,82 +166,26 @@ def _count_renames(at_file: tuple[int, str] | None) -> list[int]:
     return counted
 
 
-def _keep_witness(path: Path) -> None:
-    """Write a line for each noise drawn, when it is drawn and not when it is charged.
-
-    A charge gives credit; noise that is drawn without is told as ``uncharged``. Of
-    noisy updates what counts is what may leave, told by its digest: a round that is
-    repeated sends the same bytes again, at no further cost. Lines are in the kernel
-    before the run goes on, so that a kill does not lose them.
-    """
-    lines = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    state: dict[str, Any] = {"path": "", "credit": 0.0}
-    charge_edges, noisy_update = Ledger.charge_edges, PrivateSite.noisy_update
-    drawing: Any = noisy_views  # a module, whose name is put in place of a function
-    add_noise = drawing.add_noise
-
-    def tell(path: str, kind: str, amount: float, **more: Any) -> None:
-        line = {"path": path, "kind": kind, "amount": amount, **more}
-        os.write(lines, (json.dumps(line) + "\n").encode())
-
-    def edges(self: Ledger, positions: Any, epsilon: float) -> Any:
-        account = charge_edges(self, positions, epsilon)
-        state["path"], state["credit"] = str(self.path), epsilon * len(positions)
-        return account
-
-    def noise(triangle: Any, epsilon: float, *args: Any, **kw: Any) -> Any:
-        state["credit"] -= epsilon
-        more = {} if state["credit"] >= -_SLACK else {"uncharged": True}
-        tell(state["path"], "edges", epsilon, **more)
-        return add_noise(triangle, epsilon, *args, **kw)
-
-    def release(self: PrivateSite, update: Any, partition: Any, **kw: Any) -> Any:
-        noisy = noisy_update(self, update, partition, **kw)
-        digest = hashlib.sha256(b"".join(a.tobytes() for a in noisy)).hexdigest()
-        tell(str(self.ledger(partition).path), "update", 1.0, digest=digest)
-        return noisy
-
-    Ledger.charge_edges = edges  # type: ignore[method-assign]
-    PrivateSite.noisy_update = release  # type: ignore[method-assign]
-    drawing.add_noise = noise
+def _site(hosted: str, config: Mapping[str, Value]) -> dict[str, str]:
+    """Node-config of a site whose folders are those of the run."""
+    places = {
+        "state-dir": "state-dir",
+        "cache-dir": "cache-dir",
+        "data-path": "data-dir",
+    }
+    return {"clients": hosted} | {
+        key: str(config[of_run]) for key, of_run in places.items() if of_run in config
+    }
 
 
-def ledger_faults(state: Path, witness: Path) -> list[str]:
-    """Compare what was drawn with the ledgers of runs and with those of all runs.
+def _give(secrets: Mapping[str, str]) -> None:
+    """Let clients draw noise of the secrets of others: of the run that is compared."""
+    found: Any
+    for found in (graphs, client_app):  # which have the function under its name
+        found.site_secret = lambda folder: _secret(folder, secrets[folder.name])
 
-    Returns
-    -------
-    list of str
-        One line for each ledger that says less than was drawn; empty if all is well.
-    """
-    drawn: dict[tuple[str, str], float] = defaultdict(float)
-    faults = []
-    released: set[str] = set()
-    for text in witness.read_text().splitlines() if witness.exists() else []:
-        line = json.loads(text)
-        if line.get("uncharged"):
-            faults.append(
-                f"{line['kind']} drawn without a charge {line['path']}".strip()
-            )
-        if line.get("digest") in released:
-            continue
-        released |= {line["digest"]} if "digest" in line else set()
-        drawn[line["path"], line["kind"]] += line["amount"]
-    over_runs: dict[str, float] = defaultdict(float)
-    for (name, kind), amount in drawn.items():
-        if not name:  # told already: drawn before anything was charged
-            continue
-        path = Path(name)
-        stored = json.loads(path.read_text()) if path.exists() else {}
-        counts = stored.get("updates", {}).values()
-        told = sum(stored.get("edge", [])) if kind == "edges" else sum(counts)
-        if told < amount * (1 - _EPS):
-            faults.append(f"{path}: {kind} {told:g} on record, {amount:g} drawn")
-        if kind == "edges":
-            over_runs[path.parent.name] += amount
-    for client, amount in over_runs.items():
-        files = (state / LIFETIME / client).glob("*.json")
-        told = sum(sum(json.loads(f.read_text())["edge"].values()) for f in files)
-        if told < amount * (1 - _EPS):
-            faults.append(f"{LIFETIME}/{client}: {told:g}, {amount:g} drawn")
-    return list(dict.fromkeys(faults))
+
+def _secret(folder: Path, secret: str) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "noise-secret").write_text(secret)
+    return noisy_views.site_secret(folder)

@@ -1,6 +1,6 @@
 """Small federations for ``simulations.drill``: seconds each, and no file needed.
 
-Four clients and eight rounds. Each has another kind of state to lose: clusters, models
+Four clients, few rounds. Each has another kind of state to lose: clusters, models
 kept at clients, optimisers, noise and its ledger, sealed parcels, embeddings.
 """
 
@@ -19,7 +19,6 @@ _TASKS = "abcd"
 _NUM_MOLECULES = 30
 _COMMON: dict[str, Value] = {
     "num-clients": NUM_CLIENTS,
-    "num-server-rounds": NUM_ROUNDS,
     "hidden-dim": 8,
     "local-epochs": 1,
     "learning-rate": 0.01,
@@ -56,7 +55,7 @@ _METHODS: dict[str, dict[str, Value]] = {
     "update-clip": {**_GRAPHS, "method": "fedavg", "privacy.update-clip": 1.0},
     "spreadgnn": _SPREAD,
     "spreadgnn-sealed": {**_SPREAD, "spreadgnn.seal": True},
-    "fclg": {**_GRAPHS, "embedding.probe": False, "embedding.rounds": "0,4,8"},
+    "fclg": {**_GRAPHS, "embedding.probe": False, "embedding.rounds": "0,2,4"},
     "local": _GRAPHS,
     "fedstar": _NODES,
     "fedsage+": {**_NODES, "fedsage-plus.rounds": 2},
@@ -91,7 +90,9 @@ def names() -> list[str]:
     return list(_METHODS)
 
 
-def targets(chosen: Iterable[str], folder: Path) -> list[Target]:
+def targets(
+    chosen: Iterable[str], folder: Path, *, num_rounds: int = NUM_ROUNDS
+) -> list[Target]:
     """Return the targets of these names; their data lie in ``folder``.
 
     Raises
@@ -105,6 +106,7 @@ def targets(chosen: Iterable[str], folder: Path) -> list[Target]:
             cure = "Give --methods names of these, separated by commas."
             raise ConfigError(unknown_name("drill", name, _METHODS, cure))
         own = {"method": name, **_COMMON, **_METHODS[name]}
+        own["num-server-rounds"] = num_rounds
         own["cache-dir"] = str(folder / "cache")
         if own["dataset"] == "smiles-csv":
             own["data-dir"] = str(write_molecules(folder / "molecules"))

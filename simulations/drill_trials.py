@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,8 +68,14 @@ class Engine(Protocol):
     """What makes attempts."""
 
     name: str
-    victims: tuple[str, ...]
+    num_rounds: int
+    most_kills: int  # in one trial
     loses_runs: bool  # also undisturbed, where a busy machine misses a heartbeat
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        """Kinds of processes that are killed."""
+        ...
 
     def close(self) -> None:
         """End what still runs."""
@@ -81,8 +87,12 @@ class Engine(Protocol):
         """Run or resume; kill at ``moment``."""
         ...
 
-    def faults(self, state: Path, folder: Path) -> list[str]:
+    def faults(self, folder: Path) -> list[str]:
         """Say where the privacy ledger is below what was drawn."""
+        ...
+
+    def own_reference(self, target: Target, run: Path) -> Reference | None:
+        """Run undisturbed with this run's noise, where no other run has the same."""
         ...
 
 
@@ -151,18 +161,17 @@ def measure(engine: Engine, target: Target, folder: Path) -> Reference:
 
 
 def draw_moments(
-    rng: random.Random, reference: Reference, victims: Sequence[str], count: int
+    rng: random.Random, reference: Reference, victims: Iterable[str]
 ) -> list[Moment]:
     """Draw when to kill: by time, or where files are counted half of them by file."""
     found = []
     rest = 1.0  # what a resumed run has still to do
-    for _ in range(count):
+    for victim in victims:
         share = rng.random() * rest
         rest -= share
         at_file = None
         if reference.files and rng.random() < 0.5:
             at_file = 1 + int(share * reference.files), rng.choice(["before", "after"])
-        victim = rng.choice(list(victims))
         at_s = share * reference.seconds
         found.append(Moment(victim=victim, share=share, at_s=at_s, at_file=at_file))
     return found
@@ -193,11 +202,12 @@ def run_trial(
         moment = left.pop(0) if left else None
         outcome = engine.attempt(config, moment, folder)
         trial.attempts += 1
-        trial.faults = engine.faults(folder / "state", folder)
+        trial.faults = engine.faults(folder)
         newest = next(iter(sorted(_folders(folder) - before)), newest)
         trial.says = outcome.says
         if moment is not None and outcome.is_disturbed:
-            trial.kills.append(str(moment))
+            harmless = " without effect" * (outcome.status == "completed")
+            trial.kills.append(f"{moment}{harmless}")
         if outcome.status == "completed":
             break
         if outcome.is_disturbed or outcome.says == NO_REASON:
@@ -210,7 +220,7 @@ def run_trial(
     else:
         return trial
     assert newest is not None, "a run that completes has a folder"
-    compare(trial, reference, newest)
+    compare(trial, engine.own_reference(target, newest) or reference, newest)
     return trial
 
 

@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from rich.markup import escape
 
 from fedgraph_flwr.errors import ConfigError, FedGraphError, unknown_name
 
-from .fuzz_cases import BAD, GOOD, LIMIT_S, MODULES, Case, Result, run_case
+from .fuzz_cases import BAD, GOOD, LIMIT_S, MODULES, Case, Result, folder_of, run_case
 
 _EVERY = 20  # cases: how often the tables are written
 _ALL_WELL, _FAILED, _REFUSED = 0, 1, 2
@@ -30,28 +31,39 @@ console = Console(stderr=True, highlight=False)
 
 
 def fuzz(
-    kinds: Sequence[str], *, cases: int, seed: int, out: Path, limit_s: float = LIMIT_S
+    kinds: Sequence[str],
+    *,
+    cases: int,
+    seed: int,
+    out: Path,
+    limit_s: float = LIMIT_S,
+    jobs: int = 1,
 ) -> Iterator[Result]:
     """Yield so many cases of these kinds in turn, and keep what the bad ones left."""
-    for number in range(cases):
-        kind = kinds[number % len(kinds)]
-        case = Case(kind=kind, seed=seed, number=number // len(kinds))
-        result = run_case(case, out, limit_s=limit_s)
-        if result.is_bad:
-            _keep(result, out)
-        else:
-            shutil.rmtree(out / "cases", ignore_errors=True)
-        yield result
+    drawn = [
+        Case(kind=kinds[i % len(kinds)], seed=seed, number=i // len(kinds))
+        for i in range(cases)
+    ]
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            yield from pool.map(lambda case: _tidied(case, out, limit_s), drawn)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-def _keep(result: Result, out: Path) -> None:
-    """Write the file that replays a bad case, and its log."""
-    name = f"{result.outcome}-{result.kind}-{result.seed}-{result.number}"
-    (out / "bad").mkdir(parents=True, exist_ok=True)
-    (out / "bad" / f"{name}.json").write_text(json.dumps(asdict(result), indent=2))
-    for log in (out / "cases").glob("*/work/log.txt"):
-        log.replace(out / "bad" / f"{name}.log")
-    shutil.rmtree(out / "cases", ignore_errors=True)
+def _tidied(case: Case, out: Path, limit_s: float) -> Result:
+    """Run a case; of a bad one keep a file that replays it, and the log."""
+    result = run_case(case, out, limit_s=limit_s)
+    folder = folder_of(case, out)
+    if result.is_bad:
+        bad = out / "bad"
+        bad.mkdir(parents=True, exist_ok=True)
+        name = f"{result.outcome}-{result.kind}-{result.seed}-{result.number}"
+        (bad / f"{name}.json").write_text(json.dumps(asdict(result), indent=2))
+        if (log := folder / "work" / "log.txt").is_file():
+            log.replace(bad / f"{name}.log")
+    shutil.rmtree(folder, ignore_errors=True)
+    return result
 
 
 def read_case(path: Path) -> Case:
@@ -128,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         "--limit-s", type=float, default=LIMIT_S,
         help=f"seconds after which a case hangs (default {LIMIT_S:g})",
     )  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=1, help="cases side by side")
     parser.add_argument(
         "--out", type=Path, help="folder of what is made (default: a temporary one)"
     )
@@ -142,8 +155,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         kinds = arguments.kind.split(",")
         _check_kinds(kinds)
-        if arguments.cases < 1 or not arguments.limit_s > 0:
-            raise ConfigError("--cases must be at least 1 and --limit-s > 0")
+        if min(arguments.cases, arguments.jobs) < 1 or not arguments.limit_s > 0:
+            raise ConfigError("--cases and --jobs must be at least 1, --limit-s > 0")
         replayed = read_case(arguments.replay) if arguments.replay else None
         if out.is_dir() and any(out.iterdir()):
             raise ConfigError(f"--out {str(out)!r} is not empty; give a new folder")
@@ -162,6 +175,7 @@ def main(argv: list[str] | None = None) -> int:
             seed=arguments.seed,
             out=out,
             limit_s=arguments.limit_s,
+            jobs=arguments.jobs,
         ):
             results.append(result)
             if len(results) % _EVERY == 0:

@@ -14,7 +14,7 @@ from typing import Any
 from fedgraph_flwr.resolve import defaults
 
 from .drill_targets import targets
-from .fuzz_cases import Place
+from .fuzz_cases import WAIT_S, Place
 from .fuzz_mutations import TEXTS, value
 from .inline import run_inline
 
@@ -46,7 +46,7 @@ def execute(rng: random.Random, place: Place, note: Callable[[str], None]) -> No
     config: dict[str, Any] = {**target.overrides, "num-server-rounds": 2}
     config["cache-dir"] = str(place.work / "cache")
     config |= {f"{k}-dir": str(place.work / k) for k in ("results", "state")}
-    config["roll-call-timeout-s"] = 5.0
+    config["roll-call-timeout-s"] = WAIT_S
     if rng.random() < 0.25:
         _visit_sites(rng, place, config, note)
         return

@@ -2,7 +2,8 @@
 
 ``min-fit-replies`` is 0.5. The end must be that of the undisturbed run, or that of the
 run in which this client failed in this exchange, and then be named. Roll call needs
-every client: there a refusal is right.
+every client: there a refusal is right, and so is a client that fails, by name, in
+rounds in which it contradicts what it said there.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Error, Message
 
+from datasets.cache import locked
 from fedgraph_flwr.errors import FedGraphError
 
 from .drill_targets import targets
 from .drill_trials import read_summary
-from .fuzz_cases import Judged, Place, strangers
+from .fuzz_cases import WAIT_S, Judged, Place, strangers
 from .fuzz_records import disturb
 from .inline import InlineGrid, run_inline
 
@@ -65,12 +67,11 @@ def execute(rng: random.Random, place: Place, note: Callable[[str], None]) -> No
         return message
 
     config = _config(name, place.work)
-    expected = _reference(name, None, place.shared)
-    without = expected
-    if exchange != _ROLL_CALL:
-        without = _reference(name, exchange, place.shared, is_reply=is_reply)
+    expected = _reference(name, set(), place.shared)
+    lost = set() if exchange == _ROLL_CALL else {exchange}
+    without = _reference(name, lost, place.shared, is_reply=is_reply)
     try:
-        folder = _run(config, exchange, change, is_reply=is_reply)
+        folder = _run(config, {exchange}, change, is_reply=is_reply)
     except FedGraphError as error:
         says = f"{type(error).__name__}: {error}"
         if strangers(says):
@@ -78,11 +79,14 @@ def execute(rng: random.Random, place: Place, note: Callable[[str], None]) -> No
         if exchange == _ROLL_CALL:
             raise
         raise Judged("stopped", says) from error
-    _judge(folder, expected, without)
-
-
-def _judge(folder: Path, expected: str, without: str) -> None:
     summary = read_summary(folder)
+    if exchange == _ROLL_CALL:
+        lost = {str(f["round"]) for f in summary["failures"]}
+        without = _reference(name, lost, place.shared)
+    _judge(summary, expected, without)
+
+
+def _judge(summary: dict[str, Any], expected: str, without: str) -> None:
     reasons = {f["client"]: f["reason"] for f in summary["failures"]}
     says = json.dumps(reasons)[:2000]
     told = [strangers(f"client {c}: {reason}") for c, reason in reasons.items()]
@@ -102,26 +106,26 @@ def _judge(folder: Path, expected: str, without: str) -> None:
 
 def _run(
     config: dict[str, Any],
-    exchange: str | None,
+    exchanges: set[str],
     change: Change | None,
     *,
     is_reply: bool,
 ) -> Path:
-    """Run, one client per node, with one message or reply of the victim changed.
+    """Run, one client per node, with messages to, or replies of, the victim changed.
 
-    Without a change it is lost, and the server is told so.
+    In each exchange one is. Without a change it is lost, and the server is told so.
     """
     deliver = InlineGrid._deliver
-    met = [0]
+    met: set[str] = set()
 
     def deliver_changed(self: InlineGrid, message: Message) -> Message:
         header = message.content.get("header", ConfigRecord({}))
         context = self._contexts[message.metadata.dst_node_id]
         is_victim = context.node_config["partition-id"] == _VICTIM
         now = str(header.get("server-round", _ROLL_CALL))
-        if not is_victim or now != exchange or met[0]:
+        if not is_victim or now not in exchanges - met:
             return deliver(self, message)
-        met[0] = 1
+        met.add(now)
         if change is None:
             if is_reply:
                 deliver(self, message)
@@ -147,22 +151,24 @@ def _config(name: str, folder: Path) -> dict[str, Any]:
         **pooled,
         "num-server-rounds": _ROUNDS,
         "min-fit-replies": 0.5,
-        "roll-call-timeout-s": 3.0,
+        "roll-call-timeout-s": WAIT_S,
     }
 
 
 def _reference(
-    name: str, exchange: str | None, shared: Path, *, is_reply: bool = True
+    name: str, lost: set[str], shared: Path, *, is_reply: bool = True
 ) -> str:
-    """Hash of the undisturbed run, or of the run in which the victim failed once.
+    """Hash of the weights of a run in which the victim fails in these exchanges.
 
     A client that refuses a message has not trained; one whose reply is refused has.
     """
     kind = "reply" if is_reply else "message"
-    folder = shared / f"{kind}-{name}-{exchange}"
+    kind = kind if lost else "undisturbed"
+    folder = shared / "-".join([kind, name, *sorted(lost)])
     told = folder / "weights.txt"
-    if not told.is_file():
-        shutil.rmtree(folder, ignore_errors=True)
-        path = _run(_config(name, folder), exchange, None, is_reply=is_reply)
-        told.write_text(str(read_summary(path)["weights_sha256"]))
+    with locked(folder):
+        if not told.is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            path = _run(_config(name, folder), lost, None, is_reply=is_reply)
+            told.write_text(str(read_summary(path)["weights_sha256"]))
     return told.read_text()

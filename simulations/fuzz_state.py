@@ -13,9 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from datasets.cache import locked
+
 from .drill_targets import targets
 from .drill_trials import read_summary
-from .fuzz_cases import Judged, Place
+from .fuzz_cases import WAIT_S, Judged, Place
 from .fuzz_mutations import of_file
 from .inline import run_inline
 
@@ -89,19 +91,18 @@ def _damage(rng: random.Random, path: Path, canary: Path, others: list[Path]) ->
 def _config(name: str, folder: Path, rounds: int) -> dict[str, Any]:
     (target,) = targets([name], folder)
     places = {f"{k}-dir": str(folder / k) for k in ("results", "state", "cache")}
-    # Every node is here at once: who is not let in will not come later.
-    waits = {"num-server-rounds": rounds, "roll-call-timeout-s": 3.0}
+    waits = {"num-server-rounds": rounds, "roll-call-timeout-s": WAIT_S}
     return {**target.overrides, **places, **waits}
 
 
 def _base(name: str, shared: Path) -> Path:
     """Make, once, the run to damage and the hash it must end with."""
     base = shared / f"state-{name}"
-    if (base / "expected.json").is_file():
-        return base
-    shutil.rmtree(base, ignore_errors=True)
-    whole = run_inline(_config(name, base / "whole", _ROUNDS))
-    run_inline(_config(name, base, _BEFORE))
-    expected = read_summary(whole)["weights_sha256"]
-    (base / "expected.json").write_text(json.dumps(expected))
+    with locked(base):
+        if not (base / "expected.json").is_file():
+            shutil.rmtree(base, ignore_errors=True)
+            whole = run_inline(_config(name, base / "whole", _ROUNDS))
+            run_inline(_config(name, base, _BEFORE))
+            expected = read_summary(whole)["weights_sha256"]
+            (base / "expected.json").write_text(json.dumps(expected))
     return base

@@ -1,7 +1,7 @@
 """Noisy views of a client's graphs as padded dense matrices, bucketed by size.
 
 A noisy graph has every edge, so dense products beat edge lists (our spec, Sec. 7.1;
-``python -m simulations.speed_dense`` measures). Matrices are built batch by batch from
+``python -m simulations.speed views`` measures). Matrices are built batch by batch from
 the views' compact triangles, and nothing here ever sees the original edges.
 """
 

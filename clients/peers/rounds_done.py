@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.errors import DataError, WireError
 
 from ..once import write_once
 
 _FOLDER = "rounds-done"
-_FILE = re.compile(r"round-(\d+)")
+_FILE = re.compile(r"round-([0-9]{6,})")
+_CONTENT = re.compile(rb"([0-9]{1,9}) [0-9a-f]{64}")
 
 
 class RoundsDone:
@@ -43,7 +44,7 @@ class RoundsDone:
         ----------
         server_round : int
         mail : str
-            Digest of what will be mixed.
+            SHA-256 of what will be mixed, in hexadecimal digits.
         state_round : int
             Round after which the client's state was stored; 0 before its first.
 
@@ -53,6 +54,8 @@ class RoundsDone:
             The round was done with other mail, or from another state. Or it is new, and
             it was left out before a later one, or starts from before the state of an
             earlier one: the server would get another branch.
+        DataError
+            The record of a round cannot be read or written.
         """
         done, path = self.rounds(), self._folder / f"round-{server_round:06d}"
         begun_from = max((self._state_round(r) for r in done), default=0)
@@ -66,7 +69,11 @@ class RoundsDone:
             )
         else:
             what = f"{state_round} {mail}".encode()
-            if write_once(path, what, is_lasting=True) != what:
+            try:
+                before = write_once(path, what, is_lasting=True)
+            except OSError as error:
+                raise _unreadable(path, str(error)) from error
+            if before != what:
                 wrong, place = " again, with other mail or state than before", path
         if wrong:
             raise WireError(
@@ -76,8 +83,14 @@ class RoundsDone:
             )
 
     def _state_round(self, server_round: int) -> int:
-        text = (self._folder / f"round-{server_round:06d}").read_text()
-        return int(text.partition(" ")[0])
+        path = self._folder / f"round-{server_round:06d}"
+        try:
+            found = _CONTENT.fullmatch(path.read_bytes())
+        except OSError as error:
+            raise _unreadable(path, str(error)) from error
+        if not found:
+            raise _unreadable(path, "it does not hold a round and a digest")
+        return int(found.group(1))
 
     def forget_before(self, server_round: int) -> None:
         """Drop rounds that cannot be asked for again, as no state before them is left.
@@ -87,3 +100,12 @@ class RoundsDone:
         for old in self.rounds():
             if old < server_round:
                 (self._folder / f"round-{old:06d}").unlink(missing_ok=True)
+
+
+def _unreadable(path: Path, problem: str) -> DataError:
+    """Word the error for a damaged record of a round."""
+    return DataError(
+        f"the record {path} of the mail that a round was done on cannot be used:"
+        f" {problem}; restore the file, or start a new run",
+        public=f"the record of {path.name} of this client is damaged",
+    )

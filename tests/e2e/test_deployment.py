@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e.processes import clean_environment, federation, submit, summary_of, wait
 
 from fedgraph_flwr.config import Value
+from simulations.drill_trials import read_summary
 from simulations.inline import run_inline
+from simulations.processes import Federation, environment
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
 RUN: dict[str, Value] = {
-    "method": "gcfl+",
     "dataset": "synthetic",
     "num-clients": 4,
     "num-server-rounds": 2,
@@ -22,41 +22,44 @@ RUN: dict[str, Value] = {
 SITES = [f'clients="{clients}"' for clients in ("0", "1,3", "2")]
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    return clean_environment(tmp_path)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logs of the federation and, in ``site-<number>``, its private state."""
+    return tmp_path_factory.mktemp("federation")
 
 
-def _run(
-    tmp_path: Path, env: dict[str, str], config: Mapping[str, Value]
+@pytest.fixture(scope="module")
+def federation(folder: Path) -> Iterator[Federation]:
+    """Three sites, which serve every run of this module."""
+    with Federation(folder, environment(folder / "flwr"), SITES) as started:
+        yield started
+
+
+def deploy(
+    federation: Federation, config: dict[str, Value], results: Path
 ) -> tuple[str, Path]:
-    """Submit a run and wait for its end: Flower's status and the results folder."""
-    return wait(tmp_path, env, *submit(tmp_path, env, config), limit_s=400)
+    """Run to the end: Flower's status and the results folder."""
+    run_id = federation.submit({**config, "results-dir": str(results)})
+    status = federation.wait(run_id, limit_s=400)
+    assert results.is_dir(), f"{status}\n{federation.log(run_id)}"
+    (path,) = results.iterdir()
+    return status, path
 
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"method": "fedgkd", "dataset": "planted"}],
-    ids=lambda given: given.get("method", "gcfl+"),
+    [{"method": "gcfl+"}, {"method": "fedgkd", "dataset": "planted"}],
+    ids=lambda given: given["method"],
 )
 def test_three_supernodes_give_the_bytes_of_the_inline_run(
-    tmp_path: Path,
-    environment: dict[str, str],
-    own_ports: tuple[int, int],
-    given: dict[str, Value],
+    federation: Federation, folder: Path, tmp_path: Path, given: dict[str, Value]
 ) -> None:
     config = {**RUN, **given}
-    inline = run_inline(
-        {
-            **config,
-            "results-dir": str(tmp_path / "inline"),
-            "state-dir": str(tmp_path / "state-inline"),
-        }
-    )
-    with federation(tmp_path, environment, own_ports, SITES):
-        status, deployed = _run(tmp_path, environment, config)
+    places = {f"{kind}-dir": str(tmp_path / kind) for kind in ("results", "state")}
+    inline = run_inline({**config, **places})
+    status, deployed = deploy(federation, config, tmp_path / "deployed")
 
-    ours, expected = summary_of(deployed), summary_of(inline)
+    ours, expected = read_summary(deployed), read_summary(inline)
     assert status == "finished:completed", ours["error"]
     assert ours["weights_sha256"] == expected["weights_sha256"]
     assert ours["split_hash"] == expected["split_hash"]
@@ -64,84 +67,27 @@ def test_three_supernodes_give_the_bytes_of_the_inline_run(
     for file in inline.glob("rounds/*"):  # matrices between clients
         assert (deployed / "rounds" / file.name).read_bytes() == file.read_bytes()
     # Private state stays with its site.
-    kept = {path.name for path in (tmp_path / "state-1" / deployed.name).iterdir()}
+    kept = {path.name for path in (folder / "site-1" / deployed.name).iterdir()}
     assert kept == {"client-1", "client-3"}
 
 
 def test_embeddings_and_labels_stay_at_sites_that_did_not_agree(
-    tmp_path: Path, environment: dict[str, str], own_ports: tuple[int, int]
+    federation: Federation, folder: Path, tmp_path: Path
 ) -> None:
-    fclg = {**RUN, "method": "fclg", "embedding.probe": False}
-    with federation(tmp_path, environment, own_ports, SITES):
-        pooled = {**fclg, "embedding.evaluation": "pooled"}
-        _, refused = _run(tmp_path, environment, pooled)
-        _, local = _run(tmp_path, environment, fclg)
+    fclg = {**RUN, "method": "fclg", "embedding.probe": False, "num-server-rounds": 1}
+    pooled = {**fclg, "embedding.evaluation": "pooled"}
+    _, refused = deploy(federation, pooled, tmp_path / "pooled")
+    _, local = deploy(federation, fclg, tmp_path / "local")
 
-    summary = summary_of(refused)
+    summary = read_summary(refused)
     assert summary["status"] == "failed"
     assert "'share-embeddings=true'" in summary["error"]
     assert summary["rounds"] == 0
-    summary = summary_of(local)
+    summary = read_summary(local)
     assert summary["status"] == "completed"
     assert summary["emd"] is summary["class_counts"] is None
     assert set(summary["final"]["per_client"]) == {"0", "1", "2", "3"}
     assert not (local / "embeddings").exists()
     assert "evaluation" not in (local / "ledger.csv").read_text()
-    kept = tmp_path / "state-1" / local.name / "client-3" / "embeddings.npz"
+    kept = folder / "site-1" / local.name / "client-3" / "embeddings.npz"
     assert kept.is_file()
-
-
-def test_two_sites_with_a_file_of_molecules_each(
-    tmp_path: Path, environment: dict[str, str], own_ports: tuple[int, int]
-) -> None:
-    """Each SuperNode's ``data-path`` is a file; inline they lie in one folder."""
-    files = [tmp_path / "north" / "own.csv", tmp_path / "south" / "other-name.csv"]
-    together = tmp_path / "together"
-    together.mkdir()
-    for number, (file, first) in enumerate(zip(files, (1, 4), strict=True)):
-        file.parent.mkdir()
-        rows = [f"{'C' * (first + r)}O,{r % 2},{r % 3 % 2}" for r in range(24 + first)]
-        file.write_text("\n".join(["smiles,toxic,active", *rows, ""]))
-        (together / f"{number}.csv").write_bytes(file.read_bytes())
-    config: dict[str, Value] = {
-        "method": "fgcl",
-        "dataset": "smiles-csv",
-        "features": "atoms-no-degree",
-        "num-clients": 2,
-        "num-server-rounds": 2,
-        "hidden-dim": 8,
-    }
-    clean: dict[str, Value] = {**config, "fgcl.views": "clean"}
-    inline = run_inline(
-        {
-            **clean,
-            "data-dir": str(together),
-            "results-dir": str(tmp_path / "inline"),
-            "state-dir": str(tmp_path / "state-inline"),
-        }
-    )
-    sites = [
-        f'clients="{client}" data-path="{file}"' for client, file in enumerate(files)
-    ]
-    with federation(tmp_path, environment, own_ports, sites):
-        status, deployed = _run(tmp_path, environment, clean)
-        noisy = {**config, "privacy.edge-epsilon": 2.0}
-        noisy_status, private = _run(tmp_path, environment, noisy)
-
-    ours, expected = summary_of(deployed), summary_of(inline)
-    assert status == "finished:completed", ours["error"]
-    assert ours["weights_sha256"] == expected["weights_sha256"]
-    assert ours["split_hash"] == expected["split_hash"]
-    assert len(set(ours["data_sha256"].values())) == 2
-    assert ours["data_sha256"] == expected["data_sha256"]
-    assert (deployed / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
-
-    summary = summary_of(private)
-    assert noisy_status == "finished:completed", summary["error"]
-    spent = summary["privacy"]["per_client"]
-    assert {c: s["edge-epsilon"] for c, s in spent.items()} == {"0": 4.0, "1": 4.0}
-    assert set(summary["data_sha256"].values()) == {""}
-    for client in "01":  # ledger and noise stay with their site
-        kept = tmp_path / f"state-{client}" / private.name / f"client-{client}"
-        assert (kept / "privacy-ledger.json").is_file()
-        assert not list(tmp_path.glob(f"state-{client}/*/client-{1 - int(client)}"))

@@ -1,7 +1,11 @@
 """The drill itself: it can see a lost charge, other bytes, a run that cannot go on."""
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +13,9 @@ import pytest
 
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from fedgraph_flwr.errors import ConfigError
-from simulations import drill
-from simulations.drill_inline import ledger_faults
+from fedgraph_flwr.registry import project_root
+from simulations import drill, processes
+from simulations.drill_inline import InlineEngine
 from simulations.drill_targets import NUM_ROUNDS, names, targets
 from simulations.drill_trials import (
     NO_REASON,
@@ -20,8 +25,10 @@ from simulations.drill_trials import (
     Trial,
     compare,
     draw_moments,
+    measure,
     run_trial,
 )
+from simulations.drill_witness import ledger_faults
 
 REFERENCE = Reference(
     weights="abc",
@@ -49,8 +56,11 @@ class Scripted:
     """An engine whose attempts end as told; the last one leaves a results folder."""
 
     name = "scripted"
+    num_rounds = NUM_ROUNDS
+    most_kills = 2
     victims: tuple[str, ...] = ("process",)
     loses_runs = False
+    reference = None
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.left, self.configs = list(outcomes), []
@@ -65,8 +75,11 @@ class Scripted:
             (path / self.checkpoint).touch()
         return outcome
 
-    def faults(self, state, folder):
+    def faults(self, folder):
         return []
+
+    def own_reference(self, target, run):
+        return self.reference
 
     def close(self):
         pass
@@ -95,6 +108,13 @@ def test_a_killed_run_is_resumed_from_its_folder(tmp_path):
     assert "resume" not in engine.configs[0]
     resumed = engine.configs[1]["resume"]
     assert resumed == str(tmp_path / "trial" / "results" / "run-1")
+
+
+def test_a_kill_that_a_run_survives_is_told_apart(tmp_path):
+    survived = Outcome(status="completed", killed=True)
+    trial, _ = trial_of(tmp_path, survived)
+    assert (trial.verdict, trial.attempts) == ("equal", 1)
+    assert trial.kills == ["process at 50% without effect"]
 
 
 def test_a_run_without_a_checkpoint_is_started_anew(tmp_path):
@@ -128,6 +148,17 @@ def test_a_run_that_flower_stops_is_resumed_again(tmp_path):
     trial, engine = trial_of(tmp_path, KILLED, stopped, DONE, loses_runs=True)
     assert trial.verdict == "equal"
     assert engine.configs[2]["resume"] == engine.configs[1]["resume"]
+
+
+def test_a_run_whose_noise_is_its_own_is_compared_with_its_own_reference(tmp_path):
+    engine = Scripted(KILLED, DONE)
+    engine.checkpoint = "other"
+    engine.reference = replace(REFERENCE, weights="of other noise")
+    (target,) = targets(["local"], tmp_path)
+    trial = run_trial(
+        engine, target, REFERENCE, [MOMENT], number=0, folder=tmp_path / "trial"
+    )
+    assert (trial.verdict, trial.equal_rounds) == ("unequal", True)
 
 
 def test_attempts_are_bounded(tmp_path):
@@ -176,12 +207,12 @@ def write_ledgers(folder: Path, *, edge, updates, lifetime) -> None:
         ([1.0, 2.0], {"1.0": 1}, {"0": 1.0, "7": 2.0}, ""),
         ([1.0, 1.5], {"1.0": 1}, {"0": 3.0}, "edges 2.5 on record, 3 drawn"),
         ([3.0], {}, {"0": 3.0}, "update 0 on record, 1 drawn"),
-        ([3.0], {"1.0": 1}, {"0": 2.0}, f"{LIFETIME}/client-0: 2, 3 drawn"),
+        ([3.0], {"1.0": 1}, {"0": 2.0}, f"{LIFETIME}/client-0: 2 on record, 3 drawn"),
     ],
 )
 def test_a_draw_that_no_ledger_knows_is_told(tmp_path, edge, updates, lifetime, fault):
     write_ledgers(tmp_path, edge=edge, updates=updates, lifetime=lifetime)
-    faults = ledger_faults(tmp_path / "state", witnessed(tmp_path, 1.0, 2.0, 1.0))
+    faults = ledger_faults(witnessed(tmp_path, 1.0, 2.0, 1.0))
     assert len(faults) == bool(fault)
     assert fault in "".join(faults)
 
@@ -189,25 +220,23 @@ def test_a_draw_that_no_ledger_knows_is_told(tmp_path, edge, updates, lifetime, 
 def test_a_draw_before_its_charge_is_told(tmp_path):
     write_ledgers(tmp_path, edge=[3.0], updates={}, lifetime={"0": 3.0})
     witness = witnessed(tmp_path, 1.0, uncharged=True)
-    (fault,) = ledger_faults(tmp_path / "state", witness)
+    (fault,) = ledger_faults(witness)
     assert "without a charge" in fault
     first = witness.read_text().replace(json.loads(witness.read_text())["path"], "")
     witness.write_text(first)
-    assert ledger_faults(tmp_path / "state", witness) == [
-        "edges drawn without a charge"
-    ]
+    assert ledger_faults(witness) == ["edges drawn without a charge"]
 
 
 def test_the_same_seed_draws_the_same_moments():
-    jobs = list(drill.plan(20, names(), 3))
-    again = list(drill.plan(20, names(), 3))
+    jobs = list(drill.plan(20, names(), 3, most=2))
+    again = list(drill.plan(20, names(), 3, most=2))
     assert sum(count for *_, count, _ in jobs) == 20
     assert [job[:3] for job in jobs] == [job[:3] for job in again]
-    drawn = [draw_moments(job[3], REFERENCE, ("a", "b"), job[2]) for job in jobs]
-    assert drawn == [draw_moments(j[3], REFERENCE, ("a", "b"), j[2]) for j in again]
+    drawn = [draw_moments(job[3], REFERENCE, "ab"[: job[2]]) for job in jobs]
+    assert drawn == [draw_moments(j[3], REFERENCE, "ab"[: j[2]]) for j in again]
     both = {moment.at_file is None for moments in drawn for moment in moments}
     assert both == {True, False}
-    timed = draw_moments(random.Random(1), replace(REFERENCE, files=0), ("a",), 9)
+    timed = draw_moments(random.Random(1), replace(REFERENCE, files=0), "a" * 9)
     assert all(m.at_file is None and 0 <= m.share < 1 for m in timed)
 
 
@@ -229,7 +258,6 @@ def test_every_target_is_a_run_of_its_own(tmp_path):
         (["--methods", "gcfl"], "unknown drill 'gcfl'"),
         (["--kills", "0"], "at least 1"),
         (["--engine", "ray", "--jobs", "2"], "--engine inline"),
-        (["--engine", "deployment", "--methods", "update-clip"], "its secret"),
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, capsys, arguments, says):
@@ -260,6 +288,89 @@ def test_the_table_counts_verdicts():
     assert rows[2] == "| local | 1 | 2 | 0 | 0 | 1 | 0 | 0 |"
     assert rows[3] == "| fclg | 1 | 1 | 1 | 0 | 0 | 0 | 1 |"
     assert rows[4] == "| **sum** | 2 | 3 | 1 | 0 | 1 | 0 | 1 |"
+
+
+def test_the_table_of_victims_counts_what_was_killed():
+    trials = [
+        Trial(number=0, engine="ray", method="local", kills=["actor at 3%"] * 2),
+        Trial(number=1, engine="ray", method="fclg", kills=["superlink at 9%"]),
+    ]
+    assert drill.table_of_victims(trials).splitlines() == [
+        "| method | actor | superlink |",
+        "| --- | ---: | ---: |",
+        "| local | 2 | 0 |",
+        "| fclg | 0 | 1 |",
+        "| **sum** | 2 | 1 |",
+    ]
+
+
+HOOKED = """
+from flwr.supercore import heartbeat
+from flwr.supernode import start_client_internal as supernode
+import fedgraph_flwr.client_app, time
+from clients.privacy import ledger
+begin = time.monotonic()
+supernode.time.sleep(60)
+print(
+    heartbeat.HEARTBEAT_DEFAULT_INTERVAL,
+    time.monotonic() - begin < 10,
+    ledger.Ledger.charge_edges.__module__,
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "15 True clients.privacy.ledger"),
+        ({"witness": Path("lines")}, "15 True simulations.drill_witness"),
+    ],
+)
+def test_processes_of_flower_get_the_settings_of_a_drill(tmp_path, given, says):
+    own = processes.environment(tmp_path / "flwr", **given)
+    done = subprocess.run(
+        [sys.executable, "-c", HOOKED],
+        cwd=project_root(),
+        env=own,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == says, done.stderr
+    assert (tmp_path / "flwr").is_dir()
+
+
+def test_a_process_is_found_by_its_home_and_killed(tmp_path):
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    own = {**os.environ, "FLWR_HOME": str(tmp_path)}
+    with subprocess.Popen(command, env=own) as started:
+        while not processes.pids(tmp_path, "time.sleep"):  # it has no command at first
+            assert started.poll() is None
+        assert processes.pids(tmp_path) == [started.pid]
+        assert processes.pids(tmp_path / "other") == []
+        assert processes.pids(tmp_path, "another command") == []
+        processes.kill([started.pid])
+        assert started.wait(10) == -signal.SIGKILL
+    processes.kill([started.pid])  # already gone: nothing to do
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_undisturbed_run_draws_noise_of_the_secrets_it_is_given(tmp_path):
+    (target,) = targets(["update-clip"], tmp_path, num_rounds=2)
+    found = [
+        measure(
+            InlineEngine(
+                tmp_path,
+                sites=("0,1", "2,3"),
+                secrets={f"client-{c}": secret * 64 for c in range(4)},
+            ),
+            target,
+            tmp_path / name,
+        ).weights
+        for name, secret in (("one", "a"), ("same", "a"), ("other", "b"))
+    ]
+    assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.slow

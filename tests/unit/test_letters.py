@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import stat
@@ -468,18 +469,32 @@ def test_no_branch_from_an_earlier_round(tmp_path):
 
 
 def test_rounds_of_which_no_state_is_left_are_forgotten(tmp_path):
-    done = RoundsDone(tmp_path)
+    done, mail = RoundsDone(tmp_path), hashlib.sha256(b"mail").hexdigest()
     for server_round in (1, 2, 3, 5):
-        done.begin(server_round, "mail", state_round=server_round - 1)
+        done.begin(server_round, mail, state_round=server_round - 1)
     done.forget_before(3)
     assert done.rounds() == [3, 5]
     with pytest.raises(WireError, match="round 2, which was left out"):
-        done.begin(2, "mail", state_round=1)
+        done.begin(2, mail, state_round=1)
     with pytest.raises(WireError, match="round 5 again, with other mail or state"):
-        done.begin(5, "mail", state_round=3)
+        done.begin(5, mail, state_round=3)
     with pytest.raises(WireError, match="round 6 with the state after round 3, but"):
-        done.begin(6, "mail", state_round=3)
-    done.begin(6, "mail", state_round=4)  # round 5 failed after it began
+        done.begin(6, mail, state_round=3)
+    done.begin(6, mail, state_round=4)  # round 5 failed after it began
+
+
+@pytest.mark.parametrize("content", [b"\x9aM", b"", b"x mail", b"9" * 5000, None])
+def test_a_damaged_record_of_a_round_is_refused(tmp_path, content):
+    done, mail = RoundsDone(tmp_path), hashlib.sha256(b"mail").hexdigest()
+    done.begin(1, mail, state_round=0)
+    path = tmp_path / "rounds-done" / "round-000001"
+    path.unlink()
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError, match=r"record .*round-000001.* cannot be used"):
+        done.begin(2, mail, state_round=1)
+    if content is None:
+        with pytest.raises(DataError, match="cannot be used"):
+            done.begin(1, mail, state_round=0)
 
 
 def test_a_sealed_round_may_be_repeated_with_mail_sealed_anew(rings):

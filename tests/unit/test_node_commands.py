@@ -8,7 +8,7 @@ import pytest
 import toys
 
 from fedgraph_flwr.tasks import NODE_CLASSIFICATION
-from simulations import node_statistics, relatedness, speed_relator
+from simulations import node_statistics, relatedness
 
 PLANTED = toys.OF_TASK[NODE_CLASSIFICATION.name]
 
@@ -44,15 +44,3 @@ def test_relatedness_of_a_run_is_printed(run, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["relatedness", str(plain.path)])
     with pytest.raises(SystemExit, match="has no matrix 'R'; give the results folder"):
         relatedness.main()
-
-
-def test_costs_of_rounds_and_relator_are_printed(capsys, monkeypatch):
-    monkeypatch.setattr(speed_relator, "CLIENTS", (3,))
-    monkeypatch.setattr(speed_relator, "CLIENTS_ALONE", (4,))
-    code, out = lines_of(
-        capsys, speed_relator, "--rounds", "4", "--repeats", "1",
-        monkeypatch=monkeypatch,
-    )  # fmt: skip
-    assert code == 0
-    cells = [line.strip("│ ").split("│")[0].strip() for line in out.splitlines()]
-    assert [c for c in cells if c.isdigit()] == ["3", "3", "4"]  # of both methods

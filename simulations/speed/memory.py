@@ -1,18 +1,14 @@
 """Peak memory of a client with a graph of ogbn-arxiv's size: a generated one.
 
-``python -m simulations.node_memory --clients 1,5 --methods fedavg,fedgkd`` writes raw
-files in OGB's layout, converts them, and lets one client train a round, each in a
-process of its own, through the code that a run uses. With one client that client holds
-the whole graph. Exits with 1 if a client process needs more than ``--limit-gb``. Linux
-only.
+Writes raw files in OGB's layout, converts them, and lets one client train a round, each
+in a process of its own, through the code that a run uses. With one client that client
+holds the whole graph. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import multiprocessing
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,18 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.seeding import numpy_rng
 
-from .run import parse_assignment
+from ..run import parse_assignment
+from .timing import console, in_own_process, print_table, resident_bytes
 
 # ogbn-arxiv: Hu et al. 2020, arXiv:2005.00687
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 169_343, 128, 40
 NUM_EDGES = 1_166_243  # written once; about 2.3 million with both directions
 _BLOCKS, _INSIDE = 400, 0.8  # communities, and the share of edges within one
-console = Console(highlight=False)
 
 
 def write_raw(place: tuple[str, int]) -> str:
@@ -138,49 +133,8 @@ def _size(graph: Any) -> str:
     return f"{graph.num_nodes} nodes, {graph.edge_index.shape[1]} directed edges"
 
 
-def _apart(action: Callable[[Any], str], argument: Any, answers: Any) -> None:
-    try:
-        answers.put((action(argument), peak_gb()))
-    except BaseException as error:
-        answers.put((f"failed: {error!r}", float("inf")))
-        raise
-
-
-def peak_gb() -> float:
-    """Peak resident memory of this process so far, in GB (1e9 bytes)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024 / 1e9
-    raise RuntimeError("/proc/self/status has no VmHWM; this needs Linux")
-
-
-def in_own_process(action: Callable[[Any], str], argument: Any) -> tuple[str, float]:
-    """Call ``action`` in a new process; what it says, and its peak memory in GB."""
-    context = multiprocessing.get_context("spawn")
-    answers = context.SimpleQueue()
-    process = context.Process(target=_apart, args=(action, argument, answers))
-    process.start()
-    found: tuple[str, float] = answers.get()
-    process.join()
-    return found
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line; see the module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.node_memory",
-        description="Peak memory of a client with a graph of ogbn-arxiv's size.",
-    )
-    parser.add_argument("--clients", default="1,5", help="numbers of clients to try")
-    parser.add_argument("--methods", default="fedavg", help="names, by commas")
-    parser.add_argument("--nodes", type=int, default=NUM_NODES, help="of the graph")
-    parser.add_argument("--limit-gb", type=float, default=4.0)
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="a run-config key for every method; may be repeated",
-    )  # fmt: skip
-    arguments = parser.parse_args(argv)
-    worst = 0.0
+def measure_memory(arguments: argparse.Namespace) -> int:
+    """Print the peak memory of every step; return 1 if a client needs too much."""
     with tempfile.TemporaryDirectory() as scratch:
         common: dict[str, Value] = {
             "dataset": "ogbn-arxiv",
@@ -200,16 +154,18 @@ def main(argv: list[str] | None = None) -> int:
         ):
             config = {**common, "method": method, "num-clients": int(count)}
             steps.append((f"{method}, client 0 of {count}", train, config))
+        rows, worst = [], 0.0
         for name, action, argument in steps:
-            said, peak = in_own_process(action, argument)
-            console.print(f"{name}: {said}; peak {peak:.2f} GB")
-            if action is train:
-                worst = max(worst, peak)
+            said, peak = in_own_process(with_peak, action, argument)
+            rows.append({"step": name, "peak GB": f"{peak:.2f}", "what": said})
+            worst = max(worst, peak if action is train else 0.0)
+    print_table("peak memory of a client", rows)
     is_within = worst <= arguments.limit_gb
     verdict = "within" if is_within else "ABOVE"
     console.print(f"client processes are {verdict} {arguments.limit_gb:g} GB")
     return 0 if is_within else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def with_peak(action: Callable[[Any], str], argument: Any) -> tuple[str, float]:
+    """Call ``action``; return what it says, and the peak of this process in GB."""
+    return action(argument), resident_bytes(at_most=True) / 1e9

@@ -1,0 +1,265 @@
+"""A SuperLink and SuperNodes as processes of this machine, for drills and tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.results.provenance import project_root
+
+from . import flower
+
+_BIN = Path(sys.executable).parent
+_PORTS, _TRIES = (41000, 60000), 200
+_HOOKS = Path(__file__).parent / "hooks"
+_POLL_S, _ASK_S, _START_S, _END_S = 0.5, 5.0, 120.0, 20.0
+HEARTBEAT_S = 15  # Flower's own is 30 s: who is gone is noticed after two
+
+
+def free_ports(count: int) -> int:
+    """Return the first of so many ports in a row on which nothing listens.
+
+    From anywhere in the range: another federation may be about to take the same.
+    """
+    for _ in range(_TRIES):
+        first = secrets.choice(range(*_PORTS, count))
+        if not any(_listens(port) for port in range(first, first + count)):
+            return first
+    raise RunFailedError(f"no {count} free ports in a row found within {_PORTS}")
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def environment(home: Path, *, witness: Path | None = None) -> dict[str, str]:
+    """Return the environment of Flower's processes, with a home of their own.
+
+    Parameters
+    ----------
+    home : path
+        For ``FLWR_HOME``; made if it is not there.
+    witness : path, optional
+        File in which ClientApps write down the noise they draw.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    return {
+        **flower.environment(),
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+        "RAY_worker_niceness": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "PYTHONPATH": str(_HOOKS),
+        "FEDGRAPH_HEARTBEAT_S": str(HEARTBEAT_S),
+        "FEDGRAPH_POLL_S": str(_POLL_S),
+        "FEDGRAPH_WITNESS": str(witness or ""),
+    }
+
+
+def pids(home: Path, command: str = "") -> list[int]:
+    """Return the ids of processes with this ``FLWR_HOME`` and text in their command."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            if command not in line:
+                continue
+            variables = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"FLWR_HOME={home}".encode() in variables:
+            found.append(int(entry.name))
+    return sorted(set(found) - {os.getpid()})
+
+
+def is_orphan(pid: int) -> bool:
+    """Whether a process has outlived the one that started it, or is gone itself."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+    return "\nPPid:\t1\n" in status
+
+
+def kill(found: Iterable[int]) -> None:
+    """Kill with -9 whatever of these processes is still there."""
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+class Federation:
+    """A SuperLink and its SuperNodes on loopback, started again when they are gone.
+
+    Parameters
+    ----------
+    folder : path
+        For logs, the SuperLink's database, and ``site-<number>``, the private state of
+        each site.
+    environment : mapping
+        See :func:`environment`.
+    sites : sequence of str
+        Node-config of each SuperNode, to which ``state-dir`` is added.
+    """
+
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], sites: Sequence[str]
+    ) -> None:
+        self._folder, self._environment = folder, dict(environment)
+        self._home = Path(environment["FLWR_HOME"])
+        self._port = free_ports(1 + len(sites))
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._tried: dict[str, float] = {}
+        address = f"127.0.0.1:{self._port}"
+        (self._home / "config.toml").write_text(
+            f'[superlink]\ndefault = "site"\n\n[superlink.site]\naddress = "{address}"'
+            "\ninsecure = true\n"
+        )
+        link = ["flower-superlink", "--insecure", "--host", "127.0.0.1"]
+        link += ["--port", str(self._port), "--database", str(folder / "superlink.db")]
+        link += ["--disable-runtime-dependency-installation"]
+        self._commands = {"superlink": link}
+        for number, config in enumerate(sites):
+            command = ["flower-supernode", "--insecure", "--superlink", address]
+            command += ["--port", str(self._port + 1 + number), "--node-config"]
+            command += [f'{config} state-dir="{folder}/site-{number}"']
+            self._commands[f"site-{number}"] = command
+
+    def __enter__(self) -> Federation:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def pid(self, name: str) -> int:
+        """Process id of "superlink" or "site-<number>", which leads its group."""
+        return self._running[name].pid
+
+    def start(self) -> None:
+        """Start what does not run.
+
+        A SuperNode no more often than once per heartbeat: while the SuperLink believes
+        that the one that was killed is there, another of its kind ends at once.
+        """
+        for name, command in self._commands.items():
+            process = self._running.get(name)
+            if process is not None and process.poll() is None:
+                continue
+            now = time.monotonic()
+            if name != "superlink" and now < self._tried.get(name, -1) + HEARTBEAT_S:
+                continue
+            self._tried[name] = now
+            with (self._folder / f"{name}.log").open("a") as log:
+                self._running[name] = subprocess.Popen(
+                    [str(_BIN / command[0]), *command[1:]],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    env=self._environment,
+                    cwd=self._folder,
+                    start_new_session=True,
+                )
+            if name == "superlink":
+                self._await_port(self._running[name])
+
+    def _await_port(self, superlink: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + _START_S
+        while not _listens(self._port):
+            if superlink.poll() is not None or time.monotonic() > deadline:
+                raise RunFailedError(f"no SuperLink; see {self._folder}/superlink.log")
+            time.sleep(_POLL_S)
+
+    def submit(self, config: Mapping[str, Value]) -> str:
+        """Start a run and return its id.
+
+        Raises
+        ------
+        RunFailedError
+            Flower refused it.
+        """
+        file = self._folder / "run.toml"
+        file.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in config.items()))
+        root = str(project_root())
+        answer = self._ask("run", root, "site", "--run-config", str(file))
+        if "run-id" not in answer:
+            raise RunFailedError(f"flwr run refused the run: {answer}")
+        return str(answer["run-id"])
+
+    def wait(self, run_id: str, *, limit_s: float) -> str:
+        """Wait for the end of a run and return its status.
+
+        Flower is asked when no ServerApp runs, and seldom else: asking takes seconds.
+
+        Raises
+        ------
+        RunFailedError
+            The run does not end.
+        """
+        begin = asked = time.monotonic()
+        while (now := time.monotonic()) < begin + limit_s:
+            if now > asked + _ASK_S and not pids(self._home, "flwr-serverapp"):
+                rows = self._ask("ls", "site", "--run-id", run_id).get("runs") or [{}]
+                status = str(rows[0].get("status", "unknown"))
+                if status.startswith("finished"):
+                    return status
+                asked = time.monotonic()
+            time.sleep(_POLL_S)
+        raise RunFailedError(f"run {run_id} hangs; see {self._folder}")
+
+    def log(self, run_id: str) -> str:
+        """Return what a run's ServerApp has logged."""
+        done = self._flwr("log", run_id, "site", "--show")
+        return done.stdout + done.stderr
+
+    def close(self) -> None:
+        """End all processes and their children."""
+        for process in reversed(self._running.values()):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in self._running.values():
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        kill(pids(self._home))
+
+    def _ask(self, *arguments: str) -> dict[str, Any]:
+        done = self._flwr(*arguments, "--format", "json")
+        begin = done.stdout.find("{")
+        if begin < 0:
+            return {"error": (done.stdout + done.stderr).strip()[-1000:]}
+        answer: dict[str, Any] = json.JSONDecoder().raw_decode(done.stdout[begin:])[0]
+        return answer
+
+    def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(_BIN / "flwr"), *arguments],
+            capture_output=True,
+            text=True,
+            env=self._environment,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=300,
+        )

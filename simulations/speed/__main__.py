@@ -1,0 +1,67 @@
+"""Measure time or memory: ``python -m simulations.speed WHAT``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from .memory import NUM_NODES, measure_memory
+from .molecules import measure_molecules
+from .rounds import compare_round, measure_overhead
+from .views import measure_views
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.speed",
+        description="Time and memory, beside a plain loop of PyTorch Geometric.",
+    )
+    parts = parser.add_subparsers(metavar="WHAT", required=True)
+
+    part = parts.add_parser("round", help="a round through Flower, and plain loops")
+    part.set_defaults(measure=compare_round)
+    _add_repeats(part, 5)
+
+    part = parts.add_parser("overhead", help="share of time that no client computes")
+    part.set_defaults(measure=measure_overhead)
+    part.add_argument("--rounds", type=int, default=20, help="rounds per run")
+    _add_repeats(part, 5)
+
+    part = parts.add_parser("molecules", help="multi-task training, per molecule")
+    part.set_defaults(measure=measure_molecules)
+    part.add_argument("--datasets", nargs="+", default=["SIDER", "QM8"])
+    part.add_argument("--batches", type=int, nargs="+", default=[1, 32, 128])
+    part.add_argument("--graphs", type=int, default=300, help="to train on")
+    _add_repeats(part, 3)
+
+    part = parts.add_parser("views", help="noisy graphs as matrices, and as edges")
+    part.set_defaults(measure=measure_views)
+    part.add_argument("--nodes", type=int, nargs="+", default=[30, 100, 300, 620])
+    _add_repeats(part, 5)
+
+    part = parts.add_parser("memory", help="of a client with a graph like ogbn-arxiv")
+    part.set_defaults(measure=measure_memory)
+    part.add_argument("--clients", default="1,5", help="numbers of clients to try")
+    part.add_argument("--methods", default="fedavg", help="names, by commas")
+    part.add_argument("--nodes", type=int, default=NUM_NODES, help="of the graph")
+    part.add_argument("--limit-gb", type=float, default=4.0, help="else exit with 1")
+    part.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="a run-config key for every method; may be repeated",
+    )  # fmt: skip
+    return parser
+
+
+def _add_repeats(part: argparse.ArgumentParser, default: int) -> None:
+    part.add_argument("--repeats", type=int, default=default, help="to take medians of")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; see the module."""
+    arguments = _parser().parse_args(argv)
+    result: int = arguments.measure(arguments)
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""Time of a round through Flower, beside a plain loop, and the share of overhead."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import datasets
+from clients.graphs.batching import ClientData
+from clients.tasks.graph_classifier import build_gin
+from clients.training import evaluate, train_epochs
+from fedgraph_flwr.config import RunSettings, Value
+from fedgraph_flwr.data import GraphPartition
+from fedgraph_flwr.resolve import defaults, resolve
+
+from ..flower import run_flower
+from .plain import PlainGIN, PlainPyG
+from .timing import console, median_seconds, print_table
+
+_WARM_UP = 2  # rounds
+_CLIENTS = 7  # of the group "molecules"
+
+
+def compare_round(arguments: argparse.Namespace) -> int:
+    """Time a round of ``molecules`` through Flower and Ray, and plain loops.
+
+    All do the same training and the same validation and test evaluations.
+    """
+    overrides: dict[str, Value] = {
+        "method": "gcfl+",
+        "dataset": "molecules",
+        "num-server-rounds": _WARM_UP + arguments.repeats,
+    }
+    settings = resolve({**defaults(), **overrides}).settings
+    partitions = [datasets.load_partition(settings, c) for c in range(_CLIENTS)]
+    plain = plain_round(partitions, settings)
+    single = ours_single_process(partitions, settings)
+    rows = median_seconds(
+        {
+            "plain PyG loop, 1 thread": on_threads(1, plain),
+            "plain PyG loop, 2 threads": on_threads(2, plain),
+            "ours in one process, no Flower": on_threads(1, single, flushes=True),
+        },
+        arguments.repeats,
+    )
+    best = min(seconds for name, seconds in rows.items() if name.startswith("plain"))
+    flower = _medians(flower_rounds(overrides, num_nodes=_CLIENTS))
+    rows["ours through Flower: sum over clients"] = flower["client_compute_s"]
+    rows["ours through Flower: some client computing"] = flower["busy_s"]
+    rows["ours through Flower: wall"] = flower["wall_s"]
+    print_table(
+        f"molecules, {_CLIENTS} clients, one round, median of {arguments.repeats}",
+        [
+            {"what": name, "s": f"{s:.3f}", "plain / this": f"{best / s:.2f}x"}
+            for name, s in rows.items()
+        ],
+    )
+    return 0
+
+
+def on_threads(
+    count: int, action: Callable[[], None], *, flushes: bool = False
+) -> Callable[[], None]:
+    """Let ``action`` run on so many threads, denormal numbers flushed as in a run."""
+
+    def call() -> None:
+        before = torch.get_num_threads()
+        torch.set_num_threads(count)
+        torch.set_flush_denormal(flushes)
+        try:
+            action()
+        finally:
+            torch.set_num_threads(before)
+            torch.set_flush_denormal(False)
+
+    return call
+
+
+def plain_round(
+    partitions: Sequence[GraphPartition], settings: RunSettings
+) -> Callable[[], None]:
+    """Return a round of all clients in a plain loop of PyG."""
+    clients = [
+        PlainPyG(
+            PlainGIN(p.graphs.num_features, p.graphs.num_classes, settings.hidden_dim),
+            p,
+            settings.batch_size,
+            loss=nn.functional.cross_entropy,
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+        )
+        for p in partitions
+    ]
+
+    def one_round() -> None:
+        for client in clients:
+            client.round()
+
+    return one_round
+
+
+def ours_single_process(
+    partitions: Sequence[GraphPartition], settings: RunSettings
+) -> Callable[[], None]:
+    """Return our round without Flower, which shows what each layer costs."""
+    clients = []
+    for partition in partitions:
+        graphs = partition.graphs
+        model = build_gin(
+            settings, graphs.num_features, graphs.num_classes,
+            client_id=partition.client_id,
+        )  # fmt: skip
+        optimizer = torch.optim.Adam(
+            model.parameters(), lr=settings.learning_rate,
+            weight_decay=settings.weight_decay, fused=True,
+        )  # fmt: skip
+        data = ClientData.collate(partition, torch.device("cpu"))
+        clients.append((model, optimizer, data))
+    generator = torch.Generator().manual_seed(0)
+
+    def one_round() -> None:
+        for model, optimizer, data in clients:
+            evaluate(model, data)
+
+            def loss(batch: Any, model: nn.Module = model) -> Tensor:
+                return nn.functional.cross_entropy(model(batch, generator), batch.y)
+
+            train_epochs(
+                loss, optimizer, data, num_epochs=1, batch_size=settings.batch_size,
+                generator=generator,
+            )  # fmt: skip
+            evaluate(model, data)
+
+    return one_round
+
+
+def measure_overhead(arguments: argparse.Namespace) -> int:
+    """Tell the share of the wall time in which no client computes.
+
+    NCI1 with 50 clients on 2 nodes.
+    """
+    overrides: dict[str, Value] = {
+        "method": "gcfl+",
+        "dataset": "NCI1",
+        "num-clients": 50,
+        "num-server-rounds": arguments.rounds,
+    }
+    rows, shares = [], []
+    for _ in range(arguments.repeats):
+        summary = flower_rounds(overrides, num_nodes=2)
+        shares.append(float(summary["overhead_s"]) / float(summary["wall_s"]))
+        medians = {f"{k} of a round": f"{v:.3f}" for k, v in _medians(summary).items()}
+        whole = {k: f"{float(summary[k]):.1f}" for k in ("wall_s", "overhead_s")}
+        rows.append({**whole, "share": f"{shares[-1]:.1%}", **medians})
+    print_table(f"NCI1, 50 clients on 2 nodes, {arguments.rounds} rounds", rows)
+    console.print(f"median overhead: {statistics.median(shares):.1%} of wall time")
+    return 0
+
+
+def flower_rounds(overrides: dict[str, Value], num_nodes: int) -> dict[str, Any]:
+    """Run through Flower and Ray; return the summary with per-round times added."""
+    with tempfile.TemporaryDirectory() as scratch:
+        places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
+        folder = run_flower({**overrides, **places}, num_nodes=num_nodes)
+        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+        with (folder / "times.csv").open(newline="") as file:
+            summary["times"] = list(csv.DictReader(file))
+    return summary
+
+
+def _medians(summary: dict[str, Any]) -> dict[str, float]:
+    rows = summary["times"][_WARM_UP:]
+    return {
+        key: statistics.median(float(row[key]) for row in rows)
+        for key in ("wall_s", "busy_s", "client_compute_s")
+    }

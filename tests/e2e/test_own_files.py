@@ -1,0 +1,133 @@
+"""Four SuperNodes, each with a file of molecules of its own; at last one dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.test_deployment import deploy
+
+from fedgraph_flwr.config import Value
+from simulations.drill_targets import write_molecules
+from simulations.drill_trials import read_summary
+from simulations.fingerprint import fingerprints
+from simulations.inline import run_inline
+from simulations.processes import Federation, environment
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
+CLIENTS, LOST = range(4), 2
+RUN: dict[str, Value] = {
+    "dataset": "smiles-csv",
+    "features": "atoms-no-degree",
+    "num-clients": len(CLIENTS),
+    "hidden-dim": 8,
+}
+FGCL: dict[str, Value] = {**RUN, "method": "fgcl", "num-server-rounds": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logs of the federation and, in ``site-<number>``, its private state."""
+    return tmp_path_factory.mktemp("federation")
+
+
+@pytest.fixture(scope="module")
+def together(folder: Path) -> Path:
+    """A folder with a file per client, as the inline engine takes them."""
+    return write_molecules(folder / "together")
+
+
+@pytest.fixture(scope="module")
+def federation(folder: Path, together: Path) -> Iterator[Federation]:
+    """Four sites, whose files have names and folders of their own."""
+    sites = []
+    for client in CLIENTS:
+        own = folder / f"hospital-{client}" / f"table-{client}.csv"
+        own.parent.mkdir()
+        own.write_bytes((together / f"{client}.csv").read_bytes())
+        sites.append(f'clients="{client}" data-path="{own}"')
+    with Federation(folder, environment(folder / "flwr"), sites) as started:
+        yield started
+
+
+def test_sites_with_a_file_each_give_the_bytes_of_the_inline_run(
+    federation: Federation, together: Path, tmp_path: Path
+) -> None:
+    config: dict[str, Value] = {**FGCL, "fgcl.views": "clean"}
+    places = {f"{kind}-dir": str(tmp_path / kind) for kind in ("results", "state")}
+    inline = run_inline({**config, **places, "data-dir": str(together)})
+    status, deployed = deploy(federation, config, tmp_path / "deployed")
+
+    ours, expected = read_summary(deployed), read_summary(inline)
+    assert status == "finished:completed", ours["error"]
+    assert ours["weights_sha256"] == expected["weights_sha256"]
+    assert ours["split_hash"] == expected["split_hash"]
+    assert len(set(ours["data_sha256"].values())) == len(CLIENTS)
+    assert ours["data_sha256"] == expected["data_sha256"]
+    assert (deployed / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
+
+
+def test_ledger_and_noise_stay_with_their_site(
+    federation: Federation, folder: Path, tmp_path: Path
+) -> None:
+    config: dict[str, Value] = {**FGCL, "privacy.edge-epsilon": 2.0}
+    status, private = deploy(federation, config, tmp_path / "deployed")
+
+    summary = read_summary(private)
+    assert status == "finished:completed", summary["error"]
+    spent = summary["privacy"]["per_client"]
+    assert {c: s["edge-epsilon"] for c, s in spent.items()} == {
+        str(c): 4.0 for c in CLIENTS
+    }
+    assert set(summary["data_sha256"].values()) == {""}
+    for client in CLIENTS:
+        (kept,) = (folder / f"site-{client}" / private.name).glob("client-*")
+        assert kept.name == f"client-{client}"
+        assert (kept / "privacy-ledger.json").is_file()
+
+
+def test_three_of_four_sealed_sites_on_a_ring_finish_after_one_is_killed(
+    federation: Federation, folder: Path, tmp_path: Path
+) -> None:
+    config: dict[str, Value] = {
+        **RUN,
+        "method": "spreadgnn",
+        "csv-label-columns": "a,b,c,d",
+        "task-masks": "0;1;2;3",
+        "spreadgnn.topology": "ring",
+        "spreadgnn.seal": True,
+        "num-server-rounds": 3,
+        "min-fit-replies": 0.75,
+    }
+    run_id = federation.submit({**config, "results-dir": str(tmp_path)})
+    deadline = time.monotonic() + 300
+    while not list(tmp_path.glob("*/checkpoint/round-*.safetensors")):
+        assert time.monotonic() < deadline, "no round was finished"
+        time.sleep(0.2)
+    os.killpg(federation.pid(f"site-{LOST}"), signal.SIGKILL)
+    status = federation.wait(run_id, limit_s=300)
+    said = " ".join(federation.log(run_id).split())  # tables wrap lines
+
+    (path,) = tmp_path.iterdir()
+    summary = read_summary(path)
+    assert status == "finished:completed", summary["error"]
+    assert summary["status"] == "completed"
+    assert summary["rounds"] == 3
+    assert {f["client"] for f in summary["failures"]} == {LOST}
+    assert set(summary["final"]["per_client"]) == {"0", "1", "3"}
+    network = summary["network"]
+    assert network["dropped_out"] == [LOST]
+    assert network["rest_is_connected"] is True
+    assert network["rest"] == [[0, 1, 3]]
+    assert f"clients [{LOST}] are gone, their neighbours go on without them" in said
+    assert "the 3 others went on and are connected" in said
+    # Each site pinned its neighbours, and operators can compare.
+    lines = {c: fingerprints(folder / f"site-{c}", path.name) for c in CLIENTS}
+    assert [line.split()[3] for line in lines[0][2:]] == ["1", "3"]
+    zero = lines[0][0].split(maxsplit=2)[2].removesuffix("  (own)")
+    assert any(zero in line for line in lines[1])
+    assert any(zero in line for line in lines[3])
