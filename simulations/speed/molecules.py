@@ -28,6 +28,7 @@ from clients.peers.neighbourhood import Neighbourhood
 from clients.spreadgnn import SpreadGNNClient
 from clients.store import ClientStore
 from datasets import load_partition
+from fedgraph_flwr.config import Value
 from fedgraph_flwr.data import GraphPartition
 from fedgraph_flwr.peers.mixing import Peer
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
@@ -106,39 +107,37 @@ def measure_molecules(arguments: argparse.Namespace) -> int:
     """Print a table for each data set."""
     torch.set_num_threads(1)
     for dataset in arguments.datasets:
-        rows = [
-            measure(dataset, encoder, size, arguments)
+        config: dict[str, Value] = {
+            **defaults(),
+            "method": "spreadgnn",
+            "dataset": dataset,
+            "num-clients": 1,
+        }
+        whole = load_partition(resolve(config).settings, 0)
+        small = replace(
+            whole,
+            train=whole.train[: arguments.graphs],
+            task_ids=tuple(range(0, len(whole.tasks), 2)),
+        )
+        atoms = np.diff(small.graphs.node_ptr)[small.train].mean()
+        given = [
+            {"spreadgnn.encoder": encoder, "batch-size": size}
             for encoder in ENCODERS
             for size in arguments.batches
         ]
         print_table(
-            f"{dataset}: microseconds per molecule, median of {arguments.repeats}"
-            " epochs",
-            rows,
+            f"{dataset}: {len(small.train)} molecules of {atoms:.0f} atoms on average,"
+            f" microseconds per molecule, median of {arguments.repeats} epochs",
+            [measure(resolve(config | g), small, arguments.repeats) for g in given],
         )
     return 0
 
 
 def measure(
-    dataset: str, encoder: str, batch_size: int, arguments: argparse.Namespace
+    resolved: Resolved, small: GraphPartition, repeats: int
 ) -> dict[str, object]:
     """Return a row of the table of one data set."""
-    resolved = resolve(
-        {
-            **defaults(),
-            "method": "spreadgnn",
-            "dataset": dataset,
-            "num-clients": 1,
-            "spreadgnn.encoder": encoder,
-            "batch-size": batch_size,
-        }
-    )
-    whole = load_partition(resolved.settings, 0)
-    small = replace(
-        whole,
-        train=whole.train[: arguments.graphs],
-        task_ids=tuple(range(0, len(whole.tasks), 2)),
-    )
+    encoder, batch_size = resolved.params.encoder, resolved.settings.batch_size  # type: ignore[attr-defined]
     count, functional = len(small.train), nn.functional
     is_binary = resolved.method.task.larger_is_better
     plain = PlainPyG(
@@ -158,7 +157,7 @@ def measure(
         ours = our_epoch(resolved, small, Path(folder))
         times = median_seconds(
             {"ours": ours, "PyG": plain.epoch},
-            arguments.repeats,
+            repeats,
             clock=time.process_time,
         )
         inside, beside, num_ops = shares(ours)
@@ -166,10 +165,8 @@ def measure(
     return {
         "encoder": encoder,
         "batch": batch_size,
-        "molecules": count,
-        "atoms": f"{np.diff(small.graphs.node_ptr)[small.train].mean():.0f}",
         **{name: f"{1e6 * t / count:.0f}" for name, t in times.items()},
-        "PyG / ours": f"{times['PyG'] / times['ours']:.1f}x",
+        "ratio": f"{times['PyG'] / times['ours']:.1f}x",
         **{name: f"{share:.0%}" for name, share in others.items()},
         "ops": f"{num_ops / -(-count // batch_size):.0f}",
     }
