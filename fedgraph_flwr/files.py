@@ -26,7 +26,7 @@ _ABOUT = "about"  # entry with the checksum and the text
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a place to write to, which becomes ``path`` once it is on the disk.
+    """Give a file to write, which becomes ``path`` once it is on the disk.
 
     Raises
     ------

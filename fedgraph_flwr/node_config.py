@@ -131,7 +131,7 @@ def edge_budget(node: NodeConfig) -> float:
 
 
 def trusted_peers(node: NodeConfig) -> dict[int, str] | None:
-    """Fingerprints of other clients' keys that the operator wrote down; None if not.
+    """Fingerprints of other clients' keys, given by the operator; None if none is.
 
     In groups of four, as ``python -m simulations.fingerprint`` prints them.
 

@@ -220,8 +220,8 @@ class RunFolder:
     def _go_back(self, planned: int) -> None:
         """Set everything to what it was at the last checkpoint.
 
-        A round that was the last of the ``planned`` ones, and is no more, is repeated
-        where it was measured for that alone.
+        If the run now goes on beyond its last ``planned`` round, that round is repeated
+        if it was measured only because it was the last.
         """
         found, s = checkpoint_rounds(self.path), self.resolved.settings
         if planned in found[-1:] and planned < s.num_server_rounds:

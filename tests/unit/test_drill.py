@@ -13,7 +13,7 @@ import pytest
 
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.registry import project_root
+from fedgraph_flwr.results.provenance import project_root
 from simulations import drill, processes
 from simulations.drill_inline import InlineEngine
 from simulations.drill_targets import NUM_ROUNDS, names, targets
@@ -114,7 +114,7 @@ def test_a_kill_that_a_run_survives_is_told_apart(tmp_path):
     survived = Outcome(status="completed", killed=True)
     trial, _ = trial_of(tmp_path, survived)
     assert (trial.verdict, trial.attempts) == ("equal", 1)
-    assert trial.kills == ["process at 50% without effect"]
+    assert trial.kills == ["process at 50% survived"]
 
 
 def test_a_run_without_a_checkpoint_is_started_anew(tmp_path):
