@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from clients.graphs.batching import ClientData
 from clients.models.sage_gat import ENCODERS
 from clients.peers.letters import Letter
 from clients.peers.neighbourhood import Neighbourhood
@@ -65,7 +64,7 @@ def _client(
 ) -> SpreadGNNClient:
     store = ClientStore(folder, "speed", client_id=partition.client_id)
     site = resolved.site(store, is_secret=False)
-    data = ClientData.collate(partition, CPU)
+    data = SpreadGNNClient.DATA.collate(partition, CPU)
     return SpreadGNNClient(resolved.job(data, store, site, CPU))
 
 
