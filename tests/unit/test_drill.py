@@ -13,7 +13,7 @@ import pytest
 
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.registry import project_root
+from fedgraph_flwr.results.provenance import project_root
 from simulations import drill, processes
 from simulations.drill_inline import InlineEngine
 from simulations.drill_targets import NUM_ROUNDS, names, targets
