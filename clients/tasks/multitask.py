@@ -22,11 +22,9 @@ from ..graphs.batching import Batch, ClientData
 from ..graphs.molecule_data import MoleculeData
 from ..graphs.node_rows import Nodes
 from ..job import P
-from ..losses.multitask import (
-    Loss,
+from ..losses.multitask import Loss, masked_bce, masked_l1
+from .multitask_scores import (
     TaskScores,
-    masked_bce,
-    masked_l1,
     mean_absolute_error,
     roc_auc,
     root_mean_squared_error,
