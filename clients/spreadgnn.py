@@ -31,7 +31,8 @@ from fedgraph_flwr.methods.spreadgnn import (
 from fedgraph_flwr.peers.mixing import Peer, check_layout, mix, mix_rows, mixing_row
 from fedgraph_flwr.wire import NamedArrays, Parcel, select
 
-from .base import Header, join, to_arrays
+from .base import join, to_arrays
+from .classic import Header
 from .graphs.batching import Batch
 from .job import Job
 from .losses.task_covariance import covariance_record, precision, trace_penalty
