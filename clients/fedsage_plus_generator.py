@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
 
@@ -65,6 +66,7 @@ class NeighbourGenerator(nn.Module):
             linear(*pair, generator) for pair in itertools.pairwise(widths)
         )
 
+    @override
     def forward(
         self, graph: MendedGraph, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import datasets
+from clients.protocols import Opens
 
 from .config import Rule, RunSettings
 from .errors import ConfigError, unknown_name
@@ -207,7 +208,8 @@ def check_consent(resolved: Resolved, node: NodeConfig) -> None:
             ' to "local", or start the SuperNode with --node-config'
             f" '{SHARE_EMBEDDINGS}=true'"
         )
-    hands_on = resolved.method.client.shares_features(resolved.params)
+    client = resolved.method.client
+    hands_on = issubclass(client, Opens) and client.shares_features(resolved.params)
     if hands_on and not agrees(node, SHARE_FEATURES):
         raise ConfigError(
             "the run hands feature rows of this site's nodes to the server and to every"

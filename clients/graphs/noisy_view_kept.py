@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray, pointer
 
@@ -121,8 +122,8 @@ class KeptNoisyView(NoisyView):
         groups = list(buckets(num_nodes, growth=GROWTH, small=SMALL))
         return padded_cells(groups, num_nodes) <= MAX_KEPT
 
+    @override
     def rows(self, rows: IntArray) -> NoisyStructure:
-        """See base class."""
         group_of, sizes = self._group_of[rows], self.num_nodes[rows]
         order = np.argsort(group_of, kind="stable")
         found, begins = np.unique(group_of[order], return_index=True)
@@ -145,6 +146,7 @@ class KeptNoisyView(NoisyView):
             smoothed=lambda: cut(smooth=True),
         )
 
+    @override
     def nodes(self, rows: IntArray) -> NodeBatch:
         """See base class; of many alike features, what is spread of them as well."""
         table = self._all_nodes.table

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from fedgraph_flwr.data import GraphPartition
 
@@ -70,12 +71,12 @@ class WholeGraph(NodeStructure):
         """Nodes of "train", "val" or "test"."""
         return {"train": self.train, "val": self.val, "test": self.test}[split]
 
+    @override
     def propagate(self, x: Tensor) -> Tensor:
-        """See base class."""
         return sum_neighbours(x, self.normalized)
 
+    @override
     def mean(self, x: Tensor) -> Tensor:
-        """See base class."""
         return sum_neighbours(x, self.adjacency) * self.inverse_degree
 
 
@@ -85,15 +86,15 @@ class NodeData(ClientData):
 
     whole: WholeGraph
 
+    @override
     @classmethod
     def collate(
         cls,
         partition: GraphPartition,
         device: torch.device,
         *,
-        max_nodes: int = 200_000,  # noqa: ARG003  one graph is one batch
+        max_nodes: int = 200_000,
     ) -> Self:
-        """See base class."""
         graphs = CollatedGraphs(partition.graphs, device)
         return cls(
             partition=partition,

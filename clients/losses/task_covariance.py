@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.multitask import RECORD, RECORD_IDS
@@ -171,6 +172,7 @@ def precision(omega: Tensor) -> Tensor:
 class _Trace(torch.autograd.Function):
     """tr(Phi^T P Phi) with the gradient 2 P Phi on some rows of Phi."""
 
+    @override
     @staticmethod
     def forward(ctx: Any, phi: Tensor, inverse: Tensor, own: Tensor | None) -> Tensor:
         related = inverse @ phi  # (T, d)
@@ -178,6 +180,7 @@ class _Trace(torch.autograd.Function):
         ctx.own = own
         return torch.dot(related.flatten(), phi.flatten())
 
+    @override
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (related,) = ctx.saved_tensors

@@ -9,6 +9,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
@@ -57,6 +58,7 @@ class GraphSAGE(nn.Module):
             uniform(2 * n, (hidden_dim, 2 * n), generator) for n in widths
         )
 
+    @override
     def forward(
         self,
         x: Tensor | DistinctRows,
@@ -109,6 +111,7 @@ class GATLayer(nn.Module):
         self.target = uniform(num_out, (num_heads, num_out), generator)
         self.bias = uniform(num_in, (num_heads * num_out,), generator)
 
+    @override
     def forward(
         self,
         x: Tensor | DistinctRows,
@@ -163,6 +166,7 @@ class GAT(nn.Module):
             for num_in, num_heads in zip(widths, heads, strict=True)
         )
 
+    @override
     def forward(
         self,
         x: Tensor | DistinctRows,
@@ -222,6 +226,7 @@ class MultiTaskGNN(ReadoutModel):
             made, num_features, num_tasks, hidden_dim=hidden_dim, generator=generator
         )
 
+    @override
     def embed(
         self, nodes: Nodes, structure: Structure, generator: torch.Generator | None
     ) -> Tensor:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedgraph_flwr.errors import DataError, WireError
 
-from ..once import write_once
+from ..once import usable, write_once
 
 _FOLDER = "rounds-done"
 _FILE = re.compile(r"round-([0-9]{6,})")
@@ -69,11 +69,7 @@ class RoundsDone:
             )
         else:
             what = f"{state_round} {mail}".encode()
-            try:
-                before = write_once(path, what, is_lasting=True)
-            except OSError as error:
-                raise _unreadable(path, str(error)) from error
-            if before != what:
+            if write_once(path, what, is_lasting=True) != what:
                 wrong, place = " again, with other mail or state than before", path
         if wrong:
             raise WireError(
@@ -84,12 +80,14 @@ class RoundsDone:
 
     def _state_round(self, server_round: int) -> int:
         path = self._folder / f"round-{server_round:06d}"
-        try:
+        with usable(path):
             found = _CONTENT.fullmatch(path.read_bytes())
-        except OSError as error:
-            raise _unreadable(path, str(error)) from error
         if not found:
-            raise _unreadable(path, "it does not hold a round and a digest")
+            raise DataError(
+                f"{path} is damaged, it does not hold a round and a digest; restore the"
+                " file, or start a new run",
+                public=f"{path.name} in rounds-done is damaged",
+            )
         return int(found.group(1))
 
     def forget_before(self, server_round: int) -> None:
@@ -100,12 +98,3 @@ class RoundsDone:
         for old in self.rounds():
             if old < server_round:
                 (self._folder / f"round-{old:06d}").unlink(missing_ok=True)
-
-
-def _unreadable(path: Path, problem: str) -> DataError:
-    """Word the error for a damaged record of a round."""
-    return DataError(
-        f"the record {path} of the mail that a round was done on cannot be used:"
-        f" {problem}; restore the file, or start a new run",
-        public=f"the record of {path.name} of this client is damaged",
-    )

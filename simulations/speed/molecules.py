@@ -21,15 +21,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from clients.graphs.batching import ClientData
 from clients.models.sage_gat import ENCODERS
 from clients.peers.letters import Letter
+from clients.peers.mailbox import Mailbox
 from clients.peers.neighbourhood import Neighbourhood
-from clients.spreadgnn import SpreadGNNClient
+from clients.spreadgnn import PeerRound, SpreadGNNClient
 from clients.store import ClientStore
 from datasets import load_partition
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.data import GraphPartition
+from fedgraph_flwr.methods.spreadgnn import NEIGHBOURS
 from fedgraph_flwr.peers.mixing import Peer
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
 
@@ -45,9 +46,14 @@ def our_epoch(
 ) -> Callable[[], None]:
     """One epoch as a client of SpreadGNN trains it, from round 2 on."""
     client = _client(resolved, partition, folder)
-    client.server_round = 2  # no penalty in round 1
-    client.around = Neighbourhood(partition.client_id, partition.owned_tasks)
-    client.around.learn({1: _neighbour(partition)})
+    around = Neighbourhood(partition.client_id, partition.owned_tasks)
+    around.learn({1: _neighbour(partition)})
+    mailbox = Mailbox(
+        "speed", 0, folder, is_sealed=False, notes={NEIGHBOURS: "{}"}, stored={}
+    )
+    client.round = PeerRound(  # no penalty in round 1
+        number=2, mailbox=mailbox, around=around, silent={}
+    )
     optimizer = torch.optim.Adam(
         client.model.parameters(), lr=1e-3, amsgrad=True, fused=True
     )
@@ -65,7 +71,7 @@ def _client(
 ) -> SpreadGNNClient:
     store = ClientStore(folder, "speed", client_id=partition.client_id)
     site = resolved.site(store, is_secret=False)
-    data = ClientData.collate(partition, CPU)
+    data = resolved.method.client.DATA.collate(partition, CPU)
     return SpreadGNNClient(resolved.job(data, store, site, CPU))
 
 

@@ -6,12 +6,11 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from clients.optimizer import optimizer_tensors, restore_optimizer
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from clients.store import (
     ClientStore,
     default_state_dir,
-    optimizer_tensors,
-    restore_optimizer,
 )
 from fedgraph_flwr.errors import DataError, StorageError, WireError
 
