@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.files import remove
 
 from ..once import usable, write_once
 
@@ -97,4 +98,4 @@ class RoundsDone:
         """
         for old in self.rounds():
             if old < server_round:
-                (self._folder / f"round-{old:06d}").unlink(missing_ok=True)
+                remove(self._folder / f"round-{old:06d}")
