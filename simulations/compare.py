@@ -1,7 +1,7 @@
 """Put runs side by side: ``python -m simulations.compare DIR [DIR ...]``.
 
-One table per data set and split, runs paired by seed, the paper's figures beside ours.
-Nothing is left out without a word: failed and repeated runs are listed on stderr.
+Makes a study of the runs it finds: one table per data set and split, rows paired by
+seed, the paper's scores beside ours. Failed and repeated runs are listed on stderr.
 """
 
 from __future__ import annotations
@@ -9,17 +9,28 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.markup import escape
 
-from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.errors import DataError, FedGraphError
 from fedgraph_flwr.figures.gain import draw_gain
+from fedgraph_flwr.results.selection import PROTOCOLS
+from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 
-from .compare_runs import Group, find_runs, group_runs
-from .compare_stats import RULES, baseline
-from .compare_tables import make_report, markdown, print_terminal
-from .markup import consoles, tell_unused
+from .markup import consoles, markdown, print_terminal, tell_unused
+from .tables.embedding import START
+from .tables.groups import Group, baseline, group_runs, shared_differences
+from .tables.naming import nearest_preset, with_settings
+from .tables.report import Report, by_row, make_report
+from .tables.results import RULES, Result, from_run
+from .tables.runs import Found, Run, find_runs
+from .tables.studies import OWN_START, Study, StudyTable, Target, load_study
+
+# Studies whose columns and targets such runs take over.
+MODELS = {GRAPH_EMBEDDING.name: "fclg"}
+MODEL = "gcfl"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,22 +38,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     out, err = consoles()
     try:
-        found = find_runs(options.folders)
-        tell_unused(found.left_out, err)
-        if not found.runs:
+        runs, problems = usable_runs(find_runs(options.folders))
+        tell_unused(problems, err)
+        if not runs:
             raise FedGraphError(
-                f"none of the {len(found.left_out)} runs found was completed; there is"
+                f"none of the {len(problems)} runs found was completed; there is"
                 " nothing to compare"
             )
-        groups = group_runs(found.runs, apart=options.apart)
+        groups = group_runs(runs, apart=options.apart)
         for group in groups:
-            report = make_report(group, options.rule or group.headline)
+            report = compare(group, options.rule or group.headline)
             if options.markdown:
-                out.print(
-                    markdown(report), soft_wrap=True, markup=False, highlight=False
-                )
+                text = markdown(report.title, report.parts)
+                out.print(text, "", soft_wrap=True, markup=False, highlight=False)
             else:
-                print_terminal(report, out)
+                print_terminal(report.title, report.parts, out)
         if options.figure is not None:
             for path in draw_gains(groups, options.figure, rule=options.rule):
                 err.print(f"drawn: {path}", markup=False, soft_wrap=True)
@@ -50,6 +60,110 @@ def main(arguments: Sequence[str] | None = None) -> int:
         err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
         return 2
     return 0
+
+
+def usable_runs(found: Found) -> tuple[list[Run], list[str]]:
+    """Separate the runs whose scores can be used from the reasons for all others."""
+    runs, problems = [], list(found.left_out)
+    for run in found.runs:
+        try:
+            _, partial = from_run(run, run.method, per_client=True)
+        except DataError as error:
+            problems.append(str(error))
+        else:
+            runs.append(run)
+            problems += partial
+    return runs, problems
+
+
+def compare(group: Group, rule: str) -> Report:
+    """Word the table of a group."""
+    study, results = make_study(group, rule)
+    return make_report(study, study.tables[0], by_row(results))
+
+
+def make_study(group: Group, rule: str) -> tuple[Study, list[Result]]:
+    """Make a study of a group of runs.
+
+    Columns and targets are those of a model: the study ``fclg`` for embeddings,
+    ``gcfl`` for all else. Each row is compared with self-train, with FedAvg and, if it
+    is known, with its own round 0.
+    """
+    results = [
+        from_run(run, label, per_client=True)[0]
+        for label, runs in group.rows.items()
+        for run in runs
+    ]
+    model = load_study(MODELS.get(str(group.runs[0].summary.get("task")), MODEL))
+    targets = {
+        label: _at_rule(target, model.rule, rule)
+        for label, runs in group.rows.items()
+        if (target := _target(model, runs[0])) is not None
+    }
+    bases = [b for m in ("local", "fedavg") if (b := baseline(group, m))]
+    differences = [(row, b) for b in bases for row in group.rows if row != b]
+    if model.name != MODEL and all(START in r.scores for r in results):
+        differences += [(row, OWN_START) for row in group.rows]
+    metrics = sorted({_metric(run) for run in group.runs})
+    data = group.data and f", data {group.data}"
+    table = StudyTable(
+        title=f"{group.dataset}: {' / '.join(metrics)}, {group.split[2]} clients{data}",
+        rows=tuple(group.rows),
+        differences=tuple(differences),
+        notes=tuple(_notes(group, rule, model)),
+    )
+    return (
+        replace(
+            model,
+            rule=rule,
+            paper=model.paper if targets else "",
+            tables=(table,),
+            targets=targets,
+        ),
+        results,
+    )
+
+
+def _target(model: Study, run: Run) -> Target | None:
+    """Find the paper's scores of the run's method with as many clients."""
+    preset, other = nearest_preset(run.method, run.dataset, run.settings)
+    exact = model.targets.get(with_settings(preset, other))
+    near = None if "num-clients" in other else model.targets.get(preset)
+    return exact or near
+
+
+def _at_rule(target: Target, old: str, new: str) -> Target:
+    """Put the paper's score beside the rule by which runs are compared."""
+    scores = {new if m == old else m: score for m, score in target.scores.items()}
+    return replace(target, scores=scores)
+
+
+def _metric(run: Run) -> str:
+    return f"{run.summary.get('split', 'test')} {run.summary.get('metric')}"
+
+
+def _notes(group: Group, rule: str, model: Study) -> list[str]:
+    notes = [f"rule {rule}: {PROTOCOLS[rule]}."]
+    for label, runs in group.rows.items():
+        run = runs[0]
+        preset, other = nearest_preset(run.method, run.dataset, run.settings)
+        if preset in model.targets and "num-clients" in other:
+            notes.append(
+                f"{label}: the paper has another number of clients than these runs,"
+                f" {other['num-clients']}; its scores are left out."
+            )
+    for key, values in shared_differences(group).items():
+        rows: dict[str, list[str]] = {}
+        for label, value in values.items():
+            rows.setdefault(value, []).append(label)
+        words = "; ".join(f"{v} ({', '.join(n)})" for v, n in rows.items())
+        notes.append(f"rows differ in {key}: {words}.")
+    if baseline(group, "local") is None and model.name == MODEL:
+        notes.append("no self-train run (method local): no gains.")
+    failures = [r.path.name for r in group.runs if r.summary.get("failures")]
+    if failures:
+        notes.append(f"runs in which clients failed: {', '.join(failures)}.")
+    return notes
 
 
 def draw_gains(groups: Sequence[Group], out: Path, *, rule: str | None) -> list[Path]:

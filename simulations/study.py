@@ -1,203 +1,135 @@
-"""Tables of a study: ``python -m simulations.study fgcl DIR ... [--csv FILE]``.
+"""Tables of a study: ``python -m simulations.study fgcl [DIR ...] [--csv FILE]``.
 
 A study (``studies/<name>.toml``) lists tables: which presets are their rows, which
 pairs of rows are subtracted, what the paper reports. Runs are paired by seed and split
-seed. With ``--csv`` results are added to a file, from which the same tables are printed
-when the runs' folders are gone.
+seed. ``--csv`` adds the results to a file, from which the same tables are made when the
+runs' folders are gone. ``--page`` writes them as a page, ``--figures`` draws them.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.markup import escape
 
-from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.errors import FedGraphError, unknown_name
 
-from .compare_runs import check_same_data, find_runs
-from .markup import consoles, pipe_table, tell_unused
-from .study_file import FOLDER, OWN_START, Study, StudyTable, load_study
-from .study_runs import RULES, Result, from_run, merge, read, write
-from .study_stats import Paired, from_start, pair
-
-NONE = "-"
-_INTERVALS = {
-    "t": "Student's t",
-    "split-t": "Student's t over the means of splits, as pairs on one split share it",
-    "corrected-t": "Student's t, corrected for what splits of one data set share",
-    "bootstrap": "percentiles of 10000 resamples",
-}
+from .markup import consoles, markdown, tell_unused
+from .tables import file
+from .tables.controls import control_results
+from .tables.figures import draw_study
+from .tables.groups import check_same_data
+from .tables.report import Rows, by_row, make_reports, rule_words
+from .tables.results import RULES, Result, columns, read_results
+from .tables.runs import find_runs
+from .tables.studies import FOLDER, Study, StudyTable, load_study
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; returns its exit code (2: nothing to tell, or refused)."""
-    options = _parser().parse_args(arguments)
+    """Run the program; returns its exit code (2: nothing to show, or refused)."""
+    parser = _parser()
+    options = parser.parse_intermixed_args(arguments)
+    if options.rule and options.page:
+        parser.error("--page has the rule of the study's file; leave --rule out")
     out, err = consoles()
     try:
         study = load_study(options.study)
-        results: list[Result] = []
-        if options.csv is not None and options.csv.exists():
-            results = read(options.csv)
-        if options.folders:
-            found = find_runs(options.folders)
-            tell_unused(found.left_out, err)
-            check_same_data(found.runs)
-            results = merge(results, [from_run(run) for run in found.runs])
-        if not results:
-            raise FedGraphError("no results: give folders of runs, or --csv FILE")
-        if options.csv is not None and options.folders:
-            write(options.csv, results)
-        text, unused = report(study, results)
-        tell_unused([f"{row}: in no table of {study.name}" for row in unused], err)
-        out.print(text, soft_wrap=True, markup=False, highlight=False)
+        results, problems = collect(study, options)
+        tell_unused(problems, err)
+        if options.csv is not None and (options.folders or options.controls):
+            file.write(options.csv, results)
+        study = replace(study, rule=_check_rule(options.rule or study.rule, results))
+        found = by_row(results)
+        if options.page is None:
+            tell_unused(
+                [f"{r}: in no table of {study.name}" for r in rest(study, found)], err
+            )
+            text = "\n\n".join(
+                markdown(r.title, r.parts) for r in make_reports(study, found)
+            )
+            out.print(text, soft_wrap=True, markup=False, highlight=False)
+        else:
+            options.page.write_text(page(study, found), encoding="utf-8")
+            err.print(f"written: {options.page}", markup=False, soft_wrap=True)
+        if options.figures is not None:
+            for path in draw_study(study, found, options.figures):
+                err.print(f"drawn: {path}", markup=False, soft_wrap=True)
     except FedGraphError as error:
         err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
         return 2
     return 0
 
 
-def report(study: Study, results: Sequence[Result]) -> tuple[str, list[str]]:
-    """Word all tables of a study, as GitHub tables.
+def collect(
+    study: Study, options: argparse.Namespace
+) -> tuple[list[Result], list[str]]:
+    """Gather results from the file, the folders and the controls.
 
     Returns
     -------
-    (text, unused)
-        Tables without any result are left out; ``unused`` are rows in no table.
+    results : list of Result
+    problems : list of str
+        The reason for everything that is not used.
+
+    Raises
+    ------
+    FedGraphError
+        There is no result, or results are of different data.
     """
-    by_row: dict[str, list[Result]] = {}
-    for result in results:
-        by_row.setdefault(result.row, []).append(result)
-    parts = [
-        "\n".join(_table(study, table, by_row))
-        for table in study.tables
-        if any(row in by_row for row in table.rows)
-    ]
-    used = {row for table in study.tables for row in table.rows}
-    return "\n\n".join(parts), sorted(set(by_row) - used)
+    results: list[Result] = []
+    problems: list[str] = []
+    if options.csv is not None and options.csv.exists():
+        results = file.read(options.csv)
+    if options.folders:
+        found = find_runs(options.folders)
+        check_same_data(found.runs)
+        new, problems = read_results(found, per_client=study.spread == "clients")
+        results = file.merge(results, new)
+    if options.controls:
+        results = file.merge(results, control_results(results))
+    if not results:
+        words = "".join(f"\n  {problem}" for problem in problems)
+        raise FedGraphError(f"no results: give folders of runs, or --csv FILE{words}")
+    return results, problems
 
 
-def _table(
-    study: Study, table: StudyTable, by_row: Mapping[str, list[Result]]
-) -> list[str]:
-    rows = [row for row in table.rows if row in by_row]
-    with_start = OWN_START in {b for _, b in table.differences}
-    found = [_cells(study, row, by_row[row], with_start=with_start) for row in rows]
-    lines = [f"### {table.title}", "", *_used_columns(found)]
-    missing = [row for row in table.rows if row not in by_row]
-    if missing:
-        lines += ["", f"Not run: {', '.join(missing)}."]
-    differences = [
-        (f"{a} - {b}", paired, _published(study, a, b))
-        for a, b in table.differences
-        if (paired := _pair(study, by_row, a, b)) is not None
-    ]
-    if differences:
-        lines += ["", *_difference_lines(study, differences)]
-    return [*lines, "", _protocol(study, [r for row in rows for r in by_row[row]])]
-
-
-def _pair(
-    study: Study, by_row: Mapping[str, list[Result]], a: str, b: str
-) -> Paired | None:
-    """Subtract row ``b``, or the start of ``a``; None where there is no such row."""
-    if a not in by_row or b not in (*by_row, OWN_START):
-        return None
-    if b != OWN_START:
-        return pair(by_row[a], by_row[b], study.rule)
-    return from_start(by_row[a], study.rule)
-
-
-def _cells(
-    study: Study, row: str, results: Sequence[Result], *, with_start: bool
-) -> list[tuple[str, str]]:
-    """Headings and cells of a line."""
-    target = study.targets.get(row)
-    epsilons = sorted({result.edge_epsilon for result in results})
-    rules = [study.rule, *(rule for rule in RULES if rule != study.rule)]
-    return [
-        ("row", row),
-        ("pairs", str(len(results))),
-        ("rounds", _span([result.rounds for result in results])),
-        ("epsilon", " or ".join(f"{e:g}" if e else NONE for e in epsilons)),
-        *((rule, _score([getattr(r, rule) for r in results])) for rule in rules),
-        (
-            OWN_START,
-            _score([r.start for r in results]) if with_start else NONE,
-        ),
-        ("validation", _score([result.validation for result in results])),
-        ("paper", NONE if target is None else f"{target:.4f}"),
-    ]
-
-
-def _score(values: Sequence[float]) -> str:
-    if any(map(math.isnan, values)):
-        return NONE
-    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.4f}{spread}"
-
-
-def _difference_lines(
-    study: Study,
-    differences: Sequence[tuple[str, Paired, float | None]],
-) -> list[str]:
-    cells = []
-    for name, found, published in differences:
-        low, high = found.interval(study.interval)
-        interval = NONE if math.isnan(low) else f"[{low:+.2f}, {high:+.2f}]"
-        cells.append(
-            [
-                ("difference", name),
-                ("pairs", str(found.num_pairs)),
-                (
-                    "points [95 %]",
-                    f"{found.mean:+.2f} {interval}" if found.num_pairs else NONE,
-                ),
-                (
-                    "by split",
-                    " ".join(f"{mean:+.1f}" for mean in found.by_split()) or NONE,
-                ),
-                ("paper", NONE if published is None else f"{published:+.2f}"),
-            ]
+def _check_rule(rule: str, results: Sequence[Result]) -> str:
+    known = columns(results)
+    if rule not in known:
+        raise FedGraphError(
+            unknown_name("measure", rule, known, "Choose one with --rule.")
         )
-    return _used_columns(cells)
+    return rule
 
 
-def _used_columns(lines: Sequence[Sequence[tuple[str, str]]]) -> list[str]:
-    """Table of lines of (heading, cell), without columns in which nothing stands."""
-    used = {name for cells in lines for name, cell in cells if cell != NONE}
-    headings = [name for name, _ in lines[0] if name in used]
-    return pipe_table(
-        headings,
-        [k == 0 for k in range(len(headings))],
-        [[cell for name, cell in cells if name in used] for cells in lines],
-    )
+def page(study: Study, found: Rows) -> str:
+    """Write all tables of a study as a page of ``docs/runs``.
+
+    Results in no table of the study stand in a table of their own at the end.
+    """
+    tables = study.tables
+    if others := rest(study, found):
+        tables = (*tables, StudyTable(title="Other runs", rows=tuple(others)))
+    reports = make_reports(replace(study, tables=tables), found)
+    measures = columns([r for of_row in found.values() for r in of_row])
+    name = study.name
+    head = [
+        f"# Tables of runs: {name}",
+        f"Made by `python -m simulations.study {name} --csv docs/runs/{name}.csv --page"
+        f" docs/runs/{name}.md` from [{name}.csv]({name}.csv); do not edit. What the"
+        f" tables say: [results](../results-{name}.md).",
+        rule_words(rule for rule in RULES if rule in measures) + ".",
+    ]
+    return "\n\n".join([*head, *(markdown(r.title, r.parts) for r in reports)]) + "\n"
 
 
-def _published(study: Study, a: str, b: str) -> float | None:
-    ours, theirs = study.targets.get(a), study.targets.get(b)
-    return None if ours is None or theirs is None else 100 * (ours - theirs)
-
-
-def _protocol(study: Study, results: Sequence[Result]) -> str:
-    pairs = sorted({(r.seed, r.split_seed, r.split_hash) for r in results})
-    commits = sorted({r.commit for r in results})
-    words = ", ".join(f"{seed}/{split}: {h}" for seed, split, h in pairs)
-    return (
-        f"Protocol: rule {study.rule}; mean ± std (ddof 1) over pairs of run seed and"
-        f" split seed, with the split's hash: {words}. Intervals over pairs:"
-        f" {_INTERVALS[study.interval]}. Commits {', '.join(commits)}. Paper:"
-        f" {study.paper}."
-    )
-
-
-def _span(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return str(low) if low == high else f"{low}-{high}"
+def rest(study: Study, found: Rows) -> list[str]:
+    """Rows of the results that stand in no table."""
+    return sorted(set(found) - {row for table in study.tables for row in table.rows})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -212,6 +144,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--csv", type=Path, help="file of results to read, and to add these runs to"
+    )
+    parser.add_argument(
+        "--rule",
+        metavar="MEASURE",
+        help="measure of differences, a column of the file (default: the study's)",
+    )
+    parser.add_argument(
+        "--controls",
+        action="store_true",
+        help="add rows without training to the results of FCLG (needs the data)",
+    )
+    parser.add_argument(
+        "--page", type=Path, metavar="MD", help="write the tables to this page"
+    )
+    parser.add_argument(
+        "--figures", type=Path, metavar="DIR", help="draw figures into this folder"
     )
     return parser
 

@@ -22,10 +22,10 @@ def _id(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_id)
+@pytest.mark.parametrize(
+    "path", [p for p in MODULES if p.name != "registry.py"], ids=_id
+)
 def test_nothing_outside_the_registry_asks_for_a_method_by_name(path):
-    if path.name in ("registry.py", "compare_runs.py", "compare_stats.py"):
-        pytest.skip("the table itself; and comparing with the row called local")
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Compare):
             constants = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
@@ -55,6 +55,7 @@ RELAY_MAY_IMPORT = {  # parts without numerics; from wire and report only types
     "collections.abc": {"Collection", "Iterable", "Mapping"},
     "logging": {"INFO", "WARNING"},
     "typing": {"Any", "final"},
+    "typing_extensions": {"override"},
     "json": set(),
     "flwr.app": {"Message", "MetricRecord"},
     "flwr.common.logger": {"log"},

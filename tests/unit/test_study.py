@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,29 +12,42 @@ from scipy import stats
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations import study
-from simulations.compare_runs import EXECUTION_KEYS, find_runs
-from simulations.intervals import bootstrap_interval
+from simulations.markup import markdown
 from simulations.presets import load_preset
-from simulations.study_file import FOLDER, load_study
-from simulations.study_runs import Result, from_run, merge, read, row_name, write
-from simulations.study_stats import pair
+from simulations.tables import controls
+from simulations.tables.differences import Difference, pair
+from simulations.tables.figures import draw_study
+from simulations.tables.file import merge, read, write
+from simulations.tables.intervals import bootstrap_interval
+from simulations.tables.naming import EXECUTION_KEYS, row_name
+from simulations.tables.report import by_row, make_reports
+from simulations.tables.results import Result, from_run
+from simulations.tables.runs import find_runs
+from simulations.tables.studies import FOLDER, load_study
+
+DOCS = FOLDER.parents[1] / "docs"
 
 
-def result(row="a", seed=1, score=0.5, **kw):
+def result(row="a", seed=1, score=0.5, *, start=None, trained=None, **kw):
     entries = {
         "dataset": "BACE",
         "split_seed": seed,
         "split_hash": f"hash{seed}",
         "rounds": 40,
-        "final": score - 0.1,
-        "best_val_trained": math.nan,
-        "validation": 0.75,
         "edge_epsilon": 2.0,
         "weights": "w",
         "commit": "c",
         "wall_s": 1.5,
     }
-    return Result(row=row, seed=seed, best_val=score, **{**entries, **kw})
+    scores = {"best_val": score, "final": score - 0.1, "validation": 0.75}
+    scores |= {} if start is None else {"start": start}
+    scores |= {} if trained is None else {"best_val_trained": trained}
+    return Result(row=row, seed=seed, scores=scores, **{**entries, **kw})
+
+
+def text_of(study, results):
+    reports = make_reports(study, by_row(results))
+    return "\n\n".join(markdown(r.title, r.parts) for r in reports)
 
 
 def rows(scores):
@@ -91,24 +105,62 @@ def test_differences_on_the_same_split_are_told_together():
     assert np.allclose(each.interval("split-t"), each.interval("t"))
 
 
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ((1.0, 1.1, 0.9, 1.0, 1.0), "shown"),
+        ((-1.0, -1.1, -0.9, -1.0, -1.0), "contradicted"),
+        ((1.0, -1.0, 0.5, 0.0, 0.0), "not shown"),
+        ((5.0,), "not shown (n=1 < 5)"),
+        ((1.0, 1.1, 0.9, 1.0), "not shown (n=4 < 5)"),
+        ((0.0,) * 5, "not shown"),
+        ((1e-14,) * 5, "not shown"),
+        ((2.0,) * 5, "shown"),
+    ],
+)
+def test_verdicts(values, verdict):
+    splits = tuple(range(len(values)))
+    assert Difference(values, splits).verdict("t") == verdict
+
+
+def test_pairs_on_one_split_show_nothing_by_splits():
+    found = Difference((1.0, 1.1, 0.9, 1.0, 1.0), (7,) * 5)
+    assert found.verdict("t") == "shown"
+    assert found.verdict("split-t") == "not shown"
+    assert found.by_split() == []
+
+
 def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
     path = tmp_path / "new" / "runs.csv"
     kept = [
-        result("b, c (x=1)", 2, 0.25, best_val_trained=0.3, start=0.25),
-        result("a", 1, 0.5, best_val_trained=0.4, start=0.25),
+        result("b, c (x=1)", 2, 0.25, trained=0.3, metric="mae"),
+        result("a", 1, 0.5, start=0.25, clients={"final": {0: 0.25, 3: -0.5}}),
     ]
     write(path, kept)
     assert read(path) == sorted(kept, key=lambda r: r.key)
     newer = result("a", 1, 0.75)
     assert merge(kept, [newer]) == [kept[0], newer]
-    older = path.read_text().replace("wall_s,data,start", "wall_s")
-    path.write_text(older.replace("1.5,,0.250000", "1.5"))  # before there were these
-    assert [(r.key, r.data, math.isnan(r.start)) for r in read(path)] == [
-        (r.key, "", True) for r in sorted(kept, key=lambda r: r.key)
-    ]
     path.write_text("row,seed\na,1\n")
     with pytest.raises(FedGraphError, match=r"runs.csv is not a file of results"):
         read(path)
+
+
+def test_an_older_file_has_nan_for_unknown_scores_and_no_data(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "row,dataset,seed,split_seed,split_hash,rounds,final,best_val,best_val_trained,"
+        "validation,edge_epsilon,weights,commit,wall_s\n"
+        "a,BACE,1,1,h,40,0.4,0.5,nan,0.75,2.0,w,c,1.5\n"
+    )
+    assert read(path) == [result("a", 1, 0.5, split_hash="h")]
+    path.write_text(path.read_text().replace(",1.5", ""))
+    with pytest.raises(FedGraphError, match="more or fewer cells"):
+        read(path)
+
+
+def test_a_seed_counts_once_in_a_row():
+    with pytest.raises(FedGraphError, match="row 'a' has seed 1 on split seed 1 twice"):
+        merge([], [result("a", 1, 0.5), result("b", 1, 0.5), result("a", 1, 0.6)])
 
 
 def test_results_on_other_data_replace_none_and_are_refused():
@@ -120,12 +172,11 @@ def test_results_on_other_data_replace_none_and_are_refused():
 
 
 @pytest.mark.parametrize("name", ["fclg", "fedgkd", "fgcl", "spreadgnn"])
-def test_pages_of_results_say_what_their_file_of_runs_says(name):
-    docs = FOLDER.parents[1] / "docs"
-    text, _ = study.report(load_study(name), read(docs / "runs" / f"{name}.csv"))
-    said = set((docs / f"results-{name}.md").read_text(encoding="utf-8").splitlines())
-    printed = [line for line in text.splitlines() if line.startswith(("|", "Protocol"))]
-    assert [line for line in printed if line not in said] == []
+def test_pages_of_runs_are_made_from_their_files(name):
+    """Make them again by the command in their heading if this fails."""
+    found = by_row(read(DOCS / "runs" / f"{name}.csv"))
+    made = study.page(load_study(name), found)
+    assert (DOCS / "runs" / f"{name}.md").read_text(encoding="utf-8") == made
 
 
 def settings(preset, **overrides):
@@ -151,6 +202,14 @@ def test_a_row_is_named_after_the_nearest_preset():
     assert row_name("gcfl", "BACE", {}) == "gcfl on BACE"
 
 
+def test_without_a_preset_runs_of_other_settings_are_other_rows():
+    config = {**defaults(), "method": "fedavg", "dataset": "synthetic"}
+    assert row_name("fedavg", "tu:MUTAG", {}) == "fedavg on tu:MUTAG"
+    known = resolve({**config, "dataset": "MUTAG"}).to_config()
+    found = row_name("fedavg", "MUTAG", {**known, "num-server-rounds": 7})
+    assert found == "fedavg on MUTAG (num-server-rounds=7)"
+
+
 def test_a_run_from_before_a_key_was_there_has_its_default():
     known = settings("self-weight-cora-10")
     assert row_name("self-weight", "Cora", known) == "self-weight-cora-10"
@@ -162,23 +221,31 @@ def test_a_run_from_before_a_key_was_there_has_its_default():
 def test_a_run_becomes_a_result(run):
     folder = run("fedavg", **{"num-server-rounds": 2}).path
     (one,) = find_runs([folder]).runs
-    found = from_run(one)
-    assert (found.rounds, found.seed, found.dataset) == (2, one.seed, one.dataset)
-    assert found.final == one.summary["final"]["mean"]
-    assert found.best_val == one.summary["best_val"]["mean"]
-    assert found.validation == one.summary["best_val"]["validation"]
+    found, partial = from_run(one, "a", per_client=True)
+    assert partial == []
+    assert (found.row, found.rounds, found.seed) == ("a", 2, one.seed)
+    assert (found.metric, found.is_error) == ("accuracy", False)
+    for rule in ("final", "best_val", "best_snapshot"):
+        assert found.scores[rule] == one.summary[rule]["mean"]
+        assert found.clients[rule] == one.per_client(rule)
+    assert found.scores["validation"] == one.summary["best_val"]["validation"]
     assert one.summary["weights_sha256"].startswith(found.weights)
     assert found.edge_epsilon == 0
     assert found.data == ""  # toys have no files
+    assert from_run(one, "a", per_client=False)[0].clients == {}
 
 
 def test_a_result_knows_its_own_start(run):
-    finished = run("fclg", **{"num-server-rounds": 1, "embedding.evaluation": "pooled"})
+    finished = run("fedavg", **{"num-server-rounds": 1})
     (one,) = find_runs([finished.path]).runs
-    at = ("0", "-1", "all", "post_aggregation", "accuracy")
-    assert from_run(one).start == finished.values("accuracy")[at] > 0
+    found, _ = from_run(one, "a", per_client=False)
+    at = [
+        finished.values("accuracy")["0", str(c), "test", "post_aggregation", "accuracy"]
+        for c in range(one.split[2])
+    ]
+    assert found.scores["start"] == pytest.approx(sum(at) / len(at))
     (finished.path / "rounds.csv").unlink()
-    assert math.isnan(from_run(one).start)
+    assert "start" not in from_run(one, "a", per_client=False)[0].scores
 
 
 def test_a_row_may_be_compared_with_its_own_start(tmp_path):
@@ -190,10 +257,10 @@ def test_a_row_may_be_compared_with_its_own_start(tmp_path):
         result("a-x", 2, 0.6, start=0.6),
         result("a-x", 3, 0.6),  # of a file without starts
     ]
-    text, _ = study.report(load_study("own", tmp_path), given)
+    text = text_of(load_study("own", tmp_path), given)
     assert "| a-x - own round 0 | 2 | +5.00 [" in text
     assert "| own round 0 |" not in text  # not known of all
-    text, _ = study.report(load_study("own", tmp_path), given[:2])
+    text = text_of(load_study("own", tmp_path), given[:2])
     assert "0.5500 ± 0.0707 |" in next(t for t in text.splitlines() if "| a-x |" in t)
 
 
@@ -219,28 +286,80 @@ def small(tmp_path):
 
 def test_tables_show_scores_differences_and_what_is_missing(small):
     given = rows({"a-x": {1: 0.7, 2: 0.6}, "b-x": {1: 0.6, 2: 0.58}, "z": {1: 0.1}})
-    text, unused = study.report(small, given)
-    assert unused == ["z"]
+    text = text_of(small, given)
+    assert study.rest(small, by_row(given)) == ["z"]
     assert "### y" not in text
     line = "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.5500 ± 0.0707 | 0.7500 ± 0.0000 |"
     assert f"{line} 0.9000 |" in text
     assert "| a-x - b-x | 2 | +6.00 [-44.82, +56.82] | +10.0 +2.0 | +10.00 |" in text
     assert "Not run: c-x." in text
-    assert "1/1: hash1, 2/2: hash2" in text
+    assert "1 on split hash1 (split seed 1); 2 on split hash2 (split seed 2)" in text
     assert "rule best_val" in text
 
 
+def test_a_page_has_every_row_and_its_command(small):
+    given = rows({"a-x": {1: 0.7, 2: 0.6}, "z": {1: 0.1}})
+    page = study.page(small, by_row(given))
+    assert "study small --csv docs/runs/small.csv --page docs/runs/small.md`" in page
+    assert "`best_val`, round with the best mean validation score" in page
+    _, _, others = page.partition("### Other runs")
+    assert "| z | 1 | 40 | 2 | 0.1000 |" in others
+    assert "a-x" not in others
+
+
+def test_a_table_that_repeats_an_earlier_one_is_left_out(tmp_path):
+    again = '[[table]]\ntitle = "again"\nrows = ["a-x", "d"]\n[targets]'
+    (tmp_path / "two.toml").write_text(SMALL.replace("[targets]", again))
+    two = load_study("two", tmp_path)
+    assert "### again" not in text_of(two, rows({"a-x": {1: 0.5}}))
+    assert "### again" in text_of(two, rows({"a-x": {1: 0.5}, "d": {1: 0.5}}))
+
+
+def test_columns_verdicts_and_further_measures_are_the_studys(tmp_path):
+    more = """rule = "final"
+verdicts = true
+also = { F1 = "final:macro-f1" }
+columns = { seeds = "seeds", ACC = "final", least = "least final:macro-f1" }"""
+    content = SMALL.replace('rule = "best_val"', more)
+    (tmp_path / "more.toml").write_text(
+        content.replace("a-x = 0.9", 'a-x = { final = [0.9, 0.02], "final:nmi" = 0.5 }')
+    )
+    given = [
+        dataclasses.replace(r, scores={**r.scores, "final:macro-f1": r.seed / 8 + more})
+        for row, score, more in (("a-x", 0.7, 0.0), ("b-x", 0.6, 0.25))
+        for r in [
+            result(row, s, score + 0.001 * s * (row == "a-x")) for s in range(1, 6)
+        ]
+    ]
+    text = text_of(load_study("more", tmp_path), given)
+    assert "| row | seeds | ACC | least | paper ACC |" in text
+    assert "| a-x | 1, 2, 3, 4, 5 | 0.6030 ± 0.0016 | 0.1250 | 0.9000 ± 0.02 |" in text
+    assert "| pairs | points [95 %] | verdict | by split | F1 points [95 %] |" in text
+    line = next(t for t in text.splitlines() if t.startswith("| a-x - b-x |"))
+    assert "+10.30 [+10.10, +10.50] | shown |" in line
+    assert "| -25.00 [-25.00, -25.00] | contradicted | +10.00 |" in line
+
+
 def test_every_study_of_the_project_names_presets():
+    names = {*controls.NAMES}
     for path in FOLDER.glob("*.toml"):
         found = load_study(path.stem)
-        for row in {r for table in found.tables for r in table.rows}:
+        pairs = [p for t in (*found.tables, *found.figure) for p in t.differences]
+        points = [p for c in found.curves for p in c.lines.values()]
+        for row in {
+            *(r for table in found.tables for r in table.rows),
+            *(r for two in pairs for r in two),
+            *(p for p in points if isinstance(p, str)),
+            *(row for p in points if not isinstance(p, str) for _, row in p),
+            *found.targets,
+        } - {"own round 0"}:
             preset, _, other = row.partition(" (")
+            for name in names:
+                preset = preset.replace(f"control-{name}-", "fclg-")
             config = {**defaults(), **load_preset(preset)}
             assert not other or all(
                 part.partition("=")[0] in config for part in other[:-1].split(", ")
             )
-        for row in found.targets:
-            load_preset(row.partition(" (")[0])
 
 
 def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, capsys):
@@ -254,8 +373,54 @@ def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, ca
     assert study.main(["fgcl", str(folder), "--csv", str(path)]) == 0
     assert len(read(path)) == 3
     assert "not used: fedavg" in capsys.readouterr().err
+    assert study.main(["fgcl", "--csv", str(path), "--rule", "validation"]) == 0
+    assert "Protocol: rule validation" in capsys.readouterr().out
+    assert study.main(["fgcl", "--csv", str(path), "--rule", "finl"]) == 2
+    assert "Did you mean 'final'?" in " ".join(capsys.readouterr().err.split())
     assert study.main(["fgcl"]) == 2
     assert "give folders of runs" in capsys.readouterr().err
+
+
+def test_the_program_writes_a_page_and_draws_differences(tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    for_page = {"fgcl-gcn-bace-10": 0.5, "fed-noise-gcn-bace-20": 0.6}
+    write(path, [result(row, s, v) for row, v in for_page.items() for s in (1, 2)])
+    page, folder = tmp_path / "fgcl.md", tmp_path / "img"
+    options = ["--csv", str(path), "--page", str(page), "--figures", str(folder)]
+    assert study.main(["fgcl", *options]) == 0
+    assert page.read_text() == study.page(load_study("fgcl"), by_row(read(path)))
+    (drawn,) = folder.iterdir()
+    assert drawn.name == "fgcl-differences.png"
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    write(path, [result("fgcl-gcn-bace-10", 1)])
+    assert study.main(["fgcl", *options]) == 2
+    assert "no difference of [[figure]]" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_figure_has_the_differences_of_its_table(small, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(
+        "simulations.tables.figures._draw_differences",
+        lambda _, panels, path: drawn.update({path.name: panels}) or path,
+    )
+    figure = (
+        SMALL
+        + """
+[[figure]]
+title = "{data}"
+for = [{ data = "x" }, { data = "y" }]
+differences = [["a-{data}", "b-{data}", "ours"], ["c-{data}", "b-{data}"]]
+"""
+    )
+    (tmp_path / "drawn.toml").write_text(figure)
+    given = rows({"a-x": {1: 0.7, 2: 0.6}, "b-x": {1: 0.6, 2: 0.58}, "c-x": {3: 0.5}})
+    drawn_study = load_study("drawn", tmp_path)
+    assert draw_study(drawn_study, by_row(given), tmp_path) == [
+        tmp_path / "drawn-differences.png"
+    ]
+    ((panel, ((label, found),)),) = drawn["drawn-differences.png"]
+    assert (panel.title, label) == ("x", "ours")
+    assert found.values == pytest.approx((10, 2))
 
 
 @pytest.mark.parametrize(
@@ -263,8 +428,11 @@ def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, ca
     [
         (('rule = "best_val"', 'rule = "luck"'), "rule is 'luck'"),
         (('rule = "best_val"', 'rule = "final"\ninterval = "z"'), "interval is 'z'"),
+        (('rule = "best_val"', 'rule = "final"\nspread = "z"'), "spread is 'z'"),
         (('"b-{data}", "c', '"c'), "subtracts 'b-x', which is none of its rows"),
         (('paper = "somebody"', ""), "not a study"),
+        (('paper = "somebody"', 'paper = "x"\ninterfal = "t"'), "unknown keys"),
+        (('title = "{data}"', 'title = "{data}"\ncolums = {}'), "not a study.*colums"),
     ],
 )
 def test_a_study_that_makes_no_sense_is_refused(tmp_path, change, words):

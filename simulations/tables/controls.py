@@ -1,0 +1,174 @@
+"""Rows without training for FCLG's tables, computed once and kept in the CSV file.
+
+Sums of node features reach the paper's accuracy on two of four data sets. So the
+accuracy of a method alone does not show that it learned anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.tu import load_tu
+from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.embedding_scores import all_scores, probe_scores, transform
+from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.resolve import defaults, resolve
+
+from ..presets import list_presets, load_preset
+from .embedding import START
+from .results import Result, hash_data
+
+NAMES = ("one-class", "sum-x", "mean-x", "log1p", "untrained")
+# Trivial features are clustered as they are: at length 1, sum and mean are the same.
+TRANSFORM = "raw"
+
+
+def control_results(results: Sequence[Result], *, data_dir: str = "") -> list[Result]:
+    """Compute control rows for every result of FCLG as the paper has it.
+
+    Parameters
+    ----------
+    results : sequence of Result
+        Only the presets ``fclg-<data>`` count, without other settings. Controls that
+        stand among the results already are not computed again.
+    data_dir : str
+        Folder of TU data; "" means FEDGRAPH_DATA.
+
+    Returns
+    -------
+    list of Result
+        Rows ``control-<name>-<data>`` for the ``NAMES``, with the seeds and the split
+        of their result: all graphs in one class; the features of `trivial_features`;
+        the encoder of round 0.
+
+    Raises
+    ------
+    DataError
+        There is no such result, or the data are not those of the runs.
+    """
+    models = [r for r in results if _is_plain_fclg(r.row) and START in r.scores]
+    if not models:
+        raise DataError(
+            "no result of FCLG with its round 0; --controls needs runs of presets"
+            " fclg-<data>"
+        )
+    found = [_untrained(r) for r in models]
+    known = {r.key for r in results}
+    for r in models:
+        if _control(r, NAMES[0], {"accuracy": 0.0}).key not in known:
+            place = _place(r.row, data_dir)
+            _check_data(r, place)
+            for name, scores in _scores(*place, r.seed).items():
+                found.append(_control(r, name, scores))
+    return found
+
+
+def trivial_features(graphs: GraphSet) -> dict[str, NDArray[np.float64]]:
+    """Describe each graph by sums over its nodes.
+
+    Returns
+    -------
+    dict
+        Name -> array of shape (num_graphs, F) or (num_graphs, 2 F): the sum and the
+        mean of the node features x, and log1p of [sum of x, sum of A x].
+    """
+    x = _dense(graphs)
+    num_nodes = np.diff(graphs.node_ptr)
+    graph_of_node = np.repeat(np.arange(len(graphs)), num_nodes)
+    # A x, summed over the nodes, has each x as often as edges leave its node.
+    total, neighbours = np.zeros((2, len(graphs), x.shape[1]))
+    np.add.at(total, graph_of_node, x)
+    np.add.at(neighbours, graph_of_node, graphs.degrees()[:, None] * x)
+    return {
+        "sum-x": total,
+        "mean-x": total / num_nodes[:, None],
+        "log1p": transform(np.concatenate([total, neighbours], axis=1), "log1p"),
+    }
+
+
+def one_class_scores(y: NDArray[np.int64]) -> dict[str, float]:
+    """Score the assignment of all graphs to the largest class."""
+    share = float(np.bincount(y).max() / len(y))
+    f1 = 2 * share / (1 + share) / len(np.unique(y))
+    return {"accuracy": share, "macro-f1": f1, "nmi": 0.0, "ari": 0.0}
+
+
+def _is_plain_fclg(row: str) -> bool:
+    if not row.startswith("fclg-") or row not in list_presets():
+        return False
+    config = load_preset(row)
+    is_pooled = config.get("embedding.evaluation") == "pooled"
+    return is_pooled and "fclg.inter" not in config
+
+
+def _untrained(r: Result) -> Result:
+    """Take the scores of round 0 as those of a row of its own."""
+    known = {
+        m.partition(":")[2]: v for m, v in r.scores.items() if m.startswith("start:")
+    }
+    return _control(r, "untrained", {"accuracy": r.scores[START], **known})
+
+
+@lru_cache(maxsize=64)
+def _scores(
+    name: str, features: str, data_dir: str, seed: int
+) -> Mapping[str, Mapping[str, float]]:
+    """Score the rows that need the data; the split and its order do not matter."""
+    graphs = _load(name, features, data_dir)
+    found: dict[str, Mapping[str, float]] = {"one-class": one_class_scores(graphs.y)}
+    for kind, x in trivial_features(graphs).items():
+        found[kind] = all_scores(
+            x, graphs.y, num_classes=graphs.num_classes, seed=seed, headline=TRANSFORM
+        ) | probe_scores(x, graphs.y, seed=seed)
+    return found
+
+
+def _control(r: Result, name: str, scores: Mapping[str, float]) -> Result:
+    final = {f"final:{m}": value for m, value in scores.items() if m != "accuracy"}
+    return replace(
+        r,
+        row=f"control-{name}-{r.row.removeprefix('fclg-')}",
+        rounds=0,
+        weights="",
+        wall_s=0.0,
+        scores={"final": scores["accuracy"], **final},
+        clients={},
+    )
+
+
+def _place(row: str, data_dir: str) -> tuple[str, str, str]:
+    """Name of the data set, its features and the folder it is read from."""
+    settings = resolve({**defaults(), **load_preset(row)}).settings
+    return settings.dataset, settings.features, data_dir
+
+
+@lru_cache(maxsize=2)
+def _load(name: str, features: str, data_dir: str) -> GraphSet:
+    return load_tu(name, features, data_dir=data_dir)
+
+
+def _check_data(r: Result, place: tuple[str, str, str]) -> None:
+    """Raise DataError if the data here are not those of the run."""
+    num_clients = int(load_preset(r.row)["num-clients"])
+    sha256 = _load(*place).raw_sha256
+    hashes = dict.fromkeys(sorted(map(str, range(num_clients))), sha256)
+    known = hash_data(hashes, num_clients)
+    if r.data not in ("", known):
+        raise DataError(
+            f"the data of {r.dataset} are {known}, those of {r.row} with seed {r.seed}"
+            f" {r.data}; set FEDGRAPH_DATA to the data of the runs"
+        )
+
+
+def _dense(graphs: GraphSet) -> NDArray[np.float64]:
+    """Node features as rows; integers stand for the column of a one."""
+    if graphs.x.ndim == 1:
+        rows = np.zeros((graphs.num_nodes, graphs.num_features))
+        rows[np.arange(graphs.num_nodes), graphs.x.astype(np.int64)] = 1.0
+        return rows
+    return graphs.x.astype(np.float64)

@@ -1,0 +1,156 @@
+"""Figures of a study: differences with their intervals, scores against something."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.figures.style import GREY, PALETTE, bare, finish, line, save
+
+from .differences import Difference
+from .embedding import ROUND, START
+from .report import Rows, subtract
+from .studies import Curve, Study, StudyTable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROW_INCHES = 0.22
+COLOURS = {"shown": PALETTE[2], "contradicted": PALETTE[1]}
+Points = list[tuple[float, list[float]]]  # x, scores of runs
+Entry = tuple[str, Difference]
+
+
+def draw_study(study: Study, found: Rows, folder: Path) -> list[Path]:
+    """Draw what the results allow.
+
+    Returns
+    -------
+    list of Path
+        ``<study>-differences.png``, and ``<file>.png`` for each curve that has a line
+        of two points or more.
+
+    Raises
+    ------
+    FedGraphError
+        No difference of the study's ``figure`` was run.
+    """
+    panels = [(panel, _entries(study, panel, found)) for panel in study.figure]
+    panels = [(panel, entries) for panel, entries in panels if entries]
+    if not panels:
+        raise FedGraphError(
+            f"nothing to draw: no difference of [[figure]] in studies/{study.name}.toml"
+            " has runs on both sides"
+        )
+    drawn = [_draw_differences(study, panels, folder / f"{study.name}-differences.png")]
+    for curve in study.curves:
+        lines = {k: _points(points, study, found) for k, points in curve.lines.items()}
+        if kept := {label: of for label, of in lines.items() if len(of) > 1}:
+            drawn.append(_draw_curve(curve, kept, folder / f"{curve.file}.png"))
+    return drawn
+
+
+def _entries(study: Study, panel: StudyTable, found: Rows) -> list[Entry]:
+    """Differences of a panel that have a pair, with their labels."""
+    entries = []
+    labels = zip(panel.differences, panel.labels, strict=True)
+    for (a, b), label in labels:
+        difference = subtract(a, b, study.rule, found)
+        if difference is not None and difference.num_pairs:
+            entries.append((label or f"{a} - {b}", difference))
+    return entries
+
+
+def _draw_differences(
+    study: Study, panels: Sequence[tuple[StudyTable, list[Entry]]], path: Path
+) -> Path:
+    """Draw one panel below the other: a dot for the mean, a line for the interval."""
+    from matplotlib.figure import Figure
+
+    sizes = [len(entries) for _, entries in panels]
+    height = ROW_INCHES * sum(sizes) + 0.5 * len(panels) + 0.6
+    figure = Figure(figsize=(8.4, height), dpi=150, layout="constrained")
+    grid = figure.subplots(
+        len(panels),
+        1,
+        sharex=True,
+        squeeze=False,
+        height_ratios=[n + 0.8 for n in sizes],
+    )
+    for axes, (panel, entries) in zip(grid[:, 0], panels, strict=True):
+        _draw_panel(axes, panel.title, entries, study)
+    figure.supxlabel(
+        "difference in points, mean and 95 % interval; coloured if n >= 5 pairs and the"
+        " interval excludes 0",
+        fontsize=9,
+    )
+    return save(figure, path)
+
+
+def _draw_panel(axes: Axes, title: str, entries: list[Entry], study: Study) -> None:
+    axes.axvline(0, color="0.35", linewidth=0.8)
+    for at, (_, difference) in enumerate(entries):
+        low, high = difference.interval(study.interval)
+        color = COLOURS.get(difference.verdict(study.interval), GREY)
+        if not math.isnan(low):
+            axes.plot([low, high], [at, at], color=color, linewidth=1.6)
+        axes.plot(difference.mean, at, "o", color=color, markersize=4.5)
+    axes.set_yticks(
+        range(len(entries)),
+        [f"{label} (n={difference.num_pairs})" for label, difference in entries],
+        fontsize=8.5,
+    )
+    axes.set_ylim(len(entries) - 0.5, -0.5)
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
+    axes.grid(axis="x", color="0.93")
+    axes.set_axisbelow(True)
+    bare(axes)
+
+
+def _points(
+    line: Sequence[tuple[float, str]] | str, study: Study, found: Rows
+) -> Points:
+    """Scores of the runs at each point of a line, in the order of x."""
+    known: dict[float, list[float]] = {}
+    if isinstance(line, str):
+        for r in found.get(line, []):
+            for measure, score in r.scores.items():
+                if measure == START or measure.startswith(ROUND):
+                    at = float(measure.removeprefix(ROUND).replace(START, "0"))
+                    known.setdefault(at, []).append(score)
+    else:
+        for x, row in line:
+            scores = [r.scores.get(study.rule) for r in found.get(row, [])]
+            known |= {x: kept} if (kept := [s for s in scores if s is not None]) else {}
+    return sorted(known.items())
+
+
+def _draw_curve(curve: Curve, lines: dict[str, Points], path: Path) -> Path:
+    """Draw mean and one standard deviation over runs."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import AutoLocator
+
+    figure = Figure(figsize=(8.4, 4.0), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(curve.title, loc="left", fontsize=12, fontweight="bold")
+    for k, (label, points) in enumerate(lines.items()):
+        at = [x for x, _ in points]
+        means = [statistics.fmean(scores) for _, scores in points]
+        stds = [statistics.stdev(s) if len(s) > 1 else 0.0 for _, s in points]
+        low = [m - s for m, s in zip(means, stds, strict=True)]
+        high = [m + s for m, s in zip(means, stds, strict=True)]
+        style = line(k)
+        axes.fill_between(at, low, high, color=style["color"], alpha=0.12, linewidth=0)
+        axes.plot(
+            at, means, marker="o", markersize=3.6, linewidth=1.6, label=label, **style
+        )
+    axes.set_ylabel("score, mean ± std over runs")
+    finish(axes, [], [])  # no rounds: the limits are set from the lines
+    axes.set_xlabel(curve.x)
+    axes.xaxis.set_major_locator(AutoLocator())
+    axes.margins(x=0.03)
+    return save(figure, path)

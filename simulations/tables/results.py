@@ -1,0 +1,199 @@
+"""What one run contributes to a table: its row, its seeds and its scores."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.results.selection import PROTOCOLS
+from fedgraph_flwr.tasks import GRAPH_EMBEDDING, TASKS
+
+from .embedding import START, embedding_scores
+from .naming import row_name
+from .runs import Found, Run
+
+RULES = tuple(PROTOCOLS)
+ERRORS = frozenset(t.metric for t in TASKS if not t.larger_is_better)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Scores of one run, a line of the CSV file.
+
+    Parameters
+    ----------
+    row : str
+        Name of a preset, with the settings that differ from it in brackets; or the name
+        of a control.
+    dataset : str
+    seed, split_seed : int
+        Runs are paired by both.
+    split_hash : str
+        First 12 digits.
+    rounds : int
+        Rounds trained.
+    metric : str
+        Name of the headline metric; "" in older files.
+    edge_epsilon : float
+        Most that a client's ledger counts for the edges of one of its graphs; 0 without
+        noise.
+    weights, commit : str
+        First 12 digits of ``weights_sha256`` and of the commit, with "+" if files
+        differed from the commit.
+    wall_s : float
+    data : str
+        First 12 digits of a hash over all clients' files; "" if a client sends none, or
+        if the file of results is older than this column.
+    scores : mapping
+        Measure -> value, without the measures that the run does not have. A measure is
+        one of ``RULES``, ``start``, ``validation`` (the score by which ``best_val``
+        chose), ``clusters``, ``ARI``, or ``final:<metric>``, ``start:<metric>`` and
+        ``round-<t>`` of embeddings.
+    clients : mapping
+        Rule -> client -> score; empty unless the study needs single clients.
+    """
+
+    row: str
+    dataset: str
+    seed: int
+    split_seed: int
+    split_hash: str
+    rounds: int
+    metric: str = ""
+    edge_epsilon: float = 0.0
+    weights: str = ""
+    commit: str = ""
+    wall_s: float = 0.0
+    data: str = ""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    clients: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, int, int, str]:
+        """What no two results may share."""
+        return self.row, self.seed, self.split_seed, self.split_hash
+
+    @property
+    def is_error(self) -> bool:
+        """Whether smaller scores are better."""
+        return self.metric in ERRORS
+
+
+def read_results(found: Found, *, per_client: bool) -> tuple[list[Result], list[str]]:
+    """Read the results of runs.
+
+    Returns
+    -------
+    results : list of Result
+    problems : list of str
+        The reason for every run, and every round, that cannot be used.
+    """
+    results, problems = [], list(found.left_out)
+    for run in found.runs:
+        row = row_name(run.method, run.dataset, run.settings)
+        try:
+            result, partial = from_run(run, row, per_client=per_client)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        results.append(result)
+        problems += partial
+    return results, problems
+
+
+def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Result, list[str]]:
+    """Read one run as a result of ``row``.
+
+    Returns
+    -------
+    result : Result
+    partial : list of str
+        Rounds of embeddings that were measured on a part of the graphs only.
+
+    Raises
+    ------
+    DataError
+        The embeddings of the last round were not measured on all graphs.
+    """
+    s = run.summary
+    scores, partial = _scores(run), list[str]()
+    if s.get("task") == GRAPH_EMBEDDING.name:
+        scores.pop(START, None)  # round 0 counts only if all graphs were evaluated
+        more, partial = embedding_scores(run)
+        scores |= more
+    spent = ((s.get("privacy") or {}).get("per_client") or {}).values()
+    commit = str(s.get("git_commit") or "")
+    rules = [rule for rule in RULES if per_client and run.per_client(rule)]
+    result = Result(
+        row=row,
+        dataset=run.dataset,
+        seed=run.seed,
+        split_seed=int(s["split_seed"]),
+        split_hash=str(s["split_hash"])[:12],
+        rounds=int(s.get("rounds") or 0),
+        metric=str(s.get("metric") or ""),
+        edge_epsilon=max((float(c.get("edge-epsilon", 0)) for c in spent), default=0.0),
+        weights=str(s.get("weights_sha256") or "")[:12],
+        commit=commit[:12] + ("+" if commit.endswith("+dirty") else ""),
+        wall_s=round(float(s.get("wall_s") or 0.0), 1),
+        data=hash_data(run.data, int(s["num_clients"])),
+        scores=scores,
+        clients={rule: run.per_client(rule) for rule in rules},
+    )
+    return result, partial
+
+
+def hash_data(data: Mapping[str, str], num_clients: int) -> str:
+    """Hash the clients' hashes, 12 digits; "" if not every client has one."""
+    if len(data) < num_clients:
+        return ""
+    return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:12]
+
+
+def columns(results: Sequence[Result]) -> list[str]:
+    """List all measures of the results: rules, then the rest by name and round."""
+    known = {measure for r in results for measure in r.scores}
+    first = [m for m in (*RULES, "validation", START) if m in known]
+    return first + sorted(known - set(first), key=_by_number)
+
+
+def _by_number(measure: str) -> list[str | int]:
+    """Sort key in which ``round-2`` precedes ``round-10``."""
+    parts = re.split(r"(\d+)", measure)
+    return [int(part) if part.isdigit() else part for part in parts]
+
+
+def _scores(run: Run) -> dict[str, float]:
+    s = run.summary
+    found: dict[str, Any] = {rule: (s.get(rule) or {}).get("mean") for rule in RULES}
+    found |= {
+        "validation": (s.get("best_val") or {}).get("validation"),
+        START: _start(run),
+        "clusters": s.get("num_clusters"),
+        "ARI": s.get("adjusted_rand_index"),
+    }
+    return {name: float(v) for name, v in found.items() if v is not None}
+
+
+def _start(run: Run) -> float | None:
+    """Mean over clients of the score of round 0, which only ``rounds.csv`` has."""
+    path = run.path / "rounds.csv"
+    s = run.summary
+    wanted = ("0", str(s.get("split", "test")), str(s.get("metric")))
+    if not path.is_file():
+        return None
+    with path.open(newline="", encoding="utf-8") as file:
+        scores = [
+            float(row["value"])
+            for row in csv.DictReader(file)
+            if row["point"] == "post_aggregation"
+            and (row["round"], row["split"], row["metric"]) == wanted
+        ]
+    return statistics.fmean(scores) if scores else None

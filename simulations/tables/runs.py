@@ -1,0 +1,163 @@
+"""Find completed runs in results folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.errors import FedGraphError
+
+from .naming import EXECUTION_KEYS, plain_settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One completed run: its folder and its ``summary.json``."""
+
+    path: Path
+    summary: Mapping[str, Any]
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return str(self.summary["method"])
+
+    @property
+    def dataset(self) -> str:
+        """Name of the data set."""
+        return str(self.summary["dataset"])
+
+    @property
+    def seed(self) -> int:
+        """Seed by which runs are paired."""
+        return int(self.summary["seed"])
+
+    @property
+    def split(self) -> tuple[str, int, int]:
+        """What must agree before two runs may be compared."""
+        s = self.summary
+        return str(s["split_hash"]), int(s["split_seed"]), int(s["num_clients"])
+
+    @property
+    def data(self) -> dict[str, str]:
+        """Hash of each client's files; clients of private runs send none."""
+        sent: Mapping[str, str] = self.summary.get("data_sha256") or {}
+        return {c: h for c, h in sorted(sent.items()) if h}
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """Resolved configuration without the keys that do not change the result."""
+        config: Mapping[str, Value] = self.summary["config"]
+        return {k: v for k, v in config.items() if k not in EXECUTION_KEYS}
+
+    @property
+    def headline(self) -> str:
+        """First rule of the run's task."""
+        return str((self.summary.get("rules") or ["final"])[0])
+
+    def per_client(self, rule: str) -> dict[int, float]:
+        """Test score of each client by ``rule``; empty if it was not measured."""
+        values = (self.summary.get(rule) or {}).get("per_client") or {}
+        return {int(c): float(v) for c, v in values.items() if v is not None}
+
+
+@dataclass(kw_only=True)
+class Found:
+    """Completed runs, and one line with the reason for each folder that is unused."""
+
+    runs: list[Run] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def find_runs(folders: Iterable[Path]) -> Found:
+    """Search folders for runs.
+
+    Parameters
+    ----------
+    folders : iterable of Path
+        Run folders, or folders anywhere above them.
+
+    Returns
+    -------
+    Found
+        A folder given twice counts once. ``left_out`` has the reason for every failed,
+        unfinished or unreadable run, and for every run that a newer equal one replaces.
+
+    Raises
+    ------
+    FedGraphError
+        A folder does not exist, or no run was found in any.
+    """
+    candidates: dict[Path, None] = {}
+    folders = list(folders)
+    for folder in folders:
+        if not folder.is_dir():
+            raise FedGraphError(f"{folder} is not a folder; give a results folder")
+        files = [*folder.rglob("summary.json"), *folder.rglob("rounds.csv")]
+        candidates |= dict.fromkeys(sorted(f.parent.resolve() for f in files))
+    if not candidates:
+        raise FedGraphError(
+            f"no run found in {', '.join(map(str, folders))}: no summary.json and no"
+            " rounds.csv; give a results folder, as `flwr run` and simulations.run"
+            " print it"
+        )
+    found = Found()
+    for path in candidates:
+        read = _read_run(path)
+        if isinstance(read, Run):
+            found.runs.append(read)
+        else:
+            found.left_out.append(read)
+    _keep_newest(found)
+    return found
+
+
+def same_data(one: Run, other: Run) -> bool:
+    """Whether both runs may have read the same files: no client's hashes differ."""
+    a, b = one.data, other.data
+    return all(a[c] == b[c] for c in a.keys() & b.keys())
+
+
+def _read_run(path: Path) -> Run | str:
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return f"{path}: unfinished, there is no summary.json"
+    except ValueError as error:
+        return f"{path}: summary.json is not readable ({error})"
+    if summary.get("status") != "completed":
+        return f"{path}: {summary.get('status')}: {summary.get('error')}"
+    run = Run(path=path, summary=summary)
+    try:
+        _ = (run.method, run.dataset, run.seed, run.split, run.settings)
+        _ = run.per_client("final")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return f"{path}: summary.json lacks a usable entry ({error!r})"
+    return run
+
+
+def _keep_newest(found: Found) -> None:
+    # Folder names begin with the UTC time, so the newest run has the largest name.
+    # Keys that an older run lacks have their defaults.
+    kept: dict[tuple[object, ...], list[Run]] = {}
+    for run in sorted(found.runs, key=lambda r: r.path.name):
+        filled = {**plain_settings(run.method, run.dataset), **run.settings}
+        settings = tuple(sorted(filled.items()))
+        key = (run.dataset, run.method, run.seed, run.split, settings)
+        equals = kept.setdefault(key, [])
+        for older in [r for r in equals if same_data(r, run)]:
+            same = older.summary.get("weights_sha256") == run.summary.get(
+                "weights_sha256"
+            )
+            found.left_out.append(
+                f"{older.path}: same method, seed and settings as the newer"
+                f" {run.path.name}, which is used"
+                f" ({'same' if same else 'DIFFERENT'} weights)"
+            )
+            equals.remove(older)
+        equals.append(run)
+    found.runs = [run for equals in kept.values() for run in equals]

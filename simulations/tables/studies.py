@@ -1,0 +1,205 @@
+"""Studies: TOML files that say which results stand in which table.
+
+Keys of a file:
+
+- ``paper``: citation; ``rule``: measure of all differences; ``interval``: one of
+  ``INTERVALS`` (default ``t``);
+- ``spread``: what stands after ±, ``runs`` (std of the runs' means, the default) or
+  ``clients`` (mean of each client's std over runs, the metric of the GCFL paper);
+- ``also``: heading -> further measure that differences are shown for;
+- ``verdicts``: whether differences have a verdict (default: no);
+- ``columns``: heading -> measure; ``rules`` stands for all rules;
+- ``[targets]``: row -> the paper's score, ``[score, spread]``, or a table of measure ->
+  either, with ``least-gain`` and ``not-worse`` for its gains over self-train;
+- ``[[table]]``: ``title``, ``rows``, ``differences`` (pairs of rows; ``own round 0``
+  as the second is the first's start), its own ``columns``, and ``notes``;
+- ``[[figure]]``: differences to draw, as a table with labels in third place;
+- ``[[curve]]``: ``file``, ``title``, ``x``, and ``lines``: label -> points
+  ``[x, row]``, or a row, which is drawn over its rounds.
+
+A table, figure or curve with ``for``, a list of tables of words, is repeated for each
+of them, with ``{word}`` filled in.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedgraph_flwr.errors import ConfigError
+
+from .intervals import INTERVALS
+from .results import RULES
+
+FOLDER = Path(__file__).parents[1] / "studies"
+OWN_START = "own round 0"
+SPREADS = ("runs", "clients")
+COLUMNS = {
+    "pairs": "pairs",
+    "rounds": "rounds",
+    "epsilon": "epsilon",
+    "rules": "rules",
+    "validation": "validation",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyTable:
+    """Rows and differences of one table or of one panel of a figure.
+
+    ``labels`` are those of the differences, "" where the rows' names serve.
+    """
+
+    title: str
+    rows: tuple[str, ...] = ()
+    differences: tuple[tuple[str, str], ...] = ()
+    labels: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A figure of scores: by label points (x, row), or a row over its rounds."""
+
+    file: str
+    title: str
+    x: str
+    lines: Mapping[str, Sequence[tuple[float, str]] | str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What the paper reports of a row: measure -> (score, spread if given).
+
+    ``gain``: smallest gain of a client over self-train, and clients not worse.
+    """
+
+    scores: Mapping[str, tuple[float, float | None]]
+    gain: tuple[float, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A file's content."""
+
+    name: str
+    paper: str
+    rule: str
+    tables: tuple[StudyTable, ...]
+    interval: str = "t"
+    spread: str = "runs"
+    also: Mapping[str, str] = field(default_factory=dict)
+    verdicts: bool = False
+    columns: Mapping[str, str] = field(default_factory=lambda: COLUMNS)
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    figure: tuple[StudyTable, ...] = ()
+    curves: tuple[Curve, ...] = ()
+
+
+def load_study(name: str, folder: Path = FOLDER) -> Study:
+    """Read a study.
+
+    Raises
+    ------
+    ConfigError
+        The file does not keep to the format; a difference names no row.
+    """
+    path = folder / f"{name}.toml"
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        study = _study(name, content)
+    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: not a study ({error!r}); see simulations/tables/studies.py"
+        ) from error
+    for key, value, allowed in (
+        ("rule", study.rule.partition(":")[0], RULES),
+        ("interval", study.interval, tuple(INTERVALS)),
+        ("spread", study.spread, SPREADS),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{path}: {key} is {value!r}, allowed are {allowed}")
+    for table in study.tables:
+        for row in {row for pair in table.differences for row in pair}:
+            if row not in (*table.rows, OWN_START):
+                raise ConfigError(
+                    f"{path}: table {table.title!r} subtracts {row!r}, which is none of"
+                    " its rows; add it to rows"
+                )
+    return study
+
+
+def _study(name: str, content: dict[str, Any]) -> Study:
+    given = dict(content)
+    rule = str(given.pop("rule"))
+    study = Study(
+        name=name,
+        paper=str(given.pop("paper")),
+        rule=rule,
+        tables=tuple(_table(e) for e in _expanded(given.pop("table"))),
+        interval=str(given.pop("interval", "t")),
+        spread=str(given.pop("spread", "runs")),
+        also=dict(given.pop("also", {})),
+        verdicts=bool(given.pop("verdicts", False)),
+        columns=dict(given.pop("columns", COLUMNS)),
+        targets={k: _target(v, rule) for k, v in given.pop("targets", {}).items()},
+        figure=tuple(_table(e) for e in _expanded(given.pop("figure", []))),
+        curves=tuple(_curve(e) for e in _expanded(given.pop("curve", []))),
+    )
+    if given:
+        raise ValueError(f"unknown keys {sorted(given)}")
+    return study
+
+
+def _table(entry: dict[str, Any]) -> StudyTable:
+    differences = entry.pop("differences", [])
+    return StudyTable(
+        rows=tuple(entry.pop("rows", ())),
+        differences=tuple((a, b) for a, b, *_ in differences),
+        labels=tuple("".join(label) for _, _, *label in differences),
+        notes=tuple(entry.pop("notes", ())),
+        **entry,
+    )
+
+
+def _curve(entry: dict[str, Any]) -> Curve:
+    lines = {
+        label: points if isinstance(points, str) else [(float(x), r) for x, r in points]
+        for label, points in entry.pop("lines").items()
+    }
+    return Curve(lines=lines, **entry)
+
+
+def _target(value: Any, rule: str) -> Target:
+    by_measure = dict(value) if isinstance(value, dict) else {rule: value}
+    least, count = by_measure.pop("least-gain", None), by_measure.pop("not-worse", None)
+    return Target(
+        scores={
+            measure: (float(v[0]), float(v[1]))
+            if isinstance(v, list)
+            else (float(v), None)
+            for measure, v in by_measure.items()
+        },
+        gain=None if least is None else (float(least), int(count)),
+    )
+
+
+def _expanded(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for entry in entries:
+        rest = {key: value for key, value in entry.items() if key != "for"}
+        for words in entry.get("for", [{}]):
+            yield {key: _filled(value, words) for key, value in rest.items()}
+
+
+def _filled(value: Any, words: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return value.format(**words)
+    if isinstance(value, list):
+        return [_filled(v, words) for v in value]
+    if isinstance(value, dict):
+        return {_filled(k, words): _filled(v, words) for k, v in value.items()}
+    return value
