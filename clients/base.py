@@ -1,4 +1,4 @@
-"""Base of every client: a ``NumPyClient`` around one round of GNN training.
+"""Base of every client: one round of GNN training around a task's model and loss.
 
 Nothing on ``self`` outlives a message: Flower builds a new client each time, possibly
 in another process. What must last goes to :class:`~clients.store.ClientStore`.
@@ -6,176 +6,112 @@ in another process. What must last goes to :class:`~clients.store.ClientStore`.
 
 from __future__ import annotations
 
-import copy
-import functools
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from logging import WARNING
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 import torch
-from flwr.client import NumPyClient
-from flwr.common.logger import log
-from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings, Settings
-from fedgraph_flwr.data import DiffusionSpec, IntArray
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError, WireError
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.seeding import derive_seed
-from fedgraph_flwr.tasks import Task
-from fedgraph_flwr.wire import FRESH_START, LAST_ROUND, NamedArrays, Scalar
+from fedgraph_flwr.wire import (
+    LAST_ROUND,
+    NamedArrays,
+    Parcel,
+    select,
+    with_prefix,
+)
 
+from .classic import ClassicClient, Header
 from .graphs.batching import ClientData
-from .privacy.site import PrivateSite
-from .store import ClientStore, optimizer_tensors, restore_optimizer
+from .job import Job, ModelSpec, P
+from .optimizer import make_optimizer, optimizer_tensors
+from .round import Round, recall
 from .training import train_epochs
 
-Array = NDArray[np.generic]
-Config = dict[str, bool | bytes | float | int | str]
-Metrics = dict[str, bool | bytes | float | int | str]
-_PREVIOUS = "previous/"
-_BEGAN_AFRESH = "began-afresh"  # in the state: in which round, and what was lost
-_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "amsgrad": functools.partial(torch.optim.Adam, amsgrad=True),
-}
+Metrics = dict[str, int | float]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """Everything a client needs to answer one message.
-
-    ``may_restart``: the site's operator lets a client begin afresh whose private state
-    is lost; otherwise it fails.
-    """
-
-    settings: RunSettings
-    params: Settings
-    task: Settings
-    learning: Task
-    data: ClientData
-    store: ClientStore
-    site: PrivateSite
-    device: torch.device
-    may_restart: bool = False
-
-    @property
-    def privacy(self) -> PrivacySettings:
-        """What the run protects."""
-        return self.site.privacy
-
-    @property
-    def client_id(self) -> int:
-        """Id of the client."""
-        return self.data.partition.client_id
-
-
-class GraphClient(NumPyClient):
+class GraphClient(ClassicClient, Generic[P]):
     """One client for the length of one message.
 
-    ``fit`` and ``evaluate`` are the same for every method. A task fills in the model,
-    its loss and its scores; a paper overrides the parts in which it differs.
-    Parameters travel as a list ordered like :attr:`shared_keys`; an empty list keeps
-    the stored tensors.
+    :meth:`train` and :meth:`assess` answer a message, and are the same for every
+    method. A task fills in the model, its loss and its scores; a paper overrides the
+    parts in which it differs.
     """
 
-    UPLINK: ClassVar[str] = SHARED  # prefix of the names of what is sent
     TAKES_WEIGHTS: ClassVar[bool] = False  # of edges: draws noisy views itself
     SENDS_UPDATES: ClassVar[bool] = True
     MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
     DATA: ClassVar[type[ClientData]] = ClientData
-    EXTRA_UPLINK: ClassVar[tuple[str, ...]] = ()  # names of what extra_uplink sends
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.data = job, job.data
-        graphs = self.data.partition.graphs
-        self.model = self.build_model(
-            job.settings,
-            job.params,
-            num_features=graphs.num_features,
-            num_classes=graphs.num_classes,
-            client_id=job.client_id,
-        ).to(job.device)
+    def __init__(self, job: Job[P]) -> None:
+        self.job, self.params, self.data = job, job.params, job.data
+        self.model = self.build_model(job.spec).to(job.device)
         self.shared_keys = self.shared_names(self.model, job.settings)
-        self.received: dict[str, Tensor] = {}
-        self.stored: dict[str, Tensor] = {}
-        self._restarted: Metrics = {}  # told until the server has heard of it
-        self._began_afresh: dict[str, Tensor] = {}
-        self.evaluation: NamedArrays = {}  # sent beside the metrics, if not empty
-        self.extra_downlink: NamedArrays = {}  # received beside the shared tensors
-        self.notes: Mapping[str, Scalar] = {}  # texts beside them
-        self.trusted: Mapping[int, str] | None = None  # fingerprints, by client
+        self.round = Round()  # of the message that is answered
 
     # What a task fills in --------------------------------------------------------
 
     @classmethod
     @abstractmethod
-    def build_model(
-        cls,
-        settings: RunSettings,
-        params: Settings,
-        *,
-        num_features: int,
-        num_classes: int,
-        client_id: int,
-    ) -> nn.Module:
-        """Model before round 1; its shared tensors do not depend on ``client_id``."""
+    def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
+        """Model before round 1."""
 
     @classmethod
-    def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:  # noqa: ARG003
-        """Names of the tensors that travel: all parameters and buffers."""
-        return list(model.state_dict())
-
-    @classmethod
-    def diffusion(cls, params: Settings) -> DiffusionSpec | None:  # noqa: ARG003
-        """Say which second view of the graphs the method needs; None by default."""
-        return None
-
-    @classmethod
-    def introduction(cls, params: Settings, store: ClientStore) -> dict[str, str]:  # noqa: ARG003
-        """Texts to tell the server at roll call; none by default."""
-        return {}
-
-    @classmethod
-    def shares_features(cls, params: Settings) -> bool:  # noqa: ARG003
-        """Whether features of nodes leave the client; a site must agree to that."""
-        return False
-
-    def opening(self) -> NamedArrays:
-        """Arrays to give before round 1, where the strategy asks; none by default."""
-        return {}
+    def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
+        """Names of the tensors that travel: of the convolutions, or of all."""
+        return [
+            name
+            for name in model.state_dict()
+            if settings.shared_group == "all" or name.startswith("convs.")
+        ]
 
     @abstractmethod
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Mean loss of a batch; random draws come from ``generator``."""
 
     @abstractmethod
-    def scores(self, server_round: int, point: str) -> Metrics:
-        """Evaluate the model as it is now, at ``point`` of ``server_round``."""
+    def scores(self, point: str) -> Parcel:
+        """Evaluate the model as it is now, at ``point`` of the round.
+
+        Parameters
+        ----------
+        point : str
+            "post_aggregation" or "post_training".
+
+        Returns
+        -------
+        Parcel
+            ``metrics`` named ``eval/<split>/<point>/<metric>``, or in ``evaluation``
+            what the server needs to evaluate itself.
+        """
 
     # Where papers differ ---------------------------------------------------------
 
-    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:
-        """Arrays to send, ordered like ``shared_keys``: the trained shared tensors."""
-        return to_arrays(list(trained.values()))
+    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+        """Make what is sent after training: the trained shared tensors.
 
-    def extra_uplink(self) -> NamedArrays:
-        """Further arrays to send, of names ``EXTRA_UPLINK``; the model is trained."""
-        return {}
+        Parameters
+        ----------
+        trained : dict of str to tensor
+            In the order of ``shared_keys``; with noise, if the run protects updates.
+        """
+        return Parcel(arrays=with_prefix(SHARED, to_arrays(trained)))
 
     def private_keys(self) -> list[str]:
-        """Tensors that stay and persist: all that do not travel."""
+        """Names of tensors that stay and persist: all that do not travel."""
         shared = set(self.shared_keys)
         return [n for n in self.tensors() if n not in shared]
 
-    def num_epochs(self, server_round: int) -> int:  # noqa: ARG002
+    def num_epochs(self) -> int:
         """Local epochs in this round."""
         return self.job.settings.local_epochs
 
@@ -192,169 +128,169 @@ class GraphClient(NumPyClient):
     def end_epoch(self, epoch: int) -> None:
         """Do what must be done after local epoch ``epoch``."""
 
-    def extra_metrics(self) -> Metrics:
-        """Further numbers to send after training."""
-        return {}
-
     def extra_state(self) -> dict[str, Tensor]:
-        """Further tensors to keep; they are in ``self.stored`` in the next round."""
+        """Further tensors to keep: ``stored`` of the next round has them."""
         return {}
 
-    # The client's own model of the round before, for methods that contrast with it --
+    def without_state(self, number: int) -> None:
+        """Refuse a round if nothing is stored from before it and no model came.
 
-    def as_previous(self) -> dict[str, Tensor]:
-        """Shared tensors as they are now, for ``extra_state``; others stay anyway."""
-        return {_PREVIOUS + n: t for n, t in self._detached(self.shared_keys).items()}
+        Raises
+        ------
+        DataError
+        """
+        raise DataError(
+            f"no private state of client {self.job.client_id} before round"
+            f" {number} in {self.job.store.folder}, and the server sends no"
+            " model to begin with; restore the folder, or start a new run"
+        )
 
-    def previous_model(self) -> Any:
-        """Copy of the model with what ``as_previous`` kept; as received if nothing."""
-        model = copy.deepcopy(self.model)
-        named = model.state_dict()
-        for name, tensor in self.stored.items():
-            if name.startswith(_PREVIOUS):
-                named[name.removeprefix(_PREVIOUS)].copy_(tensor)
-        return model
+    # Answering a message ---------------------------------------------------------
 
-    # NumPyClient -----------------------------------------------------------------
-
-    def fit(
-        self, parameters: list[Array], config: Config
-    ) -> tuple[list[Array], int, Metrics]:
+    @override
+    def train(self, parcel: Parcel, header: Header) -> Parcel:
         """Evaluate the received model, train it, evaluate again, store, reply.
 
         A model that ``evaluate-every`` leaves out is not evaluated.
 
+        Parameters
+        ----------
+        parcel : Parcel
+            Shared tensors, or none if those stored are to be used; and whatever else
+            the method sends.
+        header : mapping
+            ``server-round``; ``keep-from``, the round of the oldest checkpoint.
+
         Returns
         -------
-        arrays, num_examples, metrics
-            ``metrics`` holds ``eval/<split>/<point>/<metric>`` for both points and
-            the training loss.
-        """
-        server_round = int(config["server-round"])
-        optimizer = self._load(server_round, parameters)
-        metrics = self._restarted | self._scores_if_due(
-            server_round, "post_aggregation"
-        )
-        num_epochs = self.num_epochs(server_round)
-        if num_epochs and len(self.data.partition.train):
-            metrics |= self._train(optimizer, server_round, num_epochs)
-        metrics |= self._scores_if_due(server_round, "post_training")
-        trained = self._detached(self.shared_keys)
-        self._save(server_round, optimizer, keep_from=int(config.get("keep-from", 0)))
-        sent = self.uplink(self._privatised(trained))
-        return sent, len(self.data.partition.train), metrics | self.spent()
+        Parcel
+            What :meth:`uplink` makes; scores at both points, the training loss and
+            what privacy was spent.
 
-    def evaluate(
-        self, parameters: list[Array], config: Config
-    ) -> tuple[float, int, Metrics]:
-        """Evaluate the received model with the client's private tensors."""
-        server_round = int(config["server-round"])
-        self._load(server_round, parameters)
-        metrics = self._restarted | self._scores(server_round, "post_aggregation")
-        metrics["weights-sha256"] = self._hash()
-        metrics |= self.spent()
-        # Flower wants a loss; ours are among the metrics, by split.
-        return 0.0, len(self.data.partition.test), metrics
+        Raises
+        ------
+        DataError, WireError
+            As :meth:`begin`.
+        """
+        self.round = self.begin(parcel, header)
+        settings = self.job.settings
+        optimizer = make_optimizer(self.model, settings, self.round.stored)
+        received = self._measure_if_due("post_aggregation")
+        loss = self._train(optimizer)
+        trained = self._measure_if_due("post_training")
+        tensors = self._detached(self.shared_keys)
+        self._save(optimizer, keep_from=int(header.get("keep-from", 0)))
+        sent = self.uplink(self._privatised(tensors))
+        count = len(self.data.partition.train)
+        told = Parcel(metrics={"num-examples": count, **self.round.told()})
+        spent = Parcel(metrics=self.spent())
+        return join(told, received, Parcel(metrics=loss), trained, sent, spent)
+
+    @override
+    def assess(self, parcel: Parcel, header: Header) -> Parcel:
+        """Evaluate the received model with the client's private tensors.
+
+        Parameters, ``Raises`` as :meth:`train`.
+
+        Returns
+        -------
+        Parcel
+            Scores, and the hash of the whole model.
+        """
+        self.round = self.begin(parcel, header)
+        measured = self._measure("post_aggregation")
+        count = len(self.data.partition.test)
+        told = Parcel(metrics={"num-examples": count, **self.round.told()})
+        about = Parcel(facts={"weights-sha256": self._hash()}, metrics=self.spent())
+        return join(told, measured, about)
 
     # Steps of a round ------------------------------------------------------------
 
-    def _load(
-        self, server_round: int, parameters: list[Array]
-    ) -> torch.optim.Optimizer:
-        if server_round < 1:
+    def begin(self, parcel: Parcel, header: Header) -> Round:
+        """Read a message, and bring the model to where the round begins.
+
+        Raises
+        ------
+        DataError
+            The client's state is gone, or cannot be used.
+        WireError
+            The number is no round, or the arrays are not what the model shares.
+        """
+        number = int(header["server-round"])
+        if number < 1:
             raise WireError(
-                f"client {self.job.client_id} is asked for round {server_round}, rounds"
+                f"client {self.job.client_id} is asked for round {number}, rounds"
                 " count from 1; both ends must run the same version of fedgraph_flwr"
             )
-        self.server_round = server_round
-        self.stored = self._stored_before(server_round, parameters)
-        named = self.tensors()
-        with torch.no_grad():
-            for name, array in self._received(parameters).items():
-                named[name].copy_(torch.from_numpy(np.array(array)))
-            # What is kept here wins: a start that is sent again, because the reply
-            # to the first was lost, must not undo training.
-            for name in self.private_keys():
-                if name in self.stored:
-                    named[name].copy_(self.stored[name])
-        self.received = {
-            n: named[n].detach().clone()
-            for n in (self.shared_keys if parameters else [])
-        }
-        s = self.job.settings
-        optimizer = _OPTIMIZERS[s.optimizer](
-            list(self.model.parameters()),
-            lr=s.learning_rate,
-            weight_decay=s.weight_decay,
-            fused=True,
+        stored, fresh_start = recall(
+            self.job.store,
+            number,
+            int(parcel.facts.get(LAST_ROUND, 0)),
+            may_restart=self.job.may_restart,
         )
-        if s.persist_optimizer:
-            restore_optimizer(optimizer, self.stored)
-        return optimizer
-
-    def _stored_before(
-        self, server_round: int, parameters: list[Array]
-    ) -> dict[str, Tensor]:
-        """State of the client's last round; nothing before its first."""
-        last_round = int(self.notes.get(LAST_ROUND, 0))
-        try:
-            stored = self.job.store.load(server_round, last_round)
-        except DataError as error:
-            if not self.job.may_restart:
-                raise
-            log(WARNING, "%s. Node-config fresh-start: it begins afresh", error)
-            stored = None
-            self._note_restart(torch.tensor([server_round, last_round]))
-        if stored is None:
-            return self._missing_state(server_round, parameters)
-        if _BEGAN_AFRESH in stored and int(stored[_BEGAN_AFRESH][0]) > last_round:
-            self._note_restart(stored[_BEGAN_AFRESH])  # the reply to it was lost
-        return stored
-
-    def _note_restart(self, since: Tensor) -> None:
-        """Tell of a fresh start in this reply, and remember it for the next."""
-        self._restarted = {FRESH_START: int(since[1])}
-        self._began_afresh = {_BEGAN_AFRESH: since}
-
-    def _missing_state(
-        self, server_round: int, parameters: list[Array]
-    ) -> dict[str, Tensor]:
-        """Nothing stored: normal before the first round, if a start was sent."""
-        if not parameters:
-            raise DataError(
-                f"no private state of client {self.job.client_id} before round"
-                f" {server_round} in {self.job.store.folder}, and the server sends no"
-                " model to begin with; restore the folder, or start a new run"
-            )
-        return {}
-
-    def _received(self, parameters: list[Array]) -> dict[str, Array]:
-        if not parameters:
-            return {}
+        shared = self._shared(parcel)
+        if stored is None and not shared:
+            self.without_state(number)
+        stored = stored or {}
+        self._set(shared, stored)
         named = self.tensors()
+        return Round(
+            number=number,
+            received={n: named[n].detach().clone() for n in shared},
+            extras={n: a for n, a in parcel.arrays.items() if not n.startswith(SHARED)},
+            facts=parcel.facts,
+            stored=stored,
+            fresh_start=fresh_start,
+        )
+
+    def _shared(self, parcel: Parcel) -> NamedArrays:
+        """Shared arrays in the order of ``shared_keys``; none at all is allowed."""
+        arrays = select(SHARED, parcel.arrays)
+        if not arrays:
+            return {}
+        if set(arrays) != set(self.shared_keys):
+            raise WireError(
+                f"got shared arrays {sorted(arrays)}, this model shares"
+                f" {sorted(self.shared_keys)}; server and site run different settings"
+            )
+        named = self.tensors()
+        given = [arrays[n].shape for n in self.shared_keys]
         expected = [tuple(named[n].shape) for n in self.shared_keys]
-        if [p.shape for p in parameters] != expected:
+        if given != expected:
             raise WireError(
                 f"client {self.job.client_id} received arrays of shapes"
-                f" {[p.shape for p in parameters]}, its model shares {expected};"
+                f" {given}, its model shares {expected};"
                 ' shared-group = "all" needs equal features and classes everywhere'
             )
-        return dict(zip(self.shared_keys, parameters, strict=True))
+        return {n: arrays[n] for n in self.shared_keys}
 
-    def _train(
-        self, optimizer: torch.optim.Optimizer, server_round: int, num_epochs: int
-    ) -> Metrics:
-        job = self.job
-        seed = derive_seed(job.settings.seed, job.client_id, server_round, "train")
-        order = torch.Generator().manual_seed(seed)
-        noise = torch.Generator(job.device).manual_seed(
-            derive_seed(job.settings.seed, job.client_id, server_round, "dropout")
-        )
-        if not len(self.trained_on()):
-            return self.extra_metrics()
+    @torch.no_grad()
+    def _set(self, shared: NamedArrays, stored: Mapping[str, Tensor]) -> None:
+        """Copy what came into the model, then what is stored here over it.
+
+        A start that is sent again, because the reply to the first was lost, must not
+        undo training.
+        """
+        named = self.tensors()
+        for name, array in shared.items():
+            named[name].copy_(torch.from_numpy(np.array(array)))
+        for name in self.private_keys():
+            if name in stored:
+                named[name].copy_(stored[name])
+
+    def _train(self, optimizer: torch.optim.Optimizer) -> Metrics:
+        """Train, if there is anything to do; return the loss of the last epoch."""
+        num_epochs = self.num_epochs()
+        if not num_epochs or not len(self.trained_on()):
+            return {}
+        seed, client = self.job.settings.seed, self.job.client_id
+        stream = (seed, client, self.round.number)
+        order = torch.Generator().manual_seed(derive_seed(*stream, "train"))
+        noise = torch.Generator(self.job.device)
+        noise.manual_seed(derive_seed(*stream, "dropout"))
         self.model.train()
         loss = self.run_epochs(optimizer, num_epochs, order=order, noise=noise)
-        return {"eval/train/post_training/loss": loss, **self.extra_metrics()}
+        return {"eval/train/post_training/loss": loss}
 
     def run_epochs(
         self,
@@ -383,16 +319,16 @@ class GraphClient(NumPyClient):
         )
 
     def _privatised(self, trained: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Shared tensors with a clipped and noisy update, where the run asks for it."""
+        """Clip the update and add noise to it, if the run protects updates."""
         privacy, site = self.job.privacy, self.job.site
         if not privacy.update_clip or not self.SENDS_UPDATES:
             return trained
-        received = {n: w.cpu().numpy() for n, w in self.received.items()}
-        stored = [t.cpu().numpy() for _, t in sorted(self.stored.items())]
+        received = {n: w.cpu().numpy() for n, w in self.round.received.items()}
+        stored = [t.cpu().numpy() for _, t in sorted(self.round.stored.items())]
         noisy = site.noisy_update(
             [trained[n].cpu().numpy() - w for n, w in received.items()],
             self.data.partition,
-            server_round=self.server_round,
+            server_round=self.round.number,
             inputs=[*received.values(), *stored],
         )
         return {
@@ -401,35 +337,33 @@ class GraphClient(NumPyClient):
         }
 
     def spent(self) -> dict[str, float]:
-        """Metrics that say what privacy was spent so far; nothing in other runs."""
+        """Metrics that say what privacy was spent so far; none in other runs."""
         if not self.job.privacy.is_on:
             return {}
         return self.job.site.spent(self.data.partition)
 
-    def _scores(self, server_round: int, point: str) -> Metrics:
-        self.model.eval()
-        return self._sizes() | self.scores(server_round, point)
-
-    def _sizes(self) -> Metrics:
-        return {"count/train": len(self.data.partition.train)}
-
-    def _scores_if_due(self, server_round: int, point: str) -> Metrics:
-        """Scores of a model after a round that is to be measured."""
+    def _measure_if_due(self, point: str) -> Parcel:
+        """Measure a model after a round that ``evaluate-every`` picks, or the last."""
         settings, is_trained = self.job.settings, point == "post_training"
-        after = server_round if is_trained else server_round - 1
+        after = self.round.number if is_trained else self.round.number - 1
         is_last = after == settings.num_server_rounds
         if after % settings.evaluate_every and not is_last:
             return self._sizes()
-        return self._scores(server_round, point)
+        return self._measure(point)
 
-    def _save(
-        self, server_round: int, optimizer: torch.optim.Optimizer, *, keep_from: int
-    ) -> None:
+    def _measure(self, point: str) -> Parcel:
+        self.model.eval()
+        return join(self._sizes(), self.scores(point))
+
+    def _sizes(self) -> Parcel:
+        return Parcel(metrics={"count/train": len(self.data.partition.train)})
+
+    def _save(self, optimizer: torch.optim.Optimizer, *, keep_from: int) -> None:
         tensors = self._detached(self.private_keys()) | self.extra_state()
         if self.job.settings.persist_optimizer:
             tensors |= optimizer_tensors(optimizer)
-        tensors |= self._began_afresh
-        self.job.store.save(server_round, tensors, keep_from=keep_from)
+        tensors |= self.round.kept()
+        self.job.store.save(self.round.number, tensors, keep_from=keep_from)
 
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers of the model by name."""
@@ -448,33 +382,24 @@ class GraphClient(NumPyClient):
         return digest.hexdigest()
 
 
-def common_generator(settings: RunSettings) -> torch.Generator:
-    """Stream of the initial tensors that all clients have in common."""
-    generator = torch.Generator()
-    generator.manual_seed(derive_seed(settings.seed, "common", "init"))
-    return generator
-
-
-def initial_arrays(
-    client: type[GraphClient],
-    settings: RunSettings,
-    params: Settings,
-    *,
-    num_features: int,
-    num_classes: int,
-) -> NamedArrays:
+def initial_arrays(client: type[GraphClient[P]], spec: ModelSpec[P]) -> NamedArrays:
     """Return the shared tensors before round 1, for the server."""
-    model = client.build_model(
-        settings,
-        params,
-        num_features=num_features,
-        num_classes=num_classes,
-        client_id=0,
-    )
+    model = client.build_model(spec)
     tensors = model.state_dict()
-    return {n: tensors[n].numpy().copy() for n in client.shared_names(model, settings)}
+    names = client.shared_names(model, spec.settings)
+    return {n: tensors[n].numpy().copy() for n in names}
 
 
-def to_arrays(tensors: list[Tensor]) -> list[Array]:
-    """Tensors to NumPy arrays on the host."""
-    return [t.cpu().numpy() for t in tensors]
+def to_arrays(tensors: Mapping[str, Tensor]) -> NamedArrays:
+    """Tensors to NumPy arrays on the host, by name."""
+    return {n: t.cpu().numpy() for n, t in tensors.items()}
+
+
+def join(*parts: Parcel) -> Parcel:
+    """One parcel of all that the parts hold; the last part counts for a name."""
+    return Parcel(
+        arrays={k: v for p in parts for k, v in p.arrays.items()},
+        evaluation={k: v for p in parts for k, v in p.evaluation.items()},
+        metrics={k: v for p in parts for k, v in p.metrics.items()},
+        facts={k: v for p in parts for k, v in p.facts.items()},
+    )

@@ -13,51 +13,46 @@ from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.data import DiffusionSpec
 from fedgraph_flwr.methods.fclg import FCLGParams
 
-from .base import common_generator
 from .graphs.batching import Batch
 from .graphs.ops import sum_pool
+from .job import Job, ModelSpec
 from .losses.contrast import distill_kl, distill_mse, nt_xent
 from .losses.terms import model_contrast
-from .mixins import SelfTrain
+from .mixins import RemembersModel, SelfTrain
 from .models.weighted_gin import WeightedGIN
 from .tasks.graph_embedder import EmbeddingClient
 
 
-class FCLGClient(EmbeddingClient):
+class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
     """NT-Xent with the diffusion view plus a contrast between models (Eq. 9)."""
 
     model: WeightedGIN
 
+    def __init__(self, job: Job[FCLGParams]) -> None:
+        super().__init__(job)
+        self.glob = self.prev = torch.empty(0)  # what the frozen models embed
+
+    @override
     @classmethod
-    def build_model(
-        cls,
-        settings: RunSettings,
-        params: Settings,
-        *,
-        num_features: int,
-        num_classes: int,  # noqa: ARG003
-        client_id: int,  # noqa: ARG003
-    ) -> WeightedGIN:
+    def build_model(cls, spec: ModelSpec[FCLGParams]) -> WeightedGIN:
         """Make the encoder, the same for every client."""
-        assert isinstance(params, FCLGParams)
         return WeightedGIN(
-            num_features,
-            hidden_dim=settings.hidden_dim,
-            num_layers=settings.num_layers,
-            activation=params.activation,
-            norm=params.norm,
-            generator=common_generator(settings),
+            spec.num_features,
+            hidden_dim=spec.settings.hidden_dim,
+            num_layers=spec.settings.num_layers,
+            activation=spec.params.activation,
+            norm=spec.params.norm,
+            generator=spec.common_generator(),
         )
 
     @classmethod
-    def diffusion(cls, params: Settings) -> DiffusionSpec:
+    def diffusion(cls, params: FCLGParams) -> DiffusionSpec:
         """Second view of Sec. 4: personalised PageRank or heat."""
-        assert isinstance(params, FCLGParams)
         return DiffusionSpec(
             kind=params.diffusion,
             alpha=params.ppr_alpha,
@@ -65,13 +60,15 @@ class FCLGClient(EmbeddingClient):
             threshold=params.threshold,
         )
 
+    @override
     def embed(self, batch: Batch) -> Tensor:
         """U of the graphs as they are."""
         return self.model(batch)  # type: ignore[no-any-return]
 
-    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+    @override
+    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Intra + weight * inter (Eq. 9); nothing here is random."""
-        params = self._params()
+        params = self.params
         layers = self.model.layers(batch)
         u = self.model.pool(layers, batch)
         v = self.model(batch, self.second_view(batch))
@@ -84,9 +81,10 @@ class FCLGClient(EmbeddingClient):
             inter = self._INTER[params.inter](self, u, batch)
         return intra + params.inter_weight * inter
 
+    @override
     def begin_epoch(self, epoch: int) -> None:
         """Freeze ``glob`` at the start of the round and ``prev`` of the epoch."""
-        inter = self._params().inter
+        inter = self.params.inter
         if inter == "none":
             return
         if epoch == 0:
@@ -97,9 +95,10 @@ class FCLGClient(EmbeddingClient):
         elif inter in ("graphs", "nodes"):
             self.prev = self._freeze(self.model)
 
+    @override
     def extra_state(self) -> dict[str, Tensor]:
         """For "previous-round": the model at the end of the round."""
-        if self._params().inter != "previous-round":
+        if self.params.inter != "previous-round":
             return {}
         return self.as_previous()
 
@@ -108,13 +107,13 @@ class FCLGClient(EmbeddingClient):
     def _contrast_graphs(self, u: Tensor, batch: Batch) -> Tensor:
         """Eq. (7): mean over graphs."""
         at = batch.index
-        temperature = self._params().inter_temperature
+        temperature = self.params.inter_temperature
         return model_contrast(u, self.glob[at], self.prev[at], temperature).mean()
 
     def _contrast_nodes(self, h: Tensor, batch: Batch) -> Tensor:
         """Eq. (8): mean over the nodes of a graph, then over graphs."""
         at = self.data.graphs.node_rows(batch.positions)
-        temperature = self._params().inter_temperature
+        temperature = self.params.inter_temperature
         per_node = model_contrast(h, self.glob[at], self.prev[at], temperature)
         summed = sum_pool(per_node[:, None], batch.membership, batch.graph_of_node)
         sizes = batch.membership.crow_indices().diff()
@@ -122,7 +121,7 @@ class FCLGClient(EmbeddingClient):
 
     def _distill_kl(self, u: Tensor, batch: Batch) -> Tensor:
         ours, teacher = self._scaled(u), self._scaled(self.glob[batch.index])
-        return distill_kl(ours, teacher, self._params().inter_temperature)
+        return distill_kl(ours, teacher, self.params.inter_temperature)
 
     def _distill_mse(self, u: Tensor, batch: Batch) -> Tensor:
         return distill_mse(self._scaled(u), self._scaled(self.glob[batch.index]))
@@ -139,7 +138,7 @@ class FCLGClient(EmbeddingClient):
     @torch.no_grad()
     def _freeze(self, model: WeightedGIN) -> Tensor:
         """Embeddings of all graphs, or for "nodes" of all nodes, by ``model``."""
-        by_nodes = self._params().inter == "nodes"
+        by_nodes = self.params.inter == "nodes"
         return torch.cat(
             [
                 torch.cat(model.layers(b), dim=1) if by_nodes else model(b)
@@ -148,15 +147,11 @@ class FCLGClient(EmbeddingClient):
         )
 
     def _scaled(self, u: Tensor) -> Tensor:
-        if not self._params().distill_normalize:
+        if not self.params.distill_normalize:
             return u
         return torch.nn.functional.normalize(u, dim=1)
 
-    def _params(self) -> FCLGParams:
-        assert isinstance(self.job.params, FCLGParams)
-        return self.job.params
-
 
 @final
-class LocalFCLGClient(SelfTrain, FCLGClient):
+class LocalFCLGClient(SelfTrain[FCLGParams], FCLGClient):
     """The same encoder trained alone on each client: the lower mark."""

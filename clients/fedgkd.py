@@ -1,4 +1,4 @@
-"""Client side of FedGKD: train close to one's own average, then distil.
+"""Client side of FedGKD: train close to the received average, then distil.
 
 Pan et al. 2023, Sec. 5.2, Algorithms 1 and 2.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import ClassVar, final
+from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedgraph_flwr.errors import DataError, WireError
 from fedgraph_flwr.methods.fedgkd import (
@@ -23,36 +24,45 @@ from fedgraph_flwr.methods.fedgkd import (
     FedGKDParams,
 )
 from fedgraph_flwr.seeding import derive_seed
-from fedgraph_flwr.wire import NamedArrays
+from fedgraph_flwr.wire import NamedArrays, Parcel
 
+from .base import join
 from .fedgkd_distillation import Distilled, Recipe, distil, gumbel_noise
 from .fedgkd_matching import match_gradients
+from .losses.terms import pull
 from .models.node_gnn import NodeGNN
-from .self_weight import PulledClient
+from .tasks.node_classifier import NodeClassifierClient
 
 
 @final
-class FedGKDClient(PulledClient):
+class FedGKDClient(NodeClassifierClient[FedGKDParams]):
     """Proximal training on the whole graph; sends what it distils beside its model."""
 
-    EXTRA_UPLINK: ClassVar[tuple[str, ...]] = tuple(
-        FEATURES + part for part in FEATURE_MAPS["XH"]
-    )
+    @override
+    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
+        """Cross-entropy + lambda ||W - W_received||^2 over all tensors, Algorithm 1."""
+        plain, weight = super().loss(batch, generator), self.params.proximal_lambda
+        return plain + pull(self.tensors(), self.round.received, weight)
 
-    def extra_uplink(self) -> NamedArrays:
-        """Task features M_i, where the server sent something to distil from."""
-        if X0 not in self.extra_downlink:
+    @override
+    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+        """Send the trained tensors, and the task features."""
+        return join(super().uplink(trained), Parcel(arrays=self.features()))
+
+    def features(self) -> NamedArrays:
+        """Task features M_i, if the server sent something to distil from."""
+        if X0 not in self.round.extras:
             return {}
         found = self._distil()
         columns = {"x": found.x, "h": found.h, "y": found.y}
         return {
             FEATURES + part: columns[part].cpu().numpy()
-            for part in FEATURE_MAPS[self._params().feature_map]
+            for part in FEATURE_MAPS[self.params.feature_map]
         }
 
     def _distil(self) -> Distilled:
-        p, device = self._params(), self.job.device
-        x0, y0 = (torch.from_numpy(np.array(self.extra_downlink[n])) for n in (X0, Y0))
+        p, device = self.params, self.job.device
+        x0, y0 = (torch.from_numpy(np.array(self.round.extras[n])) for n in (X0, Y0))
         width = self.data.partition.graphs.num_features
         if x0.shape != (len(y0), width):
             raise WireError(
@@ -60,7 +70,7 @@ class FedGKDClient(PulledClient):
                 f" {tuple(x0.shape)}, its own have {width} columns; all clients must"
                 " have the same features"
             )
-        seed = int(self.extra_downlink[NOISE_SEED][0])
+        seed = int(self.round.extras[NOISE_SEED][0])
         noise = gumbel_noise(seed, p.distil_steps, len(y0)).to(device)
         recipe = Recipe(
             steps=p.distil_steps,
@@ -95,14 +105,14 @@ class FedGKDClient(PulledClient):
     def _as_received(self) -> NodeGNN:
         model = copy.deepcopy(self.model)
         named = model.state_dict()
-        for name, tensor in self.received.items():
+        for name, tensor in self.round.received.items():
             named[name].copy_(tensor)
         return model
 
     def _random_starts(self, seed: int) -> Iterator[tuple[NodeGNN, list[Tensor]]]:
         """Untrained models, the same for all clients, and their gradients here."""
         graph, settings = self.graph, self.job.settings
-        for step in range(self._params().distil_steps):
+        for step in range(self.params.distil_steps):
             generator = torch.Generator().manual_seed(derive_seed(seed, step, "start"))
             model = NodeGNN(
                 self.data.partition.graphs.num_features,
@@ -119,7 +129,3 @@ class FedGKDClient(PulledClient):
             logits = model(graph, None)[graph.train]
             loss = nn.functional.cross_entropy(logits, graph.y[graph.train])
             yield model, list(torch.autograd.grad(loss, weights))
-
-    def _params(self) -> FedGKDParams:
-        assert isinstance(self.job.params, FedGKDParams)
-        return self.job.params

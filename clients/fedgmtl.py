@@ -1,6 +1,6 @@
 """Client side of FedGMTL: own labels, and a penalty that relates all heads.
 
-He et al. 2021 (SpreadGNN), arXiv:2106.02743, Eqs. (5), (6); our spec, Sec. 2.
+He et al. 2021 (SpreadGNN), arXiv:2106.02743, Eqs. (5) and (6).
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from typing import final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.methods.fedgmtl import OMEGA, FedGMTLParams
+from fedgraph_flwr.wire import Parcel
 
-from .base import Array, Job
+from .base import join
 from .graphs.batching import Batch
+from .job import Job, ModelSpec
 from .losses.task_covariance import (
     TaskCovariance,
     closed_form,
@@ -30,45 +32,35 @@ from .multitask_gnn import MultiTaskGNNClient
 
 
 @final
-class FedGMTLClient(MultiTaskGNNClient):
+class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
     """Masked loss + lambda tr(Phi^T Omega^-1 Phi); Omega travels with the model."""
 
+    @override
     @classmethod
-    def build_model(
-        cls,
-        settings: RunSettings,
-        params: Settings,
-        *,
-        num_features: int,
-        num_classes: int,
-        client_id: int,
-    ) -> MultiTaskGNN:
-        """See base class; Omega starts as I / T."""
-        model = super().build_model(
-            settings,
-            params,
-            num_features=num_features,
-            num_classes=num_classes,
-            client_id=client_id,
-        )
-        model.register_buffer(OMEGA, initial(range(num_classes)).omega.float())
+    def build_model(cls, spec: ModelSpec[FedGMTLParams]) -> MultiTaskGNN:
+        """Make the model, and Omega beside it, which starts as I / T."""
+        model = super().build_model(spec)
+        model.register_buffer(OMEGA, initial(range(spec.num_classes)).omega.float())
         return model
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job[FedGMTLParams]) -> None:
         super().__init__(job)
         partition = self.data.partition
         everything = range(partition.graphs.num_classes)
         self._own = own_rows(partition.owned_tasks, everything).to(job.device)
+        self._inverse = self._shrink = torch.empty(0)  # follow from Omega
 
+    @override
     def begin_epoch(self, epoch: int) -> None:
         """Prepare the penalty of the received Omega."""
         if epoch == 0:
             # Means of noisy updates need not be positive.
             self._relate(normalise(self._omega.detach().cpu()))
 
+    @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """See base class, plus the penalty on the client's own rows."""
-        loss, params = super().loss(batch, generator), self._params()
+        """Masked loss, plus the penalty on the client's own rows."""
+        loss, params = super().loss(batch, generator), self.params
         if not params.task_reg or params.reg_rows == "all":
             return loss
         # In doubles: Omega may be near-singular, and Omega^-1 Phi cancels.
@@ -76,42 +68,42 @@ class FedGMTLClient(MultiTaskGNNClient):
         penalty = trace_penalty(phi, self._inverse, self._own)
         return loss + params.task_reg * penalty.to(loss.dtype)
 
+    @override
     def end_step(self) -> None:
         """Move all rows by the penalty, and Omega with every step, if so set."""
-        params = self._params()
+        params = self.params
         if params.task_reg and params.reg_rows == "all":
             with torch.no_grad():
                 self.model.head.weight.copy_(self._shrink @ self.model.head.weight)
         if params.omega_every == "step":
             self._relate(closed_form(self.model.head.weight))
 
-    def end_epoch(self, epoch: int) -> None:  # noqa: ARG002
+    @override
+    def end_epoch(self, epoch: int) -> None:
         """Omega becomes the closed form of the heads."""
-        if self._params().omega_every == "epoch":
+        if self.params.omega_every == "epoch":
             self._relate(closed_form(self.model.head.weight))
 
-    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:
-        """See base class; Omega, as it is sent, is also handed over to be drawn."""
+    @override
+    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+        """Send the trained tensors; and Omega, as it is sent, to be drawn."""
         omega = normalise(trained[OMEGA].cpu())
         found = TaskCovariance(tuple(range(len(omega))), omega)
-        self.evaluation = covariance_record(found)
-        return super().uplink(trained)
+        return join(
+            super().uplink(trained), Parcel(evaluation=covariance_record(found))
+        )
 
     def _relate(self, omega: Tensor) -> None:
         """Set Omega and what follows from it."""
         self._omega.copy_(omega)
         inverse = precision(omega)
         self._inverse = inverse.to(self._omega.device)
-        if self._params().reg_rows == "all":
+        if self.params.reg_rows == "all":
             # argmin of lr lambda tr(Phi^T Omega^-1 Phi) + 1/2 ||Phi - Phi_0||^2
-            rate = 2 * self.job.settings.learning_rate * self._params().task_reg
+            rate = 2 * self.job.settings.learning_rate * self.params.task_reg
             lifted = torch.eye(len(inverse), dtype=torch.float64) + rate * inverse
             self._shrink = torch.linalg.inv(lifted).to(self._omega)
 
     @property
     def _omega(self) -> Tensor:
         return self.tensors()[OMEGA]
-
-    def _params(self) -> FedGMTLParams:
-        assert isinstance(self.job.params, FedGMTLParams)
-        return self.job.params

@@ -1,24 +1,27 @@
 """Client side of FED-PUB: a masked GCN, and what it makes of a common random graph.
 
-Baek et al. 2023, arXiv:2206.10206, by our spec of the baselines.
+Baek et al. 2023, arXiv:2206.10206; as a baseline of FedGKD.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.methods.fedpub import EMBEDDING, FedPubParams
 from fedgraph_flwr.seeding import numpy_rng
-from fedgraph_flwr.wire import NamedArrays
+from fedgraph_flwr.wire import Parcel
 
-from .base import common_generator
+from .base import join
 from .graphs.dense_graph import DenseGraph
+from .job import ModelSpec
 from .models.masked_gnn import MaskedGNN
 from .tasks.node_classifier import NodeClassifierClient
 
@@ -49,62 +52,63 @@ def proxy_graph(seed: int, num_features: int) -> tuple[Tensor, Tensor]:
 
 
 @final
-class FedPubClient(NodeClassifierClient):
+class FedPubClient(NodeClassifierClient[FedPubParams]):
     """Weights and masks are trained together; masks stay here."""
 
-    EXTRA_UPLINK: ClassVar[tuple[str, ...]] = (EMBEDDING,)
     model: MaskedGNN
 
+    @override
     @classmethod
-    def build_model(
-        cls,
-        settings: RunSettings,
-        params: Settings,
-        *,
-        num_features: int,
-        num_classes: int,
-        client_id: int,  # noqa: ARG003
-    ) -> MaskedGNN:
-        """See base class."""
-        assert isinstance(params, FedPubParams)
+    def build_model(cls, spec: ModelSpec[FedPubParams]) -> MaskedGNN:
         return MaskedGNN(
-            num_features,
-            num_classes,
-            hidden_dim=settings.hidden_dim,
-            num_layers=settings.num_layers,
-            dropout=settings.dropout,
-            generator=common_generator(settings),
-            threshold=params.mask_weight,
+            spec.num_features,
+            spec.num_classes,
+            hidden_dim=spec.settings.hidden_dim,
+            num_layers=spec.settings.num_layers,
+            dropout=spec.settings.dropout,
+            generator=spec.common_generator(),
+            threshold=spec.params.mask_weight,
         )
 
+    @override
     @classmethod
     def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
         """All tensors but the masks."""
         shared = super().shared_names(model, settings)
         return [n for n in shared if not n.startswith(_MASKS)]
 
+    @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Cross-entropy, and with ``penalties`` = "on" its two.
+        """Cross-entropy, plus two penalties if ``penalties`` is "on".
 
         lambda_1 sum |mask| + lambda_2 sum over tensors of ||W - W_received||, the
         second from round 2 on as in the authors' code; norms are not squared.
         """
         loss = super().loss(batch, generator)
-        params = self._params()
+        params = self.params
         if params.penalties == "off":
             return loss
         sizes = torch.stack([mask.abs().sum() for mask in self.model.masks])
         loss = loss + params.mask_weight * sizes.sum()
-        if self.server_round == 1:
+        if self.round.number == 1:
             return loss
         named = self.tensors()
         drift = torch.stack(
-            [torch.linalg.vector_norm(named[n] - w) for n, w in self.received.items()]
+            [
+                torch.linalg.vector_norm(named[n] - w)
+                for n, w in self.round.received.items()
+            ]
         )
         return loss + params.proximal_weight * drift.sum()
 
+    @override
+    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+        """Send the trained tensors, and an embedding by which clients are compared."""
+        embedding = Parcel(arrays={EMBEDDING: self.embedding()})
+        return join(super().uplink(trained), embedding)
+
     @torch.no_grad()
-    def extra_uplink(self) -> NamedArrays:
+    def embedding(self) -> NDArray[np.float32]:
         """Mean over the random graph's nodes of the last convolution, before ReLU."""
         num_features = self.data.partition.graphs.num_features
         x, adjacency = (
@@ -112,8 +116,5 @@ class FedPubClient(NodeClassifierClient):
             for t in proxy_graph(self.job.settings.seed, num_features)
         )
         found = self.model.eval().convolve(x, DenseGraph(adjacency)).mean(0)
-        return {EMBEDDING: found.cpu().numpy()}
-
-    def _params(self) -> FedPubParams:
-        assert isinstance(self.job.params, FedPubParams)
-        return self.job.params
+        mean: NDArray[np.float32] = found.cpu().numpy()
+        return mean

@@ -15,14 +15,13 @@ import numpy as np
 import torch
 from flwr.common.logger import log
 from torch import Tensor
+from typing_extensions import override
 
-from fedgraph_flwr.config import Settings
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
 from fedgraph_flwr.wire import NamedArrays, select
 
-from .base import Job
 from .fedsage_plus_generator import (
     NeighbourGenerator,
     choose_neighbours,
@@ -32,6 +31,7 @@ from .fedsage_plus_generator import (
 )
 from .fedsage_plus_graph import MendedGraph
 from .graphs.ops import SparseRows
+from .job import Job
 from .models.node_gnn import SAGEConv
 from .tasks.node_classifier import NodeClassifierClient
 
@@ -39,19 +39,18 @@ _FEATURES, _OWNER = "mended/features", "mended/owner"
 
 
 @final
-class FedSagePlusClient(NodeClassifierClient):
+class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
     """What was generated before the client's first round is kept with its state."""
 
     CONV = SAGEConv
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job[FedSagePlusParams]) -> None:
         super().__init__(job)
         self._mended: MendedGraph | None = None
 
     @classmethod
-    def shares_features(cls, params: Settings) -> bool:
-        """See base class."""
-        assert isinstance(params, FedSagePlusParams)
+    def shares_features(cls, params: FedSagePlusParams) -> bool:
+        """Rows of features leave the client for the cross-client loss."""
         return params.cross_client
 
     def opening(self) -> NamedArrays:
@@ -59,7 +58,7 @@ class FedSagePlusClient(NodeClassifierClient):
 
         Drawn by the stream (seed, client, "cross-rows").
         """
-        params, job = self._params(), self.job
+        params, job = self.params, self.job
         if not params.cross_client:
             return {}
         train = self.data.partition.train
@@ -68,6 +67,7 @@ class FedSagePlusClient(NodeClassifierClient):
         chosen = np.sort(rng.choice(train, size=count, replace=False))
         return {ROWS: self._features().cpu().numpy()[chosen].astype(np.float32)}
 
+    @override
     def logits(self, generator: torch.Generator | None) -> Tensor:
         """Logits of the client's nodes, then of those generated."""
         graph = self.mended()
@@ -76,7 +76,7 @@ class FedSagePlusClient(NodeClassifierClient):
     def mended(self) -> MendedGraph:
         """Give the graph with its generated neighbours."""
         if self._mended is None:
-            features, owner = (self.stored.get(n) for n in (_FEATURES, _OWNER))
+            features, owner = (self.round.stored.get(n) for n in (_FEATURES, _OWNER))
             if features is None or owner is None:
                 features, owner = self._generate()
             self._mended = MendedGraph(
@@ -87,6 +87,7 @@ class FedSagePlusClient(NodeClassifierClient):
             )
         return self._mended
 
+    @override
     def extra_state(self) -> dict[str, Tensor]:
         """Keep what was generated."""
         graph = self.mended()
@@ -98,7 +99,7 @@ class FedSagePlusClient(NodeClassifierClient):
 
     def _generate(self) -> tuple[Tensor, Tensor]:
         """Train a generator and apply it to the whole graph: features and owners."""
-        params, settings, device = self._params(), self.job.settings, self.job.device
+        params, settings, device = self.params, self.job.settings, self.job.device
         x = self._features()
         impaired = impair(
             np.asarray(self.data.partition.graphs.edge_index, np.int64),
@@ -136,10 +137,10 @@ class FedSagePlusClient(NodeClassifierClient):
         return features[owner, slot], owner
 
     def _rows_of_others(self, x: Tensor) -> list[Tensor]:
-        """Rows that other clients gave, by client, ascending; as ``x`` is stored."""
-        if not self._params().cross_client:
+        """Rows that other clients gave, ascending by client; stored as ``x`` is."""
+        if not self.params.cross_client:
             return []
-        given = {int(c): a for c, a in select(ROWS_OF, self.extra_downlink).items()}
+        given = {int(c): a for c, a in select(ROWS_OF, self.round.extras).items()}
         if not given:
             log(
                 WARNING,
@@ -154,9 +155,5 @@ class FedSagePlusClient(NodeClassifierClient):
         job = self.job
         val = self.data.partition.val
         rng = numpy_rng(job.settings.seed, "common", "hidden")
-        count = round(self._params().hidden_share * len(val))
+        count = round(self.params.hidden_share * len(val))
         return np.sort(rng.choice(val, size=count, replace=False))
-
-    def _params(self) -> FedSagePlusParams:
-        assert isinstance(self.job.params, FedSagePlusParams)
-        return self.job.params

@@ -9,12 +9,13 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.methods.fedstar import FedStarParams
 
-from .base import Job, common_generator
 from .fedstar_encoding import encode_structure
+from .job import Job, ModelSpec
 from .models.star_gnn import STRUCTURE, StarGNN
 from .tasks.node_classifier import NodeClassifierClient
 
@@ -22,68 +23,59 @@ _ENCODING = "structure/encoding"
 
 
 @final
-class FedStarClient(NodeClassifierClient):
+class FedStarClient(NodeClassifierClient[FedStarParams]):
     """The encoding of the client's graph is made once and kept with its state."""
 
     model: StarGNN  # type: ignore[assignment]
 
+    @override
     @classmethod
-    def build_model(  # type: ignore[override]
-        cls,
-        settings: RunSettings,
-        params: Settings,
-        *,
-        num_features: int,
-        num_classes: int,
-        client_id: int,  # noqa: ARG003
-    ) -> StarGNN:
-        """See base class."""
-        assert isinstance(params, FedStarParams)
+    def build_model(cls, spec: ModelSpec[FedStarParams]) -> StarGNN:  # type: ignore[override]
         return StarGNN(
-            num_features,
-            params.walk_length + params.max_degree,
-            num_classes,
-            hidden_dim=settings.hidden_dim,
-            num_layers=settings.num_layers,
-            dropout=settings.dropout,
-            generator=common_generator(settings),
+            spec.num_features,
+            spec.params.walk_length + spec.params.max_degree,
+            spec.num_classes,
+            hidden_dim=spec.settings.hidden_dim,
+            num_layers=spec.settings.num_layers,
+            dropout=spec.settings.dropout,
+            generator=spec.common_generator(),
         )
 
+    @override
     @classmethod
-    def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:  # noqa: ARG003
+    def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
         """Names of the structure channel's tensors."""
         return [n for n in model.state_dict() if n.startswith(STRUCTURE)]
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job[FedStarParams]) -> None:
         super().__init__(job)
         self._made: Tensor | None = None
 
+    @override
     def logits(self, generator: torch.Generator | None) -> Tensor:
-        """See base class."""
         graph = self.graph
         return self.model(graph.x, self.encoding(), graph, generator)  # type: ignore[no-any-return]
 
     def encoding(self) -> Tensor:
         """Structure encoding of the client's nodes, kept from round to round."""
         if self._made is None:
-            found = self.stored.get(_ENCODING)
+            found = self.round.stored.get(_ENCODING)
             self._made = (self._encode() if found is None else found).to(
                 self.job.device
             )
         return self._made
 
     def _encode(self) -> Tensor:
-        params = self.job.params
-        assert isinstance(params, FedStarParams)
         graphs = self.data.partition.graphs
         encoded: Any = encode_structure(
             graphs.edge_index,
             graphs.num_nodes,
-            walk_length=params.walk_length,
-            max_degree=params.max_degree,
+            walk_length=self.params.walk_length,
+            max_degree=self.params.max_degree,
         )
         return torch.from_numpy(encoded)
 
+    @override
     def extra_state(self) -> dict[str, Tensor]:
         """Keep the encoding."""
         return {_ENCODING: self.encoding()}

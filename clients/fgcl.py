@@ -13,19 +13,20 @@ from typing import ClassVar, final
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.methods.fgcl import FGCLParams
 from fedgraph_flwr.seeding import numpy_rng
 
-from .base import Job, common_generator
 from .graphs.batching import Batch, ClientData
 from .graphs.csr import send
 from .graphs.node_rows import Nodes
 from .graphs.noisy_view import NoisyView, check_together
 from .graphs.noisy_view_kept import ViewedData, keep_view
 from .graphs.structure import NoEdges, SparseStructure, Structure
+from .job import Job, ModelSpec
 from .losses.contrast import info_nce
 from .models.weighted_encoders import GraphModel
 from .privacy.laplace import Triangles
@@ -34,7 +35,7 @@ from .tasks.multitask import MultiTaskClient
 
 
 @final
-class FGCLClient(MultiTaskClient):
+class FGCLClient(MultiTaskClient[FGCLParams]):
     """Two noisy views, InfoNCE against a queue of past ones, cross-entropy on both.
 
     For numbers, absolute errors take the place of cross-entropy.
@@ -48,30 +49,22 @@ class FGCLClient(MultiTaskClient):
     data: ViewedData
     model: GraphModel
 
+    @override
     @classmethod
-    def build_model(
-        cls,
-        settings: RunSettings,
-        params: Settings,
-        *,
-        num_features: int,
-        num_classes: int,
-        client_id: int,  # noqa: ARG003
-    ) -> GraphModel:
+    def build_model(cls, spec: ModelSpec[FGCLParams]) -> GraphModel:
         """Make encoder, readout and head, the same for every client."""
-        assert isinstance(params, FGCLParams)
         return GraphModel(
-            params.encoder,
-            num_features,
-            num_classes,
-            hidden_dim=settings.hidden_dim,
-            dropout=settings.dropout,
-            generator=common_generator(settings),
+            spec.params.encoder,
+            spec.num_features,
+            spec.num_classes,
+            hidden_dim=spec.settings.hidden_dim,
+            dropout=spec.settings.dropout,
+            generator=spec.common_generator(),
         )
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job[FGCLParams]) -> None:
         super().__init__(job)
-        params, privacy = self._params(), job.privacy
+        params, privacy = self.params, job.privacy
         self.contrasts = params.views == "two" and params.contrast_weight > 0
         self.queue: NegativeQueue | None = None
         self.is_noisy = params.is_noisy
@@ -101,7 +94,7 @@ class FGCLClient(MultiTaskClient):
 
     def _check_memory(self) -> None:
         """Refuse batches that would be too large before any noise is drawn."""
-        params, partition = self._params(), self.data.partition
+        params, partition = self.params, self.data.partition
         sizes = np.diff(partition.graphs.node_ptr)[partition.train]
         batch_size = self.job.settings.batch_size
         check_together(sizes, batch_size, key=RunSettings.key("batch_size"))
@@ -116,8 +109,9 @@ class FGCLClient(MultiTaskClient):
 
     # Evaluation: view 0 of the held-out graphs ------------------------------------
 
+    @override
     def logits(self, batch: Batch, nodes: Nodes) -> Tensor:
-        """See base class; from one noisy view, as in training (spec Sec. 4.13)."""
+        """Predictions from one noisy view, as the scores would tell of clean edges."""
         structure = self._plain(batch)
         if structure is not None:
             return self.model(nodes, structure, None)  # type: ignore[no-any-return]
@@ -130,27 +124,29 @@ class FGCLClient(MultiTaskClient):
 
     # Training -----------------------------------------------------------------------
 
+    @override
     def begin_epoch(self, epoch: int) -> None:
-        """Draw or recall this epoch's views, and in the first one the store."""
+        """Draw or recall this epoch's views; in the first epoch recall the store."""
         if not self.is_noisy:
             return
         before = self.triangles
-        self.triangles = self.train_views.views(self.server_round, epoch)
+        self.triangles = self.train_views.views(self.round.number, epoch)
         if self.triangles is not before:
             self.view = self._ready("train", self.triangles, keep=self.draws_once)
         if epoch == 0 and self.contrasts:
             seed, client = self.job.settings.seed, self.job.client_id
-            self.draws = numpy_rng(seed, client, self.server_round, "negatives")
+            self.draws = numpy_rng(seed, client, self.round.number, "negatives")
             self.queue = NegativeQueue.from_tensors(
-                self.stored, self._params().store_size
+                self.round.stored, self.params.store_size
             )
             if not len(self.queue):  # the client's first round (Sec. III-C)
                 train = self.data.partition.train
-                self._push(train[max(0, len(train) - self._params().num_negatives) :])
+                self._push(train[max(0, len(train) - self.params.num_negatives) :])
 
+    @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Gamma L_c + L_e (Eq. 10)."""
-        params, structure = self._params(), self._plain(batch)
+        params, structure = self.params, self._plain(batch)
         if structure is not None:
             nodes = self.data.nodes_of(batch)
             logits = self.model(nodes, structure, generator)
@@ -200,7 +196,7 @@ class FGCLClient(MultiTaskClient):
     def _choose(self, batch: Batch) -> IntArray:
         """Entries of the store that are the negatives of each graph of the batch."""
         assert self.queue is not None
-        labels, k = self._labels(batch.positions), self._params().num_negatives
+        labels, k = self._labels(batch.positions), self.params.num_negatives
         return self.queue.choose(batch.positions, labels, k, self.draws)
 
     def _stored(self, used: IntArray) -> IntArray:
@@ -212,7 +208,7 @@ class FGCLClient(MultiTaskClient):
         if not len(used):
             return torch.zeros(0, self.job.settings.hidden_dim, device=self.job.device)
         positions = self._stored(used)
-        with torch.set_grad_enabled(not self._params().detach_negatives):
+        with torch.set_grad_enabled(not self.params.detach_negatives):
             if self.draws_once:
                 rows = self.view.places(positions, 1)
                 return self._embed(self.view, [rows], generator)[0]
@@ -223,15 +219,16 @@ class FGCLClient(MultiTaskClient):
             return self._embed(stored, [used], generator)[0]
 
     def _push(self, positions: IntArray) -> None:
-        """Append view 1 of the client's graphs; what is drawn once by reference."""
+        """Append view 1 of the client's graphs; by reference, if it is drawn once."""
         assert self.queue is not None
         self.queue.push(
             positions,
-            0 if self.draws_once else self.server_round,
+            0 if self.draws_once else self.round.number,
             self._labels(positions),
             None if self.draws_once else self.triangles[1],
         )
 
+    @override
     def extra_state(self) -> dict[str, Tensor]:
         """Keep the store."""
         return self.queue.to_tensors() if self.queue is not None else {}
@@ -240,9 +237,9 @@ class FGCLClient(MultiTaskClient):
 
     def _plain(self, batch: Batch) -> Structure | None:
         """Structure of a run without noise; None with noise."""
-        if self._params().views == "clean":
+        if self.params.views == "clean":
             return SparseStructure(batch)
-        if self._params().views == "no-edges":
+        if self.params.views == "no-edges":
             return NoEdges(len(batch.graph_of_node), self.job.device)
         return None
 
@@ -259,7 +256,3 @@ class FGCLClient(MultiTaskClient):
 
     def _labels(self, positions: IntArray) -> np.ndarray:
         return np.asarray(self.data.partition.graphs.y[positions])
-
-    def _params(self) -> FGCLParams:
-        assert isinstance(self.job.params, FGCLParams)
-        return self.job.params

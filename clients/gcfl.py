@@ -8,38 +8,43 @@ from __future__ import annotations
 from typing import final
 
 from torch import Tensor
+from typing_extensions import override
 
 from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, GCFLParams
+from fedgraph_flwr.wire import Parcel, with_prefix
 
-from .base import Array, GraphClient, Metrics, to_arrays
+from .base import GraphClient, Metrics, to_arrays
 from .tasks.graph_classifier import GraphClassifierClient
 from .tasks.node_classifier import NodeClassifierClient
 from .training import gradient_norm
 
 
-class SendsUpdate(GraphClient):
+class SendsUpdate(GraphClient[GCFLParams]):
     """Mixin: sends Delta = theta_trained - theta_received of the shared tensors."""
 
-    UPLINK = DELTA
+    @override
+    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+        """Send the update, and with it what GCFL+ is to compare."""
+        update = {n: t - self.round.received[n] for n, t in trained.items()}
+        arrays = with_prefix(DELTA, to_arrays(update))
+        return Parcel(arrays=arrays, metrics=self._gradient_norm())
 
-    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:
-        """See base class."""
-        return to_arrays([trained[n] - self.received[n] for n in self.shared_keys])
-
-    def extra_metrics(self) -> Metrics:
-        """Norm of the last mini-batch's gradient, where GCFL+ is to compare that."""
-        assert isinstance(self.job.params, GCFLParams)
-        if self.job.params.seq_source != "last-grad-norm":
+    def _gradient_norm(self) -> Metrics:
+        """Norm of the last mini-batch's gradient, if GCFL+ is to compare that."""
+        if self.params.seq_source != "last-grad-norm":
             return {}
         named = dict(self.model.named_parameters())
-        return {GRAD_NORM: gradient_norm([named[n] for n in self.shared_keys])}
+        shared = [named[n] for n in self.shared_keys]
+        if all(p.grad is None for p in shared):  # nothing was trained
+            return {}
+        return {GRAD_NORM: gradient_norm(shared)}
 
 
 @final
-class GCFLClient(SendsUpdate, GraphClassifierClient):
+class GCFLClient(SendsUpdate, GraphClassifierClient[GCFLParams]):
     """GCFL of clients that classify graphs."""
 
 
 @final
-class NodeGCFLClient(SendsUpdate, NodeClassifierClient):
+class NodeGCFLClient(SendsUpdate, NodeClassifierClient[GCFLParams]):
     """GCFL of clients that classify nodes."""

@@ -2,37 +2,68 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from .base import Array, GraphClient
+from fedgraph_flwr.wire import Parcel
+
+from .base import GraphClient
 from .graphs.batching import Batch
+from .job import Job, P
 from .losses.terms import model_contrast
 
+_PREVIOUS = "previous/"
 
-class SelfTrain(GraphClient):
+
+class SelfTrain(GraphClient[P]):
     """Mixin: everything is private after the common start; nothing is sent."""
 
     SENDS_UPDATES = False
 
-    def uplink(self, trained: dict[str, Tensor]) -> list[Array]:  # noqa: ARG002
-        """Send nothing."""
-        return []
+    @override
+    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+        return Parcel()
 
+    @override
     def private_keys(self) -> list[str]:
-        """All tensors."""
         return list(self.tensors())
 
 
-class ModelContrast(GraphClient):
+class RemembersModel(GraphClient[P]):
+    """Mixin: may keep its own model of the round before, to contrast with it."""
+
+    def as_previous(self) -> dict[str, Tensor]:
+        """Shared tensors as they are now, for ``extra_state``; others stay anyway."""
+        return {_PREVIOUS + n: t for n, t in self._detached(self.shared_keys).items()}
+
+    def previous_model(self) -> Any:
+        """Copy of the model as it was after the client's round before.
+
+        Before its first round: of the received model.
+        """
+        model = copy.deepcopy(self.model)
+        named = model.state_dict()
+        for name, tensor in self.round.stored.items():
+            if name.startswith(_PREVIOUS):
+                named[name.removeprefix(_PREVIOUS)].copy_(tensor)
+        return model
+
+
+class ModelContrast(RemembersModel[P]):
     """Mixin: MOON's term over whatever represents a graph.
 
     Neither of the two models changes within a round, so all graphs are represented
     by them once, in :meth:`freeze`. The client keeps ``as_previous`` as extra state.
     """
+
+    def __init__(self, job: Job[P]) -> None:
+        super().__init__(job)
+        self.by_received = self.by_previous = torch.empty(0)
 
     @abstractmethod
     def represent(self, model: Any, batch: Batch) -> Tensor:
@@ -44,10 +75,9 @@ class ModelContrast(GraphClient):
     @torch.no_grad()
     def freeze(self) -> None:
         """Represent all graphs by the received model and by the own previous one."""
-        received, previous = self.model, self.previous_model()
         self.by_received, self.by_previous = (
             torch.cat([self.represent(m, b) for b in self.data.batches()])
-            for m in (received, previous)
+            for m in (self.model, self.previous_model())
         )
 
     def contrast(self, ours: Tensor, batch: Batch, temperature: float) -> Tensor:

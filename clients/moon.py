@@ -6,6 +6,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedgraph_flwr.methods.moon import MoonParams
 
@@ -16,7 +17,7 @@ from .tasks.graph_classifier import GraphClassifierClient
 
 
 @final
-class MoonClient(ModelContrast, GraphClassifierClient):
+class MoonClient(ModelContrast[MoonParams], GraphClassifierClient[MoonParams]):
     """FedAvg with a contrast to the received model and to the own previous one.
 
     Differs from the authors' code: no projection head, the representation is the
@@ -24,23 +25,25 @@ class MoonClient(ModelContrast, GraphClassifierClient):
     received one, which makes the term a constant. The frozen models have no dropout.
     """
 
+    @override
     def represent(self, model: GIN, batch: Batch) -> Tensor:
         """Input of the last layer."""
         return model.represent(batch, None)
 
+    @override
     def begin_epoch(self, epoch: int) -> None:
         """Represent all graphs by the two frozen models, once per round."""
         if epoch == 0:
             self.freeze()
 
+    @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Cross-entropy + mu * mean contrast (Eq. 3 and 4)."""
-        params = self.job.params
-        assert isinstance(params, MoonParams)
         z = self.model.represent(batch, generator)
         loss = nn.functional.cross_entropy(self.model.readout(z), batch.y)
-        return loss + params.mu * self.contrast(z, batch, params.temperature)
+        return loss + self.params.mu * self.contrast(z, batch, self.params.temperature)
 
+    @override
     def extra_state(self) -> dict[str, Tensor]:
         """Keep the shared tensors as trained."""
         return self.as_previous()

@@ -5,62 +5,57 @@ Base of FedGMTL and SpreadGNN, and their baselines FedAvg and self-train.
 
 from __future__ import annotations
 
-from typing import final
+from typing import TypeVar, final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings, Settings
-from fedgraph_flwr.methods.multitask import GNNParams
+from fedgraph_flwr.methods.multitask import GNNParams, MultiTaskParams
 
-from .base import common_generator
 from .graphs.batching import Batch
 from .graphs.node_rows import Nodes
 from .graphs.structure import clean_structure
+from .job import ModelSpec
 from .losses.multitask import Loss, masked_mse
 from .mixins import SelfTrain
 from .models.sage_gat import MultiTaskGNN
 from .tasks.multitask import MultiTaskClient
 
+G = TypeVar("G", bound=GNNParams)
 
-class MultiTaskGNNClient(MultiTaskClient):
+
+class MultiTaskGNNClient(MultiTaskClient[G]):
     """Masked loss of a GNN with one head row per task."""
 
     model: MultiTaskGNN
 
+    @override
     @classmethod
-    def build_model(
-        cls,
-        settings: RunSettings,
-        params: Settings,
-        *,
-        num_features: int,
-        num_classes: int,
-        client_id: int,  # noqa: ARG003
-    ) -> MultiTaskGNN:
+    def build_model(cls, spec: ModelSpec[G]) -> MultiTaskGNN:
         """Make encoder, readout and head, the same for every client."""
-        assert isinstance(params, GNNParams)
         return MultiTaskGNN(
-            params.encoder,
-            num_features,
-            num_classes,
-            hidden_dim=settings.hidden_dim,
-            num_layers=settings.num_layers,
-            dropout=settings.dropout,
-            generator=common_generator(settings),
+            spec.params.encoder,
+            spec.num_features,
+            spec.num_classes,
+            hidden_dim=spec.settings.hidden_dim,
+            num_layers=spec.settings.num_layers,
+            dropout=spec.settings.dropout,
+            generator=spec.common_generator(),
         )
 
+    @override
     def loss_function(self) -> Loss:
-        """See base class; mean squared error where ``regression_loss`` says so."""
-        assert isinstance(self.job.params, GNNParams)
-        if self.is_regression and self.job.params.regression_loss == "mse":
+        """Mean squared error of numbers, if ``regression_loss`` says so."""
+        if self.is_regression and self.params.regression_loss == "mse":
             return masked_mse
         return super().loss_function()
 
+    @override
     def logits(self, batch: Batch, nodes: Nodes) -> Tensor:
-        """See base class."""
         return self.model(nodes, clean_structure(batch), None)  # type: ignore[no-any-return]
 
+    @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Mean over the entries that are observed and of the client's tasks.
 
@@ -72,10 +67,12 @@ class MultiTaskGNNClient(MultiTaskClient):
 
 
 @final
-class MultiTaskFedAvgClient(MultiTaskGNNClient):
+class MultiTaskFedAvgClient(MultiTaskGNNClient[MultiTaskParams]):
     """Send the trained tensors."""
 
 
 @final
-class LocalMultiTaskClient(SelfTrain, MultiTaskGNNClient):
+class LocalMultiTaskClient(
+    SelfTrain[MultiTaskParams], MultiTaskGNNClient[MultiTaskParams]
+):
     """Self-train: a client alone."""

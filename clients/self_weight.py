@@ -1,30 +1,30 @@
-"""Local training of FedGKD and of its control: with a pull to the received model."""
+"""Client side of FedGKD's control: the same local training, and nothing distilled."""
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
-from fedgraph_flwr.methods.fedgkd import FedGKDParams
+import torch
+from torch import Tensor
+from typing_extensions import override
+
 from fedgraph_flwr.methods.self_weight import SelfWeightParams
 
-from .fedavg import Proximal
+from .losses.terms import pull
 from .tasks.node_classifier import NodeClassifierClient
 
 
-class PulledClient(Proximal, NodeClassifierClient):
-    """Cross-entropy + lambda ||W - W_received||^2 over all tensors.
-
-    Source
-    ------
-    Pan et al. 2023 (FedGKD), Algorithm 1.
-    """
-
-    def proximal_mu(self) -> float:
-        """Twice lambda, for FedProx's term is halved."""
-        assert isinstance(self.job.params, FedGKDParams | SelfWeightParams)
-        return 2 * self.job.params.proximal_lambda
-
-
 @final
-class SelfWeightClient(PulledClient):
+class SelfWeightClient(NodeClassifierClient[SelfWeightParams]):
     """Sends its trained model and nothing else."""
+
+    @override
+    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
+        """Cross-entropy + lambda ||W - W_received||^2 over all tensors.
+
+        Source
+        ------
+        Pan et al. 2023 (FedGKD), Algorithm 1.
+        """
+        plain, weight = super().loss(batch, generator), self.params.proximal_lambda
+        return plain + pull(self.tensors(), self.round.received, weight)

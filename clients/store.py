@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import read_arrays, write_arrays, write_npz
+from fedgraph_flwr.files import read_arrays, remove, write_arrays, write_npz
 
 from .binding import check_experiment
 
-_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 _FILE = re.compile(r"round-(\d+)\.safetensors")
 
 
@@ -73,7 +72,7 @@ class ClientStore:
         Raises
         ------
         StorageError
-            The file cannot be written.
+            A file cannot be written, or an old one not deleted.
         """
         arrays = {n: t.detach().cpu().numpy() for n, t in tensors.items()}
         write_arrays(self._path(server_round), arrays, self._about(server_round))
@@ -81,7 +80,7 @@ class ClientStore:
         base = max((r for r in done if r <= keep_from), default=0)
         for other in done:
             if other < base or other > server_round:
-                self._path(other).unlink(missing_ok=True)
+                remove(self._path(other))
 
     def load(self, server_round: int, last_round: int = 0) -> dict[str, Tensor] | None:
         """State from before ``server_round``: that of the last round this client did.
@@ -149,49 +148,3 @@ class ClientStore:
             return []
         found = (_FILE.fullmatch(p.name) for p in self.folder.iterdir())
         return sorted(int(m.group(1)) for m in found if m)
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Adam's moments, each flattened over all parameters in order, and its steps.
-
-    AMSGrad has one moment more.
-
-    Empty before the first step. Three tensors instead of three per parameter: files
-    of many small tensors take longer to write than a client takes to train.
-    """
-    states = [optimizer.state[p] for p in _parameters(optimizer) if optimizer.state]
-    if not states:
-        return {}
-    flat = {
-        f"adam/{what}": torch.cat([state[what].flatten() for state in states])
-        for what in _MOMENTS
-        if what in states[0]
-    }
-    return {**flat, "adam/step": torch.stack([state["step"] for state in states])}
-
-
-def restore_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
-) -> None:
-    """Set what :func:`optimizer_tensors` returned; nothing if it was empty."""
-    if "adam/step" not in tensors:
-        return
-    parameters = _parameters(optimizer)
-    sizes = [p.numel() for p in parameters]
-    steps = tensors["adam/step"].unbind()
-    parts = {
-        w: torch.split(tensors[f"adam/{w}"], sizes)
-        for w in _MOMENTS
-        if f"adam/{w}" in tensors
-    }
-    for k, parameter in enumerate(parameters):
-        moments = {
-            what: part[k].view_as(parameter).to(parameter.device)
-            for what, part in parts.items()
-        }
-        step = steps[k].clone().to(parameter.device)
-        optimizer.state[parameter] = {"step": step, **moments}
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]

@@ -51,7 +51,7 @@ def cache_root(cache_dir: str = "") -> Path:
 def open_or_build(
     entry: Path, kind: type[Record], build: Callable[[Path], Record]
 ) -> Record:
-    """Open a cache entry, building it first where it is missing or damaged.
+    """Open a cache entry, building it first if it is missing or damaged.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def checksum(paths: Iterable[Path]) -> str:
 
 
 def label_checksum(y: NDArray[Any], node_ptr: NDArray[np.int64]) -> str:
-    """SHA-256 over the labels and the numbers of nodes; of edges nothing."""
+    """SHA-256 over the labels and the numbers of nodes, without edges."""
     digest = hashlib.sha256(f"{y.dtype.str} {y.shape}".encode())
     for array in (y, node_ptr):
         digest.update(np.ascontiguousarray(array).data)
@@ -126,7 +126,7 @@ def unusable(folder: Path, error: OSError) -> DataError:
 
 @contextmanager
 def locked(entry: Path) -> Iterator[None]:
-    """Hold the lock of ``entry``; the system releases it should the process die."""
+    """Hold the lock of ``entry``; the system releases it if the process dies."""
     entry.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(entry.parent / f"{entry.name}.lock", flags, 0o666)
@@ -160,7 +160,7 @@ def _is_marked(folder: Path) -> bool:
 
 
 def _check_own(entry: Path) -> None:
-    """Refuse to put away what is no entry, or holds what no entry has."""
+    """Refuse to put away a folder that this cache did not make."""
     if _is_marked(entry) and all(
         path.is_file() and (path.name in _NAMES or path.suffix == ".npy")
         for path in entry.iterdir()
@@ -201,7 +201,7 @@ def _describe(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _open(entry: Path, kind: type[Record]) -> Record | None:
-    """Open an entry, or return None where it is missing or damaged."""
+    """Open an entry, or return None if it is missing or damaged."""
     if not entry.is_dir():
         return None
     try:

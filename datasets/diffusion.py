@@ -94,7 +94,7 @@ def diffuse(graphs: GraphSet, spec: DiffusionSpec) -> WeightedEdges:
 
     Source
     ------
-    FCLG, our spec Sec. 2.2 and 4.5; Klicpera et al. 2019, arXiv:1911.05485, and PyTorch
+    The diffusion view of FCLG; Klicpera et al. 2019, arXiv:1911.05485, and PyTorch
     Geometric's ``GDC`` with the exact diffusion, normalisation "sym" in and "col" out.
     Differs: float64; a column without entries, which ``GDC`` leaves empty; MVGRL's code
     takes the exponential of each entry where heat diffusion needs that of the matrix.

@@ -7,7 +7,7 @@ import numpy as np
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphPartition
 
-from . import splits
+from . import graph_partitions, splits
 from .cache import label_checksum
 from .moleculenet import load_moleculenet
 from .smiles_csv import client_file, load_client_file
@@ -17,11 +17,11 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
     """Client of partition "quantity-skew" of a MoleculeNet set.
 
     Validation and test graphs are split off the whole set, and every client has them
-    all; the others are shared out by :func:`splits.quantity_skew`.
+    all; the others are shared out by :func:`graph_partitions.quantity_skew`.
 
     Source
     ------
-    FedGraphNN's protocol, as used by FGCL and SpreadGNN (our spec of FGCL, Sec. 3).
+    FedGraphNN's protocol, as used by FGCL and SpreadGNN.
     """
     molecules = load_moleculenet(
         name, data_dir=settings.data_dir, cache_dir=settings.cache_dir
@@ -33,7 +33,7 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
         seed=seed,
         held_out=settings.held_out,
     )
-    own = splits.quantity_skew(
+    own = graph_partitions.quantity_skew(
         train, settings.num_clients, seed=seed, alpha=settings.dirichlet_alpha
     )[client_id]
     rows = np.sort(np.concatenate([own, val, test]))

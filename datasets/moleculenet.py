@@ -27,14 +27,11 @@ from fedgraph_flwr.errors import DataError
 from .cache import (
     cache_root,
     checksum,
-    locked,
     open_or_build,
-    scratch_folder,
-    unusable,
 )
 from .molecules import MoleculeBuilder, Molecules, fingerprint, list_all, warn_once
+from .raw import data_folder, download, set_data_dir
 from .smiles_csv_table import CsvFormat, build_from_csv
-from .tu_raw import DATA_ENV
 
 log = logging.getLogger("flwr.fedgraph")
 
@@ -88,7 +85,7 @@ def load_moleculenet(
     name : str
         A key of ``RAW``.
     data_dir : str
-        Folder with raw files; "" means FEDGRAPH_DATA, and without it a download.
+        As in :func:`~datasets.raw.data_folder`.
     cache_dir : str
         Cache folder; "" means FEDGRAPH_CACHE, and without it the user's cache.
 
@@ -119,67 +116,56 @@ def load_moleculenet(
 
 
 def _find(name: str, data_dir: str, cache: Path) -> Path:
-    """Path of the raw file, which is downloaded where no folder is given."""
-    key, folder = "data-dir", data_dir
-    if not folder:
-        key, folder = DATA_ENV, os.environ.get(DATA_ENV, "")
-    if not folder:
+    """Path of the raw file; it is downloaded if no folder is given."""
+    folder, raw = data_folder(data_dir), RAW[name]
+    if folder is None:
         return _download(name, cache)
-    root = Path(folder).expanduser().absolute()
-    if not root.is_dir():
-        raise DataError(f"{key} is {folder!r}, which is not a folder; correct it")
-    places = [root / "moleculenet" / RAW[name].place, root / RAW[name].place]
+    places = folder.places("moleculenet", raw.place)
     for place in places:
         if place.is_file():
             return place.resolve()
     raise DataError(
-        f"MoleculeNet set {name!r} is not in {key} {folder!r}: looked for"
-        f" {', '.join(map(str, places))}; {_set_data_dir(name)}"
-        + (", or leave both unset to download it" if RAW[name].in_pyg else "")
+        f"MoleculeNet set {name!r} is not in {folder.says}: looked for"
+        f" {', '.join(map(str, places))}; {_cure(raw)}"
+        + (", or leave both unset to download it" if raw.in_pyg else "")
     )
 
 
-def _set_data_dir(name: str) -> str:
-    return (
-        f"set data-dir (or the environment variable {DATA_ENV}) to a folder with"
-        f" moleculenet/{RAW[name].place}"
-    )
+def _cure(raw: RawFile) -> str:
+    return set_data_dir(f"moleculenet/{raw.place}")
 
 
 def _download(name: str, cache: Path) -> Path:
-    """Download by PyTorch Geometric's address into the cache."""
+    """Download from PyTorch Geometric's address into the cache."""
     raw = RAW[name]
     target = cache / "downloads" / "moleculenet" / raw.place
-    if target.is_file():
-        return target
-    if not raw.in_pyg:
+    if not raw.in_pyg and not target.is_file():
         raise DataError(
             f"no data-dir is set and MoleculeNet set {name!r} has no download here;"
-            f" {_set_data_dir(name)}"
+            f" {_cure(raw)}"
         )
-    try:
-        with locked(target):
-            if target.is_file():
-                return target
-            # here, because PyTorch Geometric takes seconds to import
-            from torch_geometric.data import download_url, extract_gz
-            from torch_geometric.datasets import MoleculeNet
 
-            url = MoleculeNet.url.format(MoleculeNet.names[raw.key][1])
-            with scratch_folder(target) as scratch:
-                try:
-                    got = download_url(url, str(scratch), log=False)
-                    if got.endswith(".gz"):
-                        extract_gz(got, str(scratch), log=False)
-                    (scratch / raw.file).resolve(strict=True).rename(target)
-                except Exception as error:  # many kinds: network, HTTP, gzip
-                    raise DataError(
-                        f"no data-dir is set and MoleculeNet set {name!r} cannot be"
-                        f" downloaded from {url} ({error}); not in {target} either;"
-                        f" {_set_data_dir(name)}"
-                    ) from error
-    except OSError as error:
-        raise unusable(cache, error) from error
+    def url(_target: Path) -> str:
+        from torch_geometric.datasets import MoleculeNet
+
+        return str(MoleculeNet.url.format(MoleculeNet.names[raw.key][1]))
+
+    def fetch(address: str, scratch: Path) -> Path:
+        from torch_geometric.data import download_url, extract_gz
+
+        got = download_url(address, str(scratch), log=False)
+        if got.endswith(".gz"):
+            extract_gz(got, str(scratch), log=False)
+        return scratch / raw.file
+
+    download(
+        [target],
+        fetch,
+        what=f"MoleculeNet set {name!r}",
+        entry=target,
+        url=url,
+        cure=_cure(raw),
+    )
     return target
 
 
@@ -211,7 +197,7 @@ def _convert(name: str, path: Path, work: Path) -> Molecules:
 
 
 def _header(path: Path) -> list[str]:
-    """Column names, of a file that is not cut off."""
+    """Column names; a file that is cut off is refused."""
     with path.open("rb") as handle:
         size = handle.seek(0, os.SEEK_END)
         handle.seek(max(size - 1, 0))

@@ -1,4 +1,4 @@
-"""Sets of molecules with several labels each: how they are built, kept and cut.
+"""Sets of molecules with several labels each: building, keeping and taking parts.
 
 Atoms are kept as numbers of rows of a small table of different atoms, which makes the
 files of a set a hundred times smaller than its features written out: the 93 087

@@ -28,7 +28,7 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
 
     Source
     ------
-    FedGKD, Sec. 5.1 and B.1, on the protocol of FED-PUB's code; our spec Sec. 3.
+    FedGKD, Sec. 5.1 and B.1, on the protocol of FED-PUB's code.
     """
     whole, ids = _share(
         name,
@@ -145,6 +145,6 @@ def _partition(
     num_clients: int,
     seed: int,
 ) -> tuple[GraphSet, list[IntArray]]:
-    """Cut a graph once per process, whatever number of clients that hosts."""
+    """Cut a graph once per process, however many clients the process hosts."""
     whole = load_node_graph(name, features, data_dir=data_dir, cache_dir=cache_dir)
     return whole, partition_nodes(kind, whole, num_clients, seed=seed)

@@ -1,4 +1,4 @@
-"""Graphs whose nodes are classified: citations, purchases, ogbn-arxiv; flat arrays.
+"""Graphs whose nodes are classified (citations, purchases), as flat arrays.
 
 The data folder is only read: PyTorch Geometric's classes work in a scratch folder of
 our cache that links to the raw files, and the result is stored as memory-mapped arrays.
@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import io
 import logging
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,13 +28,11 @@ from .cache import (
     CACHE_FORMAT,
     cache_root,
     checksum,
-    locked,
     open_or_build,
-    scratch_folder,
 )
 from .ogb_raw import OGB_FILES, read_ogb
 from .planetoid_raw import PARTS, check_npz, safe_copy
-from .tu_raw import DATA_ENV
+from .raw import DATA_ENV, data_folder, download, set_data_dir
 
 log = logging.getLogger("flwr.fedgraph")
 
@@ -60,7 +57,7 @@ class NodeSource:
     url : callable, optional
         Where a file is downloaded from.
     cure : str
-        How to come by the files where they cannot be downloaded; "" where they can.
+        How to come by the files if they cannot be downloaded; "" if they can.
     """
 
     folder: str
@@ -86,7 +83,7 @@ def load_node_graph(
         ``"row-normalized"``: each row divided by its sum, a zero row left as it is;
         ``"raw"``: as in the files.
     data_dir : str
-        Folder with raw files; "" means FEDGRAPH_DATA, and without it a download.
+        As in :func:`~datasets.raw.data_folder`.
     cache_dir : str
         Cache folder; "" means FEDGRAPH_CACHE, and without it the user's cache.
 
@@ -286,14 +283,10 @@ def _fingerprint(files: list[Path]) -> str:
 
 def _find(name: str, data_dir: str, cache: Path) -> Path:
     """Folder of the raw files, all of them there."""
-    key, folder = "data-dir", data_dir
-    if not folder:
-        key, folder = DATA_ENV, os.environ.get(DATA_ENV, "")
-    source = NODE_SOURCES[name]
-    if not folder:
+    folder, source = data_folder(data_dir), NODE_SOURCES[name]
+    if folder is None:
         return _download(name, cache)
-    root = Path(folder).expanduser().absolute()
-    places = [root / source.folder / name / "raw", root / name / "raw"]
+    places = folder.places(source.folder, f"{name}/raw")
     here = next((p for p in places if p.is_dir()), None)
     missing = [f for f in source.files if here and not (here / f).is_file()]
     if here and not missing:
@@ -302,39 +295,37 @@ def _find(name: str, data_dir: str, cache: Path) -> Path:
     problem = f"{looked} lacks {', '.join(missing or source.files)}"
     cure = source.cure or "fetch the data set"
     raise DataError(
-        f"{name} is not complete in {key} {folder!r}: {problem}; {cure}, or correct"
+        f"{name} is not complete in {folder.says}: {problem}; {cure}, or correct"
         f" data-dir (or {DATA_ENV})"
     )
 
 
 def _download(name: str, cache: Path) -> Path:
-    """Download from PyTorch Geometric's address; return the raw folder.
+    """Download the files from PyTorch Geometric's address; return their folder.
 
-    Only that: its class would unpickle what came.
+    The files alone: its class would unpickle what came.
     """
     source = NODE_SOURCES[name]
+    below = f"{source.folder}/{name}/raw"
     if source.url is None:
         raise DataError(
             f"{name} is not downloaded by itself: no data-dir is set; {source.cure}:"
-            f" into <folder>/{source.folder}/{name}/raw, and set data-dir (or"
-            f" {DATA_ENV}) to <folder>"
+            f" into <folder>/{below}, and set data-dir (or {DATA_ENV}) to <folder>"
         )
-    raw = cache / "downloads" / name / "raw"
-    with locked(raw.parent):
-        missing = [f for f in source.files if not (raw / f).is_file()]
-        try:
-            with scratch_folder(raw.parent) as scratch:
-                for file in missing:
-                    # here, because PyTorch Geometric takes seconds to import
-                    from torch_geometric.data import download_url
+    address_of = source.url
 
-                    got = download_url(source.url(file), str(scratch), log=False)
-                    raw.mkdir(parents=True, exist_ok=True)
-                    Path(got).rename(raw / file)
-        except Exception as error:  # many kinds: network, HTTP, disk
-            raise DataError(
-                f"no data-dir is set and {name} cannot be downloaded ({error}); set"
-                f" data-dir (or {DATA_ENV}) to a folder with"
-                f" {source.folder}/{name}/raw"
-            ) from error
+    def fetch(address: str, scratch: Path) -> Path:
+        from torch_geometric.data import download_url
+
+        return Path(download_url(address, str(scratch), log=False))
+
+    raw = cache / "downloads" / name / "raw"
+    download(
+        [raw / file for file in source.files],
+        fetch,
+        what=name,
+        entry=raw.parent,
+        url=lambda target: address_of(target.name),
+        cure=set_data_dir(below),
+    )
     return raw

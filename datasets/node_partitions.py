@@ -27,7 +27,7 @@ def metis(graph: GraphSet, num_clients: int, *, seed: int) -> list[IntArray]:  #
 
     Source
     ------
-    Karypis and Kumar 1998; FedGKD, Sec. B.1; our spec Sec. 3.
+    Karypis and Kumar 1998; FedGKD, Sec. B.1.
     """
     if num_clients == 1:  # METIS has nothing to cut
         return [np.arange(graph.num_nodes)]
@@ -54,7 +54,7 @@ def metis_overlap(
     Source
     ------
     FedGKD, Sec. B.1 (without replacement; the edge counts of Table 5 are those of
-    draws with replacement: our spec Sec. 4.17).
+    draws with replacement, which its text does not say).
     """
     check_overlap(num_clients)
     clients: list[IntArray] = []
@@ -78,7 +78,7 @@ def check_overlap(num_clients: int) -> None:
 def metis_overlap_replacement(
     graph: GraphSet, num_clients: int, *, seed: int
 ) -> list[IntArray]:
-    """See :func:`metis_overlap`."""
+    """Draw samples as :func:`metis_overlap`, but with replacement."""
     return metis_overlap(graph, num_clients, seed=seed, replace=True)
 
 

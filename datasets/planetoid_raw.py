@@ -1,4 +1,4 @@
-"""Raw files of Planetoid: pickles, read without running what they might hold.
+"""Raw files of Planetoid: pickles, read without running code that they may hold.
 
 A pickle may call anything, so a file from others could do anything at a site. Here only
 arrays, sparse matrices and plain containers may stand in one; what was read is checked
@@ -17,6 +17,7 @@ from typing import Any, Never
 
 import numpy as np
 from scipy import sparse
+from typing_extensions import override
 
 from fedgraph_flwr.errors import DataError
 
@@ -45,6 +46,7 @@ _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
 class _ArraysOnly(pickle.Unpickler):
     """Unpickler that knows arrays, sparse matrices, lists and dicts."""
 
+    @override
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         """Look a name up in the table of allowed ones."""
         if (module, name) not in _ALLOWED:
@@ -75,7 +77,7 @@ def safe_copy(path: Path, target: Path) -> None:
 
 
 def _problem(part: str, content: bytes) -> str:
-    """Say why a file is not as it should be; "" if it is."""
+    """Say what is wrong with a file; "" if nothing is."""
     try:
         if part == "test.index":
             _check_index(content)
@@ -93,7 +95,7 @@ def _problem(part: str, content: bytes) -> str:
 
 
 def _check_table(found: object) -> None:
-    """Refuse what is no matrix of numbers, or a sparse one that points outside."""
+    """Refuse anything but a matrix of numbers whose indices are in range."""
     if isinstance(found, sparse.csr_matrix):
         if any(map(callable, vars(found).values())):
             _refuse("its matrix brings methods of its own")

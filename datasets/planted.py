@@ -1,4 +1,4 @@
-"""Generated graphs for node classification, no files: planted communities.
+"""Generated graphs for node classification, with planted communities; no files.
 
 Every client has a stochastic block model of its own, whose blocks have class
 prototypes as noisy features. Clients of group 0 name the blocks alike; clients of group

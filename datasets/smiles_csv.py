@@ -114,7 +114,7 @@ def load_client_file(settings: RunSettings, client_id: int) -> Molecules:
 
 
 def _files(data_dir: str) -> tuple[list[Path], bool]:
-    """Files of all clients that can be seen, and whether they are a folder's."""
+    """CSV files that can be seen, and whether they lie in a folder of several."""
     if not data_dir:
         raise ConfigError(
             f"dataset {SMILES_CSV!r} reads your own files, but data-dir is empty; set"

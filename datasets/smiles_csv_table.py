@@ -230,7 +230,7 @@ def _begins_with_number(at: int, records: Sequence[Record]) -> bool:
 
 
 def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
-    """Value of a label; NaN where it is missing."""
+    """Value of a label; NaN if it is missing."""
     text = cell.strip()
     try:
         value = float(text) if text else math.nan

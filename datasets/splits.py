@@ -1,347 +1,20 @@
-"""Which graph goes to which client, and to train, validation or test.
-
-Partitioners are pure functions of labels, client count and seed. They return, for
-each client, the ascending data set rows of its graphs.
-"""
+"""Which of a client's graphs train, validate and test."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.seeding import numpy_rng
 
 log = logging.getLogger("flwr.fedgraph")
 
 MIN_GRAPHS = 3  # one each to train, validate and test
-DIRICHLET_MIN_GRAPHS = 10  # below that, validation and test sets say nothing
-MAX_DRAWS = 100_000  # of client sizes that leave nobody with too few graphs
-CHUNK_SIZE = 50  # GCFL's code: the contiguous block each client starts with
-OVERLAP_SIZES = (50, 150)  # GCFL's code: client sizes, upper end excluded
-DOMINANCE = 0.8  # FCLG, recovered from Table II: the owners' share of a class
-
-
-def reference_chunks(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]:
-    """Contiguous block per client, each remaining graph to a random client.
-
-    Parameters
-    ----------
-    y : int array, shape (num_graphs,)
-        Classes; only their number matters here.
-    num_clients : int
-    seed : int
-        Split seed.
-
-    Returns
-    -------
-    list of int64 arrays
-        Every graph once.
-
-    Source
-    ------
-    Xie et al. 2021 (GCFL), code ``setupGC.py``; our spec Sec. 3. NumPy's legacy
-    generator is used because the reference seeds that one: it draws the same clients.
-    """
-    size = min(CHUNK_SIZE, len(y) // num_clients)
-    rest = len(y) - size * num_clients
-    drawn = np.random.RandomState(seed).randint(0, num_clients, size=rest)
-    owner = np.concatenate([np.repeat(np.arange(num_clients), size), drawn])
-    return [np.flatnonzero(owner == client) for client in range(num_clients)]
-
-
-def overlapping_chunks(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]:
-    """Random graphs per client; clients may share some.
-
-    Each client draws U{50..149} graphs with replacement. A graph that one client drew
-    twice is kept once, since it could otherwise be trained and tested on by the same
-    client; clients are hence a little smaller than drawn.
-
-    Source
-    ------
-    As :func:`reference_chunks`. Differs: repeats dropped; own random stream.
-    """
-    rng = numpy_rng(seed, "partition", "chunks-overlap")
-    sizes = rng.integers(*OVERLAP_SIZES, size=num_clients)
-    return [np.unique(rng.integers(0, len(y), size=size)) for size in sizes]
-
-
-def shuffled_chunks(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]:
-    """Shuffle, then cut into equal chunks (sizes differ by one at most)."""
-    order = numpy_rng(seed, "partition", "chunks-shuffled").permutation(len(y))
-    return [np.sort(chunk) for chunk in np.array_split(order, num_clients)]
-
-
-def iid_shares(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]:
-    """Equal shares of every class (class counts and sizes differ by one at most)."""
-    rng = numpy_rng(seed, "partition", "iid")
-    # Dealing class after class without starting over evens out the remainders.
-    order = np.concatenate(
-        [rng.permutation(np.flatnonzero(y == label)) for label in np.unique(y)]
-    )
-    return [np.sort(order[client::num_clients]) for client in range(num_clients)]
-
-
-def iid_classwise(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]:
-    """Equal shares of every class; each class starts dealing at client 0.
-
-    Every class gives its remainder to the first clients, which hence get the most
-    graphs; :func:`iid_shares` evens that out.
-
-    Source
-    ------
-    FCLG, Table III: client shares of PROTEINS, DHFR and NCI1, recovered from their EMD
-    (our spec Sec. 3).
-    """
-    rng = numpy_rng(seed, "partition", "iid-classwise")
-    everyone = range(num_clients)
-    owned: list[list[IntArray]] = [[] for _ in everyone]
-    for label in np.unique(y):
-        _deal(rng.permutation(np.flatnonzero(y == label)), everyone, owned)
-    return [np.sort(np.concatenate(parts)) for parts in owned]
-
-
-def dominant_classes(
-    y: IntArray, num_clients: int, *, seed: int, dominance: float
-) -> list[IntArray]:
-    """Label skew: of each class its owners get the share ``dominance``.
-
-    The classes are numbered by descending size, ties by label. Client ``k`` owns class
-    ``k mod num_classes``; with fewer clients than classes, class ``c`` belongs to
-    client ``c mod num_clients``. The owners of a class evenly share
-    ``floor(dominance * size)`` of its graphs, the other clients the rest, remainders
-    going to the first of each. Where everybody is an owner, owners get all.
-
-    Parameters
-    ----------
-    y : int array, shape (num_graphs,)
-    num_clients : int
-    seed : int
-        Split seed. The order within a class depends on (seed, label) only.
-    dominance : float
-        In [0, 1]. The equal split lies near the owners' share of all clients: 1/2 for
-        two classes and an even number of clients.
-
-    Returns
-    -------
-    list of int64 arrays
-        Every graph once.
-
-    Raises
-    ------
-    ValueError
-        If ``dominance`` is not in [0, 1].
-
-    Source
-    ------
-    Li et al. 2024 (FCLG), arXiv:2411.12098, Table II, which gives the EMD alone: 0.8
-    reproduces it for all four data sets (our spec Sec. 3); Fig. 4a varies it.
-    """
-    if not 0 <= dominance <= 1:
-        raise ValueError(f"dominance must be in [0, 1], got {dominance}")
-    labels, sizes = np.unique(y, return_counts=True)
-    ranked = labels[np.argsort(-sizes, kind="stable")]
-    owned: list[list[IntArray]] = [[] for _ in range(num_clients)]
-    for rank, label in enumerate(ranked.tolist()):
-        rng = numpy_rng(seed, "partition", "dominance", label)
-        rows = rng.permutation(np.flatnonzero(y == label))
-        owners = list(range(rank, num_clients, len(ranked))) or [rank % num_clients]
-        others = [k for k in range(num_clients) if k not in owners]
-        # rounded first, since 0.29 * 100 is 28.999999999999996 in floats
-        cut = math.floor(round(dominance * len(rows), 9)) if others else len(rows)
-        _deal(rows[:cut], owners, owned)
-        _deal(rows[cut:], others, owned)
-    return [np.sort(np.concatenate(parts)) for parts in owned]
-
-
-def _deal(rows: IntArray, clients: Sequence[int], owned: list[list[IntArray]]) -> None:
-    """Append an even share of ``rows`` to each client's; the first get one more."""
-    if clients:
-        shares = np.array_split(rows, len(clients))
-        for client, share in zip(clients, shares, strict=True):
-            owned[client].append(share)
-
-
-def dirichlet_labels(
-    y: IntArray, num_clients: int, *, seed: int, alpha: float
-) -> list[IntArray]:
-    """Label skew: each class is shared out by its own Dirichlet(alpha) draw.
-
-    A client left with fewer than ``min(10, num_graphs // num_clients)`` graphs is
-    filled up, one graph at a time, from whichever client is the largest at that time.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than 3 graphs per client.
-    """
-    minimum = _dirichlet_minimum(len(y), num_clients)
-    rng = numpy_rng(seed, "partition", "dirichlet-labels")
-    owned: list[list[int]] = [[] for _ in range(num_clients)]
-    for label in np.unique(y):
-        rows = rng.permutation(np.flatnonzero(y == label))
-        for client, part in enumerate(_share(rows, rng, num_clients, alpha)):
-            owned[client].extend(part.tolist())
-    for rows_of_client in owned:
-        rng.shuffle(rows_of_client)  # so that a giver loses random graphs
-    for needy in owned:
-        while len(needy) < minimum:  # ends: the largest has more than the minimum
-            needy.append(max(owned, key=len).pop())
-    return [np.array(sorted(rows), dtype=np.int64) for rows in owned]
-
-
-def dirichlet_quantity(
-    y: IntArray, num_clients: int, *, seed: int, alpha: float
-) -> list[IntArray]:
-    """Size skew: client sizes by one Dirichlet(alpha) draw, graphs at random.
-
-    ``min(10, num_graphs // num_clients)`` graphs go to every client first; the draw
-    shares out the others.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than 3 graphs per client.
-    """
-    minimum = _dirichlet_minimum(len(y), num_clients)
-    rng = numpy_rng(seed, "partition", "dirichlet-quantity")
-    order = rng.permutation(len(y))
-    base, free = np.split(order, [minimum * num_clients])
-    shares = _share(free, rng, num_clients, alpha)
-    blocks = np.split(base, num_clients)
-    return [
-        np.sort(np.concatenate([block, share]))
-        for block, share in zip(blocks, shares, strict=True)
-    ]
-
-
-def quantity_skew(
-    rows: IntArray, num_clients: int, *, seed: int, alpha: float
-) -> list[IntArray]:
-    """Size skew as published for molecules: shuffle, cut by one Dirichlet(alpha) draw.
-
-    The draw is repeated until every client has at least 10 graphs.
-
-    Parameters
-    ----------
-    rows : int array, shape (n,)
-        What is shared out: the training graphs.
-    num_clients : int
-    seed : int
-        Split seed.
-    alpha : float
-
-    Returns
-    -------
-    list of int64 arrays
-        Every row once; ascending for each client.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than 10 graphs per client, or no draw gives everyone 10.
-
-    Source
-    ------
-    FedGraphNN (He et al. 2021, arXiv:2104.07145), code
-    ``partition_class_samples_with_dirichlet_distribution``, as FGCL and SpreadGNN use
-    it: cuts at ``floor(cumsum(p) n)`` (our spec of FGCL, Sec. 3). Differs from
-    :func:`dirichlet_quantity`, which gives everyone a minimum before drawing.
-    """
-    minimum = DIRICHLET_MIN_GRAPHS
-    if len(rows) < minimum * num_clients:
-        raise DataError(
-            f"{len(rows)} training graphs cannot give each of {num_clients} clients at"
-            f" least {minimum}; set num-clients to {len(rows) // minimum} or less"
-        )
-    rng = numpy_rng(seed, "partition", "quantity-skew")
-    order = rng.permutation(rows)
-    for _ in range(MAX_DRAWS):
-        parts = _share(order, rng, num_clients, alpha, rounding=np.floor)
-        if min(map(len, parts)) >= minimum:
-            return [np.sort(part) for part in parts]
-    raise DataError(
-        f"{MAX_DRAWS} draws of Dirichlet({alpha}) all left one of {num_clients} clients"
-        f" with fewer than {minimum} of {len(rows)} training graphs; raise"
-        " dirichlet-alpha or lower num-clients"
-    )
-
-
-def _share(
-    rows: IntArray,
-    rng: np.random.Generator,
-    num_clients: int,
-    alpha: float,
-    *,
-    rounding: Callable[..., NDArray[np.float64]] = np.rint,
-) -> list[IntArray]:
-    """Cut ``rows`` in proportions drawn from a symmetric Dirichlet."""
-    # beyond the cap shares are equal anyway, and much further the draw overflows to 0
-    weights = rng.dirichlet(np.full(num_clients, min(alpha, 1e9)))
-    cuts = rounding(np.cumsum(weights)[:-1] * len(rows)).astype(np.int64)
-    return np.split(rows, cuts)
-
-
-def _dirichlet_minimum(num_graphs: int, num_clients: int) -> int:
-    minimum = min(DIRICHLET_MIN_GRAPHS, num_graphs // num_clients)
-    if minimum < MIN_GRAPHS:
-        raise DataError(
-            f"{num_graphs} graphs cannot give each of {num_clients} clients at least"
-            f" {MIN_GRAPHS}; set num-clients to {num_graphs // MIN_GRAPHS} or less"
-        )
-    return minimum
-
-
-PARTITIONERS: dict[str, Callable[..., list[IntArray]]] = {
-    "chunks": reference_chunks,
-    "chunks-overlap": overlapping_chunks,
-    "chunks-shuffled": shuffled_chunks,
-    "iid": iid_shares,
-    "iid-classwise": iid_classwise,
-    "dominance": dominant_classes,
-    "dirichlet-labels": dirichlet_labels,
-    "dirichlet-quantity": dirichlet_quantity,
-}
-
-
-def partition_graphs(
-    kind: str,
-    y: IntArray,
-    *,
-    num_clients: int,
-    seed: int,
-    alpha: float,
-    dominance: float = DOMINANCE,
-) -> list[IntArray]:
-    """Partition by name (a key of ``PARTITIONERS``), checking every client's share.
-
-    ``alpha`` and ``dominance`` matter to the partitioners that have them only.
-
-    Raises
-    ------
-    DataError
-        If some client gets fewer than 3 graphs.
-    """
-    extra: dict[str, float] = {}
-    if kind.startswith("dirichlet"):
-        extra["alpha"] = alpha
-    elif kind == "dominance":
-        extra["dominance"] = dominance
-    clients = PARTITIONERS[kind](y, num_clients, seed=seed, **extra)
-    for client, rows in enumerate(clients):
-        if len(rows) < MIN_GRAPHS:
-            raise DataError(
-                f"client {client} gets {len(rows)} of {len(y)} graphs by partition"
-                f" {kind!r}, but training, validating and testing needs at least"
-                f" {MIN_GRAPHS}; lower num-clients (now {num_clients}) or choose"
-                " another partition or split-seed"
-            )
-    return clients
 
 
 def trained_elsewhere(
@@ -413,9 +86,9 @@ def split_client(
 
     Source
     ------
-    GCFL, our spec Sec. 3 and 4.14: scikit-learn's ``train_test_split`` twice with the
-    split seed. Where a class is too small to stratify by, the split is plain random
-    and a warning is logged.
+    GCFL's code: scikit-learn's ``train_test_split`` twice with the split seed. If a
+    class is too small to stratify by, the split is plain random and a warning is
+    logged.
     """
     num_graphs = len(graph_ids)
     if num_graphs < MIN_GRAPHS:
@@ -438,7 +111,7 @@ def split_client(
 def _split_off(
     positions: IntArray, labels: NDArray[np.generic] | None, count: int, *, seed: int
 ) -> tuple[IntArray, IntArray]:
-    """Split ``count`` of the positions off, stratified by ``labels`` where possible."""
+    """Split ``count`` of the positions off, stratified by ``labels`` if possible."""
     # here, because scikit-learn takes seconds to import and the server needs none
     from sklearn.model_selection import train_test_split
 
@@ -452,7 +125,7 @@ def _split_off(
 
 
 def _strata(labels: NDArray[np.generic], count: int) -> NDArray[np.generic] | None:
-    """Return ``labels``, or None where they cannot stratify ``count`` split off."""
+    """Return ``labels``, or None if ``count`` cannot be stratified by them."""
     classes, sizes = np.unique(labels, return_counts=True)
     smaller_side = min(count, len(labels) - count)
     can_stratify = sizes.min() >= 2 and smaller_side >= len(classes)

@@ -1,4 +1,4 @@
-"""The default data set: generated graphs, no files, two planted groups of clients.
+"""The default data set: generated graphs and two planted groups of clients.
 
 A graph's class is its generator: Erdos-Renyi or Barabasi-Albert, with equally many
 nodes and, on average, edges. Clients of group 1 label them the other way round, so one

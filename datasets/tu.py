@@ -26,7 +26,7 @@ from .tu_raw import ATTRIBUTES, LABELS, RawSource, find_raw
 
 log = logging.getLogger("flwr.fedgraph")
 
-# Widths of the one-hot degrees are published (GCFL, Sec. 3 of our spec).
+# Widths of the one-hot degrees, less one, as GCFL has them.
 MAX_DEGREE = {"COLLAB": 491, "IMDB-BINARY": 135, "IMDB-MULTI": 88}
 
 
@@ -57,7 +57,7 @@ def load_tu(
         degrees counting as ``max_degree`` (published for COLLAB, IMDB-BINARY and
         IMDB-MULTI, else the largest of the data set).
     data_dir : str
-        Folder with raw files; "" means FEDGRAPH_DATA, and without it a download.
+        As in :func:`~datasets.raw.data_folder`.
     cache_dir : str
         Cache folder; "" means FEDGRAPH_CACHE, and without it the user's cache.
 

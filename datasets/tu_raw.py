@@ -5,26 +5,23 @@ from __future__ import annotations
 import hashlib
 import io
 import lzma
-import os
 import shutil
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from typing_extensions import override
+
 from fedgraph_flwr.errors import DataError
 
-from .cache import CACHE_FORMAT, locked, scratch_folder, unusable
+from .cache import CACHE_FORMAT
+from .raw import data_folder, download, set_data_dir
 
-DATA_ENV = "FEDGRAPH_DATA"
 REQUIRED = ("A", "graph_indicator", "graph_labels")
 LABELS, ATTRIBUTES = "node_labels", "node_attributes"
 _UNUSED = (LABELS, ATTRIBUTES, "edge_labels", "edge_attributes", "graph_attributes")
 _MOST_MEMBERS, _MOST_BYTES = 1000, 8 * 2**30  # of an archive, and of each
 _BLOCK = 1 << 22
-SET_DATA_DIR = (
-    f"set data-dir (or the environment variable {DATA_ENV}) to a folder with"
-    " tudataset/{name}/raw or {name}/raw"
-)
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class RawSource:
     origin : Path
         The folder or the archive.
     optional : tuple of str
-        Kinds of files that are used where they are there, beside those of ``REQUIRED``.
+        Kinds of files that are used if they are there, beside those of ``REQUIRED``.
     files : tuple of Path
         What the fingerprint is taken from: the used text files, or the archive.
     """
@@ -56,9 +53,9 @@ class RawSource:
         return digest.hexdigest()[:12]
 
     def place(self, raw: Path) -> tuple[dict[str, Path], str]:
-        """Link or unpack the files into ``raw``; return them by kind.
+        """Link or unpack the files into ``raw``.
 
-        And say what is there but not used.
+        Returns them by kind, and says what is there but not used.
 
         Raises
         ------
@@ -110,7 +107,7 @@ class RawSource:
         return there
 
     def _check_member(self, member: tarfile.TarInfo, number: int) -> None:
-        """Refuse what no archive of plain files has, before it is read."""
+        """Refuse a member that is no plain file or folder, before it is read."""
         parts = PurePosixPath(member.name).parts
         if number > _MOST_MEMBERS:
             raise self._refusal(f"it has more than {_MOST_MEMBERS} members")
@@ -132,20 +129,23 @@ class RawSource:
 
 
 class _Bounded(io.RawIOBase):
-    """A stream of which nobody reads all at once, as tarfile does with long headers."""
+    """A stream that refuses to read much at once, as tarfile does for long headers."""
 
     def __init__(self, stream: lzma.LZMAFile) -> None:
         super().__init__()
         self._stream = stream
 
+    @override
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to a place."""
         return self._stream.seek(offset, whence)
 
+    @override
     def tell(self) -> int:
         """Say the place."""
         return self._stream.tell()
 
+    @override
     def read(self, size: int = -1) -> bytes:
         """Read ``size`` bytes."""
         if not 0 <= size <= _BLOCK:
@@ -162,40 +162,37 @@ def find_raw(
     ----------
     name : str
     data_dir : str
-        Folder given by the user; "" falls back to FEDGRAPH_DATA. Where either is
-        set nothing is downloaded.
+        As in :func:`~datasets.raw.data_folder`.
     cache : Path
         Cache folder, which also keeps downloads.
     optional : tuple of str
-        Kinds of files that are to be used where they are there.
+        Kinds of files that are to be used if they are there.
 
     Raises
     ------
     DataError
         If the data set is not where the user says, or cannot be downloaded.
     """
-    key, folder = "data-dir", data_dir
-    if not folder:
-        key, folder = DATA_ENV, os.environ.get(DATA_ENV, "")
-    if not folder:
+    folder = data_folder(data_dir)
+    if folder is None:
         return _folder_source(name, _download(name, cache), optional)
-    root = Path(folder).expanduser().absolute()
-    if not root.is_dir():
-        raise DataError(f"{key} is {folder!r}, which is not a folder; correct it")
-    places = [root / "tudataset" / name / "raw", root / name / "raw"]
-    archive = root / "tudataset_packed" / f"{name}.tar.xz"
+    places = folder.places("tudataset", f"{name}/raw")
+    archive = folder.root / "tudataset_packed" / f"{name}.tar.xz"
     for place in places:
         if place.is_dir():
             return _folder_source(name, place, optional)
     if archive.is_file():
         return RawSource(name, archive, optional, (archive,))
     looked = ", ".join(map(str, [*places, archive]))
-    cure = SET_DATA_DIR.format(name=name)
     raise DataError(
-        f"TU data set {name!r} is not in {key} {folder!r}: looked for {looked};"
-        f" {cure}, or leave both unset to download it",
+        f"TU data set {name!r} is not in {folder.says}: looked for {looked};"
+        f" {_cure(name)}, or leave both unset to download it",
         public=f"TU data set {name!r} is not below data-path of this site",
     )
+
+
+def _cure(name: str) -> str:
+    return set_data_dir(f"tudataset/{name}/raw or {name}/raw")
 
 
 def _folder_source(name: str, raw: Path, optional: tuple[str, ...]) -> RawSource:
@@ -207,7 +204,7 @@ def _folder_source(name: str, raw: Path, optional: tuple[str, ...]) -> RawSource
 def _files_by_kind(
     name: str, raw: Path, optional: tuple[str, ...], *, shown: Path
 ) -> dict[str, Path]:
-    """Return the files of a raw folder by kind, all required ones being there."""
+    """Return the files of a raw folder by kind; all required ones must be there."""
     paths = {k: raw / f"{name}_{k}.txt" for k in (*REQUIRED, *optional)}
     found = {kind: path for kind, path in paths.items() if path.is_file()}
     missing = [paths[kind].name for kind in REQUIRED if kind not in found]
@@ -234,28 +231,24 @@ def _files_by_kind(
 def _download(name: str, cache: Path) -> Path:
     """Download with PyTorch Geometric into the cache; return the raw folder."""
     target = cache / "downloads" / name / "raw"
-    try:
-        with locked(target.parent):
-            if target.is_dir():
-                return target
-            # here, because PyTorch Geometric takes seconds to import
-            from torch_geometric.datasets import TUDataset
-            from torch_geometric.io import fs
 
-            url = f"{TUDataset.url}/{name}.zip"
-            with scratch_folder(target.parent) as scratch:
-                try:
-                    fs.cp(url, str(scratch), extract=True, log=False)
-                    unpacked = (scratch / name).resolve(strict=True)
-                except Exception as error:  # many kinds: network, HTTP, zip
-                    cure = SET_DATA_DIR.format(name=name)
-                    raise DataError(
-                        f"no data-dir is set and TU data set {name!r} cannot be"
-                        f" downloaded from {url} ({error}); not in {target} either;"
-                        f" {cure}"
-                    ) from error
-                target.parent.mkdir(exist_ok=True)
-                unpacked.rename(target)
-    except OSError as error:
-        raise unusable(cache, error) from error
+    def url(_target: Path) -> str:
+        from torch_geometric.datasets import TUDataset
+
+        return f"{TUDataset.url}/{name}.zip"
+
+    def fetch(address: str, scratch: Path) -> Path:
+        from torch_geometric.io import fs
+
+        fs.cp(address, str(scratch), extract=True, log=False)
+        return scratch / name
+
+    download(
+        [target],
+        fetch,
+        what=f"TU data set {name!r}",
+        entry=target.parent,
+        url=url,
+        cure=_cure(name),
+    )
     return target

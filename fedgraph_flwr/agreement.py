@@ -1,4 +1,4 @@
-"""Whether clients mean the same by one data set: told at roll call, compared there."""
+"""Whether clients mean the same by one data set; the server compares at roll call."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) ->
             _check_equal(
                 f"checksums of {what}",
                 found,
-                f"dataset {settings.dataset!r} is one data set, of which each client"
-                f" takes its part (partition {settings.partition!r}): every site needs"
-                " the same files" + (_OWN_GRAPHS if own else ""),
+                f"dataset {settings.dataset!r} is one data set, and each client"
+                f" takes its part of it (partition {settings.partition!r}): every site"
+                " needs the same files" + (_OWN_GRAPHS if own else ""),
             )
     elif own and len(clients) > 1:
         _check_different(labels)
@@ -113,7 +113,7 @@ def _check_different(found: Mapping[int, str]) -> None:
 
 
 def describe_features(clients: Mapping[int, ClientInfo]) -> str:
-    """Say what the features of the clients' graphs are; "" if none told."""
+    """Say what the features of the clients' graphs are; "" if no client said."""
     texts: dict[str, list[int]] = {}
     for client, info in sorted(clients.items()):
         if columns := info.told.get(COLUMNS):

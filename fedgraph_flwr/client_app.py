@@ -1,4 +1,4 @@
-"""Flower ClientApp: one message in, one ``NumPyClient`` per hosted client, one reply.
+"""Flower ClientApp: one message in, one client per parcel of it, one reply.
 
 The node's configuration says which clients it hosts; see ``node_config``.
 """
@@ -28,10 +28,12 @@ from flwr.common.logger import log
 import datasets
 from clients.base import GraphClient
 from clients.binding import bind_config, bind_run, check_run
+from clients.classic import Header
 from clients.graphs.batching import ClientData
 from clients.graphs.diffusion_view import CollatedDiffusion
 from clients.privacy.noisy_views import site_secret
 from clients.privacy.site import PrivateSite, check_features, noisy_partition
+from clients.protocols import Diffuses, Introduces, Opens
 from clients.store import ClientStore, default_state_dir
 
 from .agreement import tell_data
@@ -40,7 +42,6 @@ from .data import GraphPartition, hash_split
 from .device import choose_device
 from .disclosure import full_reason, public_reason
 from .errors import DataError, RunFailedError, WireError
-from .methods.fedavg import SHARED
 from .node_config import (
     FRESH_START,
     SHARE_EMBEDDINGS,
@@ -66,19 +67,18 @@ from .wire import (
     SAME_DATA,
     SPENT,
     TOLD,
-    NamedArrays,
     Parcel,
     Scalar,
     pack,
     select,
     shortened,
     unpack,
-    with_prefix,
 )
 
 app = ClientApp()
 _ROUNDS = ("server-round", "keep-from")  # in the header of every message but queries
 Answer = Callable[[int, Parcel], Parcel]
+Action = Callable[[GraphClient[Any], Parcel, Header], Parcel]
 # Node-config of the message being answered; before that is known, as at a site.
 _NODE: ContextVar[NodeConfig] = ContextVar("node", default=MappingProxyType({"": ""}))
 
@@ -129,14 +129,14 @@ def opening(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Run ``fit`` of every hosted client that the message has a parcel for."""
-    return _serve(message, context, _fit)
+    """Train every hosted client that the message has a parcel for."""
+    return _serve(message, context, lambda client, *mail: client.train(*mail))
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Run ``evaluate`` of every hosted client that the message has a parcel for."""
-    return _serve(message, context, _evaluate)
+    """Evaluate every hosted client that the message has a parcel for."""
+    return _serve(message, context, lambda client, *mail: client.assess(*mail))
 
 
 @lru_cache(maxsize=512)
@@ -163,10 +163,10 @@ def load_data(
         bare = replace(partition, graphs=partition.graphs.without_edges())
         return replace(collate(bare, device), partition=partition)
     data = collate(partition, device)
-    spec = resolved.method.client.diffusion(resolved.params)
-    if spec is None:
+    client = resolved.method.client
+    if not issubclass(client, Diffuses):
         return data
-    graphs = partition.graphs
+    graphs, spec = partition.graphs, client.diffusion(resolved.params)
     edges = datasets.load_diffusion(graphs, spec, cache_dir=settings.cache_dir)
     return replace(data, view=CollatedDiffusion(edges, graphs.node_ptr, device))
 
@@ -187,7 +187,7 @@ def _prepare(context: Context) -> tuple[Resolved, list[int]]:
 def _serve(
     message: Message,
     context: Context,
-    action: Callable[[GraphClient, Parcel, dict[str, Scalar]], Parcel],
+    action: Action,
 ) -> Message:
     try:
         return _serve_all(message, context, action)
@@ -199,7 +199,7 @@ def _serve(
 def _serve_all(
     message: Message,
     context: Context,
-    action: Callable[[GraphClient, Parcel, dict[str, Scalar]], Parcel],
+    action: Action,
 ) -> Message:
     resolved, hosted = _prepare(context)
     parcels, header = unpack(message.content)
@@ -214,7 +214,7 @@ def _serve_all(
     @cache  # once per message; what is refused is refused to every client
     def bound() -> str:
         # A site that lost its disk, and may begin afresh, has no roll call to remember.
-        check = bind_run if _may_restart(context) else check_run
+        check = bind_run if _may_restart(context.node_config) else check_run
         root, experiment = _root(resolved), str(header["experiment"])
         check(root, context.run_id, experiment)
         bind_config(root, experiment, resolved.to_config())
@@ -228,11 +228,8 @@ def _serve_all(
             store, is_secret=is_own, edge_budget=edge_budget(context.node_config)
         )
         _check_memory(resolved, client_id, store, site, parcel)
-        client = _make_client(
-            resolved, client_id, store, site, may_restart=_may_restart(context)
-        )
+        client = _make_client(resolved, client_id, store, site, context.node_config)
         try:
-            client.trusted = trusted_peers(context.node_config)
             return action(client, parcel, header)
         except Exception as error:  # what it drew before is paid for all the same
             return replace(_failure(client_id, error), metrics=client.spent())
@@ -277,8 +274,8 @@ def _failure(client_id: int, error: Exception) -> Parcel:
     return Parcel(error=_reason(error))
 
 
-def _may_restart(context: Context) -> bool:
-    return context.node_config.get(FRESH_START) is True
+def _may_restart(node: NodeConfig) -> bool:
+    return node.get(FRESH_START) is True
 
 
 def _make_client(
@@ -286,15 +283,15 @@ def _make_client(
     client_id: int,
     store: ClientStore,
     site: PrivateSite,
-    *,
-    may_restart: bool = False,
-) -> GraphClient:
+    node: NodeConfig,
+) -> GraphClient[Any]:
     device = choose_device(resolved.settings.device)
     takes_weights = resolved.method.client.TAKES_WEIGHTS
     is_private = resolved.privacy.edge_epsilon > 0 and not takes_weights
     data = load_data(resolved, client_id, device, site if is_private else None)
     job = resolved.job(data, store, site, device)
-    return resolved.method.client(replace(job, may_restart=may_restart))
+    job = replace(job, may_restart=_may_restart(node), trusted=trusted_peers(node))
+    return resolved.method.client(job)
 
 
 def _store(resolved: Resolved, client_id: int, experiment: str) -> ClientStore:
@@ -306,47 +303,13 @@ def _root(resolved: Resolved) -> Path:
     return Path(configured) if configured else default_state_dir()
 
 
-def _open(client: GraphClient, _: Parcel, __: dict[str, Scalar]) -> Parcel:
-    return Parcel(arrays=client.opening())
-
-
-def _fit(client: GraphClient, parcel: Parcel, header: dict[str, Scalar]) -> Parcel:
-    arrays, num_examples, metrics = client.fit(_ordered(client, parcel), dict(header))
-    up: NamedArrays = with_prefix(
-        client.UPLINK, dict(zip(client.shared_keys, arrays, strict=bool(arrays)))
-    )
-    up |= client.extra_uplink()
-    return _reply(client, up, {"num-examples": num_examples, **metrics})
-
-
-def _evaluate(client: GraphClient, parcel: Parcel, header: dict[str, Scalar]) -> Parcel:
-    _, num_examples, metrics = client.evaluate(_ordered(client, parcel), dict(header))
-    return _reply(client, {}, {"num-examples": num_examples, **metrics})
-
-
-def _ordered(client: GraphClient, parcel: Parcel) -> list[Any]:
-    """Shared arrays in the order that the client expects; none at all is allowed."""
-    arrays = select(SHARED, parcel.arrays)
-    client.extra_downlink = {
-        n: a for n, a in parcel.arrays.items() if not n.startswith(SHARED)
-    }
-    client.notes = parcel.facts
-    if arrays and set(arrays) != set(client.shared_keys):
+def _open(client: GraphClient[Any], _: Parcel, __: Header) -> Parcel:
+    if not isinstance(client, Opens):
         raise WireError(
-            f"got shared arrays {sorted(arrays)}, this model shares"
-            f" {sorted(client.shared_keys)}; server and site run different settings"
+            f"client {client.job.client_id} is asked for an opening, which its method"
+            " does not have; both ends must run the same version of fedgraph_flwr"
         )
-    return [arrays[n] for n in client.shared_keys] if arrays else []
-
-
-def _reply(
-    client: GraphClient, arrays: NamedArrays, values: Mapping[str, Any]
-) -> Parcel:
-    numbers = {k: v for k, v in values.items() if not isinstance(v, str | bytes)}
-    texts = {k: v for k, v in values.items() if isinstance(v, str)}
-    return Parcel(
-        arrays=arrays, metrics=numbers, facts=texts, evaluation=client.evaluation
-    )
+    return Parcel(arrays=client.opening())
 
 
 def _check_memory(
@@ -413,7 +376,9 @@ def _introduce(
     # A hash of the files would confirm a guess of every edge and label.
     is_private = resolved.privacy.is_on and is_own
     store = _store(resolved, client_id, experiment)
-    told = resolved.method.client.introduction(resolved.params, store)
+    client, told = resolved.method.client, {}
+    if issubclass(client, Introduces):
+        told = client.introduction(resolved.params, store)
     is_hidden = resolved.privacy.update_clip > 0 and is_site(_NODE.get())
     told = {**told, **tell_data(partition, tells_labels=not is_hidden)}
     split = hash_split(partition, with_files=not is_private)

@@ -89,7 +89,7 @@ class GraphSet:
         return np.float32 if self.has_tasks else np.int64
 
     def without_edges(self) -> GraphSet:
-        """Return the nodes alone."""
+        """Return the nodes without any edge."""
         return replace(
             self,
             edge_index=self.edge_index[:, :0],
@@ -166,7 +166,7 @@ class DiffusionSpec:
 
     Source
     ------
-    Defaults: alpha and t from MVGRL's code, as FCLG gives none (our spec Sec. 4.5).
+    Defaults: alpha and t from MVGRL's code, as FCLG gives none.
     """
 
     kind: str
@@ -302,7 +302,7 @@ def hash_federation(client_hashes: dict[int, str]) -> str:
 
 
 def earth_mover_distance(class_counts: IntArray) -> float:
-    """How far the clients' class shares are from those of all graphs together.
+    """Distance of the clients' class shares from the shares of all graphs.
 
     ``sum_i |S_i| / |S| * ||q_i - p||_1``, where client ``i`` holds ``|S_i|`` of the
     ``|S|`` graphs, ``q_i`` are its class shares and ``p`` those of all graphs. In

@@ -26,7 +26,7 @@ Ints: TypeAlias = NDArray[np.int64]
 TRANSFORMS = ("l2", "raw", "log1p")
 METRICS = ("accuracy", "macro-f1", "nmi", "ari", "smallest-cluster")
 
-_NUM_STARTS = 10  # of k-means: the paper's protocol, our spec Sec. 2.6
+_NUM_STARTS = 10  # of k-means, of which the best is kept
 _MAX_FOLDS = 10
 _INNER_FOLDS = 5
 _SVM_COSTS = (0.1, 1.0, 10.0, 100.0)

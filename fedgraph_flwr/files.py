@@ -26,7 +26,7 @@ _ABOUT = "about"  # entry with the checksum and the text
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a place to write to, which becomes ``path`` once it is on the disk.
+    """Give a file to write, which becomes ``path`` once it is on the disk.
 
     Raises
     ------
@@ -48,6 +48,23 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Delete a file unless it is gone already.
+
+    Raises
+    ------
+    StorageError
+        It cannot be deleted: a read-only folder, or a folder of that name.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"cannot delete {path}: {error}; delete it yourself, or make the folder"
+            " writable, then resume"
+        ) from error
 
 
 def sync(path: Path) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import datasets
+from clients.protocols import Opens
 
 from .config import Rule, RunSettings
 from .errors import ConfigError, unknown_name
@@ -131,7 +132,7 @@ def edge_budget(node: NodeConfig) -> float:
 
 
 def trusted_peers(node: NodeConfig) -> dict[int, str] | None:
-    """Fingerprints of other clients' keys that the operator wrote down; None if not.
+    """Fingerprints of other clients' keys, given by the operator; None if none is.
 
     In groups of four, as ``python -m simulations.fingerprint`` prints them.
 
@@ -207,7 +208,8 @@ def check_consent(resolved: Resolved, node: NodeConfig) -> None:
             ' to "local", or start the SuperNode with --node-config'
             f" '{SHARE_EMBEDDINGS}=true'"
         )
-    hands_on = resolved.method.client.shares_features(resolved.params)
+    client = resolved.method.client
+    hands_on = issubclass(client, Opens) and client.shares_features(resolved.params)
     if hands_on and not agrees(node, SHARE_FEATURES):
         raise ConfigError(
             "the run hands feature rows of this site's nodes to the server and to every"

@@ -28,7 +28,7 @@ NOISE_MODES = ("once", "per_round", "per_epoch")
 UNPROTECTED = "labels, node features, numbers of nodes and graphs"
 EXACT = "exact metrics, losses and counts"  # beside noisy updates
 _ROUNDING = 1e-9  # of sums of the same epsilons in another order
-# Each atom has blocks that depend on its bonds, be it without the one that counts them.
+# Each atom has blocks that depend on its bonds, even without the one that counts them.
 _ADJACENCY_ONLY = ("degree", "atoms", "atoms-no-degree")
 TELLS_EDGES = {
     "degree": "the degrees of nodes are functions of the edges; use 'labels'",
@@ -77,22 +77,22 @@ class PrivacySettings(Settings):
 
     @property
     def edge_budget(self) -> float:
-        """Largest total epsilon of a graph; infinite where none is set."""
+        """Largest total epsilon of a graph; infinite if none is set."""
         return self.budget_max or math.inf
 
     @property
     def lifetime_budget(self) -> float:
-        """Largest total epsilon of a graph over all runs; infinite where none is."""
+        """Largest total epsilon of a graph over all runs; infinite if none is set."""
         return self.edge_budget if self.budget_scope == "lifetime" else math.inf
 
     @property
     def update_budget(self) -> float:
-        """Largest total epsilon of updates; infinite where none is set."""
+        """Largest total epsilon of updates; infinite if none is set."""
         return self.update_budget_max or math.inf
 
 
 def private_features(features: str, privacy: PrivacySettings) -> str:
-    """Say what ``features = "auto"`` is, where the data set's own are these."""
+    """Say what ``features = "auto"`` means, given the data set's usual features."""
     is_noisy = privacy.edge_epsilon > 0 and not privacy.keep_edge_features
     return "atoms-no-degree" if is_noisy and features == "atoms" else features
 
@@ -188,7 +188,7 @@ class EdgeTotal:
         }
 
     def describe(self, graph: str) -> str:
-        """Say so of each such ``graph``."""
+        """Say in one line what was spent of each ``graph``."""
         product = f" ({self.clients} clients x {self.epsilon:g})"
         over_all = f" ({self.clients * self.lifetime:g} over all runs)"
         is_shared = self.clients > 1
@@ -200,7 +200,7 @@ class EdgeTotal:
 
 
 def edge_totals(spent: Mapping[int, Mapping[str, float]]) -> dict[str, EdgeTotal]:
-    """Epsilon of edges by kind of graph; empty where no edge is protected.
+    """Epsilon of edges by kind of graph; empty if no edge is protected.
 
     Of any "graph" of a site, or, where clients hold the same validation and test
     graphs, of a "training graph" of a site and of a "validation or test graph", which
@@ -268,7 +268,7 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
 
 
 def _by_client(name: str, spent: Mapping[int, Mapping[str, float]]) -> str:
-    """List epsilon of every client; "" where all have spent the same."""
+    """List epsilon of every client; "" if all have spent the same."""
     clients: dict[float, list[int]] = {}
     for client, own in sorted(spent.items()):
         clients.setdefault(float(f"{own.get(name, 0.0):.4g}"), []).append(client)

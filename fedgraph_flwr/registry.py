@@ -79,9 +79,9 @@ class Method:
 
     params: type[Settings]
     strategy: type[AbstractGraphStrategy]
-    client: type[GraphClient]
+    client: type[GraphClient[Any]]
     task: Task = GRAPH_CLASSIFICATION
-    node_client: type[GraphClient] | None = None
+    node_client: type[GraphClient[Any]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 import datasets
-from clients.base import Job
 from clients.graphs.batching import ClientData
+from clients.job import Job, ModelSpec
 from clients.privacy.site import PrivateSite
 from clients.store import ClientStore
 
@@ -68,7 +68,7 @@ class Resolved:
         store: ClientStore,
         site: PrivateSite,
         device: torch.device,
-    ) -> Job:
+    ) -> Job[Any]:
         """Everything a client of this run needs to answer a message."""
         return Job(
             settings=self.settings,
@@ -79,6 +79,15 @@ class Resolved:
             store=store,
             site=site,
             device=device,
+        )
+
+    def spec(self, *, num_features: int, num_classes: int) -> ModelSpec[Any]:
+        """Say what a model of this run is built from, given the widths of the data."""
+        return ModelSpec(
+            settings=self.settings,
+            params=self.params,
+            num_features=num_features,
+            num_classes=num_classes,
         )
 
     def to_config(self) -> dict[str, Value]:

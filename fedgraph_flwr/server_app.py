@@ -174,8 +174,5 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
     num_features, num_classes = widths[min(widths)]
     return initial_arrays(
         resolved.method.client,
-        resolved.settings,
-        resolved.params,
-        num_features=num_features,
-        num_classes=num_classes,
+        resolved.spec(num_features=num_features, num_classes=num_classes),
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from typing_extensions import override
+
 from .config import RunSettings, Settings, Value, choice, flag, round_list
 from .embedding_scores import TRANSFORMS
 from .errors import ConfigError
@@ -70,7 +72,7 @@ class EmbeddingSettings(TaskSettings):
     figure_rounds: str = round_list("")
 
     def evaluated_rounds(self) -> frozenset[int]:
-        """List rounds whose aggregate is evaluated, the last one aside."""
+        """List rounds whose aggregate is evaluated, apart from the last."""
         return frozenset([*round_numbers(self.rounds), *self.drawn_rounds()])
 
     def drawn_rounds(self) -> list[int]:
@@ -78,10 +80,12 @@ class EmbeddingSettings(TaskSettings):
         return round_numbers(self.figure_rounds)
 
     @property
+    @override
     def pools(self) -> bool:
         """Whether clients hand embeddings and labels to the server, to be scored."""
         return self.evaluation == "pooled"
 
+    @override
     def check_run(
         self,
         settings: RunSettings,
@@ -146,7 +150,7 @@ class Task:
     takes_edge_noise : bool
         Whether noise can be put on the edges of each graph.
     regression : Task, optional
-        What takes its place where labels are numbers.
+        The task that replaces it if labels are numbers.
     """
 
     name: str
@@ -163,7 +167,7 @@ class Task:
     takes_edge_noise: bool = True
 
     def of(self, label_kind: str) -> Task:
-        """Return this task, or that which takes its place for labels of this kind."""
+        """Return this task, or the one that replaces it for labels of this kind."""
         if self.regression is not None and label_kind in self.regression.labels:
             return self.regression
         return self
@@ -171,13 +175,13 @@ class Task:
     def rules_for(self, settings: RunSettings) -> tuple[str, ...]:
         """List the rules of a run, headline first.
 
-        Where clients are drawn anew for each round no rule can choose a round: the
-        clients measured are others each time, and only after the last one all.
+        If clients are drawn anew for each round, no rule can choose a round: other
+        clients are measured each time, and all of them only after the last one.
         """
         return ("final",) if settings.is_sampled else self.rules
 
     def check(self, settings: RunSettings, label_kind: str) -> None:
-        """Raise ConfigError where data or a shared setting do not fit the task.
+        """Raise ConfigError if data or a shared setting do not fit the task.
 
         ``label_kind`` is what the data set knows of a graph, a key of ``LABEL_KINDS``.
         """
@@ -263,8 +267,8 @@ NODE_CLASSIFICATION = Task(
     splits=("val", "test"),
     headline="test",
     rules=("best_val", "final", "best_val_trained"),
-    # FedGKD Sec. 5.1; FedAvg stands still for some 25 rounds before it learns (our spec
-    # Sec. 7.4).
+    # Patience: FedGKD Sec. 5.1. Rounds at least: ours, as FedAvg stands still on Cora
+    # for some 25 rounds before it learns.
     automatic={"patience": 20, "min-rounds": 50},
     labels=("nodes",),
     takes_edge_noise=False,  # one noisy matrix of all pairs of nodes would not fit

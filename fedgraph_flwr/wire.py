@@ -251,7 +251,7 @@ def record_sizes(content: RecordDict) -> Iterator[tuple[int, str, int]]:
     """
     for name, record in content.items():
         if name == _HEADER:
-            yield -1, name, len(record.deflate())
+            yield -1, name, _serialized_bytes(record)
             continue
         if match := _NAME.fullmatch(name):
             yield int(match["client"]), match["kind"], _serialized_bytes(record)

@@ -132,10 +132,7 @@ def make_game(
     )
     start = initial_arrays(
         resolved.method.client,
-        resolved.settings,
-        resolved.params,
-        num_features=graphs.num_features,
-        num_classes=graphs.num_classes,
+        resolved.spec(num_features=graphs.num_features, num_classes=graphs.num_classes),
     )
     u, v = np.sort(edge)
     return Game(
@@ -253,7 +250,7 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
     )
 
 
-def _watch_views(client: GraphClient, watch: _Watch) -> None:
+def _watch_views(client: GraphClient[Any], watch: _Watch) -> None:
     """Note the views of a client that draws them itself, epoch by epoch."""
     if not isinstance(client, FGCLClient) or not client.is_noisy:
         return

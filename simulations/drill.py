@@ -108,10 +108,14 @@ def drill(
                 for at, name, count, rng in wave
             ]
             number += len(wave)
-            for future in waiting:
-                trial = future.result()
-                done += len(trial.kills)
-                yield trial
+            try:
+                for future in waiting:
+                    trial = future.result()
+                    done += len(trial.kills)
+                    yield trial
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
 
 def table(trials: Sequence[Trial]) -> str:

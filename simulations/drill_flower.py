@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ _LIMIT_S, _VICTIM_S, _WAIT_S, _POLL_S = 900.0, 60.0, 0.5, 0.02
 _REASON = re.compile(r"run failed: (\w+: .*)")
 _CHECKPOINT = re.compile(r"round-(\d+)\.safetensors")
 _START_S = 10.0
+_SUBMISSIONS, _PAUSE_S = 5, 10.0
 _HOSTED = ("0,1", "2,3")
 _OF_A_SITE = ("state-dir", "data-dir", "cache-dir")  # mean nothing in a run config
 
@@ -72,7 +74,7 @@ class _FlowerEngine(ABC):
     ) -> Outcome:
         """Run or resume, and kill ``moment``'s victim."""
         since = time.time()
-        run_id = self._submit(config)
+        run_id = self._patiently(config)
         killed = (
             moment.victim if moment and self._disturb(moment, folder, since) else ""
         )
@@ -96,6 +98,17 @@ class _FlowerEngine(ABC):
     def own_reference(self, target: Target, run: Path) -> Reference | None:  # noqa: ARG002
         """Return nothing: noise of a simulation is a function of the seed."""
         return None
+
+    def _patiently(self, config: Mapping[str, Value]) -> str:
+        """Submit until Flower takes the run: a busy SuperLink is not ready at once."""
+        for left in reversed(range(_SUBMISSIONS)):
+            try:
+                return self._submit(config)
+            except (RunFailedError, subprocess.TimeoutExpired):
+                if not left:
+                    raise
+                time.sleep(_PAUSE_S)
+        raise AssertionError("the last one returns or raises")
 
     def _disturb(self, moment: Moment, folder: Path, since: float) -> bool:
         """Wait for the moment and kill; False if the run ended before."""
@@ -166,7 +179,7 @@ class RayEngine(_FlowerEngine):
     """``flwr run`` on a SuperLink of the drill's own."""
 
     name = "ray"
-    num_rounds = 40
+    num_rounds = 24
     most_kills = 3
     _COMMANDS: ClassVar[dict[str, str]] = {
         "actor": "ClientAppActor",

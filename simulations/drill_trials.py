@@ -206,8 +206,8 @@ def run_trial(
         newest = next(iter(sorted(_folders(folder) - before)), newest)
         trial.says = outcome.says
         if moment is not None and outcome.is_disturbed:
-            harmless = " without effect" * (outcome.status == "completed")
-            trial.kills.append(f"{moment}{harmless}")
+            survived = " survived" * (outcome.status == "completed")
+            trial.kills.append(f"{moment}{survived}")
         if outcome.status == "completed":
             break
         if outcome.is_disturbed or outcome.says == NO_REASON:

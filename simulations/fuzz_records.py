@@ -11,6 +11,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from safetensors.numpy import load, save
 
+from fedgraph_flwr.methods.spreadgnn import FROM
+
 from .fuzz_mutations import HUGE, TEXTS, of_bytes
 
 _PACKED = "safetensors"
@@ -62,9 +64,17 @@ def disturb(
 
 
 def _drop(rng: random.Random, content: RecordDict, client: int) -> str:  # noqa: ARG001
-    name = rng.choice(sorted(content))
+    name = rng.choice(sorted(n for n in content if not _is_mail(content, n)))
     del content[name]
     return f"no record {name}"
+
+
+def _is_mail(content: RecordDict, name: str) -> bool:
+    """Whether a record is mail of neighbours, which may be missing in every round."""
+    record = content[name]
+    if not isinstance(record, ArrayRecord) or _PACKED not in record:
+        return False
+    return any(key.startswith(FROM) for key in load(_read(content, name)))
 
 
 def _rename(rng: random.Random, content: RecordDict, client: int) -> str:
@@ -167,7 +177,10 @@ def _blob(rng: random.Random, content: RecordDict, client: int) -> str:
     blob = _read(content, name)
     how = rng.choice(["bytes", "bytes", "size", "shape", "name", "type"])
     if how == "bytes":
-        how, blob = of_bytes(rng, blob)
+        sent = blob
+        how, blob = of_bytes(rng, sent)
+        while _is_like(blob, sent):  # other numbers are no malformed message
+            how, blob = of_bytes(rng, sent)
     elif how == "size":  # of the JSON header: up to 2^63 bytes
         blob = rng.choice(HUGE[:3]).to_bytes(8, "little") + blob[8:]
     elif how == "shape":
@@ -179,11 +192,26 @@ def _blob(rng: random.Random, content: RecordDict, client: int) -> str:
     return f"blob of {name}: {how}"
 
 
+def _is_like(blob: bytes, sent: bytes) -> bool:
+    """Whether a blob holds arrays such as were sent, whatever their numbers are."""
+    try:
+        found, expected = load(blob), load(sent)
+    except Exception:  # strange bytes raise many kinds
+        return False
+    layout = [
+        {k: (v.shape, v.dtype) for k, v in arrays.items()}
+        for arrays in (found, expected)
+    ]
+    return layout[0] == layout[1] and all(np.isfinite(v).all() for v in found.values())
+
+
 def _arrays(rng: random.Random, content: RecordDict, client: int) -> str:
     name = _record(rng, content, client)
     arrays = {k: np.array(v) for k, v in load(_read(content, name)).items()}
     key = rng.choice(sorted(arrays))
     how = rng.choice(["nan", "inf", "shape", "drop", "more", "type", "empty", "scalar"])
+    if how == "drop" and _is_mail(content, name):
+        how = "more"
     if how == "drop":
         del arrays[key]
     elif how == "more":

@@ -1,4 +1,4 @@
-"""Base of every strategy: all Flower plumbing, so that papers see only clients.
+"""Base of every strategy: all dealings with Flower, so that papers see only clients.
 
 A node hosts one or more clients. One message per node and round carries a parcel per
 hosted client; a paper's strategy sees ``{client_id: parcel}`` in ascending order and
@@ -17,9 +17,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings, Settings
-from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import (
     LAST_ROUND,
     SAME_DATA,
@@ -63,9 +63,9 @@ class AbstractGraphStrategy(Strategy):
     observer : callable
         Given this strategy and a :class:`RoundReport` once per round, after
         aggregation and before the state changes again. The next round's messages are
-        out by then, so that it is written while clients compute.
+        out by then, so that a round is written while clients compute.
     evaluator : Evaluator
-        Evaluates in the clients' stead whatever they hand over for it.
+        Evaluates at the server what clients hand over for it.
     stopper : callable
         Given the evaluations that are new, says whether training ends here; asked
         before each round.
@@ -156,7 +156,7 @@ class AbstractGraphStrategy(Strategy):
         return facts | with_prefix(SPENT, self.spent.get(client, {}))
 
     def remarks(self) -> dict[str, Any]:
-        """Entries of the method's own for ``summary.json``; none unless overridden."""
+        """Return further entries for ``summary.json``; none unless overridden."""
         return {}
 
     def clusters(self) -> list[list[int]]:
@@ -199,16 +199,18 @@ class AbstractGraphStrategy(Strategy):
         self.clients = self.directory.call(grid)
         return self.clients
 
+    @override
     def configure_train(
         self,
         server_round: int,
-        arrays: ArrayRecord,  # noqa: ARG002  models live in the strategy
-        config: ConfigRecord,  # noqa: ARG002
+        arrays: ArrayRecord,  # models live in the strategy
+        config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """One message per node, with a parcel for each client it hosts."""
+        """Make one message per node, with a parcel for each client it hosts."""
         return self.begin_round(Phase.TRAINING, server_round, grid)
 
+    @override
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -219,18 +221,20 @@ class AbstractGraphStrategy(Strategy):
         self.step(server_round, parcels)
         return None, None
 
+    @override
     def configure_evaluate(
         self,
         server_round: int,
-        arrays: ArrayRecord,  # noqa: ARG002
-        config: ConfigRecord,  # noqa: ARG002
+        arrays: ArrayRecord,
+        config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """Only after the last round: evaluations ride on train messages before."""
+        """Make messages after the last round alone: earlier, training evaluates too."""
         if server_round < self.last_round:
             return []
         return self.begin_round(Phase.CLOSING, server_round + 1, grid)
 
+    @override
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
@@ -243,6 +247,7 @@ class AbstractGraphStrategy(Strategy):
         self.report.is_closing = True
         return None
 
+    @override
     def summary(self) -> None:
         """Log what is about to run."""
         log(
@@ -255,6 +260,7 @@ class AbstractGraphStrategy(Strategy):
             self.settings.seed,
         )
 
+    @override
     def start(
         self,
         grid: Grid,
@@ -263,14 +269,14 @@ class AbstractGraphStrategy(Strategy):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: object = None,  # noqa: ARG002  the server holds no data
+        evaluate_fn: object = None,  # the server holds no data
     ) -> Result:
         """Run rounds ``first_round..num_rounds`` and the closing evaluation.
 
-        Differs from Flower's loop: it can begin after a checkpoint, it
-        polls for replies at a pace that follows the length of the round (Flower's
-        waits 0.1 s in simulation and 3 s in deployment), and it sends no evaluate
-        messages between rounds. ``stopper`` may end it earlier.
+        Differs from Flower's loop: it can begin after a checkpoint, it polls for
+        replies at a pace that follows the length of the round (Flower's waits 0.1 s in
+        simulation and 3 s in deployment), and it sends no evaluate messages between
+        rounds. ``stopper`` may end it earlier.
         """
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
@@ -348,13 +354,6 @@ class AbstractGraphStrategy(Strategy):
         report, self._unseen = self._unseen, None
         if report is not None:
             self.observer(self, report)
-
-    def sample(self, server_round: int) -> list[int]:
-        """Clients that train in this round, ascending: ``client-fraction`` of all."""
-        count = self.settings.clients_per_round
-        rng = numpy_rng(self.settings.seed, "server", server_round, "clients")
-        chosen = rng.choice(sorted(self.clients), size=count, replace=False)
-        return sorted(int(c) for c in chosen)
 
     def load(self, clients: Iterable[int]) -> float:
         """Seconds that these clients took last, as far as known."""

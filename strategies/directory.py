@@ -61,7 +61,7 @@ class Directory:
         self.refusals: dict[int, str] = {}  # why a client is not let in
 
     def expect(self, known: Mapping[int, ClientInfo]) -> None:
-        """Go on with the clients of a checkpoint; who differs is not let in."""
+        """Go on with the clients of a checkpoint; others are not let in."""
         self._is_strict = self._is_strict and not known
         self._infos = {c: replace(i, node_id=NOWHERE) for c, i in known.items()}
 
@@ -116,7 +116,7 @@ class Directory:
         return table
 
     def _await_newcomers(self, grid: Grid, new: set[int], online: set[int]) -> None:
-        """Wait for answers of nodes that were never asked before, a while in all.
+        """Wait for answers of nodes that were never asked before, but not for long.
 
         Nodes that come again and again and say nothing would else cost that in every
         round. Whoever answers is worth waiting for anew.
@@ -178,12 +178,12 @@ class Directory:
     # Asking ---------------------------------------------------------------------------
 
     def _missing(self) -> set[int]:
-        """Clients that are on no node that is there."""
+        """Clients whose node is not online."""
         there = {c for c, i in self._infos.items() if i.node_id in self._present}
         return set(range(self._settings.num_clients)) - there
 
     def _look(self, grid: Grid) -> set[int]:
-        """Nodes online; those that went are asked again when they come back."""
+        """Nodes online; nodes that left are asked again when they come back."""
         online = set(grid.get_node_ids())
         self._present &= online
         for node in set(self._asked_at) - online:
@@ -204,7 +204,7 @@ class Directory:
         }
 
     def _probe(self, grid: Grid, nodes: set[int], online: set[int]) -> None:
-        """Ask nodes who they host, and take what answers are in at once."""
+        """Ask nodes whom they host, and take answers that are in at once."""
         if not nodes:
             return
         now = time.monotonic()
@@ -297,7 +297,7 @@ class Directory:
         self._admit(info, online)
 
     def _admit(self, info: ClientInfo, online: set[int]) -> None:
-        """Take a client in, unless it is online elsewhere or its data are others."""
+        """Take a client in, unless it is online elsewhere or its data have changed."""
         client, known = info.client, self._infos.get(info.client)
         if known is not None:
             if known.node_id not in (NOWHERE, info.node_id) and known.node_id in online:
@@ -332,7 +332,7 @@ class Directory:
             self._infos[client] = replace(known, node_id=NOWHERE)
 
     def _refuse(self, node: int, reason: str) -> None:
-        """Nothing that a node said is of use: its clients are not let in."""
+        """Let no client of a node in, as nothing that it said is of use."""
         if self._is_strict:
             raise RunFailedError(reason)
         self._note(node, reason)
@@ -346,7 +346,7 @@ class Directory:
         self._notes[node] = words
 
     def _go_on_without(self, missing: set[int]) -> None:
-        """Resumed runs may; others fail, with all that is known.
+        """Go on without clients in a resumed run; fail in a new one, with all reasons.
 
         Raises
         ------

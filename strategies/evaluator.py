@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Takes nothing and evaluates nothing; a task whose clients do has another one."""
+    """Evaluates nothing; a task whose clients hand something over has its own."""
 
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
         """Learn from the roll call who takes part."""
@@ -26,7 +26,7 @@ class Evaluator:
         parcels: Mapping[int, Parcel],
         names: Collection[str],  # noqa: ARG002
     ) -> dict[int, str]:
-        """Say which clients handed over something else than they should.
+        """Say which clients handed over anything but what they should.
 
         Parameters
         ----------

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, final
 
+from typing_extensions import override
+
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
@@ -20,35 +22,37 @@ from .replies import Layout, layout_of
 class FedAvg(AbstractGraphStrategy):
     """One global model: the mean of the clients', weighted as ``weighting`` says."""
 
+    @override
     def initialise(self, arrays: NamedArrays) -> None:
-        """See base class."""
         self.theta = arrays
 
-    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:  # noqa: ARG002
-        """See base class."""
+    @override
+    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
         return dict.fromkeys(self.clients, with_prefix(SHARED, self.theta))
 
-    def uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
-        """See base class: the model, once there is one to train."""
+    @override
+    def uplink(self, server_round: int, client: int) -> Layout:
+        """Expect the model, in every round but the opening."""
         return layout_of(with_prefix(SHARED, self.theta)) if server_round else {}
 
-    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:  # noqa: ARG002
-        """See base class; the model stays if nobody who replied has trained."""
+    @override
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
+        """Average the models; the old one stays if nobody who replied has trained."""
         weights = [self.weight(c) for c in replies]
         if any(weights):
             models = [select(SHARED, p.arrays) for p in replies.values()]
             self.theta = weighted_mean(models, weights)
 
+    @override
     def models(self) -> dict[str, NamedArrays]:
-        """See base class."""
         return {"global": self.theta}
 
+    @override
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        """See base class."""
         return self.theta, {}
 
-    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """See base class."""
+    @override
+    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
         self.theta = arrays
 
 
@@ -58,32 +62,36 @@ class Local(AbstractGraphStrategy):
 
     HAS_MODEL = False
 
+    @override
     def initialise(self, arrays: NamedArrays) -> None:
-        """See base class."""
         self.start_arrays = arrays
         self.started: set[int] = set()
 
-    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:  # noqa: ARG002
+    @override
+    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
         """Send the start to clients that have not trained yet, nothing to others."""
         start, nothing = with_prefix(SHARED, self.start_arrays), NamedArrays()
         return {c: nothing if c in self.started else start for c in self.clients}
 
-    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:  # noqa: ARG002
+    @override
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """Aggregate nothing: the clients' models stay with them."""
         self.started |= set(replies)
 
+    @override
     def models(self) -> dict[str, NamedArrays]:
-        """See base class: there is none."""
+        """Return none: models stay with the clients."""
         return {}
 
+    @override
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        """See base class."""
         return self.start_arrays, {"started": sorted(self.started)}
 
+    @override
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
-        """See base class."""
         self.start_arrays, self.started = arrays, set(facts["started"])
 
+    @override
     def clusters(self) -> list[list[int]]:
-        """Every client on its own."""
+        """Return every client on its own."""
         return [[client] for client in sorted(self.clients)]

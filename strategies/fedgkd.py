@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedgraph_flwr.methods.fedgkd import (
     FEATURE_MAPS,
@@ -65,13 +66,14 @@ class FedGKD(AbstractPersonalStrategy):
 
     params: FedGKDParams
 
+    @override
     def initialise(self, arrays: NamedArrays) -> None:
-        """See base class."""
         super().initialise(arrays)
         self.kept: dict[int, NDArray[np.floating[Any]]] = {}  # of static distillation
 
+    @override
     def extra_downlink(self, server_round: int) -> NamedArrays:
-        """Where clients are to distil, what they start from."""
+        """Send what clients distil from, if they are to distil."""
         p = self.params
         if server_round > self.last_round or not self._distils():
             return {}  # the closing evaluation, or all is known
@@ -86,12 +88,13 @@ class FedGKD(AbstractPersonalStrategy):
         )
 
     def _distils(self) -> bool:
-        """Whether clients are to distil: not those of whom everything is kept."""
+        """Whether clients are to distil; not once all their features are kept."""
         is_static = self.params.distillation == "static"
         return not is_static or len(self.kept) < len(self.clients)
 
-    def extra_uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
-        """See base class: task features, where clients are to distil."""
+    @override
+    def extra_uplink(self, server_round: int, client: int) -> Layout:
+        """Expect task features if clients are to distil."""
         if not self._distils():
             return {}
         info = self.clients[client]
@@ -106,10 +109,10 @@ class FedGKD(AbstractPersonalStrategy):
             for part in FEATURE_MAPS[self.params.feature_map]
         }
 
+    @override
     def personalise(
         self, server_round: int, replies: Mapping[int, Parcel]
     ) -> NDArray[np.float64]:
-        """See class."""
         p = self.params
         r = relatedness(self._features(replies))
         s = similarity(r, p.kernel, tau=p.tau, kappa_start=p.kappa_start)
@@ -122,7 +125,7 @@ class FedGKD(AbstractPersonalStrategy):
     def _features(
         self, replies: Mapping[int, Parcel]
     ) -> list[NDArray[np.floating[Any]]]:
-        """M_i of those who replied: now, or once and for all."""
+        """M_i of the clients that replied: of this round, or kept from the first."""
         parts = [FEATURES + part for part in FEATURE_MAPS[self.params.feature_map]]
         found = {}
         for client, parcel in replies.items():
@@ -169,13 +172,14 @@ class FedGKD(AbstractPersonalStrategy):
                 100 * largest / n,
             )
 
+    @override
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        """See base class; with static distillation also the features."""
+        """Return the models and, with static distillation, the features."""
         arrays, facts = super().state()
         kept = {str(c): m for c, m in self.kept.items()}
         return {**arrays, **with_prefix(_KEPT, kept)}, facts
 
+    @override
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
-        """See base class."""
         super().restore(arrays, facts)
         self.kept = {int(c): m for c, m in select(_KEPT, arrays).items()}  # type: ignore[misc]

@@ -134,7 +134,7 @@ def attention(kernel: FloatArray, tau_s: float) -> FloatArray:
 
 
 def largest_column_sum(weights: FloatArray) -> float:
-    """How much of all personal models is one client's; 1 if all count alike."""
+    """Largest weight of one client in all personal models; 1 if all count alike."""
     return float(weights.sum(axis=0).max())
 
 

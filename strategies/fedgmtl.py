@@ -1,6 +1,6 @@
 """Server side of FedGMTL: averages weights and, with the same weights, Omega.
 
-He et al. 2021 (SpreadGNN), arXiv:2106.02743, Sec. 3; our spec, Sec. 2.5.
+He et al. 2021 (SpreadGNN), arXiv:2106.02743, Sec. 3.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedavg import SHARED
@@ -45,12 +46,14 @@ class FedGMTL(FedAvg):
     A mean of covariances of trace 1 is one itself.
     """
 
+    @override
     def hands_over(self) -> tuple[str, ...]:
-        """See base class: Omega."""
+        """Name Omega."""
         return RECORD, RECORD_IDS
 
+    @override
     def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:
-        """See base class: covariances without which the mean would be one."""
+        """Name clients whose covariances keep the mean from being one."""
         traces = {
             c: float(np.trace(p.arrays[SHARED + OMEGA].astype(np.float64)))
             for c, p in replies.items()
@@ -67,7 +70,7 @@ class FedGMTL(FedAvg):
             if not trace > 0
         }
 
+    @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
-        """See base class."""
         super().step(server_round, replies)
         self.theta = {**self.theta, OMEGA: with_unit_trace(self.theta[OMEGA])}

@@ -1,6 +1,6 @@
 """Server side of FED-PUB: weights by the cosine of functional embeddings.
 
-Baek et al. 2023, arXiv:2206.10206, by our spec of the baselines.
+Baek et al. 2023, arXiv:2206.10206.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedgraph_flwr.methods.fedpub import EMBEDDING, FedPubParams
 from fedgraph_flwr.wire import Parcel
@@ -37,17 +38,19 @@ def cosine_attention(
 
 @final
 class FedPub(AbstractPersonalStrategy):
-    """See module."""
+    """Every client receives an average of its own, by cosine attention."""
 
     params: FedPubParams
 
-    def extra_uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
-        """See base class: the functional embedding."""
+    @override
+    def extra_uplink(self, server_round: int, client: int) -> Layout:
+        """Expect the functional embedding."""
         return {EMBEDDING: ("float32", (self.settings.hidden_dim,))}
 
+    @override
     def personalise(
         self,
-        server_round: int,  # noqa: ARG002
+        server_round: int,
         replies: Mapping[int, Parcel],
     ) -> NDArray[np.float64]:
         """See :func:`cosine_attention`."""

@@ -10,6 +10,7 @@ from logging import WARNING
 from typing import Any, final
 
 from flwr.common.logger import log
+from typing_extensions import override
 
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
@@ -35,8 +36,9 @@ class FedSagePlus(AbstractOpeningStrategy, FedAvg):
         self.given: dict[int, int] = {}
         self.trained: set[int] = set()
 
+    @override
     def summary(self) -> None:
-        """See base class; with a warning where features leave clients."""
+        """Also warn if features leave clients."""
         super().summary()
         if self.params.cross_client:
             log(
@@ -46,18 +48,20 @@ class FedSagePlus(AbstractOpeningStrategy, FedAvg):
                 self.params.cross_rows,
             )
 
+    @override
     def has_opening(self) -> bool:
-        """See base class."""
         return self.params.cross_client
 
+    @override
     def uplink(self, server_round: int, client: int) -> Layout:
-        """See base class; in the opening, the client's rows."""
+        """Expect the client's rows in the opening, and the model later."""
         if server_round:
             return super().uplink(server_round, client)
         info = self.clients[client]
         count = min(self.params.cross_rows, info.num_train)
         return {ROWS: ("float32", (count, info.num_features))}
 
+    @override
     def opened(self, replies: dict[int, Parcel]) -> None:
         """Keep the rows of every client that has any.
 
@@ -77,8 +81,9 @@ class FedSagePlus(AbstractOpeningStrategy, FedAvg):
             f"{ROWS_OF}{c}": p.arrays[ROWS] for c, p in replies.items() if self.given[c]
         }
 
+    @override
     def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
-        """See base class; nothing in the opening."""
+        """Send the model and other clients' rows; nothing in the opening."""
         if server_round == 0:
             return {c: {} for c in self.clients}
         sent = super().outgoing(server_round)
@@ -89,15 +94,16 @@ class FedSagePlus(AbstractOpeningStrategy, FedAvg):
                 sent[client] = {**sent[client], **others}
         return sent
 
+    @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
-        """See base class."""
         super().step(server_round, replies)
         self.trained |= set(replies)
         if self.trained >= self.clients.keys():
             self.rows = {}
 
+    @override
     def remarks(self) -> dict[str, Any]:
-        """Which data of clients this run handed to others."""
+        """Say which data of clients this run handed to others."""
         if not self.params.cross_client:
             return {}
         counts = ", ".join(f"{n} of client {c}" for c, n in sorted(self.given.items()))
@@ -107,8 +113,8 @@ class FedSagePlus(AbstractOpeningStrategy, FedAvg):
             f" {counts or 'none'}"
         }
 
+    @override
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        """See base class."""
         arrays, facts = super().state()
         if not self.params.cross_client:
             return arrays, facts
@@ -116,8 +122,8 @@ class FedSagePlus(AbstractOpeningStrategy, FedAvg):
         facts = {**facts, "given": given, "trained": sorted(self.trained)}
         return {**arrays, **self.rows}, facts
 
+    @override
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
-        """See base class."""
         model = {n: a for n, a in arrays.items() if not n.startswith(ROWS_OF)}
         super().restore(model, facts)
         self.trained = set(facts.get("trained", []))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import final
 
+from typing_extensions import override
+
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fgcl import FGCLParams
 from fedgraph_flwr.wire import Parcel, select
@@ -27,8 +29,9 @@ class FGCL(FedAvg):
 
     params: FGCLParams
 
-    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:  # noqa: ARG002
-        """See base class; without any reply nothing changes (Eq. 11 with c = 0)."""
+    @override
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
+        """Average the models; without any reply nothing changes (Eq. 11 with c = 0)."""
         if not replies:
             return
         by_samples = self.params.weighting == "samples"

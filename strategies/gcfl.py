@@ -14,6 +14,7 @@ from typing import Any, final
 
 import numpy as np
 from flwr.common.logger import log
+from typing_extensions import override
 
 from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, SHARED, GCFLParams
 from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
@@ -201,24 +202,28 @@ class GCFL(AbstractGraphStrategy):
         self._missing: dict[int, int] = {}  # client -> round since when
         self._held_up: list[dict[str, Any]] = []
 
+    @override
     def initialise(self, arrays: NamedArrays) -> None:
-        """One cluster holding everybody."""
+        """Begin with one cluster that holds everybody."""
         clients = tuple(sorted(self.clients))
         self.gcfl = GCFLState(
             clusters=(clients,), theta=(arrays,), history=dict.fromkeys(clients, ())
         )
 
-    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:  # noqa: ARG002
+    @override
+    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
         """Theta of the client's cluster, one object for all its members."""
         sent: dict[int, NamedArrays] = {}
         for members, theta in zip(self.gcfl.clusters, self.gcfl.theta, strict=True):
             sent |= dict.fromkeys(members, with_prefix(SHARED, theta))
         return sent
 
-    def uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
-        """See base class: the update of every shared tensor."""
+    @override
+    def uplink(self, server_round: int, client: int) -> Layout:
+        """Expect the update of every shared tensor."""
         return layout_of(with_prefix(DELTA, self.gcfl.theta[0]))
 
+    @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """See :func:`step`; also records norms and, for ``best_snapshot``, splits."""
         before = self.gcfl
@@ -261,7 +266,7 @@ class GCFL(AbstractGraphStrategy):
             )
 
     def _look_for_missing(self, server_round: int, replies: Iterable[int]) -> None:
-        """Say once which cluster cannot be judged, and for want of whom."""
+        """Say once which cluster cannot be judged because a client is missing."""
         replied, least = set(replies), self.params.min_cluster_size
         self._missing = {
             c: self._missing.get(c, server_round) for c in set(self.clients) - replied
@@ -287,16 +292,18 @@ class GCFL(AbstractGraphStrategy):
                     since,
                 )
 
+    @override
     def remarks(self) -> dict[str, Any]:
-        """Clusters that could not split in some round, and who was missing."""
+        """Return clusters that could not split in some round, and who was missing."""
         return {"clusters_held_up": self._held_up} if self._held_up else {}
 
+    @override
     def models(self) -> dict[str, NamedArrays]:
         """One model per cluster, numbered as in ``clusters.json``."""
         return {f"cluster-{k}": theta for k, theta in enumerate(self.gcfl.theta)}
 
+    @override
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        """See base class."""
         arrays: NamedArrays = {}
         for position, theta in enumerate(self.gcfl.theta):
             arrays |= with_prefix(f"{position}/", theta)
@@ -308,8 +315,8 @@ class GCFL(AbstractGraphStrategy):
         }
         return arrays, facts
 
+    @override
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
-        """See base class."""
         clusters = tuple(tuple(members) for members in facts["clusters"])
         self.gcfl = GCFLState(
             clusters=clusters,
@@ -319,6 +326,6 @@ class GCFL(AbstractGraphStrategy):
         self._missing = {int(c): r for c, r in facts.get("missing", {}).items()}
         self._held_up = list(facts.get("held_up", []))
 
+    @override
     def clusters(self) -> list[list[int]]:
-        """See base class."""
         return [list(members) for members in self.gcfl.clusters]

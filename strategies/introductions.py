@@ -1,4 +1,4 @@
-"""What clients say of themselves at roll call, checked, and held against the past."""
+"""What clients say of themselves at roll call, checked and compared with before."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from flwr.serverapp import Grid
+from typing_extensions import override
 
 from fedgraph_flwr.wire import Parcel
 
@@ -28,6 +29,7 @@ class AbstractOpeningStrategy(AbstractGraphStrategy):
     def opened(self, replies: dict[int, Parcel]) -> None:
         """Take what clients gave, in ascending client order."""
 
+    @override
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Hold the opening, unless the run is resumed after it."""
         if self.first_round > 1 or not self.has_opening():

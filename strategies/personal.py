@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
@@ -83,8 +84,9 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
     NaN where a client was absent.
     """
 
+    @override
     def initialise(self, arrays: NamedArrays) -> None:
-        """Everybody has the common start."""
+        """Give everybody the common start."""
         self.personal: dict[int, NamedArrays] = dict.fromkeys(
             sorted(self.clients), arrays
         )
@@ -103,8 +105,9 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
         """Further arrays to send, the same to every client; none by default."""
         return {}
 
+    @override
     def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
-        """See base class; models that are one object travel as one record."""
+        """Send each client its model; equal models travel as one record."""
         extra = self.extra_downlink(server_round)
         made: dict[int, NamedArrays] = {}  # by the model's identity
         for model in self.personal.values():
@@ -112,8 +115,9 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
                 made[id(model)] = {**with_prefix(SHARED, model), **extra}
         return {c: made[id(model)] for c, model in self.personal.items()}
 
+    @override
     def uplink(self, server_round: int, client: int) -> Layout:
-        """See base class: the model, and what weights are made from."""
+        """Expect the model, and what weights are made from."""
         model = with_prefix(SHARED, self.personal[client])
         return {**layout_of(model), **self.extra_uplink(server_round, client)}
 
@@ -121,6 +125,7 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
         """Arrays that clients send beside their models; none by default."""
         return {}
 
+    @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """W_i <- sum_j q_ij W_j over the clients that replied."""
         q = self.personalise(server_round, replies)
@@ -145,28 +150,30 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
     def keep(
         self, name: str, replies: Mapping[int, Parcel], matrix: NDArray[np.float64]
     ) -> None:
-        """Let the run store a matrix of those who replied, as one of all clients."""
+        """Let the run store a matrix of clients that replied, NaN for the others."""
         everybody = sorted(self.clients)
         at = [everybody.index(c) for c in replies]
         full = np.full((len(everybody), len(everybody)), np.nan)
         full[np.ix_(at, at)] = matrix
         self.report.arrays[name] = full
 
+    @override
     def models(self) -> dict[str, NamedArrays]:
-        """One model per client."""
+        """Return one model per client."""
         return {f"client-{c}": model for c, model in sorted(self.personal.items())}
 
+    @override
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        """See base class."""
         arrays: NamedArrays = {}
         for client, model in self.personal.items():
             arrays |= with_prefix(f"{client}/", model)
         return arrays, {"clients": sorted(self.personal)}
 
+    @override
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
-        """See base class."""
         self.personal = {int(c): select(f"{c}/", arrays) for c in facts["clients"]}
 
+    @override
     def clusters(self) -> list[list[int]]:
-        """Every client on its own."""
+        """Return every client on its own."""
         return [[client] for client in sorted(self.clients)]

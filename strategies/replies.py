@@ -1,4 +1,4 @@
-"""What a client's reply must be: whatever is not is that client's failure, by name.
+"""What a client's reply must be; any other reply is that client's failure, by name.
 
 A node that speaks for clients that were not asked of it, or whose message cannot be
 read, fails for all that were; anything else that is wrong fails one client alone.
@@ -103,7 +103,7 @@ class Expected:
 
 
 def read_reply(content: RecordDict, asked: Collection[int]) -> dict[int, Parcel]:
-    """Parcels of the clients that a message asked of a node, all of them.
+    """Read the parcels of all clients that a message asked of a node.
 
     What cannot be read is a parcel with an error, and with the metrics if these can.
     """
@@ -150,7 +150,7 @@ def layout_of(arrays: NamedArrays) -> Layout:
 
 
 def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
-    """Say how arrays differ from what was to be sent; "" if they are that."""
+    """Say how arrays differ from what was to be sent; "" if they do not."""
     if arrays.keys() != layout.keys():
         missing = sorted(layout.keys() - arrays.keys())
         strange = sorted(arrays.keys() - layout.keys())

@@ -14,6 +14,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import (
     FRESH_START,
     OPENING,
@@ -76,7 +77,7 @@ class Round:
         """
         strategy, number = self._strategy, self.report.server_round
         is_training = self.phase is Phase.TRAINING
-        self.asked = strategy.sample(number) if is_training else list(strategy.clients)
+        self.asked = self._sample() if is_training else list(strategy.clients)
         outgoing = strategy.outgoing(number)
         parcels = {
             c: Parcel(arrays=outgoing[c], facts=strategy.facts(c)) for c in self.asked
@@ -97,6 +98,14 @@ class Round:
         self._addressed = {c for members in hosts.values() for c in members}
         self._sent = [Message(contents[n], n, _TYPES[self.phase]) for n in order]
         return self._sent
+
+    def _sample(self) -> list[int]:
+        """Clients that train in this round, ascending: ``client-fraction`` of all."""
+        settings, number = self._strategy.settings, self.report.server_round
+        rng = numpy_rng(settings.seed, "server", number, "clients")
+        everyone, count = sorted(self._strategy.clients), settings.clients_per_round
+        chosen = rng.choice(everyone, size=count, replace=False)
+        return sorted(int(c) for c in chosen)
 
     # Up --------------------------------------------------------------------------
 
@@ -194,7 +203,7 @@ class Round:
         return dict(sorted(good.items()))
 
     def _refuse(self, client: int, parcel: Parcel) -> str:
-        """Why a parcel is a failure; "" if it is none. Keeps what privacy it tells."""
+        """Say why a parcel is a failure, "" if it is none; keep the privacy spent."""
         strategy = self._strategy
         spent, problem = check_privacy(
             client,
@@ -241,7 +250,7 @@ class Round:
         self.report.failures |= dict.fromkeys(clients, reason)
 
     def _note_restarts(self, good: Mapping[int, Parcel]) -> None:
-        """Report clients that lost their state and began anew, as their site wished."""
+        """Report clients that lost their state and began afresh."""
         lost = {
             c: int(p.metrics[FRESH_START])
             for c, p in good.items()

@@ -7,6 +7,7 @@ from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from fedgraph_flwr.methods.self_weight import SelfWeightParams
 from fedgraph_flwr.wire import Parcel
@@ -26,10 +27,10 @@ class SelfWeight(AbstractPersonalStrategy):
 
     params: SelfWeightParams
 
+    @override
     def personalise(
         self,
-        server_round: int,  # noqa: ARG002
+        server_round: int,
         replies: Mapping[int, Parcel],
     ) -> NDArray[np.float64]:
-        """See base class."""
         return self_weights(len(replies), self.params.a)

@@ -1,8 +1,8 @@
 """Server side of SpreadGNN: a mail relay. It opens no letter and computes nothing.
 
-He et al. 2021, arXiv:2106.02743; the paper has no server, a framework of clients and
-servers needs somebody to carry the mail (our spec Sec. 2.5). What is not imported here
-(any numerics) is checked by ``make check``.
+He et al. 2021, arXiv:2106.02743. The paper has no server; Flower's clients reach each
+other through one alone, so that it carries their mail. ``make check`` sees that no
+numerics are imported here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, final
 from flwr.app import Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
+from typing_extensions import override
 
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.methods.multitask import RECORD, RECORD_IDS
@@ -83,11 +84,13 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
         self.unusable: dict[int, int] = {}  # letters, by sender
         self.topology = Topology(kind=self.params.topology, neighbours={})
 
+    @override
     def initialise(self, arrays: NamedArrays) -> None:
         """Keep nothing: clients make the common start themselves."""
 
+    @override
     def roll_call(self, grid: Grid) -> dict[int, ClientInfo]:
-        """Find the clients, and name those that will train alone."""
+        """Find the clients, and name clients that will train alone."""
         self.topology = make_topology(self.settings.num_clients, self.params)
         found = super().roll_call(grid)
         for client in self.topology.isolated:
@@ -97,8 +100,9 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
             log(WARNING, "the topology is not connected: %s learn apart", parts)
         return found
 
+    @override
     def network(self) -> Network | None:
-        """See base class; None before roll call."""
+        """Return the topology and who is gone; None before roll call."""
         if not self.topology.neighbours:
             return None
         return Network(
@@ -111,12 +115,14 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
             unusable=self.unusable,
         )
 
-    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:  # noqa: ARG002
+    @override
+    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
         """Hand every client its mail."""
         return {c: self.boxes.get(c, {}) for c in self.clients}
 
+    @override
     def facts(self, client: int) -> dict[str, Scalar]:
-        """See base class; also its neighbours, their public keys and given weights."""
+        """Also its neighbours, their public keys and given weights."""
         weights = self.topology.weights.get(client, {})
         entries = {
             str(j): {
@@ -127,20 +133,23 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
         }
         return super().facts(client) | {NEIGHBOURS: json.dumps(entries)}
 
+    @override
     def uplink(self, server_round: int, client: int) -> Layout:
-        """See base class: in mixing rounds mail, strings of bytes for neighbours."""
+        """Expect mail in mixing rounds: strings of bytes for neighbours."""
         peers = self.topology.neighbours[client]
         if not peers or not is_mixing_round(server_round, self.params.period):
             return {}
         receivers = peers if self.params.seal else (ALL,)
         return {f"{TO}{receiver}": ("uint8", (None,)) for receiver in receivers}
 
+    @override
     def hands_over(self) -> tuple[str, ...]:
-        """See base class: Omega, unless the relay is blind."""
+        """Name Omega, unless the relay is blind."""
         return () if self.params.seal else (RECORD, RECORD_IDS)
 
+    @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
-        """Empty the boxes of those that replied, then sort the new mail in."""
+        """Empty the boxes of clients that replied, then sort the new mail in."""
         self._note_absence(server_round, replies)
         self._note_delivery(replies)
         self._note_complaints(server_round, replies)
@@ -153,10 +162,11 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
                         box = self.boxes.setdefault(receiver, {})
                         box[f"{FROM}{sender}"] = parcel.arrays[name]
 
+    @override
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """See base class; the last word on who is gone."""
+        """Also take the last word on who is gone."""
         if server_round < self.last_round:
             return None
         try:
@@ -168,7 +178,7 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
         return None
 
     def _note_delivery(self, replies: Collection[int]) -> None:
-        """Note whose mail has reached those that replied to it."""
+        """Note whose mail has reached the clients that replied."""
         for client in replies:
             senders = {int(n.removeprefix(FROM)) for n in self.boxes.get(client, {})}
             self.heard.setdefault(client, set()).update(senders)
@@ -176,7 +186,7 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
     def _note_complaints(
         self, server_round: int, replies: Mapping[int, Parcel]
     ) -> None:
-        """Note of whom clients have no mail, or none that they could use."""
+        """Note whose mail is missing at its neighbours, or is of no use to them."""
         for client, parcel in replies.items():
             near = self.topology.neighbours[client]
             self.silent[client] = [j for j in near if f"{SILENT}{j}" in parcel.metrics]
@@ -214,12 +224,14 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
             "connected" if len(parts) <= 1 else f"in {len(parts)} parts: {parts}",
         )
 
+    @override
     def models(self) -> dict[str, NamedArrays]:
-        """See base class: there is none."""
+        """Return none: models stay with the clients."""
         return {}
 
+    @override
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        """Mail in transit, as it is."""
+        """Return the mail in transit, as it is."""
         mail = {
             f"{receiver}/{name}": letter
             for receiver, box in self.boxes.items()
@@ -237,8 +249,8 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
             "unusable": unusable,
         }
 
+    @override
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
-        """See base class."""
         self.boxes = {}
         self.missed = {int(c): list(rounds) for c, rounds in facts["missed"].items()}
         self.gone = list(facts["gone"])
@@ -249,10 +261,12 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
             receiver, _, rest = name.partition("/")
             self.boxes.setdefault(int(receiver), {})[rest] = letter
 
+    @override
     def peers(self) -> dict[int, list[int]]:
-        """See base class: neighbours whose mail has come."""
+        """Return neighbours whose mail has come."""
         return {c: sorted(self.heard.get(c, ())) for c in self.clients}
 
+    @override
     def clusters(self) -> list[list[int]]:
-        """Every client has a model of its own."""
+        """Return every client on its own."""
         return [[client] for client in sorted(self.clients)]

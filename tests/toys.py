@@ -22,12 +22,14 @@ from clients.base import initial_arrays
 from clients.graphs.batching import Batch, CollatedGraphs
 from clients.graphs.diffusion_view import CollatedDiffusion
 from clients.privacy.laplace import Adjacency, Triangles
+from clients.protocols import Diffuses
 from clients.store import ClientStore
 from datasets import find_dataset, label_kind
 from datasets.diffusion import diffuse
 from datasets.task_masks import mask_tasks
 from fedgraph_flwr.config import RunSettings, build
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
+from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.tasks import (
@@ -35,7 +37,7 @@ from fedgraph_flwr.tasks import (
     MULTI_TASK_CLASSIFICATION,
     NODE_CLASSIFICATION,
 )
-from fedgraph_flwr.wire import unpack
+from fedgraph_flwr.wire import Parcel, unpack, with_prefix
 from simulations.inline import InlineGrid
 from strategies.report import ClientInfo
 
@@ -293,8 +295,8 @@ def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrid
     run = resolved(method, **overrides)
     partition = partition or make_partition(held_out=run.settings.held_out)
     data = run.method.client.DATA.collate(partition, CPU)
-    if spec := run.method.client.diffusion(run.params):
-        graphs = partition.graphs
+    if issubclass(run.method.client, Diffuses):
+        spec, graphs = run.method.client.diffusion(run.params), partition.graphs
         view = CollatedDiffusion(diffuse(graphs, spec), graphs.node_ptr, CPU)
         data = replace(data, view=view)
     store = ClientStore(root, "experiment", client_id=partition.client_id)
@@ -308,6 +310,22 @@ def in_doubles(client):
     for half in ("_incoming", "_outgoing"):
         counts, columns, weight = getattr(view, half)
         setattr(view, half, (counts, columns, weight.double()))
+    return client
+
+
+def parcel(client, arrays=None, *, extras=None, facts=None) -> Parcel:
+    """Shared tensors, by default as they are now, and what comes beside them."""
+    arrays = shared_arrays(client) if arrays is None else arrays
+    named = dict(zip(client.shared_keys, arrays, strict=True))
+    return Parcel(
+        arrays={**with_prefix(SHARED, named), **(extras or {})}, facts=facts or {}
+    )
+
+
+def begun(client, server_round: int = 1, *mail, **more):
+    """The client as before the first epoch of a round; ``mail`` as of ``parcel``."""
+    message = parcel(client, *mail, **more)
+    client.round = client.begin(message, {"server-round": server_round})
     return client
 
 
@@ -390,9 +408,7 @@ def shared_keys(method: str) -> list[str]:
     """Names of the shared tensors of a method's toy model."""
     run = resolved(method)
     return list(
-        initial_arrays(
-            run.method.client, run.settings, run.params, num_features=4, num_classes=2
-        )
+        initial_arrays(run.method.client, run.spec(num_features=4, num_classes=2))
     )
 
 

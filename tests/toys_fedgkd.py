@@ -16,13 +16,16 @@ STATIC = {"fedgkd.distillation": "static"}
 
 def make(tmp_path, *, partition=None, method="fedgkd", **overrides):
     partition = partition or toys.make_node_partition()
-    client = toys.make_client(tmp_path, method, partition=partition, **overrides)
-    client.extra_downlink = common_start(
-        10, 1, nodes_per_class=2, num_features=6, num_classes=3
-    )
-    return client
+    return toys.make_client(tmp_path, method, partition=partition, **overrides)
 
 
-def fitted(client):
-    client.fit(toys.shared_arrays(client), ROUND)
+def start():
+    """What the server sends to distil from."""
+    return common_start(10, 1, nodes_per_class=2, num_features=6, num_classes=3)
+
+
+def fitted(client, **changes):
+    """Train on a message with ``start``, of which entries may be changed."""
+    mail = toys.parcel(client, extras={**start(), **changes})
+    client.train(mail, ROUND)
     return client

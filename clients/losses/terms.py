@@ -1,4 +1,4 @@
-"""Loss terms that any client can add: proximal pull and model contrast."""
+"""Loss terms that any client can add: a pull to the received model, and a contrast."""
 
 from __future__ import annotations
 
@@ -8,15 +8,26 @@ import torch
 from torch import Tensor, nn
 
 
-def proximal_term(
-    named: Mapping[str, Tensor], received: Mapping[str, Tensor], mu: float
+def pull(
+    named: Mapping[str, Tensor], received: Mapping[str, Tensor], weight: float
 ) -> Tensor:
-    """(mu / 2) ||w - w_received||^2 over the trainable shared tensors.
+    """``weight`` ||w - w_received||^2 over the trainable shared tensors; 0 without it.
+
+    Parameters
+    ----------
+    named : mapping of str to tensor
+        w, as trained so far; may hold further tensors.
+    received : mapping of str to tensor
+        w_received, of the same shapes.
+    weight : float
+        mu / 2 of FedProx; lambda of FedGKD.
 
     Source
     ------
     Li et al. 2020 (FedProx), Eq. (2).
     """
+    if not weight:
+        return torch.zeros(())
     drift = torch.stack(
         [
             (named[n] - w).square().sum()
@@ -24,7 +35,7 @@ def proximal_term(
             if named[n].requires_grad
         ]
     ).sum()
-    return 0.5 * mu * drift
+    return weight * drift
 
 
 def model_contrast(

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from ..graphs.batching import Batch
 from ..graphs.ops import linear, sum_neighbours, sum_pool
-from ..losses.jsd import jsd_loss
 from .projection import ProjectionNetwork
 
 
@@ -37,6 +37,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(width))
         self.register_buffer("running_var", torch.ones(width))
 
+    @override
     def forward(self, x: Tensor, training: bool) -> Tensor:
         """(n, width) -> the same; moves the running values iff ``training``."""
         by_batch, variance = training and len(x) > 1, self.running_var
@@ -58,6 +59,7 @@ class GINLayer(nn.Module):
         self.outer = linear(hidden_dim, hidden_dim, generator)
         self.norm = BatchNorm(hidden_dim)
 
+    @override
     def forward(self, x: Tensor, adjacency: Tensor, training: bool) -> Tensor:
         """(num_nodes, num_in), or column numbers, -> (num_nodes, hidden)."""
         # W (x + A x) = W x + A W x: one-hot rows are never written out.
@@ -102,18 +104,19 @@ class InfoGraph(nn.Module):
         """
         return self._pool(self._encode(batch, training=False), batch)
 
-    def loss(self, batch: Batch) -> Tensor:
-        """:func:`~clients.losses.jsd.jsd_loss` of projected nodes and graphs, shape ().
+    def project(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Projected nodes and graphs, which the loss compares.
 
         BatchNorm uses the batch's own statistics iff the module is in training mode.
+
+        Returns
+        -------
+        nodes, graphs : tensors, shapes (num_nodes, d) and (num_graphs, d)
+            d = ``num_layers * hidden_dim``.
         """
         nodes = self._encode(batch, training=self.training)
         graphs = self._pool(nodes, batch)
-        return jsd_loss(
-            self.node_projection(nodes),
-            self.graph_projection(graphs),
-            batch.graph_of_node,
-        )
+        return self.node_projection(nodes), self.graph_projection(graphs)
 
     def _encode(self, batch: Batch, *, training: bool) -> Tensor:
         x, outputs = batch.x, []

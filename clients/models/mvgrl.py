@@ -13,11 +13,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from ..graphs.batching import Batch
 from ..graphs.diffusion_view import DiffusionView, weighted_sum
 from ..graphs.ops import sum_neighbours, sum_pool
-from ..losses.jsd import jsd_loss
 from .projection import ProjectionNetwork
 
 Propagate = Callable[[Tensor], Tensor]
@@ -35,6 +35,7 @@ class GCNLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(hidden_dim))
         self.act = nn.PReLU()
 
+    @override
     def forward(self, x: Tensor, propagate: Propagate) -> Tensor:
         """(num_nodes, num_in), or column numbers, -> (num_nodes, hidden)."""
         one_hot = x.dim() == 1
@@ -56,6 +57,7 @@ class GCN(nn.Module):
         widths = [num_features] + [hidden_dim] * (num_layers - 1)
         self.layers = nn.ModuleList(GCNLayer(w, hidden_dim, generator) for w in widths)
 
+    @override
     def forward(self, batch: Batch, propagate: Propagate) -> tuple[Tensor, Tensor]:
         """Nodes (num_nodes, hidden), graphs (num_graphs, num_layers * hidden).
 
@@ -100,12 +102,21 @@ class MVGRL(nn.Module):
         (_, graphs1), (_, graphs2) = self._encode(batch, view)
         return self.mlp2(graphs1) + self.mlp2(graphs2)  # type: ignore[no-any-return]
 
-    def loss(self, batch: Batch, view: DiffusionView) -> Tensor:
-        """Contrast each view's nodes with the other view's graphs, shape ()."""
+    def project(
+        self, batch: Batch, view: DiffusionView
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Projected nodes of each view with graphs of the other, as the loss compares.
+
+        Returns
+        -------
+        (nodes, graphs), (nodes, graphs) : tensors
+            Of shapes (num_nodes, hidden) and (num_graphs, hidden); first the nodes by
+            the batch's own edges with the graphs by ``view``, then the reverse.
+        """
         (nodes1, graphs1), (nodes2, graphs2) = self._encode(batch, view)
-        of = batch.graph_of_node
-        return jsd_loss(self.mlp1(nodes1), self.mlp2(graphs2), of) + jsd_loss(
-            self.mlp1(nodes2), self.mlp2(graphs1), of
+        return (
+            (self.mlp1(nodes1), self.mlp2(graphs2)),
+            (self.mlp1(nodes2), self.mlp2(graphs1)),
         )
 
     def _encode(

@@ -1,12 +1,13 @@
 """FGCL's store of past noisy graphs, from which negatives are drawn.
 
-Yang et al. 2022, Sec. III-C (3) and (4); our spec Sec. 2.4. The paper calls it a stack;
-it is a queue: the oldest entry leaves first (spec Sec. 4.7).
+Yang et al. 2022, Sec. III-C (3) and (4). The paper calls it a stack;
+it is a queue: the oldest entry leaves first.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,7 +159,7 @@ class NegativeQueue:
 
     @classmethod
     def from_tensors(
-        cls, tensors: dict[str, Tensor], capacity: int = CAPACITY
+        cls, tensors: Mapping[str, Tensor], capacity: int = CAPACITY
     ) -> NegativeQueue:
         """Restore what :meth:`to_tensors` gave, among whatever else is stored."""
         queue = cls(capacity)

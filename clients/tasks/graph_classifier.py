@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.seeding import derive_seed
+from fedgraph_flwr.wire import Parcel
 
-from ..base import GraphClient, Metrics, common_generator
+from ..base import GraphClient, Metrics
 from ..graphs.batching import Batch
+from ..job import ModelSpec, P, common_generator
 from ..models.gin import GIN
-from ..models.sharing import shared_keys
 from ..training import evaluate
 
 
@@ -36,38 +38,32 @@ def build_gin(
     )
 
 
-class GraphClassifierClient(GraphClient):
+class GraphClassifierClient(GraphClient[P]):
     """Cross-entropy and accuracy; part of the GIN may stay private."""
 
     model: GIN
 
+    @override
     @classmethod
-    def build_model(
-        cls,
-        settings: RunSettings,
-        params: Settings,  # noqa: ARG003
-        *,
-        num_features: int,
-        num_classes: int,
-        client_id: int,
-    ) -> GIN:
-        """See base class and :func:`build_gin`."""
-        return build_gin(settings, num_features, num_classes, client_id=client_id)
+    def build_model(cls, spec: ModelSpec[P]) -> GIN:
+        return build_gin(
+            spec.settings,
+            spec.num_features,
+            spec.num_classes,
+            client_id=spec.client_id,
+        )
 
-    @classmethod
-    def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
-        """Names of the convolutions' tensors, or of all."""
-        return shared_keys(model, settings.shared_group)
-
+    @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy of the batch."""
         return nn.functional.cross_entropy(self.model(batch, generator), batch.y)
 
-    def scores(self, server_round: int, point: str) -> Metrics:  # noqa: ARG002
+    @override
+    def scores(self, point: str) -> Parcel:
         """Accuracy and mean cross-entropy on validation and test graphs."""
         metrics: Metrics = {}
         for split, score in evaluate(self.model, self.data).items():
             metrics[f"eval/{split}/{point}/accuracy"] = score.accuracy
             metrics[f"eval/{split}/{point}/loss"] = score.loss
             metrics[f"count/{split}"] = score.num_examples
-        return metrics
+        return Parcel(metrics=metrics)

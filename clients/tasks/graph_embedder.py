@@ -14,18 +14,21 @@ import torch
 from flwr.common.logger import log
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from fedgraph_flwr.embedding_scores import all_scores, probe_scores
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.tasks import EmbeddingSettings
-from fedgraph_flwr.wire import NamedArrays
+from fedgraph_flwr.wire import NamedArrays, Parcel
 
-from ..base import Array, Config, GraphClient, Metrics
+from ..base import GraphClient, Metrics
+from ..classic import Header
 from ..graphs.batching import Batch
 from ..graphs.diffusion_view import DiffusionView
+from ..job import Job, P
 
 
-class EmbeddingClient(GraphClient):
+class EmbeddingClient(GraphClient[P]):
     """Evaluates the received model after chosen rounds, here or at the server.
 
     With ``embedding.evaluation = "local"`` this client clusters its own graphs and
@@ -36,12 +39,16 @@ class EmbeddingClient(GraphClient):
 
     MIN_BATCH = 2  # a graph alone has no negatives
 
+    def __init__(self, job: Job[P]) -> None:
+        super().__init__(job)
+        self._measured: NDArray[np.float32] | None = None
+
     @abstractmethod
     def embed(self, batch: Batch) -> Tensor:
         """Embeddings of the batch's graphs, shape (num_graphs, d)."""
 
     def second_view(self, batch: Batch) -> DiffusionView:
-        """Diffusion view of the batch's graphs, where :meth:`diffusion` asks for it."""
+        """Diffusion view of the batch's graphs, which a client that diffuses has."""
         view = self.data.view
         assert view is not None
         return view.batch(batch.positions)
@@ -65,18 +72,23 @@ class EmbeddingClient(GraphClient):
             )
         return embeddings
 
-    def scores(self, server_round: int, point: str) -> Metrics:
-        """Evaluate the received model where its round is one of those chosen."""
+    @override
+    def scores(self, point: str) -> Parcel:
+        """Evaluate the received model if its round is one of those chosen."""
         task, last = self._task(), self.job.settings.num_server_rounds
-        received = server_round - 1
+        received = self.round.number - 1
         chosen = received == last or received in task.evaluated_rounds()
         if point != "post_aggregation" or not chosen:
-            return {}
-        graphs = self.data.partition.graphs
-        self.embeddings = embeddings = self.embed_all()
+            return Parcel()
+        self._measured = embeddings = self.embed_all()
         if task.evaluation == "pooled":
-            self.evaluation = self._own(embeddings)
-            return {}
+            return Parcel(evaluation=self._own(embeddings))
+        return Parcel(metrics=self._scores_here(embeddings, point))
+
+    def _scores_here(self, embeddings: NDArray[np.float32], point: str) -> Metrics:
+        """Cluster the client's own graphs, and probe embeddings where that is due."""
+        task, last = self._task(), self.job.settings.num_server_rounds
+        graphs, received = self.data.partition.graphs, self.round.number - 1
         if len(graphs) < graphs.num_classes:
             log(
                 WARNING,
@@ -101,13 +113,13 @@ class EmbeddingClient(GraphClient):
             **{f"eval/all/{point}/{name}": value for name, value in found.items()},
         }
 
-    def evaluate(
-        self, parameters: list[Array], config: Config
-    ) -> tuple[float, int, Metrics]:
+    @override
+    def assess(self, parcel: Parcel, header: Header) -> Parcel:
         """Evaluate the last model; embeddings of the graphs stay on this disk."""
-        answer = super().evaluate(parameters, config)
-        self.job.store.keep("embeddings.npz", self._own(self.embeddings))
-        return answer
+        reply = super().assess(parcel, header)
+        embeddings = self.embed_all() if self._measured is None else self._measured
+        self.job.store.keep("embeddings.npz", self._own(embeddings))
+        return reply
 
     def _own(self, embeddings: NDArray[np.float32]) -> NamedArrays:
         partition = self.data.partition

@@ -11,26 +11,27 @@ import numpy as np
 import torch
 from flwr.common.logger import log
 from torch import Tensor
+from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.tasks import NO_SCORE
+from fedgraph_flwr.wire import Parcel
 
 from ..base import GraphClient, Metrics
 from ..graphs.batching import Batch, ClientData
 from ..graphs.molecule_data import MoleculeData
 from ..graphs.node_rows import Nodes
-from ..losses.multitask import (
-    Loss,
+from ..job import P
+from ..losses.multitask import Loss, masked_bce, masked_l1
+from .multitask_scores import (
     TaskScores,
-    masked_bce,
-    masked_l1,
     mean_absolute_error,
     roc_auc,
     root_mean_squared_error,
 )
 
 
-class MultiTaskClient(GraphClient):
+class MultiTaskClient(GraphClient[P]):
     """Masked loss, and ROC-AUC or errors of the received model.
 
     The trained model is not measured unless ``MEASURES_TRAINED``: validation and test
@@ -58,6 +59,7 @@ class MultiTaskClient(GraphClient):
         """Mean over observed labels: cross-entropy, or absolute error of numbers."""
         return masked_l1 if self.is_regression else masked_bce
 
+    @override
     def trained_on(self) -> IntArray:
         """Training graphs without a label of the client's tasks are skipped."""
         return self._labelled
@@ -80,17 +82,18 @@ class MultiTaskClient(GraphClient):
         labelled: IntArray = partition.train[has_label]
         return labelled
 
-    def scores(self, server_round: int, point: str) -> Metrics:  # noqa: ARG002
+    @override
+    def scores(self, point: str) -> Parcel:
         """Mean score over all tasks and mean loss, on validation and test graphs.
 
-        Also of each task on test graphs (``-task-<number>``); and, where the client
-        does not have labels of all tasks, means over its own and the others. A task
+        Also scores of each task on test graphs (``-task-<number>``); and means over the
+        client's own tasks and over the others, if it lacks labels of some. A task
         without a score (for ROC-AUC: all labels of one class) is named by
         ``no-score-task-<number>`` and counted in ``tasks-skipped``; without any task
         that has one, there is no score.
         """
         if point != "post_aggregation" and not self.MEASURES_TRAINED:
-            return {}
+            return Parcel()
         pairs = zip(self.data.evaluation, self.data.evaluation_nodes, strict=True)
         with torch.no_grad():
             found = [(self.logits(batch, nodes), batch.y) for batch, nodes in pairs]
@@ -103,7 +106,7 @@ class MultiTaskClient(GraphClient):
             ("test", slice(num_val, len(y))),
         ):
             at = f"eval/{split}/{point}"
-            measured = self._measure(logits[rows], y[rows])
+            measured = self._scored(logits[rows], y[rows])
             for name, by_task in measured.items():
                 means = self._means(name, by_task)
                 metrics |= {f"{at}/{k}": v for k, v in means.items()}
@@ -121,9 +124,9 @@ class MultiTaskClient(GraphClient):
             metrics[f"{at}/loss"] = float(loss(logits[rows], y[rows]))
             metrics[f"{at}/tasks-skipped"] = headline.num_skipped
             metrics[f"count/{split}"] = len(y[rows])
-        return metrics
+        return Parcel(metrics=metrics)
 
-    def _measure(self, predicted: Tensor, y: Tensor) -> dict[str, TaskScores]:
+    def _scored(self, predicted: Tensor, y: Tensor) -> dict[str, TaskScores]:
         pair = predicted.numpy(), y.numpy()
         if self.is_regression:
             return {
@@ -133,7 +136,7 @@ class MultiTaskClient(GraphClient):
         return {"roc-auc": roc_auc(*pair)}
 
     def _means(self, name: str, by_task: TaskScores) -> dict[str, float]:
-        """Mean over all tasks, the client's own and the others, where there are any."""
+        """Means over all tasks, over the client's own, and over the others, if any."""
         partition = self.data.partition
         means = {name: by_task.mean}
         if partition.task_ids is not None:

@@ -6,17 +6,18 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.wire import Parcel
 
-from ..base import GraphClient, Metrics, common_generator
+from ..base import GraphClient, Metrics
 from ..graphs.batching import ClientData
 from ..graphs.whole_graph import NodeData, WholeGraph
+from ..job import ModelSpec, P
 from ..models.node_gnn import GCNConv, NodeGNN
-from ..models.sharing import shared_keys
 
 
-class NodeClassifierClient(GraphClient):
+class NodeClassifierClient(GraphClient[P]):
     """Cross-entropy and accuracy of a GCN; one optimiser step is one local epoch.
 
     Everybody starts from the same tensors, shared or not. A client without nodes to
@@ -28,31 +29,18 @@ class NodeClassifierClient(GraphClient):
     data: NodeData
     model: NodeGNN
 
+    @override
     @classmethod
-    def build_model(
-        cls,
-        settings: RunSettings,
-        params: Settings,  # noqa: ARG003
-        *,
-        num_features: int,
-        num_classes: int,
-        client_id: int,  # noqa: ARG003
-    ) -> NodeGNN:
-        """See base class."""
+    def build_model(cls, spec: ModelSpec[P]) -> NodeGNN:
         return NodeGNN(
-            num_features,
-            num_classes,
-            hidden_dim=settings.hidden_dim,
-            num_layers=settings.num_layers,
-            dropout=settings.dropout,
-            generator=common_generator(settings),
+            spec.num_features,
+            spec.num_classes,
+            hidden_dim=spec.settings.hidden_dim,
+            num_layers=spec.settings.num_layers,
+            dropout=spec.settings.dropout,
+            generator=spec.common_generator(),
             conv=cls.CONV,
         )
-
-    @classmethod
-    def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
-        """Names of the convolutions' tensors, or of all."""
-        return shared_keys(model, settings.shared_group)
 
     @property
     def graph(self) -> WholeGraph:
@@ -63,20 +51,22 @@ class NodeClassifierClient(GraphClient):
         """Logits of every node, (num_nodes, num_classes); dropout iff a generator."""
         return self.model(self.graph, generator)  # type: ignore[no-any-return]
 
+    @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy over the training nodes of ``batch``, a WholeGraph."""
         logits = self.logits(generator)[batch.train]
         return nn.functional.cross_entropy(logits, batch.y[batch.train])
 
+    @override
     def run_epochs(
         self,
         optimizer: torch.optim.Optimizer,
         num_epochs: int,
         *,
-        order: torch.Generator,  # noqa: ARG002  there is one batch
+        order: torch.Generator,
         noise: torch.Generator,
     ) -> float:
-        """See base class."""
+        """Train; ``order`` draws nothing, as there is one batch."""
         last = torch.zeros(())
         for epoch in range(num_epochs):
             self.begin_epoch(epoch)
@@ -87,8 +77,9 @@ class NodeClassifierClient(GraphClient):
             last = loss.detach()
         return float(last)
 
+    @override
     @torch.no_grad()
-    def scores(self, server_round: int, point: str) -> Metrics:  # noqa: ARG002
+    def scores(self, point: str) -> Parcel:
         """Accuracy and mean cross-entropy on validation and test nodes."""
         logits = self.logits(None)
         metrics: Metrics = {}
@@ -102,4 +93,4 @@ class NodeClassifierClient(GraphClient):
             loss = nn.functional.cross_entropy(found, y, reduction="none")
             metrics[f"eval/{split}/{point}/accuracy"] = float(hits)
             metrics[f"eval/{split}/{point}/loss"] = float(loss.double().mean())
-        return metrics
+        return Parcel(metrics=metrics)

@@ -5,7 +5,7 @@ matrix is made for reports only.
 
 Source
 ------
-SpreadGNN, Eq. (12), asks for a symmetric, doubly stochastic M (our spec Sec. 4.3).
+SpreadGNN, Eq. (12), asks for a symmetric, doubly stochastic M and names none.
 Metropolis: Xiao, Boyd 2004, "Fast linear iterations for distributed averaging".
 """
 
@@ -25,7 +25,7 @@ _SUM_ERROR = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """What a client says of itself, for its neighbours to weigh it by."""
+    """What a client tells its neighbours so that they can weigh its model."""
 
     num_neighbours: int
     num_examples: int
@@ -135,7 +135,7 @@ def mix_rows(
     owners: Mapping[int, Sequence[int]],
     names: Sequence[str],
 ) -> dict[str, NDArray[np.generic]]:
-    """Mix arrays with one row per task over each task's owners, where it has any.
+    """Mix arrays with one row per task over the task's owners, if it has any.
 
     Parameters
     ----------

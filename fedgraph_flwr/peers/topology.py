@@ -50,7 +50,7 @@ class Topology:
 
     @property
     def isolated(self) -> list[int]:
-        """Clients without a neighbour, where there are others."""
+        """Clients without a neighbour, if there are other clients."""
         alone = [k for k, peers in self.neighbours.items() if not peers]
         return alone if len(self.neighbours) > 1 else []
 
@@ -73,7 +73,7 @@ class Topology:
         return found
 
     def is_connected(self, without: Collection[int] = ()) -> bool:
-        """Whether all that are left reach each other."""
+        """Whether all clients that are left reach each other."""
         return len(self.components(without)) <= 1
 
 

@@ -1,4 +1,4 @@
-"""What a decentralised run tells of its network: edges, spectral gap, who is gone."""
+"""The network of a decentralised run: its edges, spectral gap, and who is gone."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 import numpy as np
+from typing_extensions import override
 
 from strategies.evaluator import Evaluator
 from strategies.report import ClientInfo, Evaluation
@@ -37,6 +38,7 @@ class PooledEvaluation(Evaluator):
         self.num_classes = self.num_clients = 0
         self._sizes: dict[int, int] = {}  # graphs of each client
 
+    @override
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
         """Learn from the roll call who will take part.
 
@@ -58,6 +60,7 @@ class PooledEvaluation(Evaluator):
                 " graphs; take a larger data set"
             )
 
+    @override
     def misfits(
         self,
         measured_round: int,
@@ -102,10 +105,11 @@ class PooledEvaluation(Evaluator):
             )
         return ""
 
+    @override
     def __call__(
         self, measured_round: int, parcels: Mapping[int, Parcel]
     ) -> list[Evaluation]:
-        """Scores of the model after ``measured_round``; none where nothing arrived.
+        """Scores of the model after ``measured_round``; none if nothing arrived.
 
         Their split is "all" only if every client answered: scores of other sets of
         graphs are "answered", kept in ``rounds.csv`` and not compared.
@@ -140,8 +144,9 @@ class PooledEvaluation(Evaluator):
             for metric, value in scores.items()
         ]
 
+    @override
     def files(self) -> dict[str, NamedArrays]:
-        """See base class: what was clustered."""
+        """Return what was clustered."""
         return self._files
 
 

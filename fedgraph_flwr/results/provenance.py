@@ -26,8 +26,8 @@ def split_hash(clients: Mapping[int, ClientInfo]) -> str:
 def class_table(clients: Mapping[int, ClientInfo]) -> list[list[int]] | None:
     """Graphs per client and class, (num_clients, num_classes).
 
-    None where a site keeps them to itself, or where clients hold different data sets,
-    whose classes mean different things.
+    None if a site keeps them to itself, or if clients hold different data sets, whose
+    classes mean different things.
     """
     infos = [clients[c] for c in sorted(clients)]
     data_sets = {(i.raw_sha256, len(i.class_counts)) for i in infos}
@@ -37,7 +37,7 @@ def class_table(clients: Mapping[int, ClientInfo]) -> list[list[int]] | None:
 
 
 def partition_distance(clients: Mapping[int, ClientInfo]) -> float | None:
-    """EMD of the partition; None where :func:`class_table` is."""
+    """EMD of the partition; None if :func:`class_table` is."""
     table = class_table(clients)
     return None if table is None else earth_mover_distance(np.array(table))
 
@@ -58,7 +58,7 @@ def hash_weights(
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of what computes."""
+    """Versions of the packages that compute."""
     of_ml = ("torch", "torch-geometric", "numpy", "scikit-learn", "rdkit")
     return {n: importlib.metadata.version(n) for n in ("flwr", "ray", *of_ml)}
 

@@ -1,4 +1,4 @@
-"""What the figures read: the files of a results folder, with the csv module.
+"""Reading a results folder: what figures and commands take from its files.
 
 Nothing here raises for a file that is missing or cut short: a failed run is drawn as
 far as it got.
@@ -24,7 +24,7 @@ Partition: TypeAlias = list[list[int]]
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Read ``summary.json``; empty where it is missing or unreadable."""
+    """Read ``summary.json``; empty if it is missing or unreadable."""
     return _read_json(run_dir / "summary.json")
 
 

@@ -1,4 +1,4 @@
-"""Which round a result is read at.
+"""Rules that say at which round a result is read.
 
 Selection never sees test data, except by ``best_snapshot`` and ``best_test``, protocols
 of authors' codes, kept for comparison.
@@ -191,7 +191,7 @@ def best_test(test: Table, *, larger_is_better: bool = True) -> dict[str, Any]:
 
     Source
     ------
-    SpreadGNN's code, whose workers log the best score of a run (our spec, Sec. 4.11).
+    SpreadGNN's code, whose workers log the best test score of a run.
     """
     return _read(test, choose(test, larger_is_better=larger_is_better), "best_test")
 

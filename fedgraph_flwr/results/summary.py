@@ -137,7 +137,7 @@ def _clusters(so_far: RunRecord, clients: Mapping[int, ClientInfo]) -> dict[str,
 def _tasks(
     strategy: AbstractGraphStrategy, unscored: Mapping[tuple[str, int], selection.Table]
 ) -> dict[str, Any]:
-    """Names of the tasks, who has labels of which, and which had no score at whom.
+    """Names of the tasks, whose labels each client has, and tasks without a score.
 
     Empty if graphs have no tasks.
     """

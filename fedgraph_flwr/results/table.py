@@ -69,7 +69,7 @@ def summary_table(summary: dict[str, Any]) -> str:
 
 
 def describe_unscored(summary: dict[str, Any]) -> list[str]:
-    """Say, for each split, which tasks have no score; nothing where all have one."""
+    """Say, for each split, which tasks have no score; nothing if all have one."""
     everyone = list(range(summary["num_clients"]))
     lines = []
     for split, tasks in summary.get("tasks_without_score", {}).items():
@@ -79,8 +79,8 @@ def describe_unscored(summary: dict[str, Any]) -> list[str]:
         ]
         lines.append(
             f"{summary['metric']} on {split} graphs leaves out {len(names)} of"
-            f" {len(summary['tasks'])} tasks, of which labels there are missing or all"
-            f" of one class: {', '.join(names)}"
+            f" {len(summary['tasks'])} tasks, whose labels there are missing or all of"
+            f" one class: {', '.join(names)}"
         )
     return lines
 

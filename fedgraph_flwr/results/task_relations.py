@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from strategies.base import AbstractGraphStrategy
 from strategies.evaluator import Evaluator
@@ -38,20 +39,23 @@ class TaskRelations(Evaluator):
         self._num_tasks = 0
         self._files: dict[str, NamedArrays] = {}
 
+    @override
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
         """Learn from the roll call how many tasks there are."""
         self._num_tasks = max(i.num_classes for i in clients.values())
 
+    @override
     def misfits(
         self,
-        measured_round: int,  # noqa: ARG002
+        measured_round: int,
         parcels: Mapping[int, Parcel],
         names: Collection[str],
     ) -> dict[int, str]:
-        """See base class: who handed over no covariance of tasks, where it must."""
+        """Say who should have handed over a covariance of tasks, and did not."""
         found = {c: self._misfit(p.evaluation, names) for c, p in parcels.items()}
         return {c: words for c, words in found.items() if words}
 
+    @override
     def __call__(
         self, measured_round: int, parcels: Mapping[int, Parcel]
     ) -> list[Evaluation]:
@@ -65,10 +69,12 @@ class TaskRelations(Evaluator):
         self._files = {name: kept} if kept else {}
         return []
 
+    @override
     def files(self) -> dict[str, NamedArrays]:
-        """See base class: Omega of each client."""
+        """Return Omega of each client."""
         return self._files
 
+    @override
     def after_run(self, run_dir: Path, strategy: AbstractGraphStrategy) -> None:
         """Write and log which tasks each client learned from which neighbour.
 
@@ -120,12 +126,12 @@ class TaskRelations(Evaluator):
 
 
 def read_rounds(run_dir: Path) -> list[int]:
-    """List rounds of which Omega was kept, ascending."""
+    """List rounds whose Omega was kept, ascending."""
     return sorted(int(p.stem[6:]) for p in (run_dir / FOLDER).glob("round-*.npz"))
 
 
 def read_covariances(run_dir: Path, server_round: int) -> dict[int, Omega]:
-    """Read Omega of each client after a round; empty where the file is unreadable."""
+    """Read Omega of each client after a round; empty if the file is unreadable."""
     path = run_dir / FOLDER / f"round-{server_round:06d}.npz"
     found: dict[int, Omega] = {}
     try:
@@ -142,7 +148,7 @@ def read_covariances(run_dir: Path, server_round: int) -> dict[int, Omega]:
 
 
 def correlation(omega: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Omega_st / sqrt(Omega_ss Omega_tt), in [-1, 1]; NaN where a variance is 0."""
+    """Omega_st / sqrt(Omega_ss Omega_tt), in [-1, 1]; NaN if a variance is 0."""
     scale = np.sqrt(np.clip(np.diag(omega), 0, None))
     with np.errstate(invalid="ignore", divide="ignore"):
         found = omega / np.outer(scale, scale)

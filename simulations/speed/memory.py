@@ -85,11 +85,7 @@ def train(config: dict[str, Value]) -> str:
 
     run = resolve({**defaults(), **config})
     start = initial_arrays(
-        run.method.client,
-        run.settings,
-        run.params,
-        num_features=NUM_FEATURES,
-        num_classes=NUM_CLASSES,
+        run.method.client, run.spec(num_features=NUM_FEATURES, num_classes=NUM_CLASSES)
     )
     strategy = run.method.make_strategy(run.settings, run.params, experiment="memory")
     info = ClientInfo(

@@ -21,14 +21,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from clients.graphs.batching import ClientData
 from clients.models.sage_gat import ENCODERS
 from clients.peers.letters import Letter
+from clients.peers.mailbox import Mailbox
 from clients.peers.neighbourhood import Neighbourhood
-from clients.spreadgnn import SpreadGNNClient
+from clients.spreadgnn import PeerRound, SpreadGNNClient
 from clients.store import ClientStore
 from datasets import load_partition
+from fedgraph_flwr.config import Value
 from fedgraph_flwr.data import GraphPartition
+from fedgraph_flwr.methods.spreadgnn import NEIGHBOURS
 from fedgraph_flwr.peers.mixing import Peer
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
 
@@ -44,9 +46,14 @@ def our_epoch(
 ) -> Callable[[], None]:
     """One epoch as a client of SpreadGNN trains it, from round 2 on."""
     client = _client(resolved, partition, folder)
-    client.server_round = 2  # no penalty in round 1
-    client.around = Neighbourhood(partition.client_id, partition.owned_tasks)
-    client.around.learn({1: _neighbour(partition)})
+    around = Neighbourhood(partition.client_id, partition.owned_tasks)
+    around.learn({1: _neighbour(partition)})
+    mailbox = Mailbox(
+        "speed", 0, folder, is_sealed=False, notes={NEIGHBOURS: "{}"}, stored={}
+    )
+    client.round = PeerRound(  # no penalty in round 1
+        number=2, mailbox=mailbox, around=around, silent={}
+    )
     optimizer = torch.optim.Adam(
         client.model.parameters(), lr=1e-3, amsgrad=True, fused=True
     )
@@ -64,7 +71,7 @@ def _client(
 ) -> SpreadGNNClient:
     store = ClientStore(folder, "speed", client_id=partition.client_id)
     site = resolved.site(store, is_secret=False)
-    data = ClientData.collate(partition, CPU)
+    data = resolved.method.client.DATA.collate(partition, CPU)
     return SpreadGNNClient(resolved.job(data, store, site, CPU))
 
 
@@ -106,39 +113,37 @@ def measure_molecules(arguments: argparse.Namespace) -> int:
     """Print a table for each data set."""
     torch.set_num_threads(1)
     for dataset in arguments.datasets:
-        rows = [
-            measure(dataset, encoder, size, arguments)
+        config: dict[str, Value] = {
+            **defaults(),
+            "method": "spreadgnn",
+            "dataset": dataset,
+            "num-clients": 1,
+        }
+        whole = load_partition(resolve(config).settings, 0)
+        small = replace(
+            whole,
+            train=whole.train[: arguments.graphs],
+            task_ids=tuple(range(0, len(whole.tasks), 2)),
+        )
+        atoms = np.diff(small.graphs.node_ptr)[small.train].mean()
+        given = [
+            {"spreadgnn.encoder": encoder, "batch-size": size}
             for encoder in ENCODERS
             for size in arguments.batches
         ]
         print_table(
-            f"{dataset}: microseconds per molecule, median of {arguments.repeats}"
-            " epochs",
-            rows,
+            f"{dataset}: {len(small.train)} molecules of {atoms:.0f} atoms on average,"
+            f" microseconds per molecule, median of {arguments.repeats} epochs",
+            [measure(resolve(config | g), small, arguments.repeats) for g in given],
         )
     return 0
 
 
 def measure(
-    dataset: str, encoder: str, batch_size: int, arguments: argparse.Namespace
+    resolved: Resolved, small: GraphPartition, repeats: int
 ) -> dict[str, object]:
     """Return a row of the table of one data set."""
-    resolved = resolve(
-        {
-            **defaults(),
-            "method": "spreadgnn",
-            "dataset": dataset,
-            "num-clients": 1,
-            "spreadgnn.encoder": encoder,
-            "batch-size": batch_size,
-        }
-    )
-    whole = load_partition(resolved.settings, 0)
-    small = replace(
-        whole,
-        train=whole.train[: arguments.graphs],
-        task_ids=tuple(range(0, len(whole.tasks), 2)),
-    )
+    encoder, batch_size = resolved.params.encoder, resolved.settings.batch_size  # type: ignore[attr-defined]
     count, functional = len(small.train), nn.functional
     is_binary = resolved.method.task.larger_is_better
     plain = PlainPyG(
@@ -158,7 +163,7 @@ def measure(
         ours = our_epoch(resolved, small, Path(folder))
         times = median_seconds(
             {"ours": ours, "PyG": plain.epoch},
-            arguments.repeats,
+            repeats,
             clock=time.process_time,
         )
         inside, beside, num_ops = shares(ours)
@@ -166,10 +171,8 @@ def measure(
     return {
         "encoder": encoder,
         "batch": batch_size,
-        "molecules": count,
-        "atoms": f"{np.diff(small.graphs.node_ptr)[small.train].mean():.0f}",
         **{name: f"{1e6 * t / count:.0f}" for name, t in times.items()},
-        "PyG / ours": f"{times['PyG'] / times['ours']:.1f}x",
+        "ratio": f"{times['PyG'] / times['ours']:.1f}x",
         **{name: f"{share:.0%}" for name, share in others.items()},
         "ops": f"{num_ops / -(-count // batch_size):.0f}",
     }

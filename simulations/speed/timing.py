@@ -44,7 +44,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
     """Print rows that have the same columns."""
     table = Table(title=title)
     for column in rows[0]:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*map(str, row.values()))
     console.print(table)

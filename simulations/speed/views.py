@@ -131,22 +131,26 @@ def num_graphs(num_nodes: int) -> int:
 
 def measure_views(arguments: argparse.Namespace) -> int:
     """Print time and memory at several sizes of graphs."""
-    rows = []
+    tables: dict[str, list[dict[str, object]]] = {"milliseconds": [], "MiB": []}
     for n in arguments.nodes:
-        found = {k: in_own_process(measure, k, n, arguments.repeats) for k in PASSES}
-        (kept_s, kept), (edges_s, edges) = found["kept"], found["edges"]
-        rows.append(
-            {
-                "nodes": n,
-                "graphs": num_graphs(n),
-                **{f"{k} ms": f"{s * 1e3:.1f}" for k, (s, _) in found.items()},
-                "edges / kept": f"{edges_s / kept_s:.1f}x",
-                **{f"{k} MiB": f"{m:.1f}" for k, (_, m) in found.items()},
-                "of memory": f"{edges / kept:.1f}x" if kept else "-",
-            }
+        found = [in_own_process(measure, k, n, arguments.repeats) for k in PASSES]
+        seconds, mib = zip(*found, strict=True)
+        for rows, values in zip(
+            tables.values(), ([s * 1e3 for s in seconds], mib), strict=True
+        ):
+            kept, *_, edges = values
+            rows.append(
+                {
+                    "nodes": n,
+                    "graphs": num_graphs(n),
+                    **{k: f"{v:.1f}" for k, v in zip(PASSES, values, strict=True)},
+                    "edges / kept": f"{edges / kept:.1f}x" if kept else "-",
+                }
+            )
+    for unit, rows in tables.items():
+        print_table(
+            f"GCN on noisy graphs, forward and backward, {unit}, median of"
+            f" {arguments.repeats}",
+            rows,
         )
-    print_table(
-        f"GCN on noisy graphs, forward and backward, median of {arguments.repeats}",
-        rows,
-    )
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,15 +41,15 @@ def resume(run, part: toys.Run, method: str, **overrides) -> toys.Run:
 @contextmanager
 def fail(client: int, server_round: int):
     """Let a client raise when it is to train in one round."""
-    fit = GraphClient.fit
+    train = GraphClient.train
 
-    def broken(self, parameters, config):
-        if (self.job.client_id, config["server-round"]) == (client, server_round):
+    def broken(self, parcel, header):
+        if (self.job.client_id, header["server-round"]) == (client, server_round):
             raise ValueError("disk full")
-        return fit(self, parameters, config)
+        return train(self, parcel, header)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GraphClient, "fit", broken)
+        patch.setattr(GraphClient, "train", broken)
         yield
 
 
@@ -152,7 +153,9 @@ def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
     def spoiled(self, trained):
         factor = np.nan if self.job.client_id == 2 else 1
         late = self.job.store.folder.joinpath("round-000002.safetensors").exists()
-        return [a * (factor if late else 1) for a in uplink(self, trained)]
+        reply = uplink(self, trained)
+        arrays = {n: a * (factor if late else 1) for n, a in reply.arrays.items()}
+        return replace(reply, arrays=arrays)
 
     monkeypatch.setattr(METHODS[method].client, "uplink", spoiled)
     with pytest.raises(

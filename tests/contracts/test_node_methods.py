@@ -10,10 +10,12 @@ import toys
 
 from clients.base import GraphClient
 from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import resolve
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import NODE_CLASSIFICATION
+from fedgraph_flwr.wire import select
 from simulations.inline import InlineGrid
 
 NODES = {
@@ -126,9 +128,9 @@ def test_uniform_weights_give_the_plain_mean(on_nodes, method, monkeypatch):
     uplink = GraphClient.uplink
 
     def spy(self, trained):
-        arrays = uplink(self, trained)
-        sent[self.job.client_id] = dict(zip(self.shared_keys, arrays, strict=True))
-        return arrays
+        reply = uplink(self, trained)
+        sent[self.job.client_id] = select(SHARED, reply.arrays)
+        return reply
 
     monkeypatch.setattr(GraphClient, "uplink", spy)
     one = {"num-server-rounds": 1}

@@ -22,15 +22,15 @@ HALF = {
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Clients whose ``fit`` was called, by round."""
+    """Clients that were asked to train, by round."""
     called: dict[int, list[int]] = {}
-    fit = GraphClient.fit
+    train = GraphClient.train
 
-    def spy(self, parameters, config):
-        called.setdefault(config["server-round"], []).append(self.job.client_id)
-        return fit(self, parameters, config)
+    def spy(self, parcel, header):
+        called.setdefault(header["server-round"], []).append(self.job.client_id)
+        return train(self, parcel, header)
 
-    monkeypatch.setattr(GraphClient, "fit", spy)
+    monkeypatch.setattr(GraphClient, "train", spy)
     return called
 
 
@@ -87,14 +87,14 @@ def test_resuming_draws_the_same_clients(run, trained):
 
 
 def test_only_clients_of_the_round_can_fail_it(run, monkeypatch):
-    fit = GraphClient.fit
+    train = GraphClient.train
 
-    def broken(self, parameters, config):
-        if config["server-round"] == 2:
+    def broken(self, parcel, header):
+        if header["server-round"] == 2:
             raise ValueError("disk full")
-        return fit(self, parameters, config)
+        return train(self, parcel, header)
 
-    monkeypatch.setattr(GraphClient, "fit", broken)
+    monkeypatch.setattr(GraphClient, "train", broken)
     with pytest.raises(RunFailedError, match=r"round 2: 0 of 3 clients replied"):
         run("fedavg", **HALF)
 
@@ -129,15 +129,15 @@ EAGER = {
 @pytest.fixture
 def lost(monkeypatch):
     """Let a client fail from round 3 on."""
-    fit = GraphClient.fit
+    train = GraphClient.train
 
     def lose(client):
-        def failing(self, parameters, config):
-            if self.job.client_id == client and config["server-round"] >= 3:
+        def failing(self, parcel, header):
+            if self.job.client_id == client and header["server-round"] >= 3:
                 raise ValueError("gone")
-            return fit(self, parameters, config)
+            return train(self, parcel, header)
 
-        monkeypatch.setattr(GraphClient, "fit", failing)
+        monkeypatch.setattr(GraphClient, "train", failing)
 
     return lose
 

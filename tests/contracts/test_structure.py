@@ -55,6 +55,7 @@ RELAY_MAY_IMPORT = {  # parts without numerics; from wire and report only types
     "collections.abc": {"Collection", "Iterable", "Mapping"},
     "logging": {"INFO", "WARNING"},
     "typing": {"Any", "final"},
+    "typing_extensions": {"override"},
     "json": set(),
     "flwr.app": {"Message", "MetricRecord"},
     "flwr.common.logger": {"log"},

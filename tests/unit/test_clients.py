@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 import torch
 import toys
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    FitIns,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
 from oracles import fedprox as oracle
 
+from clients.optimizer import make_optimizer
+from clients.round import Round
 from clients.tasks.graph_classifier import GraphClassifierClient
 from fedgraph_flwr.errors import DataError, WireError
 
@@ -41,11 +50,12 @@ def test_fedprox_adds_its_term_to_value_and_gradient(tmp_path):
     prox = toys.make_client(tmp_path / "b", "fedprox", **{"fedprox.mu": mu})
     received = {}
     for client in (plain, prox):
-        client.received = {
+        tensors = {
             n: p.detach() - 0.1 for n, p in client.model.named_parameters()
             if n in client.shared_keys
         }  # fmt: skip
-        received = {n: a.numpy() for n, a in client.received.items()}
+        client.round = Round(received=tensors)
+        received = {n: a.numpy() for n, a in tensors.items()}
     batch = plain.job.data.evaluation[0]
     losses = [c.loss(batch, torch.Generator().manual_seed(0)) for c in (plain, prox)]
     expected = oracle.penalty(named(prox), received, mu)
@@ -68,7 +78,11 @@ def test_fedprox_adds_its_term_to_value_and_gradient(tmp_path):
 def test_self_train_stops_after_its_epochs(tmp_path, epochs, per_round):
     config = {"local.epochs": epochs, "local-epochs": 2}
     client = toys.make_client(tmp_path, "local", **config)
-    assert [client.num_epochs(r) for r in (1, 2, 3)] == per_round
+    found = []
+    for number in (1, 2, 3):
+        client.round = Round(number=number)
+        found.append(client.num_epochs())
+    assert found == per_round
 
 
 def test_self_train_sends_nothing_and_goes_on_from_its_disk(tmp_path):
@@ -87,17 +101,21 @@ def test_self_train_without_its_state_is_an_error_and_not_a_fresh_start(tmp_path
         client.fit([], {"server-round": 2})
 
 
+def optimizer_of(client):
+    return make_optimizer(client.model, client.job.settings, client.round.stored)
+
+
 def test_private_layers_and_moments_come_back_in_the_next_round(tmp_path):
     first = toys.make_client(tmp_path, "fedavg")
     first.fit(toys.shared_arrays(first), ROUND)
     second = toys.make_client(tmp_path, "fedavg")
-    optimizer = second._load(2, toys.shared_arrays(second))
+    optimizer = optimizer_of(toys.begun(second, 2))
     for name in first.private_keys():
         np.testing.assert_array_equal(named(second)[name], named(first)[name])
     steps = {int(s["step"]) for s in optimizer.state.values()}
     assert steps == {3}  # 12 graphs in batches of 4
     forgetful = toys.make_client(tmp_path, "fedavg", **{"persist-optimizer": False})
-    assert not forgetful._load(2, toys.shared_arrays(forgetful)).state
+    assert not optimizer_of(toys.begun(forgetful, 2)).state
 
 
 def test_the_gradient_norm_is_that_of_the_last_mini_batch(tmp_path, monkeypatch):
@@ -146,3 +164,40 @@ def test_randomness_is_new_in_every_round_and_client_and_repeats_with_them(tmp_p
     assert loss(1) == loss(1)
     assert loss(1) != loss(2)
     assert loss(1) != loss(1, client_id=1)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "gcfl", "fedgkd", "fclg"])
+def test_flowers_classic_wrapper_drives_every_client(tmp_path, method):
+    """``to_client`` is how Flower calls a NumPyClient; it gives what ``train`` does."""
+    nodes = {"partition": toys.make_node_partition()} if method == "fedgkd" else {}
+    driven, direct = (
+        toys.make_client(tmp_path / name, method, **nodes) for name in ("a", "b")
+    )
+    start = toys.shared_arrays(driven)
+    classic = driven.to_client()
+    result = classic.fit(FitIns(ndarrays_to_parameters(start), ROUND))
+    assert result.status.code is Code.OK
+    reply = direct.train(toys.parcel(direct), ROUND)
+    sent = parameters_to_ndarrays(result.parameters)
+    for ours, array in zip(sent, reply.arrays.values(), strict=True):
+        np.testing.assert_array_equal(ours, array)
+    assert result.num_examples == len(driven.job.data.partition.train)
+    assert result.metrics == told_of(reply)
+
+    later = {"server-round": 2}
+    measured = classic.evaluate(EvaluateIns(ndarrays_to_parameters(start), later))
+    assert measured.status.code is Code.OK
+    reply = direct.assess(toys.parcel(direct, start), later)
+    assert measured.metrics == told_of(reply)
+    assert len(measured.metrics["weights-sha256"]) == 64
+
+
+def told_of(reply):
+    metrics = {k: v for k, v in reply.metrics.items() if k != "num-examples"}
+    return {**metrics, **reply.facts}
+
+
+def test_too_few_arrays_are_refused(tmp_path):
+    client = toys.make_client(tmp_path, "fedavg")
+    with pytest.raises(WireError, match="received 1 arrays, the client's model shares"):
+        client.fit(toys.shared_arrays(client)[:1], ROUND)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets import splits
+from datasets import graph_partitions
 from fedgraph_flwr.data import earth_mover_distance
 from fedgraph_flwr.errors import DataError
 
@@ -30,7 +30,9 @@ def class_counts(clients, y):
 
 def dominance_counts(sizes, num_clients, rho, *, seed=0):
     y = labels(sizes)
-    clients = splits.dominant_classes(y, num_clients, seed=seed, dominance=rho)
+    clients = graph_partitions.dominant_classes(
+        y, num_clients, seed=seed, dominance=rho
+    )
     return class_counts(clients, y)
 
 
@@ -43,7 +45,9 @@ def test_published_emd_of_the_dominance_split(name):
     measured = earth_mover_distance(dominance_counts(sizes, 6, 0.8))
     assert measured == pytest.approx(emd, abs=5e-5)
     y = labels(sizes)
-    default = splits.partition_graphs("dominance", y, num_clients=6, seed=0, alpha=0.5)
+    default = graph_partitions.partition_graphs(
+        "dominance", y, num_clients=6, seed=0, alpha=0.5
+    )
     assert earth_mover_distance(class_counts(default, y)) == measured
 
 
@@ -52,7 +56,9 @@ def test_published_emd_of_the_iid_split(name):
     sizes, _, emd = PUBLISHED[name]
     kind = "iid" if name == "ENZYMES" else "iid-classwise"
     y = labels(sizes)
-    clients = splits.partition_graphs(kind, y, num_clients=6, seed=0, alpha=0.5)
+    clients = graph_partitions.partition_graphs(
+        kind, y, num_clients=6, seed=0, alpha=0.5
+    )
     counts = class_counts(clients, y)
     assert earth_mover_distance(counts) == pytest.approx(emd, abs=5e-5)
 
@@ -68,7 +74,7 @@ def test_shares_of_proteins_by_hand():
         [44, 120],
     ]
     y = labels([663, 450])
-    assert class_counts(splits.iid_classwise(y, 6, seed=0), y).tolist() == [
+    assert class_counts(graph_partitions.iid_classwise(y, 6, seed=0), y).tolist() == [
         *[[111, 75]] * 3,
         *[[110, 75]] * 3,
     ]
@@ -128,7 +134,9 @@ def test_emd_grows_as_the_spec_says(rho):
 )
 def test_every_graph_goes_to_one_client_and_shares_are_even(y, num_clients, rho, seed):
     y = np.array(y)
-    clients = splits.dominant_classes(y, num_clients, seed=seed, dominance=rho)
+    clients = graph_partitions.dominant_classes(
+        y, num_clients, seed=seed, dominance=rho
+    )
     assert sorted(np.concatenate(clients).tolist()) == list(range(len(y)))
     assert all((np.diff(rows) > 0).all() for rows in clients)
     counts = class_counts(clients, y)
@@ -149,9 +157,9 @@ def test_every_graph_goes_to_one_client_and_shares_are_even(y, num_clients, rho,
 
 def test_a_class_is_shuffled_apart_from_the_others():
     y = labels([40, 30, 20])
-    before = splits.dominant_classes(y, 4, seed=3, dominance=0.7)
-    after = splits.dominant_classes(y[:70], 4, seed=3, dominance=0.7)
-    other = splits.dominant_classes(y, 4, seed=4, dominance=0.7)
+    before = graph_partitions.dominant_classes(y, 4, seed=3, dominance=0.7)
+    after = graph_partitions.dominant_classes(y[:70], 4, seed=3, dominance=0.7)
+    other = graph_partitions.dominant_classes(y, 4, seed=4, dominance=0.7)
     # Client 0 is the first of two owners of class 0, with and without a third class.
     rows = [clients[0][clients[0] < 40].tolist() for clients in (before, after)]
     assert rows[0] == rows[1] != list(range(14))  # nor is it the files' order
@@ -162,7 +170,7 @@ def test_dominance_is_passed_on_and_checked():
     y = labels([30, 30])
 
     def counts(**options):
-        clients = splits.partition_graphs(
+        clients = graph_partitions.partition_graphs(
             "dominance", y, num_clients=2, seed=0, alpha=0.5, **options
         )
         return class_counts(clients, y).tolist()
@@ -173,7 +181,7 @@ def test_dominance_is_passed_on_and_checked():
         with pytest.raises(ValueError, match=r"dominance must be in \[0, 1\], got"):
             counts(dominance=bad)
     with pytest.raises(DataError, match=r"gets \d of 6 graphs .* 'dominance'"):
-        splits.partition_graphs(
+        graph_partitions.partition_graphs(
             "dominance", y[27:33], num_clients=3, seed=0, alpha=0.5, dominance=0.8
         )
 
@@ -189,7 +197,7 @@ def test_dominance_is_passed_on_and_checked():
 )
 def test_classwise_shares_are_even_and_complete(y, num_clients, seed):
     y = np.array(y)
-    clients = splits.iid_classwise(y, num_clients, seed=seed)
+    clients = graph_partitions.iid_classwise(y, num_clients, seed=seed)
     assert sorted(np.concatenate(clients).tolist()) == list(range(len(y)))
     assert all((np.diff(rows) > 0).all() for rows in clients)
     counts = class_counts(clients, y)

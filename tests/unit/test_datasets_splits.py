@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
 import datasets
-from datasets import splits
+from datasets import graph_partitions, splits
 from fedgraph_flwr.data import hash_federation, hash_split
 from fedgraph_flwr.errors import DataError
 
-EXCLUSIVE = sorted(set(splits.PARTITIONERS) - {"chunks-overlap"})
+EXCLUSIVE = sorted(set(graph_partitions.PARTITIONERS) - {"chunks-overlap"})
 
 
 def partition(kind, y, num_clients, *, seed=123, alpha=0.5):
-    return splits.partition_graphs(
+    return graph_partitions.partition_graphs(
         kind, np.asarray(y), num_clients=num_clients, seed=seed, alpha=alpha
     )
 
@@ -46,7 +46,7 @@ def test_every_graph_goes_to_one_client(
     extra = {"alpha": alpha} if is_dirichlet else {}
     if kind == "dominance":
         extra = {"dominance": min(alpha, 1.0)}
-    clients = splits.PARTITIONERS[kind](y, num_clients, seed=seed, **extra)
+    clients = graph_partitions.PARTITIONERS[kind](y, num_clients, seed=seed, **extra)
     assert len(clients) == num_clients
     assert sorted(np.concatenate(clients).tolist()) == list(range(len(y)))
     assert all((np.diff(rows) > 0).all() for rows in clients)
@@ -54,7 +54,7 @@ def test_every_graph_goes_to_one_client(
         assert min(map(len, clients)) >= min(10, len(y) // num_clients)
 
 
-@pytest.mark.parametrize("kind", sorted(splits.PARTITIONERS))
+@pytest.mark.parametrize("kind", sorted(graph_partitions.PARTITIONERS))
 def test_partition_depends_on_the_seed_only(kind):
     y = labels(400)
     np.random.seed(0)  # noqa: NPY002 - the global stream must not matter
@@ -72,15 +72,20 @@ def test_reference_chunks_draw_as_the_reference_does(num_graphs, num_clients):
     stream = np.random.RandomState(123)
     for graph in range(num_clients * size, num_graphs):
         expected[stream.randint(0, num_clients)].append(graph)
-    chunks = splits.reference_chunks(labels(num_graphs), num_clients, seed=123)
+    chunks = graph_partitions.reference_chunks(
+        labels(num_graphs), num_clients, seed=123
+    )
     assert [rows.tolist() for rows in chunks] == expected
 
 
 def test_overlapping_chunks_share_graphs_but_repeat_none():
-    chunks = splits.overlapping_chunks(labels(200), 20, seed=1)
+    chunks = graph_partitions.overlapping_chunks(labels(200), 20, seed=1)
     assert all(len(np.unique(rows)) == len(rows) < 150 for rows in chunks)
     assert sum(map(len, chunks)) > 200
-    assert max(map(len, splits.overlapping_chunks(labels(10**6), 99, seed=1))) > 140
+    assert (
+        max(map(len, graph_partitions.overlapping_chunks(labels(10**6), 99, seed=1)))
+        > 140
+    )
 
 
 def test_test_graphs_that_others_train_on_are_counted():
@@ -106,7 +111,7 @@ def test_test_graphs_that_others_train_on_are_counted():
 @pytest.mark.parametrize(("kind", "count"), [("chunks-overlap", 1), ("chunks", 0)])
 def test_overlap_is_said_by_every_client(monkeypatch, caplog, kind, count):
     whole = toys.random_graphs(300)
-    monkeypatch.setattr(datasets, "load_tu", lambda *_, **__: whole)
+    monkeypatch.setattr("datasets.partition.load_tu", lambda *_, **__: whole)
     loaded = toys.run_settings(dataset="MUTAG", partition=kind, num_clients=5)
     datasets.load_partition(loaded, 2)
     said = [m for m in caplog.messages if "other clients train on" in m]
@@ -115,9 +120,9 @@ def test_overlap_is_said_by_every_client(monkeypatch, caplog, kind, count):
 
 def test_equal_chunks_and_equal_class_shares():
     y = labels(103, 3)
-    sizes = [len(rows) for rows in splits.shuffled_chunks(y, 10, seed=1)]
+    sizes = [len(rows) for rows in graph_partitions.shuffled_chunks(y, 10, seed=1)]
     assert set(sizes) == {10, 11}
-    shares = splits.iid_shares(y, 10, seed=1)
+    shares = graph_partitions.iid_shares(y, 10, seed=1)
     counts = np.array([np.bincount(y[rows], minlength=3) for rows in shares])
     assert (np.ptp(counts, axis=0) <= 1).all()
     assert np.ptp(counts.sum(axis=1)) <= 1

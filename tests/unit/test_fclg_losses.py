@@ -17,6 +17,8 @@ from clients.graphs.diffusion_view import CollatedDiffusion
 from clients.losses.contrast import distill_kl, distill_mse, nt_xent
 from clients.losses.terms import model_contrast
 from clients.models.weighted_gin import WeightedGIN
+from clients.protocols import Diffuses
+from clients.round import Round
 from clients.training import epoch_batches
 from datasets.diffusion import diffuse
 from fedgraph_flwr.data import DiffusionSpec, GraphSet
@@ -341,7 +343,8 @@ def test_the_loss_is_that_of_three_real_models(tmp_path, doubles, inter, options
     )
     move(client.model, 1, 0.05)
     before = weights(client.model)  # of the round before, for "previous-round"
-    client.stored = {f"previous/{n}": t for n, t in before.items()}
+    stored = {f"previous/{n}": t for n, t in before.items()}
+    client.round = Round(stored=stored)
     move(client.model, 2, 0.05)
     glob = weights(client.model)
     client.begin_epoch(0)
@@ -367,7 +370,8 @@ def test_every_loss_is_another_one(tmp_path):
     found = set()
     for inter in INTERS:
         client = make(tmp_path, inter=inter)
-        client.stored = {f"previous/{n}": t for n, t in weights(client.model).items()}
+        stored = {f"previous/{n}": t for n, t in weights(client.model).items()}
+        client.round = Round(stored=stored)
         move(client.model, 1, 0.05)
         client.begin_epoch(0)
         move(client.model, 2, 0.05)
@@ -496,7 +500,7 @@ def test_they_are_refused_for_the_whole_task(method, key, value):
 
 
 def test_clients_of_their_own_encoder_cannot_be_pooled():
-    with pytest.raises(ConfigError, match=r"evaluation must be 'local' where every"):
+    with pytest.raises(ConfigError, match=r"evaluation must be 'local' if every"):
         toys.resolved("fclg-local", **{"embedding.evaluation": "pooled"})
 
 
@@ -513,7 +517,7 @@ def test_the_diffusion_view_is_that_of_the_settings():
     assert heat == DiffusionSpec(kind="heat", t=2.0, **ours)
     assert spec("fclg") == spec("mvgrl") == DiffusionSpec(kind="ppr", **ours)
     run = toys.resolved("infograph")
-    assert run.method.client.diffusion(run.params) is None
+    assert not issubclass(run.method.client, Diffuses)
 
 
 # Small and strange clients -------------------------------------------------------
@@ -600,8 +604,8 @@ def test_a_client_with_more_classes_than_graphs_trains_and_is_not_scored(tmp_pat
     assert math.isfinite(metrics["eval/train/post_training/loss"])
     pooled = {"embedding.evaluation": "pooled"}
     client = toys.make_client(tmp_path, "fclg", partition=few, **pooled)
-    client.fit(toys.shared_arrays(client), ROUND)
-    assert len(client.evaluation["labels"]) == 3
+    reply = client.train(toys.parcel(client), ROUND)
+    assert len(reply.evaluation["labels"]) == 3
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

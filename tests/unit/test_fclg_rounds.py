@@ -15,7 +15,7 @@ from oracles import fclg as oracle
 from oracles.jsd import dense
 from safetensors.numpy import load_file
 
-from clients import base
+from clients import base, optimizer
 from clients.fclg import FCLGClient
 from clients.moon import MoonClient
 from clients.tasks import graph_embedder
@@ -172,8 +172,8 @@ def test_two_rounds_are_those_of_moon(tmp_path, monkeypatch, doubles, shared):
 @pytest.fixture
 def plain_sgd(monkeypatch):
     """Replace the optimizers: Adam amplifies the rounding of vanishing gradients."""
-    table = dict.fromkeys(base._OPTIMIZERS, torch.optim.SGD)
-    monkeypatch.setattr(base, "_OPTIMIZERS", table)
+    table = dict.fromkeys(optimizer._KINDS, torch.optim.SGD)
+    monkeypatch.setattr(optimizer, "_KINDS", table)
 
 
 def test_with_one_epoch_fclg_is_intra_fedavg(run, plain_sgd):
@@ -473,12 +473,12 @@ def test_a_lost_client_does_not_change_the_number_of_classes(
         graphs = replace(partition.graphs, y=y, num_classes=3)
         return replace(partition, graphs=graphs)
 
-    fit, asked = base.GraphClient.fit, []
+    train, asked = base.GraphClient.train, []
 
-    def fail(self, parameters, config):
+    def fail(self, parcel, header):
         if self.job.client_id == lost:
             raise ValueError("disk full")
-        return fit(self, parameters, config)
+        return train(self, parcel, header)
 
     scores = embedding_scores.all_scores
 
@@ -486,7 +486,7 @@ def test_a_lost_client_does_not_change_the_number_of_classes(
         asked.append(num_classes)
         return scores(*args, num_classes=num_classes, **kw)
 
-    monkeypatch.setattr(base.GraphClient, "fit", fail)
+    monkeypatch.setattr(base.GraphClient, "train", fail)
     monkeypatch.setattr("fedgraph_flwr.results.pooled.all_scores", spy)
     with toy_data.context() as patch:
         patch.setattr("datasets.load_partition", rare)
@@ -783,7 +783,7 @@ def test_in_the_first_round_of_moon_the_contrast_is_log_2_without_a_gradient(onc
 def test_so_it_is_for_the_baselines(tmp_path, method):
     """Checked on the term alone: Adam amplifies rounding where gradients are zero."""
     client = toys.make_client(tmp_path, method, **{f"{method}.moon-mu": 1.0})
-    client._load(1, toys.shared_arrays(client))
+    toys.begun(client)
     client.begin_epoch(0)
     (batch,) = client.job.data.batches()
     term = client.contrast(client.embed(batch), batch, 0.5)
@@ -807,14 +807,15 @@ def test_moon_s_term_is_added_to_the_loss_of_a_baseline(tmp_path, method):
     """By three real models and the log of a softmax over two cosines."""
     term = {f"{method}.moon-mu": 2.0, f"{method}.moon-temperature": 0.3}
     client = toys.make_client(tmp_path, method, **term)
-    client._load(1, toys.shared_arrays(client))
+    toys.begun(client)
     torch.manual_seed(3)
     for model in (client.model, moved := copy.deepcopy(client.model)):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += 0.2 * torch.randn_like(parameter)
     received = copy.deepcopy(client.model)
-    client.stored = {f"previous/{n}": t for n, t in moved.state_dict().items()}
+    stored = {f"previous/{n}": t for n, t in moved.state_dict().items()}
+    client.round = replace(client.round, stored=stored)
     client.model.train()
     client.begin_epoch(0)
     with torch.no_grad():
@@ -846,9 +847,9 @@ def test_a_moon_client_that_missed_a_round_takes_its_last_one(tmp_path):
     first = toys.make_client(tmp_path, "moon")
     sent, _, _ = first.fit(toys.shared_arrays(first), ROUND)
     later = toys.make_client(tmp_path, "moon")
-    later._load(3, [a + 0.1 for a in toys.shared_arrays(later)])
+    toys.begun(later, 3, [a + 0.1 for a in toys.shared_arrays(later)])
     later.begin_epoch(0)
-    later._load(3, sent)  # a model received that equals the previous one
+    toys.begun(later, 3, sent)  # a model received that equals the previous one
     expected = torch.cat(
         [later.model.represent(b, None) for b in later.job.data.batches()]
     )
@@ -859,15 +860,15 @@ def test_a_moon_client_that_missed_a_round_takes_its_last_one(tmp_path):
 
 
 def test_scores_of_some_clients_are_kept_apart_from_those_of_all(run):
-    fit = base.GraphClient.fit
+    train = base.GraphClient.train
 
-    def fail(self, parameters, config):
-        if self.job.client_id == 1 and config["server-round"] == 2:
+    def fail(self, parcel, header):
+        if self.job.client_id == 1 and header["server-round"] == 2:
             raise ValueError("disk full")
-        return fit(self, parameters, config)
+        return train(self, parcel, header)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base.GraphClient, "fit", fail)
+        patch.setattr(base.GraphClient, "train", fail)
         finished = run("fclg", **POOLED, **{"min-fit-replies": 0.5})
     seen = {k[0]: k[2] for k in finished.values("accuracy")}
     assert seen == {"0": "all", "1": "answered", "3": "all"}

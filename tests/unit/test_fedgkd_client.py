@@ -12,8 +12,8 @@ from oracles import fedgkd as oracle
 from oracles import fedpub as pub_oracle
 from toys_fedgkd import fitted, make
 
-from clients.fedavg import Proximal
 from clients.fedpub import proxy_graph
+from clients.tasks.node_classifier import NodeClassifierClient
 from fedgraph_flwr.errors import DataError
 
 # The client's loss -----------------------------------------------------------------
@@ -22,7 +22,7 @@ from fedgraph_flwr.errors import DataError
 def test_the_pull_is_lambda_times_the_squared_distance(tmp_path):
     weight = 0.3
     client = make(tmp_path, **{"fedgkd.proximal-lambda": weight, "dropout": 0.0})
-    client._load(1, toys.shared_arrays(client))
+    toys.begun(client)
     noise = torch.Generator().manual_seed(0)
     names = client.shared_keys
 
@@ -37,7 +37,7 @@ def test_the_pull_is_lambda_times_the_squared_distance(tmp_path):
 
     def without():
         client.model.zero_grad()
-        plain = super(Proximal, client).loss(client.graph, noise)
+        plain = NodeClassifierClient.loss(client, client.graph, noise)
         plain.backward()
         gradient = torch.cat(
             [p.grad.flatten().clone() for p in client.model.parameters()]
@@ -52,7 +52,9 @@ def test_the_pull_is_lambda_times_the_squared_distance(tmp_path):
             parameter.add_(0.1)
     (moved, slope), (plain, plain_slope) = pull(), without()
     w = np.concatenate([client.tensors()[n].detach().numpy().ravel() for n in names])
-    reference = np.concatenate([client.received[n].numpy().ravel() for n in names])
+    reference = np.concatenate(
+        [client.round.received[n].numpy().ravel() for n in names]
+    )
     value, gradient = oracle.proximal(
         w.astype(np.float64), reference.astype(np.float64), weight
     )
@@ -68,7 +70,7 @@ def test_fedpub_penalties_are_norms_that_are_not_squared(tmp_path, server_round)
         client = make(
             tmp_path / mode, method="fedpub", **both, **{"fedpub.penalties": mode}
         )
-        client._load(server_round, toys.shared_arrays(client))
+        toys.begun(client, server_round)
         client.model.train()
         with torch.no_grad():
             for name, tensor in client.tensors().items():
@@ -104,7 +106,7 @@ def test_fedpub_sends_what_its_masked_gcn_makes_of_the_common_graph(tmp_path):
         for mask in client.model.masks:
             mask.copy_(torch.rand(mask.shape, generator=torch.Generator()) * 2 - 1)
     client.model.train()  # dropout and small entries of masks must not count
-    found = client.extra_uplink()["fedpub/embedding"]
+    found = client.embedding()
     layers = [
         [t.detach().numpy() for t in (conv.weight, conv.bias, mask)]
         for conv, mask in zip(client.model.convs, client.model.masks, strict=False)
@@ -140,7 +142,7 @@ def test_a_start_can_have_the_scale_of_the_data(tmp_path):
     unit = fitted(make(tmp_path / "a", **still))
     data = fitted(make(tmp_path / "b", **still, **{"fedgkd.x0-scale": "data"}))
     std = unit.job.data.partition.graphs.x.astype(np.float64).std()
-    plain, scaled = (c.extra_uplink()["fedgkd/features-x"] for c in (unit, data))
+    plain, scaled = (c.features()["fedgkd/features-x"] for c in (unit, data))
     np.testing.assert_allclose(scaled, std * plain, rtol=1e-5)
 
 
@@ -153,7 +155,7 @@ def test_constant_features_have_no_scale(tmp_path):
         **{"fedgkd.x0-scale": "data"},
     )
     with pytest.raises(DataError, match=r"features of client 0 are all the same"):
-        fitted(client).extra_uplink()
+        fitted(client)
 
 
 def test_the_scale_of_one_hot_features(tmp_path):

@@ -24,32 +24,31 @@ from strategies.personal import AbstractPersonalStrategy
 
 
 def test_a_start_of_another_width_is_refused(tmp_path):
-    client = make(tmp_path)
-    client.extra_downlink[X0] = np.zeros((6, 5), np.float32)
+    wide = {X0: np.zeros((6, 5), np.float32)}
     with pytest.raises(WireError, match=r"shape \(6, 5\), its own have 6 columns"):
-        fitted(client).extra_uplink()
+        fitted(make(tmp_path), **wide)
 
 
 def test_a_client_that_sends_no_features_stops_the_run_by_name(run, monkeypatch):
-    monkeypatch.setattr(FedGKDClient, "extra_uplink", lambda _: {})
+    monkeypatch.setattr(FedGKDClient, "features", lambda _: {})
     with pytest.raises(RunFailedError, match=r"client 0: .* lacks .*features-h.*-x"):
         run("fedgkd")
 
 
 def test_a_client_that_fails_keeps_its_average(run, monkeypatch):
-    fit, seen = GraphClient.fit, []
+    train, seen = GraphClient.train, []
     step = AbstractPersonalStrategy.step
 
-    def fail(self, parameters, config):
-        if self.job.client_id == 1 and config["server-round"] == 2:
+    def fail(self, parcel, header):
+        if self.job.client_id == 1 and header["server-round"] == 2:
             raise ValueError("disk full")
-        return fit(self, parameters, config)
+        return train(self, parcel, header)
 
     def spy(self, server_round, replies):
         step(self, server_round, replies)
         seen.append(self.personal[1]["readout.bias"].copy())
 
-    monkeypatch.setattr(GraphClient, "fit", fail)
+    monkeypatch.setattr(GraphClient, "train", fail)
     monkeypatch.setattr(AbstractPersonalStrategy, "step", spy)
     finished = run("fedgkd", **{"min-fit-replies": 0.5})
     np.testing.assert_array_equal(seen[0], seen[1])

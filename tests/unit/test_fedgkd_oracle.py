@@ -133,7 +133,7 @@ SETTINGS = {
 
 def features_by_oracle(client, weights, *, steps=3, **changes):
     """Task features for ``SETTINGS`` and what the server sent, from ``weights``."""
-    down = client.extra_downlink
+    down = client.round.extras
     noise = d.gumbel_noise(int(down[NOISE_SEED][0]), steps, len(down[Y0]))
     settings = {"gamma": 0.1, "tau_g": 0.5, "rate": 0.05, "by_root": True}
     return oracle.distil(
@@ -164,7 +164,7 @@ def test_a_client_sends_what_it_distils_from_its_trained_model(
     fitted(client)
     if "scale" in changes:
         changes = {"scale": client.job.data.partition.graphs.x.astype(float).std()}
-    sent = client.extra_uplink()
+    sent = client.features()
     want = features_by_oracle(client, weights_of(client.model), **changes)
     other = features_by_oracle(client, received, **changes)
     for part in ("x", "h"):
@@ -175,16 +175,15 @@ def test_a_client_sends_what_it_distils_from_its_trained_model(
 
 def test_fedpub_sends_the_embedding_of_its_trained_model(tmp_path):
     client = make(tmp_path, method="fedpub", **{"learning-rate": 0.1})
-    client._load(1, toys.shared_arrays(client))
-    (of_received,) = client.extra_uplink().values()
-    fitted(client)
+    of_received = client.embedding()
+    reply = client.train(toys.parcel(client), {"server-round": 1})
     trained = {n: t.clone() for n, t in client.tensors().items()}
-    (sent,) = client.extra_uplink().values()
+    sent = reply.arrays["fedpub/embedding"]
     other = make(tmp_path / "other", method="fedpub")
     with torch.no_grad():
         for name, tensor in other.tensors().items():
             tensor.copy_(trained[name])
-    (of_trained,) = other.extra_uplink().values()
+    of_trained = other.embedding()
     np.testing.assert_array_equal(sent, of_trained)
     assert np.abs(sent - of_received).max() > 1e-2
 
@@ -214,14 +213,12 @@ def test_every_setting_is_tested_below():
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory):
-    return fitted(make(tmp_path_factory.mktemp("usual"))).extra_uplink()
+    return fitted(make(tmp_path_factory.mktemp("usual"))).features()
 
 
 @pytest.mark.parametrize("name", OF_CLIENTS)
 def test_each_setting_of_clients_changes_the_features_sent(tmp_path, usual, name):
-    found = fitted(
-        make(tmp_path, **{f"fedgkd.{name}": OF_CLIENTS[name]})
-    ).extra_uplink()
+    found = fitted(make(tmp_path, **{f"fedgkd.{name}": OF_CLIENTS[name]})).features()
     differ = found.keys() != usual.keys()
     assert differ or any(np.abs(found[n] - usual[n]).max() > 1e-5 for n in usual)
 

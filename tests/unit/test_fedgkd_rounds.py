@@ -15,8 +15,10 @@ from clients.base import GraphClient
 from clients.fedgkd import FedGKDClient
 from clients.models.masked_gnn import MaskedGNN
 from fedgraph_flwr import client_app
+from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0
 from fedgraph_flwr.results.reader import read_matrices
+from fedgraph_flwr.wire import select
 from strategies.fedgkd import common_start
 from strategies.fedgkd_relator import relatedness
 
@@ -175,14 +177,14 @@ def test_masks_stay_with_the_client_from_round_to_round(tmp_path):
 def uplinks(monkeypatch):
     """Collect the task features that clients send: (round, client) -> arrays."""
     sent: dict = {}
-    original = FedGKDClient.extra_uplink
+    original = FedGKDClient.features
 
     def spy(self):
         found = original(self)
-        sent[self.server_round, self.job.client_id] = found
+        sent[self.round.number, self.job.client_id] = found
         return found
 
-    monkeypatch.setattr(FedGKDClient, "extra_uplink", spy)
+    monkeypatch.setattr(FedGKDClient, "features", spy)
     return sent
 
 
@@ -215,9 +217,9 @@ def test_averages_are_those_of_the_stored_weights(run, monkeypatch):
     uplink = GraphClient.uplink
 
     def spy(self, trained):
-        arrays = uplink(self, trained)
-        sent[self.job.client_id] = dict(zip(self.shared_keys, arrays, strict=True))
-        return arrays
+        reply = uplink(self, trained)
+        sent[self.job.client_id] = select(SHARED, reply.arrays)
+        return reply
 
     monkeypatch.setattr(GraphClient, "uplink", spy)
     finished = run("fedgkd", **{"num-server-rounds": 1, "fedgkd.tau": 0.5})
@@ -235,7 +237,7 @@ def test_averages_are_those_of_the_stored_weights(run, monkeypatch):
 )
 def test_only_the_features_that_are_compared_are_sent(tmp_path, feature_map, parts):
     client = fitted(make(tmp_path, **{"fedgkd.feature-map": feature_map}))
-    found = client.extra_uplink()
+    found = client.features()
     shapes = {"x": (6, 6), "h": (6, 8), "y": (6, 3)}
     assert {n: a.shape for n, a in found.items()} == {
         f"fedgkd/features-{part}": shapes[part] for part in parts
@@ -321,7 +323,7 @@ def test_static_distillation_resumes_where_it_was(run):
 
 def test_static_features_do_not_depend_on_local_training(tmp_path):
     one, other = (
-        fitted(make(tmp_path / str(n), **STATIC, **{"local-epochs": n})).extra_uplink()
+        fitted(make(tmp_path / str(n), **STATIC, **{"local-epochs": n})).features()
         for n in (1, 3)
     )
     for name in one:
@@ -330,5 +332,5 @@ def test_static_features_do_not_depend_on_local_training(tmp_path):
 
 def test_a_client_without_training_nodes_can_be_asked_for_static_features(tmp_path):
     partition = replace(toys.make_node_partition(), train=np.array([], int))
-    found = fitted(make(tmp_path, partition=partition, **STATIC)).extra_uplink()
+    found = fitted(make(tmp_path, partition=partition, **STATIC)).features()
     assert all(np.isfinite(a).all() for a in found.values())

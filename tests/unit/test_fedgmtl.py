@@ -13,9 +13,10 @@ from sklearn.metrics import log_loss
 
 from clients.losses.task_covariance import normalise
 from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA
 from fedgraph_flwr.results.task_relations import read_covariances, read_rounds
-from fedgraph_flwr.wire import Parcel, with_prefix
+from fedgraph_flwr.wire import Parcel, select, with_prefix
 from strategies.fedgmtl import FedGMTL, with_unit_trace
 
 MASKS = {"task-masks": "0;1;0-1"}  # of three clients
@@ -29,7 +30,7 @@ def client(root, method="fedgmtl", *, client_id=0, **overrides):
     made = toys.make_client(
         root, method, partition=toys.federation(settings, client_id), **given
     )
-    made._load(1, toys.shared_arrays(made))
+    toys.begun(made)
     made.begin_epoch(0)
     return made
 
@@ -154,11 +155,11 @@ def test_a_client_without_any_label_says_so_and_goes_on(tmp_path, caplog, method
 def test_omega_becomes_the_closed_form_of_the_trained_heads(tmp_path, every):
     options = {"fedgmtl.omega-every": every, "fedgmtl.task-reg": 0.01, "client_id": 2}
     made = client(tmp_path, **options)
-    sent, _, _ = made.fit(toys.shared_arrays(made), {"server-round": 1})
-    named = dict(zip(made.shared_keys, sent, strict=True))
+    reply = made.train(toys.parcel(made), {"server-round": 1})
+    named = select(SHARED, reply.arrays)
     expected = oracle.closed_form(named["head.weight"].astype(float))
     np.testing.assert_allclose(named[OMEGA], expected, atol=1e-6)
-    record = made.evaluation
+    record = reply.evaluation
     np.testing.assert_allclose(record["task-covariance"], expected, atol=1e-6)
     assert record["task-ids"].tolist() == [0, 1]
 

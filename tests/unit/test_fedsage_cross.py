@@ -14,7 +14,6 @@ from oracles import fedsage_plus as oracle
 from safetensors import safe_open
 
 from clients import fedsage_plus
-from clients.base import GraphClient
 from clients.fedsage_plus import FedSagePlusClient
 from clients.fedsage_plus_generator import cross_loss
 from fedgraph_flwr import registry
@@ -133,7 +132,7 @@ def test_the_generator_learns_the_rows_of_others(tmp_path, monkeypatch):
         client = toys.make_client(
             tmp_path, "fedsage+", partition=partition, **{**MENDED, **CROSS, **options}
         )
-        client.extra_downlink = {f"{ROWS_OF}1": rows}
+        toys.begun(client, extras={f"{ROWS_OF}1": rows})
         features, _ = client._generate()
         return (features - torch.from_numpy(rows[:1])).square().mean().item()
 
@@ -289,9 +288,8 @@ def test_others_are_sorted_by_number_and_not_by_name(tmp_path):
     client = toys.make_client(
         tmp_path, "fedsage+", partition=toys.make_node_partition(), **CROSS
     )
-    client.extra_downlink = {
-        f"{ROWS_OF}{c}": np.full((2, 6), c, np.float32) for c in (10, 2, 1)
-    }
+    rows = {f"{ROWS_OF}{c}": np.full((2, 6), c, np.float32) for c in (10, 2, 1)}
+    toys.begun(client, extras=rows)
     found = client._rows_of_others(torch.zeros(1, 6))
     assert [int(rows[0, 0]) for rows in found] == [1, 2, 10]
 
@@ -314,10 +312,10 @@ def test_who_has_not_trained_before_a_stop_gets_its_rows_after_it(
     cross, mail, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        fail_in(patch, 1, "fit")
+        fail_in(patch, 1, "train")
         whole = cross(**UNEVEN)
     with monkeypatch.context() as patch:
-        fail_in(patch, 1, "fit")
+        fail_in(patch, 1, "train")
         part = cross(**UNEVEN, **{"num-server-rounds": 1})
     # Its first message after the failure was the closing evaluation, with the rows.
     places = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
@@ -402,7 +400,7 @@ def test_a_client_without_training_nodes_gives_no_rows_and_gets_those_of_others(
 
 
 def test_clients_that_send_no_rows_or_others_fail_by_name(cross, monkeypatch):
-    monkeypatch.setattr(FedSagePlusClient, "opening", GraphClient.opening)
+    monkeypatch.setattr(FedSagePlusClient, "opening", lambda _: {})
     with pytest.raises(RunFailedError, match=r"client 2: .* lacks \['cross/rows'\]"):
         cross()
 
@@ -519,7 +517,7 @@ def test_each_setting_changes_what_is_generated_or_given(tmp_path, monkeypatch, 
             partition=toys.make_node_partition(),
             **{"local-epochs": 1, **own},
         )
-        client.extra_downlink = {f"{ROWS_OF}1": rows}
+        toys.begun(client, extras={f"{ROWS_OF}1": rows})
         generated = client.mended().x[20:].detach().numpy()
         return [generated, *client.opening().values()]
 

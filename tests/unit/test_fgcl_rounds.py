@@ -47,7 +47,7 @@ def make(tmp_path, *, alike=False, **overrides) -> FGCLClient:
 
 def prepared(client) -> FGCLClient:
     """As before the first batch of round 1."""
-    client._load(1, toys.shared_arrays(client))
+    toys.begun(client)
     client.model.train()
     client.begin_epoch(0)
     return client
@@ -102,12 +102,12 @@ def test_the_contrast_is_that_of_the_paper_graph_by_graph(
     }
     client = prepared(make(tmp_path, alike=alike, **TWO, **options))
     kept = [views_of(client)[1]] * len(client.queue)  # view 1 of each entry's draw
-    client.server_round = 2
+    client.round = toys.replace(client.round, number=2)
     client.begin_epoch(1)  # 0 would restore the store of the message before
     early = client.job.data.partition.train
     client.loss(client.job.data.graphs.batch(early), None)
     kept += [views_of(client)[1]] * len(early)
-    client.server_round = 3
+    client.round = toys.replace(client.round, number=3)
     client.begin_epoch(1)
     batch = client.job.data.graphs.batch(early[:4])
     chosen = []
@@ -163,7 +163,7 @@ def test_views_too_large_to_be_kept_give_the_same(tmp_path, monkeypatch):
 def test_views_drawn_once_are_made_ready_once(tmp_path, mode):
     one = prepared(make(tmp_path, **TWO, **{"privacy.noise-mode": mode}))
     two = FGCLClient(one.job)  # as for the next message
-    two.server_round = 2
+    two.round = toys.replace(two.round, number=2)
     two.begin_epoch(0)
     assert (two.view is one.view) == (mode == "once")
     assert two.triangles is not one.triangles
@@ -185,7 +185,7 @@ def test_the_store_outlives_the_round(tmp_path):
     first = make(tmp_path, **TWO)
     first.fit(toys.shared_arrays(first), ROUND)
     later = make(tmp_path, **TWO)
-    later._load(2, toys.shared_arrays(later))
+    toys.begun(later, 2)
     later.begin_epoch(0)
     assert later.queue.positions.tolist() == first.queue.positions.tolist()
 

@@ -97,6 +97,37 @@ def test_messages_are_disturbed_in_many_ways():
     assert {"no", "record", "the", "blob", "array", "metric", "fact", "error"} <= told
 
 
+def test_a_message_that_merely_says_something_else_is_not_made(monkeypatch):
+    """Damage that leaves arrays of the same shapes is drawn again."""
+    blob = fuzz_records.save({"model/x": fuzz_records.np.ones(50, "float32")})
+    drawn = []
+
+    def damage(rng, data):
+        drawn.append(len(drawn))
+        return "how", bytes(len(data)) if len(drawn) > 2 else data[:-4] + bytes(4)
+
+    monkeypatch.setattr(fuzz_records, "of_bytes", damage)
+    content = reply()
+    content["1/arrays"] = fuzz_records._packed(blob)
+    rng = random.Random(1)
+    monkeypatch.setattr(rng, "choice", lambda options: options[0])
+    assert fuzz_records._blob(rng, content, 1) == "blob of 1/arrays: how"
+    assert len(drawn) == 3
+
+
+def test_mail_that_is_missing_is_not_malformed():
+    blob = fuzz_records.save({"from/0": fuzz_records.np.ones(3, "uint8")})
+    for number in range(30):
+        content = reply()
+        content["1/arrays"] = fuzz_records._packed(blob)
+        fuzz_records._drop(random.Random(number), content, 1)
+        assert len(content) == 2
+        assert "1/arrays" in content
+        content["1/arrays"] = fuzz_records._packed(blob)
+        fuzz_records._arrays(random.Random(number), content, 1)
+        assert fuzz_records.load(fuzz_records._read(content, "1/arrays"))
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

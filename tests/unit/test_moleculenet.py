@@ -13,7 +13,7 @@ import toys
 
 import datasets
 from clients.graphs.batching import CollatedGraphs
-from datasets import atoms, splits
+from datasets import atoms, graph_partitions
 from datasets.moleculenet import RAW, load_moleculenet
 from fedgraph_flwr.client_app import _introduce
 from fedgraph_flwr.data import SPLITS
@@ -301,7 +301,7 @@ def test_shares_are_cut_at_the_floors_of_one_draw():
         expected = [shuffled[a:b] for a, b in itertools.pairwise(ends)]
         if all(len(part) >= 10 for part in expected):
             break
-    found = splits.quantity_skew(rows, 4, seed=5, alpha=0.5)
+    found = graph_partitions.quantity_skew(rows, 4, seed=5, alpha=0.5)
     assert [sorted(part) for part in expected] == [part.tolist() for part in found]
 
 
@@ -309,22 +309,26 @@ def test_a_small_alpha_is_skewed_and_a_large_one_even():
     def largest(alpha, seeds=range(20)):
         rows = np.arange(4000)
         return [
-            max(map(len, splits.quantity_skew(rows, 4, seed=seed, alpha=alpha)))
+            max(
+                map(
+                    len, graph_partitions.quantity_skew(rows, 4, seed=seed, alpha=alpha)
+                )
+            )
             for seed in seeds
         ]
 
     assert np.mean(largest(0.2)) > np.mean(largest(2.0)) + 300
     assert max(largest(1e6)) < 1020
-    (alone,) = splits.quantity_skew(np.arange(10), 1, seed=0, alpha=1)
+    (alone,) = graph_partitions.quantity_skew(np.arange(10), 1, seed=0, alpha=1)
     assert alone.tolist() == list(range(10))
 
 
 def test_shares_that_cannot_be(monkeypatch):
     with pytest.raises(DataError, match=r"39 training graphs .* 4 .* num-clients to 3"):
-        splits.quantity_skew(np.arange(39), 4, seed=0, alpha=1)
-    monkeypatch.setattr(splits, "MAX_DRAWS", 50)
+        graph_partitions.quantity_skew(np.arange(39), 4, seed=0, alpha=1)
+    monkeypatch.setattr(graph_partitions, "MAX_DRAWS", 50)
     with pytest.raises(DataError, match=r"Dirichlet\(0.01\).*raise dirichlet-alpha"):
-        splits.quantity_skew(np.arange(100), 8, seed=0, alpha=0.01)
+        graph_partitions.quantity_skew(np.arange(100), 8, seed=0, alpha=0.01)
 
 
 def test_nothing_held_out(chains):

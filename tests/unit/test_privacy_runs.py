@@ -366,15 +366,15 @@ def test_resuming_does_not_forget_what_was_spent(run):
 
 def test_what_a_client_drew_before_it_failed_is_counted(run, monkeypatch):
     def broken(action):
-        def act(self, parameters, config):
-            answer = action(self, parameters, config)
+        def act(self, parcel, header):
+            answer = action(self, parcel, header)
             if self.job.client_id == 1:
                 raise ValueError("disk full")
             return answer
 
         return act
 
-    for name in ("fit", "evaluate"):
+    for name in ("train", "assess"):
         monkeypatch.setattr(FGCLClient, name, broken(getattr(FGCLClient, name)))
     noisy = {"min-fit-replies": 0.5, "privacy.noise-mode": "per_round"}
     finished = run("fgcl", **noisy, **{"num-server-rounds": 3})

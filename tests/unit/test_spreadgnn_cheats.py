@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -317,32 +318,38 @@ def test_a_relay_that_turns_back_the_round_is_found_out(spread, monkeypatch, tol
             strategy.old = {c: dict(box) for c, box in mail.items()}
         return strategy.old if server_round == 7 else mail
 
-    fit = GraphClient.fit
+    train = GraphClient.train
 
-    def misled(self, parameters, config):
-        if config["server-round"] == 7 and self.job.client_id == 2:
-            self.notes = {k: v for k, v in self.notes.items() if k != "last-round"}
-            config = {**config, "server-round": told}
-        return fit(self, parameters, config)
+    def misled(self, parcel, header):
+        if header["server-round"] == 7 and self.job.client_id == 2:
+            parcel = without_last_round(parcel)
+            header = {**header, "server-round": told}
+        return train(self, parcel, header)
 
     cheat(monkeypatch, keep)
-    monkeypatch.setattr(GraphClient, "fit", misled)
+    monkeypatch.setattr(GraphClient, "train", misled)
     why = rf"client 2: .*asked for round {told}[ ,].*: refused, as"
     with pytest.raises(RunFailedError, match=why):
         spread(4, **SEALED, **{"num-server-rounds": 7})
 
 
-def test_a_client_that_lost_its_memory_does_not_begin_afresh(spread, monkeypatch):
-    fit = GraphClient.fit
+def without_last_round(parcel):
+    return replace(
+        parcel, facts={k: v for k, v in parcel.facts.items() if k != "last-round"}
+    )
 
-    def forgetful(self, parameters, config):
-        if config["server-round"] == 3 and self.job.client_id == 2:
-            self.notes = {k: v for k, v in self.notes.items() if k != "last-round"}
+
+def test_a_client_that_lost_its_memory_does_not_begin_afresh(spread, monkeypatch):
+    train = GraphClient.train
+
+    def forgetful(self, parcel, header):
+        if header["server-round"] == 3 and self.job.client_id == 2:
+            parcel = without_last_round(parcel)
             for path in self.job.store.folder.glob("round-*.safetensors"):
                 path.unlink()
-        return fit(self, parameters, config)
+        return train(self, parcel, header)
 
-    monkeypatch.setattr(GraphClient, "fit", forgetful)
+    monkeypatch.setattr(GraphClient, "train", forgetful)
     lost = "client 2 is asked for round 3 and has done round 2, but no longer has its"
     with pytest.raises(RunFailedError, match=lost):
         spread(4, **SEALED)

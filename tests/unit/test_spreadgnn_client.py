@@ -12,11 +12,13 @@ import toys
 
 from clients.losses.task_covariance import closed_form
 from clients.multitask_gnn import MultiTaskGNNClient
+from clients.optimizer import optimizer_tensors, restore_optimizer
 from clients.peers.letters import EVERYONE, Address, Letter, read, write
 from clients.peers.neighbourhood import Neighbourhood
-from clients.store import ClientStore, optimizer_tensors, restore_optimizer
+from clients.store import ClientStore
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.peers.mixing import Peer
+from fedgraph_flwr.wire import Parcel
 
 OWN, WIDTH = (1, 3), 8
 REG = 0.01
@@ -175,14 +177,29 @@ def partition():
 
 def make(tmp_path, **overrides):
     """Client 2, between its neighbours 0 and 5, before round 1."""
-    client = toys.make_client(
+    return toys.make_client(
         tmp_path,
         "spreadgnn",
         partition=partition(),
         **{"spreadgnn.task-reg": REG, "hidden-dim": WIDTH, **overrides},
     )
-    entry = {"key": "", "weight": None}
-    client.notes = {"neighbours": json.dumps({"0": entry, "5": entry})}
+
+
+ENTRY = {"key": "", "weight": None}
+
+
+def message(mail=None):
+    """What the relay sends: the neighbours, and letters of theirs."""
+    told = json.dumps({"0": ENTRY, "5": ENTRY})
+    return Parcel(arrays=mail or {}, facts={"neighbours": told})
+
+
+def train(client, server_round, mail=None):
+    return client.train(message(mail), {"server-round": server_round})
+
+
+def begin(client, server_round, mail=None):
+    client.round = client.begin(message(mail), {"server-round": server_round})
     return client
 
 
@@ -208,11 +225,9 @@ def as_mail(j, contents, server_round):
 @pytest.fixture
 def second_round(tmp_path):
     """The client in round 2, after the parcels of round 1 were mixed."""
-    make(tmp_path).fit([], {"server-round": 1})
+    train(make(tmp_path), 1)
     client = make(tmp_path)
-    client.extra_downlink = parcels_of(client, 1)
-    client._load(2, [])
-    return client
+    return begin(client, 2, parcels_of(client, 1))
 
 
 def whole_batch(client):
@@ -233,13 +248,13 @@ def test_the_penaltys_gradient_is_two_lambda_omega_inverse_phi(
 ):
     """On own rows, and not zero; on everything else it is zero (erratum 1)."""
     client = second_round
-    client.around.renew(client.model.head.weight.detach(), eta=0.5)
+    client.round.around.renew(client.model.head.weight.detach(), eta=0.5)
     client.begin_epoch(0)
     monkeypatch.setattr(MultiTaskGNNClient, "loss", lambda *_: torch.zeros(()))
     penalty = client.loss(whole_batch(client), torch.Generator())
     found = gradients(client, penalty)
-    omega = client.around.covariance().omega.numpy()
-    phi = client.around.stack(client.model.head.weight.detach()).double().numpy()
+    omega = client.round.around.covariance().omega.numpy()
+    phi = client.round.around.stack(client.model.head.weight.detach()).double().numpy()
     inverse = np.linalg.inv(omega + 1e-7 * np.eye(4))
     expected = 2 * REG * (inverse @ phi)[1:3]  # tasks 1 and 3 among 0, 1, 3, 4
     rows = found.pop("head.weight").numpy()
@@ -266,19 +281,20 @@ def test_no_penalty_and_no_omega_in_round_one(tmp_path):
         make(tmp_path / "b", **{"spreadgnn.task-reg": 0.0}),
     )
     for client in (with_reg, without):
-        client.fit([], {"server-round": 1})
-        assert client.around.covariance().task_ids == OWN
-        assert torch.equal(client.around.covariance().omega, torch.eye(2).double() / 2)
+        train(client, 1)
+        assert client.round.around.covariance().task_ids == OWN
+        assert torch.equal(
+            client.round.around.covariance().omega, torch.eye(2).double() / 2
+        )
     for name, tensor in with_reg.tensors().items():
         assert torch.equal(tensor, without.tensors()[name])
 
 
 def test_omega_changes_from_round_two(second_round, tmp_path):
-    make(tmp_path).fit([], {"server-round": 1})
+    train(make(tmp_path), 1)
     client = make(tmp_path)
-    client.extra_downlink = parcels_of(client, 1)
-    client.fit([], {"server-round": 2})
-    omega = client.around.covariance().omega
+    train(client, 2, parcels_of(client, 1))
+    omega = client.round.around.covariance().omega
     assert not torch.allclose(omega, torch.eye(4).double() / 4)
     assert float(omega.trace()) == pytest.approx(1)
     assert torch.linalg.eigvalsh(omega).min() > 0
@@ -298,14 +314,12 @@ def test_mixing_by_hand(second_round):
     ("sync", "travels"), [("all", True), ("owners", True), ("none", False)]
 )
 def test_what_becomes_of_the_head(tmp_path, sync, travels):
-    make(tmp_path, **{"spreadgnn.head-sync": sync}).fit([], {"server-round": 1})
+    train(make(tmp_path, **{"spreadgnn.head-sync": sync}), 1)
     client = make(tmp_path, **{"spreadgnn.head-sync": sync})
     kept = client.job.store.load(2)["head.weight"]
-    client.extra_downlink = parcels_of(client, 1)
-    client.server_round = 2
-    client._load(2, [])
+    begin(client, 2, parcels_of(client, 1))
     now = client.model.head.weight.detach()
-    contents = client._contents()
+    contents = client._letter()
     assert ("head.weight" in contents.tensors) == travels
     assert contents.head_rows.shape == (2, WIDTH)
     start = make(tmp_path / "x").model.head.weight.detach()
@@ -325,10 +339,9 @@ def test_what_becomes_of_the_head(tmp_path, sync, travels):
 def test_a_parcel_holds_what_the_specification_lists(tmp_path, server_round):
     for at in range(1, server_round + 1):
         client = make(tmp_path)
-        if at > 1:
-            client.extra_downlink = parcels_of(client, at - 1)
-        client.fit([], {"server-round": at})
-    ((name, parcel),) = client.extra_uplink().items()
+        mail = parcels_of(client, at - 1) if at > 1 else None
+        reply = train(client, at, mail)
+    ((name, parcel),) = reply.arrays.items()
     assert name == "to/all"
     sent_in, plain = read(
         parcel.tobytes(),
@@ -351,7 +364,7 @@ def test_a_parcel_holds_what_the_specification_lists(tmp_path, server_round):
     # Omega, renewed from round 2 on, over the tasks of the neighbourhood
     known = OWN if server_round == 1 else (0, 1, 3, 4)
     assert sent.omega_task_ids.tolist() == list(known)
-    own = client.around.covariance().omega
+    own = client.round.around.covariance().omega
     np.testing.assert_array_equal(sent.omega, own.numpy().astype(np.float32))
     ridge = np.eye(len(known)) / len(known)
     assert np.allclose(sent.omega, ridge) == (server_round == 1)
@@ -367,21 +380,26 @@ def test_a_parcel_holds_what_the_specification_lists(tmp_path, server_round):
     ],
 )
 def test_a_parcel_that_does_not_fit_counts_as_missing(tmp_path, caplog, spoil):
-    make(tmp_path).fit([], {"server-round": 1})
+    train(make(tmp_path), 1)
     client = make(tmp_path)
     theirs = replace(
         taught(0, (0,), known=(0, 1)),
         tensors=dict(client._mixed_tensors()),
     )
     odd = replace(theirs, **spoil)
-    client.extra_downlink = parcels_of(client, 1) | as_mail(0, odd, 1)
+    mail = parcels_of(client, 1) | as_mail(0, odd, 1)
     with caplog.at_level("WARNING", logger="flwr"):
-        _, _, told = client.fit([], {"server-round": 2})
+        told = train(client, 2, mail).metrics
     assert "client 2 goes on without this mail: " in caplog.text
     assert told["unusable/0"] == 1
     assert "unusable/5" not in told
-    assert client.around.task_ids == (0, 1, 3, 4)  # of client 5, which has task 0, too
-    assert client.around.teachers().tolist() == [[5, 0], [5, 4]]
+    assert client.round.around.task_ids == (
+        0,
+        1,
+        3,
+        4,
+    )  # of client 5, which has task 0, too
+    assert client.round.around.teachers().tolist() == [[5, 0], [5, 4]]
 
 
 @pytest.mark.parametrize("step", ["fit", "evaluate"])
@@ -399,17 +417,12 @@ def test_a_silent_neighbour_is_told_and_forgotten(tmp_path):
     told, known = {}, {}
     for server_round in range(1, 6):
         client = make(tmp_path)
-        if server_round == 2:
-            client.extra_downlink = parcels_of(client, 1)
+        mail = parcels_of(client, server_round - 1) if server_round > 1 else {}
         if server_round > 2:
-            client.extra_downlink = {
-                n: a
-                for n, a in parcels_of(client, server_round - 1).items()
-                if n == "from/5"
-            }
-        _, _, metrics = client.fit([], {"server-round": server_round})
+            mail.pop("from/0")
+        metrics = train(client, server_round, mail).metrics
         told[server_round] = metrics.get("silent/0", 0)
-        known[server_round] = set(client.around.teachers()[:, 0].tolist())
+        known[server_round] = set(client.round.around.teachers()[:, 0].tolist())
         assert "silent/5" not in metrics
     assert told == {1: 0, 2: 0, 3: 0, 4: 2, 5: 3}
     assert known == {1: set(), 2: {0, 5}, 3: {0, 5}, 4: {5}, 5: {5}}
@@ -419,20 +432,18 @@ def test_rounds_between_mixing_send_nothing(tmp_path):
     sent = []
     for server_round in range(1, 5):
         client = make(tmp_path, **{"spreadgnn.period": 3})
-        client.fit([], {"server-round": server_round})
-        sent.append(bool(client.extra_uplink()))
+        sent.append(bool(train(client, server_round).arrays))
     assert sent == [True, False, False, True]
 
 
 def test_omega_goes_to_the_server_or_stays_at_the_site(tmp_path):
     told = make(tmp_path / "open")
-    told.fit([], {"server-round": 1})
-    assert told.evaluation["task-ids"].tolist() == list(OWN)
+    reply = train(told, 1)
+    assert reply.evaluation["task-ids"].tolist() == list(OWN)
     assert not list(told.job.store.folder.glob("omega-*"))
     sealed = make(tmp_path / "sealed", **{"spreadgnn.seal": True})
-    sealed.notes = {"neighbours": "{}"}
-    sealed.fit([], {"server-round": 1})
-    assert sealed.evaluation == {}
+    alone = Parcel(facts={"neighbours": "{}"})
+    assert not sealed.train(alone, {"server-round": 1}).evaluation
     kept = np.load(sealed.job.store.folder / "omega-000001.npz")
     np.testing.assert_allclose(kept["omega"], np.eye(2) / 2)
     assert kept["task_ids"].tolist() == list(OWN)

@@ -192,10 +192,10 @@ def test_omegas_follow_those_of_the_neighbours(spread, monkeypatch, name, eta):
         renew(self, head, eta=eta)
 
     def spy_uplink(self, trained):
-        at = self.server_round - 1, self.job.client_id
+        at = self.round.number - 1, self.job.client_id
         head = self.model.head.weight.detach().double()
         sent[at] = head.numpy().copy()
-        covariance = self.around.covariance()
+        covariance = self.round.around.covariance()
         found[at] = covariance.task_ids, covariance.omega.numpy().copy()
         return uplink(self, trained)
 
@@ -307,9 +307,9 @@ def test_an_influence_arrives_after_as_many_mixing_rounds_as_hops(
     usual = losses(spread(clients, **options))
     build = SpreadGNNClient.build_model.__func__
 
-    def elsewhere(cls, *args, client_id, **kw):
-        model = build(cls, *args, client_id=client_id, **kw)
-        if client_id == source:
+    def elsewhere(cls, spec):
+        model = build(cls, spec)
+        if spec.client_id == source:
             model.head.bias.data += 0.125
         return model
 
@@ -645,13 +645,13 @@ def test_a_sealed_run_resumes_exactly(spread):
 
 
 def leave(monkeypatch, client, rounds):
-    for name in ("fit", "evaluate"):
+    for name in ("train", "assess"):
         usual = getattr(GraphClient, name)
 
-        def gone(self, parameters, config, *, usual=usual):
-            if self.job.client_id == client and config["server-round"] in rounds:
+        def gone(self, parcel, header, *, usual=usual):
+            if self.job.client_id == client and header["server-round"] in rounds:
                 raise ConnectionError("power cut")
-            return usual(self, parameters, config)
+            return usual(self, parcel, header)
 
         monkeypatch.setattr(GraphClient, name, gone)
 

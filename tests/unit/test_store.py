@@ -6,12 +6,11 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from clients.optimizer import optimizer_tensors, restore_optimizer
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from clients.store import (
     ClientStore,
     default_state_dir,
-    optimizer_tensors,
-    restore_optimizer,
 )
 from fedgraph_flwr.errors import DataError, StorageError, WireError
 
@@ -27,6 +26,16 @@ def test_every_state_that_a_checkpoint_needs_is_kept(store):
     assert store.rounds() == [3, 4, 5, 6]
     assert store.load(7)["w"].tolist() == [6, 6]
     assert store.load(4)["w"].tolist() == [3, 3]  # the round is repeated
+
+
+def test_a_folder_where_an_old_state_stood_is_named(store):
+    for r in (1, 2, 3):
+        store.save(r, {"w": torch.zeros(1)})
+    path = store.folder / "round-000001.safetensors"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StorageError, match=r"cannot delete .*round-000001"):
+        store.save(4, {"w": torch.zeros(1)}, keep_from=2)
 
 
 def test_without_a_checkpoint_everything_is_kept(store):

@@ -37,6 +37,15 @@ def test_a_parcel_comes_back_as_it_was(parcel):
         assert (got.dtype, got.shape) == (array.dtype, array.shape)
 
 
+def test_numbers_too_large_to_travel_have_no_size(parcel):
+    """In one process a header or a metric may hold them; the server must not stop."""
+    content = pack({0: parcel}, {"experiment": 10**40})
+    content["0/metrics"] = MetricRecord({"x": 10**40})
+    sizes = {kind: size for _, kind, size in record_sizes(content)}
+    assert sizes["header"] == sizes["metrics"] == 0
+    assert sizes["arrays"] > 0
+
+
 def test_sizes_are_those_of_the_serialised_records(parcel):
     content = pack({0: parcel, 1: parcel})
     counted = sum(size for *_, size in record_sizes(content))

@@ -1,0 +1,111 @@
+"""What a client is given: its job, and what its model is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.privacy import PrivacySettings
+from fedgraph_flwr.seeding import derive_seed
+from fedgraph_flwr.tasks import Task
+
+from .graphs.batching import ClientData
+from .privacy.site import PrivateSite
+from .store import ClientStore
+
+P = TypeVar("P", bound=Settings)  # parameters of a method
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec(Generic[P]):
+    """Everything that a model before round 1 depends on.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    params : Settings
+        Of the method.
+    num_features, num_classes : int
+        Widths of input and output.
+    client_id : int
+        Only tensors that do not travel may depend on it.
+    """
+
+    settings: RunSettings
+    params: P
+    num_features: int
+    num_classes: int
+    client_id: int = 0
+
+    def common_generator(self) -> torch.Generator:
+        """Stream of the initial tensors that all clients have in common."""
+        return common_generator(self.settings)
+
+
+def common_generator(settings: RunSettings) -> torch.Generator:
+    """Stream of the initial tensors that all clients have in common."""
+    seed = derive_seed(settings.seed, "common", "init")
+    return torch.Generator().manual_seed(seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Generic[P]):
+    """Everything a client needs to answer one message.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    params, task : Settings
+        Of the method, and of the kind of learning.
+    learning : Task
+        The kind of learning.
+    data : ClientData
+    store : ClientStore
+        The client's private state.
+    site : PrivateSite
+        Draws the client's noise and keeps the account of it.
+    device : torch.device
+    may_restart : bool
+        The site's operator lets a client begin afresh when its private state is lost;
+        otherwise the client fails.
+    trusted : mapping of int to str, optional
+        Fingerprints of other clients' keys, by client, that the operator confirmed;
+        None if the operator wrote down none.
+    """
+
+    settings: RunSettings
+    params: P
+    task: Settings
+    learning: Task
+    data: ClientData
+    store: ClientStore
+    site: PrivateSite
+    device: torch.device
+    may_restart: bool = False
+    trusted: Mapping[int, str] | None = None
+
+    @property
+    def privacy(self) -> PrivacySettings:
+        """What the run protects."""
+        return self.site.privacy
+
+    @property
+    def client_id(self) -> int:
+        """Id of the client."""
+        return self.data.partition.client_id
+
+    @property
+    def spec(self) -> ModelSpec[P]:
+        """What the client's model is built from."""
+        graphs = self.data.partition.graphs
+        return ModelSpec(
+            settings=self.settings,
+            params=self.params,
+            num_features=graphs.num_features,
+            num_classes=graphs.num_classes,
+            client_id=self.client_id,
+        )

@@ -1,0 +1,221 @@
+"""The part of a data set that one client holds, with its split."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.data import GraphPartition, IntArray
+from fedgraph_flwr.errors import ConfigError
+
+from . import graph_partitions, splits, synthetic
+from .cache import label_checksum
+from .catalog import (
+    FILES,
+    ONE_WAY,
+    PLANTED,
+    SYNTHETIC,
+    DatasetInfo,
+    find_dataset,
+    is_cut,
+    is_one_set,
+    label_kind,
+)
+from .molecule_clients import file_client, skewed_client
+from .node_clients import node_client, planted_client
+from .node_partitions import PARTITIONERS as NODE_PARTITIONERS
+from .node_partitions import check_overlap
+from .smiles_csv import SMILES_CSV, check_single_file
+from .task_masks import ALL as ALL_TASKS
+from .task_masks import mask_tasks
+from .tu import load_tu
+
+log = logging.getLogger("flwr.fedgraph")
+
+_FOR_MOLECULES = {"quantity-skew": skewed_client, FILES: file_client}
+
+
+def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
+    """Load the graphs of one client with their split.
+
+    Parameters
+    ----------
+    settings : RunSettings
+        ``dataset``, ``partition``, ``features``, ``num_clients``, ``split_seed``,
+        ``dirichlet_alpha``, ``dominance``, ``held_out``, ``data_dir``, ``cache_dir``,
+        ``task_masks``, ``task_owners`` and, for a user's own molecules, the ``csv_``
+        settings are read.
+    client_id : int
+        In ``range(settings.num_clients)``.
+
+    Returns
+    -------
+    GraphPartition
+        Holds copies of this client's graphs only.
+
+    Raises
+    ------
+    ConfigError
+        If data set, partition, client count and client id do not fit together.
+    DataError
+        If data are missing or unreadable, or some client gets fewer than 3 graphs.
+    """
+    info = find_dataset(settings.dataset)
+    _check_fit(info, settings)
+    if not 0 <= client_id < settings.num_clients:
+        raise ConfigError(
+            f"client id must be in 0..{settings.num_clients - 1} for num-clients"
+            f" {settings.num_clients}, got {client_id}; start as many nodes as"
+            " num-clients says"
+        )
+    if info.name == PLANTED:
+        return planted_client(settings, client_id)
+    if info.kind == "nodes":
+        return node_client(info.name, settings, client_id)
+    make = _FOR_MOLECULES.get(str(info.automatic["partition"]))
+    if make is not None:
+        return mask_tasks(make(info.name, settings, client_id), settings)
+    seed = settings.split_seed
+    if info.name == SYNTHETIC:
+        rows = synthetic.client_rows(client_id)
+        whole = synthetic.load_client(client_id, seed, cache_dir=settings.cache_dir)
+        graphs = whole.take(np.arange(len(whole)))
+        group = synthetic.client_group(client_id)
+    else:
+        whole = load_tu(
+            info.members[client_id if len(info.members) > 1 else 0],
+            settings.features,
+            data_dir=_folder_of_client(settings, client_id),
+            cache_dir=settings.cache_dir,
+        )
+        rows = np.arange(len(whole))
+        if is_cut(settings):
+            shares = _share_out(whole.y, settings)
+            rows = shares[client_id]
+            if settings.partition == "chunks-overlap":
+                _tell_overlap(whole.y, shares, settings, client_id)
+        graphs = whole.take(rows)
+        group = -1
+    train, val, test = splits.split_client(
+        np.arange(len(rows)), graphs.y, seed=seed, held_out=settings.held_out
+    )
+    return GraphPartition(
+        client_id=client_id,
+        graphs=graphs,
+        graph_ids=rows,
+        train=train,
+        val=val,
+        test=test,
+        group=group,
+        whole_sha256=(
+            label_checksum(whole.y, whole.node_ptr) if is_one_set(settings) else ""
+        ),
+    )
+
+
+def _tell_overlap(
+    y: IntArray, shares: Sequence[IntArray], settings: RunSettings, client_id: int
+) -> None:
+    """Log which share of the client's test graphs other clients train on."""
+    seen, total = splits.trained_elsewhere(
+        y, shares, client_id, seed=settings.split_seed, held_out=settings.held_out
+    )
+    if total:
+        log.warning(
+            "client %d: other clients train on %d of its %d test graphs (partition"
+            " chunks-overlap): models that are averaged have seen them",
+            client_id,
+            seen,
+            total,
+        )
+
+
+def _folder_of_client(settings: RunSettings, client_id: int) -> str:
+    """Folder of a client's raw files; with partition "files", the client's own.
+
+    That is ``client-<id>`` below ``data_dir`` if it is there, else ``data_dir`` itself,
+    as at a site with one client.
+    """
+    if settings.partition != FILES:
+        return settings.data_dir
+    if not settings.data_dir:
+        raise ConfigError(
+            f"partition {FILES!r} reads each client's own graphs, but data-dir is"
+            " empty; set it to a folder with client-0, client-1, ... in it, or start"
+            " each"
+            " SuperNode with --node-config 'data-path=\"...\"'"
+        )
+    own = Path(settings.data_dir).expanduser() / f"client-{client_id}"
+    return str(own) if own.is_dir() else settings.data_dir
+
+
+def _share_out(y: IntArray, settings: RunSettings) -> list[IntArray]:
+    """Rows of every client in a single real data set."""
+    if settings.num_clients > len(y):
+        raise ConfigError(
+            f"more clients than graphs: num-clients is {settings.num_clients}, but"
+            f" {settings.dataset} has {len(y)} graphs; set num-clients to"
+            f" {len(y) // splits.MIN_GRAPHS} or less"
+        )
+    return graph_partitions.partition_graphs(
+        settings.partition,
+        y,
+        num_clients=settings.num_clients,
+        seed=settings.split_seed,
+        alpha=settings.dirichlet_alpha,
+        dominance=settings.dominance,
+    )
+
+
+def check_settings(settings: RunSettings) -> None:
+    """Refuse settings that contradict each other, before anything is loaded.
+
+    Raises
+    ------
+    ConfigError
+        If data set, partition, features and client count do not fit together.
+    """
+    info = find_dataset(settings.dataset)
+    _check_fit(info, settings)
+    if settings.task_masks != ALL_TASKS and label_kind(settings) == "classes":
+        raise ConfigError(
+            f"task-masks must be {ALL_TASKS!r} where graphs have one class, as in"
+            f" dataset {settings.dataset!r}, got {settings.task_masks!r}; set"
+            " task-masks in the run config, or dataset to one with several labels"
+        )
+    if info.name == SMILES_CSV:
+        check_single_file(settings)
+
+
+def _check_fit(info: DatasetInfo, settings: RunSettings) -> None:
+    """Check what holds at every client, wherever its data are."""
+    natural = info.automatic["partition"]
+    table = NODE_PARTITIONERS if info.kind == "nodes" else graph_partitions.PARTITIONERS
+    if natural in ONE_WAY:
+        allowed = [natural]
+    else:
+        allowed = sorted([*table, FILES] if info.kind == "classes" else table)
+    if settings.partition not in allowed:
+        raise ConfigError(
+            f"partition of dataset {info.name!r} must be"
+            f" {' or '.join(repr(kind) for kind in allowed)}, got"
+            f" {settings.partition!r}; set partition to 'auto'"
+        )
+    if natural == "datasets" and settings.num_clients != len(info.members):
+        raise ConfigError(
+            f"dataset {info.name!r} gives each client one of its {len(info.members)}"
+            f" data sets, but num-clients is {settings.num_clients}; set num-clients"
+            f" to {len(info.members)} or 'auto'"
+        )
+    if settings.partition.startswith("metis-overlap"):
+        check_overlap(settings.num_clients)
+    if settings.features not in info.features:
+        raise ConfigError(
+            f"features of dataset {info.name!r} must be"
+            f" {' or '.join(map(repr, info.features))}, got {settings.features!r}; set"
+            " features to 'auto'"
+        )

@@ -1,0 +1,139 @@
+"""Draw the table of docs/findings.md: ``python -m simulations.findings``.
+
+The page holds the numbers, and the figure shows what the page says: each column with
+cells such as ``+1.20 [-0.35, +2.75]`` is a panel, each row of the table a line.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from fedgraph_flwr.figures.style import GREY, PALETTE, bare
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+ENOUGH = 5  # pairs; with fewer nothing is called shown
+_NUMBER = r"([+-]\d+\.\d+)"
+_INTERVAL = re.compile(rf"{_NUMBER} \[{_NUMBER}, {_NUMBER}\]")
+
+
+class Difference(NamedTuple):
+    """A mean difference in points, with the ends of its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Forest(NamedTuple):
+    """Differences by row and column.
+
+    ``cells`` has a list for each of ``rows``, with an item for each of ``columns``;
+    ``pairs`` is the number of pairs behind each row.
+    """
+
+    rows: list[str]
+    pairs: list[int]
+    columns: list[str]
+    cells: list[list[Difference]]
+
+
+def difference(cell: str) -> Difference | None:
+    """Return the difference in a cell, or None if the cell has no interval."""
+    found = _INTERVAL.search(cell)
+    return Difference(*map(float, found.groups())) if found else None
+
+
+def read_forest(text: str) -> Forest:
+    """Read the rows of a page that have a number of pairs and then intervals.
+
+    Parameters
+    ----------
+    text : str
+        Markdown with a table ``| name | ... | pairs | column | ... |``.
+
+    Returns
+    -------
+    Forest
+        A row's name is its cells before the number of pairs.
+
+    Raises
+    ------
+    ValueError
+        If the page has no such table.
+    """
+    table = [line.strip("|").split("|") for line in text.splitlines() if "|" in line]
+    cells = [[cell.strip() for cell in line] for line in table]
+    heads = [head for head in cells if "pairs" in head]
+    if not heads:
+        raise ValueError("the page has no table with a column 'pairs'")
+    at = heads[0].index("pairs")
+    found = [
+        (row, [known for cell in row[at + 1 :] if (known := difference(cell))])
+        for row in cells
+    ]
+    body = [(row, differences) for row, differences in found if differences]
+    return Forest(
+        rows=[", ".join(row[:at]) for row, _ in body],
+        pairs=[int(row[at]) for row, _ in body],
+        columns=heads[0][at + 1 :],
+        cells=[differences for _, differences in body],
+    )
+
+
+def draw_forest(forest: Forest, path: Path) -> Path:
+    """Draw a panel per column and a line per row, and write the file."""
+    from matplotlib.figure import Figure
+
+    count = len(forest.columns)
+    size = (3.0 + 3.2 * count, 1.2 + 0.28 * len(forest.rows))
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    for index, (panel, title) in enumerate(zip(panels, forest.columns, strict=True)):
+        panel.axvline(0, color="0.35", linewidth=0.8)
+        for row, (cells, pairs) in enumerate(
+            zip(forest.cells, forest.pairs, strict=True)
+        ):
+            mean, low, high = cells[index]
+            colour = _colour(low, high) if pairs >= ENOUGH else GREY
+            panel.hlines(row, low, high, color=colour, linewidth=2)
+            panel.plot([mean], [row], "o", color=colour, markersize=4)
+        panel.set_title(title, fontsize=10)
+        panel.set_axisbelow(True)
+        panel.grid(axis="x", color="0.93")
+        bare(panel)
+    names = [f"{r} (n={n})" for r, n in zip(forest.rows, forest.pairs, strict=True)]
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].set_ylim(len(names) - 0.5, -0.5)  # the first row on top
+    figure.supxlabel(
+        "difference in points, mean and 95 % interval;"
+        f" coloured if n >= {ENOUGH} pairs and the interval excludes 0",
+        fontsize=9,
+    )
+    figure.savefig(path)
+    return path
+
+
+def _colour(low: float, high: float) -> str:
+    """Colour of an interval above 0, below 0, or around it."""
+    if low > 0:
+        return PALETTE[2]
+    return PALETTE[1] if high < 0 else GREY
+
+
+def main() -> int:
+    """Draw the figure of docs/findings.md; 2 if the page has no table for it."""
+    page = DOCS / "findings.md"
+    try:
+        forest = read_forest(page.read_text())
+    except ValueError as error:
+        sys.stderr.write(f"{page}: {error}\n")
+        return 2
+    sys.stdout.write(f"{draw_forest(forest, DOCS / 'img' / 'findings.png')}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
