@@ -155,8 +155,9 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
 def _automatic(method: MethodOnTask, info: datasets.DatasetInfo) -> dict[str, Value]:
     """Say what ``"auto"`` means for shared settings; a later line wins.
 
-    A value in the run config, or in a preset, wins over all of them: it is not
-    ``"auto"``. A method's own parameters have values per data set (``AUTO``).
+    A value in the run config or in a preset is not ``"auto"`` and is taken as it is. If
+    it contradicts ``info.fixed``, ``datasets.check_settings`` refuses it. A method's
+    own parameters have values per data set (``AUTO``).
     """
     return {
         "task": method.task.key,

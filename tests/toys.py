@@ -248,7 +248,8 @@ def run_settings(**changes) -> RunSettings:
     base = {"dataset": "PROTEINS", "num_clients": 10, "partition": "chunks"}
     given = {k.replace("_", "-"): v for k, v in {**base, **changes}.items()}
     info = find_dataset(given["dataset"])
-    automatic = {"patience": 0, "min-rounds": 0, **info.automatic}
+    of_task = {"task": "graph-classification", "patience": 0, "min-rounds": 0}
+    automatic = {**of_task, **info.automatic}
     return build(RunSettings, {**defaults(), **given}, automatic)
 
 
