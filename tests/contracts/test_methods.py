@@ -38,7 +38,7 @@ ALONE = [
 
 @ALL
 def test_defaults_build_and_survive_the_round_trip_through_the_config(method):
-    first = resolve({**defaults(), **toys.own(method), "method": method})
+    first = resolve({**defaults(), **toys.own(method)})
     again = resolve({**defaults(), **first.to_config()})
     assert again == first
 

@@ -364,7 +364,7 @@ def test_the_second_view_may_have_an_epsilon_of_its_own(run, tmp_path):
         ("fgcl", {"features": "atoms"}, "its degree block is a function of the edges"),
         ("fgcl", UPDATES, "privacy.both to true to have both"),
         ("fgcl", {"dataset": "synthetic", "features": "labels"}, "is for multi-task"),
-        ("fedavg", {"dataset": "BACE"}, "is for graph classification, which needs"),
+        ("moon", {"dataset": "BACE"}, "is for graph classification, which needs"),
         (
             "fedavg",
             {**EDGES, "privacy.edge-post": "clamp01"},
