@@ -1,4 +1,4 @@
-"""Which experiment a Flower run belongs to, as this site remembers it.
+"""Remembers at a site which experiment a Flower run belongs to.
 
 The server names the experiment in every message, and a client's keys, pins and private
 state lie under that name. Roll call binds the run to the first name it hears; a message
@@ -18,7 +18,7 @@ from fedgraph_flwr.config import RESUME_MAY_CHANGE, Value
 from fedgraph_flwr.errors import DataError, WireError
 from fedgraph_flwr.wire import shortened
 
-from .once import write_once
+from .once import usable, write_once
 from .peers.sealing import IDENTITY
 from .privacy.lifetime import FOLDER as LIFETIME
 
@@ -84,8 +84,9 @@ def bind_run(
         newest = _newest(root, experiment)
         newest.parent.mkdir(parents=True, exist_ok=True)
         partial = newest.with_name(f".{newest.name}.{secrets.token_hex(8)}")
-        partial.write_text(str(run_id))
-        partial.replace(newest)
+        with usable(newest):
+            partial.write_text(str(run_id))
+            partial.replace(newest)
         write_once(path, experiment.encode(), is_lasting=True)
     check_run(root, run_id, experiment)
 
@@ -105,7 +106,8 @@ def check_run(root: Path, run_id: int, experiment: str) -> None:
             f"Flower run {run_id} is not known at this site ({path} is missing): there"
             " was no roll call, or state-dir has changed; restore it, or resume"
         )
-    bound = path.read_text()
+    with usable(path):
+        bound = path.read_text()
     if bound != experiment:
         raise WireError(
             f"Flower run {run_id} is experiment {bound!r} at this site, now the server"
@@ -113,9 +115,11 @@ def check_run(root: Path, run_id: int, experiment: str) -> None:
             " not hold in another; do not trust that server"
         )
     newest = _newest(root, experiment)
-    if newest.is_file() and newest.read_text() != str(run_id):
+    with usable(newest):
+        latest = newest.read_text() if newest.exists() else str(run_id)
+    if latest != str(run_id):
         raise WireError(
-            f"Flower run {newest.read_text()} goes on with experiment {experiment!r}:"
+            f"Flower run {latest} goes on with experiment {experiment!r}:"
             f" run {run_id} is over at this site; stop it"
         )
 
@@ -141,7 +145,7 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
         before = json.loads(write_once(path, told, is_lasting=True))
         if not isinstance(before, dict):
             raise ValueError("it holds no table of keys")
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise DataError(
             f"what experiment {experiment!r} began with cannot be read from {path}:"
             f" {error}; restore the file, or start a new run",

@@ -1,4 +1,4 @@
-"""Learning on one's own graph which neighbours a node may lack (FedSage+'s NeighGen).
+"""Learns which neighbours the nodes of a client's graph may lack (FedSage+'s NeighGen).
 
 Zhang et al. 2021, arXiv:2106.13430. Some nodes are hidden; from what is left a
 GraphSAGE predicts how many neighbours a node lost, and their features.
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
 
@@ -65,6 +66,7 @@ class NeighbourGenerator(nn.Module):
             linear(*pair, generator) for pair in itertools.pairwise(widths)
         )
 
+    @override
     def forward(
         self, graph: MendedGraph, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""A graph and further nodes, each of which hangs on one node of it (FedSage+)."""
+"""A graph with further nodes, each joined to one node of the graph (FedSage+)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from .graphs.ops import sum_neighbours
 from .graphs.whole_graph import NodeStructure
@@ -44,12 +45,12 @@ class MendedGraph(NodeStructure):
         summed = sum_neighbours(known, self._adjacency)
         return torch.cat([summed.index_add(0, self.owner, new), known[self.owner]])
 
+    @override
     def propagate(self, x: Tensor) -> Tensor:
-        """See base class."""
         root = (self._degree + 1).rsqrt()
         scaled = root * x
         return root * (self._sum(scaled) + scaled)
 
+    @override
     def mean(self, x: Tensor) -> Tensor:
-        """See base class."""
         return self._sum(x) / self._degree.clamp(min=1)

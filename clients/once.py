@@ -4,9 +4,30 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.files import sync
+
+
+@contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Name a file of a site that cannot be read, written or decoded.
+
+    Raises
+    ------
+    DataError
+        In place of what the system raises.
+    """
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{path} cannot be used: {error}; restore it, or start a new run",
+            public=f"{path.name} in state-dir cannot be used; its site must restore it",
+        ) from error
 
 
 def write_once(path: Path, content: bytes, *, is_lasting: bool = False) -> bytes:
@@ -25,7 +46,17 @@ def write_once(path: Path, content: bytes, *, is_lasting: bool = False) -> bytes
     -------
     bytes
         What the file holds now: ``content``, or what was there before.
+
+    Raises
+    ------
+    DataError
+        It cannot be read or written.
     """
+    with usable(path):
+        return _write_once(path, content, is_lasting=is_lasting)
+
+
+def _write_once(path: Path, content: bytes, *, is_lasting: bool) -> bytes:
     if path.exists():
         return path.read_bytes()
     path.parent.mkdir(parents=True, exist_ok=True)

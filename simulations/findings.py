@@ -1,21 +1,22 @@
-"""Draw the differences that a page tells: ``python -m simulations.findings``.
+"""Draw the table of docs/findings.md: ``python -m simulations.findings``.
 
-Reads every table row of a page with cells such as ``+1.20 [-0.35, +2.75]``. Each
-column of such cells is a panel, each row a line: the figure shows what the page says.
+The page holds the numbers, and the figure shows what the page says: each column with
+cells such as ``+1.20 [-0.35, +2.75]`` is a panel, each row of the table a line.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+from fedgraph_flwr.figures.style import GREY, PALETTE, bare
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+ENOUGH = 5  # pairs; with fewer nothing is called shown
 _NUMBER = r"([+-]\d+\.\d+)"
 _INTERVAL = re.compile(rf"{_NUMBER} \[{_NUMBER}, {_NUMBER}\]")
-_LEFT, _RIGHT, _OPEN = "#D55E00", "#0072B2", "#555555"  # below 0, above 0, neither
 
 
 class Difference(NamedTuple):
@@ -27,102 +28,110 @@ class Difference(NamedTuple):
 
 
 class Forest(NamedTuple):
-    """Rows and columns of differences.
+    """Differences by row and column.
 
-    ``cells`` has a list per row of ``rows`` with an item per column of ``columns``;
-    None stands for a cell without an interval.
+    ``cells`` has a list for each of ``rows``, with an item for each of ``columns``;
+    ``pairs`` is the number of pairs behind each row.
     """
 
     rows: list[str]
+    pairs: list[int]
     columns: list[str]
-    cells: list[list[Difference | None]]
+    cells: list[list[Difference]]
 
 
 def difference(cell: str) -> Difference | None:
-    """Return the difference that a cell tells, None if it has no interval."""
+    """Return the difference in a cell, or None if the cell has no interval."""
     found = _INTERVAL.search(cell)
     return Difference(*map(float, found.groups())) if found else None
 
 
 def read_forest(text: str) -> Forest:
-    """Read the first table of a page that has intervals.
+    """Read the rows of a page that have a number of pairs and then intervals.
 
     Parameters
     ----------
     text : str
-        Markdown.
+        Markdown with a table ``| name | ... | pairs | column | ... |``.
 
     Returns
     -------
     Forest
-        A row's name is its cells before the first interval.
+        A row's name is its cells before the number of pairs.
 
     Raises
     ------
     ValueError
-        If no table has an interval.
+        If the page has no such table.
     """
-    table: list[list[str]] = []
-    for line in [*text.splitlines(), ""]:
-        if line.startswith("|"):
-            table.append([cell.strip() for cell in line.strip("|").split("|")])
-        elif any(difference(cell) for row in table for cell in row):
-            break
-        else:
-            table = []
-    if not table:
-        raise ValueError("no table of the page has a cell such as '+1.2 [-0.3, +2.7]'")
-    head, body = table[0], table[2:]
-    columns = [c for c in range(len(head)) if any(difference(row[c]) for row in body)]
+    table = [line.strip("|").split("|") for line in text.splitlines() if "|" in line]
+    cells = [[cell.strip() for cell in line] for line in table]
+    heads = [head for head in cells if "pairs" in head]
+    if not heads:
+        raise ValueError("the page has no table with a column 'pairs'")
+    at = heads[0].index("pairs")
+    found = [
+        (row, [known for cell in row[at + 1 :] if (known := difference(cell))])
+        for row in cells
+    ]
+    body = [(row, differences) for row, differences in found if differences]
     return Forest(
-        rows=[", ".join(row[: columns[0]]) for row in body],
-        columns=[head[column] for column in columns],
-        cells=[[difference(row[column]) for column in columns] for row in body],
+        rows=[", ".join(row[:at]) for row, _ in body],
+        pairs=[int(row[at]) for row, _ in body],
+        columns=heads[0][at + 1 :],
+        cells=[differences for _, differences in body],
     )
 
 
 def draw_forest(forest: Forest, path: Path) -> Path:
-    """Draw a panel per column, a line per row, and write the file."""
+    """Draw a panel per column and a line per row, and write the file."""
     from matplotlib.figure import Figure
 
-    height = 1.2 + 0.28 * len(forest.rows)
-    figure = Figure(figsize=(2.2 + 3.2 * len(forest.columns), height), dpi=120)
-    axes = figure.subplots(1, len(forest.columns), sharey=True, squeeze=False)[0]
-    for index, (panel, title) in enumerate(zip(axes, forest.columns, strict=True)):
-        panel.axvline(0, color="black", linewidth=0.8)
-        for row, cells in enumerate(forest.cells):
-            if (found := cells[index]) is None:
-                continue
-            mean, low, high = found
-            colour = _LEFT if high < 0 else _RIGHT if low > 0 else _OPEN
-            ends = panel.plot([low, high], [row, row], color=colour, linewidth=2)
-            ends[0].set_solid_capstyle("butt")
+    count = len(forest.columns)
+    size = (3.0 + 3.2 * count, 1.2 + 0.28 * len(forest.rows))
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    for index, (panel, title) in enumerate(zip(panels, forest.columns, strict=True)):
+        panel.axvline(0, color="0.35", linewidth=0.8)
+        for row, (cells, pairs) in enumerate(
+            zip(forest.cells, forest.pairs, strict=True)
+        ):
+            mean, low, high = cells[index]
+            colour = _colour(low, high) if pairs >= ENOUGH else GREY
+            panel.hlines(row, low, high, color=colour, linewidth=2)
             panel.plot([mean], [row], "o", color=colour, markersize=4)
         panel.set_title(title, fontsize=10)
-        panel.set_xlabel("points, 95 % interval")
-        panel.grid(axis="x", color="#EEEEEE")
         panel.set_axisbelow(True)
-    axes[0].set_yticks(range(len(forest.rows)), forest.rows)
-    axes[0].set_ylim(len(forest.rows) - 0.5, -0.5)  # the first row on top
-    figure.savefig(path, bbox_inches="tight", metadata={"Software": None})
+        panel.grid(axis="x", color="0.93")
+        bare(panel)
+    names = [f"{r} (n={n})" for r, n in zip(forest.rows, forest.pairs, strict=True)]
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].set_ylim(len(names) - 0.5, -0.5)  # the first row on top
+    figure.supxlabel(
+        "difference in points, mean and 95 % interval;"
+        f" coloured if n >= {ENOUGH} pairs and the interval excludes 0",
+        fontsize=9,
+    )
+    figure.savefig(path)
     return path
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Draw the figure of a page; 2 if the page has no intervals."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.findings", description=__doc__
-    )
-    docs = ROOT / "docs"
-    parser.add_argument("page", nargs="?", type=Path, default=docs / "findings.md")
-    parser.add_argument("--figure", type=Path, default=docs / "img" / "findings.png")
-    arguments = parser.parse_args(argv)
+def _colour(low: float, high: float) -> str:
+    """Colour of an interval above 0, below 0, or around it."""
+    if low > 0:
+        return PALETTE[2]
+    return PALETTE[1] if high < 0 else GREY
+
+
+def main() -> int:
+    """Draw the figure of docs/findings.md; 2 if the page has no table for it."""
+    page = DOCS / "findings.md"
     try:
-        forest = read_forest(arguments.page.read_text())
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{arguments.page}: {error}\n")
+        forest = read_forest(page.read_text())
+    except ValueError as error:
+        sys.stderr.write(f"{page}: {error}\n")
         return 2
-    sys.stdout.write(f"{draw_forest(forest, arguments.figure)}\n")
+    sys.stdout.write(f"{draw_forest(forest, DOCS / 'img' / 'findings.png')}\n")
     return 0
 
 

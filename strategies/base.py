@@ -63,9 +63,9 @@ class AbstractGraphStrategy(Strategy):
     observer : callable
         Given this strategy and a :class:`RoundReport` once per round, after
         aggregation and before the state changes again. The next round's messages are
-        out by then, so that it is written while clients compute.
+        out by then, so that a round is written while clients compute.
     evaluator : Evaluator
-        Evaluates in the clients' stead whatever they hand over for it.
+        Evaluates at the server what clients hand over for it.
     stopper : callable
         Given the evaluations that are new, says whether training ends here; asked
         before each round.
@@ -273,10 +273,10 @@ class AbstractGraphStrategy(Strategy):
     ) -> Result:
         """Run rounds ``first_round..num_rounds`` and the closing evaluation.
 
-        Differs from Flower's loop: it can begin after a checkpoint, it
-        polls for replies at a pace that follows the length of the round (Flower's
-        waits 0.1 s in simulation and 3 s in deployment), and it sends no evaluate
-        messages between rounds. ``stopper`` may end it earlier.
+        Differs from Flower's loop: it can begin after a checkpoint, it polls for
+        replies at a pace that follows the length of the round (Flower's waits 0.1 s in
+        simulation and 3 s in deployment), and it sends no evaluate messages between
+        rounds. ``stopper`` may end it earlier.
         """
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()

@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
@@ -77,33 +78,33 @@ class SingleBatch(Batch):
 
     _degree: Tensor
 
+    @override
     @cached_property
     def adjacency(self) -> Tensor:
-        """See base class."""
         return csr(row_pointer(self._degree), self.edge_index[1], len(self._degree))
 
+    @override
     @cached_property
     def membership(self) -> Tensor:
-        """See base class."""
         n, device = len(self._degree), self.y.device
         ptr = torch.tensor([0, n], device=device)
         return csr(ptr, torch.arange(n, device=device), n)
 
+    @override
     @cached_property
     def graph_of_node(self) -> Tensor:
-        """See base class."""
         return torch.zeros_like(self._degree)
 
+    @override
     @cached_property
     def index(self) -> Tensor:
-        """See base class."""
         return torch.tensor([self.positions[0]], device=self.y.device)
 
 
 class BareBatch(Batch):
-    """Graphs without edges, not joined before somebody asks for their nodes.
+    """Graphs without edges, joined once their nodes are asked for.
 
-    Whoever trains on noisy views of them never does.
+    A method that trains on noisy views of them never asks.
     """
 
     def __init__(self, graphs: CollatedGraphs, positions: IntArray) -> None:
@@ -117,29 +118,29 @@ class BareBatch(Batch):
     def _joined(self) -> Batch:
         return self._graphs.join(self.positions)
 
+    @override
     @property
     def x(self) -> Tensor:
-        """See base class."""
         return self._joined.x
 
+    @override
     @property
     def edge_index(self) -> Tensor:
-        """See base class."""
         return self._joined.edge_index
 
+    @override
     @property
     def adjacency(self) -> Tensor:
-        """See base class."""
         return self._joined.adjacency
 
+    @override
     @property
     def membership(self) -> Tensor:
-        """See base class."""
         return self._joined.membership
 
+    @override
     @property
     def graph_of_node(self) -> Tensor:
-        """See base class."""
         return self._joined.graph_of_node
 
 

@@ -6,6 +6,7 @@ from typing import final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from .whole_graph import NodeStructure
 
@@ -28,11 +29,11 @@ class DenseGraph(NodeStructure):
         root = loops.sum(1).rsqrt()  # degrees are >= 1
         self._normalized = root[:, None] * loops * root  # (num_nodes, num_nodes)
 
+    @override
     def propagate(self, x: Tensor) -> Tensor:
-        """See base class."""
         return self._normalized @ x
 
+    @override
     def mean(self, x: Tensor) -> Tensor:
-        """See base class."""
         degree = self.adjacency.sum(1, keepdim=True)
         return self.adjacency @ x / degree.clamp(min=1)

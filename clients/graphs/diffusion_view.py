@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray, WeightedEdges
 
@@ -34,11 +35,13 @@ class DiffusionView:
 class _WeightedSum(torch.autograd.Function):
     """``view.forward @ x``; the weights are constants."""
 
+    @override
     @staticmethod
     def forward(ctx: Any, x: Tensor, view: DiffusionView) -> Tensor:
         ctx.view = view
         return view.forward @ x
 
+    @override
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return ctx.view.backward @ grads[0].contiguous(), None

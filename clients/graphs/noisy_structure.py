@@ -8,6 +8,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from .structure import NEGATIVE_SLOPE, Mask, Structure, power
 
@@ -52,9 +53,9 @@ class NoisyStructure(Structure):
         Row of the batch in each row of each graph of each bucket, in that order; some
         row or other in padding, which reaches no node.
     slots : int64 tensor, shape (num_nodes,)
-        Where each row of the batch is found there.
+        Slot of each row of the batch.
     smoothed : callable, optional
-        Gives :func:`smoothing` of the buckets, where that has been made.
+        Gives :func:`smoothing` of the buckets, if that has been made.
     use_absolute_degree, is_non_negative : bool
         See ``laplace.post_process``.
     """
@@ -79,9 +80,9 @@ class NoisyStructure(Structure):
         """See the parameter ``cut``."""
         return self._cut()
 
+    @override
     @cached_property
     def degree(self) -> Tensor:  # type: ignore[override]
-        """See base class."""
         found = [_degrees(w, self._use_absolute_degree).flatten() for w in self.buckets]
         return torch.cat(found)[self.slots] if found else torch.zeros(0)
 
@@ -99,12 +100,14 @@ class NoisyStructure(Structure):
         """(num_graphs, size, d) of each bucket -> (num_nodes, d) of the batch."""
         return torch.cat([p.flatten(0, 1) for p in parts]).index_select(0, self.slots)
 
+    @override
     def sum(self, x: Tensor) -> Tensor:
         """One batched matrix product per bucket."""
         return self._times(self.buckets, x)
 
+    @override
     def smooth(self, x: Tensor) -> Tensor:
-        """See base class; as one product, where matrices for it have been made."""
+        """D^-1/2 (W + I) D^-1/2 x; one product, if matrices for it have been made."""
         if self._smoothed is None:
             return super().smooth(x)
         return self._times(self._smoothed(), x)
@@ -114,6 +117,7 @@ class NoisyStructure(Structure):
             return x
         return _DenseSum.apply(x, matrices, self)  # type: ignore[no-any-return,no-untyped-call]
 
+    @override
     def attend(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
@@ -137,6 +141,7 @@ class NoisyStructure(Structure):
 class _DenseSum(torch.autograd.Function):
     """Products with the matrices, which are constants, and symmetric."""
 
+    @override
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, matrices: Matrices, structure: NoisyStructure
@@ -144,6 +149,7 @@ class _DenseSum(torch.autograd.Function):
         ctx.matrices, ctx.structure = matrices, structure
         return _dense_sum(x, matrices, structure)
 
+    @override
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         return _dense_sum(grads[0], ctx.matrices, ctx.structure), None, None

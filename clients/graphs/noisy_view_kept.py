@@ -1,4 +1,4 @@
-"""Noisy views that are used again and again, with all that can be made beforehand."""
+"""Noisy views that are used many times, with products made beforehand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray, pointer
 
@@ -77,7 +78,7 @@ def _are_equal(some: Sequence[Triangles], others: Sequence[Triangles]) -> bool:
 
 
 class KeptNoisyView(NoisyView):
-    """Views whose matrices are made once, and cut out of by every batch.
+    """Views whose matrices are made once; batches are cut out of them.
 
     So are products of matrices and features, which training never changes: see
     :class:`~clients.graphs.node_rows.SpreadRows`. This pays when views are used more
@@ -86,7 +87,7 @@ class KeptNoisyView(NoisyView):
     Parameters
     ----------
     *views, device, post
-        See base class; such that :meth:`is_possible`.
+        As of :class:`NoisyView`; :meth:`is_possible` must hold.
     nodes : NodeRows
         Features of the client's graphs.
     """
@@ -121,8 +122,8 @@ class KeptNoisyView(NoisyView):
         groups = list(buckets(num_nodes, growth=GROWTH, small=SMALL))
         return padded_cells(groups, num_nodes) <= MAX_KEPT
 
+    @override
     def rows(self, rows: IntArray) -> NoisyStructure:
-        """See base class."""
         group_of, sizes = self._group_of[rows], self.num_nodes[rows]
         order = np.argsort(group_of, kind="stable")
         found, begins = np.unique(group_of[order], return_index=True)
@@ -145,8 +146,9 @@ class KeptNoisyView(NoisyView):
             smoothed=lambda: cut(smooth=True),
         )
 
+    @override
     def nodes(self, rows: IntArray) -> NodeBatch:
-        """See base class; of many alike features, what is spread of them as well."""
+        """Nodes of the graphs in ``rows``; with products, if few features differ."""
         table = self._all_nodes.table
         if table is None or len(table) > table.shape[1]:
             return super().nodes(rows)

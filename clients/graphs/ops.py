@@ -9,16 +9,19 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 
 class _SumNeighbours(torch.autograd.Function):
     """``adjacency @ x``; the gradient uses the same matrix, as it is symmetric."""
 
+    @override
     @staticmethod
     def forward(ctx: Any, x: Tensor, adjacency: Tensor) -> Tensor:
         ctx.adjacency = adjacency
         return adjacency @ x
 
+    @override
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return ctx.adjacency @ grads[0].contiguous(), None
@@ -27,6 +30,7 @@ class _SumNeighbours(torch.autograd.Function):
 class _SumPool(torch.autograd.Function):
     """``membership @ x``; the gradient of a graph goes to each of its nodes."""
 
+    @override
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, membership: Tensor, graph_of_node: Tensor
@@ -34,6 +38,7 @@ class _SumPool(torch.autograd.Function):
         ctx.graph_of_node = graph_of_node
         return membership @ x
 
+    @override
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         return grads[0].index_select(0, ctx.graph_of_node), None, None
@@ -42,6 +47,7 @@ class _SumPool(torch.autograd.Function):
 class _ReluDropout(torch.autograd.Function):
     """ReLU and dropout in one pass; keeps only its output for the gradient."""
 
+    @override
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor, scale: float) -> Tensor:
         y = torch.relu(x).mul_(mask)
@@ -49,6 +55,7 @@ class _ReluDropout(torch.autograd.Function):
         ctx.scale = scale
         return y
 
+    @override
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (y,) = ctx.saved_tensors
@@ -96,12 +103,13 @@ def dropout_mask(
 class _BareLinear(nn.Linear):
     """A linear layer that does not initialise itself from the global generator."""
 
+    @override
     def reset_parameters(self) -> None:
         pass
 
 
 class SparseRows(NamedTuple):
-    """Constant features of which most are 0, shape (num_nodes, num_features)."""
+    """Constant features, most of them 0, of shape (num_nodes, num_features)."""
 
     rows: Tensor  # sparse CSR
     columns: Tensor  # sparse CSR of the transpose
@@ -115,11 +123,13 @@ class SparseRows(NamedTuple):
 class _ProjectSparse(torch.autograd.Function):
     """``x @ weight.T`` for sparse x, which gets no gradient."""
 
+    @override
     @staticmethod
     def forward(ctx: Any, weight: Tensor, x: SparseRows) -> Tensor:
         ctx.columns = x.columns
         return x.rows @ weight.t()
 
+    @override
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return (ctx.columns @ grads[0].contiguous()).t().contiguous(), None

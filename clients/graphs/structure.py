@@ -13,6 +13,7 @@ from typing import final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from .batching import Batch
 from .ops import sum_neighbours
@@ -115,14 +116,16 @@ class SparseStructure(Structure):
         self._adjacency, self._edges = batch.adjacency, batch.edge_index
         self.degree = batch.adjacency.crow_indices().diff().to(batch.adjacency.dtype)
 
+    @override
     def sum(self, x: Tensor) -> Tensor:
-        """One sparse product."""
+        """Sum over neighbours by one sparse product."""
         return sum_neighbours(x, self._adjacency)
 
+    @override
     def attend(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
-        """Over edges and one loop per node."""
+        """Attend along edges and one loop per node."""
         loops = torch.arange(len(x), device=x.device)
         u = torch.cat([self._edges[0], loops])
         v = torch.cat([self._edges[1], loops])
@@ -157,26 +160,29 @@ class OneGraph(Structure):
         self._average: Tensor | None = None
         self._barrier: Tensor | None = None
 
+    @override
     def sum(self, x: Tensor) -> Tensor:
-        """One dense product."""
+        """Sum over neighbours by one dense product."""
         return self._adjacency.to(x.dtype) @ x
 
+    @override
     def mean(self, x: Tensor) -> Tensor:
-        """See base class."""
         if self._average is None:
             self._average = self._adjacency / self.degree.clamp(min=1)[:, None]
         return self._average.to(x.dtype) @ x
 
+    @override
     def attend(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
         """Softmax over each row, pairs without an edge left out."""
         return self.attend_by_heads(x[:, None], source[:, None], target[:, None], mask)
 
+    @override
     def attend_by_heads(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
-        """All heads at once."""
+        """Attend with all heads at once."""
         if self._barrier is None:  # 0 on edges and the diagonal, elsewhere -inf
             self._barrier = torch.log(self._adjacency).fill_diagonal_(0.0)
         scores = torch.nn.functional.leaky_relu(
@@ -195,7 +201,7 @@ def clean_structure(batch: Batch) -> Structure:
 
 @final
 class NoEdges(Structure):
-    """No edges at all: the floor that any use of structure must beat (epsilon = 0).
+    """No edges at all: the score that any use of structure must beat (epsilon = 0).
 
     Parameters
     ----------
@@ -206,15 +212,17 @@ class NoEdges(Structure):
     def __init__(self, num_nodes: int, device: torch.device) -> None:
         self.degree = torch.zeros(num_nodes, device=device)
 
+    @override
     def sum(self, x: Tensor) -> Tensor:
-        """Zero."""
+        """Zeros, (num_nodes, d): there are no neighbours."""
         return torch.zeros_like(x)
 
+    @override
     def attend(
         self,
         x: Tensor,
-        source: Tensor,  # noqa: ARG002
-        target: Tensor,  # noqa: ARG002
+        source: Tensor,
+        target: Tensor,
         mask: Mask | None = None,
     ) -> Tensor:
         """Attend to the node itself only."""

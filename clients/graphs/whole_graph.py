@@ -1,4 +1,4 @@
-"""One client's graph, whose nodes are classified, as tensors; sparse all the way."""
+"""One client's graph whose nodes are classified, as sparse tensors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from fedgraph_flwr.data import GraphPartition
 
@@ -38,7 +39,7 @@ class NodeStructure(ABC):
 @final
 @dataclass(frozen=True, kw_only=True)
 class WholeGraph(NodeStructure):
-    """The graph of a client: the one batch there is.
+    """The graph of a client, which is its only batch.
 
     Parameters
     ----------
@@ -70,30 +71,30 @@ class WholeGraph(NodeStructure):
         """Nodes of "train", "val" or "test"."""
         return {"train": self.train, "val": self.val, "test": self.test}[split]
 
+    @override
     def propagate(self, x: Tensor) -> Tensor:
-        """See base class."""
         return sum_neighbours(x, self.normalized)
 
+    @override
     def mean(self, x: Tensor) -> Tensor:
-        """See base class."""
         return sum_neighbours(x, self.adjacency) * self.inverse_degree
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeData(ClientData):
-    """A partition with its graph; ``evaluation`` is empty, as ``whole`` serves it."""
+    """A partition with its graph, which ``whole`` holds; ``evaluation`` is empty."""
 
     whole: WholeGraph
 
+    @override
     @classmethod
     def collate(
         cls,
         partition: GraphPartition,
         device: torch.device,
         *,
-        max_nodes: int = 200_000,  # noqa: ARG003  one graph is one batch
+        max_nodes: int = 200_000,
     ) -> Self:
-        """See base class."""
         graphs = CollatedGraphs(partition.graphs, device)
         return cls(
             partition=partition,

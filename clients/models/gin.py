@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ..graphs.batching import Batch
 from ..graphs.ops import linear, project, relu_dropout, sum_neighbours, sum_pool
@@ -24,6 +25,7 @@ class GINConv(nn.Module):
             linear(hidden_dim, hidden_dim, generator),
         )
 
+    @override
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
         """(num_nodes, hidden) -> (num_nodes, hidden)."""
         return self.mlp(x + sum_neighbours(x, adjacency))  # type: ignore[no-any-return]
@@ -72,6 +74,7 @@ class GIN(nn.Module):
         g = sum_pool(x, batch.membership, batch.graph_of_node)  # (num_graphs, hidden)
         return relu_dropout(self.post(g), self.dropout, generator)
 
+    @override
     def forward(self, batch: Batch, generator: torch.Generator | None) -> Tensor:
         """Logits, shape (num_graphs, num_classes); dropout iff a generator is given."""
         return self.readout(self.represent(batch, generator))  # type: ignore[no-any-return]

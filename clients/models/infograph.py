@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from ..graphs.batching import Batch
 from ..graphs.ops import linear, sum_neighbours, sum_pool
@@ -36,6 +37,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(width))
         self.register_buffer("running_var", torch.ones(width))
 
+    @override
     def forward(self, x: Tensor, training: bool) -> Tensor:
         """(n, width) -> the same; moves the running values iff ``training``."""
         by_batch, variance = training and len(x) > 1, self.running_var
@@ -57,6 +59,7 @@ class GINLayer(nn.Module):
         self.outer = linear(hidden_dim, hidden_dim, generator)
         self.norm = BatchNorm(hidden_dim)
 
+    @override
     def forward(self, x: Tensor, adjacency: Tensor, training: bool) -> Tensor:
         """(num_nodes, num_in), or column numbers, -> (num_nodes, hidden)."""
         # W (x + A x) = W x + A W x: one-hot rows are never written out.

@@ -6,6 +6,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ..graphs.ops import project_rows, relu_dropout
 from ..graphs.whole_graph import NodeStructure
@@ -41,13 +42,13 @@ class MaskedGNN(NodeGNN):
             mask = mask.masked_fill(mask.abs() < self.threshold, 0)
         return weight * mask
 
+    @override
     def convolve(
         self,
         x: Features,
         structure: NodeStructure,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """See base class."""
         h: Features = x
         for layer, conv in enumerate(self.convs):
             assert isinstance(conv, GCNConv)
@@ -59,13 +60,13 @@ class MaskedGNN(NodeGNN):
         assert isinstance(h, Tensor)
         return h
 
+    @override
     def logits(
         self,
         x: Features,
         structure: NodeStructure,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """See base class."""
         h = relu_dropout(
             self.convolve(x, structure, generator), self.dropout, generator
         )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from ..graphs.batching import Batch
 from ..graphs.diffusion_view import DiffusionView, weighted_sum
@@ -34,6 +35,7 @@ class GCNLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(hidden_dim))
         self.act = nn.PReLU()
 
+    @override
     def forward(self, x: Tensor, propagate: Propagate) -> Tensor:
         """(num_nodes, num_in), or column numbers, -> (num_nodes, hidden)."""
         one_hot = x.dim() == 1
@@ -55,6 +57,7 @@ class GCN(nn.Module):
         widths = [num_features] + [hidden_dim] * (num_layers - 1)
         self.layers = nn.ModuleList(GCNLayer(w, hidden_dim, generator) for w in widths)
 
+    @override
     def forward(self, batch: Batch, propagate: Propagate) -> tuple[Tensor, Tensor]:
         """Nodes (num_nodes, hidden), graphs (num_graphs, num_layers * hidden).
 

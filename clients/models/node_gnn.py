@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ..graphs.ops import SparseRows, linear, project_rows, relu_dropout
 from ..graphs.whole_graph import NodeStructure, WholeGraph
@@ -30,6 +31,7 @@ class GCNConv(nn.Module):
         self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(torch.zeros(num_out))
 
+    @override
     def forward(self, x: Features, structure: NodeStructure) -> Tensor:
         """(num_nodes, num_in) -> (num_nodes, num_out)."""
         return structure.propagate(project_rows(x, self.weight)) + self.bias
@@ -47,6 +49,7 @@ class SAGEConv(nn.Module):
         )
         self.root = nn.Parameter(weight)
 
+    @override
     def forward(self, x: Features, structure: NodeStructure) -> Tensor:
         """(num_nodes, num_in) -> (num_nodes, num_out)."""
         mean = structure.mean(project_rows(x, self.neighbours.weight))
@@ -112,6 +115,7 @@ class NodeGNN(nn.Module):
         h = self.convolve(x, structure, generator)
         return self.readout(relu_dropout(h, self.dropout, generator))  # type: ignore[no-any-return]
 
+    @override
     def forward(self, graph: WholeGraph, generator: torch.Generator | None) -> Tensor:
         """Logits, shape (num_nodes, num_classes); dropout iff a generator is given."""
         return self.logits(graph.x, graph, generator)

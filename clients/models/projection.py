@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ..graphs.ops import linear
 
@@ -39,6 +40,7 @@ class ProjectionNetwork(nn.Module):
         )
         self.shortcut = linear(num_in, num_out, generator)
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
         """(n, num_in) -> (n, num_out)."""
         return self.block(x) + self.shortcut(x)  # type: ignore[no-any-return]

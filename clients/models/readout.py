@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ..graphs.node_rows import DistinctRows, Nodes
 from ..graphs.ops import linear, sum_pool
@@ -79,6 +80,7 @@ class ReadoutModel(nn.Module):
         """H @ then.T, shape (num_nodes, len(then))."""
         return self.encoder(x, structure, generator) @ then.t()  # type: ignore[no-any-return]
 
+    @override
     def forward(
         self, nodes: Nodes, structure: Structure, generator: torch.Generator | None
     ) -> Tensor:

@@ -6,6 +6,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ..graphs.ops import linear, project_rows, relu_dropout
 from ..graphs.whole_graph import NodeStructure
@@ -53,6 +54,7 @@ class StarGNN(nn.Module):
         self.whole = linear(2 * h, h, generator)
         self.readout = linear(h, num_classes, generator)
 
+    @override
     def forward(
         self,
         x: Features,

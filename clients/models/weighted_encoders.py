@@ -1,6 +1,6 @@
 """Graph classifiers whose encoders take edge weights: FGCL's four, GIN and GAT.
 
-Yang et al. 2022 (FGCL), Sec. IV-B; our spec, Sec. 2.2. An encoder runs on any
+Yang et al. 2022 (FGCL), Sec. IV-B. An encoder runs on any
 :class:`~clients.graphs.structure.Structure`, dense noisy views or sparse clean graphs,
 with the same parameters. Below, w are its weights (0 on the diagonal), d its
 degrees: sums of w, or of absolute values for signed weights. A node
@@ -18,6 +18,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
@@ -90,6 +91,7 @@ class GCNLayer(nn.Module):
         self.weight = uniform(num_in, (num_out, num_in), generator)
         self.bias = uniform(num_in, (num_out,), generator)
 
+    @override
     def forward(
         self,
         x: Tensor | DistinctRows,
@@ -107,8 +109,8 @@ class KGNNLayer(nn.Module):
     """Theta_1 x_v + Theta_2 sum_u w_uv x_u / d_v + b: ``GraphConv``, weighted mean.
 
     Differs from ``GraphConv(aggr="mean")``, which divides by the number of neighbours:
-    p - 1 in a noisy graph of p nodes, however small its weights (spec Sec. 7.3). They
-    agree where all weights are 1.
+    p - 1 in a noisy graph of p nodes, however small its weights. They
+    agree if all weights are 1.
     """
 
     def __init__(self, num_in: int, num_out: int, generator: torch.Generator) -> None:
@@ -117,6 +119,7 @@ class KGNNLayer(nn.Module):
         self.weight = uniform(num_in, (num_out, num_in), generator)
         self.bias = uniform(num_in, (num_out,), generator)
 
+    @override
     def forward(
         self,
         x: Tensor | DistinctRows,
@@ -143,6 +146,7 @@ class TAGLayer(nn.Module):
         self.weight = uniform(num_in, (TAG_HOPS + 1, num_out, num_in), generator)
         self.bias = uniform(num_in, (num_out,), generator)
 
+    @override
     def forward(
         self,
         x: Tensor | DistinctRows,
@@ -172,6 +176,7 @@ class GINLayer(nn.Module):
         self.first = linear(num_in, num_out, generator)
         self.second = linear(num_out, num_out, generator)
 
+    @override
     def forward(
         self,
         x: Tensor | DistinctRows,
@@ -198,6 +203,7 @@ class GATLayer(nn.Module):
         self.target = uniform(num_out, (num_out,), generator)
         self.bias = uniform(num_in, (num_out,), generator)
 
+    @override
     def forward(
         self,
         x: Tensor | DistinctRows,
@@ -251,6 +257,7 @@ class TwoLayers(nn.Module):
         self.first = layer(num_features, hidden_dim, generator)
         self.second = layer(hidden_dim, hidden_dim, generator)
 
+    @override
     def forward(
         self,
         x: Tensor | DistinctRows,
@@ -275,11 +282,12 @@ class LightGCN(nn.Module):
         super().__init__()
         self.linear = linear(num_features, hidden_dim, generator)
 
+    @override
     def forward(
         self,
         x: Tensor | DistinctRows,
         structure: Structure,
-        generator: torch.Generator | None,  # noqa: ARG002
+        generator: torch.Generator | None,
         then: Tensor | None = None,
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); nothing here is random.
@@ -304,7 +312,7 @@ class GraphModel(ReadoutModel):
     dropout : float
         Between the encoder's layers while training; LightGCN has none.
     generator : torch.Generator
-        Initialises all tensors, none of which depends on the client.
+        Initialises all tensors; no tensor depends on the client.
 
     Raises
     ------
@@ -341,6 +349,7 @@ class GraphModel(ReadoutModel):
             made, num_features, num_tasks, hidden_dim=hidden_dim, generator=generator
         )
 
+    @override
     def encode(
         self,
         x: Tensor | DistinctRows,
@@ -348,5 +357,4 @@ class GraphModel(ReadoutModel):
         generator: torch.Generator | None,
         then: Tensor,
     ) -> Tensor:
-        """See base class."""
         return self.encoder(x, structure, generator, then)  # type: ignore[no-any-return]

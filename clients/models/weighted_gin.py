@@ -1,6 +1,6 @@
 """FCLG's encoder: GIN layers that take edge weights, concatenated and sum-pooled.
 
-Li et al. 2024, Sec. 4; our spec Sec. 2.1. PyG's ``GINConv`` ignores edge weights; on a
+Li et al. 2024, Sec. 4. PyG's ``GINConv`` ignores edge weights; on a
 dense diffusion graph it would add the same vector to every node.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ..graphs.batching import Batch
 from ..graphs.diffusion_view import DiffusionView, weighted_sum
@@ -29,6 +30,7 @@ class WeightedGINConv(nn.Module):
             linear(hidden_dim, hidden_dim, generator),
         )
 
+    @override
     def forward(self, x: Tensor, sum_of: Sum) -> Tensor:
         """(num_nodes, num_in) or one-hot columns (num_nodes,) -> (num_nodes, hidden).
 
@@ -101,6 +103,7 @@ class WeightedGIN(nn.Module):
             [sum_pool(h, batch.membership, batch.graph_of_node) for h in layers], dim=1
         )
 
+    @override
     def forward(self, batch: Batch, view: DiffusionView | None = None) -> Tensor:
         """Embeddings of graphs, shape (num_graphs, L * hidden)."""
         return self.pool(self.layers(batch, view), batch)

@@ -1,4 +1,4 @@
-"""Which rounds a client has done, and on what mail: each is done on one mail alone.
+"""Record of the rounds a client has done, and of the mail each was done on.
 
 A server may ask for a round again, after a resume or a lost reply. If it could change
 what the client mixes, every answer would tell it something of the letters and the data.
@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.files import remove
 
-from ..once import write_once
+from ..once import usable, write_once
 
 _FOLDER = "rounds-done"
 _FILE = re.compile(r"round-([0-9]{6,})")
@@ -69,11 +70,7 @@ class RoundsDone:
             )
         else:
             what = f"{state_round} {mail}".encode()
-            try:
-                before = write_once(path, what, is_lasting=True)
-            except OSError as error:
-                raise _unreadable(path, str(error)) from error
-            if before != what:
+            if write_once(path, what, is_lasting=True) != what:
                 wrong, place = " again, with other mail or state than before", path
         if wrong:
             raise WireError(
@@ -84,12 +81,14 @@ class RoundsDone:
 
     def _state_round(self, server_round: int) -> int:
         path = self._folder / f"round-{server_round:06d}"
-        try:
+        with usable(path):
             found = _CONTENT.fullmatch(path.read_bytes())
-        except OSError as error:
-            raise _unreadable(path, str(error)) from error
         if not found:
-            raise _unreadable(path, "it does not hold a round and a digest")
+            raise DataError(
+                f"{path} is damaged, it does not hold a round and a digest; restore the"
+                " file, or start a new run",
+                public=f"{path.name} in rounds-done is damaged",
+            )
         return int(found.group(1))
 
     def forget_before(self, server_round: int) -> None:
@@ -99,13 +98,4 @@ class RoundsDone:
         """
         for old in self.rounds():
             if old < server_round:
-                (self._folder / f"round-{old:06d}").unlink(missing_ok=True)
-
-
-def _unreadable(path: Path, problem: str) -> DataError:
-    """Word the error for a damaged record of a round."""
-    return DataError(
-        f"the record {path} of the mail that a round was done on cannot be used:"
-        f" {problem}; restore the file, or start a new run",
-        public=f"the record of {path.name} of this client is damaged",
-    )
+                remove(self._folder / f"round-{old:06d}")

@@ -1,4 +1,4 @@
-"""Letters sealed end to end between neighbours, and the keys for it.
+"""Seals letters end to end between neighbours, and keeps the keys for it.
 
 Each client has two X25519 key pairs, whose private halves never leave its disk: its
 site's, which outlives runs and whose fingerprint operators tell each other, and one per
@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedgraph_flwr.errors import DataError, WireError
 
-from ..once import write_once
+from ..once import usable, write_once
 
 IDENTITY = "identity"  # folder of the state folder, where experiments have theirs
 KEY = "run.key"
@@ -57,7 +57,7 @@ def fingerprint_of(raw: bytes) -> str:
 
 
 def site_key_file(state_dir: Path, client_id: int) -> Path:
-    """Where the private half of a client's lasting key lies."""
+    """Path of the private half of a client's lasting key."""
     return state_dir / IDENTITY / f"client-{client_id}.key"
 
 
@@ -126,11 +126,13 @@ class KeyRing:
     def pinned(self) -> dict[int, str]:
         """Public keys of the neighbours, by client; empty before the first message."""
         path = self.folder / _PINS
-        if not path.is_file():
+        if not path.exists():
             return {}
+        with usable(path):
+            text = path.read_text()
         try:
-            return {int(c): str(key) for c, key in json.loads(path.read_text()).items()}
-        except (ValueError, AttributeError) as error:
+            return {int(c): str(key) for c, key in json.loads(text).items()}
+        except (ValueError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"pinned keys {path} cannot be read: {error}; restore the file, or"
                 " delete it and compare fingerprints again"
@@ -217,7 +219,7 @@ def read_key(path: Path) -> X25519PrivateKey:
     Raises
     ------
     DataError
-        The file is none of a key.
+        The file is none of a key, or cannot be read or written.
     """
     fresh = X25519PrivateKey.generate().private_bytes_raw()
     raw = write_once(path, fresh, is_lasting=True)

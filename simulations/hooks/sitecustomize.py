@@ -4,8 +4,9 @@ Python imports a module of this name when it starts, from a folder on ``PYTHONPA
 :func:`simulations.processes.environment` puts this one there. What is to be done is
 told by environment variables; without them nothing is.
 
-``FEDGRAPH_HEARTBEAT_S``: Flower's heartbeat, 30 s without it; a process that is gone is
-noticed after two. ``FEDGRAPH_POLL_S``: how long a SuperNode waits before it asks for
+``FEDGRAPH_HEARTBEAT_S``: heartbeat of a SuperNode, 30 s without it; one that is gone is
+noticed after two. Apps keep theirs, in one of which they must have started.
+``FEDGRAPH_POLL_S``: how long a SuperNode waits before it asks for
 a message again, 3 s without it. ``FEDGRAPH_WITNESS``: a file in which ClientApps write
 down every noise they draw (:mod:`simulations.drill_witness`).
 """
@@ -54,8 +55,8 @@ class After(MetaPathFinder):
         return spec
 
 
-def _beat(constants: Any) -> None:
-    constants.HEARTBEAT_DEFAULT_INTERVAL = int(os.environ["FEDGRAPH_HEARTBEAT_S"])
+def _beat(sender: Any) -> None:
+    sender.HEARTBEAT_DEFAULT_INTERVAL = int(os.environ["FEDGRAPH_HEARTBEAT_S"])
 
 
 def _hurry(supernode: Any) -> None:
@@ -70,7 +71,8 @@ def _watch(_: Any) -> None:
 
 
 if os.environ.get("FEDGRAPH_HEARTBEAT_S"):
-    sys.meta_path.insert(0, After("flwr.common.constant", _beat))
+    for name in ("flwr.supercore.heartbeat", "flwr.supernode.fleet_http_connection"):
+        sys.meta_path.insert(0, After(name, _beat))
 if os.environ.get("FEDGRAPH_POLL_S"):
     sys.meta_path.insert(0, After("flwr.supernode.start_client_internal", _hurry))
 if os.environ.get("FEDGRAPH_WITNESS"):

@@ -330,12 +330,13 @@ def test_rows_that_are_not_those_of_the_checkpoint(run, tmp_path, damage):
 
 def test_two_resumes_of_one_folder_exclude_each_other(run, tmp_path):
     part = stopped(run, "fedavg", tmp_path)
-    resolved = toys.resolved("fedavg", **part.overrides)
-    folder, _, _ = RunFolder.resume(part.path, resolved, run_id=1)
+    resume = {**part.overrides, "resume": str(part.path)}
+    resolved = toys.resolved("fedavg", **resume)
+    folder = RunFolder.open(resolved, run_id=1)
     with pytest.raises(ConfigError, match="another run is writing"):
-        RunFolder.resume(part.path, resolved, run_id=2)
+        RunFolder.open(resolved, run_id=2)
     folder.close()
-    RunFolder.resume(part.path, resolved, run_id=3)[0].close()
+    RunFolder.open(resolved, run_id=3).close()
 
 
 def test_a_folder_that_was_renamed_is_refused(run, tmp_path):
@@ -386,7 +387,7 @@ def test_a_run_that_could_not_be_begun_holds_no_lock(tmp_path, monkeypatch):
     monkeypatch.setattr("fedgraph_flwr.results.folder.write_json", fail)
     resolved = toys.resolved("fedavg", **places(tmp_path))
     with pytest.raises(StorageError):
-        RunFolder.create(resolved, run_id=1)
+        RunFolder.open(resolved, run_id=1)
     (path,) = (tmp_path / "results").iterdir()
     RunFolder(path, resolved, run_id="2").close()
 

@@ -12,7 +12,7 @@ from simulations.drill_trials import read_summary
 from simulations.inline import run_inline
 from simulations.processes import Federation, environment
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 RUN: dict[str, Value] = {
     "dataset": "synthetic",
     "num-clients": 4,
@@ -40,7 +40,7 @@ def deploy(
 ) -> tuple[str, Path]:
     """Run to the end: Flower's status and the results folder."""
     run_id = federation.submit({**config, "results-dir": str(results)})
-    status = federation.wait(run_id, limit_s=400)
+    status = federation.wait(run_id, limit_s=600)
     assert results.is_dir(), f"{status}\n{federation.log(run_id)}"
     (path,) = results.iterdir()
     return status, path

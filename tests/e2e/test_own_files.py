@@ -18,7 +18,7 @@ from simulations.fingerprint import fingerprints
 from simulations.inline import run_inline
 from simulations.processes import Federation, environment
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 CLIENTS, LOST = range(4), 2
 RUN: dict[str, Value] = {
     "dataset": "smiles-csv",
@@ -109,7 +109,7 @@ def test_three_of_four_sealed_sites_on_a_ring_finish_after_one_is_killed(
         assert time.monotonic() < deadline, "no round was finished"
         time.sleep(0.2)
     os.killpg(federation.pid(f"site-{LOST}"), signal.SIGKILL)
-    status = federation.wait(run_id, limit_s=300)
+    status = federation.wait(run_id, limit_s=600)
     said = " ".join(federation.log(run_id).split())  # tables wrap lines
 
     (path,) = tmp_path.iterdir()

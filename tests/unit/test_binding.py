@@ -25,6 +25,25 @@ def test_a_bound_run_has_one_experiment(tmp_path):
     assert bound_runs(tmp_path) == {"one": [7]}
 
 
+@pytest.mark.parametrize("content", [b"\xff", None])
+def test_a_file_that_cannot_be_used_is_named(tmp_path, content):
+    """Whether it is damaged or a folder; the newest run, or what a run is bound to."""
+    bind_run(tmp_path, 7, "one")
+    newest = next(tmp_path.rglob("of-*"))
+    files = [newest, tmp_path / "runs" / "7"] if content else [newest]
+    for path in files:
+        before = path.read_bytes()
+        path.unlink()
+        path.mkdir() if content is None else path.write_bytes(content)
+        with pytest.raises(DataError, match=f"{path.name} cannot be used"):
+            check_run(tmp_path, 7, "one")
+        if content is None:
+            with pytest.raises(DataError, match=f"{path.name} cannot be used"):
+                bind_run(tmp_path, 8, "one")
+        else:
+            path.write_bytes(before)
+
+
 def test_a_run_without_roll_call_is_refused(tmp_path):
     with pytest.raises(WireError, match="run 8 is not known at this site"):
         check_run(tmp_path, 8, "one")
@@ -60,6 +79,14 @@ def test_what_is_no_folder_for_an_experiment_leaves_no_trace(tmp_path, name):
         bind_run(tmp_path, 7, name)
     assert list(tmp_path.iterdir()) == []
     assert len(str(caught.value)) < 600
+
+
+def test_a_folder_or_dangling_link_in_place_of_a_file_is_named(tmp_path):
+    (tmp_path / "key").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("key", "link"):
+        with pytest.raises(DataError, match=f"{name} cannot be used"):
+            write_once(tmp_path / name, b"x")
 
 
 def test_many_nodes_of_one_state_folder_bind_at_once(tmp_path):

@@ -111,7 +111,7 @@ def test_test_graphs_that_others_train_on_are_counted():
 @pytest.mark.parametrize(("kind", "count"), [("chunks-overlap", 1), ("chunks", 0)])
 def test_overlap_is_said_by_every_client(monkeypatch, caplog, kind, count):
     whole = toys.random_graphs(300)
-    monkeypatch.setattr(datasets, "load_tu", lambda *_, **__: whole)
+    monkeypatch.setattr("datasets.partition.load_tu", lambda *_, **__: whole)
     loaded = toys.run_settings(dataset="MUTAG", partition=kind, num_clients=5)
     datasets.load_partition(loaded, 2)
     said = [m for m in caplog.messages if "other clients train on" in m]

@@ -306,28 +306,24 @@ def test_the_table_of_victims_counts_what_was_killed():
 
 HOOKED = """
 from flwr.supercore import heartbeat
-from flwr.supernode import start_client_internal as supernode
+from flwr.supercore.corestate import sql_corestate
+from flwr.supernode import fleet_http_connection, start_client_internal as supernode
 import fedgraph_flwr.client_app, time
 from clients.privacy import ledger
 begin = time.monotonic()
 supernode.time.sleep(60)
 print(
     heartbeat.HEARTBEAT_DEFAULT_INTERVAL,
+    fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL,
+    sql_corestate.HEARTBEAT_DEFAULT_INTERVAL,
     time.monotonic() - begin < 10,
     ledger.Ledger.charge_edges.__module__,
 )
 """
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({}, "15 True clients.privacy.ledger"),
-        ({"witness": Path("lines")}, "15 True simulations.drill_witness"),
-    ],
-)
-def test_processes_of_flower_get_the_settings_of_a_drill(tmp_path, given, says):
-    own = processes.environment(tmp_path / "flwr", **given)
+def test_processes_of_flower_get_the_settings_of_a_drill(tmp_path):
+    own = processes.environment(tmp_path / "flwr", witness=tmp_path / "lines")
     done = subprocess.run(
         [sys.executable, "-c", HOOKED],
         cwd=project_root(),
@@ -336,7 +332,8 @@ def test_processes_of_flower_get_the_settings_of_a_drill(tmp_path, given, says):
         text=True,
         check=False,
     )
-    assert done.stdout.strip() == says, done.stderr
+    expected = "15 15 30 True simulations.drill_witness"
+    assert done.stdout.strip() == expected, done.stderr
     assert (tmp_path / "flwr").is_dir()
 
 
