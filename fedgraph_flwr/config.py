@@ -16,7 +16,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from .errors import ConfigError
+from .errors import ConfigError, unknown_name
 
 AUTO = "auto"
 _ROUNDS = r"(\d{1,6}(,\d{1,6})*)?"
@@ -250,12 +250,13 @@ class Settings:
 
     ``RUN`` of a method's table: what the paper sets shared settings to, where these
     are ``"auto"``. ``NEEDS_ALL``: why it cannot do with some of the clients in a round;
-    "" where it can.
+    "" where it can. ``ADVICE``: how to choose what is ``"auto"`` and not published.
     """
 
     TABLE: ClassVar[str] = ""
     RUN: ClassVar[Mapping[str, Value]] = {}
     NEEDS_ALL: ClassVar[str] = ""
+    ADVICE: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -319,6 +320,7 @@ def build(
         recommended value.
     """
     values: dict[str, Any] = {}
+    unpublished: dict[str, str] = {}
     for key, f in cls.config_fields().items():
         if key not in run_config:
             raise ConfigError(
@@ -329,15 +331,19 @@ def build(
         rule: Rule = f.metadata["rule"]
         if rule.auto and value == AUTO:
             if key not in automatic:
-                raise ConfigError(
-                    f"{key} is 'auto', but no value is published for this data set;"
-                    " set it in the run config to "
-                    + replace(rule, auto=False).describe()
-                )
+                unpublished[key] = replace(rule, auto=False).describe()
+                continue
             value = automatic[key]
         if rule.kind is float and isinstance(value, int) and rule.allows(value):
             value = float(value)
         values[f.name] = value
+    if unpublished:
+        raise ConfigError(
+            f"{', '.join(unpublished)} {'is' if len(unpublished) == 1 else 'are'}"
+            " 'auto', but no value is published for this data set; set in the run"
+            f" config: {'; '.join(f'{k} to {v}' for k, v in unpublished.items())}."
+            + (f" {cls.ADVICE}" if cls.ADVICE else "")
+        )
     return cls(**values)
 
 
@@ -348,10 +354,8 @@ def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) 
     }
     for key, value in run_config.items():
         if key not in rules:
-            raise ConfigError(
-                f"unknown run-config key {key!r}; known keys: "
-                f"{', '.join(sorted(rules))}"
-            )
+            cure = "docs/configuration.md lists all keys."
+            raise ConfigError(unknown_name("run-config key", key, rules, cure))
         if not (rules[key].auto and value == AUTO):
             check_value(key, value, rules[key])
 
