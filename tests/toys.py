@@ -54,8 +54,6 @@ TINY = {
     "learning-rate": 0.01,
     "shared-group": "convs",
     "device": "cpu",
-    "gcfl.min-round": 0,
-    "gcfl.seq-length": 2,
 }
 
 
@@ -271,7 +269,12 @@ OF_TASK = {
         "local-epochs": 2,  # of one step each, the first where nothing has drifted yet
     },
 }
-OF_METHOD = {"fgcl": {"privacy.edge-epsilon": 2.0, "fgcl.num-negatives": 3}}
+_SOON = {"gcfl.min-round": 0, "gcfl.seq-length": 2}
+OF_METHOD = {
+    "gcfl": _SOON,
+    "gcfl+": _SOON,
+    "fgcl": {"privacy.edge-epsilon": 2.0, "fgcl.num-negatives": 3},
+}
 
 
 def own(method: str) -> dict:

@@ -18,7 +18,14 @@ from strategies.base import AbstractGraphStrategy
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from ..errors import ConfigError, DataError, StorageError
-from ..files import make_folder, write_arrays, write_json, write_npz, write_text
+from ..files import (
+    make_folder,
+    remove,
+    write_arrays,
+    write_json,
+    write_npz,
+    write_text,
+)
 from ..resolve import Resolved
 from ..wire import NamedArrays
 from .checkpoints import (
@@ -203,7 +210,7 @@ class RunFolder:
             self._files.cut(self._resumed_at)
             # They told of the run as it ended before; others are written at the end.
             for name in (SUMMARY, TRACEBACK):
-                (self.path / name).unlink(missing_ok=True)
+                remove(self.path / name)
             write_json(self.path / "config.json", self.resolved.to_config())
             self._resumed_at = None
             for held in self._held:
