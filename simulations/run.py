@@ -126,7 +126,8 @@ def _quiet(
     return _one(overrides, arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m simulations.run",
         description="Run a preset, once per seed, and collect the results.",
@@ -161,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see the module."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     try:
         if arguments.jobs < 1 or arguments.nodes < 1:
             raise ConfigError("--jobs and --nodes must be at least 1")
