@@ -16,7 +16,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from .errors import ConfigError
+from .errors import ConfigError, unknown_name
 from .retired import KEYS as RETIRED_KEYS
 
 AUTO = "auto"
@@ -251,12 +251,13 @@ class Settings:
 
     ``RUN`` of a method's table: what the paper sets shared settings to, where these
     are ``"auto"``. ``NEEDS_ALL``: why it cannot do with some of the clients in a round;
-    "" where it can.
+    "" where it can. ``ADVICE``: how to choose what is ``"auto"`` and not published.
     """
 
     TABLE: ClassVar[str] = ""
     RUN: ClassVar[Mapping[str, Value]] = {}
     NEEDS_ALL: ClassVar[str] = ""
+    ADVICE: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -320,6 +321,7 @@ def build(
         recommended value.
     """
     values: dict[str, Any] = {}
+    unpublished: dict[str, str] = {}
     for key, f in cls.config_fields().items():
         if key not in run_config:
             raise ConfigError(
@@ -330,15 +332,19 @@ def build(
         rule: Rule = f.metadata["rule"]
         if rule.auto and value == AUTO:
             if key not in automatic:
-                raise ConfigError(
-                    f"{key} is 'auto', but no value is published for this data set;"
-                    " set it in the run config to "
-                    + replace(rule, auto=False).describe()
-                )
+                unpublished[key] = replace(rule, auto=False).describe()
+                continue
             value = automatic[key]
         if rule.kind is float and isinstance(value, int) and rule.allows(value):
             value = float(value)
         values[f.name] = value
+    if unpublished:
+        raise ConfigError(
+            f"{', '.join(unpublished)} {'is' if len(unpublished) == 1 else 'are'}"
+            " 'auto', but no value is published for this data set; set in the run"
+            f" config: {'; '.join(f'{k} to {v}' for k, v in unpublished.items())}."
+            + (f" {cls.ADVICE}" if cls.ADVICE else "")
+        )
     return cls(**values)
 
 
@@ -353,10 +359,8 @@ def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) 
                 f"key {key!r} has gone; in the run config, {RETIRED_KEYS[key]}"
             )
         if key not in rules:
-            raise ConfigError(
-                f"unknown run-config key {key!r}; known keys: "
-                f"{', '.join(sorted(rules))}"
-            )
+            cure = "docs/configuration.md lists all keys."
+            raise ConfigError(unknown_name("run-config key", key, rules, cure))
         if not (rules[key].auto and value == AUTO):
             check_value(key, value, rules[key])
 

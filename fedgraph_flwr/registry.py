@@ -144,7 +144,7 @@ class Method:
         )
 
 
-def joined(mixin: Client, client: Client) -> Client:
+def joined(mixin: type, client: Client) -> Client:
     """Make a client that is ``client``, but for what ``mixin`` does differently."""
     name = f"{mixin.__name__}{client.__name__}"
     made: Client = types.new_class(name, (mixin, client))
@@ -160,7 +160,7 @@ PLAIN: Mapping[Task, Client] = {
 }
 
 
-def on_every_task(mixin: Client) -> dict[Task, Client]:
+def on_every_task(mixin: type) -> dict[Task, Client]:
     """Make the plain client of each task differ by a mixin."""
     return {task: joined(mixin, client) for task, client in PLAIN.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ class Resolved:
     params: Settings
     task: TaskSettings
     privacy: PrivacySettings
+    unread: tuple[str, ...] = ()  # warnings of keys that are set and not read
 
     @property
     def method(self) -> MethodOnTask:
@@ -149,7 +150,25 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
             f"client-fraction must be 1 for {name}, got {settings.client_fraction:g}:"
             f" {params.NEEDS_ALL}; set client-fraction to 1 in the run config"
         )
-    return Resolved(settings=settings, params=params, task=task, privacy=privacy)
+    return Resolved(
+        settings=settings,
+        params=params,
+        task=task,
+        privacy=privacy,
+        unread=_unread(run_config, name, (settings, privacy, task, params)),
+    )
+
+
+def _unread(
+    run_config: Mapping[str, Any], method: str, read: Iterable[Settings]
+) -> tuple[str, ...]:
+    """Say which keys are set that neither the method nor its task reads."""
+    known = {key for table in read for key in table.config_fields()}
+    return tuple(
+        f"{key} is set to {run_config[key]!r}, but method {method!r} does not read it"
+        for key, default in defaults().items()
+        if key not in known and run_config.get(key, default) != default
+    )
 
 
 def _automatic(method: MethodOnTask, info: datasets.DatasetInfo) -> dict[str, Value]:

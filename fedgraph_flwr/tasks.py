@@ -25,6 +25,7 @@ LABEL_KINDS = {
 }
 _NEVER_EARLY: Mapping[str, Value] = {"patience": 0, "min-rounds": 0}
 NO_SCORE = "no-score-task-"  # and its number: metric where labels allow no score
+OF_MEAN = "-of-mean"  # after an error's name: that of predicting the labels' mean
 POOLED = -1  # stands for "all clients together" where a client id is expected
 
 
@@ -172,6 +173,8 @@ class Task:
         Whether noise can be put on the edges of each graph.
     regression : Task, optional
         The task that replaces it if labels are numbers.
+    also : tuple of str
+        Metrics that are reported beside the headline's.
     """
 
     name: str
@@ -187,6 +190,7 @@ class Task:
     labels: tuple[str, ...] = ("classes",)
     regression: Task | None = None
     takes_edge_noise: bool = True
+    also: tuple[str, ...] = ()
 
     def of(self, label_kind: str) -> Task:
         """Return this task, or the one that replaces it for labels of this kind."""
@@ -278,6 +282,7 @@ MULTI_TASK_REGRESSION = Task(
     rules=("final", "best_val", "best_test"),
     settings=MultiTaskSettings,
     labels=("regression",),
+    also=("rmse", "mae" + OF_MEAN, "rmse" + OF_MEAN),
     require={
         "held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,"),
         "shared-group": (lambda s: s.shared_group == "all", "'all'"),
@@ -289,6 +294,7 @@ MULTI_TASK_CLASSIFICATION = replace(
     metric="roc-auc",
     larger_is_better=True,
     labels=("binary",),
+    also=(),
     regression=MULTI_TASK_REGRESSION,
 )
 NODE_CLASSIFICATION = Task(

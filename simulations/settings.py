@@ -12,7 +12,6 @@ import json
 import re
 import sys
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.resolve import tables
 from fedgraph_flwr.results.provenance import project_root
 
@@ -35,7 +34,7 @@ def as_toml() -> str:
     return "\n\n".join(parts) + "\n\n"
 
 
-def _literal(value: Value) -> str:
+def _literal(value: object) -> str:
     """Write a value as TOML; its texts and numbers are JSON's."""
     return json.dumps(value)
 

@@ -54,8 +54,6 @@ TINY = {
     "learning-rate": 0.01,
     "shared-group": "convs",
     "device": "cpu",
-    "gcfl.min-round": 0,
-    "gcfl.seq-length": 2,
 }
 
 
@@ -272,12 +270,16 @@ OF_TASK = {
         "local-epochs": 2,  # of one step each, the first where nothing has drifted yet
     },
 }
+_SOON = {"gcfl.min-round": 0, "gcfl.seq-length": 2}
 OF_METHOD = {
-    "fgcl": {"privacy.edge-epsilon": 2.0, "fgcl.num-negatives": 3},
+    "gcfl": _SOON,
+    "gcfl+": _SOON,
     "gcfl+ multi-task": {
+        **_SOON,
         "gcfl.mean-norm-threshold": 1.0,
         "gcfl.max-norm-threshold": 0.0,
     },
+    "fgcl": {"privacy.edge-epsilon": 2.0, "fgcl.num-negatives": 3},
 }
 
 

@@ -64,6 +64,12 @@ class GCFLParams(Settings):
 
     TABLE = "gcfl"
     NEEDS_ALL = "a cluster splits by the updates of all its clients in one round"
+    ADVICE = (
+        "To choose: run once with both thresholds 0, which never splits. Look in"
+        " update_norms.png where the norms level off. Set max-norm-threshold a little"
+        " below that, mean-norm-threshold to a half to a fifth of it, as the paper's"
+        " authors do, and seq-length to 5 or 10."
+    )
     AUTO: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "NCI1": _published(0.04, 0.08, 5),
         "PROTEINS": _published(0.03, 0.06, 10),

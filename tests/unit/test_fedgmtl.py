@@ -15,6 +15,7 @@ from clients.losses.task_covariance import normalise
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA
+from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.results.task_relations import read_covariances, read_rounds
 from fedgraph_flwr.wire import Parcel, select, with_prefix
 from strategies.fedgmtl import FedGMTL, with_unit_trace
@@ -273,6 +274,13 @@ def test_numbers_are_measured_by_errors_and_the_lowest_is_best(run, method):
     by_task = [finished.values(f"mae-task-{t}")[(*at, f"mae-task-{t}")] for t in (0, 1)]
     assert [unseen, own] == by_task  # client 1 has task 1
     assert seen[(*at, "mae")] == pytest.approx(np.mean(by_task))
+    also, table = summary["final"]["also"], summary_table(summary)
+    last = [seen["4", c, "test", "post_aggregation", "rmse"] for c in "012"]
+    assert also["rmse"] == pytest.approx(np.mean(last))
+    assert also["rmse-of-mean"] >= also["mae-of-mean"] > 0
+    assert f"final: rmse {also['rmse']:.4f}" in table
+    words = f"mae {also['mae-of-mean']:.4f}, rmse {also['rmse-of-mean']:.4f}"
+    assert f"predict the mean of the test labels: {words}" in table
 
 
 OWN = ("own", "unseen")
