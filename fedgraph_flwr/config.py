@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from .errors import ConfigError, unknown_name
+from .retired import KEYS as RETIRED_KEYS
 
 AUTO = "auto"
 _ROUNDS = r"(\d{1,6}(,\d{1,6})*)?"
@@ -353,6 +354,10 @@ def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) 
         k: f.metadata["rule"] for t in tables for k, f in t.config_fields().items()
     }
     for key, value in run_config.items():
+        if key in RETIRED_KEYS:
+            raise ConfigError(
+                f"key {key!r} has gone; in the run config, {RETIRED_KEYS[key]}"
+            )
         if key not in rules:
             cure = "docs/configuration.md lists all keys."
             raise ConfigError(unknown_name("run-config key", key, rules, cure))
@@ -366,6 +371,14 @@ class RunSettings(Settings):
 
     method: str = text("gcfl+")
     dataset: str = text("synthetic")
+    task: str = choice(
+        "auto",
+        "graph-classification",
+        "graph-embedding",
+        "multi-task",
+        "node-classification",
+        auto=True,
+    )
     data_dir: str = path("")
     results_dir: str = path("")
     state_dir: str = path("")
@@ -415,7 +428,6 @@ class RunSettings(Settings):
         auto=True,
     )
     task_masks: str = task_masks("all")
-    task_owners: int = integer(2, 1, MOST_CLIENTS)
     csv_smiles_column: str = text("smiles")
     csv_label_columns: str = text("")
     csv_label_kind: str = choice("binary", "binary", "regression")

@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN
+from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN, MultiTaskSettings
 from fedgraph_flwr.wire import Parcel
 
 from ..base import GraphClient, Metrics
@@ -22,7 +22,7 @@ from ..graphs.batching import Batch, ClientData
 from ..graphs.molecule_data import MoleculeData
 from ..graphs.node_rows import Nodes
 from ..job import P
-from ..losses.multitask import Loss, masked_bce, masked_l1
+from ..losses.multitask import Loss, masked_bce, masked_l1, masked_mse
 from .multitask_scores import (
     TaskScores,
     mean_absolute_error,
@@ -56,8 +56,11 @@ class MultiTaskClient(GraphClient[P]):
         return not self.job.learning.larger_is_better
 
     def loss_function(self) -> Loss:
-        """Mean over observed labels: cross-entropy, or absolute error of numbers."""
-        return masked_l1 if self.is_regression else masked_bce
+        """Mean over observed labels: cross-entropy, or an error of numbers."""
+        assert isinstance(self.job.task, MultiTaskSettings)
+        if not self.is_regression:
+            return masked_bce
+        return masked_mse if self.job.task.regression_loss == "mse" else masked_l1
 
     @override
     def trained_on(self) -> IntArray:

@@ -18,12 +18,12 @@ from fedgraph_flwr.errors import (
     RunFailedError,
     StorageError,
 )
-from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.results.folder import RunFolder
 from simulations.inline import InlineGrid
 from simulations.run import main as run_command
 
-ALL = pytest.mark.parametrize("method", sorted(METHODS))
+ALL = pytest.mark.parametrize("method", toys.CASES)
+NODES = "fedavg node-classification"
 ROUNDS = {"num-server-rounds": 5}
 
 
@@ -122,10 +122,11 @@ def test_clients_that_are_sampled_now_and_then(run, once, tmp_path):
 
 def test_early_stopping_stops_where_it_would_have(run, once, tmp_path):
     early = {"patience": 2, "min-rounds": 3, "num-server-rounds": 12, "seed": 3}
-    whole = once("fedper", **early)
+    early["shared-group"] = "convs"
+    whole = once(NODES, **early)
     assert 3 < whole.summary["rounds"] < 12
-    part = stopped(run, "fedper", tmp_path, at=whole.summary["rounds"], **early)
-    again = resumed(run, part, "fedper")
+    part = stopped(run, NODES, tmp_path, at=whole.summary["rounds"], **early)
+    again = resumed(run, part, NODES)
     assert again.summary["rounds"] == whole.summary["rounds"]
     assert again.sha == whole.sha
 

@@ -147,7 +147,7 @@ def labels_of_one_class(toy_data):
         yield
 
 
-@pytest.mark.parametrize("method", ["fedavg-multitask", "fgcl"])
+@pytest.mark.parametrize("method", ["fedavg multi-task", "fgcl"])
 @pytest.mark.usefixtures("labels_of_one_class")
 def test_tasks_without_a_score_are_named_once(run, caplog, method):
     caplog.set_level("WARNING", logger="flwr")
@@ -169,7 +169,7 @@ def test_tasks_without_a_score_are_named_once(run, caplog, method):
 
 def test_where_all_tasks_have_scores_nothing_is_said(run, caplog):
     caplog.set_level("WARNING", logger="flwr")
-    summary = run("fedavg-multitask").summary
+    summary = run("fedavg multi-task").summary
     assert summary["tasks_without_score"] == {}
     assert "leaves out" not in caplog.text
     assert "tasks_without_score" not in run("fedavg").summary
