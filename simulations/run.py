@@ -185,7 +185,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="python -m simulations.run",
         description="Run a preset or a method, once per seed.",
         epilog="List of presets: python -m simulations.presets [PART OF A NAME]."
-        " Own molecules: fedavg-multitask --set dataset=smiles-csv"
+        " Own molecules: fedavg --set dataset=smiles-csv"
         " --set data-dir=/abs/folder --engine inline",
     )
     parser.add_argument(
