@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import toys
+from matrix import one_per_strategy
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clients.base import GraphClient
@@ -20,8 +21,8 @@ from fedgraph_flwr.wire import unpack
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
 
-ALL = pytest.mark.parametrize("method", sorted(METHODS))
-FEDERATED = pytest.mark.parametrize("method", toys.federated())
+ONE_PER_STRATEGY = one_per_strategy(METHODS)
+FEDERATED = one_per_strategy(toys.federated())
 CLASSIFIERS = pytest.mark.parametrize("method", toys.of_task(GRAPH_CLASSIFICATION))
 SHARING = pytest.mark.parametrize("method", toys.federated(GRAPH_CLASSIFICATION))
 CLUSTERED = pytest.mark.parametrize("method", ["gcfl", "gcfl+"])
@@ -77,7 +78,7 @@ def test_everything_cannot_be_shared_between_clients_of_other_widths(run, toy_da
             run("fedavg", **{"shared-group": "all"})
 
 
-@ALL
+@ONE_PER_STRATEGY
 def test_the_order_of_replies_does_not_matter(run, method, monkeypatch):
     usual = run(method, nodes=3, **EAGER)
     pull = InlineGrid.pull_messages
@@ -106,7 +107,7 @@ def test_resuming_between_splits_equals_never_stopping(run, method):
         assert resumed.summary["best_snapshot"] == whole.summary["best_snapshot"]
 
 
-@ALL
+@ONE_PER_STRATEGY
 def test_an_interrupted_round_is_repeated_without_a_trace(run, once, method, tmp_path):
     """Client 2 falls over in round 2, after the others have trained and stored it."""
     whole = once(method)
@@ -137,7 +138,7 @@ def test_self_train_never_recovers_from_a_failed_first_round(run):
     assert [f["round"] for f in finished.summary["failures"]] == [1]
 
 
-@ALL
+@ONE_PER_STRATEGY
 def test_a_failed_first_round_leaves_a_summary(run, method, tmp_path):
     with fail(1, 1), pytest.raises(RunFailedError, match=r"client 1: .* disk full"):
         run(method, **{"results-dir": str(tmp_path)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matrix import one_per_strategy
 
 from clients.base import GraphClient
 from fedgraph_flwr.errors import ConfigError, RunFailedError
@@ -11,7 +12,7 @@ from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.results.table import summary_table
 
 NEED_ALL = sorted(m for m in METHODS if METHODS[m].params.NEEDS_ALL)
-ALL = pytest.mark.parametrize("method", sorted(set(METHODS) - set(NEED_ALL)))
+ONE_PER_STRATEGY = one_per_strategy(set(METHODS) - set(NEED_ALL))
 HALF = {
     "num-clients": 6,
     "client-fraction": 0.5,
@@ -34,7 +35,7 @@ def trained(monkeypatch):
     return called
 
 
-@ALL
+@ONE_PER_STRATEGY
 def test_a_share_of_the_clients_trains_and_all_are_evaluated_at_the_end(
     run, trained, method
 ):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toys
+from matrix import mostly_slow, one_per_strategy
 
 from fedgraph_flwr.errors import (
     ConfigError,
@@ -79,7 +80,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @ALL
-@pytest.mark.parametrize("at", [1, 3])
+@pytest.mark.parametrize("at", mostly_slow([1, 3], fast=[3]))
 def test_a_server_killed_before_a_checkpoint(run, once, method, at, tmp_path):
     whole = once(method, **ROUNDS)
     again = resumed(run, stopped(run, method, tmp_path, at=at), method)
@@ -157,7 +158,7 @@ def lose_state(monkeypatch, root: Path, *, client: int, before_round: int) -> No
     monkeypatch.setattr(InlineGrid, "_deliver", lose)
 
 
-@ALL
+@one_per_strategy(METHODS)
 def test_a_client_whose_state_is_gone_is_a_named_failure(
     run, method, tmp_path, monkeypatch
 ):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import toys
 from flwr.app import ArrayRecord
+from matrix import mostly_slow
 from oracles import spreadgnn as oracle
 from toys_spreadgnn import MASKS, TASKS, federation, final_models, start
 
@@ -289,7 +290,10 @@ def path_of(tmp_path, clients):
 
 @pytest.mark.parametrize(
     ("name", "period"),
-    [("ring", 1), ("ring", 2), ("star", 1), ("path", 1), ("apart", 1)],
+    mostly_slow(
+        [("ring", 1), ("ring", 2), ("star", 1), ("path", 1), ("apart", 1)],
+        fast=[("ring", 2), ("star", 1)],
+    ),
 )
 def test_an_influence_arrives_after_as_many_mixing_rounds_as_hops(
     spread, monkeypatch, tmp_path, name, period
@@ -483,7 +487,9 @@ def delivered(monkeypatch):
 
 
 @pytest.mark.parametrize("seal", [False, True])
-@pytest.mark.parametrize("name", [*TOPOLOGIES, "file"])
+@pytest.mark.parametrize(
+    "name", mostly_slow([*TOPOLOGIES, "file"], fast=["ring", "file"])
+)
 def test_bytes_per_round_are_those_of_the_formula(
     spread, monkeypatch, tmp_path, name, seal
 ):
