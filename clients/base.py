@@ -1,4 +1,4 @@
-"""Base of every client: a ``NumPyClient`` around one round of GNN training.
+"""Base of every client: one round of GNN training around a task's model and loss.
 
 Nothing on ``self`` outlives a message: Flower builds a new client each time, possibly
 in another process. What must last goes to :class:`~clients.store.ClientStore`.
@@ -13,8 +13,6 @@ from typing import Any, ClassVar, Generic
 
 import numpy as np
 import torch
-from flwr.client import NumPyClient
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -27,23 +25,21 @@ from fedgraph_flwr.wire import (
     LAST_ROUND,
     NamedArrays,
     Parcel,
-    Scalar,
     select,
     with_prefix,
 )
 
+from .classic import ClassicClient, Header
 from .graphs.batching import ClientData
 from .job import Job, ModelSpec, P
 from .optimizer import make_optimizer, optimizer_tensors
 from .round import Round, recall
 from .training import train_epochs
 
-Array = NDArray[np.generic]
-Header = Mapping[str, Scalar]  # of a message: what holds for all of its parcels
 Metrics = dict[str, int | float]
 
 
-class GraphClient(NumPyClient, Generic[P]):
+class GraphClient(ClassicClient, Generic[P]):
     """One client for the length of one message.
 
     :meth:`train` and :meth:`assess` answer a message, and are the same for every
@@ -137,7 +133,7 @@ class GraphClient(NumPyClient, Generic[P]):
         return {}
 
     def without_state(self, number: int) -> None:
-        """Refuse a round before which nothing is stored and for which no model came.
+        """Refuse a round if nothing is stored from before it and no model came.
 
         Raises
         ------
@@ -151,6 +147,7 @@ class GraphClient(NumPyClient, Generic[P]):
 
     # Answering a message ---------------------------------------------------------
 
+    @override
     def train(self, parcel: Parcel, header: Header) -> Parcel:
         """Evaluate the received model, train it, evaluate again, store, reply.
 
@@ -189,6 +186,7 @@ class GraphClient(NumPyClient, Generic[P]):
         spent = Parcel(metrics=self.spent())
         return join(told, received, Parcel(metrics=loss), trained, sent, spent)
 
+    @override
     def assess(self, parcel: Parcel, header: Header) -> Parcel:
         """Evaluate the received model with the client's private tensors.
 
@@ -206,40 +204,6 @@ class GraphClient(NumPyClient, Generic[P]):
         about = Parcel(facts={"weights-sha256": self._hash()}, metrics=self.spent())
         return join(told, measured, about)
 
-    # Flower's own signatures -----------------------------------------------------
-
-    @override
-    def fit(
-        self, parameters: list[Array], config: dict[str, Any]
-    ) -> tuple[list[Array], int, dict[str, Any]]:
-        """Answer as :meth:`train`, by arrays in the order of ``shared_keys``.
-
-        An empty list keeps the stored tensors. What a method sends beside the shared
-        tensors comes after them.
-        """
-        reply = self.train(self._parcel(parameters), config)
-        return list(reply.arrays.values()), *_counted(reply)
-
-    @override
-    def evaluate(
-        self, parameters: list[Array], config: dict[str, Any]
-    ) -> tuple[float, int, dict[str, Any]]:
-        """Answer as :meth:`assess`; losses are among the metrics, by split."""
-        reply = self.assess(self._parcel(parameters), config)
-        return 0.0, *_counted(reply)
-
-    def _parcel(self, parameters: list[Array]) -> Parcel:
-        if not parameters:
-            return Parcel()
-        if len(parameters) != len(self.shared_keys):
-            raise WireError(
-                f"client {self.job.client_id} received {len(parameters)} arrays, its"
-                f" model shares {len(self.shared_keys)}; both ends must run the same"
-                " settings"
-            )
-        named = dict(zip(self.shared_keys, parameters, strict=True))
-        return Parcel(arrays=with_prefix(SHARED, named))
-
     # Steps of a round ------------------------------------------------------------
 
     def begin(self, parcel: Parcel, header: Header) -> Round:
@@ -250,7 +214,7 @@ class GraphClient(NumPyClient, Generic[P]):
         DataError
             The client's state is gone, or cannot be used.
         WireError
-            The round is none, or the arrays are not those that the model shares.
+            The number is no round, or the arrays are not what the model shares.
         """
         number = int(header["server-round"])
         if number < 1:
@@ -302,7 +266,7 @@ class GraphClient(NumPyClient, Generic[P]):
 
     @torch.no_grad()
     def _set(self, shared: NamedArrays, stored: Mapping[str, Tensor]) -> None:
-        """Give the model what came, and over it what is kept here.
+        """Copy what came into the model, then what is stored here over it.
 
         A start that is sent again, because the reply to the first was lost, must not
         undo training.
@@ -439,9 +403,3 @@ def join(*parts: Parcel) -> Parcel:
         metrics={k: v for p in parts for k, v in p.metrics.items()},
         facts={k: v for p in parts for k, v in p.facts.items()},
     )
-
-
-def _counted(reply: Parcel) -> tuple[int, dict[str, Any]]:
-    """Split off the number of examples from all else that is no array."""
-    metrics = dict(reply.metrics)
-    return int(metrics.pop("num-examples")), {**metrics, **reply.facts}

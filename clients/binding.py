@@ -1,4 +1,4 @@
-"""Which experiment a Flower run belongs to, as this site remembers it.
+"""Remembers at a site which experiment a Flower run belongs to.
 
 The server names the experiment in every message, and a client's keys, pins and private
 state lie under that name. Roll call binds the run to the first name it hears; a message

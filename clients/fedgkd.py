@@ -1,4 +1,4 @@
-"""Client side of FedGKD: train close to one's own average, then distil.
+"""Client side of FedGKD: train close to the received average, then distil.
 
 Pan et al. 2023, Sec. 5.2, Algorithms 1 and 2.
 """

@@ -1,6 +1,6 @@
 """Client side of FedGMTL: own labels, and a penalty that relates all heads.
 
-He et al. 2021 (SpreadGNN), arXiv:2106.02743, Eqs. (5), (6); our spec, Sec. 2.
+He et al. 2021 (SpreadGNN), arXiv:2106.02743, Eqs. (5) and (6).
 """
 
 from __future__ import annotations

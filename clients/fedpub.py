@@ -1,6 +1,6 @@
 """Client side of FED-PUB: a masked GCN, and what it makes of a common random graph.
 
-Baek et al. 2023, arXiv:2206.10206, by our spec of the baselines.
+Baek et al. 2023, arXiv:2206.10206; as a baseline of FedGKD.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class FedPubClient(NodeClassifierClient[FedPubParams]):
 
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Cross-entropy, and with ``penalties`` = "on" its two.
+        """Cross-entropy, plus two penalties if ``penalties`` is "on".
 
         lambda_1 sum |mask| + lambda_2 sum over tensors of ||W - W_received||, the
         second from round 2 on as in the authors' code; norms are not squared.
@@ -103,7 +103,7 @@ class FedPubClient(NodeClassifierClient[FedPubParams]):
 
     @override
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:
-        """Send the trained tensors, and by what the server compares clients."""
+        """Send the trained tensors, and an embedding by which clients are compared."""
         embedding = Parcel(arrays={EMBEDDING: self.embedding()})
         return join(super().uplink(trained), embedding)
 

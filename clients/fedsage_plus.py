@@ -137,7 +137,7 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
         return features[owner, slot], owner
 
     def _rows_of_others(self, x: Tensor) -> list[Tensor]:
-        """Rows that other clients gave, by client, ascending; as ``x`` is stored."""
+        """Rows that other clients gave, ascending by client; stored as ``x`` is."""
         if not self.params.cross_client:
             return []
         given = {int(c): a for c, a in select(ROWS_OF, self.round.extras).items()}

@@ -1,4 +1,4 @@
-"""Learning on one's own graph which neighbours a node may lack (FedSage+'s NeighGen).
+"""Learns which neighbours the nodes of a client's graph may lack (FedSage+'s NeighGen).
 
 Zhang et al. 2021, arXiv:2106.13430. Some nodes are hidden; from what is left a
 GraphSAGE predicts how many neighbours a node lost, and their features.

@@ -1,4 +1,4 @@
-"""A graph and further nodes, each of which hangs on one node of it (FedSage+)."""
+"""A graph with further nodes, each joined to one node of the graph (FedSage+)."""
 
 from __future__ import annotations
 

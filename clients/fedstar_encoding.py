@@ -1,4 +1,4 @@
-"""What a node's place in its graph looks like, without features (FedStar)."""
+"""Describes a node's place in its graph by edges alone (FedStar)."""
 
 from __future__ import annotations
 

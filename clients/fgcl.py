@@ -111,7 +111,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
 
     @override
     def logits(self, batch: Batch, nodes: Nodes) -> Tensor:
-        """Predictions from one noisy view: clean edges would go unprotected."""
+        """Predictions from one noisy view, as the scores would tell of clean edges."""
         structure = self._plain(batch)
         if structure is not None:
             return self.model(nodes, structure, None)  # type: ignore[no-any-return]
@@ -126,7 +126,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
 
     @override
     def begin_epoch(self, epoch: int) -> None:
-        """Draw or recall this epoch's views, and in the first one the store."""
+        """Draw or recall this epoch's views; in the first epoch recall the store."""
         if not self.is_noisy:
             return
         before = self.triangles
@@ -219,7 +219,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
             return self._embed(stored, [used], generator)[0]
 
     def _push(self, positions: IntArray) -> None:
-        """Append view 1 of the client's graphs; what is drawn once by reference."""
+        """Append view 1 of the client's graphs; by reference, if it is drawn once."""
         assert self.queue is not None
         self.queue.push(
             positions,

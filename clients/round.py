@@ -52,7 +52,7 @@ class Round:
         return {FRESH_START: int(self.fresh_start[1])}
 
     def kept(self) -> dict[str, Tensor]:
-        """Tensors to store, so that a reply that is lost is told again."""
+        """Tensors to store: if the reply is lost, the next one tells of it again."""
         return {} if self.fresh_start is None else {_BEGAN_AFRESH: self.fresh_start}
 
 

@@ -31,7 +31,8 @@ from fedgraph_flwr.methods.spreadgnn import (
 from fedgraph_flwr.peers.mixing import Peer, check_layout, mix, mix_rows, mixing_row
 from fedgraph_flwr.wire import NamedArrays, Parcel, select
 
-from .base import Header, join, to_arrays
+from .base import join, to_arrays
+from .classic import Header
 from .graphs.batching import Batch
 from .job import Job
 from .losses.task_covariance import covariance_record, precision, trace_penalty
@@ -56,7 +57,7 @@ class PeerRound(Round):
     mailbox : Mailbox
         Has read the letters that came.
     around : Neighbourhood
-        What neighbours told, in these letters or before.
+        What neighbours wrote, in these letters or before.
     silent : dict of int to int
         Neighbours without usable mail for long: mixing rounds since the last.
     """
@@ -167,7 +168,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
     def _mix(
         self, own: NamedArrays, letters: Mapping[int, Letter], mailbox: Mailbox
     ) -> None:
-        """X_k <- sum_j M_kj X_j over those whose letters came (Eq. 12)."""
+        """X_k <- sum_j M_kj X_j over the neighbours whose letters came (Eq. 12)."""
         if not letters:
             return
         me, params = self.job.client_id, self.params
@@ -231,7 +232,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
 
     @override
     def end_step(self) -> None:
-        """Renew Omega after every step, where that is asked for."""
+        """Renew Omega after every step, if the run asks for it."""
         if self.params.omega_every == "step" and self._regularises:
             self._renew()
             self._invert()
@@ -262,7 +263,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         return self.round.mailbox.write(letter, self.round.number)
 
     def _complaints(self) -> Parcel:
-        """Metrics that say of which neighbours the client has no usable mail."""
+        """Metrics that name the neighbours without usable mail."""
         silent = {f"{SILENT}{j}": count for j, count in self.round.silent.items()}
         unusable = {f"{UNUSABLE}{j}": 1 for j in self.round.mailbox.unusable}
         return Parcel(metrics={**silent, **unusable})

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import read_arrays, write_arrays, write_npz
+from fedgraph_flwr.files import read_arrays, remove, write_arrays, write_npz
 
 from .binding import check_experiment
 
@@ -72,7 +72,7 @@ class ClientStore:
         Raises
         ------
         StorageError
-            The file cannot be written.
+            A file cannot be written, or an old one not deleted.
         """
         arrays = {n: t.detach().cpu().numpy() for n, t in tensors.items()}
         write_arrays(self._path(server_round), arrays, self._about(server_round))
@@ -80,7 +80,7 @@ class ClientStore:
         base = max((r for r in done if r <= keep_from), default=0)
         for other in done:
             if other < base or other > server_round:
-                self._path(other).unlink(missing_ok=True)
+                remove(self._path(other))
 
     def load(self, server_round: int, last_round: int = 0) -> dict[str, Tensor] | None:
         """State from before ``server_round``: that of the last round this client did.

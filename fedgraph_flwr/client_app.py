@@ -26,8 +26,9 @@ from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
 import datasets
-from clients.base import GraphClient, Header
+from clients.base import GraphClient
 from clients.binding import bind_config, bind_run, check_run
+from clients.classic import Header
 from clients.graphs.batching import ClientData
 from clients.graphs.diffusion_view import CollatedDiffusion
 from clients.privacy.noisy_views import site_secret

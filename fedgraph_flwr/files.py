@@ -50,6 +50,23 @@ def replacing(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+def remove(path: Path) -> None:
+    """Delete a file unless it is gone already.
+
+    Raises
+    ------
+    StorageError
+        It cannot be deleted: a read-only folder, or a folder of that name.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"cannot delete {path}: {error}; delete it yourself, or make the folder"
+            " writable, then resume"
+        ) from error
+
+
 def sync(path: Path) -> None:
     """Flush a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)

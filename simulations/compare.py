@@ -22,7 +22,7 @@ from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 from .markup import consoles, markdown, print_terminal, tell_unused
 from .tables.embedding import START
 from .tables.groups import Group, baseline, group_runs, shared_differences
-from .tables.naming import nearest_preset
+from .tables.naming import nearest_preset, with_settings
 from .tables.report import Report, by_row, make_report
 from .tables.results import RULES, Result, from_run
 from .tables.runs import Found, Run, find_runs
@@ -127,7 +127,9 @@ def make_study(group: Group, rule: str) -> tuple[Study, list[Result]]:
 def _target(model: Study, run: Run) -> Target | None:
     """Find the paper's scores of the run's method with as many clients."""
     preset, other = nearest_preset(run.method, run.dataset, run.settings)
-    return None if "num-clients" in other else model.targets.get(preset)
+    exact = model.targets.get(with_settings(preset, other))
+    near = None if "num-clients" in other else model.targets.get(preset)
+    return exact or near
 
 
 def _at_rule(target: Target, old: str, new: str) -> Target:

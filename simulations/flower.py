@@ -117,12 +117,14 @@ def wait(run_id: int) -> tuple[str, str]:
     The status is, e.g., finished:completed; of a failed run Flower keeps the error.
     """
     while True:
+        begin = time.monotonic()
         runs = _json(_flwr("ls", "--run-id", str(run_id), "--format", "json"))
         row = runs["runs"][0] if runs.get("runs") else {}
         status = str(row.get("status", "unknown"))
         if status.startswith("finished"):
             return status, str(row.get("status-details", ""))
-        time.sleep(_POLL_S)
+        # A question costs a process that imports Flower: seconds on a busy machine.
+        time.sleep(max(_POLL_S, 2 * (time.monotonic() - begin)))
 
 
 def read_log(run_id: int) -> str:

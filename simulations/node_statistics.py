@@ -1,8 +1,8 @@
 """What clients hold: ``python -m simulations.node_statistics Cora --clients 5,10,20``.
 
-Per number of clients the means over clients of nodes, directed edges and clustering
-coefficient, and the heterogeneity of labels, beside Tables 3 to 5 of the FedGKD paper;
-with ``--each`` a row per client besides. Exits with 2 if something cannot be loaded.
+For each number of clients it prints means over clients of nodes, directed edges and
+clustering coefficient, and the heterogeneity of labels, beside Tables 3 to 5 of the
+FedGKD paper. ``--each`` adds a row per client. Exit code 2: data cannot be loaded.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def average_clustering(graph: GraphSet) -> float:
 def heterogeneity(label_counts: Sequence[NDArray[np.int64]]) -> float:
     """Median over pairs of clients of the Jensen-Shannon divergence, natural log.
 
-    NaN without a pair of clients that have nodes. The paper does not say which pairs
-    or which logarithm; ours give other numbers (our spec Sec. 4.20).
+    NaN without a pair of clients that have nodes. The paper says neither which pairs
+    nor which logarithm it uses; our numbers differ from its numbers.
     """
     shares = [counts / counts.sum() for counts in label_counts if counts.any()]
     found = [jensen_shannon(p, q) for p, q in combinations(shares, 2)]
@@ -108,7 +108,7 @@ def means(found: Sequence[ClientStatistics]) -> tuple[float, float, float, float
 
 
 def printed(dataset: str, partition: str, num_clients: int) -> list[float] | None:
-    """Numbers that the paper prints for such clients; None where it has none."""
+    """Find the paper's numbers for such clients; None if it has none."""
     content: dict[str, Any] = tomllib.loads(TARGETS.read_text())
     table = content["metis" if partition == "metis" else "overlap"]
     if partition == "louvain":

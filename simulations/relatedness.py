@@ -1,8 +1,9 @@
 """Does a run's relatedness follow labels? ``python -m simulations.relatedness <run>``.
 
-Rank correlation (Spearman) over pairs of clients between the stored matrix and how
-alike the clients' shares of classes are (1 - Jensen-Shannon distance). Class counts are
-in the summary of simulated runs alone; the method itself never sees them.
+The command prints Spearman's rank correlation between two numbers for each pair of
+clients: their entry in the stored matrix, and the similarity of their shares of classes
+(1 - Jensen-Shannon distance). Only the summary of a simulated run has class counts; the
+method itself never sees them.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def label_similarity(class_counts: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def rank_correlation(matrix: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Spearman's rho over pairs of different clients; NaN where one is constant.
+    """Spearman's rho over pairs of different clients; NaN if one matrix is constant.
 
-    Pairs i < j of the symmetric part; pairs with an absent client are left out.
+    The pairs are i < j of the symmetric parts, without pairs of an absent client.
     """
     at = np.triu_indices(len(matrix), 1)
     ours, theirs = ((m + m.T)[at] for m in (matrix, other))
@@ -59,7 +60,7 @@ def analyse(run_dir: Path, name: str = "R") -> dict[int, tuple[float, float]]:
     Raises
     ------
     DataError
-        The run stored no such matrix, or does not know its clients' classes.
+        The run stored no such matrix, or its summary has no class counts.
     """
     matrices = read_matrices(run_dir, name)
     counts = read_summary(run_dir).get("class_counts")

@@ -31,7 +31,10 @@ from .tables.studies import FOLDER, Study, StudyTable, load_study
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code (2: nothing to show, or refused)."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_intermixed_args(arguments)
+    if options.rule and options.page:
+        parser.error("--page has the rule of the study's file; leave --rule out")
     out, err = consoles()
     try:
         study = load_study(options.study)

@@ -102,9 +102,9 @@ class SingleBatch(Batch):
 
 
 class BareBatch(Batch):
-    """Graphs without edges, not joined before somebody asks for their nodes.
+    """Graphs without edges, joined once their nodes are asked for.
 
-    Whoever trains on noisy views of them never does.
+    A method that trains on noisy views of them never asks.
     """
 
     def __init__(self, graphs: CollatedGraphs, positions: IntArray) -> None:

@@ -1,4 +1,4 @@
-"""Nodes of a client's graphs without their edges; of alike ones the features once."""
+"""Node features of a client's graphs, without edges; equal rows are stored once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ Spreading = Callable[[Tensor, Structure], Tensor]  # linear; (num_nodes, d) -> (
 
 @dataclass(frozen=True)
 class DistinctRows:
-    """Features of nodes many of which are alike, as atoms are: ``table[ids]``.
+    """Features of nodes as numbers of rows in a table: ``table[ids]``.
+
+    Many nodes have equal features, as atoms do.
 
     Parameters
     ----------
@@ -37,7 +39,7 @@ class DistinctRows:
 
 @dataclass(frozen=True)
 class SpreadRows(DistinctRows):
-    """Features that have been spread along noisy edges beforehand, too.
+    """Features, and what noisy edges make of them, computed beforehand.
 
     A first layer is linear in features, which never change: what it spreads is one-hot
     columns of ``ids``, once, and what is left is a product with its weights.
@@ -100,7 +102,7 @@ class NodeRows:
         self._ids = torch.from_numpy(x).long().to(device)
 
     def ids(self, positions: IntArray) -> Tensor:
-        """Which different row of features, or column, each node has: (num_nodes,)."""
+        """Return each node's row in ``table``, or its one-hot column: (num_nodes,)."""
         return self._ids[gather(self._node_ptr, positions, self.device)[0]]
 
     def batch(self, positions: IntArray, *, by_table: bool = False) -> NodeBatch:
@@ -110,7 +112,7 @@ class NodeRows:
         ----------
         positions : int64 array
         by_table : bool
-            Give features as :class:`DistinctRows` even where that is not shorter.
+            Give features as :class:`DistinctRows` even if that is not shorter.
         """
         rows, ptr, sizes = gather(self._node_ptr, positions, self.device)
         graphs = torch.arange(len(positions), device=self.device)
@@ -133,8 +135,8 @@ class NodeRows:
 def distinct_rows(x: np.ndarray) -> tuple[np.ndarray, IntArray]:
     """Return the different rows of (n, d) and which of them each row is, (n,).
 
-    Rows are told apart by a random projection, and compared: should two share one,
-    every row counts as different, which costs time only.
+    Rows are numbered by a random projection, then compared. If two different rows
+    share a projection, every row counts as different, which costs time only.
     """
     direction = np.random.default_rng(0).random(x.shape[1])
     _, first, ids = np.unique(x @ direction, return_index=True, return_inverse=True)

@@ -53,9 +53,9 @@ class NoisyStructure(Structure):
         Row of the batch in each row of each graph of each bucket, in that order; some
         row or other in padding, which reaches no node.
     slots : int64 tensor, shape (num_nodes,)
-        Where each row of the batch is found there.
+        Slot of each row of the batch.
     smoothed : callable, optional
-        Gives :func:`smoothing` of the buckets, where that has been made.
+        Gives :func:`smoothing` of the buckets, if that has been made.
     use_absolute_degree, is_non_negative : bool
         See ``laplace.post_process``.
     """
@@ -107,7 +107,7 @@ class NoisyStructure(Structure):
 
     @override
     def smooth(self, x: Tensor) -> Tensor:
-        """See base class; as one product, where matrices for it have been made."""
+        """D^-1/2 (W + I) D^-1/2 x; one product, if matrices for it have been made."""
         if self._smoothed is None:
             return super().smooth(x)
         return self._times(self._smoothed(), x)

@@ -1,7 +1,7 @@
 """Noisy views of a client's graphs as padded dense matrices, bucketed by size.
 
-A noisy graph has every edge, so dense products beat edge lists (our spec, Sec. 7.1;
-``python -m simulations.speed views`` measures). Matrices are built batch by batch from
+A noisy graph has every edge, so dense products beat edge lists (``python -m
+simulations.speed views`` measures both). Matrices are built batch by batch from
 the views' compact triangles, and nothing here ever sees the original edges.
 """
 
@@ -29,7 +29,7 @@ _TOGETHER = 128  # nodes; graphs up to this size are cut out together, by many i
 
 
 class NoisyView:
-    """Views of a client's graphs on the device, ready to be cut into batches.
+    """Noisy views of a client's graphs on the device, ready to be cut into batches.
 
     Its rows are the graphs of the first view, then those of the second, ...
 

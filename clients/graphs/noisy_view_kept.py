@@ -1,4 +1,4 @@
-"""Noisy views that are used again and again, with all that can be made beforehand."""
+"""Noisy views that are used many times, with products made beforehand."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _are_equal(some: Sequence[Triangles], others: Sequence[Triangles]) -> bool:
 
 
 class KeptNoisyView(NoisyView):
-    """Views whose matrices are made once, and cut out of by every batch.
+    """Views whose matrices are made once; batches are cut out of them.
 
     So are products of matrices and features, which training never changes: see
     :class:`~clients.graphs.node_rows.SpreadRows`. This pays when views are used more
@@ -87,7 +87,7 @@ class KeptNoisyView(NoisyView):
     Parameters
     ----------
     *views, device, post
-        See base class; such that :meth:`is_possible`.
+        As of :class:`NoisyView`; :meth:`is_possible` must hold.
     nodes : NodeRows
         Features of the client's graphs.
     """
@@ -148,7 +148,7 @@ class KeptNoisyView(NoisyView):
 
     @override
     def nodes(self, rows: IntArray) -> NodeBatch:
-        """See base class; of many alike features, what is spread of them as well."""
+        """Nodes of the graphs in ``rows``; with products, if few features differ."""
         table = self._all_nodes.table
         if table is None or len(table) > table.shape[1]:
             return super().nodes(rows)

@@ -109,7 +109,7 @@ class _BareLinear(nn.Linear):
 
 
 class SparseRows(NamedTuple):
-    """Constant features of which most are 0, shape (num_nodes, num_features)."""
+    """Constant features, most of them 0, of shape (num_nodes, num_features)."""
 
     rows: Tensor  # sparse CSR
     columns: Tensor  # sparse CSR of the transpose

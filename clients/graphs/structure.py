@@ -118,14 +118,14 @@ class SparseStructure(Structure):
 
     @override
     def sum(self, x: Tensor) -> Tensor:
-        """One sparse product."""
+        """Sum over neighbours by one sparse product."""
         return sum_neighbours(x, self._adjacency)
 
     @override
     def attend(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
-        """Over edges and one loop per node."""
+        """Attend along edges and one loop per node."""
         loops = torch.arange(len(x), device=x.device)
         u = torch.cat([self._edges[0], loops])
         v = torch.cat([self._edges[1], loops])
@@ -162,7 +162,7 @@ class OneGraph(Structure):
 
     @override
     def sum(self, x: Tensor) -> Tensor:
-        """One dense product."""
+        """Sum over neighbours by one dense product."""
         return self._adjacency.to(x.dtype) @ x
 
     @override
@@ -182,7 +182,7 @@ class OneGraph(Structure):
     def attend_by_heads(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
-        """All heads at once."""
+        """Attend with all heads at once."""
         if self._barrier is None:  # 0 on edges and the diagonal, elsewhere -inf
             self._barrier = torch.log(self._adjacency).fill_diagonal_(0.0)
         scores = torch.nn.functional.leaky_relu(
@@ -201,7 +201,7 @@ def clean_structure(batch: Batch) -> Structure:
 
 @final
 class NoEdges(Structure):
-    """No edges at all: the floor that any use of structure must beat (epsilon = 0).
+    """No edges at all: the score that any use of structure must beat (epsilon = 0).
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ class NoEdges(Structure):
 
     @override
     def sum(self, x: Tensor) -> Tensor:
-        """Zero."""
+        """Zeros, (num_nodes, d): there are no neighbours."""
         return torch.zeros_like(x)
 
     @override

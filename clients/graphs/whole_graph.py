@@ -1,4 +1,4 @@
-"""One client's graph, whose nodes are classified, as tensors; sparse all the way."""
+"""One client's graph whose nodes are classified, as sparse tensors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NodeStructure(ABC):
 @final
 @dataclass(frozen=True, kw_only=True)
 class WholeGraph(NodeStructure):
-    """The graph of a client: the one batch there is.
+    """The graph of a client, which is its only batch.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class WholeGraph(NodeStructure):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeData(ClientData):
-    """A partition with its graph; ``evaluation`` is empty, as ``whole`` serves it."""
+    """A partition with its graph, which ``whole`` holds; ``evaluation`` is empty."""
 
     whole: WholeGraph
 

@@ -1,7 +1,7 @@
 """Covariance of tasks: how heads of one model relate, and the penalty that uses it.
 
 Zhang, Yeung 2010, *A Convex Formulation for Learning Task Relationships in Multi-Task
-Learning*; He et al. 2021 (SpreadGNN), arXiv:2106.02743, Sec. 4; our spec, Sec. 2.
+Learning*; He et al. 2021 (SpreadGNN), arXiv:2106.02743, Sec. 4.
 Symbols: Phi, heads, one row per task (the paper has columns); Omega, covariance of
 these tasks, symmetric, positive semi-definite, of trace 1. Computed in float64.
 """
@@ -25,7 +25,7 @@ TaskIds = Sequence[int]
 
 JITTER = 1e-7  # added to the diagonal before Omega is inverted
 MIN_EIGENVALUE = 1e-8  # of an Omega that was averaged
-ETA = 0.5  # share of the closed form in a neighbourhood's update; our spec Sec. 4.4
+ETA = 0.5  # share of the closed form in a neighbourhood's update; our default
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def closed_form(phi: Tensor) -> Tensor:
 
     Source
     ------
-    Zhang, Yeung 2010, Eq. (13); our spec Sec. 2.3. By singular values of Phi, which the
+    Zhang, Yeung 2010, Eq. (13). By singular values of Phi, which the
     product with its transpose would square.
     """
     heads = phi.detach().cpu().double()
@@ -114,7 +114,7 @@ def align(covariances: Sequence[TaskCovariance], task_ids: TaskIds) -> Tensor:
 
     Source
     ------
-    SpreadGNN, Eq. (11), f_align; our spec Sec. 2.3 and 4.4.
+    SpreadGNN, Eq. (11): f_align as we read it.
     """
     wanted = np.array(task_ids, np.int64)
     total = np.zeros((len(wanted), len(wanted)))
@@ -154,7 +154,7 @@ def update(
     Source
     ------
     SpreadGNN, Eq. (11). Differs: the paper's weights make neighbours vanish and its
-    trace differ from 1; ours are those of our spec, Sec. 2.3 and 4.4.
+    trace differ from 1; ours keep it at 1.
     """
     mixed = eta * closed_form(phi)
     if eta < 1:
@@ -206,7 +206,7 @@ def trace_penalty(phi: Tensor, inverse: Tensor, own: Tensor | None = None) -> Te
     ------
     SpreadGNN, Eqs. (6), (7) and, with ``own``, the client's own term of (9). Differs:
     the authors' code detaches own rows as well, which leaves no gradient at all, and
-    multiplies by Omega instead of its inverse (our spec, Sec. 4.1).
+    multiplies by Omega instead of its inverse.
     """
     return _Trace.apply(phi, inverse, own)  # type: ignore[no-any-return,no-untyped-call]
 

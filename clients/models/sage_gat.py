@@ -1,6 +1,6 @@
 """Encoders of SpreadGNN and FedGMTL: GraphSAGE and GAT.
 
-He et al. 2021, arXiv:2106.02743, Sec. 8.1; our spec, Sec. 2.1.
+He et al. 2021, arXiv:2106.02743, Sec. 8.1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENCODERS = ("sage", "gat")
 
 
 def as_rows(x: Tensor | DistinctRows, num_features: int, dtype: torch.dtype) -> Tensor:
-    """Write out rows that are given as numbers, of one-hot columns or of a table."""
+    """Expand numbers of one-hot columns or of table rows to dense feature rows."""
     if isinstance(x, DistinctRows):
         return x.table[x.ids]
     return nn.functional.one_hot(x, num_features).to(dtype) if x.dim() == 1 else x
@@ -37,7 +37,7 @@ class GraphSAGE(nn.Module):
 
     Source
     ------
-    Our spec, Sec. 2.1. Differs: all neighbours instead of two drawn with
+    He et al. 2021, Sec. 8.1. Differs: all neighbours instead of two drawn with
     replacement, so that a prediction is a function of the molecule.
     """
 
@@ -139,8 +139,8 @@ class GAT(nn.Module):
 
     Source
     ------
-    Our spec, Sec. 2.1. Differs: loops are always there, and attention is over edges and
-    not over all pairs of a dense matrix.
+    He et al. 2021, Sec. 8.1. Differs: loops are always there, and attention is
+    over edges and not over all pairs of a dense matrix.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class MultiTaskGNN(ReadoutModel):
     num_features, num_tasks, hidden_dim, num_layers : int
     dropout : float
     generator : torch.Generator
-        Initialises all tensors, none of which depends on the client.
+        Initialises all tensors; no tensor depends on the client.
 
     Raises
     ------
@@ -230,7 +230,7 @@ class MultiTaskGNN(ReadoutModel):
     def embed(
         self, nodes: Nodes, structure: Structure, generator: torch.Generator | None
     ) -> Tensor:
-        """See base class; the same in fewer operations for a graph alone."""
+        """h_G of every graph; a graph alone takes fewer operations."""
         if not isinstance(structure, OneGraph):
             return super().embed(nodes, structure, generator)
         h = self.encoder(nodes.x, structure, generator)

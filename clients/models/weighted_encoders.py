@@ -1,6 +1,6 @@
 """Graph classifiers whose encoders take edge weights: FGCL's four, GIN and GAT.
 
-Yang et al. 2022 (FGCL), Sec. IV-B; our spec, Sec. 2.2. An encoder runs on any
+Yang et al. 2022 (FGCL), Sec. IV-B. An encoder runs on any
 :class:`~clients.graphs.structure.Structure`, dense noisy views or sparse clean graphs,
 with the same parameters. Below, w are its weights (0 on the diagonal), d its
 degrees: sums of w, or of absolute values for signed weights. A node
@@ -109,8 +109,8 @@ class KGNNLayer(nn.Module):
     """Theta_1 x_v + Theta_2 sum_u w_uv x_u / d_v + b: ``GraphConv``, weighted mean.
 
     Differs from ``GraphConv(aggr="mean")``, which divides by the number of neighbours:
-    p - 1 in a noisy graph of p nodes, however small its weights (spec Sec. 7.3). They
-    agree where all weights are 1.
+    p - 1 in a noisy graph of p nodes, however small its weights. They
+    agree if all weights are 1.
     """
 
     def __init__(self, num_in: int, num_out: int, generator: torch.Generator) -> None:
@@ -312,7 +312,7 @@ class GraphModel(ReadoutModel):
     dropout : float
         Between the encoder's layers while training; LightGCN has none.
     generator : torch.Generator
-        Initialises all tensors, none of which depends on the client.
+        Initialises all tensors; no tensor depends on the client.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """FCLG's encoder: GIN layers that take edge weights, concatenated and sum-pooled.
 
-Li et al. 2024, Sec. 4; our spec Sec. 2.1. PyG's ``GINConv`` ignores edge weights; on a
+Li et al. 2024, Sec. 4. PyG's ``GINConv`` ignores edge weights; on a
 dense diffusion graph it would add the same vector to every node.
 """
 

@@ -1,4 +1,4 @@
-"""Letters: what a client of a decentralised method hands its neighbours.
+"""Letters that clients of a decentralised method write to their neighbours.
 
 One string of bytes per sender and mixing round: an envelope, which a relay may read,
 and contents, which it need not. Letter are safetensors: reading runs no code.
@@ -53,7 +53,7 @@ class Address:
 
 @dataclass(frozen=True, kw_only=True)
 class Letter:
-    """What a neighbour learns.
+    """Contents of a letter: what a neighbour learns.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Letter:
     peer: Peer
 
     def encode(self) -> bytes:
-        """Serialise."""
+        """Serialise as safetensors."""
         counts = np.array([self.peer.num_examples, self.peer.num_neighbours], np.int64)
         arrays = {
             **with_prefix(_MODEL, self.tensors),
@@ -92,7 +92,7 @@ class Letter:
 
     @classmethod
     def decode(cls, sender: int, contents: bytes) -> Letter:
-        """Read back.
+        """Read back what :meth:`encode` returned.
 
         Raises
         ------

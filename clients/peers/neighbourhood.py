@@ -64,7 +64,7 @@ class Neighbourhood:
         return tuple(sorted({*self._own, *theirs}))
 
     def learn(self, letters: Mapping[int, Letter]) -> None:
-        """Remember what neighbours sent; of the others what they sent before."""
+        """Remember what neighbours sent; what others sent before stays known."""
         self._places = None
         for j, contents in letters.items():
             self._peers[j] = Teacher(
@@ -77,7 +77,7 @@ class Neighbourhood:
             )
 
     def forget(self, neighbours: Iterable[int]) -> None:
-        """Learn no more from these, until they send something again."""
+        """Drop what these neighbours sent; they count again once they send again."""
         self._places = None
         for j in neighbours:
             self._peers.pop(j, None)
@@ -144,7 +144,7 @@ class Neighbourhood:
     # Between rounds -----------------------------------------------------------------
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """Everything, for :meth:`from_tensors`."""
+        """All of this as named tensors, for :meth:`from_tensors`."""
         tensors: dict[str, Tensor] = {}
         if self._renewed is not None:
             tensors |= _covariance_tensors(_OMEGA, self._renewed)

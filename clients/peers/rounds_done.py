@@ -1,4 +1,4 @@
-"""Which rounds a client has done, and on what mail: each is done on one mail alone.
+"""Record of the rounds a client has done, and of the mail each was done on.
 
 A server may ask for a round again, after a resume or a lost reply. If it could change
 what the client mixes, every answer would tell it something of the letters and the data.
@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.files import remove
 
 from ..once import usable, write_once
 
@@ -97,4 +98,4 @@ class RoundsDone:
         """
         for old in self.rounds():
             if old < server_round:
-                (self._folder / f"round-{old:06d}").unlink(missing_ok=True)
+                remove(self._folder / f"round-{old:06d}")

@@ -1,4 +1,4 @@
-"""Letters sealed end to end between neighbours, and the keys for it.
+"""Seals letters end to end between neighbours, and keeps the keys for it.
 
 Each client has two X25519 key pairs, whose private halves never leave its disk: its
 site's, which outlives runs and whose fingerprint operators tell each other, and one per
@@ -57,7 +57,7 @@ def fingerprint_of(raw: bytes) -> str:
 
 
 def site_key_file(state_dir: Path, client_id: int) -> Path:
-    """Where the private half of a client's lasting key lies."""
+    """Path of the private half of a client's lasting key."""
     return state_dir / IDENTITY / f"client-{client_id}.key"
 
 

@@ -134,7 +134,8 @@ def add_noise(triangle: NDArray[np.floating], epsilon: float, rng: Noise) -> Flo
 
     Source
     ------
-    FGCL, Eq. (3). Differs: pairs u < v only, not both directions (spec Sec. 4.3).
+    FGCL, Eq. (3). Differs: pairs u < v only, not both directions, which would
+    release each pair twice.
     """
     check_epsilon(epsilon)
     noise = rng.laplace(0.0, 1.0 / epsilon, len(triangle))
@@ -172,7 +173,7 @@ def post_process(noisy: Triangles, epsilon: float, post: str) -> Triangles:
 
     Source
     ------
-    Our spec, Sec. 4.2 and 7.2; the paper does not say what it did.
+    Ours: the paper does not say what it did.
     """
     check_epsilon(epsilon)
     check_post(post, epsilon)

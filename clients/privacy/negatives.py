@@ -1,7 +1,7 @@
 """FGCL's store of past noisy graphs, from which negatives are drawn.
 
-Yang et al. 2022, Sec. III-C (3) and (4); our spec Sec. 2.4. The paper calls it a stack;
-it is a queue: the oldest entry leaves first (spec Sec. 4.7).
+Yang et al. 2022, Sec. III-C (3) and (4). The paper calls it a stack;
+it is a queue: the oldest entry leaves first.
 """
 
 from __future__ import annotations

@@ -52,8 +52,9 @@ class NoisyViews:
     Parameters
     ----------
     adjacency : Adjacency
-        Read once per draw, after the draw is in the ledger, and never else. Graphs must
-        not change within an experiment: equal noise on both would show the change.
+        Read once per draw, after the draw is in the ledger, and at no other time.
+        Graphs must not change within an experiment: equal noise on both would show the
+        change.
     num_nodes : int64 array, shape (num_graphs of the client,)
         Public.
     positions : int64 array

@@ -37,7 +37,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateSite:
-    """Where a client keeps its ledger and its noise.
+    """Ledger and noise of one client in one run.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class PrivateSite:
         last_round: int,
         sends_updates: bool = True,
     ) -> None:
-        """Refuse to go on where this disk knows of less than the client once told.
+        """Refuse to go on if this disk knows of less than the client once told.
 
         To be called before anything is drawn: a ledger that was lost and has been
         charged anew may say the same.

@@ -1,4 +1,4 @@
-"""Where a client's noise comes from: a secret of its site, or the run seed alone.
+"""The random stream of a client's noise: from a secret of its site, or the run seed.
 
 With a secret the stream is ChaCha20 under a key of 256 bits, HMAC-SHA256 of the whole
 secret over the stream's name: part of the noise in the clear, as on coordinates whose

@@ -21,7 +21,8 @@ from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.tasks import EmbeddingSettings
 from fedgraph_flwr.wire import NamedArrays, Parcel
 
-from ..base import GraphClient, Header, Metrics
+from ..base import GraphClient, Metrics
+from ..classic import Header
 from ..graphs.batching import Batch
 from ..graphs.diffusion_view import DiffusionView
 from ..job import Job, P

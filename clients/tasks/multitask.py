@@ -22,11 +22,9 @@ from ..graphs.batching import Batch, ClientData
 from ..graphs.molecule_data import MoleculeData
 from ..graphs.node_rows import Nodes
 from ..job import P
-from ..losses.multitask import (
-    Loss,
+from ..losses.multitask import Loss, masked_bce, masked_l1
+from .multitask_scores import (
     TaskScores,
-    masked_bce,
-    masked_l1,
     mean_absolute_error,
     roc_auc,
     root_mean_squared_error,
@@ -88,8 +86,8 @@ class MultiTaskClient(GraphClient[P]):
     def scores(self, point: str) -> Parcel:
         """Mean score over all tasks and mean loss, on validation and test graphs.
 
-        Also of each task on test graphs (``-task-<number>``); and, where the client
-        does not have labels of all tasks, means over its own and the others. A task
+        Also scores of each task on test graphs (``-task-<number>``); and means over the
+        client's own tasks and over the others, if it lacks labels of some. A task
         without a score (for ROC-AUC: all labels of one class) is named by
         ``no-score-task-<number>`` and counted in ``tasks-skipped``; without any task
         that has one, there is no score.
@@ -138,7 +136,7 @@ class MultiTaskClient(GraphClient[P]):
         return {"roc-auc": roc_auc(*pair)}
 
     def _means(self, name: str, by_task: TaskScores) -> dict[str, float]:
-        """Mean over all tasks, the client's own and the others, where there are any."""
+        """Means over all tasks, over the client's own, and over the others, if any."""
         partition = self.data.partition
         means = {name: by_task.mean}
         if partition.task_ids is not None:

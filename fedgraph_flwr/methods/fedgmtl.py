@@ -30,12 +30,12 @@ class FedGMTLParams(GNNParams):
     Parameters
     ----------
     task_reg : float
-        lambda, on the trace itself; 0 is FedAvg. Our default (our spec, Sec. 7.3): the
+        lambda, on the trace itself; 0 is FedAvg. Our default: the
         authors' 1e-3 multiplied Omega instead of its inverse.
     reg_rows : str
         Rows of Phi that the penalty moves: the client's "own", by gradient; or "all",
         by a proximal step after each step of the optimiser, since Adam would turn
-        the lone penalty of other rows into full steps (our spec, Sec. 7.2).
+        the lone penalty of other rows into full steps.
     omega_every : str
         Omega becomes the closed form after every local "epoch" or, as in the authors'
         code, "step".

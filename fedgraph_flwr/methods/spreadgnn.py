@@ -51,7 +51,7 @@ def is_mixing_round(server_round: int, period: int) -> bool:
     """Whether letters are sent after training in this round, counted from 1.
 
     The paper counts from 0 and mixes where ``t mod period == 0``, hence after round 1;
-    with period 0 never (our spec Sec. 4.12 and 7.5).
+    with period 0 never.
     """
     return period > 0 and (server_round - 1) % period == 0
 
@@ -72,7 +72,7 @@ class SpreadGNNParams(GNNParams):
     "all" mixes every row of the head; "owners" a task's row over those that have its
     labels, where any has; "none" leaves the head at home. ``task_reg`` multiplies the
     trace of Eq. (7); ``omega_eta`` is the share of the closed form in Omega's update,
-    made every local epoch or step (our spec Sec. 4.4, 4.7, 7.3).
+    made every local epoch or step.
     """
 
     TABLE = "spreadgnn"

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..config import RESUME_MAY_CHANGE
 from ..errors import ConfigError, DataError, StorageError
-from ..files import read_arrays, sync, write_arrays
+from ..files import read_arrays, remove, sync, write_arrays
 from ..resolve import Resolved
 from ..wire import NamedArrays
 
@@ -109,7 +109,7 @@ def write_checkpoint(
     write_arrays(checkpoint_path(folder, server_round), arrays, json.dumps(facts))
     rounds = checkpoint_rounds(folder)
     for old in rounds[:-_KEPT]:
-        checkpoint_path(folder, old).unlink()
+        remove(checkpoint_path(folder, old))
     return rounds[-_KEPT:][0]
 
 

@@ -13,7 +13,7 @@ from strategies.base import AbstractGraphStrategy
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from ..errors import ConfigError, DataError, StorageError
-from ..files import write_arrays, write_json, write_npz
+from ..files import remove, write_arrays, write_json, write_npz
 from ..resolve import Resolved
 from ..wire import NamedArrays
 from .checkpoints import (
@@ -183,7 +183,7 @@ class RunFolder:
                 return
             self._files.cut(self._resumed_at)
             # It told of the run as it ended before; another is written at the end.
-            (self.path / "summary.json").unlink(missing_ok=True)
+            remove(self.path / "summary.json")
             write_json(self.path / "config.json", self.resolved.to_config())
             self._resumed_at = None
             for held in self._held:

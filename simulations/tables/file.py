@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -74,8 +75,17 @@ def merge(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
     Raises
     ------
     FedGraphError
-        Results on one split are of different data.
+        Results on one split are of different data; two new results are of one row,
+        seed and split.
     """
+    new = list(new)
+    twice = [key for key, count in Counter(r.key for r in new).items() if count > 1]
+    if twice:
+        row, seed, split_seed, _ = twice[0]
+        raise FedGraphError(
+            f"row {row!r} has seed {seed} on split seed {split_seed} twice, which must"
+            " count once; leave one of the folders out"
+        )
     results = [*old, *new]
     known: dict[tuple[str, int, str], Result] = {}
     for r in results:

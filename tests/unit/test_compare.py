@@ -137,11 +137,12 @@ def test_of_errors_less_is_a_gain(
 ) -> None:
     errors = {"metric": "mae", "larger_is_better": False}
     write_run(tmp_path, "gcfl", 1, [0.5, 0.6], **errors)
-    write_run(tmp_path, "local", 1, [0.6, 0.5], **errors)
+    write_run(tmp_path, "local", 1, [0.8, 0.5], **errors)
     write_run(tmp_path, "fedavg", 1, [0.7, 0.7], **errors)
     _, differences = sheets_of(tmp_path)
     found = differences["gcfl - local"]
     assert (found["smallest gain"], found["not worse"]) == ("-0.1000", "1/2")
+    assert found["points [95 %]"] == "-10.00 -"
     assert differences["gcfl - fedavg"]["points [95 %]"] == "-15.00 -"
     assert compare.main([str(tmp_path), "--markdown"]) == 0
     assert "a negative difference is an improvement" in capsys.readouterr().out
@@ -410,6 +411,22 @@ def test_paper_stands_beside_ours(
         "tables 3 and 4",
     ):
         assert words in out
+
+
+def test_gains_outlive_runs_in_the_file_of_the_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (1, 2):
+        for method, scores in (("local", [0.5] * 10), ("gcfl+", [0.6] * 9 + [0.4])):
+            preset = load_preset(f"{method.replace('+', '-plus')}-proteins")
+            given = {"dataset": "PROTEINS", "config": {**preset, "seed": seed}}
+            write_run(tmp_path, method, seed, scores, **given)
+    options = ["gcfl", "--csv", str(tmp_path / "gcfl.csv")]
+    assert study.main([*options, str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "| -0.1000 | -0.0154 | 9/10 | 9 |" in out
+    assert study.main(options) == 0
+    assert capsys.readouterr().out == out
 
 
 def test_paper_is_left_out_for_another_number_of_clients(

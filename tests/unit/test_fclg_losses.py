@@ -500,7 +500,7 @@ def test_they_are_refused_for_the_whole_task(method, key, value):
 
 
 def test_clients_of_their_own_encoder_cannot_be_pooled():
-    with pytest.raises(ConfigError, match=r"evaluation must be 'local' where every"):
+    with pytest.raises(ConfigError, match=r"evaluation must be 'local' if every"):
         toys.resolved("fclg-local", **{"embedding.evaluation": "pooled"})
 
 

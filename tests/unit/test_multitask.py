@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from clients.losses.multitask import (
-    masked_bce,
-    masked_l1,
-    masked_mse,
+from clients.losses.multitask import masked_bce, masked_l1, masked_mse
+from clients.tasks.multitask_scores import (
     mean_absolute_error,
     roc_auc,
     root_mean_squared_error,

@@ -28,6 +28,16 @@ def test_every_state_that_a_checkpoint_needs_is_kept(store):
     assert store.load(4)["w"].tolist() == [3, 3]  # the round is repeated
 
 
+def test_a_folder_where_an_old_state_stood_is_named(store):
+    for r in (1, 2, 3):
+        store.save(r, {"w": torch.zeros(1)})
+    path = store.folder / "round-000001.safetensors"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StorageError, match=r"cannot delete .*round-000001"):
+        store.save(4, {"w": torch.zeros(1)}, keep_from=2)
+
+
 def test_without_a_checkpoint_everything_is_kept(store):
     for r in range(1, 5):
         store.save(r, {"w": torch.zeros(1)})

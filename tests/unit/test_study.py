@@ -158,6 +158,11 @@ def test_an_older_file_has_nan_for_unknown_scores_and_no_data(tmp_path):
         read(path)
 
 
+def test_a_seed_counts_once_in_a_row():
+    with pytest.raises(FedGraphError, match="row 'a' has seed 1 on split seed 1 twice"):
+        merge([], [result("a", 1, 0.5), result("b", 1, 0.5), result("a", 1, 0.6)])
+
+
 def test_results_on_other_data_replace_none_and_are_refused():
     known = [result("a", 1, 0.5, data="one"), result("b", 1, 0.4)]
     for row in ("a", "b", "c"):

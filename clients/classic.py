@@ -1,0 +1,73 @@
+"""Flower's classic client on top of one that answers a parcel by a parcel."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.client import NumPyClient
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.wire import Parcel, Scalar, with_prefix
+
+Array = NDArray[np.generic]
+Header = Mapping[str, Scalar]  # of a message: what holds for all of its parcels
+
+
+class ClassicClient(NumPyClient):
+    """Gives ``train`` and ``assess`` Flower's own signatures, ``fit`` and ``evaluate``.
+
+    Arrays without names are those of ``shared_keys``, in that order.
+    """
+
+    shared_keys: list[str]
+
+    @abstractmethod
+    def train(self, parcel: Parcel, header: Header) -> Parcel:
+        """Answer a message to train."""
+
+    @abstractmethod
+    def assess(self, parcel: Parcel, header: Header) -> Parcel:
+        """Answer a message to evaluate."""
+
+    @override
+    def fit(
+        self, parameters: list[Array], config: dict[str, Any]
+    ) -> tuple[list[Array], int, dict[str, Any]]:
+        """Answer as :meth:`train`, by arrays in the order of ``shared_keys``.
+
+        An empty list keeps the stored tensors. What a method sends beside the shared
+        tensors comes after them.
+        """
+        reply = self.train(self._parcel(parameters), config)
+        return list(reply.arrays.values()), *_counted(reply)
+
+    @override
+    def evaluate(
+        self, parameters: list[Array], config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
+        """Answer as :meth:`assess`; losses are among the metrics, by split."""
+        reply = self.assess(self._parcel(parameters), config)
+        return 0.0, *_counted(reply)
+
+    def _parcel(self, parameters: list[Array]) -> Parcel:
+        if not parameters:
+            return Parcel()
+        if len(parameters) != len(self.shared_keys):
+            raise WireError(
+                f"received {len(parameters)} arrays, the client's model shares"
+                f" {len(self.shared_keys)}; both ends must run the same settings"
+            )
+        named = dict(zip(self.shared_keys, parameters, strict=True))
+        return Parcel(arrays=with_prefix(SHARED, named))
+
+
+def _counted(reply: Parcel) -> tuple[int, dict[str, Any]]:
+    """Split off the number of examples from all else that is no array."""
+    metrics = dict(reply.metrics)
+    return int(metrics.pop("num-examples")), {**metrics, **reply.facts}

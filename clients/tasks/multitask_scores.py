@@ -1,0 +1,95 @@
+"""Scores of several tasks per graph; some labels are missing.
+
+Labels are a matrix (num_graphs, num_tasks) of floats, NaN where not observed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from fedgraph_flwr.errors import DataError
+
+from ..losses.multitask import check_shapes
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class TaskScores:
+    """A score per task, and their mean.
+
+    Parameters
+    ----------
+    per_task : float64 array, shape (num_tasks,)
+        NaN where the task is skipped.
+    """
+
+    per_task: NDArray[np.float64]
+
+    @property
+    def num_skipped(self) -> int:
+        """Number of tasks without a score."""
+        return int(np.isnan(self.per_task).sum())
+
+    @property
+    def mean(self) -> float:
+        """Mean over the tasks that have a score; NaN if none has."""
+        found = self.per_task[~np.isnan(self.per_task)]
+        return float(found.mean()) if len(found) else math.nan
+
+
+def roc_auc(scores: Array, y: Array) -> TaskScores:
+    """ROC-AUC per task on observed labels; ties count one half.
+
+    A task whose observed labels are all of one class, or none, is skipped.
+
+    Parameters
+    ----------
+    scores, y : float arrays, shape (num_graphs, num_tasks)
+        Larger scores speak for class 1; ``y`` is 0, 1 or NaN.
+    """
+    return _per_task(scores, y, _auc)
+
+
+def mean_absolute_error(predicted: Array, y: Array) -> TaskScores:
+    """MAE per task on observed labels; a task without any is skipped."""
+    return _per_task(predicted, y, lambda p, t: float(np.abs(p - t).mean()))
+
+
+def root_mean_squared_error(predicted: Array, y: Array) -> TaskScores:
+    """RMSE per task on observed labels; a task without any is skipped."""
+    return _per_task(predicted, y, lambda p, t: math.sqrt(np.square(p - t).mean()))
+
+
+def _per_task(
+    predicted: Array, y: Array, score: Callable[[Array, Array], float]
+) -> TaskScores:
+    check_shapes(predicted.shape, y.shape)
+    if not np.isfinite(predicted).all():
+        raise DataError(
+            "predictions must be finite to be scored, got NaN or infinity; lower the"
+            " learning rate"
+        )
+    found = np.full(y.shape[1], math.nan)
+    for task in range(y.shape[1]):
+        observed = ~np.isnan(y[:, task])
+        if observed.any():
+            p, t = predicted[observed, task], y[observed, task]
+            found[task] = score(p.astype(np.float64), t.astype(np.float64))
+    return TaskScores(found)
+
+
+def _auc(scores: Array, y: Array) -> float:
+    """Mann-Whitney: share of (positive, negative) pairs in the right order."""
+    positive = int((y == 1).sum())
+    negative = len(y) - positive
+    if not positive or not negative:
+        return math.nan
+    ranks = rankdata(scores)[y == 1].sum()
+    return float((ranks - positive * (positive + 1) / 2) / (positive * negative))
