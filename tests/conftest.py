@@ -56,7 +56,7 @@ def real_cache(tmp_path_factory):
 def fleeting_files():
     """Wait for no disk: what tests write need not outlive a power cut."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(os, "fsync", lambda _: None)
         yield
 
 
