@@ -170,7 +170,7 @@ def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
 @SHARING
 def test_a_message_of_the_papers_model_carries_24960_floats(run, method, monkeypatch):
     floats: dict[str, list[int]] = {"down": [], "up": []}
-    deliver = InlineGrid._deliver
+    deliver = InlineGrid.deliver
 
     def spy(self, message):
         reply = deliver(self, message)
@@ -180,7 +180,7 @@ def test_a_message_of_the_papers_model_carries_24960_floats(run, method, monkeyp
                 floats[way].append(sum(a.size for a in parcel.arrays.values()))
         return reply
 
-    monkeypatch.setattr(InlineGrid, "_deliver", spy)
+    monkeypatch.setattr(InlineGrid, "deliver", spy)
     sizes = {"hidden-dim": 64, "num-layers": 3, "num-server-rounds": 1}
     finished = run(method, **sizes)
     # roll call (nothing), one round, evaluation (down only); three clients each

@@ -470,7 +470,7 @@ def test_a_client_whose_model_is_not_finite_says_so_itself(spread, monkeypatch):
 def delivered(monkeypatch):
     """Sizes of the parcels of all messages: (direction, round, client) -> by name."""
     found = {}
-    deliver = InlineGrid._deliver
+    deliver = InlineGrid.deliver
 
     def spy(self, message):
         reply = deliver(self, message)
@@ -482,7 +482,7 @@ def delivered(monkeypatch):
                 found[way, at, client] = sizes
         return reply
 
-    monkeypatch.setattr(InlineGrid, "_deliver", spy)
+    monkeypatch.setattr(InlineGrid, "deliver", spy)
     return found
 
 
@@ -559,7 +559,7 @@ def framed(client, sizes):
 def everything_the_relay_held(monkeypatch):
     """Raw bytes of all messages, as they grow."""
     held = bytearray()
-    deliver = InlineGrid._deliver
+    deliver = InlineGrid.deliver
 
     def spy(self, message):
         reply = deliver(self, message)
@@ -572,7 +572,7 @@ def everything_the_relay_held(monkeypatch):
                     held.extend(record.deflate())
         return reply
 
-    monkeypatch.setattr(InlineGrid, "_deliver", spy)
+    monkeypatch.setattr(InlineGrid, "deliver", spy)
     return held
 
 

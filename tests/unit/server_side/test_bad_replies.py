@@ -454,7 +454,7 @@ def test_whatever_is_malformed_is_the_failure_of_that_client_alone(
 
 def deliver_with(monkeypatch, change, *, rounds=(1, 2)) -> None:
     """Let the victim's node reply something else in some rounds of training."""
-    deliver = InlineGrid._deliver
+    deliver = InlineGrid.deliver
 
     def spoil(self, message):
         reply = deliver(self, message)
@@ -463,7 +463,7 @@ def deliver_with(monkeypatch, change, *, rounds=(1, 2)) -> None:
             return Message(change(reply.content), reply_to=message)
         return reply
 
-    monkeypatch.setattr(InlineGrid, "_deliver", spoil)
+    monkeypatch.setattr(InlineGrid, "deliver", spoil)
 
 
 def failed(content) -> RecordDict:
