@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+import toys
 
 from fedgraph_flwr.registry import METHODS
 
@@ -27,14 +28,17 @@ def mostly_slow(cases: Iterable[Any], *, fast: Iterable[Any]) -> list[Any]:
     ]
 
 
-def one_per_strategy(methods: Iterable[str]) -> pytest.MarkDecorator:
-    """Parametrise by ``method``; the first row of each strategy is fast.
+def one_per_strategy(
+    cases: Iterable[str], *, also: Iterable[str] = ()
+) -> pytest.MarkDecorator:
+    """Parametrise by ``method``; a case of each strategy and those of ``also`` are fast.
 
     This is enough for what the server does. What clients do needs every method.
     """
-    chosen = set(methods)
-    methods = [method for method in METHODS if method in chosen]
+    rows = list(METHODS)
+    ordered = sorted(cases, key=lambda c: (" " in c, rows.index(c.partition(" ")[0])))
     first: dict[type, str] = {}
-    for method in methods:
-        first.setdefault(METHODS[method].strategy, method)
-    return pytest.mark.parametrize("method", mostly_slow(methods, fast=first.values()))
+    for case in ordered:
+        first.setdefault(toys.row(case).strategy, case)
+    fast = {*first.values(), *also}
+    return pytest.mark.parametrize("method", mostly_slow(ordered, fast=fast))

@@ -21,11 +21,10 @@ from fedgraph_flwr import client_app
 from fedgraph_flwr.data import pointer
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.privacy import PrivacySettings
-from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 
-TAKE_NOISE = sorted(m for m, row in METHODS.items() if row.task.takes_edge_noise)
-POOLS = [m for m in toys.of_task(GRAPH_EMBEDDING) if METHODS[m].has_server_model]
+TAKE_NOISE = [m for m in toys.CASES if toys.row(m).task.takes_edge_noise]
+POOLS = [m for m in toys.of_task(GRAPH_EMBEDDING) if toys.row(m).has_server_model]
 POOLED = {"embedding.evaluation": "pooled"}
 TIMES = ("started-at", "compute-s")
 OF_RUN = {

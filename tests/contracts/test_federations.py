@@ -15,13 +15,12 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from clients.base import GraphClient
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import ConfigError, RunFailedError
-from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import unpack
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
 
-ONE_PER_STRATEGY = one_per_strategy(METHODS)
+ONE_PER_STRATEGY = one_per_strategy(toys.CASES)
 FEDERATED = one_per_strategy(toys.federated())
 CLASSIFIERS = pytest.mark.parametrize("method", toys.of_task(GRAPH_CLASSIFICATION))
 SHARING = pytest.mark.parametrize("method", toys.federated(GRAPH_CLASSIFICATION))
@@ -149,7 +148,7 @@ def test_a_failed_first_round_leaves_a_summary(run, method, tmp_path):
 
 @pytest.mark.parametrize("method", ["fedavg", "gcfl"])
 def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
-    uplink = METHODS[method].client.uplink
+    uplink = toys.row(method).client.uplink
 
     def spoiled(self, trained):
         factor = np.nan if self.job.client_id == 2 else 1
@@ -158,7 +157,7 @@ def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
         arrays = {n: a * (factor if late else 1) for n, a in reply.arrays.items()}
         return replace(reply, arrays=arrays)
 
-    monkeypatch.setattr(METHODS[method].client, "uplink", spoiled)
+    monkeypatch.setattr(toys.row(method).client, "uplink", spoiled)
     with pytest.raises(
         RunFailedError, match=r"client 2: array .* NaN or infinity; lower the learning"
     ):

@@ -15,7 +15,6 @@ from matrix import mostly_slow, one_per_strategy
 from clients.base import GraphClient
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import ConfigError, RunFailedError
-from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.tasks import (
@@ -25,23 +24,23 @@ from fedgraph_flwr.tasks import (
     NODE_CLASSIFICATION,
 )
 
-ALL = pytest.mark.parametrize("method", sorted(METHODS))
-ONE_PER_STRATEGY = one_per_strategy(METHODS)
+ALL = pytest.mark.parametrize("method", toys.CASES)
+ONE_PER_STRATEGY = one_per_strategy(toys.CASES)
 CLASSIFIERS = pytest.mark.parametrize("method", toys.of_task(GRAPH_CLASSIFICATION))
 MEASURED = toys.of_task(MULTI_TASK_CLASSIFICATION) + toys.of_task(NODE_CLASSIFICATION)
 FEDERATED = pytest.mark.parametrize("method", toys.federated())
 # A method with one client, and the self-train of the same task.
 ALONE = [
     *((m, "local") for m in toys.federated(GRAPH_CLASSIFICATION)),
-    ("fclg", "fclg-local"),
-    ("fedavg-multitask", "local-multitask"),
-    ("fedgmtl", "local-multitask"),
+    ("fclg", "local graph-embedding"),
+    ("fedavg multi-task", "local multi-task"),
+    ("fedgmtl", "local multi-task"),
 ]
 
 
 @ALL
 def test_defaults_build_and_survive_the_round_trip_through_the_config(method):
-    first = resolve({**defaults(), **toys.own(method), "method": method})
+    first = resolve({**defaults(), **toys.own(method)})
     again = resolve({**defaults(), **first.to_config()})
     assert again == first
 
@@ -78,7 +77,7 @@ def test_learning_rate_zero_changes_nothing(run, method):
 
 
 @pytest.mark.parametrize(
-    "method", mostly_slow(MEASURED, fast=["fedavg-multitask", "fedsage"])
+    "method", mostly_slow(MEASURED, fast=["fedavg multi-task", "fedsage"])
 )
 def test_measuring_seldom_leaves_out_rounds_and_changes_nothing(run, method, caplog):
     rounds = {"num-server-rounds": 5, "patience": 0}
@@ -220,7 +219,7 @@ def test_only_shared_tensors_travel(run, method, monkeypatch):
 
     monkeypatch.setattr(client_app, "pack", spy)
     run(method)
-    row = METHODS[method]
+    row = toys.row(method)
     prefix = "delta/" if method.startswith("gcfl") else "shared/"
     shared = {prefix + n for n in toys.shared_keys(method)}
     beside = SENT_BESIDE.get(method, set())
@@ -262,7 +261,7 @@ def test_one_client_alone_is_self_train(run, method, partner):
 
 @ALL
 def test_every_evaluation_is_recorded(once, method):
-    finished, task = once(method), METHODS[method].task
+    finished, task = once(method), toys.row(method).task
     seen = finished.values()
     # Round 0 is the common start; embeddings are evaluated after chosen rounds.
     evaluated = (0, 3) if task is GRAPH_EMBEDDING else (0, 1, 2, 3)

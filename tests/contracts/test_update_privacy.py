@@ -18,7 +18,6 @@ from clients.privacy.gaussian import epsilon_of
 from clients.privacy.site import PrivateSite
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.registry import METHODS
 
 # Sent exactly, as docs/privacy.md says: scores and losses with the counts that they are
 # means over, how long it took, and the hash of the model that was scored last.
@@ -31,8 +30,8 @@ NOISY = {
 }
 OPTIONS = {"fgcl": {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}}
 SENDS_MORE = {"fedgkd", "fedpub", "spreadgnn"}  # and fedsage+ with cross-client
-SENDS_NOTHING = {m for m, r in METHODS.items() if not r.client.SENDS_UPDATES}
-ALLOWED = sorted(set(METHODS) - SENDS_MORE - SENDS_NOTHING)
+SENDS_NOTHING = {m for m in toys.CASES if not toys.row(m).client.SENDS_UPDATES}
+ALLOWED = sorted(set(toys.CASES) - SENDS_MORE - SENDS_NOTHING)
 
 
 def noisy(method):

@@ -56,9 +56,14 @@ def test_a_bad_value_is_refused_with_key_value_and_cure(key, bad):
         ("data-dir must be an absolute path", {"data-dir": "relative/folder"}),
         (r"unknown method 'gcfl\+\+'. Did you mean 'gcfl\+'\?", {"method": "gcfl++"}),
         ("unknown dataset 'protein'. Did you mean 'PROTEINS'", {"dataset": "protein"}),
-        ("unknown run-config key 'lerning-rate'", {"lerning-rate": 1.0}),
         (
-            "gcfl.mean-norm-threshold is 'auto', but no value is published",
+            "unknown run-config key 'lerning-rate'. Did you mean 'learning-rate'",
+            {"lerning-rate": 1.0},
+        ),
+        (
+            "gcfl.mean-norm-threshold, gcfl.max-norm-threshold, gcfl.seq-length are"
+            " 'auto', but no value is published .*; set in the run config:"
+            " gcfl.mean-norm-threshold to a finite number .*To choose: run once",
             {"dataset": "MUTAG"},
         ),
         (

@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from fedgraph_flwr.figures import gain, style
 from fedgraph_flwr.figures import run as of_run
 from fedgraph_flwr.results.reader import (
-    client_ranges,
+    present_clusters,
     read_partitions,
     read_series,
     split_rounds,
@@ -73,6 +73,11 @@ def assert_drawn(path: Path) -> None:
     assert 0.01 < ink < 0.6
 
 
+def test_clusters_have_the_numbers_of_their_models() -> None:
+    series = {c: {1: 0.5} for c in (0, 2, 3)}
+    assert present_clusters([[0], [1], [2, 3]], series) == {0: [0], 2: [2, 3]}
+
+
 def test_draws_accuracy_and_norms(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     drawn = of_run.draw_run(run)
@@ -96,7 +101,7 @@ def test_figure_shows_mean_clusters_and_splits(
     lines = {line.get_label(): line for line in accuracy.get_lines()}
     # round 1: 0.45 + 0.02 * mean of (0, 1, 2, 3); of clients 1, 3
     assert lines["mean over clients"].get_ydata()[0] == pytest.approx(0.48)
-    assert lines["cluster 2: clients 1, 3"].get_ydata()[0] == pytest.approx(0.49)
+    assert lines["cluster 1: clients 1, 3"].get_ydata()[0] == pytest.approx(0.49)
     assert list(lines["cluster split"].get_xdata()) == [3, 3]
     assert accuracy.get_title(loc="left") == "gcfl+ on synthetic, seed 1"
     by_cluster = [line.get_color() for line in norms.get_lines()[:4]]
@@ -165,11 +170,6 @@ def test_gain_is_drawn_or_left_out(tmp_path: Path) -> None:
     assert not out.exists()
     assert gain.draw_gain([run, local], [local], out) == out
     assert_drawn(out)
-
-
-def test_client_ranges() -> None:
-    assert client_ranges([5, 0, 2, 1]) == "0-2, 5"
-    assert client_ranges([]) == ""
 
 
 def test_matplotlib_is_imported_only_to_draw() -> None:

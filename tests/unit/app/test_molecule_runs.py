@@ -46,7 +46,7 @@ class ToyClient(GraphClassifierClient):
 @pytest.fixture
 def start(tmp_path, monkeypatch, task_identity):
     """Run the toy method: ``start(node_configs, **overrides)``; returns its summary."""
-    toy = Method(params=FedAvgParams, strategy=FedAvg, client=ToyClient, task=TASK)
+    toy = Method(params=FedAvgParams, strategy=FedAvg, clients={TASK: ToyClient})
     monkeypatch.setitem(METHODS, "toy", toy)
     monkeypatch.setattr(server_app, "draw_all", lambda _: None)
     monkeypatch.setattr(summary, "git_commit", lambda: "unknown")

@@ -18,8 +18,8 @@ from clients.privacy.site import rounded_graphs
 from fedgraph_flwr.data import hash_federation, hash_split
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.privacy import describe
-from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.results.table import summary_table
+from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 
 ROUND = {"server-round": 1}
 LABELS = {"features": "labels"}  # degrees tell edges
@@ -28,9 +28,7 @@ UPDATES = {"privacy.update-clip": 0.5, "privacy.update-noise": 3.0}
 TWO = {"fgcl.views": "two"}
 CLEAN = {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}
 PARTITION = {"partition-id": 0, "num-partitions": 2}  # all that simulation sets
-CLASSIFIERS = sorted(
-    m for m, row in METHODS.items() if row.task is METHODS["fedavg"].task
-)
+CLASSIFIERS = toys.of_task(GRAPH_CLASSIFICATION)
 
 
 # Any method -----------------------------------------------------------------------

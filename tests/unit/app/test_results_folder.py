@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import toys
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.results.folder import results_root
 from fedgraph_flwr.results.provenance import hash_weights, split_hash
+from fedgraph_flwr.results.table import summary_table
 from strategies.report import ClientInfo
 
 
@@ -32,6 +32,23 @@ def test_a_folder_holds_everything_and_is_named_after_the_run(run):
         "round-000002.safetensors",
         "round-000003.safetensors",
     ]
+
+
+def test_small_test_sets_and_80_columns(run):
+    summary = run("fedavg").summary
+    (largest,) = {
+        summary["num_examples"][c]
+        for c, v in summary["final"]["per_client"].items()
+        if v == summary["final"]["max"]
+    } or {0}
+    table = summary_table(summary)
+    assert f"{summary['final']['max']:.4f} (n={largest})" in table
+    assert max(map(len, table.splitlines())) <= 80
+    summary["num_examples"] = dict.fromkeys(summary["num_examples"], 50)
+    assert "(n=" not in summary_table(summary)
+    assert "same test graphs" not in summary_table(summary)
+    summary["config"]["partition"] = "quantity-skew"
+    assert "All clients have the same test graphs" in summary_table(summary)
 
 
 def test_the_three_rules_agree_with_the_rows(run):
@@ -88,16 +105,14 @@ def test_results_go_where_the_config_or_the_environment_says(monkeypatch, tmp_pa
     assert results_root("")[0] == tmp_path / "fedgraph-results"
 
 
-def test_a_roll_call_that_fails_leaves_a_summary(run, tmp_path):
+def test_a_run_that_is_refused_leaves_no_folder(run, tmp_path):
     with pytest.raises(RunFailedError, match=r"clients \[2\] of 3"):
         run(
             "gcfl",
             node_configs=[{"clients": "0,1"}],
             **{"roll-call-timeout-s": 0.01, "results-dir": str(tmp_path)},
         )
-    summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
-    assert (summary["status"], summary["rounds"]) == ("failed", 0)
-    assert "roll call" in summary["error"]
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "gcfl"])
@@ -132,7 +147,7 @@ def labels_of_one_class(toy_data):
         yield
 
 
-@pytest.mark.parametrize("method", ["fedavg-multitask", "fgcl"])
+@pytest.mark.parametrize("method", ["fedavg multi-task", "fgcl"])
 @pytest.mark.usefixtures("labels_of_one_class")
 def test_tasks_without_a_score_are_named_once(run, caplog, method):
     caplog.set_level("WARNING", logger="flwr")
@@ -142,7 +157,7 @@ def test_tasks_without_a_score_are_named_once(run, caplog, method):
     warnings = [
         r.getMessage() for r in caplog.records if "leaves out" in r.getMessage()
     ]
-    why = "of which labels there are missing or all of one class"
+    why = "whose labels there are missing or all of one class"
     assert warnings == [
         f"roc-auc on test graphs leaves out 1 of 2 tasks, {why}: a (clients 1)",
         f"roc-auc on val graphs leaves out 1 of 2 tasks, {why}: b",
@@ -154,7 +169,7 @@ def test_tasks_without_a_score_are_named_once(run, caplog, method):
 
 def test_where_all_tasks_have_scores_nothing_is_said(run, caplog):
     caplog.set_level("WARNING", logger="flwr")
-    summary = run("fedavg-multitask").summary
+    summary = run("fedavg multi-task").summary
     assert summary["tasks_without_score"] == {}
     assert "leaves out" not in caplog.text
     assert "tasks_without_score" not in run("fedavg").summary

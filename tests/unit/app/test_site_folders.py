@@ -19,7 +19,7 @@ SHADOW = "root:x:0:0:root:/root:/bin/bash\nMary:x:1:1::/:/bin/sh\n"
 PATIENTS = "patient,smiles,status\nMary,CCO,positive HIV\nJohn,CC,negative\n"
 GOOD = "smiles,toxic\n" + "".join(f"{'C' * k},{k % 2}\n" for k in range(1, 13))
 SMALL = {
-    "method": "fedavg-multitask",
+    "method": "fedavg",
     "dataset": "smiles-csv",
     "num-clients": 1,
     "num-server-rounds": 1,

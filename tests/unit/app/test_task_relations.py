@@ -135,7 +135,7 @@ def test_a_run_keeps_omega_and_writes_sources(run):
 
 
 def test_other_methods_leave_no_trace_of_it(run):
-    finished = run("fedavg-multitask", **{"task-masks": "0;1;0-1"})
+    finished = run("fedavg multi-task", **{"task-masks": "0;1;0-1"})
     assert not list(finished.path.glob("task*"))
 
 

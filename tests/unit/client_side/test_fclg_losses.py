@@ -492,7 +492,7 @@ def test_settings_that_cannot_work_are_refused_by_name(key, value, words):
         toys.resolved("fclg", **{key: value})
 
 
-@pytest.mark.parametrize("method", ["infograph", "mvgrl", "fclg-local"])
+@pytest.mark.parametrize("method", ["infograph", "mvgrl", "local graph-embedding"])
 @pytest.mark.parametrize(("key", "value"), [("dropout", 0.3), ("held-out", 0.2)])
 def test_they_are_refused_for_the_whole_task(method, key, value):
     with pytest.raises(ConfigError, match=f"{key} must be 0"):
@@ -501,7 +501,7 @@ def test_they_are_refused_for_the_whole_task(method, key, value):
 
 def test_clients_of_their_own_encoder_cannot_be_pooled():
     with pytest.raises(ConfigError, match=r"evaluation must be 'local' if every"):
-        toys.resolved("fclg-local", **{"embedding.evaluation": "pooled"})
+        toys.resolved("local graph-embedding", **{"embedding.evaluation": "pooled"})
 
 
 def test_the_diffusion_view_is_that_of_the_settings():

@@ -139,7 +139,7 @@ STRUCTURE = {"shared/embedding_s.weight", "shared/embedding_s.bias"} | {
     [
         ("fedgkd", GCN | {"fedgkd/features-x", "fedgkd/features-h"}),
         ("fedpub", GCN | {"fedpub/embedding"}),  # and no masks
-        ("fedper", CONVS),
+        ("fedavg", CONVS),
         ("fedstar", STRUCTURE),
         ("self-weight", GCN),
         ("local", set()),
@@ -155,7 +155,7 @@ def test_clients_send_exactly_this(run, monkeypatch, method, names):
 
     monkeypatch.setattr(client_app, "pack", spy)
     given = {**ON_NODES, "num-server-rounds": 1}
-    if method == "fedper":
+    if method == "fedavg":  # as FedPer
         given["shared-group"] = "convs"
     run(method, **given)
     # Roll call, one round, closing evaluation; three clients each.

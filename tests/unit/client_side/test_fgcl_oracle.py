@@ -75,22 +75,16 @@ def partition():
 
 
 @pytest.mark.parametrize(
-    ("mode", "detach", "keeps_moments"),
-    [
-        ("once", False, False),
-        ("once", True, False),
-        ("per_round", True, True),
-        ("per_epoch", False, False),
-    ],
+    ("mode", "keeps_moments"),
+    [("once", False), ("per_round", True), ("per_epoch", False)],
 )
 def test_two_rounds_are_those_of_the_oracle(
-    tmp_path, doubles, chance, mode, detach, keeps_moments
+    tmp_path, doubles, chance, mode, keeps_moments
 ):
     """Weights and losses after eleven steps; the store overflows meanwhile."""
     options = {
         **OPTIONS,
         "privacy.noise-mode": mode,
-        "fgcl.detach-negatives": detach,
         "persist-optimizer": keeps_moments,
         "optimizer": "amsgrad" if keeps_moments else "adam",
     }
@@ -98,8 +92,7 @@ def test_two_rounds_are_those_of_the_oracle(
     x = torch.from_numpy(np.eye(data.graphs.num_features)[data.graphs.x])
     sizes = np.diff(data.graphs.node_ptr).tolist()
     theirs = oracle.Client(
-        torch.split(x, sizes), data.graphs.y, size=STORE, k=K, gamma=0.7, tau=0.4,
-        detach=detach,
+        torch.split(x, sizes), data.graphs.y, size=STORE, k=K, gamma=0.7, tau=0.4
     )  # fmt: skip
     start, adams = None, {}
     for server_round in (1, 2):

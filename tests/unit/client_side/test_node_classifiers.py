@@ -18,11 +18,7 @@ from strategies.personal import mix
 from strategies.self_weight import self_weights
 
 ROUND = {"server-round": 1}
-ON_NODES = sorted(
-    m
-    for m, row in METHODS.items()
-    if row.task is NODE_CLASSIFICATION or row.node_client is not None
-)
+ON_NODES = sorted(m for m, row in METHODS.items() if NODE_CLASSIFICATION in row.clients)
 
 
 def make(root, method="fedavg", *, partition=None, **overrides):
@@ -154,14 +150,15 @@ def test_adamw_decays_apart_from_the_gradient(tmp_path):
 
 
 def test_fedper_sends_the_encoder_and_keeps_its_head(tmp_path):
-    client = make(tmp_path, "fedper")
+    convs = {"shared-group": "convs"}
+    client = make(tmp_path, **convs)
     assert client.shared_keys == [
         f"convs.{k}.{what}" for k in (0, 1) for what in ("weight", "bias")
     ]
     start = toys.shared_arrays(client)
     assert len(client.fit(start, ROUND)[0]) == 4
     head = client.tensors()["readout.weight"].detach().clone()
-    later = make(tmp_path, "fedper")
+    later = make(tmp_path, **convs)
     assert not torch.equal(later.tensors()["readout.weight"], head)
     later.evaluate(start, {"server-round": 2})  # an average of encoders arrives
     assert torch.equal(later.tensors()["readout.weight"], head)

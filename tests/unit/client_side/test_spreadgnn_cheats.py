@@ -276,8 +276,8 @@ def test_there_is_no_round_before_the_first(spread, monkeypatch):
         {"spreadgnn.weights": "samples"},
         {"learning-rate": 0.5},
         {"seed": 77},
-        {"method": "fedavg-multitask", "spreadgnn.seal": False},
-        {"method": "local-multitask"},
+        {"method": "fedavg", "spreadgnn.seal": False},
+        {"method": "local"},
     ],
 )
 def test_a_run_of_another_config_does_not_go_on_with_an_experiment(
@@ -560,8 +560,8 @@ def test_a_neighbour_of_no_known_fingerprint_is_refused_by_name(spread, tmp_path
     ("method", "options"),
     [
         ("spreadgnn", {"spreadgnn.seal": False}),
-        ("fedavg-multitask", {}),
-        ("local-multitask", {}),
+        ("fedavg multi-task", {}),
+        ("local multi-task", {}),
     ],
 )
 def test_a_site_for_sealed_parcels_alone_refuses_every_other_run(

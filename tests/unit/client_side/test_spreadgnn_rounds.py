@@ -86,7 +86,7 @@ def test_complete_without_regulariser_equals_fedavg_in_every_round(
     ours = spread(clients, **NEUTRAL, **rounds, **{"spreadgnn.weights": weights})
     plain = spread(
         clients,
-        method="fedavg-multitask",
+        method="fedavg multi-task",
         **{k: v for k, v in NEUTRAL.items() if "." not in k},
         **rounds,
         weighting=weights,
@@ -115,7 +115,7 @@ def test_without_mixing_everybody_trains_alone(spread, tmp_path, apart):
         apart = {"spreadgnn.topology": "file", "spreadgnn.edges-file": file}
     ours = spread(4, **NEUTRAL, **apart)
     adam = {k: v for k, v in NEUTRAL.items() if "." not in k}
-    alone = spread(4, method="local-multitask", **adam)
+    alone = spread(4, method="local multi-task", **adam)
     assert ours.sha == alone.sha
     assert not [r for r in ours.ledger if r["record"] == "arrays"]
 
@@ -131,7 +131,7 @@ def test_the_regulariser_and_each_option_do_something(spread):
         {"spreadgnn.weights": "samples"},
         {"spreadgnn.period": 2},
         {"spreadgnn.topology": "ring"},
-        {"spreadgnn.encoder": "gat"},
+        {"multitask.encoder": "gat"},
     ]
     strong = {"spreadgnn.task-reg": 1e-2, "batch-size": 16}
     assert len({spread(4, **{**strong, **o}).sha for o in options}) == len(options)
@@ -277,7 +277,7 @@ def test_a_run_says_which_tasks_came_from_which_neighbour(spread, seal, capsys):
 
 @pytest.mark.parametrize("encoder", ["sage", "gat"])
 def test_one_molecule_at_a_time(spread, encoder):
-    single = {"batch-size": 1, "num-server-rounds": 2, "spreadgnn.encoder": encoder}
+    single = {"batch-size": 1, "num-server-rounds": 2, "multitask.encoder": encoder}
     assert spread(3, **single).sha == spread(3, nodes=3, **single).sha
 
 

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations import compare, study
+from simulations.markup import Sheet, fitting, print_terminal
 from simulations.presets import load_preset
 from simulations.tables.differences import pair
 from simulations.tables.groups import group_runs
@@ -115,7 +117,7 @@ def test_gains_differences_and_counts(results: Path) -> None:
     scores, differences = sheets_of(results)
     # per client 0.85 - 0.6 = 0.25 and 0.9 - 0.9 = 0, a tie, which is not worse
     plus = differences["gcfl+ - local"]
-    assert (plus["smallest gain"], plus["not worse"]) == ("+0.0000", "2/2")
+    assert (plus["smallest gain"], plus["not worse"]) == ("+0.0000", "2/2 (1 tied)")
     # 0.7 - 0.6 and 0.6 - 0.9
     fedavg = differences["fedavg - local"]
     assert (fedavg["smallest gain"], fedavg["not worse"]) == ("-0.3000", "1/2")
@@ -502,3 +504,15 @@ def test_targets_are_what_the_paper_reports(
     # the table is of as many clients as the presets, which decide what is comparable
     preset = load_preset(f"gcfl-plus-{dataset.lower()}")
     assert preset["num-clients"] == place[1]
+
+
+def test_a_wide_table_becomes_several_that_fit(capsys):
+    headings = ["row", *(f"measure number {k}" for k in range(9))]
+    cells = [["fedavg", *(f"0.{k}234 ± 0.0123" for k in range(9))]]
+    sheet = Sheet(headings=headings, is_text=[True] + [False] * 9, cells=cells)
+    print_terminal("title", [sheet], Console(width=80))
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 80
+    assert all(text in told for text in [*headings, *cells[0]])  # none is broken
+    assert told.count("fedavg") == 3
+    assert fitting(sheet, 500) == [list(range(10))]

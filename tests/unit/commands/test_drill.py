@@ -345,10 +345,14 @@ def test_a_process_is_found_by_its_home_and_killed(tmp_path):
             assert started.poll() is None
         assert processes.pids(tmp_path) == [started.pid]
         assert processes.pids(tmp_path / "other") == []
+        assert not processes.is_orphan(started.pid)
+        assert processes.has_loaded(started.pid, "libc")
+        assert not processes.has_loaded(started.pid, "libtorch")
         assert processes.pids(tmp_path, "another command") == []
         processes.kill([started.pid])
         assert started.wait(10) == -signal.SIGKILL
     processes.kill([started.pid])  # already gone: nothing to do
+    assert processes.is_orphan(started.pid)
 
 
 @pytest.mark.slow

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import signal
+import subprocess
+import sys
+from logging import INFO
 
 import pytest
+from flwr.common.logger import log
 
 from fedgraph_flwr.errors import ConfigError
-from simulations.run import main, parse_assignment, parse_seeds
+from fedgraph_flwr.registry import METHODS
+from simulations.presets import list_presets
+from simulations.run import _beside, main, parse_assignment, parse_seeds
 
 
 @pytest.fixture
@@ -69,6 +77,56 @@ def test_an_unknown_preset_names_the_nearest(command, capfd):
     assert "Did you mean 'gcfl-plus-proteins'?" in capfd.readouterr().err.replace(
         "\n", " "
     )
+
+
+def test_a_method_stands_for_its_defaults(command, tmp_path, capfd):
+    assert command("--set", "dataset=synthetic", preset="fedavg") == 0
+    told = capfd.readouterr().err
+    (path,) = tmp_path.glob("results/*")
+    assert f"completed: fedavg on synthetic seed 10: {path}\n" in told  # one line
+    assert json.loads((path / "summary.json").read_text())["method"] == "fedavg"
+    assert not METHODS.keys() & list_presets().keys()
+
+
+def test_brackets_are_shown_and_lines_not_broken(command, capfd):
+    text = f"[val]{'x' * 100}"
+    assert command("--set", text) == 2
+    assert f"refused: --set needs key=value, got '{text}'" in capfd.readouterr().err
+
+
+def test_ctrl_c_ends_without_a_traceback(command, monkeypatch, capfd):
+    def stop(*_, **__):
+        raise KeyboardInterrupt("; so is run 7")
+
+    monkeypatch.setattr("simulations.run.run_inline", stop)
+    assert command("--seeds", "1,2") == 130
+    told = capfd.readouterr().err
+    assert "stopped by Ctrl-C; so is run 7" in told
+    assert "Traceback" not in told
+
+
+def test_runs_side_by_side_name_their_seed(monkeypatch, caplog):
+    caplog.set_level("INFO", "flwr")
+
+    def tell(*_, **__):
+        log(INFO, "round %d", 1)
+
+    monkeypatch.setattr("simulations.run.run_inline", tell)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        arguments = argparse.Namespace(engine="inline", nodes=1)
+        for seed in (1, 42):
+            _beside({"seed": seed}, arguments)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert caplog.messages == ["[seed 1] round 1", "[seed 42] round 1"]
+
+
+def test_presets_can_be_cut_by_head():
+    command = f"{sys.executable} -m simulations.presets | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stdout
+    assert done.stderr == ""
 
 
 def test_values_are_toml_where_they_can_be():

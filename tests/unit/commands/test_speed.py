@@ -105,7 +105,7 @@ def test_the_penalty_is_part_of_what_is_timed(monkeypatch, tmp_path):
 
     def spy(self):
         invert(self)
-        known.append((self._regularises, self.around.task_ids))
+        known.append((self._regularises, self.round.around.task_ids))
 
     monkeypatch.setattr(SpreadGNNClient, "_invert", spy)
     partition = replace(two_tasks(), task_ids=(0,))

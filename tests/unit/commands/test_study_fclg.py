@@ -438,6 +438,7 @@ def test_controls_on_other_data_are_refused(
 
 def test_controls_need_plain_fclg_with_its_round_0(tmp_path: Path) -> None:
     write_run(tmp_path, "intra-fedavg-proteins", 1, {0: 0.5, 2: 0.6})
+    write_run(tmp_path, "fclg-h-proteins", 1, {0: 0.5, 2: 0.6})
     write_run(tmp_path, "fclg-proteins", 1, {2: 0.6})
     write_run(tmp_path, "fclg-proteins", 2, {0: 0.6}, config={"local-epochs": 1})
     found, _ = results_of(tmp_path)

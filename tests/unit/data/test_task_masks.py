@@ -17,14 +17,13 @@ from fedgraph_flwr.resolve import defaults, resolve
 SETS = {"SIDER": (27, 4), "Tox21": (12, 8), "MUV": (17, 8), "QM8": (12, 8)}
 
 
-def settings(masks: str, *, clients: int = 2, owners: int = 2) -> RunSettings:
+def settings(masks: str, *, clients: int = 2) -> RunSettings:
     return toys.run_settings(
         dataset="BACE",
         features="atoms",
         partition="quantity-skew",
         num_clients=clients,
         task_masks=masks,
-        task_owners=owners,
     )
 
 
@@ -46,11 +45,11 @@ def test_exclusive_masks_are_uniform_over_what_leaves_nobody_without():
     assert min(counts.values()) > 140
 
 
-@pytest.mark.parametrize("owners", [1, 2, 3, 4])
-def test_overlapping_masks_give_every_task_that_many_owners(owners):
-    own = assign_tasks("overlapping", 9, 4, seed=1, num_owners=owners)
+@pytest.mark.parametrize("num_clients", [2, 4, 7])
+def test_overlapping_masks_give_every_task_two_owners(num_clients):
+    own = assign_tasks("overlapping", 9, num_clients, seed=1)
     counts = np.bincount([t for tasks in own for t in tasks], minlength=9)
-    assert counts.tolist() == [owners] * 9
+    assert counts.tolist() == [2] * 9
     assert all(own)
 
 
@@ -76,7 +75,7 @@ def test_masks_are_drawn_from_the_split_seed_alone():
         ("0-1;2-3", 3, r"lists tasks of 2 client\(s\), but num-clients is 3"),
         ("0-3;3-2", 2, r"gives client 1 no task, as a range runs backwards"),
         ("exclusive", 5, r"gives each of 4 task\(s\) to 1 client\(s\), which leaves"),
-        ("overlapping", 1, r"task-owners is 2, but there are 1 clients to own a task"),
+        ("overlapping", 1, r"every task to 2 clients, but num-clients is 1; set"),
         ("overlapping", 9, r"to 2 client\(s\), which leaves some of 9 clients"),
     ],
 )

@@ -278,6 +278,14 @@ def test_absent_data_set_names_the_places(tiny, monkeypatch):
         load_tu("GONE", data_dir="/nowhere", cache_dir=str(tiny.parent / "c"))
 
 
+@pytest.mark.parametrize("place", ["tudataset/Letter-low/raw", "Letter-low/raw"])
+def test_a_name_in_other_letters_is_suggested(tiny, monkeypatch, place):
+    monkeypatch.setattr("datasets.tu_raw._download", None)  # must not be tried
+    (tiny / place).mkdir(parents=True)
+    with pytest.raises(DataError, match=r"Did you mean tu:Letter-low\? Looked for"):
+        load_tu("letter-low", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
+
+
 def test_corrupt_archive_is_named(tiny):
     packed = tiny / "tudataset_packed"
     packed.mkdir()

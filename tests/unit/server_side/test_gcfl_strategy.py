@@ -60,11 +60,9 @@ def start(num_clients: int) -> GCFLState:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_norms_and_similarities_agree_with_the_oracle(seed):
     rng = np.random.default_rng(seed)
-    updates, weights = rng.normal(size=(5, 7)), rng.uniform(1, 9, 5).tolist()
+    updates = rng.normal(size=(5, 7))
     rows = updates.tolist()
-    assert mean_update_norm(updates, weights) == pytest.approx(
-        oracle.mean_norm(rows, weights)
-    )
+    assert mean_update_norm(updates) == pytest.approx(oracle.mean_norm(rows, [1.0] * 5))
     assert max_update_norm(updates) == pytest.approx(oracle.max_norm(rows))
     np.testing.assert_allclose(cosine_weights(updates), oracle.cosine_weights(rows))
     np.testing.assert_allclose(
@@ -75,8 +73,8 @@ def test_norms_and_similarities_agree_with_the_oracle(seed):
 def test_norms_by_hand():
     updates = np.array([[3.0, 4.0], [-3.0, -4.0], [0.0, 1.0]])
     assert max_update_norm(updates) == 5
-    assert mean_update_norm(updates, [1, 1, 1]) == pytest.approx(1 / 3)
-    assert mean_update_norm(updates, [1, 0, 0]) == 5
+    assert mean_update_norm(updates) == pytest.approx(1 / 3)
+    assert mean_update_norm(updates[:1]) == 5
 
 
 @pytest.mark.parametrize("scale", [1e-3, 7.0])
@@ -152,9 +150,8 @@ def test_one_row_cannot_be_cut():
 
 
 @pytest.mark.parametrize("use_dtw", [False, True])
-@pytest.mark.parametrize("by_samples", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whole_rounds_agree_with_the_oracle(seed, by_samples, use_dtw):
+def test_whole_rounds_agree_with_the_oracle(seed, use_dtw):
     rng = np.random.default_rng(seed)
     n, eps_1, eps_2, d = 7, 1.3, 1.0, 3
     sizes = {c: int(rng.integers(5, 50)) for c in range(n)}
@@ -163,7 +160,6 @@ def test_whole_rounds_agree_with_the_oracle(seed, by_samples, use_dtw):
         max_norm_threshold=eps_2,
         seq_length=d,
         min_round=2,
-        mean_norm_weighting="samples" if by_samples else "uniform",
     )
     ours = start(n)
     clusters, thetas = [list(range(n))], [[0.0] * 4]
@@ -183,7 +179,6 @@ def test_whole_rounds_agree_with_the_oracle(seed, by_samples, use_dtw):
             d=d,
             use_dtw=use_dtw,
             min_round=2,
-            by_samples=by_samples,
         )
         assert [list(m) for m in ours.clusters] == clusters
         for theta, expected in zip(ours.theta, thetas, strict=True):
@@ -214,8 +209,8 @@ def test_a_cluster_with_nothing_to_train_on_keeps_its_model():
     new, split = step(
         state,
         replies(deltas, {0: 0, 1: 0, 2: 0, 3: 5}),
-        params(mean_norm_weighting="samples"),
-        server_round=21,
+        params(),
+        server_round=1,
         use_dtw=False,
     )
     assert (new.clusters, split) == (state.clusters, [])
@@ -233,20 +228,16 @@ def test_identical_series_leave_nothing_to_cut_by():
         assert split == []
 
 
-@pytest.mark.parametrize(("reset", "kept"), [("all", 0), ("split", 3)])
-def test_histories_after_a_split(reset, kept):
+def test_after_a_split_every_client_begins_a_new_history():
     state = GCFLState(
         clusters=((0, 1, 2), (3, 4)),
         theta=start(5).theta * 2,
         history={c: (1.0, 2.0, float(c)) for c in range(5)},
     )
     deltas = {c: [1.0 + c, 0, 0, 0] for c in range(5)}
-    state, split = step(
-        state, replies(deltas), params(history_reset=reset), server_round=30,
-        use_dtw=True,
-    )  # fmt: skip
+    state, split = step(state, replies(deltas), params(), server_round=30, use_dtw=True)
     assert split == [0]
-    assert [len(state.history[c]) for c in range(5)] == [0, 0, 0, kept, kept]
+    assert [len(state.history[c]) for c in range(5)] == [0] * 5
 
 
 def test_gcfl_plus_splits_one_cluster_a_round():
