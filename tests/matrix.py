@@ -31,7 +31,7 @@ def mostly_slow(cases: Iterable[Any], *, fast: Iterable[Any]) -> list[Any]:
 def one_per_strategy(
     cases: Iterable[str], *, also: Iterable[str] = ()
 ) -> pytest.MarkDecorator:
-    """Parametrise by ``method``; a case of each strategy and those of ``also`` are fast.
+    """Parametrise by ``method``, fast for one case of each strategy and for ``also``.
 
     This is enough for what the server does. What clients do needs every method.
     """
