@@ -26,8 +26,8 @@ from fedgraph_flwr.terminal import announced
 _BIN = Path(sys.executable).parent
 _POLL_S = 1.0
 _LOG_GRACE_S = 5.0
-# Flower gives its SuperLink 15 s to start, which a busy machine may need twice.
-_SLOW_START, _MORE_STARTS = "Failed to start local SuperLink", 2
+# Flower gives its SuperLink 15 s to start; a busy machine needs several times that.
+_SLOW_START, _MORE_STARTS = "Failed to start local SuperLink", 4
 
 
 def run_flower(

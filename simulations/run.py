@@ -179,7 +179,8 @@ def _seed(overrides: Mapping[str, Value]) -> Value:
     return overrides.get("seed", defaults()["seed"])
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m simulations.run",
         description="Run a preset or a method, once per seed.",
@@ -221,7 +222,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see the module."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     try:
         if arguments.jobs < 1 or arguments.nodes < 1:
             raise ConfigError("--jobs and --nodes must be at least 1")

@@ -472,7 +472,7 @@ def _answer(start: Any, answers: Any, action: Callable, args: tuple, kw: dict) -
 
 def lose_reply(monkeypatch, *, server_round: int, client: int) -> None:
     """Let the reply of a client's node get lost after the node has computed it."""
-    deliver = InlineGrid._deliver
+    deliver = InlineGrid.deliver
 
     def lose(self, message):
         reply = deliver(self, message)
@@ -481,4 +481,4 @@ def lose_reply(monkeypatch, *, server_round: int, client: int) -> None:
             return Message(Error(2, "connection lost"), reply_to=message)
         return reply
 
-    monkeypatch.setattr(InlineGrid, "_deliver", lose)
+    monkeypatch.setattr(InlineGrid, "deliver", lose)

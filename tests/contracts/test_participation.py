@@ -7,13 +7,14 @@ import re
 import numpy as np
 import pytest
 import toys
+from matrix import one_per_strategy
 
 from clients.base import GraphClient
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.results.table import summary_table
 
 NEED_ALL = [m for m in toys.CASES if toys.row(m).params.NEEDS_ALL]
-ALL = pytest.mark.parametrize("method", sorted(set(toys.CASES) - set(NEED_ALL)))
+ONE_PER_STRATEGY = one_per_strategy(set(toys.CASES) - set(NEED_ALL))
 HALF = {
     "num-clients": 6,
     "client-fraction": 0.5,
@@ -36,7 +37,7 @@ def trained(monkeypatch):
     return called
 
 
-@ALL
+@ONE_PER_STRATEGY
 def test_a_share_of_the_clients_trains_and_all_are_evaluated_at_the_end(
     run, trained, method
 ):

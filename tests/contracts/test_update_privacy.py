@@ -12,6 +12,7 @@ import functools
 import numpy as np
 import pytest
 import toys
+from matrix import one_per_strategy
 
 from clients.privacy.gaussian import epsilon_of
 from clients.privacy.site import PrivateSite
@@ -99,7 +100,7 @@ def test_nothing_but_noisy_updates_tells_the_data(run, toy_data, method):
     assert our_scores != their_scores  # else the two worlds are one
 
 
-@pytest.mark.parametrize("method", ALLOWED)
+@one_per_strategy(ALLOWED)
 def test_a_run_with_noisy_updates_completes_and_says_what_it_cost(run, method):
     finished = run(method, **noisy(method))
     privacy = finished.summary["privacy"]

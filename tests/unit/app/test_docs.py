@@ -10,7 +10,7 @@ from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve, tables
 from simulations.findings import draw_forest, read_forest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
 RESULTS = sorted(DOCS.glob("results-*.md"))

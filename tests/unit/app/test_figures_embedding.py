@@ -276,5 +276,5 @@ def test_libraries_are_imported_only_to_draw():
         "sys.exit(any(m.split('.')[0] in {'matplotlib', 'sklearn', 'torch'}"
         " for m in sys.modules))"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0

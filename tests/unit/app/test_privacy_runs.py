@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import toys
+from matrix import one_per_strategy
 from scipy.stats import kstest
 
 from clients.fgcl import FGCLClient
@@ -33,7 +34,7 @@ CLASSIFIERS = toys.of_task(GRAPH_CLASSIFICATION)
 # Any method -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", CLASSIFIERS)
+@one_per_strategy(CLASSIFIERS)
 def test_edge_noise_is_a_setting_of_any_method(run, method):
     clean = run(method, **LABELS)
     noisy = run(method, **EDGES)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from matrix import mostly_slow
 from oracles import fclg as oracle
 from oracles.jsd import dense
 from safetensors.numpy import load_file
@@ -242,7 +243,9 @@ def shuffled(settings, client_id):
     return replace(partition, graphs=replace(partition.graphs, y=y))
 
 
-@pytest.mark.parametrize("method", ["fclg", "infograph", "mvgrl"])
+@pytest.mark.parametrize(
+    "method", mostly_slow(["fclg", "infograph", "mvgrl"], fast=["infograph"])
+)
 def test_no_label_reaches_training(run, toy_data, method):
     """Not even where labels are at hand: every client scores itself each round."""
     options = {**QUICK, "num-server-rounds": 2, "num-clients": 2}
@@ -255,7 +258,7 @@ def test_no_label_reaches_training(run, toy_data, method):
     assert false.rounds != true.rounds  # the scores do see them
 
 
-@pytest.mark.parametrize("inter", INTERS)
+@pytest.mark.parametrize("inter", mostly_slow(INTERS, fast=["graphs"]))
 def test_no_label_reaches_training_of_a_variant(run, once, toy_data, inter):
     options = {**SILENT, "local-epochs": 2, "fclg.inter": inter}
     true = once("fclg", **options)
@@ -281,7 +284,9 @@ def test_how_it_is_evaluated_does_not_matter_to_training(once, method):
     assert often.values("loss") == never.values("loss")
 
 
-@pytest.mark.parametrize("method", ["fclg", "infograph", "mvgrl"])
+@pytest.mark.parametrize(
+    "method", mostly_slow(["fclg", "infograph", "mvgrl"], fast=["fclg"])
+)
 def test_pooled_runs_do_not_depend_on_the_nodes(once, method):
     one = once(method, **POOLED)
     for nodes in (2, 3):
@@ -293,7 +298,10 @@ def test_pooled_runs_do_not_depend_on_the_nodes(once, method):
 
 
 @pytest.mark.parametrize(
-    "inter", ["graphs", "nodes", "none", "kl", "mse", "previous-round"]
+    "inter",
+    mostly_slow(
+        ["graphs", "nodes", "none", "kl", "mse", "previous-round"], fast=["nodes"]
+    ),
 )
 def test_variants_do_not_depend_on_the_nodes_either(once, inter):
     """Six clients on one, two and six nodes."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from matrix import mostly_slow
 from oracles import task_covariance as oracle
 from sklearn.metrics import log_loss
 
@@ -233,7 +234,7 @@ def test_noisy_updates_leave_a_usable_omega(run):
 
 @EITHER
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
-@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.parametrize("rounds", mostly_slow([1, 2, 3], fast=[3]))
 def test_without_penalty_it_is_fedavg_in_every_round(run, encoder, weighting, rounds):
     neutral = {"fedgmtl.task-reg": 0.0, "num-server-rounds": rounds}
     neutral |= {"multitask.encoder": encoder, "weighting": weighting}

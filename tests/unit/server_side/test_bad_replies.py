@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app import MetricRecord as Metrics
+from matrix import mostly_slow
 from safetensors.numpy import load, save
 
 from fedgraph_flwr.wire import Parcel, pack, unpack
@@ -429,7 +430,9 @@ def collected(monkeypatch) -> dict[tuple[Phase, str], str]:
     return found
 
 
-@pytest.mark.parametrize("method", RUNS)
+@pytest.mark.parametrize(
+    "method", mostly_slow(RUNS, fast=["gcfl+", "fedpub", "spreadgnn"])
+)
 def test_whatever_is_malformed_is_the_failure_of_that_client_alone(
     run, monkeypatch, method
 ):
@@ -451,7 +454,7 @@ def test_whatever_is_malformed_is_the_failure_of_that_client_alone(
 
 def deliver_with(monkeypatch, change, *, rounds=(1, 2)) -> None:
     """Let the victim's node reply something else in some rounds of training."""
-    deliver = InlineGrid._deliver
+    deliver = InlineGrid.deliver
 
     def spoil(self, message):
         reply = deliver(self, message)
@@ -460,7 +463,7 @@ def deliver_with(monkeypatch, change, *, rounds=(1, 2)) -> None:
             return Message(change(reply.content), reply_to=message)
         return reply
 
-    monkeypatch.setattr(InlineGrid, "_deliver", spoil)
+    monkeypatch.setattr(InlineGrid, "deliver", spoil)
 
 
 def failed(content) -> RecordDict:

@@ -61,11 +61,6 @@ def tiny(tmp_path, monkeypatch):
     return tmp_path / "data"
 
 
-@pytest.fixture(scope="module")
-def real_cache(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("real-cache"))
-
-
 def write_tiny(raw: Path, name="TINY", **changes):
     raw.mkdir(parents=True, exist_ok=True)
     for kind, content in {**TINY, **changes}.items():

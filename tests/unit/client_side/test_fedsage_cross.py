@@ -48,7 +48,7 @@ def cross(run):
 def mail(monkeypatch):
     """Parcels of every message, as (round, way, {client: parcel}); -1 for roll call."""
     seen: list[tuple[int, str, dict[int, Parcel]]] = []
-    deliver = InlineGrid._deliver
+    deliver = InlineGrid.deliver
 
     def spy(self, message):
         reply = deliver(self, message)
@@ -59,7 +59,7 @@ def mail(monkeypatch):
             seen.append((at, "up", unpack(reply.content)[0]))
         return reply
 
-    monkeypatch.setattr(InlineGrid, "_deliver", spy)
+    monkeypatch.setattr(InlineGrid, "deliver", spy)
     return seen
 
 

@@ -168,7 +168,7 @@ def state_of(finished):
 
 def tap(monkeypatch, listener):
     """Call ``listener(grid, message, reply)`` after each message of the server."""
-    deliver = InlineGrid._deliver
+    deliver = InlineGrid.deliver
 
     def spy(self, message):
         reply = deliver(self, message)
@@ -178,7 +178,7 @@ def tap(monkeypatch, listener):
             self.is_cheating = False
         return reply
 
-    monkeypatch.setattr(InlineGrid, "_deliver", spy)
+    monkeypatch.setattr(InlineGrid, "deliver", spy)
 
 
 def ask(grid, message, parcels, header, kind=None):
@@ -253,7 +253,7 @@ def test_neighbours_named_twice_do_not_change_the_weights(spread, monkeypatch):
 
 def test_there_is_no_round_before_the_first(spread, monkeypatch):
     """It would be a branch of the start, of which no memory is kept."""
-    answers, deliver = {}, InlineGrid._deliver
+    answers, deliver = {}, InlineGrid.deliver
 
     def early(self, message):
         if of_round(message, 1) and not answers:
@@ -263,7 +263,7 @@ def test_there_is_no_round_before_the_first(spread, monkeypatch):
             answers[0] = ask(self, message, {0: parcels[0]}, early_header)[0]
         return deliver(self, message)
 
-    monkeypatch.setattr(InlineGrid, "_deliver", early)
+    monkeypatch.setattr(InlineGrid, "deliver", early)
     finished = spread(4, **SEALED, **{"spreadgnn.period": 2})
     assert "rounds count from 1" in answers[0].error
     monkeypatch.undo()

@@ -378,5 +378,5 @@ def test_scikit_learn_is_imported_only_to_score():
         "sys.exit(any(m.split('.')[0] in {'sklearn', 'scipy', 'torch'}"
         " for m in sys.modules))"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0

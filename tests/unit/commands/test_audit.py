@@ -218,8 +218,11 @@ def test_the_command_refuses_what_shows_nothing(few, capsys):
 
 @pytest.mark.parametrize(
     ("options", "claimed"),
-    [(ONE, 1.0), ({"fgcl.views": "two"}, 2.0), ({"method": "fedavg"}, 1.0)],
-    ids=["Fed+Noise", "FGCL", "graphs"],
+    [
+        pytest.param(ONE, 1.0, id="Fed+Noise", marks=pytest.mark.slow),
+        pytest.param({"fgcl.views": "two"}, 2.0, id="FGCL", marks=pytest.mark.slow),
+        pytest.param({"method": "fedavg"}, 1.0, id="graphs"),
+    ],
 )
 def test_a_sound_client_loses_what_its_noise_allows_and_no_more(options, claimed):
     row = attacked(**options)
@@ -248,7 +251,11 @@ def hardly_any(triangle, epsilon, rng):
 
 @pytest.mark.parametrize(
     ("method", "wrong", "trials"),
-    [("fgcl", halved, 150), ("fgcl", hardly_any, 40), ("fedavg", hardly_any, 40)],
+    [
+        pytest.param("fgcl", halved, 150, marks=pytest.mark.slow),
+        ("fgcl", hardly_any, 40),
+        ("fedavg", hardly_any, 40),
+    ],
 )
 def test_too_little_noise_is_found(monkeypatch, method, wrong, trials):
     monkeypatch.setattr(noisy_views, "add_noise", wrong)
@@ -258,6 +265,7 @@ def test_too_little_noise_is_found(monkeypatch, method, wrong, trials):
     assert row.verdicts["view"].epsilon > 1
 
 
+@pytest.mark.slow
 def test_fresh_noise_that_is_not_charged_is_found_by_the_uploads_alone(monkeypatch):
     charge = Ledger.charge_edges
 

@@ -8,6 +8,7 @@ import tomllib
 
 import pytest
 
+from fedgraph_flwr import retired
 from fedgraph_flwr.config import Rule, read_toml
 from fedgraph_flwr.device import choose_device
 from fedgraph_flwr.errors import ConfigError
@@ -100,6 +101,34 @@ def test_a_number_too_large_for_a_float_is_refused():
 
 def test_an_unknown_method_lists_the_known_ones():
     refuse(", ".join(sorted(METHODS)).replace("+", r"\+"), method="sgd")
+
+
+@pytest.mark.parametrize("name", retired.METHODS)
+def test_a_method_that_has_gone_names_the_one_to_write_instead(name):
+    refuse(f"method '{name}' has gone; in the run config, set method to", method=name)
+    assert name not in METHODS
+
+
+@pytest.mark.parametrize("key", retired.KEYS)
+def test_a_key_that_has_gone_says_what_to_do(key):
+    cure = re.escape(retired.KEYS[key])
+    refuse(f"key '{key}' has gone; in the run config, {cure}", **{key: 1})
+    assert key not in defaults()
+
+
+def test_the_first_task_that_fits_the_data_is_taken():
+    def task(**overrides):
+        return resolve({**defaults(), **overrides}).settings.task
+
+    assert task(method="local") == "graph-classification"
+    assert task(method="local", dataset="BACE") == "multi-task"
+    assert task(method="fedavg", dataset="Cora") == "node-classification"
+    chosen = {"dataset": "PROTEINS", "task": "graph-embedding"}
+    assert task(method="local", **chosen) == "graph-embedding"
+    refuse(
+        "task must be 'auto' or one of those .*'graph-class", method="fedavg", **chosen
+    )
+    refuse("is for node classification", method="local", task="node-classification")
 
 
 def test_a_missing_key_is_an_error():

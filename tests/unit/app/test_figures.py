@@ -177,5 +177,5 @@ def test_matplotlib_is_imported_only_to_draw() -> None:
         "import sys, fedgraph_flwr.figures;"
         "sys.exit(any(m.startswith('matplotlib') for m in sys.modules))"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0

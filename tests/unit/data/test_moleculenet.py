@@ -80,11 +80,6 @@ def chains(tmp_path_factory):
     return settings
 
 
-@pytest.fixture(scope="module")
-def real_cache(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("real-cache"))
-
-
 def write(folder, name, text, layout="moleculenet"):
     path = folder / layout / RAW[name].place
     path.parent.mkdir(parents=True, exist_ok=True)
