@@ -36,7 +36,7 @@ def one_per_strategy(
     This is enough for what the server does. What clients do needs every method.
     """
     rows = list(METHODS)
-    ordered = sorted(cases, key=lambda c: (" " in c, rows.index(c.partition(" ")[0])))
+    ordered = sorted(cases, key=lambda c: (" " in c, rows.index(c.split()[0]), c))
     first: dict[type, str] = {}
     for case in ordered:
         first.setdefault(toys.row(case).strategy, case)

@@ -112,15 +112,15 @@ def test_the_table_names_the_headline_and_over_whom_a_round_was_chosen(
     def lose(name):
         method = getattr(GraphClient, name)
 
-        def failing(self, parameters, config):
-            if self.job.client_id == 2 and config["server-round"] >= 2:
+        def failing(self, parcel, header):
+            if self.job.client_id == 2 and header["server-round"] >= 2:
                 raise ValueError("gone")
-            return method(self, parameters, config)
+            return method(self, parcel, header)
 
         monkeypatch.setattr(GraphClient, name, failing)
 
-    lose("fit")
-    lose("evaluate")
+    lose("train")
+    lose("assess")
     rest = on_nodes("fedavg", **{"min-fit-replies": 0.5})
     assert rest.summary["best_val"]["num_clients_chosen_by"] == 2
     assert set(rest.summary["final"]["per_client"]) == {"0", "1"}

@@ -14,6 +14,7 @@ from flwr.common.logger import log
 
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import METHODS
+from simulations.flower import _how_to_go_on
 from simulations.presets import list_presets
 from simulations.run import _beside, main, parse_assignment, parse_seeds
 
@@ -103,6 +104,15 @@ def test_ctrl_c_ends_without_a_traceback(command, monkeypatch, capfd):
     told = capfd.readouterr().err
     assert "stopped by Ctrl-C; so is run 7" in told
     assert "Traceback" not in told
+
+
+def test_a_run_that_flower_stopped_is_resumed_from_its_checkpoint(tmp_path):
+    assert _how_to_go_on(tmp_path, 0x1234567890) == f"; so is run {0x1234567890}"
+    for name in ("a-12345678", "b-99999999"):
+        (tmp_path / name / "checkpoint").mkdir(parents=True)
+        (tmp_path / name / "checkpoint" / "round-000001.safetensors").touch()
+    told = _how_to_go_on(tmp_path, 0x1234567890)
+    assert told.endswith(f"; to go on: --set resume={tmp_path / 'a-12345678'}")
 
 
 def test_runs_side_by_side_name_their_seed(monkeypatch, caplog):
