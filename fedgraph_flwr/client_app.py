@@ -59,6 +59,7 @@ from .node_config import (
     trusted_peers,
 )
 from .resolve import Resolved, resolve
+from .watch import watch
 from .wire import (
     CLASS_COUNT,
     LAST_ROUND,
@@ -75,7 +76,7 @@ from .wire import (
     unpack,
 )
 
-app = ClientApp()
+app = ClientApp(mods=[watch])
 _ROUNDS = ("server-round", "keep-from")  # in the header of every message but queries
 Answer = Callable[[int, Parcel], Parcel]
 Action = Callable[[GraphClient[Any], Parcel, Header], Parcel]
