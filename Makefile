@@ -4,7 +4,7 @@ PYTHON ?= python3
 .DEFAULT_GOAL := help
 ENV := . ./env.sh &&
 
-.PHONY: help run test test-contracts test-unit test-all all-e2e all-contracts all-unit check format fab stop clean
+.PHONY: help run test test-all all-e2e all-others check format fab stop clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,17 +19,20 @@ help: ## show this list
 run: .venv/.installed ## the main job: GCFL+ on the built-in data, through Flower
 	$(ENV) python -m simulations.run gcfl-plus-synthetic
 
-test: .venv/.installed ## the fast tests (no network, no Ray), on two cores
-	$(MAKE) -j2 --output-sync=line --no-print-directory test-contracts test-unit
+# One process per core; a file's tests stay together, for they share runs.
+XDIST := -n logical --maxprocesses 8 --dist loadfile
 
-test-contracts test-unit: test-%:
-	$(ENV) pytest -m "not slow and not deploy" tests/$*
+test: .venv/.installed ## the fast tests (no network, no Ray, no real data), on all cores
+	$(ENV) pytest $(XDIST) -m "not slow and not deploy" tests/contracts tests/unit
 
-test-all: .venv/.installed ## every test, with Ray and SuperLink/SuperNode processes
-	$(MAKE) -j2 --output-sync=line --no-print-directory all-e2e all-contracts all-unit
+test-all: .venv/.installed ## every test, with Ray, real data and SuperLink/SuperNode processes
+	$(MAKE) -j2 --output-sync=line --no-print-directory all-e2e all-others
 
-all-e2e all-contracts all-unit: all-%:
-	$(ENV) pytest tests/$*
+all-e2e:
+	$(ENV) pytest tests/e2e
+
+all-others:
+	$(ENV) pytest $(XDIST) tests/contracts tests/unit
 
 check: .venv/.installed ## format, lint, types, import directions
 	$(ENV) ruff format --check . && ruff check . && mypy && lint-imports

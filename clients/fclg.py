@@ -9,7 +9,7 @@ not once per batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from .graphs.ops import sum_pool
 from .job import Job, ModelSpec
 from .losses.contrast import distill_kl, distill_mse, nt_xent
 from .losses.terms import model_contrast
-from .mixins import RemembersModel, SelfTrain
+from .mixins import RemembersModel
 from .models.weighted_gin import WeightedGIN
 from .tasks.graph_embedder import EmbeddingClient
 
@@ -150,8 +150,3 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
         if not self.params.distill_normalize:
             return u
         return torch.nn.functional.normalize(u, dim=1)
-
-
-@final
-class LocalFCLGClient(SelfTrain[FCLGParams], FCLGClient):
-    """The same encoder trained alone on each client: the lower mark."""

@@ -1,4 +1,9 @@
-"""Client side of FedAvg, FedProx and self-train, for graphs and for nodes."""
+"""Client side of FedAvg's relatives: FedProx, self-train and FedSage.
+
+FedAvg itself (McMahan et al. 2017, Algorithm 1) is the client of a task as it is. What
+FedProx and self-train add to it is the same for every task: mixins, which
+``registry.py`` joins with the tasks' clients.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +15,15 @@ from typing_extensions import override
 
 from fedgraph_flwr.methods.fedavg import FedAvgParams, FedProxParams, LocalParams
 
-from .graphs.batching import Batch
+from .base import GraphClient
 from .losses.terms import pull
 from .mixins import SelfTrain
-from .tasks.graph_classifier import GraphClassifierClient
+from .models.node_gnn import SAGEConv
 from .tasks.node_classifier import NodeClassifierClient
 
 
-@final
-class FedAvgClient(GraphClassifierClient[FedAvgParams]):
-    """Send the trained shared tensors (McMahan et al. 2017, Algorithm 1)."""
-
-
-@final
-class NodeFedAvgClient(NodeClassifierClient[FedAvgParams]):
-    """The same for nodes."""
-
-
-@final
-class FedProxClient(GraphClassifierClient[FedProxParams]):
-    """FedAvg with a pull towards the received tensors (Li et al. 2020, Eq. 2).
+class Proximal(GraphClient[FedProxParams]):
+    """Mixin: a pull towards the received tensors (Li et al. 2020, Eq. 2).
 
     Differs from the GCFL authors' ``client.py:train_gc_prox``, whose reference point in
     round 1 is the client's own start: here it is always what was received in this
@@ -37,21 +31,10 @@ class FedProxClient(GraphClassifierClient[FedProxParams]):
     """
 
     @override
-    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Cross-entropy + (mu / 2) ||w - w_received||^2 over the shared tensors."""
-        plain, weight = super().loss(batch, generator), self.params.mu / 2
-        return plain + pull(self.tensors(), self.round.received, weight)
-
-
-@final
-class NodeFedProxClient(NodeClassifierClient[FedProxParams]):
-    """The same for nodes."""
-
-    @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Cross-entropy + (mu / 2) ||w - w_received||^2 over the shared tensors."""
-        plain, weight = super().loss(batch, generator), self.params.mu / 2
-        return plain + pull(self.tensors(), self.round.received, weight)
+        """Loss of the task + (mu / 2) ||w - w_received||^2 over the shared tensors."""
+        plain = super().loss(batch, generator)  # type: ignore[safe-super]
+        return plain + pull(self.tensors(), self.round.received, self.params.mu / 2)
 
 
 class LimitedSelfTrain(SelfTrain[LocalParams]):
@@ -68,10 +51,7 @@ class LimitedSelfTrain(SelfTrain[LocalParams]):
 
 
 @final
-class LocalClient(LimitedSelfTrain, GraphClassifierClient[LocalParams]):
-    """Self-train."""
+class FedSageClient(NodeClassifierClient[FedAvgParams]):
+    """FedAvg of a GraphSAGE (FedGKD, Sec. B.2); no neighbours are generated."""
 
-
-@final
-class NodeLocalClient(LimitedSelfTrain, NodeClassifierClient[LocalParams]):
-    """The same for nodes."""
+    CONV = SAGEConv

@@ -48,7 +48,7 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
         partition = self.data.partition
         everything = range(partition.graphs.num_classes)
         self._own = own_rows(partition.owned_tasks, everything).to(job.device)
-        self._inverse = self._shrink = torch.empty(0)  # follow from Omega
+        self._inverse = torch.empty(0)  # follow from Omega
 
     @override
     def begin_epoch(self, epoch: int) -> None:
@@ -61,7 +61,7 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Masked loss, plus the penalty on the client's own rows."""
         loss, params = super().loss(batch, generator), self.params
-        if not params.task_reg or params.reg_rows == "all":
+        if not params.task_reg:
             return loss
         # In doubles: Omega may be near-singular, and Omega^-1 Phi cancels.
         phi = self.model.head.weight.double()
@@ -70,12 +70,8 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
 
     @override
     def end_step(self) -> None:
-        """Move all rows by the penalty, and Omega with every step, if so set."""
-        params = self.params
-        if params.task_reg and params.reg_rows == "all":
-            with torch.no_grad():
-                self.model.head.weight.copy_(self._shrink @ self.model.head.weight)
-        if params.omega_every == "step":
+        """Renew Omega after every step, if so set."""
+        if self.params.omega_every == "step":
             self._relate(closed_form(self.model.head.weight))
 
     @override
@@ -96,13 +92,7 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
     def _relate(self, omega: Tensor) -> None:
         """Set Omega and what follows from it."""
         self._omega.copy_(omega)
-        inverse = precision(omega)
-        self._inverse = inverse.to(self._omega.device)
-        if self.params.reg_rows == "all":
-            # argmin of lr lambda tr(Phi^T Omega^-1 Phi) + 1/2 ||Phi - Phi_0||^2
-            rate = 2 * self.job.settings.learning_rate * self.params.task_reg
-            lifted = torch.eye(len(inverse), dtype=torch.float64) + rate * inverse
-            self._shrink = torch.linalg.inv(lifted).to(self._omega)
+        self._inverse = precision(omega).to(self._omega.device)
 
     @property
     def _omega(self) -> Tensor:

@@ -6,7 +6,7 @@ Baek et al. 2023, arXiv:2206.10206; as a baseline of FedGKD.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -76,30 +76,6 @@ class FedPubClient(NodeClassifierClient[FedPubParams]):
         """All tensors but the masks."""
         shared = super().shared_names(model, settings)
         return [n for n in shared if not n.startswith(_MASKS)]
-
-    @override
-    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Cross-entropy, plus two penalties if ``penalties`` is "on".
-
-        lambda_1 sum |mask| + lambda_2 sum over tensors of ||W - W_received||, the
-        second from round 2 on as in the authors' code; norms are not squared.
-        """
-        loss = super().loss(batch, generator)
-        params = self.params
-        if params.penalties == "off":
-            return loss
-        sizes = torch.stack([mask.abs().sum() for mask in self.model.masks])
-        loss = loss + params.mask_weight * sizes.sum()
-        if self.round.number == 1:
-            return loss
-        named = self.tensors()
-        drift = torch.stack(
-            [
-                torch.linalg.vector_norm(named[n] - w)
-                for n, w in self.round.received.items()
-            ]
-        )
-        return loss + params.proximal_weight * drift.sum()
 
     @override
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:

@@ -157,7 +157,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
             return self._classify(self._embed(self.view, rows, generator), batch)
         chosen = self._choose(batch)
         used, place = np.unique(chosen[chosen >= 0], return_inverse=True)
-        if self.draws_once and not params.detach_negatives:  # all in one pass
+        if self.draws_once:  # all in one pass
             rows.append(self.view.places(self._stored(used), 1))
             first, second, stored = self._embed(self.view, rows, generator)
         else:
@@ -207,16 +207,11 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
         """Embeddings of entries ``used`` of the store, by the model as it is."""
         if not len(used):
             return torch.zeros(0, self.job.settings.hidden_dim, device=self.job.device)
-        positions = self._stored(used)
-        with torch.set_grad_enabled(not self.params.detach_negatives):
-            if self.draws_once:
-                rows = self.view.places(positions, 1)
-                return self._embed(self.view, [rows], generator)[0]
-            num_nodes = np.diff(self.data.partition.graphs.node_ptr)
-            assert self.queue is not None
-            views = (self.queue.views(num_nodes),)
-            stored = self._ready("store", views, keep=False)
-            return self._embed(stored, [used], generator)[0]
+        num_nodes = np.diff(self.data.partition.graphs.node_ptr)
+        assert self.queue is not None
+        views = (self.queue.views(num_nodes),)
+        stored = self._ready("store", views, keep=False)
+        return self._embed(stored, [used], generator)[0]
 
     def _push(self, positions: IntArray) -> None:
         """Append view 1 of the client's graphs; by reference, if it is drawn once."""

@@ -5,8 +5,6 @@ Xie et al. 2021, arXiv:2106.13423, Sec. 4.1, Eq. (6).
 
 from __future__ import annotations
 
-from typing import final
-
 from torch import Tensor
 from typing_extensions import override
 
@@ -14,8 +12,6 @@ from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, GCFLParams
 from fedgraph_flwr.wire import Parcel, with_prefix
 
 from .base import GraphClient, Metrics, to_arrays
-from .tasks.graph_classifier import GraphClassifierClient
-from .tasks.node_classifier import NodeClassifierClient
 from .training import gradient_norm
 
 
@@ -38,13 +34,3 @@ class SendsUpdate(GraphClient[GCFLParams]):
         if all(p.grad is None for p in shared):  # nothing was trained
             return {}
         return {GRAD_NORM: gradient_norm(shared)}
-
-
-@final
-class GCFLClient(SendsUpdate, GraphClassifierClient[GCFLParams]):
-    """GCFL of clients that classify graphs."""
-
-
-@final
-class NodeGCFLClient(SendsUpdate, NodeClassifierClient[GCFLParams]):
-    """GCFL of clients that classify nodes."""

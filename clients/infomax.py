@@ -13,7 +13,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedgraph_flwr.data import DiffusionSpec
-from fedgraph_flwr.methods.fclg import InfoGraphParams, InfoMaxParams, MVGRLParams
+from fedgraph_flwr.methods.fclg import (
+    MOON_TEMPERATURE,
+    PPR_ALPHA,
+    THRESHOLD,
+    InfoGraphParams,
+    InfoMaxParams,
+    MVGRLParams,
+)
 
 from .graphs.batching import Batch
 from .job import ModelSpec
@@ -47,7 +54,7 @@ class InfoMaxClient(ModelContrast[M], EmbeddingClient[M]):
         loss = loss + pull(self.tensors(), received, p.proximal_mu / 2)
         if p.moon_mu:
             u = self.embed(batch)
-            loss = loss + p.moon_mu * self.contrast(u, batch, p.moon_temperature)
+            loss = loss + p.moon_mu * self.contrast(u, batch, MOON_TEMPERATURE)
         return loss
 
     @override
@@ -110,11 +117,9 @@ class MVGRLClient(InfoMaxClient[MVGRLParams]):
         )
 
     @classmethod
-    def diffusion(cls, params: MVGRLParams) -> DiffusionSpec:
+    def diffusion(cls, params: MVGRLParams) -> DiffusionSpec:  # noqa: ARG003
         """Personalised PageRank."""
-        return DiffusionSpec(
-            kind="ppr", alpha=params.ppr_alpha, threshold=params.threshold
-        )
+        return DiffusionSpec(kind="ppr", alpha=PPR_ALPHA, threshold=THRESHOLD)
 
     @override
     def represent(self, model: MVGRL, batch: Batch) -> Tensor:

@@ -27,8 +27,8 @@ class ModelSpec(Generic[P]):
     Parameters
     ----------
     settings : RunSettings
-    params : Settings
-        Of the method.
+    params, task : Settings
+        Of the method, and of the kind of learning.
     num_features, num_classes : int
         Widths of input and output.
     client_id : int
@@ -37,6 +37,7 @@ class ModelSpec(Generic[P]):
 
     settings: RunSettings
     params: P
+    task: Settings
     num_features: int
     num_classes: int
     client_id: int = 0
@@ -105,6 +106,7 @@ class Job(Generic[P]):
         return ModelSpec(
             settings=self.settings,
             params=self.params,
+            task=self.task,
             num_features=graphs.num_features,
             num_classes=graphs.num_classes,
             client_id=self.client_id,

@@ -17,6 +17,7 @@ from .catalog import (
 )
 from .diffusion import load_diffusion
 from .partition import check_settings, load_partition
+from .raw import describe_source
 from .smiles_csv import check_hosted
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "cache_root",
     "check_hosted",
     "check_settings",
+    "describe_source",
     "find_dataset",
     "has_own_graphs",
     "is_cut",

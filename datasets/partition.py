@@ -47,7 +47,7 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
     settings : RunSettings
         ``dataset``, ``partition``, ``features``, ``num_clients``, ``split_seed``,
         ``dirichlet_alpha``, ``dominance``, ``held_out``, ``data_dir``, ``cache_dir``,
-        ``task_masks``, ``task_owners`` and, for a user's own molecules, the ``csv_``
+        ``task_masks`` and, for a user's own molecules, the ``csv_``
         settings are read.
     client_id : int
         In ``range(settings.num_clients)``.

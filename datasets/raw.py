@@ -62,7 +62,18 @@ def set_data_dir(below: str | Path) -> str:
     """Word the cure: name a folder that has ``below`` in it."""
     return (
         f"set data-dir (or the environment variable {DATA_ENV}) to a folder with"
-        f" {below}"
+        f" {below}; a SuperLink does not see a variable that was set after its start"
+        " until `make stop`"
+    )
+
+
+def describe_source() -> str:
+    """Say where this process takes data from if no data-dir is set."""
+    if given := os.environ.get(DATA_ENV):
+        return f"{DATA_ENV} was {given!r} when this SuperLink was started"
+    return (
+        f"{DATA_ENV} was not set when this SuperLink was started, so that data are"
+        " downloaded; if you have set it since: `make stop`, then run again"
     )
 
 

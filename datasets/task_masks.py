@@ -17,12 +17,13 @@ from fedgraph_flwr.seeding import numpy_rng
 
 TaskIds = tuple[int, ...]
 ALL, EXCLUSIVE, OVERLAPPING = "all", "exclusive", "overlapping"
+NUM_OWNERS = 2  # of a task that is "overlapping"
 MAX_DRAWS = 100_000  # of masks that leave nobody without a task
 _CURE = "set task-masks in the run config"
 
 
 def assign_tasks(
-    masks: str, num_tasks: int, num_clients: int, *, seed: int, num_owners: int = 2
+    masks: str, num_tasks: int, num_clients: int, *, seed: int
 ) -> list[TaskIds]:
     """Give each client its tasks.
 
@@ -30,14 +31,12 @@ def assign_tasks(
     ----------
     masks : str
         "all": every task to everyone. "exclusive": every task to one client, drawn
-        uniformly; "overlapping": to ``num_owners`` different ones; both are drawn anew
+        uniformly; "overlapping": to two different ones; both are drawn anew
         until every client has a task. Otherwise the clients' tasks one after the other,
         numbered from 0: ``"0-2;3,5;4"``.
     num_tasks, num_clients : int
     seed : int
         Split seed.
-    num_owners : int
-        Read by "overlapping" only; 1 is another draw of "exclusive".
 
     Returns
     -------
@@ -61,11 +60,12 @@ def assign_tasks(
         return [tuple(range(num_tasks))] * num_clients
     if masks not in (EXCLUSIVE, OVERLAPPING):
         return _listed(masks, num_tasks, num_clients)
-    count = 1 if masks == EXCLUSIVE else num_owners
+    count = 1 if masks == EXCLUSIVE else NUM_OWNERS
     if count > num_clients:
         raise ConfigError(
-            f"task-owners is {count}, but there are {num_clients} clients to own a"
-            f" task; set it to {num_clients} or less"
+            f"task-masks {masks!r} gives every task to {count} clients, but num-clients"
+            f" is {num_clients}; set num-clients to {count} or more, or task-masks to"
+            f" {EXCLUSIVE!r}"
         )
     if num_tasks * count < num_clients:
         raise ConfigError(
@@ -142,7 +142,7 @@ def mask_tasks(partition: GraphPartition, settings: RunSettings) -> GraphPartiti
     partition : GraphPartition
         With labels for tasks.
     settings : RunSettings
-        ``task_masks``, ``task_owners``, ``num_clients`` and ``split_seed`` are read.
+        ``task_masks``, ``num_clients`` and ``split_seed`` are read.
 
     Raises
     ------
@@ -157,7 +157,6 @@ def mask_tasks(partition: GraphPartition, settings: RunSettings) -> GraphPartiti
         num_tasks,
         settings.num_clients,
         seed=settings.split_seed,
-        num_owners=settings.task_owners,
     )[partition.client_id]
     y = partition.graphs.y.copy()
     foreign = np.setdiff1d(np.arange(num_tasks), own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import io
 import lzma
@@ -184,11 +185,25 @@ def find_raw(
     if archive.is_file():
         return RawSource(name, archive, optional, (archive,))
     looked = ", ".join(map(str, [*places, archive]))
+    near = _nearest(name, folder.root)
+    hint = f" Did you mean tu:{near}?" if near else ""
     raise DataError(
-        f"TU data set {name!r} is not in {folder.says}: looked for {looked};"
+        f"TU data set {name!r} is not in {folder.says}.{hint} Looked for {looked};"
         f" {_cure(name)}, or leave both unset to download it",
         public=f"TU data set {name!r} is not below data-path of this site",
     )
+
+
+def _nearest(name: str, root: Path) -> str:
+    """Name of a data set that is there and written nearly so; "" if there is none."""
+    there = [
+        p.parent.name for p in [*root.glob("tudataset/*/raw"), *root.glob("*/raw")]
+    ]
+    packed = root.glob("tudataset_packed/*.tar.xz")
+    there += [p.name.removesuffix(".tar.xz") for p in packed]
+    by_lower = {n.lower(): n for n in there}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower[near[0]] if near else ""
 
 
 def _cure(name: str) -> str:

@@ -9,12 +9,11 @@ import hashlib
 import hmac
 import json
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, lru_cache
-from logging import ERROR, WARNING
+from logging import WARNING
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -59,6 +58,7 @@ from .node_config import (
     trusted_peers,
 )
 from .resolve import Resolved, resolve
+from .terminal import log_failure
 from .watch import watch
 from .wire import (
     CLASS_COUNT,
@@ -75,6 +75,7 @@ from .wire import (
     shortened,
     unpack,
 )
+from .wording import client_ranges, group_reasons
 
 app = ClientApp(mods=[watch])
 _ROUNDS = ("server-round", "keep-from")  # in the header of every message but queries
@@ -96,7 +97,7 @@ def query(message: Message, context: Context) -> Message:
         bind_run(root, context.run_id, experiment, config)
         bind_config(root, experiment, config)
     except Exception as error:  # reported to the server, which names the node
-        log(ERROR, "%s", traceback.format_exc())
+        log_failure("this node refused the roll call", error)
         return Message(pack({}, {"error": _reason(error)}), reply_to=message)
     for key in check_keys(context.node_config):
         log(WARNING, "node-config key %r means nothing here, it is ignored", key)
@@ -193,7 +194,7 @@ def _serve(
     try:
         return _serve_all(message, context, action)
     except Exception as error:  # Flower sends the server its text, whatever it says
-        log(ERROR, "%s", traceback.format_exc())
+        log_failure("this node cannot answer", error)
         raise RunFailedError(_reason(error)) from None
 
 
@@ -233,7 +234,7 @@ def _serve_all(
         try:
             return action(client, parcel, header)
         except Exception as error:  # what it drew before is paid for all the same
-            return replace(_failure(client_id, error), metrics=client.spent())
+            raise _FailedAfterDrawing(client.spent()) from error
 
     return Message(
         pack(_answer_all(sorted(parcels), parcels, answer)), reply_to=message
@@ -255,24 +256,40 @@ def _answer_all(
 ) -> dict[int, Parcel]:
     """Answer for each client; one that raises is reported and the others go on."""
     replies: dict[int, Parcel] = {}
+    failed: dict[int, Exception] = {}
     # Vanishing gradients become denormal numbers, which CPUs compute 10x slower.
     torch.set_flush_denormal(True)
     for client_id in ids:
         started_at, begin = time.time(), time.perf_counter()
         try:
             reply = answer(client_id, parcels.get(client_id, Parcel()))
+        except _FailedAfterDrawing as drawn:
+            failed[client_id] = error = drawn.why()
+            reply = Parcel(error=_reason(error), metrics=drawn.spent)
         except Exception as error:  # one client's failure is not its neighbours'
-            reply = _failure(client_id, error)
+            failed[client_id] = error
+            reply = Parcel(error=_reason(error))
         timing = {"started-at": started_at, "compute-s": time.perf_counter() - begin}
         replies[client_id] = replace(reply, metrics={**reply.metrics, **timing})
     torch.set_flush_denormal(False)
+    reasons = {c: full_reason(error) for c, error in failed.items()}
+    for clients, _ in group_reasons(reasons):  # in full, and each reason once
+        whose = f"client{'s' * (len(clients) > 1)} {client_ranges(clients)} failed"
+        log_failure(whose, failed[clients[0]])
     return replies
 
 
-def _failure(client_id: int, error: Exception) -> Parcel:
-    """Log what went wrong in full, and tell the reason."""
-    log(ERROR, "client %d failed:\n%s", client_id, traceback.format_exc())
-    return Parcel(error=_reason(error))
+class _FailedAfterDrawing(Exception):
+    """A client failed, and the server must know what it had spent of its privacy."""
+
+    def __init__(self, spent: Mapping[str, float]) -> None:
+        super().__init__()
+        self.spent = dict(spent)
+
+    def why(self) -> Exception:
+        """Return what was raised."""
+        assert isinstance(self.__cause__, Exception)
+        return self.__cause__
 
 
 def _may_restart(node: NodeConfig) -> bool:

@@ -16,7 +16,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from .errors import ConfigError
+from .errors import ConfigError, unknown_name
+from .retired import KEYS as RETIRED_KEYS
 
 AUTO = "auto"
 _ROUNDS = r"(\d{1,6}(,\d{1,6})*)?"
@@ -250,12 +251,13 @@ class Settings:
 
     ``RUN`` of a method's table: what the paper sets shared settings to, where these
     are ``"auto"``. ``NEEDS_ALL``: why it cannot do with some of the clients in a round;
-    "" where it can.
+    "" where it can. ``ADVICE``: how to choose what is ``"auto"`` and not published.
     """
 
     TABLE: ClassVar[str] = ""
     RUN: ClassVar[Mapping[str, Value]] = {}
     NEEDS_ALL: ClassVar[str] = ""
+    ADVICE: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -319,6 +321,7 @@ def build(
         recommended value.
     """
     values: dict[str, Any] = {}
+    unpublished: dict[str, str] = {}
     for key, f in cls.config_fields().items():
         if key not in run_config:
             raise ConfigError(
@@ -329,15 +332,19 @@ def build(
         rule: Rule = f.metadata["rule"]
         if rule.auto and value == AUTO:
             if key not in automatic:
-                raise ConfigError(
-                    f"{key} is 'auto', but no value is published for this data set;"
-                    " set it in the run config to "
-                    + replace(rule, auto=False).describe()
-                )
+                unpublished[key] = replace(rule, auto=False).describe()
+                continue
             value = automatic[key]
         if rule.kind is float and isinstance(value, int) and rule.allows(value):
             value = float(value)
         values[f.name] = value
+    if unpublished:
+        raise ConfigError(
+            f"{', '.join(unpublished)} {'is' if len(unpublished) == 1 else 'are'}"
+            " 'auto', but no value is published for this data set; set in the run"
+            f" config: {'; '.join(f'{k} to {v}' for k, v in unpublished.items())}."
+            + (f" {cls.ADVICE}" if cls.ADVICE else "")
+        )
     return cls(**values)
 
 
@@ -347,11 +354,13 @@ def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) 
         k: f.metadata["rule"] for t in tables for k, f in t.config_fields().items()
     }
     for key, value in run_config.items():
-        if key not in rules:
+        if key in RETIRED_KEYS:
             raise ConfigError(
-                f"unknown run-config key {key!r}; known keys: "
-                f"{', '.join(sorted(rules))}"
+                f"key {key!r} has gone; in the run config, {RETIRED_KEYS[key]}"
             )
+        if key not in rules:
+            cure = "docs/configuration.md lists all keys."
+            raise ConfigError(unknown_name("run-config key", key, rules, cure))
         if not (rules[key].auto and value == AUTO):
             check_value(key, value, rules[key])
 
@@ -362,6 +371,14 @@ class RunSettings(Settings):
 
     method: str = text("gcfl+")
     dataset: str = text("synthetic")
+    task: str = choice(
+        "auto",
+        "graph-classification",
+        "graph-embedding",
+        "multi-task",
+        "node-classification",
+        auto=True,
+    )
     data_dir: str = path("")
     results_dir: str = path("")
     state_dir: str = path("")
@@ -411,7 +428,6 @@ class RunSettings(Settings):
         auto=True,
     )
     task_masks: str = task_masks("all")
-    task_owners: int = integer(2, 1, MOST_CLIENTS)
     csv_smiles_column: str = text("smiles")
     csv_label_columns: str = text("")
     csv_label_kind: str = choice("binary", "binary", "regression")

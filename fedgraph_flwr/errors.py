@@ -49,7 +49,7 @@ class RunFailedError(FedGraphError):
 
 
 def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
-    """Word the message for a name that is not in a table, with the nearest match.
+    """Word the message for a name that is not in a table: nearest match, cure, names.
 
     Of a table too long to print only the nearest names are given.
     """
@@ -62,4 +62,4 @@ def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
         listed = f"Nearest of {len(names)}: {', '.join(ranked)}"
     else:
         listed = f"Known: {', '.join(names)}"
-    return f"unknown {what} {got!r}.{hint} {listed}. {cure}"
+    return f"unknown {what} {got!r}.{hint} {cure} {listed}."

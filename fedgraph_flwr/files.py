@@ -41,13 +41,17 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.replace(path)
         sync(path.parent)
     except (OSError, SafetensorError) as error:
-        raise StorageError(
-            f"cannot write {path}: {error}; make room on that disk, or make the folder"
-            " writable, then resume"
-        ) from error
+        raise _unwritable(path, error) from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: Exception) -> StorageError:
+    return StorageError(
+        f"cannot write {path}: {error}; make room on that disk, or make the folder"
+        " writable, then resume"
+    )
 
 
 def remove(path: Path) -> None:
@@ -76,10 +80,29 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless they are there.
+
+    Raises
+    ------
+    StorageError
+        It cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
 def write_json(path: Path, value: object) -> None:
     """Write JSON."""
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(value, indent=2, sort_keys=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, sort_keys=False) + "\n")
 
 
 def write_arrays(path: Path, arrays: Arrays, meta: str = "") -> None:

@@ -42,10 +42,10 @@ class RoundWriter:
 
 
 class Clock:
-    """Estimates the time left from the seconds of the rounds so far.
+    """Estimates the time left from the seconds of this process's rounds.
 
-    The first round loads data and starts processes. It counts only until a second one
-    shows the pace.
+    The first of them starts processes and fills caches, and shows no pace: nothing is
+    said after it.
     """
 
     def __init__(self, total: int) -> None:
@@ -53,11 +53,18 @@ class Clock:
         self._seconds: list[float] = []
 
     def left(self, done: int, wall_s: float) -> str:
-        """Remaining time as ``m:ss`` after round ``done``, which took ``wall_s``."""
+        """Remaining time as ``m:ss`` or ``h:mm:ss``; "" if it is not known.
+
+        ``done`` is the round just completed, ``wall_s`` its seconds.
+        """
         self._seconds.append(wall_s)
-        pace = fmean(self._seconds[1:] or self._seconds)
-        seconds = round(pace * (self._total - done))
-        return f"{seconds // 60}:{seconds % 60:02d}"
+        if len(self._seconds) < 2:
+            return ""
+        minutes, seconds = divmod(
+            round(fmean(self._seconds[1:]) * (self._total - done)), 60
+        )
+        hours, rest = divmod(minutes, 60)
+        return f"{hours}:{rest:02d}:{seconds:02d}" if hours else f"{rest}:{seconds:02d}"
 
 
 def progress_line(folder: RunFolder, report: RoundReport, clock: Clock) -> str:
@@ -78,7 +85,8 @@ def progress_line(folder: RunFolder, report: RoundReport, clock: Clock) -> str:
         parts.append(f"training loss {fmean(losses):.3f}")
     if len(report.facts["clusters"]) > 1:
         parts.append(f"clusters {len(report.facts['clusters'])}")
-    parts.append(f"{clock.left(done, report.wall_s)} left")
+    if left := clock.left(done, report.wall_s):
+        parts.append(f"{left} left")
     if report.failures:
         parts.append(f"{len(report.failures)} failed")
     return " · ".join(parts)

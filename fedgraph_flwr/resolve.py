@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ from clients.job import Job, ModelSpec
 from clients.privacy.site import PrivateSite
 from clients.store import ClientStore
 
-from .config import RunSettings, Settings, Value, build, check_tables
+from .config import AUTO, RunSettings, Settings, Value, build, check_tables
 from .errors import ConfigError, unknown_name
 from .privacy import PrivacySettings, check_privacy, private_features
-from .registry import METHODS, Method
+from .registry import METHODS, MethodOnTask
+from .retired import METHODS as RETIRED_METHODS
 from .tasks import TASKS, TaskSettings
 
 if not hasattr(datasets, "load_partition"):
@@ -44,11 +45,13 @@ class Resolved:
     params: Settings
     task: TaskSettings
     privacy: PrivacySettings
+    unread: tuple[str, ...] = ()  # warnings of keys that are set and not read
 
     @property
-    def method(self) -> Method:
-        """Row of the method."""
-        return METHODS[self.settings.method].on(datasets.label_kind(self.settings))
+    def method(self) -> MethodOnTask:
+        """The method, on the run's data and task."""
+        kind = datasets.label_kind(self.settings)
+        return METHODS[self.settings.method].on(kind, self.settings.task)
 
     def site(
         self, store: ClientStore, *, is_secret: bool, edge_budget: float = math.inf
@@ -86,6 +89,7 @@ class Resolved:
         return ModelSpec(
             settings=self.settings,
             params=self.params,
+            task=self.task,
             num_features=num_features,
             num_classes=num_classes,
         )
@@ -111,13 +115,17 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     """
     check_tables(tables(), run_config)
     name = str(run_config["method"])
+    if name in RETIRED_METHODS:
+        raise ConfigError(
+            f"method {name!r} has gone; in the run config, {RETIRED_METHODS[name]}"
+        )
     if name not in METHODS:
         raise ConfigError(
             unknown_name("method", name, METHODS, "Set method in the run config.")
         )
     info = datasets.find_dataset(str(run_config["dataset"]))
     kind = info.kind or str(run_config["csv-label-kind"])
-    method = METHODS[name].on(kind)
+    method = METHODS[name].on(kind, str(run_config.get("task", AUTO)))
     published = getattr(method.params, "AUTO", {}).get(info.name, {})
     automatic = _automatic(method, info)
     takes_weights = method.client.TAKES_WEIGHTS
@@ -142,16 +150,36 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
             f"client-fraction must be 1 for {name}, got {settings.client_fraction:g}:"
             f" {params.NEEDS_ALL}; set client-fraction to 1 in the run config"
         )
-    return Resolved(settings=settings, params=params, task=task, privacy=privacy)
+    return Resolved(
+        settings=settings,
+        params=params,
+        task=task,
+        privacy=privacy,
+        unread=_unread(run_config, name, (settings, privacy, task, params)),
+    )
 
 
-def _automatic(method: Method, info: datasets.DatasetInfo) -> dict[str, Value]:
+def _unread(
+    run_config: Mapping[str, Any], method: str, read: Iterable[Settings]
+) -> tuple[str, ...]:
+    """Say which keys are set that neither the method nor its task reads."""
+    known = {key for table in read for key in table.config_fields()}
+    return tuple(
+        f"{key} is set to {run_config[key]!r}, but method {method!r} does not read it"
+        for key, default in defaults().items()
+        if key not in known and run_config.get(key, default) != default
+    )
+
+
+def _automatic(method: MethodOnTask, info: datasets.DatasetInfo) -> dict[str, Value]:
     """Say what ``"auto"`` means for shared settings; a later line wins.
 
-    A value in the run config, or in a preset, wins over all of them: it is not
-    ``"auto"``. A method's own parameters have values per data set (``AUTO``).
+    A value in the run config or in a preset is not ``"auto"`` and is taken as it is. If
+    it contradicts ``info.fixed``, ``datasets.check_settings`` refuses it. A method's
+    own parameters have values per data set (``AUTO``).
     """
     return {
+        "task": method.task.key,
         **method.task.automatic,  # the kind of learning
         **info.automatic,  # the protocol published for the data set
         **method.params.RUN,  # the method's paper

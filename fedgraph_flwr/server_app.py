@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from logging import ERROR, INFO, WARNING
+from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from threadpoolctl import threadpool_limits
 
+import datasets
 from clients.base import initial_arrays
 from strategies.base import AbstractGraphStrategy, Stopper
 from strategies.evaluator import Evaluator
 from strategies.report import ClientInfo, Evaluation
 
 from .agreement import check_same_data, describe_features
-from .errors import ConfigError
+from .config import RunSettings
+from .errors import ConfigError, RunFailedError, StorageError
 from .figures import draw_all
 from .progress import RoundWriter
 from .resolve import Resolved, resolve
@@ -29,6 +31,7 @@ from .results.network import describe_network, network_facts
 from .results.provenance import partition_distance, split_hash
 from .results.selection import EarlyStopping
 from .results.table import describe_unscored, summary_table
+from .terminal import LastWord, announced, log_failure
 
 app = ServerApp()
 
@@ -38,13 +41,25 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run config describes."""
     try:
         resolved = resolve(context.run_config)
-        root, why = results_root(resolved.settings.results_dir)
-        log(INFO, "results go to %s (%s)", root, why)
+        _describe_run(resolved.settings, context.run_id)
         folder = run(grid, resolved, run_id=context.run_id)
     except Exception as error:
-        log(ERROR, "run failed: %s: %s", type(error).__name__, error)
+        log_failure("run failed", error)
+        getLogger("flwr").addFilter(LastWord(error))
         raise
     log(INFO, "results: %s", folder)
+
+
+def _describe_run(settings: RunSettings, run_id: int) -> None:
+    """Log what a user has to know while Flower's processes start."""
+    log(INFO, "results go to %s (%s)", *results_root(settings.results_dir))
+    log(
+        INFO,
+        "`flwr stop %d` stops this run; Ctrl-C on `flwr run` ends its output only",
+        run_id,
+    )
+    if datasets.reads_files(settings) and not settings.data_dir:
+        log(INFO, "%s", datasets.describe_source())
 
 
 def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
@@ -53,20 +68,21 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
     Raises
     ------
     FedGraphError
-        As the parts do. What was computed before is in the folder, whose summary then
-        says ``"status": "failed"``.
+        As the parts do. If training had begun, what was computed is in the folder,
+        whose summary then says ``"status": "failed"``; a run that is refused before
+        leaves no folder.
     """
+    for words in resolved.unread:
+        log(WARNING, "%s", words)
     with closing(RunFolder.open(resolved, run_id=run_id)) as folder:
         evaluator = make_evaluator(resolved)
         strategy = _make_strategy(folder, evaluator)
         try:
-            is_resumed = folder.restore(strategy)
-            clients = strategy.roll_call(grid)
-            check_same_data(resolved.settings, clients)
-            _describe_clients(strategy)
-            evaluator.expect(clients)
-            if not is_resumed:
-                strategy.initialise(common_start(resolved, clients))
+            _begin(grid, folder, strategy)
+        except BaseException:
+            folder.withdraw()
+            raise
+        try:
             _train(grid, strategy)
         except BaseException as error:
             _fail(folder, strategy, error)
@@ -76,6 +92,25 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         draw_all(folder.path)
         _describe_results(summary)
         return folder.path
+
+
+def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> None:
+    """Call the roll, and give the strategy its state before the first round."""
+    resolved, settings = folder.resolved, folder.resolved.settings
+    is_resumed = folder.restore(strategy)
+    if is_resumed:
+        log(INFO, "resumed after round %d", folder.so_far.last_round)
+    wanted = settings.num_clients
+    with announced(
+        f"roll call: waiting for {wanted} clients to start and to load their graphs",
+        lambda: f"{strategy.directory.num_present} of {wanted} are there",
+    ):
+        clients = strategy.roll_call(grid)
+    check_same_data(settings, clients)
+    _describe_clients(strategy)
+    strategy.evaluator.expect(clients)
+    if not is_resumed:
+        strategy.initialise(common_start(resolved, clients))
 
 
 def _make_strategy(folder: RunFolder, evaluator: Evaluator) -> AbstractGraphStrategy:
@@ -125,10 +160,19 @@ def _train(grid: Grid, strategy: AbstractGraphStrategy) -> None:
 def _fail(
     folder: RunFolder, strategy: AbstractGraphStrategy, error: BaseException
 ) -> None:
-    if folder.finish(strategy, error=error):
-        log(ERROR, "what was computed is in %s", folder.path)
-    else:
-        log(ERROR, "%s is as it was before this resume", folder.path)
+    """Keep what was computed, and say where it is; never hide the first error."""
+    is_stop = isinstance(error, KeyboardInterrupt)
+    why = RunFailedError("stopped by Ctrl-C") if is_stop else error
+    try:
+        is_written = folder.finish(strategy, error=why)
+    except StorageError as second:
+        log_failure(f"no summary of the failed run in {folder.path}", second)
+        return
+    if not is_written:
+        log(WARNING, "%s is as it was before this resume", folder.path)
+        return
+    words = "stopped" if is_stop else "what was computed is kept"
+    log(WARNING, '%s; to go on: resume="%s"', words, folder.path)
 
 
 def _describe_clients(strategy: AbstractGraphStrategy) -> None:

@@ -1,7 +1,7 @@
 """What is learned, how it is measured, and at which round a result is read.
 
-Each method has one task (``registry.METHODS``); where its labels are numbers instead of
-yes or no, the task's ``regression`` stands in for it.
+A method has a client for each task that it can do (``registry.METHODS``). If labels are
+numbers instead of yes or no, the task's ``regression`` stands in for it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ LABEL_KINDS = {
 }
 _NEVER_EARLY: Mapping[str, Value] = {"patience": 0, "min-rounds": 0}
 NO_SCORE = "no-score-task-"  # and its number: metric where labels allow no score
+OF_MEAN = "-of-mean"  # after an error's name: that of predicting the labels' mean
 POOLED = -1  # stands for "all clients together" where a client id is expected
 
 
@@ -117,18 +118,39 @@ class EmbeddingSettings(TaskSettings):
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MultiTaskSettings(TaskSettings):
+    """What is trained on several labels per graph, whatever the method.
+
+    ``encoder``: GraphSAGE, or GAT with two heads; FGCL has encoders of its own.
+    ``regression_loss``: of labels that are numbers, absolute or squared error. Width,
+    layers and dropout are shared settings.
+
+    Source
+    ------
+    He et al. 2021 (SpreadGNN), arXiv:2106.02743, Sec. 4.
+    """
+
+    TABLE = "multitask"
+
+    encoder: str = choice("sage", "sage", "gat")
+    regression_loss: str = choice("l1", "l1", "mse")
+
+
 def round_numbers(text: str) -> list[int]:
     """Read round numbers separated by commas."""
     return [int(part) for part in text.split(",") if part]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
     """One kind of learning.
 
     Parameters
     ----------
     name : str
+    key : str
+        What the run-config key ``task`` calls it.
     metric : str
         What results are stated in.
     larger_is_better : bool
@@ -151,9 +173,12 @@ class Task:
         Whether noise can be put on the edges of each graph.
     regression : Task, optional
         The task that replaces it if labels are numbers.
+    also : tuple of str
+        Metrics that are reported beside the headline's.
     """
 
     name: str
+    key: str
     metric: str
     larger_is_better: bool = True
     splits: tuple[str, ...]
@@ -165,12 +190,17 @@ class Task:
     labels: tuple[str, ...] = ("classes",)
     regression: Task | None = None
     takes_edge_noise: bool = True
+    also: tuple[str, ...] = ()
 
     def of(self, label_kind: str) -> Task:
         """Return this task, or the one that replaces it for labels of this kind."""
         if self.regression is not None and label_kind in self.regression.labels:
             return self.regression
         return self
+
+    def fits(self, label_kind: str) -> bool:
+        """Whether data of this kind, a key of ``LABEL_KINDS``, can be learned from."""
+        return label_kind in self.of(label_kind).labels
 
     def rules_for(self, settings: RunSettings) -> tuple[str, ...]:
         """List the rules of a run, headline first.
@@ -215,6 +245,7 @@ def _every_round(settings: RunSettings) -> bool:
 
 GRAPH_CLASSIFICATION = Task(
     name="graph classification",
+    key="graph-classification",
     metric="accuracy",
     splits=("val", "test"),
     headline="test",
@@ -226,6 +257,7 @@ GRAPH_CLASSIFICATION = Task(
 )
 GRAPH_EMBEDDING = Task(
     name="unsupervised graph embedding",
+    key="graph-embedding",
     metric="accuracy",
     splits=("all",),
     headline="all",
@@ -242,12 +274,15 @@ GRAPH_EMBEDDING = Task(
 )
 MULTI_TASK_REGRESSION = Task(
     name="multi-task regression",
+    key="multi-task",
     metric="mae",
     larger_is_better=False,
     splits=("val", "test"),
     headline="test",
     rules=("final", "best_val", "best_test"),
+    settings=MultiTaskSettings,
     labels=("regression",),
+    also=("rmse", "mae" + OF_MEAN, "rmse" + OF_MEAN),
     require={
         "held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,"),
         "shared-group": (lambda s: s.shared_group == "all", "'all'"),
@@ -259,10 +294,12 @@ MULTI_TASK_CLASSIFICATION = replace(
     metric="roc-auc",
     larger_is_better=True,
     labels=("binary",),
+    also=(),
     regression=MULTI_TASK_REGRESSION,
 )
 NODE_CLASSIFICATION = Task(
     name="node classification",
+    key="node-classification",
     metric="accuracy",
     splits=("val", "test"),
     headline="test",

@@ -112,7 +112,7 @@ def main(argv: list[str] | None = None) -> int:
             table.add_column(column)
         worst = 0.0
         kind = find_dataset(arguments.dataset).kind
-        fitting = [m for m, row in METHODS.items() if kind in row.on(kind).task.labels]
+        fitting = [m for m, row in METHODS.items() if row.on(kind).task.fits(kind)]
         if others := sorted(set(METHODS) - set(fitting)):
             console.print(f"need another --dataset, e.g. BACE: {', '.join(others)}")
         for method in fitting:

@@ -32,7 +32,15 @@ from .drill_trials import (
     read_summary,
 )
 from .drill_witness import ledger_faults
-from .processes import Federation, environment, free_ports, is_orphan, kill, pids
+from .processes import (
+    Federation,
+    environment,
+    free_ports,
+    has_loaded,
+    is_orphan,
+    kill,
+    pids,
+)
 
 _LIMIT_S, _VICTIM_S, _WAIT_S, _POLL_S = 900.0, 60.0, 0.5, 0.02
 _REASON = re.compile(r"run failed: (\w+: .*)")
@@ -140,8 +148,14 @@ class _FlowerEngine(ABC):
         return bool(self._living("serverapp"))
 
     def _living(self, kind: str) -> list[int]:
-        """Find processes of a kind that have not outlived what started them."""
+        """Find processes of a kind that have not outlived what started them.
+
+        ClientApps only once they are at work: for one that has not begun Flower starts
+        another.
+        """
         found = pids(self._home, self._COMMANDS[kind])
+        if kind == "clientapp":
+            found = [pid for pid in found if has_loaded(pid, "libtorch")]
         leads = kind in ("superlink", "supernode")
         return [pid for pid in found if leads or not is_orphan(pid)]
 

@@ -19,13 +19,15 @@ from typing import Any
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.results.folder import short_id
 from fedgraph_flwr.results.provenance import project_root
+from fedgraph_flwr.terminal import announced
 
 _BIN = Path(sys.executable).parent
 _POLL_S = 1.0
 _LOG_GRACE_S = 5.0
-# Flower gives its SuperLink 15 s to start, which a busy machine may need twice.
-_SLOW_START, _MORE_STARTS = "Failed to start local SuperLink", 2
+# Flower gives its SuperLink 15 s to start; a busy machine needs several times that.
+_SLOW_START, _MORE_STARTS = "Failed to start local SuperLink", 4
 
 
 def run_flower(
@@ -49,14 +51,15 @@ def run_flower(
         The run was refused, failed, or left no summary.
     """
     results = Path(str(overrides["results-dir"]))
-    run_id = submit(overrides, num_nodes=num_nodes, num_gpus=num_gpus)
+    with announced("handing the run to Flower, whose SuperLink may have to start"):
+        run_id = submit(overrides, num_nodes=num_nodes, num_gpus=num_gpus)
     follow = [str(_BIN / "flwr"), "log", str(run_id)]
     with subprocess.Popen(follow, stdin=subprocess.DEVNULL, env=environment()) as log:
         try:
             status, details = wait(run_id)
         except KeyboardInterrupt:
             _flwr("stop", str(run_id))
-            raise
+            raise KeyboardInterrupt(_how_to_go_on(results, run_id)) from None
         finally:
             try:
                 log.wait(_LOG_GRACE_S)
@@ -67,10 +70,8 @@ def run_flower(
         found = [p for p in [Path(str(resumed)) / "summary.json"] if p.is_file()]
     folder = next((p.parent for p in found if _belongs(p, run_id)), None)
     if folder is None:
-        raise RunFailedError(
-            f"run {run_id} ended as {status!r} and left no summary in {results}:"
-            f" {details}; see `flwr log {run_id} --show`"
-        )
+        why = details.partition("failed with exception: ")[2] or details or status
+        raise RunFailedError(f"{why} (see `flwr log {run_id} --show`)")
     summary = json.loads((folder / "summary.json").read_text())
     if summary["status"] != "completed":
         raise RunFailedError(f"{summary['error']} (results so far: {folder})")
@@ -156,6 +157,13 @@ def stop_superlink() -> list[int]:
 def environment() -> dict[str, str]:
     """Environment in which Flower's commands, and what they start, find each other."""
     return {**os.environ, "PATH": f"{_BIN}:{os.environ.get('PATH', '')}"}
+
+
+def _how_to_go_on(results: Path, run_id: int) -> str:
+    """Say that Flower's run was stopped too, and how to resume it if it had begun."""
+    begun = sorted(results.glob(f"*-{short_id(run_id)}/checkpoint/*"))
+    resume = f"; to go on: --set resume={begun[0].parent.parent}" if begun else ""
+    return f"; so is run {run_id}{resume}"
 
 
 def _flwr(*arguments: str) -> str:

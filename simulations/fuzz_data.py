@@ -88,7 +88,7 @@ def tu_files() -> dict[str, str]:
 
 
 _PLAIN = {"partition": "chunks", "features": "labels"}
-_CLEAN = {"method": "fedavg-multitask", "features": "atoms-no-degree"}
+_CLEAN = {"method": "fedavg", "features": "atoms-no-degree"}
 
 
 def _tu(rng: random.Random, place: Place, note: Callable[[str], None]) -> None:

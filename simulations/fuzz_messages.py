@@ -115,7 +115,7 @@ def _run(
 
     In each exchange one is. Without a change it is lost, and the server is told so.
     """
-    deliver = InlineGrid._deliver
+    deliver = InlineGrid.deliver
     met: set[str] = set()
 
     def deliver_changed(self: InlineGrid, message: Message) -> Message:
@@ -134,11 +134,11 @@ def _run(
             return change(deliver(self, message))
         return deliver(self, change(message))
 
-    InlineGrid._deliver = deliver_changed  # type: ignore[method-assign]
+    InlineGrid.deliver = deliver_changed  # type: ignore[method-assign]
     try:
         return run_inline(config, num_nodes=4)
     finally:
-        InlineGrid._deliver = deliver  # type: ignore[method-assign]
+        InlineGrid.deliver = deliver  # type: ignore[method-assign]
 
 
 def _config(name: str, folder: Path) -> dict[str, Any]:

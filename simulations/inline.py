@@ -89,10 +89,11 @@ class InlineGrid(Grid):
         for message in messages:
             message.metadata.__dict__["_message_id"] = secrets.token_hex(16)
             ids.append(message.metadata.message_id)
-            self._replies[ids[-1]] = self._deliver(message)
+            self._replies[ids[-1]] = self.deliver(message)
         return ids
 
-    def _deliver(self, message: Message) -> Message:
+    def deliver(self, message: Message) -> Message:
+        """Let a node answer; what it raises becomes an error, as in Flower."""
         context = self._contexts[message.metadata.dst_node_id]
         try:
             return self._app(message, context)

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
+_PADDING = 3  # of a column: a space on either side, and one for the edges
 PIPE_WIDTH = 140  # rich assumes 80 columns where there is no terminal
 
 
@@ -46,23 +47,50 @@ def markdown(title: str, parts: Iterable[Sheet | str]) -> str:
 
 
 def print_terminal(title: str, parts: Iterable[Sheet | str], console: Console) -> None:
-    """Print tables and paragraphs; long names are folded, not cut."""
+    """Print tables and paragraphs; a table that is too wide becomes several."""
     console.print(f"[bold]{escape(title)}[/bold]", highlight=False)
     for part in parts:
         if isinstance(part, str):
             console.print(escape(part), style="italic", highlight=False)
             continue
-        table = Table(box=SIMPLE_HEAD)
-        for heading, is_text in zip(part.headings, part.is_text, strict=True):
-            table.add_column(
-                escape(heading),
-                justify="left" if is_text else "right",
-                overflow="fold",
-            )
-        for cells in part.cells:
-            table.add_row(*map(escape, cells))
-        console.print(table)
+        for columns in fitting(part, console.width):
+            console.print(_table(part, columns))
     console.print()
+
+
+def fitting(sheet: Sheet, width: int) -> list[list[int]]:
+    """Share columns out over tables that fit; each begins with the first column.
+
+    Parameters
+    ----------
+    sheet : Sheet
+    width : int
+        Of the terminal, in characters.
+
+    Returns
+    -------
+    list of list of int
+        Columns of each table, ascending. One that is too wide alone is folded.
+    """
+    rows = [sheet.headings, *sheet.cells]
+    widths = [_PADDING + max(map(len, column)) for column in zip(*rows, strict=True)]
+    tables = [[0]]
+    for k in range(1, len(widths)):
+        used = sum(widths[c] for c in tables[-1])
+        if len(tables[-1]) > 1 and used + widths[k] > width:
+            tables.append([0])
+        tables[-1].append(k)
+    return tables
+
+
+def _table(sheet: Sheet, columns: Sequence[int]) -> Table:
+    table = Table(box=SIMPLE_HEAD)
+    for k in columns:
+        justify: JustifyMethod = "left" if sheet.is_text[k] else "right"
+        table.add_column(escape(sheet.headings[k]), justify=justify, overflow="fold")
+    for cells in sheet.cells:
+        table.add_row(*(escape(cells[k]) for k in columns))
+    return table
 
 
 def pipe_table(

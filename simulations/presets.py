@@ -8,6 +8,7 @@ see ``presets_family.py``.
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
@@ -54,8 +55,8 @@ def load_preset(name: str, folder: Path = FOLDER) -> dict[str, Value]:
     presets = _read_all(folder)
     if name not in presets:
         cure = (
-            "`python -m simulations.presets` lists them, made by the files in"
-            f" {folder}."
+            "`python -m simulations.presets` lists them. Without a preset: name a"
+            " method, and --set what differs from its defaults."
         )
         raise ConfigError(unknown_name("preset", name, presets, cure))
     return dict(presets[name].config)
@@ -112,4 +113,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as other commands before `| head`
     sys.exit(main())

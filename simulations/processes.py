@@ -97,6 +97,14 @@ def is_orphan(pid: int) -> bool:
     return "\nPPid:\t1\n" in status
 
 
+def has_loaded(pid: int, library: str) -> bool:
+    """Whether a process has a file of such a name in memory."""
+    try:
+        return library in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
 def kill(found: Iterable[int]) -> None:
     """Kill with -9 whatever of these processes is still there."""
     for pid in found:

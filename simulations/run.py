@@ -1,6 +1,7 @@
-"""Run a preset: ``python -m simulations.run gcfl-plus-proteins --seeds 10,42,79``.
+"""Run a preset or a method: ``python -m simulations.run gcfl-plus-proteins``.
 
-Exits with 0 if every run completed, 1 if one failed, 2 if nothing could be started.
+Exits with 0 if every run completed, 1 if one failed, 2 if nothing could be started,
+130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
+import signal
 import sys
 import tomllib
 import traceback
@@ -16,9 +18,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
+from typing_extensions import override
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.provenance import project_root
 
@@ -26,7 +31,7 @@ from .flower import run_flower
 from .inline import run_inline
 from .presets import load_preset
 
-_COMPLETED, _FAILED, _REFUSED = 0, 1, 2
+_COMPLETED, _FAILED, _REFUSED, _STOPPED = 0, 1, 2, 130
 console = Console(stderr=True, highlight=False)
 
 
@@ -60,6 +65,17 @@ def parse_seeds(text: str) -> list[int]:
         ) from error
 
 
+def start_from(name: str) -> dict[str, Value]:
+    """Return the overrides of a preset; a method's name means its defaults.
+
+    Raises
+    ------
+    ConfigError
+        Neither has this name.
+    """
+    return {"method": name} if name in METHODS else load_preset(name)
+
+
 def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:
     """Return the run-config overrides of each run; all are checked before one starts.
 
@@ -68,7 +84,7 @@ def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:
     ConfigError
         Unknown preset, bad assignment, or a configuration that ``resolve`` refuses.
     """
-    common = load_preset(arguments.preset)
+    common = start_from(arguments.preset)
     common |= dict(parse_assignment(text) for text in arguments.set)
     if arguments.results:
         if "results-dir" in common:
@@ -91,17 +107,23 @@ def execute(
             yield overrides, _one(overrides, arguments)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(arguments.jobs, mp_context=context) as pool:
+    with ProcessPoolExecutor(
+        arguments.jobs, mp_context=context, initializer=_ignore_interrupts
+    ) as pool:
         futures = {
-            pool.submit(_quiet, overrides, arguments): overrides for overrides in runs
+            pool.submit(_beside, overrides, arguments): overrides for overrides in runs
         }
-        for future in as_completed(futures):
-            # A process that was killed breaks the pool: every run of it says so.
-            error = future.exception()
-            if isinstance(error, Exception):
-                yield futures[future], error
-            else:
-                yield futures[future], future.result()
+        try:
+            for future in as_completed(futures):
+                # A process that was killed breaks the pool: every run of it says so.
+                error = future.exception()
+                if isinstance(error, Exception):
+                    yield futures[future], error
+                else:
+                    yield futures[future], future.result()
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)  # runs under way stop by themselves
+            raise
 
 
 def _one(
@@ -118,21 +140,60 @@ def _one(
         return RunFailedError(f"{type(error).__name__}: {error}")
 
 
-def _quiet(
+class _Prefix(logging.Filter):
+    """Puts the seed before every line, as runs side by side mix theirs."""
+
+    def __init__(self, seed: Value) -> None:
+        super().__init__()
+        self._words = f"[seed {seed}] "
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record; it is logged."""
+        record.msg = f"{self._words}{record.msg}"
+        return True
+
+
+def _beside(
     overrides: Mapping[str, Value], arguments: argparse.Namespace
 ) -> Path | Exception:
-    """Run beside others: their progress lines would only mix."""
-    logging.disable(logging.INFO)
-    return _one(overrides, arguments)
+    """Run beside others, in a process that hears of Ctrl-C only now."""
+    logger, prefix = logging.getLogger("flwr"), _Prefix(_seed(overrides))
+    logger.addFilter(prefix)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return _one(overrides, arguments)
+    except KeyboardInterrupt:
+        return RunFailedError("stopped by Ctrl-C")
+    finally:
+        _ignore_interrupts()
+        logger.removeFilter(prefix)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _ignore_interrupts() -> None:
+    """Let a process that waits for work die with its parent, without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _seed(overrides: Mapping[str, Value]) -> Value:
+    return overrides.get("seed", defaults()["seed"])
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m simulations.run",
-        description="Run a preset, once per seed, and collect the results.",
-        epilog="List of presets: python -m simulations.presets [PART OF A NAME]",
+        description="Run a preset or a method, once per seed.",
+        epilog="List of presets: python -m simulations.presets [PART OF A NAME]."
+        " Own molecules: fedavg --set dataset=smiles-csv"
+        " --set data-dir=/abs/folder --engine inline",
     )
-    parser.add_argument("preset", help="name of a preset, e.g. gcfl-plus-proteins")
+    parser.add_argument(
+        "preset",
+        metavar="PRESET|METHOD",
+        help="a preset, e.g. gcfl-plus-proteins, or a method, e.g. fedavg, whose"
+        " settings are the defaults and what --set says",
+    )
     parser.add_argument("--seeds", default="", help="run seeds, e.g. 10,42,79")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
@@ -161,7 +222,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see the module."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     try:
         if arguments.jobs < 1 or arguments.nodes < 1:
             raise ConfigError("--jobs and --nodes must be at least 1")
@@ -169,16 +230,28 @@ def main(argv: list[str] | None = None) -> int:
             raise ConfigError("--jobs needs --engine inline: Flower shares one machine")
         runs = plan(arguments)
     except FedGraphError as error:
-        console.print(f"[red]refused[/]: {error}")
+        console.print(f"[red]refused[/]: {escape(str(error))}", soft_wrap=True)
         return _REFUSED
+    try:
+        return _tell(runs, arguments)
+    except KeyboardInterrupt as stop:
+        console.print(f"[red]stopped[/] by Ctrl-C{escape(str(stop))}", soft_wrap=True)
+        return _STOPPED
+
+
+def _tell(runs: list[dict[str, Value]], arguments: argparse.Namespace) -> int:
+    """Execute runs, say how each of them ended, and return the exit code."""
     code = _COMPLETED
     for overrides, outcome in execute(runs, arguments):
-        what = f"{arguments.preset} seed {overrides.get('seed', defaults()['seed'])}"
+        what = arguments.preset
+        if what in METHODS:
+            what += f" on {overrides.get('dataset', defaults()['dataset'])}"
+        word = "[green]completed[/]"
         if isinstance(outcome, Exception):
-            console.print(f"[red]failed[/]: {what}: {outcome}")
-            code = _FAILED
-        else:
-            console.print(f"[green]completed[/]: {what}: {outcome}")
+            word, code = "[red]failed[/]", _FAILED
+        told = f"{what} seed {_seed(overrides)}: {outcome}"
+        # Lines are not broken, so that paths can be copied.
+        console.print(f"{word}: {escape(told)}", soft_wrap=True)
     return code
 
 

@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell_unused(problems, err)
         if options.csv is not None and (options.folders or options.controls):
             file.write(options.csv, results)
+            results = file.read(options.csv)  # of as many digits as a later reader sees
         study = replace(study, rule=_check_rule(options.rule or study.rule, results))
         found = by_row(results)
         if options.page is None:

@@ -141,6 +141,11 @@ class Directory:
                 table.setdefault(info.node_id, []).append(client)
         return table
 
+    @property
+    def num_present(self) -> int:
+        """Number of clients found so far."""
+        return sum(len(clients) for clients in self.hosted().values())
+
     def members(self, node: int) -> list[int]:
         """Clients hosted by a node, ascending."""
         return self.hosted().get(node, [])

@@ -86,7 +86,6 @@ def step(
             weights = split_weights(
                 members,
                 flat,
-                sizes,
                 history,
                 params,
                 server_round=server_round,
@@ -95,11 +94,8 @@ def step(
             if weights is not None:
                 parts = [tuple(members[i] for i in rows) for rows in min_cut(weights)]
                 split.append(position)
-                if use_dtw:
-                    # At once, so that with "all" no second cluster splits this round.
-                    everybody = params.history_reset == "all"
-                    forget = set(history) if everybody else set(members)
-                    history |= dict.fromkeys(forget, ())
+                if use_dtw:  # at once, so that no second cluster splits this round
+                    history = dict.fromkeys(history, ())
         weights_of = dict.fromkeys(sizes, 1.0) if uniform else sizes
         for part in parts:
             clusters.append(part)
@@ -116,7 +112,6 @@ def step(
 def split_weights(
     members: Sequence[int],
     flat: Mapping[int, FloatArray],
-    sizes: Mapping[int, float],
     history: Mapping[int, Sequence[float]],
     params: GCFLParams,
     *,
@@ -134,11 +129,7 @@ def split_weights(
     if server_round <= params.min_round or len(members) < params.min_cluster_size:
         return None
     updates = np.stack([flat[c] for c in members])
-    by_samples = params.mean_norm_weighting == "samples"
-    weights = [sizes[c] if by_samples else 1.0 for c in members]
-    if not sum(weights):
-        return None
-    stalled = mean_update_norm(updates, weights) < params.mean_norm_threshold
+    stalled = mean_update_norm(updates) < params.mean_norm_threshold
     moving = max_update_norm(updates) > params.max_norm_threshold
     if not (stalled and moving):
         return None

@@ -6,7 +6,6 @@ vector of all shared tensors), alpha cosine similarity, beta DTW distance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import networkx as nx
@@ -31,22 +30,16 @@ def unflatten(vector: FloatArray, like: NamedArrays) -> NamedArrays:
     return {n: parts[n].reshape(a.shape).astype(a.dtype) for n, a in like.items()}
 
 
-def mean_update_norm(updates: FloatArray, weights: Sequence[float]) -> float:
-    """Norm of the weighted mean update, delta_mean.
-
-    Parameters
-    ----------
-    updates : float array, shape (num_clients, num_parameters)
-    weights : sequence of float
-        One per client, normalised here.
+def mean_update_norm(updates: FloatArray) -> float:
+    """Norm of the mean update, delta_mean; ``updates`` has one row per client.
 
     Source
     ------
-    Xie et al. 2021, Eq. (4). Differs by default: uniform weights, as in the authors'
+    Xie et al. 2021, Eq. (4). Differs: uniform weights, as in the authors'
     ``server.py:compute_mean_update_norm``, with which the thresholds were tuned.
     """
-    w = np.asarray(weights, np.float64)
-    return float(np.linalg.norm((w / w.sum()) @ updates))
+    uniform = np.full(len(updates), 1 / len(updates))
+    return float(np.linalg.norm(uniform @ updates))
 
 
 def max_update_norm(updates: FloatArray) -> float:

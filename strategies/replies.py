@@ -27,7 +27,7 @@ from fedgraph_flwr.privacy import (
     SECRET,
 )
 from fedgraph_flwr.privacy import METRIC as PRIVACY
-from fedgraph_flwr.tasks import NO_SCORE
+from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN
 from fedgraph_flwr.wire import (
     FRESH_START,
     NamedArrays,
@@ -72,7 +72,7 @@ _RANGES = tuple(  # a metric's name -> its least and largest value
         (f"ari{_TRANSFORMED}", -1.0, 1.0),
         ("(?:probe|svm)-accuracy", 0.0, 1.0),
         (f"roc-auc{_OVER_TASKS}", 0.0, 1.0),
-        (f"(?:mae|rmse){_OVER_TASKS}", 0.0, _LARGEST),
+        (f"(?:mae|rmse)(?:{OF_MEAN}|{_OVER_TASKS})", 0.0, _LARGEST),
         (f"{NO_SCORE}(?P<task>[0-9]{{1,6}})", 1.0, 1.0),
         ("tasks-skipped", 0.0, _LARGEST),
         ("loss", -_LARGEST, _LARGEST),
@@ -230,7 +230,7 @@ def _wrong_metrics(metrics: Mapping[str, int | float], expected: Expected) -> st
         "count/train": info.num_train,
         "count/val": info.num_val,
         "count/test": info.num_test,
-        "count/all": info.num_train + info.num_val + info.num_test,
+        "count/all": info.num_graphs,
     }
     needed = ["compute-s", "started-at"]
     if expected.phase is not Phase.OPENING:

@@ -66,6 +66,11 @@ class ClientInfo:
     told: Mapping[str, str] = field(default_factory=dict)
     identity: str = ""
 
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs, or of labelled nodes, in all splits."""
+        return self.num_train + self.num_val + self.num_test
+
     def to_json(self) -> dict[str, Any]:
         """Everything but the node, which means nothing in another run."""
         return {k: v for k, v in asdict(self).items() if k != "node_id"}

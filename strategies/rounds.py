@@ -24,6 +24,7 @@ from fedgraph_flwr.wire import (
     record_sizes,
     shortened,
 )
+from fedgraph_flwr.wording import tell_reasons
 
 from .replies import Expected, Phase, check_privacy, misfit, read_reply
 from .report import LedgerEntry, RoundReport, busy_seconds, read_evaluations
@@ -116,14 +117,9 @@ class Round:
         """
         strategy, report = self._strategy, self.report
         good = self._without_misfits(self._read(replies))
-        for client, reason in sorted(report.failures.items()):
-            log(
-                WARNING,
-                "round %d: client %d failed: %s",
-                report.server_round,
-                client,
-                reason,
-            )
+        if report.failures:
+            words = tell_reasons(report.failures)
+            log(WARNING, "round %d, failed: %s", report.server_round, words)
         seconds = {c: p.metrics["compute-s"] for c, p in good.items()}
         strategy.compute_s |= seconds
         report.client_compute_s = sum(seconds.values())
@@ -149,9 +145,7 @@ class Round:
         # Less a hair: 0.55 * 100 is a little more than 55.
         needed = math.ceil(share * len(self.asked) - 1e-9)
         if len(good) < needed:
-            failed = "; ".join(
-                f"client {c}: {r}" for c, r in sorted(self.report.failures.items())
-            )
+            failed = tell_reasons(self.report.failures)
             raise RunFailedError(
                 f"round {self.report.server_round}: {len(good)} of {len(self.asked)}"
                 f" clients replied, min-fit-replies = {share:g} needs {needed}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import logging
 import os
@@ -21,6 +20,14 @@ from fedgraph_flwr.results import summary
 from simulations.inline import run_inline
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests of real data as slow: ``make test`` is the same with and without."""
+    for item in items:
+        if {"data_dir", "real_cache"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish() -> None:
     """Keep Python's collector from walking imports again and again."""
     gc.collect()
@@ -35,6 +42,22 @@ def data_dir():
     if not folder or not Path(folder).is_dir():
         pytest.skip("real data: set FEDGRAPH_DATA to a folder of TU data sets")
     return folder
+
+
+@pytest.fixture(scope="session")
+def real_cache(tmp_path_factory):
+    """Cache folder of real data, one for all tests of this run, in all processes."""
+    own = tmp_path_factory.getbasetemp()
+    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    return str(folder / "real-cache")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fleeting_files():
+    """Wait for no disk: what tests write need not outlive a power cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture
@@ -106,7 +129,20 @@ def run(toy_data, tmp_path_factory):
     return start
 
 
+@pytest.fixture(scope="session")
+def finished_runs():
+    """Runs that ``once`` has made, by method, source of the data and settings."""
+    return {}
+
+
 @pytest.fixture(scope="module")
-def once(run):
+def once(run, finished_runs):
     """Run as ``run`` does, but not twice; for tests that patch and resume nothing."""
-    return functools.cache(run)
+
+    def start(method, **overrides):
+        key = (method, datasets.load_partition, *sorted(overrides.items()))
+        if key not in finished_runs:
+            finished_runs[key] = run(method, **overrides)
+        return finished_runs[key]
+
+    return start

@@ -30,7 +30,7 @@ from datasets.task_masks import mask_tasks
 from fedgraph_flwr.config import RunSettings, build
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.registry import METHODS, MethodOnTask
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.tasks import (
     GRAPH_EMBEDDING,
@@ -54,8 +54,6 @@ TINY = {
     "learning-rate": 0.01,
     "shared-group": "convs",
     "device": "cpu",
-    "gcfl.min-round": 0,
-    "gcfl.seq-length": 2,
 }
 
 
@@ -248,7 +246,8 @@ def run_settings(**changes) -> RunSettings:
     base = {"dataset": "PROTEINS", "num_clients": 10, "partition": "chunks"}
     given = {k.replace("_", "-"): v for k, v in {**base, **changes}.items()}
     info = find_dataset(given["dataset"])
-    automatic = {"patience": 0, "min-rounds": 0, **info.automatic}
+    of_task = {"task": "graph-classification", "patience": 0, "min-rounds": 0}
+    automatic = {**of_task, **info.automatic}
     return build(RunSettings, {**defaults(), **given}, automatic)
 
 
@@ -271,18 +270,48 @@ OF_TASK = {
         "local-epochs": 2,  # of one step each, the first where nothing has drifted yet
     },
 }
-OF_METHOD = {"fgcl": {"privacy.edge-epsilon": 2.0, "fgcl.num-negatives": 3}}
+_SOON = {"gcfl.min-round": 0, "gcfl.seq-length": 2}
+OF_METHOD = {
+    "gcfl": _SOON,
+    "gcfl+": _SOON,
+    "gcfl+ multi-task": {
+        **_SOON,
+        "gcfl.mean-norm-threshold": 1.0,
+        "gcfl.max-norm-threshold": 0.0,
+    },
+    "fgcl": {"privacy.edge-epsilon": 2.0, "fgcl.num-negatives": 3},
+}
 
 
-def own(method: str) -> dict:
-    """Settings without which a method or its task cannot be configured."""
-    of_task = OF_TASK.get(METHODS[method].task.name, {})
-    return {**of_task, **OF_METHOD.get(method, {})}
+# A method on its first task has the method's name; on another, "<method> <task>". Nodes
+# have a check-list of their own.
+CASES = sorted(
+    [
+        *METHODS,
+        "local graph-embedding",
+        *(f"{m} multi-task" for m in ("local", "fedavg", "fedprox", "gcfl+")),
+    ]
+)
 
 
-def tiny(method: str, **overrides) -> dict:
-    """Small settings of a method's task, with ``overrides``."""
-    return {**TINY, "method": method, **own(method), **overrides}
+def row(case: str) -> MethodOnTask:
+    """Return what a case is made of."""
+    method, _, key = case.partition(" ")
+    task = next(t for t in METHODS[method].clients if key in ("", t.key))
+    return METHODS[method].on(task.labels[0], task.key)
+
+
+def own(case: str) -> dict:
+    """Method and task of a case, and settings that these cannot do without."""
+    method, _, key = case.partition(" ")
+    named = {"method": method} | ({"task": key} if key else {})
+    of_task = OF_TASK.get(row(case).task.name, {})
+    return {**of_task, **named, **OF_METHOD.get(case, {})}
+
+
+def tiny(case: str, **overrides) -> dict:
+    """Small settings of a case, with ``overrides``."""
+    return {**TINY, **own(case), **overrides}
 
 
 def resolved(method: str = "fedavg", **overrides) -> Resolved:
@@ -386,17 +415,17 @@ def info(client: int, **changes) -> ClientInfo:
 
 
 def of_task(task) -> list[str]:
-    """Methods of a task."""
-    return sorted(m for m, row in METHODS.items() if row.task is task)
+    """Cases of a task."""
+    return [case for case in CASES if row(case).task is task]
 
 
 def federated(task=None) -> list[str]:
-    """Methods that train common models, of one task or of all."""
-    return sorted(
-        m
-        for m, row in METHODS.items()
-        if row.has_server_model and task in (None, row.task)
-    )
+    """Cases that train common models, of one task or of all."""
+    return [
+        case
+        for case in (CASES if task is None else of_task(task))
+        if row(case).has_server_model
+    ]
 
 
 def has_buffers(method: str) -> bool:
@@ -443,7 +472,7 @@ def _answer(start: Any, answers: Any, action: Callable, args: tuple, kw: dict) -
 
 def lose_reply(monkeypatch, *, server_round: int, client: int) -> None:
     """Let the reply of a client's node get lost after the node has computed it."""
-    deliver = InlineGrid._deliver
+    deliver = InlineGrid.deliver
 
     def lose(self, message):
         reply = deliver(self, message)
@@ -452,4 +481,4 @@ def lose_reply(monkeypatch, *, server_round: int, client: int) -> None:
             return Message(Error(2, "connection lost"), reply_to=message)
         return reply
 
-    monkeypatch.setattr(InlineGrid, "_deliver", lose)
+    monkeypatch.setattr(InlineGrid, "deliver", lose)

@@ -1,5 +1,6 @@
-"""Differentiable building blocks, written for speed; oracles in tests/unit/test_ops.
+"""Differentiable building blocks, written for speed.
 
+`tests/unit/client_side/test_ops.py` has the same operations written plainly.
 All randomness comes from a generator argument.
 """
 

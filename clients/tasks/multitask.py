@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.tasks import NO_SCORE
+from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN, MultiTaskSettings
 from fedgraph_flwr.wire import Parcel
 
 from ..base import GraphClient, Metrics
@@ -22,7 +22,7 @@ from ..graphs.batching import Batch, ClientData
 from ..graphs.molecule_data import MoleculeData
 from ..graphs.node_rows import Nodes
 from ..job import P
-from ..losses.multitask import Loss, masked_bce, masked_l1
+from ..losses.multitask import Loss, masked_bce, masked_l1, masked_mse
 from .multitask_scores import (
     TaskScores,
     mean_absolute_error,
@@ -56,8 +56,11 @@ class MultiTaskClient(GraphClient[P]):
         return not self.job.learning.larger_is_better
 
     def loss_function(self) -> Loss:
-        """Mean over observed labels: cross-entropy, or absolute error of numbers."""
-        return masked_l1 if self.is_regression else masked_bce
+        """Mean over observed labels: cross-entropy, or an error of numbers."""
+        assert isinstance(self.job.task, MultiTaskSettings)
+        if not self.is_regression:
+            return masked_bce
+        return masked_mse if self.job.task.regression_loss == "mse" else masked_l1
 
     @override
     def trained_on(self) -> IntArray:
@@ -90,7 +93,8 @@ class MultiTaskClient(GraphClient[P]):
         client's own tasks and over the others, if it lacks labels of some. A task
         without a score (for ROC-AUC: all labels of one class) is named by
         ``no-score-task-<number>`` and counted in ``tasks-skipped``; without any task
-        that has one, there is no score.
+        that has one, there is no score. If labels are numbers, also the errors of
+        predicting the mean of the test labels (``mae-of-mean``, ``rmse-of-mean``).
         """
         if point != "post_aggregation" and not self.MEASURES_TRAINED:
             return Parcel()
@@ -112,6 +116,7 @@ class MultiTaskClient(GraphClient[P]):
                 metrics |= {f"{at}/{k}": v for k, v in means.items()}
             headline = measured[name := self.job.learning.metric]
             if split == "test":
+                metrics |= self._of_mean(at, y[rows])
                 metrics |= {
                     f"{at}/{name}-task-{task}": float(value)
                     for task, value in enumerate(headline.per_task)
@@ -125,6 +130,17 @@ class MultiTaskClient(GraphClient[P]):
             metrics[f"{at}/tasks-skipped"] = headline.num_skipped
             metrics[f"count/{split}"] = len(y[rows])
         return Parcel(metrics=metrics)
+
+    def _of_mean(self, at: str, y: Tensor) -> Metrics:
+        """Errors of predicting each task's mean label; none unless labels are numbers.
+
+        Without them nobody can tell a large error from a small one.
+        """
+        if not self.is_regression:
+            return {}
+        mean = torch.nanmean(y, dim=0).nan_to_num().expand_as(y)
+        found = {f"{n}{OF_MEAN}": t.mean for n, t in self._scored(mean, y).items()}
+        return {f"{at}/{k}": v for k, v in found.items() if not np.isnan(v)}
 
     def _scored(self, predicted: Tensor, y: Tensor) -> dict[str, TaskScores]:
         pair = predicted.numpy(), y.numpy()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BETTER, _WORSE = "#0072B2", "#D55E00"
+_TIE = 1e-9  # points; rounding must not turn a tie into a loss
 
 
 def draw_gain(
@@ -77,8 +78,9 @@ def _gain_figure(
         clients = sorted(set().union(*runs))
         table = np.array([[gains.get(c, math.nan) for c in clients] for gains in runs])
         mean = np.nanmean(table, axis=0)
-        improved = mean >= -1e-9  # rounding must not turn a tie into a loss
-        axes.bar(clients, mean, color=np.where(improved, _BETTER, _WORSE), width=0.72)
+        is_tied = np.abs(mean) <= _TIE
+        is_better = (mean > 0) & ~is_tied
+        axes.bar(clients, mean, color=np.where(is_better, _BETTER, _WORSE), width=0.72)
         if len(runs) > 1:
             for row in table:
                 axes.plot(
@@ -93,7 +95,7 @@ def _gain_figure(
         axes.axhline(0, color="0.2", linewidth=0.9)
         axes.set_title(
             f"{name}: mean gain {mean.mean():+.1f} points, "
-            f"{improved.sum()} of {len(clients)} clients not worse",
+            f"{is_better.sum()} of {len(clients)} clients better, {is_tied.sum()} tied",
             fontsize=10,
             loc="left",
         )

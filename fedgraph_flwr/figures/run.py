@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from ..results.reader import (
     Partition,
     Series,
-    client_ranges,
     present_clusters,
     read_partitions,
     read_series,
@@ -27,6 +26,7 @@ from ..results.reader import (
     value_table,
 )
 from ..tasks import POOLED
+from ..wording import client_ranges
 from .style import GREY, finish, line, save
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _score_figure(
             label="±1 std over clients",
         )
     shown = present_clusters(clusters, series)
-    for k, members in enumerate(shown if len(shown) > 1 else []):
+    for k, members in shown.items() if len(shown) > 1 else ():
         at, of_members = value_table(series, members)
         axes.plot(
             at,
@@ -135,7 +135,7 @@ def _norms_figure(
         summary, "norm of each client's update, coloured by its final cluster"
     )
     shown = present_clusters(clusters, series)
-    for k, members in enumerate(shown):
+    for k, members in shown.items():
         label: str | None = _cluster_label(k, members)
         for client in members:
             axes.plot(
@@ -147,7 +147,9 @@ def _norms_figure(
                 **line(k),
             )
             label = None  # one legend entry per cluster
-    for client in sorted(set(series) - {c for members in shown for c in members}):
+    for client in sorted(
+        set(series) - {c for members in shown.values() for c in members}
+    ):
         axes.plot(
             list(series[client]),
             list(series[client].values()),
@@ -195,8 +197,8 @@ def _new_figure(summary: Mapping[str, Any], what: str) -> tuple[Figure, Axes]:
 def _cluster_label(k: int, members: Sequence[int]) -> str:
     ids = client_ranges(members)
     if len(ids) > 18:
-        return f"cluster {k + 1}: {len(members)} clients"
-    return f"cluster {k + 1}: client{'s' * (len(members) > 1)} {ids}"
+        return f"cluster {k}: {len(members)} clients"
+    return f"cluster {k}: client{'s' * (len(members) > 1)} {ids}"
 
 
 def _ddof(values: NDArray[np.float64]) -> int:

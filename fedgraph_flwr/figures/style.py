@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..files import replacing
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -70,9 +72,15 @@ def bare(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the figure, in a folder made for it if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)  # a Figure without pyplot draws with Agg
+    """Write the figure, in a folder made for it if need be.
+
+    Raises
+    ------
+    StorageError
+        It cannot be written.
+    """
+    with replacing(path) as partial:  # a Figure without pyplot draws with Agg
+        figure.savefig(partial, format=path.suffix.removeprefix("."))
     return path
 
 

@@ -26,6 +26,8 @@ from typing import ClassVar
 
 from ..config import Settings, Value, choice, flag, number
 
+PPR_ALPHA, THRESHOLD = 0.2, 0.01  # of the diffusion view
+MOON_TEMPERATURE = 0.5  # as in methods/moon.py
 # Shared settings of every row of the paper, K, E, T and the split (Sec. 5).
 RUN: Mapping[str, Value] = {
     "num-clients": 6,
@@ -70,9 +72,9 @@ class FCLGParams(Settings):
     activation: str = choice("none", "none", "relu")
     norm: str = choice("none", "none", "layer")
     diffusion: str = choice("ppr", "ppr", "heat")
-    ppr_alpha: float = number(0.2, 0, 1, low_open=True)
+    ppr_alpha: float = number(PPR_ALPHA, 0, 1, low_open=True)
     heat_time: float = number(5.0, 0, 1000)
-    threshold: float = number(0.01, 0, 1, low_open=True, high_open=True)
+    threshold: float = number(THRESHOLD, 0, 1, low_open=True, high_open=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +82,11 @@ class InfoMaxParams(Settings):
     """What the baselines can add to their loss, by FedAvg as they are.
 
     ``proximal_mu`` > 0 adds FedProx's term, ``moon_mu`` > 0 MOON's contrast of
-    embeddings with the received model and the client's of its previous round, at
-    ``moon_temperature``.
+    embeddings with the received model and the client's of its previous round.
     """
 
     proximal_mu: float = number(0.0, 0)
     moon_mu: float = number(0.0, 0)
-    moon_temperature: float = number(0.5, 0, low_open=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +111,8 @@ class InfoGraphParams(InfoMaxParams):
 class MVGRLParams(InfoMaxParams):
     """MVGRL (Hassani and Khasahmadi 2020, arXiv:2006.05582) as a federated baseline.
 
-    The diffusion view is FCLG's: PPR with the authors' alpha of 0.2, entries below
-    ``threshold`` dropped.
+    The diffusion view is FCLG's: PPR with the authors' alpha of 0.2, without entries
+    below ``THRESHOLD``.
     """
 
     TABLE = "mvgrl"
@@ -123,6 +123,3 @@ class MVGRLParams(InfoMaxParams):
         "hidden-dim": 512,
         "num-layers": 4,
     }
-
-    ppr_alpha: float = number(0.2, 0, 1, low_open=True)
-    threshold: float = number(0.01, 0, 1, low_open=True, high_open=True)

@@ -17,25 +17,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Value, choice, number
-from .multitask import GNNParams
+from ..config import Settings, Value, choice, number
 
 OMEGA = "task_covariance"  # its name among the shared tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedGMTLParams(GNNParams):
+class FedGMTLParams(Settings):
     """Parameters of FedGMTL.
 
     Parameters
     ----------
     task_reg : float
-        lambda, on the trace itself; 0 is FedAvg. Our default: the
-        authors' 1e-3 multiplied Omega instead of its inverse.
-    reg_rows : str
-        Rows of Phi that the penalty moves: the client's "own", by gradient; or "all",
-        by a proximal step after each step of the optimiser, since Adam would turn
-        the lone penalty of other rows into full steps.
+        lambda, on the trace itself; 0 is FedAvg. The default is ours: the authors' 1e-3
+        multiplied Omega instead of its inverse. The penalty moves the rows of the
+        client's own tasks only: Adam would turn it into full steps of the other rows.
     omega_every : str
         Omega becomes the closed form after every local "epoch" or, as in the authors'
         code, "step".
@@ -45,5 +41,4 @@ class FedGMTLParams(GNNParams):
     RUN: ClassVar[Mapping[str, Value]] = {"persist-optimizer": False}
 
     task_reg: float = number(1e-4, 0)
-    reg_rows: str = choice("own", "own", "all")
     omega_every: str = choice("epoch", "epoch", "step")

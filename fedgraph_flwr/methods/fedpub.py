@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Settings, choice, number
+from ..config import Settings, number
 from ..errors import ConfigError
 from ..privacy import PrivacySettings
 
@@ -27,17 +27,15 @@ class FedPubParams(Settings):
 
     ``alpha`` sharpens the weights exp(alpha cos) / sum; the authors' scripts take 3
     for disjoint and 5 for overlapping clients. ``mask_weight`` is lambda_1, below which
-    mask entries do not count in evaluation either, ``proximal_weight`` lambda_2.
-    ``penalties``: "off", as released: the authors' code builds both penalties from
-    detached tensors, so that they have no gradient; or "on", as written.
+    mask entries do not count in evaluation. Differs from the paper as the released
+    code does: that builds both penalties from detached tensors, so that they have no
+    gradient, and here there are none.
     """
 
     TABLE = "fedpub"
 
     alpha: float = number(3.0, 0)
     mask_weight: float = number(1e-3, 0)
-    proximal_weight: float = number(1e-3, 0)
-    penalties: str = choice("off", "off", "on")
 
     def check(self, privacy: Settings) -> None:
         """See :func:`refuse_update_noise`."""

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Settings, Value, choice, flag, integer, number
+from ..config import Settings, Value, choice, integer, number
 from ..errors import ConfigError
 from ..privacy import NON_NEGATIVE_POSTS, PrivacySettings
 
@@ -32,8 +32,8 @@ class FGCLParams(Settings):
 
     ``second_epsilon``: of view 1, where it differs from ``privacy.edge-epsilon``; 0
     for the same. ``num_negatives`` is k, ``contrast_weight`` gamma, ``temperature``
-    tau, ``store_size`` N. ``weighting`` and ``partial``: how the server averages where
-    some clients train (Eq. 11); "paper" keeps a share of the model for the others.
+    tau, ``store_size`` N. Differs: Eq. (11) as printed is M times the mean if all M
+    clients train; the server averages the clients that trained.
     """
 
     TABLE = "fgcl"
@@ -46,9 +46,6 @@ class FGCLParams(Settings):
     contrast_weight: float = number(0.1, 0)
     temperature: float = number(1.0, 0, low_open=True)
     store_size: int = integer(100, 1, 10**6)
-    detach_negatives: bool = flag(False)
-    weighting: str = choice("samples", "samples", "uniform")
-    partial: str = choice("participants", "participants", "paper")
 
     @property
     def is_noisy(self) -> bool:

@@ -55,21 +55,21 @@ class GCFLParams(Settings):
         d, the number of rounds whose norms GCFL+ compares (Sec. 4.3).
     min_round, min_cluster_size : int
         No split in rounds 1..min_round, nor of a smaller cluster. Only in the code.
-    mean_norm_weighting : str
-        "uniform" as in the code, with which the thresholds were tuned, or "samples"
-        as in Eq. (4).
     seq_source : str
         What the histories hold: "update-norm" (paper, "dWs" in the code) or
         "last-grad-norm" (the code's default: gradient of the last mini-batch).
     standardize : bool
         Divide each series by its standard deviation before DTW.
-    history_reset : str
-        After a split forget the histories of "all" clients (code) or only of the
-        clients of the cluster that "split".
     """
 
     TABLE = "gcfl"
     NEEDS_ALL = "a cluster splits by the updates of all its clients in one round"
+    ADVICE = (
+        "To choose: run once with both thresholds 0, which never splits. Look in"
+        " update_norms.png where the norms level off. Set max-norm-threshold a little"
+        " below that, mean-norm-threshold to a half to a fifth of it, as the paper's"
+        " authors do, and seq-length to 5 or 10."
+    )
     AUTO: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "NCI1": _published(0.04, 0.08, 5),
         "PROTEINS": _published(0.03, 0.06, 10),
@@ -90,10 +90,8 @@ class GCFLParams(Settings):
     seq_length: int = integer("auto", 2, MOST_ROUNDS, auto=True)
     min_round: int = integer(20, 0, MOST_ROUNDS)
     min_cluster_size: int = integer(3, 2, MOST_ROUNDS)
-    mean_norm_weighting: str = choice("uniform", "uniform", "samples")
     seq_source: str = choice("update-norm", "update-norm", "last-grad-norm")
     standardize: bool = flag(False)
-    history_reset: str = choice("all", "all", "split")
 
     def check(self, privacy: Settings) -> None:
         """Refuse noise on updates beside norms of gradients without.

@@ -37,7 +37,6 @@ from ..config import (
 from ..errors import ConfigError
 from ..peers import mixing, topology
 from ..privacy import PrivacySettings
-from .multitask import GNNParams
 
 ALL = "all"
 FROM, TO = "from/", "to/"
@@ -51,7 +50,7 @@ def is_mixing_round(server_round: int, period: int) -> bool:
     """Whether letters are sent after training in this round, counted from 1.
 
     The paper counts from 0 and mixes where ``t mod period == 0``, hence after round 1;
-    with period 0 never.
+    with period 0 never, which the paper does not have.
     """
     return period > 0 and (server_round - 1) % period == 0
 
@@ -62,7 +61,7 @@ def mixing_rounds(before_round: int, period: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpreadGNNParams(GNNParams):
+class SpreadGNNParams(Settings):
     """Parameters of SpreadGNN.
 
     ``topology``: who talks to whom; ``degree``, ``rewiring``, ``topology_seed`` and

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from logging import WARNING
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
+
+from flwr.common.logger import log
 
 from strategies.base import AbstractGraphStrategy
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from ..errors import ConfigError, DataError, StorageError
-from ..files import remove, write_arrays, write_json, write_npz
+from ..files import (
+    make_folder,
+    remove,
+    write_arrays,
+    write_json,
+    write_npz,
+    write_text,
+)
 from ..resolve import Resolved
 from ..wire import NamedArrays
 from .checkpoints import (
@@ -35,6 +47,7 @@ from .record import RunRecord
 from .summary import summarise
 
 ROUNDS, LEDGER, TIMES = "rounds.csv", "ledger.csv", "times.csv"
+SUMMARY, TRACEBACK = "summary.json", "traceback.txt"
 COLUMNS = {
     ROUNDS: ("round", "client", "split", "point", "metric", "value", "num_examples"),
     LEDGER: ("round", "client", "direction", "record", "bytes"),
@@ -59,6 +72,11 @@ def results_root(configured: str) -> tuple[Path, str]:
     return Path.home() / "fedgraph-results", (
         "neither results-dir nor FEDGRAPH_HOME is set"
     )
+
+
+def short_id(run_id: int) -> str:
+    """Last part of the name of a run's folder."""
+    return f"{run_id:x}"[:8]
 
 
 class RunFolder:
@@ -127,7 +145,7 @@ class RunFolder:
         s = resolved.settings
         root, _ = results_root(s.results_dir)
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        short = f"{run_id:x}"[:8]
+        short = short_id(run_id)
         dataset = s.dataset.replace(":", "-")
         path = root / f"{stamp}-{s.method}-{dataset}-{s.seed}-{short}"
         try:
@@ -143,6 +161,7 @@ class RunFolder:
                 folder._files.append(name, [columns])
             write_json(path / "config.json", resolved.to_config())
         except BaseException:
+            folder.withdraw()
             folder.close()
             raise
         return folder
@@ -151,6 +170,13 @@ class RunFolder:
     def experiment(self) -> str:
         """Name under which clients keep their state; the same after a resume."""
         return self.path.name
+
+    def withdraw(self) -> None:
+        """Remove the folder of a new run that was refused; keep that of a resume."""
+        if self.resumed_from is None:
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            log(WARNING, "%s is as it was before this resume", self.path)
 
     def close(self) -> None:
         """Let others write to the folder."""
@@ -182,8 +208,9 @@ class RunFolder:
             if not (report.is_complete or report.is_closing):
                 return
             self._files.cut(self._resumed_at)
-            # It told of the run as it ended before; another is written at the end.
-            remove(self.path / "summary.json")
+            # They told of the run as it ended before; others are written at the end.
+            for name in (SUMMARY, TRACEBACK):
+                remove(self.path / name)
             write_json(self.path / "config.json", self.resolved.to_config())
             self._resumed_at = None
             for held in self._held:
@@ -278,13 +305,15 @@ class RunFolder:
         """
         if error is not None and self._resumed_at is not None:
             return {}
+        if error is not None:
+            write_text(self.path / TRACEBACK, "".join(format_exception(error)))
         models = strategy.models() if self.so_far.last_round else {}
-        (self.path / "models").mkdir(exist_ok=True)  # also where there is no model
+        make_folder(self.path / "models")  # also where there is no model
         for name, arrays in models.items():
             write_arrays(self.path / "models" / f"{name}.safetensors", arrays)
         write_json(self.path / "clusters.json", {"rounds": self.so_far.clusters})
         summary = summarise(self, strategy, models, error)
-        write_json(self.path / "summary.json", summary)
+        write_json(self.path / SUMMARY, summary)
         return summary
 
 

@@ -10,7 +10,7 @@ import csv
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -86,10 +86,18 @@ def split_rounds(partitions: Mapping[int, Partition]) -> list[int]:
     ]
 
 
-def present_clusters(clusters: Partition | None, series: Series) -> Partition:
-    """Give the clusters without the clients that have no values, largest first."""
-    kept = [[c for c in members if c in series] for members in clusters or []]
-    return sorted((m for m in kept if m), key=lambda m: (-len(m), min(m)))
+def present_clusters(
+    clusters: Partition | None, series: Series
+) -> dict[int, list[int]]:
+    """Give the clusters by number, without clients that have no values.
+
+    A cluster's number is that of its model's file, ``models/cluster-<number>``.
+    """
+    kept = {
+        k: [c for c in members if c in series]
+        for k, members in enumerate(clusters or [])
+    }
+    return {k: members for k, members in kept.items() if members}
 
 
 def value_table(
@@ -105,17 +113,6 @@ def client_scores(summary: Mapping[str, Any], rule: str) -> dict[int, float]:
     """Give the test score of each client by one selection rule; empty if absent."""
     values = (summary.get(rule) or {}).get("per_client") or {}
     return {int(c): float(v) for c, v in values.items() if v is not None}
-
-
-def client_ranges(clients: Iterable[int]) -> str:
-    """Write client ids shortly: ``[0, 1, 2, 5]`` becomes ``"0-2, 5"``."""
-    runs: list[list[int]] = []
-    for c in sorted(clients):
-        if runs and c == runs[-1][-1] + 1:
-            runs[-1].append(c)
-        else:
-            runs.append([c])
-    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

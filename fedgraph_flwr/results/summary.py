@@ -64,6 +64,10 @@ def summarise(
         "seed": s.seed,
         "split_seed": s.split_seed,
         "split_hash": split_hash(strategy.clients),
+        "num_examples": {
+            str(c): i.num_test if so_far.task.headline == "test" else i.num_graphs
+            for c, i in sorted(strategy.clients.items())
+        },
         **_scores(folder, strategy, is_complete=error is None),
         **_clusters(so_far, strategy.clients),
         "bytes_up": so_far.bytes["up"],
@@ -114,6 +118,9 @@ def _scores(
         )
         for rule in task.rules_for(folder.resolved.settings)
     }
+    for row in by_rule.values():
+        if task.also and (read_at := row.get("round", last)) is not None:
+            row["also"] = so_far.also_at(read_at)
     return {
         **by_rule,
         **_tasks(strategy, so_far.unscored),

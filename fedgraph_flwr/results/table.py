@@ -9,35 +9,34 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..tasks import POOLED
+from ..tasks import OF_MEAN, POOLED
 from .network import describe_network
+
+_WIDTH = 80
+_TINY = 50  # examples; the size of a smaller test set stands beside its score
 
 
 def summary_table(summary: dict[str, Any]) -> str:
-    """Format the table at the end of a run."""
+    """Format the table at the end of a run, for terminals of 80 columns."""
     table = Table(
         title=f"{summary['method']} on {summary['dataset']}, seed {summary['seed']},"
         f" {summary['num_clients']} clients, {summary['rounds']} rounds",
         caption=f"{summary['split']} {summary['metric']}, {_whose(summary)}; split "
         + summary["split_hash"][:12],
     )
-    for column in ("rule", "mean", "std", "min", "max", "selected by"):
+    for column in ("rule", "mean", "std", "min", "max"):
         table.add_column(column)
     for rule in summary["rules"]:
         row = summary[rule]
-        words = row["protocol"]
-        if rule == summary["rules"][0]:
-            words += " (headline)"
-        by = row.get("num_clients_chosen_by")
-        if by is not None and by < summary["num_clients"] and not _is_pooled(summary):
-            words += f"; chosen over {by} of {summary['num_clients']} clients"
-        cells = [
-            "-" if row[k] is None else f"{row[k]:.4f}"
-            for k in ("mean", "std", "min", "max")
-        ]
-        table.add_row(rule, *cells, words)
-    out = Console(file=io.StringIO(), width=110)
+        cells = ["-" if row[k] is None else f"{row[k]:.4f}" for k in ("mean", "std")]
+        extremes = [_extreme(summary, row, k) for k in ("min", "max")]
+        table.add_row(rule, *cells, *extremes)
+    out = Console(file=io.StringIO(), width=_WIDTH)
     out.print(table)
+    for rule in summary["rules"]:
+        out.print(f"{rule}: {_selected_by(summary, rule)}", highlight=False)
+    for line in [*_errors(summary), *_cautions(summary)]:
+        out.print(line, highlight=False)
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
     out.print(f"clusters {summary['clusters']}{planted}", highlight=False)
@@ -66,6 +65,64 @@ def summary_table(summary: dict[str, Any]) -> str:
     )
     text: str = out.file.getvalue()  # type: ignore[attr-defined]
     return text
+
+
+def _selected_by(summary: dict[str, Any], rule: str) -> str:
+    """Say which round a rule reads, and over whom it was chosen."""
+    row = summary[rule]
+    words: str = row["protocol"]
+    if rule == summary["rules"][0]:
+        words += " (headline)"
+    by = row.get("num_clients_chosen_by")
+    if by is not None and by < summary["num_clients"] and not _is_pooled(summary):
+        words += f"; chosen over {by} of {summary['num_clients']} clients"
+    return words
+
+
+def _extreme(summary: dict[str, Any], row: dict[str, Any], which: str) -> str:
+    """Write a least or largest score; a small test set has its size beside it."""
+    if row[which] is None:
+        return "-"
+    sizes = summary["num_examples"]
+    of = [sizes[c] for c, v in row["per_client"].items() if v == row[which]]
+    is_tiny = not _is_pooled(summary) and min(of) < _TINY
+    return f"{row[which]:.4f}" + (f" (n={min(of)})" if is_tiny else "")
+
+
+def _errors(summary: dict[str, Any]) -> list[str]:
+    """Say of regression the other error, and what predicting the mean would give."""
+    lines = []
+    for rule in summary["rules"]:
+        found = summary[rule].get("also", {})
+        others = [
+            f"{name} {value:.4f}"
+            for name, value in found.items()
+            if not name.endswith(OF_MEAN)
+        ]
+        if others:
+            lines.append(f"{rule}: {', '.join(others)}")
+    headline = summary[summary["rules"][0]].get("also", {})
+    trivial = [
+        f"{name.removesuffix(OF_MEAN)} {value:.4f}"
+        for name, value in headline.items()
+        if name.endswith(OF_MEAN)
+    ]
+    if trivial:
+        split = summary["split"]
+        lines.append(f"predict the mean of the {split} labels: {', '.join(trivial)}")
+    return lines
+
+
+def _cautions(summary: dict[str, Any]) -> list[str]:
+    """Say what spreads over clients do not show."""
+    if summary["num_clients"] < 2 or _is_pooled(summary):
+        return []
+    if summary["config"]["partition"] == "quantity-skew":
+        return [
+            f"All clients have the same {summary['split']} graphs: std is not a spread"
+            " over data."
+        ]
+    return []
 
 
 def describe_unscored(summary: dict[str, Any]) -> list[str]:

@@ -33,6 +33,7 @@ from fedgraph_flwr.data import GraphPartition
 from fedgraph_flwr.methods.spreadgnn import NEIGHBOURS
 from fedgraph_flwr.peers.mixing import Peer
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
+from fedgraph_flwr.tasks import MultiTaskSettings
 
 from .plain import PlainMultiTask, PlainPyG, masked
 from .timing import median_seconds, print_table
@@ -127,7 +128,7 @@ def measure_molecules(arguments: argparse.Namespace) -> int:
         )
         atoms = np.diff(small.graphs.node_ptr)[small.train].mean()
         given = [
-            {"spreadgnn.encoder": encoder, "batch-size": size}
+            {"multitask.encoder": encoder, "batch-size": size}
             for encoder in ENCODERS
             for size in arguments.batches
         ]
@@ -143,7 +144,8 @@ def measure(
     resolved: Resolved, small: GraphPartition, repeats: int
 ) -> dict[str, object]:
     """Return a row of the table of one data set."""
-    encoder, batch_size = resolved.params.encoder, resolved.settings.batch_size  # type: ignore[attr-defined]
+    assert isinstance(resolved.task, MultiTaskSettings)
+    encoder, batch_size = resolved.task.encoder, resolved.settings.batch_size
     count, functional = len(small.train), nn.functional
     is_binary = resolved.method.task.larger_is_better
     plain = PlainPyG(

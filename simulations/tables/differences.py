@@ -43,6 +43,11 @@ class Difference:
         """Number of clients with a gain of 0 or more."""
         return sum(gain >= -TIE for gain in self.gains)
 
+    @property
+    def num_tied(self) -> int:
+        """Number of clients with a gain of 0."""
+        return sum(abs(gain) <= TIE for gain in self.gains)
+
     def by_split(self) -> list[float]:
         """Means for each split, by split seed; empty for a single split.
 

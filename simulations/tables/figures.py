@@ -151,6 +151,7 @@ def _draw_curve(curve: Curve, lines: dict[str, Points], path: Path) -> Path:
     axes.set_ylabel("score, mean ± std over runs")
     finish(axes, [], [])  # no rounds: the limits are set from the lines
     axes.set_xlabel(curve.x)
-    axes.xaxis.set_major_locator(AutoLocator())
+    if not all(x.is_integer() for points in lines.values() for x, _ in points):
+        axes.xaxis.set_major_locator(AutoLocator())
     axes.margins(x=0.03)
     return save(figure, path)

@@ -203,10 +203,16 @@ def _difference_cells(study: Study, a: str, b: str, found: Rows) -> Cells:
         ),
         ("smallest gain", f"{min(gains):+.4f}" if gains else NONE),
         ("paper's smallest", NONE if least is None else f"{least:+.4f}"),
-        ("not worse", f"{difference.num_not_worse}/{len(gains)}" if gains else NONE),
+        ("not worse", _not_worse(difference) if gains else NONE),
         ("paper's not worse", NONE if count is None else str(count)),
         ("paper", _published(study, a, b)),
     ]
+
+
+def _not_worse(difference: Difference) -> str:
+    """Count the clients that gain or tie, e.g. ``"5/10 (4 tied)"``."""
+    tied = f" ({difference.num_tied} tied)" if difference.num_tied else ""
+    return f"{difference.num_not_worse}/{len(difference.gains)}{tied}"
 
 
 def _judged(

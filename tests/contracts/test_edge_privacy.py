@@ -13,19 +13,18 @@ import numpy as np
 import pytest
 import toys
 
+from clients.base import GraphClient
 from clients.privacy import noisy_views
 from clients.privacy.site import check_features
-from clients.store import ClientStore
 from datasets.synthetic import generate_client
 from fedgraph_flwr import client_app
 from fedgraph_flwr.data import pointer
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.privacy import PrivacySettings
-from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 
-TAKE_NOISE = sorted(m for m, row in METHODS.items() if row.task.takes_edge_noise)
-POOLS = [m for m in toys.of_task(GRAPH_EMBEDDING) if METHODS[m].has_server_model]
+TAKE_NOISE = [m for m in toys.CASES if toys.row(m).task.takes_edge_noise]
+POOLS = [m for m in toys.of_task(GRAPH_EMBEDDING) if toys.row(m).has_server_model]
 POOLED = {"embedding.evaluation": "pooled"}
 TIMES = ("started-at", "compute-s")
 OF_RUN = {
@@ -138,19 +137,21 @@ def test_the_generated_graphs_have_degrees_whatever_the_features_are_called():
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fgcl"])
-def test_what_is_collated_for_a_private_client_has_no_edges(tmp_path, method):
-    """Of methods that draw views themselves; the others are given noisy graphs."""
+def test_what_is_collated_for_a_private_client_has_no_edges(run, monkeypatch, method):
+    """This holds for methods that draw views; the others are given noisy graphs."""
+    given = []
+    train = GraphClient.train
+
+    def spy(self, parcel, header):
+        given.append(self.job.data.graphs.edge_index.numel())
+        return train(self, parcel, header)
+
     settings = {**NOISY, "features": toys.own(method).get("features", "labels")}
-    resolved = toys.resolved(method, **settings)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("datasets.load_partition", toys.federation)
-        client_app.load_data.cache_clear()
-        data = client_app.load_data(resolved, 0, toys.CPU, None)
-        store = ClientStore(tmp_path, "e", client_id=0)
-        site = resolved.site(store, is_secret=False)
-        client = client_app._make_client(resolved, 0, store, site)
-    client_app.load_data.cache_clear()
+    data = client_app.load_data(toys.resolved(method, **settings), 0, toys.CPU, None)
     assert not data.graphs.edge_index.numel()
     assert not any(b.edge_index.numel() for b in data.evaluation)
     assert data.partition.graphs.edge_index.size  # for the draw
-    assert bool(client.job.data.graphs.edge_index.numel()) == (method == "fedavg")
+    monkeypatch.setattr(GraphClient, "train", spy)
+    run(method, **settings)
+    assert len(given) == 3 * NOISY["num-server-rounds"]
+    assert all(bool(edges) == (method == "fedavg") for edges in given)

@@ -9,19 +9,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import toys
+from matrix import one_per_strategy
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clients.base import GraphClient
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import ConfigError, RunFailedError
-from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import unpack
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
 
-ALL = pytest.mark.parametrize("method", sorted(METHODS))
-FEDERATED = pytest.mark.parametrize("method", toys.federated())
+ONE_PER_STRATEGY = one_per_strategy(toys.CASES)
+FEDERATED = one_per_strategy(toys.federated())
 CLASSIFIERS = pytest.mark.parametrize("method", toys.of_task(GRAPH_CLASSIFICATION))
 SHARING = pytest.mark.parametrize("method", toys.federated(GRAPH_CLASSIFICATION))
 CLUSTERED = pytest.mark.parametrize("method", ["gcfl", "gcfl+"])
@@ -77,7 +77,7 @@ def test_everything_cannot_be_shared_between_clients_of_other_widths(run, toy_da
             run("fedavg", **{"shared-group": "all"})
 
 
-@ALL
+@ONE_PER_STRATEGY
 def test_the_order_of_replies_does_not_matter(run, method, monkeypatch):
     usual = run(method, nodes=3, **EAGER)
     pull = InlineGrid.pull_messages
@@ -106,7 +106,7 @@ def test_resuming_between_splits_equals_never_stopping(run, method):
         assert resumed.summary["best_snapshot"] == whole.summary["best_snapshot"]
 
 
-@ALL
+@ONE_PER_STRATEGY
 def test_an_interrupted_round_is_repeated_without_a_trace(run, once, method, tmp_path):
     """Client 2 falls over in round 2, after the others have trained and stored it."""
     whole = once(method)
@@ -137,7 +137,7 @@ def test_self_train_never_recovers_from_a_failed_first_round(run):
     assert [f["round"] for f in finished.summary["failures"]] == [1]
 
 
-@ALL
+@ONE_PER_STRATEGY
 def test_a_failed_first_round_leaves_a_summary(run, method, tmp_path):
     with fail(1, 1), pytest.raises(RunFailedError, match=r"client 1: .* disk full"):
         run(method, **{"results-dir": str(tmp_path)})
@@ -148,7 +148,7 @@ def test_a_failed_first_round_leaves_a_summary(run, method, tmp_path):
 
 @pytest.mark.parametrize("method", ["fedavg", "gcfl"])
 def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
-    uplink = METHODS[method].client.uplink
+    uplink = toys.row(method).client.uplink
 
     def spoiled(self, trained):
         factor = np.nan if self.job.client_id == 2 else 1
@@ -157,7 +157,7 @@ def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
         arrays = {n: a * (factor if late else 1) for n, a in reply.arrays.items()}
         return replace(reply, arrays=arrays)
 
-    monkeypatch.setattr(METHODS[method].client, "uplink", spoiled)
+    monkeypatch.setattr(toys.row(method).client, "uplink", spoiled)
     with pytest.raises(
         RunFailedError, match=r"client 2: array .* NaN or infinity; lower the learning"
     ):
@@ -169,7 +169,7 @@ def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
 @SHARING
 def test_a_message_of_the_papers_model_carries_24960_floats(run, method, monkeypatch):
     floats: dict[str, list[int]] = {"down": [], "up": []}
-    deliver = InlineGrid._deliver
+    deliver = InlineGrid.deliver
 
     def spy(self, message):
         reply = deliver(self, message)
@@ -179,7 +179,7 @@ def test_a_message_of_the_papers_model_carries_24960_floats(run, method, monkeyp
                 floats[way].append(sum(a.size for a in parcel.arrays.values()))
         return reply
 
-    monkeypatch.setattr(InlineGrid, "_deliver", spy)
+    monkeypatch.setattr(InlineGrid, "deliver", spy)
     sizes = {"hidden-dim": 64, "num-layers": 3, "num-server-rounds": 1}
     finished = run(method, **sizes)
     # roll call (nothing), one round, evaluation (down only); three clients each

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import toys
+from matrix import mostly_slow, one_per_strategy
 
 from clients.base import GraphClient
 from fedgraph_flwr.errors import ConfigError
@@ -23,9 +24,11 @@ NODES = {
     "gcfl.mean-norm-threshold": 1e9,  # splits as soon as it may
     "gcfl.max-norm-threshold": 0.0,
 }
-BOTH = pytest.mark.parametrize(
-    "method", [m for m, row in METHODS.items() if row.node_client is not None]
-)
+HAVE_BOTH = [
+    m for m, row in METHODS.items() if NODE_CLASSIFICATION in list(row.clients)[1:]
+]
+BOTH = pytest.mark.parametrize("method", HAVE_BOTH)
+ONE_PER_STRATEGY = one_per_strategy(HAVE_BOTH)
 NODES_ONLY = toys.of_task(NODE_CLASSIFICATION)
 
 
@@ -37,7 +40,9 @@ def on_nodes(run):
     return start
 
 
-@pytest.mark.parametrize("method", [*BOTH.args[1], *NODES_ONLY])
+@pytest.mark.parametrize(
+    "method", mostly_slow([*HAVE_BOTH, *NODES_ONLY], fast=HAVE_BOTH)
+)
 def test_the_same_seed_gives_the_same_bytes_on_any_number_of_nodes(on_nodes, method):
     runs = [on_nodes(method, nodes=n, **{"num-clients": 5}) for n in (1, 2, 5)]
     assert len({r.sha for r in runs}) == 1
@@ -45,7 +50,7 @@ def test_the_same_seed_gives_the_same_bytes_on_any_number_of_nodes(on_nodes, met
     assert on_nodes(method, seed=11, **{"num-clients": 5}).sha != runs[0].sha
 
 
-@BOTH
+@ONE_PER_STRATEGY
 def test_the_order_of_replies_does_not_matter(on_nodes, method, monkeypatch):
     usual = on_nodes(method, nodes=3)
     pull = InlineGrid.pull_messages
@@ -57,7 +62,7 @@ def test_the_order_of_replies_does_not_matter(on_nodes, method, monkeypatch):
 
 
 @BOTH
-@pytest.mark.parametrize("stop_after", [1, 3])
+@pytest.mark.parametrize("stop_after", mostly_slow([1, 3], fast=[3]))
 def test_resuming_equals_never_stopping(on_nodes, method, stop_after):
     whole = on_nodes(method, **{"num-server-rounds": 5})
     part = on_nodes(method, **{"num-server-rounds": stop_after})
@@ -107,15 +112,15 @@ def test_the_table_names_the_headline_and_over_whom_a_round_was_chosen(
     def lose(name):
         method = getattr(GraphClient, name)
 
-        def failing(self, parameters, config):
-            if self.job.client_id == 2 and config["server-round"] >= 2:
+        def failing(self, parcel, header):
+            if self.job.client_id == 2 and header["server-round"] >= 2:
                 raise ValueError("gone")
-            return method(self, parameters, config)
+            return method(self, parcel, header)
 
         monkeypatch.setattr(GraphClient, name, failing)
 
-    lose("fit")
-    lose("evaluate")
+    lose("train")
+    lose("assess")
     rest = on_nodes("fedavg", **{"min-fit-replies": 0.5})
     assert rest.summary["best_val"]["num_clients_chosen_by"] == 2
     assert set(rest.summary["final"]["per_client"]) == {"0", "1"}
@@ -195,7 +200,7 @@ STILL = {"learning-rate": 0.0, "weight-decay": 0.0}  # no round is better than r
 EARLY = {**STILL, "num-server-rounds": 9, "patience": 2, "min-rounds": 4}
 
 
-@BOTH
+@ONE_PER_STRATEGY
 def test_training_stops_early_and_the_last_model_is_still_measured(on_nodes, method):
     finished = on_nodes(method, **EARLY)
     # Round 4 is measured by the messages of round 5, after which training ends.

@@ -12,12 +12,12 @@ import functools
 import numpy as np
 import pytest
 import toys
+from matrix import one_per_strategy
 
 from clients.privacy.gaussian import epsilon_of
 from clients.privacy.site import PrivateSite
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.registry import METHODS
 
 # Sent exactly, as docs/privacy.md says: scores and losses with the counts that they are
 # means over, how long it took, and the hash of the model that was scored last.
@@ -30,8 +30,8 @@ NOISY = {
 }
 OPTIONS = {"fgcl": {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}}
 SENDS_MORE = {"fedgkd", "fedpub", "spreadgnn"}  # and fedsage+ with cross-client
-SENDS_NOTHING = {m for m, r in METHODS.items() if not r.client.SENDS_UPDATES}
-ALLOWED = sorted(set(METHODS) - SENDS_MORE - SENDS_NOTHING)
+SENDS_NOTHING = {m for m in toys.CASES if not toys.row(m).client.SENDS_UPDATES}
+ALLOWED = sorted(set(toys.CASES) - SENDS_MORE - SENDS_NOTHING)
 
 
 def noisy(method):
@@ -100,7 +100,7 @@ def test_nothing_but_noisy_updates_tells_the_data(run, toy_data, method):
     assert our_scores != their_scores  # else the two worlds are one
 
 
-@pytest.mark.parametrize("method", ALLOWED)
+@one_per_strategy(ALLOWED)
 def test_a_run_with_noisy_updates_completes_and_says_what_it_cost(run, method):
     finished = run(method, **noisy(method))
     privacy = finished.summary["privacy"]

@@ -81,10 +81,10 @@ def may_be_negative(entry, position, labels):
 class Client:
     """What lasts from round to round is the store: (graph, its weights in view 1)."""
 
-    def __init__(self, features, labels, *, size, k, gamma, tau, detach):
+    def __init__(self, features, labels, *, size, k, gamma, tau):
         self.features, self.labels = features, labels
         self.size, self.k = size, k
-        self.gamma, self.tau, self.detach = gamma, tau, detach
+        self.gamma, self.tau = gamma, tau
         self.store = []
 
     def push(self, position, weights):
@@ -107,7 +107,7 @@ class Client:
                 assert may_be_negative(past, position, self.labels)
                 if entry not in encoded:
                     h = embed(w, self.features[past], weights)
-                    encoded[entry] = h.detach() if self.detach else h
+                    encoded[entry] = h
                 negatives.append(encoded[entry])
             if not negatives:
                 assert not any(

@@ -113,7 +113,6 @@ def server_round(
     use_dtw,
     min_round=20,
     min_size=3,
-    by_samples=False,
     standardize=False,
 ):
     """One round of the server (Sec. 4.2, 4.3); returns clusters, thetas, histories.
@@ -127,7 +126,7 @@ def server_round(
     new_clusters, new_thetas = [], []
     for members, theta in zip(clusters, thetas, strict=True):
         updates = [deltas[c] for c in members]
-        weights = [sizes[c] if by_samples else 1.0 for c in members]
+        weights = [1.0 for _ in members]
         split = (
             mean_norm(updates, weights) < eps_1
             and max_norm(updates) > eps_2

@@ -1,0 +1,32 @@
+"""Names that run configs no longer hold, and what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_ONE = "delete it; only its default was ever used"
+METHODS: Mapping[str, str] = {
+    "fedavg-multitask": "set method to 'fedavg', which takes molecules too",
+    "local-multitask": "set method to 'local', which takes molecules too",
+    "fclg-local": "set method to 'local' and task to 'graph-embedding'",
+    "fedper": "set method to 'fedavg' and shared-group to 'convs'",
+}
+KEYS: Mapping[str, str] = {
+    "gcfl.history-reset": _ONE,
+    "gcfl.mean-norm-weighting": _ONE,
+    "infograph.moon-temperature": _ONE,
+    "mvgrl.moon-temperature": _ONE,
+    "mvgrl.ppr-alpha": _ONE,
+    "mvgrl.threshold": _ONE,
+    "fgcl.detach-negatives": _ONE,
+    "fgcl.partial": _ONE,
+    "fgcl.weighting": "set weighting, which every method that averages reads",
+    "fedgmtl.reg-rows": _ONE,
+    "fedgmtl.encoder": "set multitask.encoder",
+    "fedgmtl.regression-loss": "set multitask.regression-loss",
+    "spreadgnn.encoder": "set multitask.encoder",
+    "spreadgnn.regression-loss": "set multitask.regression-loss",
+    "fedpub.penalties": _ONE,
+    "fedpub.proximal-weight": "delete it; it weighed a penalty that was off",
+    "task-owners": "delete it; 'overlapping' gives a task to two clients",
+}

@@ -1,0 +1,202 @@
+"""Run configuration: every bad value is refused by name, before anything runs."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+
+import pytest
+
+from fedgraph_flwr import retired
+from fedgraph_flwr.config import Rule, read_toml
+from fedgraph_flwr.device import choose_device
+from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.resolve import defaults, resolve, tables
+from fedgraph_flwr.results.provenance import project_root
+
+FIELDS = {k: f for table in tables() for k, f in table.config_fields().items()}
+BAD = [(k, bad) for k, f in FIELDS.items() for bad in f.metadata["rule"].bad_values()]
+
+
+def refuse(match: str, **overrides) -> None:
+    with pytest.raises(ConfigError, match=match):
+        resolve({**defaults(), **overrides})
+
+
+def test_pyproject_has_every_key_with_its_default():
+    app = tomllib.loads((project_root() / "pyproject.toml").read_text())["tool"]
+    written = {}
+    for key, value in app["flwr"]["app"]["config"].items():
+        nested = value if isinstance(value, dict) else None
+        written |= (
+            {f"{key}.{k}": v for k, v in nested.items()} if nested else {key: value}
+        )
+    assert written == defaults()
+
+
+@pytest.mark.parametrize(("key", "bad"), BAD, ids=lambda v: repr(v))
+def test_a_bad_value_is_refused_with_key_value_and_cure(key, bad):
+    with pytest.raises(ConfigError) as error:
+        resolve({**defaults(), key: bad})
+    text = str(error.value)
+    assert key in text
+    assert repr(bad) in text or str(bad) in text
+    assert "run config" in text
+
+
+@pytest.mark.parametrize(
+    ("match", "overrides"),
+    [
+        ("learning-rate must be a .* >= 0 and <= 1000, got -1", {"learning-rate": -1}),
+        ("threshold must be .* got nan", {"gcfl.mean-norm-threshold": math.nan}),
+        ("num-server-rounds must be an int.* got '12'", {"num-server-rounds": "12"}),
+        ("num-clients must be an int >= 1 .* or 'auto', got 0", {"num-clients": 0}),
+        ("batch-size must be an int .* got True", {"batch-size": True}),
+        ("data-dir must be an absolute path", {"data-dir": "relative/folder"}),
+        (r"unknown method 'gcfl\+\+'. Did you mean 'gcfl\+'\?", {"method": "gcfl++"}),
+        ("unknown dataset 'protein'. Did you mean 'PROTEINS'", {"dataset": "protein"}),
+        (
+            "unknown run-config key 'lerning-rate'. Did you mean 'learning-rate'",
+            {"lerning-rate": 1.0},
+        ),
+        (
+            "gcfl.mean-norm-threshold, gcfl.max-norm-threshold, gcfl.seq-length are"
+            " 'auto', but no value is published .*; set in the run config:"
+            " gcfl.mean-norm-threshold to a finite number .*To choose: run once",
+            {"dataset": "MUTAG"},
+        ),
+        (
+            "num-clients is 5; set num-clients to 7",
+            {"dataset": "molecules", "num-clients": 5},
+        ),
+        (
+            "partition of dataset 'MUTAG' must be",
+            {"method": "fedavg", "dataset": "MUTAG", "partition": "planted"},
+        ),
+    ],
+)
+def test_what_users_get_wrong(match, overrides):
+    refuse(match, **overrides)
+
+
+@pytest.mark.parametrize(
+    ("key", "bound"),
+    [
+        (key, bound)
+        for key, f in FIELDS.items()
+        for rule in [f.metadata["rule"]]
+        for bound, is_open in ((rule.low, rule.low_open), (rule.high, rule.high_open))
+        if is_open
+    ],
+)
+def test_an_open_bound_itself_is_refused(key, bound):
+    refuse(f"{key} must be a finite number .*got {bound}", **{key: bound})
+
+
+def test_a_number_too_large_for_a_float_is_refused():
+    refuse("num-clients must be an int", **{"num-clients": 10**400})
+
+
+def test_an_unknown_method_lists_the_known_ones():
+    refuse(", ".join(sorted(METHODS)).replace("+", r"\+"), method="sgd")
+
+
+@pytest.mark.parametrize("name", retired.METHODS)
+def test_a_method_that_has_gone_names_the_one_to_write_instead(name):
+    refuse(f"method '{name}' has gone; in the run config, set method to", method=name)
+    assert name not in METHODS
+
+
+@pytest.mark.parametrize("key", retired.KEYS)
+def test_a_key_that_has_gone_says_what_to_do(key):
+    cure = re.escape(retired.KEYS[key])
+    refuse(f"key '{key}' has gone; in the run config, {cure}", **{key: 1})
+    assert key not in defaults()
+
+
+def test_the_first_task_that_fits_the_data_is_taken():
+    def task(**overrides):
+        return resolve({**defaults(), **overrides}).settings.task
+
+    assert task(method="local") == "graph-classification"
+    assert task(method="local", dataset="BACE") == "multi-task"
+    assert task(method="fedavg", dataset="Cora") == "node-classification"
+    chosen = {"dataset": "PROTEINS", "task": "graph-embedding"}
+    assert task(method="local", **chosen) == "graph-embedding"
+    refuse(
+        "task must be 'auto' or one of those .*'graph-class", method="fedavg", **chosen
+    )
+    refuse("is for node classification", method="local", task="node-classification")
+
+
+def test_a_missing_key_is_an_error():
+    config = defaults()
+    del config["seed"]
+    with pytest.raises(ConfigError, match="key 'seed' is missing"):
+        resolve(config)
+
+
+def test_an_int_may_stand_for_a_float_and_auto_becomes_the_published_value():
+    found = resolve({**defaults(), "dataset": "molecules", "learning-rate": 1})
+    assert found.settings.learning_rate == 1.0
+    assert isinstance(found.settings.learning_rate, float)
+    assert found.settings.num_clients == 7
+    assert found.to_config()["gcfl.max-norm-threshold"] == 0.28
+
+
+def test_rules_word_what_is_allowed():
+    assert Rule(float, 0, 1, low_open=True).describe() == "a finite number > 0 and <= 1"
+    assert Rule(str, choices=("a", "b"), auto=True).describe().endswith("or 'auto'")
+
+
+def test_devices():
+    assert choose_device("cpu").type == "cpu"
+    assert choose_device("auto").type in ("cpu", "cuda")
+    with pytest.raises(ConfigError, match="device must be 'auto', 'cpu'"):
+        choose_device("gpu")
+    with pytest.raises(ConfigError, match="CUDA devices; use device"):
+        choose_device("cuda:99")
+
+
+HUGE = {int: (2**31, 10**18, 2**63 - 1), float: (1e308, math.inf, math.nan)}
+
+
+@pytest.mark.parametrize(
+    ("key", "huge"),
+    [
+        (k, huge)
+        for k, f in FIELDS.items()
+        for huge in HUGE.get(f.metadata["rule"].kind, ())
+    ],
+)
+def test_numbers_beyond_what_a_machine_can_do_are_refused(key, huge):
+    refuse(f"{key} must be .* and <.*{re.escape(f'got {huge}')}", **{key: huge})
+
+
+def test_a_wrong_value_too_long_to_read_is_cut_short():
+    refuse(r"got 'a{199}\.\.\. \(cut short\)", partition="a" * 10**6)
+    refuse("num-clients must be .*got a int too large", **{"num-clients": 10**5000})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"x = '\xff'", "is not valid TOML"),
+        (b"x = 1\n" * 2, "is not valid TOML"),
+        (b"x = " + b"[" * 5000 + b"]" * 5000, "is not valid TOML"),
+        (b".".join([b"x"] * 5000) + b" = 1", "nested more than 20 deep"),
+        (b"x = " + b"[" * 30 + b"]" * 30, "nested more than 20 deep"),
+        (b"x = [0x" + b"f" * 5000 + b"]", "int beyond 64 bits"),
+        (b"x = " + b"1" * 5000, "is not valid TOML"),
+        (None, "is not valid TOML: .*No such file"),
+    ],
+    ids=["utf-8", "twice", "deep", "dotted", "lists", "hex", "digits", "absent"],
+)
+def test_what_is_no_toml_is_a_config_error_naming_the_file(tmp_path, content, message):
+    path = tmp_path / "a.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=f"{path} .*{message}|{path} {message}"):
+        read_toml(path)

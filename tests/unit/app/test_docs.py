@@ -1,0 +1,169 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from flwr.common.config import parse_config_args
+
+from fedgraph_flwr.node_config import KEYS
+from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.resolve import defaults, resolve, tables
+from simulations.findings import draw_forest, read_forest
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+README = (ROOT / "README.md").read_text()
+RESULTS = sorted(DOCS.glob("results-*.md"))
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/**/*.md", "datasets/*.md", "simulations/*.md")
+    for page in ROOT.glob(pattern)
+)
+PROSE = [  # pages that are written by hand; tables of runs and notes are not
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *(ROOT / name / "README.md" for name in ("datasets", "simulations")),
+    *DOCS.glob("*.md"),
+]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+INTERVAL = re.compile(r"[+-]\d+\.\d+ \[[+-]\d+\.\d+, [+-]\d+\.\d+\]")
+
+
+def anchors(page):
+    """Names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def fields():
+    return [item for table in tables() for item in table.config_fields().items()]
+
+
+@pytest.mark.parametrize(("key", "field"), fields(), ids=[k for k, _ in fields()])
+def test_every_key_is_documented(key, field):
+    rule = field.metadata["rule"].describe()
+    row = f"| `{key}` | `{json.dumps(field.default)}` | {rule} | "
+    lines = (ROOT / "docs" / "configuration.md").read_text().splitlines()
+    assert [line for line in lines if line.startswith(row)], f"expected: {row}..."
+
+
+def test_no_other_key_is_documented():
+    table = (ROOT / "docs" / "configuration.md").read_text().split("\n## ")[0]
+    documented = re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
+    assert documented == [key for key, _ in fields()]
+
+
+def test_exactly_the_keys_of_a_site_are_documented():
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    table = page.split("## Keys of a SuperNode")[1].split("\n## ")[0]
+    first = re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)
+    assert {key for cell in first for key in re.findall("`([^`]+)`", cell)} == set(KEYS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_documented(method):
+    assert f"| `{method}` |" in (DOCS / "methods.md").read_text()
+
+
+def test_every_page_is_linked_from_the_index():
+    index = DOCS / "README.md"
+    linked = {(DOCS / link).resolve() for link in LINK.findall(index.read_text())}
+    pages = {*DOCS.glob("*.md"), *DOCS.glob("runs/*.md")} - {index}
+    assert not {page.name for page in pages - linked}
+
+
+def test_readme_is_short_and_starts_with_a_command():
+    before, command, _ = README.partition("\n    make run")
+    assert command
+    assert len(before.split()) <= 60
+    assert len(README.split()) <= 900
+
+
+@pytest.mark.parametrize("page", RESULTS, ids=lambda p: p.name)
+def test_a_page_of_results_is_short(page):
+    assert len(page.read_text().split()) <= 1500
+
+
+def prose(text):
+    """Lines that an editor can wrap: no tables, commands and pictures."""
+    return [x for x in text.splitlines() if not x.startswith(("|", "    ", "![", "<"))]
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_lines_of_prose_are_at_most_120_characters(page):
+    assert [line for line in prose(page.read_text()) if len(line) > 120] == []
+
+
+def intervals(page):
+    return set(INTERVAL.findall(" ".join(page.read_text().split())))
+
+
+@pytest.mark.parametrize("page", [*RESULTS, DOCS / "findings.md"], ids=lambda p: p.name)
+def test_every_interval_stands_in_a_table_of_runs(page):
+    tables = set().union(*map(intervals, DOCS.glob("runs/*.md")))
+    assert intervals(page) <= tables
+
+
+def test_the_figure_of_findings_draws_its_table():
+    text = (DOCS / "findings.md").read_text()
+    forest = read_forest(text)
+    assert len(forest.columns) == 2
+    assert len(forest.rows) == text.count("] |\n") > 10
+    assert all(len(cells) == 2 for cells in forest.cells)
+    assert all(d.low <= d.mean <= d.high for row in forest.cells for d in row)
+
+
+def test_a_page_without_pairs_has_no_figure():
+    with pytest.raises(ValueError, match="no table with a column 'pairs'"):
+        read_forest("| a | b |\n|---|---|\n| x | +1.0 [+0.5, +1.5] |\n")
+
+
+def test_a_figure_of_findings_is_read_and_drawn(tmp_path):
+    text = (
+        "| a |\n|---|\n| b |\n\n| row | data | pairs | x | y |\n|---|---|---|---|---|\n"
+    )
+    text += "| p | q | 5 | +1.5 [-0.5, +3.5] | +0.2 [+0.1, +0.3] |\n"
+    text += "| r | s | 3 | -2.0 [-3.0, -1.0] | +4.0 [+3.0, +5.0] |\n"
+    forest = read_forest(text)
+    assert (forest.rows, forest.columns) == (["p, q", "r, s"], ["x", "y"])
+    assert forest.pairs == [5, 3]
+    assert forest.cells == [
+        [(1.5, -0.5, 3.5), (0.2, 0.1, 0.3)],
+        [(-2.0, -3.0, -1.0), (4.0, 3.0, 5.0)],
+    ]
+    assert draw_forest(forest, tmp_path / "f.png").stat().st_size > 1000
+
+
+def run_configs():
+    """Every run config that a page tells to type."""
+    line = re.compile(r"^    flwr run .*--run-config '([^']+)'", re.MULTILINE)
+    return [text for page in PAGES for text in line.findall(page.read_text())]
+
+
+@pytest.mark.parametrize("text", run_configs())
+def test_documented_run_configs_are_accepted(text):
+    config = {**defaults(), **parse_config_args([text])}
+    assert resolve(config).settings.method == config["method"]
+
+
+def test_run_configs_are_found():
+    assert len(run_configs()) > 5
+
+
+def test_make_targets_exist():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for page in PAGES:
+        text = page.read_text()
+        named = set(re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE))
+        assert named <= set(targets), page.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_relative_links_resolve(page):
+    for link in LINK.findall(page.read_text()):
+        if link.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link

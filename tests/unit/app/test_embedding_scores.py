@@ -1,0 +1,382 @@
+"""Scores of embeddings: by brute force, by scikit-learn and by hand."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from fedgraph_flwr import embedding_scores
+from fedgraph_flwr.embedding_scores import (
+    METRICS,
+    TRANSFORMS,
+    all_scores,
+    cluster_scores,
+    match_clusters,
+    probe_scores,
+    transform,
+)
+from fedgraph_flwr.errors import ConfigError, DataError
+
+
+def blobs(sizes, *, spread=0.05, dim=8, seed=0):
+    """One tight ball of graphs per class, around a corner of the simplex."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    order = rng.permutation(len(labels))
+    x = np.eye(len(sizes), dim)[labels] + spread * rng.normal(size=(len(labels), dim))
+    return x[order].astype(np.float32), labels[order]
+
+
+def noise(num_graphs, dim, num_classes, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(num_graphs, dim)).astype(np.float32)
+    return x, np.arange(num_graphs) % num_classes
+
+
+@st.composite
+def clusterings(draw):
+    num_classes = draw(st.integers(1, 6))
+    pair = st.tuples(*[st.integers(0, num_classes - 1)] * 2)
+    pairs = np.array(draw(st.lists(pair, min_size=1, max_size=40)))
+    return pairs[:, 0], pairs[:, 1], num_classes
+
+
+@settings(max_examples=80, deadline=None)
+@given(clusterings())
+def test_no_other_naming_of_the_clusters_is_right_more_often(case):
+    labels, assignment, num_classes = case
+    predicted = match_clusters(labels, assignment, num_classes)
+    best = max(
+        np.mean(np.array(names)[assignment] == labels)
+        for names in itertools.permutations(range(num_classes))
+    )
+    assert np.mean(predicted == labels) == best
+    # One to one: clusters never share a class, and none is torn apart.
+    named = set(zip(assignment, predicted, strict=True))
+    assert len(named) == len({a for a, _ in named}) == len({p for _, p in named})
+
+
+@settings(max_examples=60, deadline=None)
+@given(clusterings(), st.randoms(use_true_random=False))
+def test_accuracy_does_not_depend_on_the_numbers_of_clusters(case, random):
+    labels, assignment, num_classes = case
+    names = list(range(num_classes))
+    random.shuffle(names)
+    renamed = np.array(names)[assignment]
+    before = match_clusters(labels, assignment, num_classes)
+    after = match_clusters(labels, renamed, num_classes)
+    assert np.sum(before == labels) == np.sum(after == labels)
+
+
+def test_matching_by_hand():
+    # Cluster 0 holds mostly class 1; taking it for class 0 as well would lose more.
+    labels = np.array([0, 0, 1, 1, 1, 1, 0])
+    assignment = np.array([0, 0, 0, 0, 0, 1, 1])
+    predicted = match_clusters(labels, assignment, 2)
+    assert predicted.tolist() == [1, 1, 1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("sizes", [(20, 20), (40, 5), (9, 8, 7, 6, 5, 4)])
+def test_perfect_clusters_score_one(sizes):
+    x, labels = blobs(sizes)
+    scores = cluster_scores(x, labels, num_classes=len(sizes), seed=3)
+    assert tuple(scores) == METRICS
+    smallest = scores.pop("smallest-cluster")
+    assert smallest == pytest.approx(min(sizes) / sum(sizes))
+    assert scores == pytest.approx(dict.fromkeys(scores, 1.0))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e30])
+def test_equal_embeddings_score_the_majority_share(value):
+    labels = np.array([1, 1, 1, 0, 2, 1, 0, 2, 1, 0])
+    x = np.full((10, 5), value, dtype=np.float32)
+    scores = cluster_scores(x, labels, num_classes=3, seed=0)
+    assert scores["accuracy"] == 0.5
+    assert scores["macro-f1"] == pytest.approx(2 * 0.5 / 1.5 / 3)  # two classes count 0
+    assert scores["nmi"] == pytest.approx(0, abs=1e-12)
+    assert scores["ari"] == pytest.approx(0, abs=1e-12)
+    assert scores["smallest-cluster"] == 0
+
+
+def test_at_most_as_many_distinct_rows_as_clusters_are_the_clusters():
+    labels = np.array([0, 0, 0, 1, 1, 2, 2])
+    x = np.array([[0.1], [0.1], [0.1], [0.1], [0.7], [0.7], [0.7]])
+    scores = cluster_scores(x, labels, num_classes=3, seed=0)
+    assert scores["accuracy"] == pytest.approx(5 / 7)
+    assert scores["smallest-cluster"] == 0
+    x[3] = 0.3
+    scores = cluster_scores(x, labels, num_classes=3, seed=0)
+    assert scores["accuracy"] == pytest.approx(6 / 7)
+    assert scores["smallest-cluster"] == pytest.approx(1 / 7)
+
+
+def test_rows_that_differ_by_less_than_k_means_can_see_do_not_warn():
+    x = 1e-200 * np.arange(12.0)[:, None]  # their squares underflow
+    labels = np.arange(12) % 3
+    scores = cluster_scores(x, labels, num_classes=3, seed=0)
+    assert scores["accuracy"] == pytest.approx(4 / 12)
+    assert scores["smallest-cluster"] == 0
+
+
+def test_outliers_show_as_a_small_cluster():
+    x, labels = noise(60, 4, 2)
+    x[:2] += 1e4
+    scores = cluster_scores(x, labels, num_classes=2, seed=0)
+    assert scores["smallest-cluster"] == pytest.approx(2 / 60)
+    assert scores["accuracy"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_scores_are_those_of_scikit_learn_on_the_matched_prediction(seed):
+    num_classes = 2 + seed
+    x, labels = noise(90, 3, num_classes, seed=seed)
+    scores = cluster_scores(x, labels, num_classes=num_classes, seed=seed)
+    k_means = KMeans(num_classes, n_init=10, max_iter=300, random_state=seed)
+    clusters = k_means.fit_predict(x.astype(np.float64))
+    predicted = match_clusters(labels, clusters, num_classes)
+    classes = list(range(num_classes))
+    f1 = f1_score(labels, predicted, labels=classes, average="macro", zero_division=0)
+    assert scores["macro-f1"] == pytest.approx(f1)
+    assert scores["accuracy"] == pytest.approx(np.mean(predicted == labels))
+    sizes = np.bincount(clusters, minlength=num_classes)
+    assert scores["smallest-cluster"] == pytest.approx(sizes.min() / 90)
+
+
+def test_a_class_without_graphs_counts_zero():
+    x, labels = blobs((10, 10, 10))
+    scores = cluster_scores(x, labels, num_classes=4, seed=0)
+    assert scores["macro-f1"] < 0.8
+    # Two of three blobs are whole, one is torn in two.
+    assert scores["accuracy"] < 1
+
+
+def test_transforms_by_hand():
+    x = np.array([[3.0, -4.0], [0.0, 0.0], [0.0, np.e - 1]])
+    assert transform(x, "raw").tolist() == x.tolist()
+    assert transform(x, "l2") == pytest.approx(
+        np.array([[0.6, -0.8], [0.0, 0.0], [0.0, 1.0]])
+    )
+    expected = np.array([[np.log(4), -np.log(5)], [0, 0], [0, 1]])
+    assert transform(x, "log1p") == pytest.approx(expected)
+    assert x[0].tolist() == [3.0, -4.0]
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_no_finite_float32_overflows(name):
+    top = np.finfo(np.float32).max
+    x = np.array([[top, top], [-top, top], [1e-45, 0], [0, 0]], dtype=np.float32)
+    changed = transform(x, name)
+    assert np.isfinite(changed).all()
+    scores = cluster_scores(changed, [0, 1, 0, 1], num_classes=2, seed=0)
+    assert np.isfinite(list(scores.values())).all()
+    if name == "l2":
+        norms = np.linalg.norm(changed, axis=1)
+        assert norms == pytest.approx(np.array([1, 1, 1, 0]))
+
+
+def test_all_scores_name_metric_and_transform():
+    x, labels = noise(60, 4, 3)
+    x *= np.linspace(0.01, 30, 60)[:, None].astype(np.float32)
+    by_headline = {
+        name: all_scores(x, labels, num_classes=3, seed=1, headline=name)
+        for name in TRANSFORMS
+    }
+    for name, scores in by_headline.items():
+        own = cluster_scores(transform(x, name), labels, num_classes=3, seed=1)
+        assert {m: scores[m] for m in METRICS} == own
+        assert {m: scores[f"{m}-{name}"] for m in METRICS} == own
+        assert len(scores) == len(METRICS) * (1 + len(TRANSFORMS))
+    assert len({scores["accuracy"] for scores in by_headline.values()}) == 3
+
+
+def test_same_seed_same_scores_on_any_number_of_threads(monkeypatch):
+    x, labels = noise(1200, 48, 4)
+    seen = []
+    fit_predict = KMeans.fit_predict
+
+    def spy(self, data):
+        seen.append({pool["num_threads"] for pool in threadpool_info()})
+        return fit_predict(self, data)
+
+    monkeypatch.setattr(KMeans, "fit_predict", spy)
+    found = []
+    for threads in (1, 2, 2):
+        with threadpool_limits(limits=threads):
+            found.append(cluster_scores(x, labels, num_classes=4, seed=5))
+    assert found[0] == found[1] == found[2]
+    assert seen == [{1}] * 3
+    assert cluster_scores(x, labels, num_classes=4, seed=6) != found[0]
+
+
+def test_global_generator_is_left_alone():
+    x, labels = noise(40, 3, 2)
+    before = np.random.get_state()[1].tolist()  # noqa: NPY002 - it must not move
+    all_scores(x, labels, num_classes=2, seed=0, headline="l2")
+    probe_scores(x, labels, seed=0)
+    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+
+
+def test_what_cannot_be_scored_says_why():
+    x, labels = noise(4, 3, 2)
+    with pytest.raises(DataError, match=r"4 graphs into 6 clusters.*more clusters"):
+        cluster_scores(x, labels, num_classes=6, seed=0)
+    with pytest.raises(DataError, match=r"4 embeddings but 3 labels"):
+        cluster_scores(x, labels[:3], num_classes=2, seed=0)
+    with pytest.raises(DataError, match=r"4 embeddings but 3 labels"):
+        probe_scores(x, labels[:3], seed=0)
+    with pytest.raises(DataError, match=r"from 0 to 2; with 2 classes .* 0 to 1"):
+        cluster_scores(x, [0, 1, 2, 0], num_classes=2, seed=0)
+    with pytest.raises(ConfigError, match=r"'L2'\. Did you mean 'l2'\?.*log1p"):
+        all_scores(x, labels, num_classes=2, seed=0, headline="L2")
+    x[1, 0], x[3] = np.nan, [np.inf, -np.inf, 1]
+    message = r"2 of 4 embeddings hold NaN .* graph 1;.*lower learning-rate"
+    for score in (
+        lambda: cluster_scores(x, labels, num_classes=2, seed=0),
+        lambda: all_scores(x, labels, num_classes=2, seed=0, headline="l2"),
+        lambda: probe_scores(x, labels, seed=0),
+    ):
+        with pytest.raises(DataError, match=message):
+            score()
+
+
+def test_probes_of_separable_classes_are_right():
+    x, labels = blobs((30, 25, 20), spread=0.02)
+    scores = probe_scores(x, labels, seed=0)
+    assert scores == {"probe-accuracy": 1.0, "svm-accuracy": 1.0}
+
+
+def test_probes_of_random_labels_are_at_chance():
+    x, labels = noise(300, 6, 2)
+    scores = probe_scores(x, labels, seed=0)
+    assert set(scores) == {"probe-accuracy", "svm-accuracy"}
+    # A share of 300 fair coins: three standard deviations are 0.087.
+    assert all(abs(value - 0.5) < 0.09 for value in scores.values())
+
+
+def test_only_the_kernel_separates_an_inner_ball():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 2))
+    x *= np.repeat([0.3, 2.0], 60)[:, None] / np.linalg.norm(x, axis=1, keepdims=True)
+    scores = probe_scores(x, np.repeat([0, 1], 60), seed=0)
+    assert scores["svm-accuracy"] == 1
+    assert scores["probe-accuracy"] < 0.75
+
+
+def test_probes_do_not_depend_on_the_scale_of_a_column():
+    x, labels = blobs((20, 20), spread=0.8, dim=4)
+    scaled = x.astype(np.float64) * [1, 1024, 2**-20, 1] + [0, 0, 0, 7]
+    assert probe_scores(scaled, labels, seed=1) == probe_scores(x, labels, seed=1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_probes_equal_scikit_learn_s_nested_cross_validation(seed):
+    x, labels = blobs((24, 18, 9), spread=0.7, dim=5, seed=seed)
+    x *= np.linspace(1, 9, 5, dtype=np.float32)
+    logistic, svm = [], []
+    folds = StratifiedKFold(9, shuffle=True, random_state=seed).split(x, labels)
+    for train, test in folds:
+        scaler = StandardScaler().fit(x[train].astype(np.float64))
+        x_train, x_test = (scaler.transform(x[rows]) for rows in (train, test))
+        search = GridSearchCV(
+            SVC(gamma=1 / (5 * x_train.var())),
+            {"C": [0.1, 1, 10, 100]},
+            cv=StratifiedKFold(5, shuffle=True, random_state=seed),
+        )
+        svm.append(search.fit(x_train, labels[train]).score(x_test, labels[test]))
+        model = LogisticRegression(max_iter=1000).fit(x_train, labels[train])
+        logistic.append(model.score(x_test, labels[test]))
+    scores = probe_scores(x, labels, seed=seed)
+    assert scores["svm-accuracy"] == pytest.approx(np.mean(svm))
+    assert scores["probe-accuracy"] == pytest.approx(np.mean(logistic))
+
+
+def test_the_choice_of_c_never_sees_the_test_fold(monkeypatch):
+    x, labels = noise(60, 3, 2)
+    x[:, 0] = np.arange(60)  # tells which graph a row is
+    fit, seen = embedding_scores._fit_svm, []
+
+    def spy(x_train, y_train, seed):
+        model = fit(x_train, y_train, seed)
+        seen.append((x_train, y_train, model.cost))
+        return model
+
+    monkeypatch.setitem(embedding_scores._PROBES, "svm-accuracy", spy)
+    probe_scores(x, labels, seed=4)
+    folds = StratifiedKFold(10, shuffle=True, random_state=4).split(x, labels)
+    for (train, test), (x_train, y_train, cost) in zip(folds, seen, strict=True):
+        order = np.argsort(x_train[:, 0])
+        graphs = np.sort(train)
+        assert (y_train[order] == labels[graphs]).all()
+        # The first column, standardised without the test fold, gives the graphs back.
+        back = x_train[order, 0] * x[train, 0].std() + x[train, 0].mean()
+        assert back == pytest.approx(graphs, abs=1e-4)
+        assert not set(test) & set(np.round(back).astype(int))
+        assert cost in (0.1, 1.0, 10.0, 100.0)
+    # Other test graphs, the same C: those of the first fold go astray.
+    first = next(StratifiedKFold(10, shuffle=True, random_state=4).split(x, labels))
+    costs = [cost for _, _, cost in seen]
+    x[first[1]] = 1e3
+    seen.clear()
+    probe_scores(x, labels, seed=4)
+    assert seen[0][2] == costs[0]
+
+
+def test_small_classes_leave_probes_out():
+    x, _ = noise(12, 3, 2)
+    assert probe_scores(x, np.zeros(12, dtype=int), seed=0) == {}
+    assert probe_scores(x, [0] * 11 + [1], seed=0) == {}
+    assert set(probe_scores(x, [0] * 10 + [1] * 2, seed=0)) == {"probe-accuracy"}
+    assert len(probe_scores(x, [0] * 9 + [5] * 3, seed=0)) == 2
+
+
+def test_probes_can_be_repeated_on_any_number_of_threads(monkeypatch):
+    x, labels = noise(80, 20, 2)
+    seen = []
+    fit = SVC.fit
+
+    def spy(self, *args):
+        seen.append({pool["num_threads"] for pool in threadpool_info()})
+        return fit(self, *args)
+
+    monkeypatch.setattr(SVC, "fit", spy)
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(limits=threads):
+            found.append(probe_scores(x, labels, seed=2))
+    assert found[0] == found[1]
+    assert set(map(frozenset, seen)) == {frozenset({1})}
+    assert len(seen) == 2 * 10 * (5 * 4 + 1)
+
+
+def test_constant_columns_do_not_disturb_probes():
+    x, labels = blobs((12, 12), spread=0.02, dim=3)
+    x = np.hstack([x, np.full((24, 2), 5, dtype=np.float32)])
+    assert probe_scores(x, labels, seed=0)["svm-accuracy"] == 1
+    same = np.ones((24, 3))
+    assert probe_scores(same, [0] * 16 + [1] * 8, seed=0)["svm-accuracy"] == (
+        pytest.approx(2 / 3, abs=0.05)
+    )
+
+
+def test_scikit_learn_is_imported_only_to_score():
+    code = (
+        "import sys, fedgraph_flwr.embedding_scores;"
+        "sys.exit(any(m.split('.')[0] in {'sklearn', 'scipy', 'torch'}"
+        " for m in sys.modules))"
+    )
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0

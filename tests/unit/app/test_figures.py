@@ -1,0 +1,181 @@
+"""Figures are drawn from whatever a results folder holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from fedgraph_flwr.figures import gain, style
+from fedgraph_flwr.figures import run as of_run
+from fedgraph_flwr.results.reader import (
+    present_clusters,
+    read_partitions,
+    read_series,
+    split_rounds,
+)
+
+HEADER = "round,client,split,point,metric,value,num_examples\n"
+
+
+def write_run(
+    folder: Path,
+    *,
+    method: str = "gcfl+",
+    seed: int = 1,
+    shift: float = 0.0,
+    norms: bool = True,
+) -> Path:
+    """Four clients, six rounds, a split after round 3."""
+    folder.mkdir(parents=True)
+    rows = []
+    for t in range(1, 7):
+        for c in range(4):
+            value = min(1.0, 0.4 + 0.05 * t + 0.02 * c + shift)
+            rows.append(f"{t},{c},test,post_aggregation,accuracy,{value},20")
+            rows.append(f"{t},{c},val,post_aggregation,accuracy,0.1,20")
+            if norms:
+                rows.append(f"{t},{c},train,update,update_norm,{(1 + c % 2) / t},160")
+    (folder / "rounds.csv").write_text(HEADER + "\n".join(rows) + "\n")
+    whole, split = [[0, 1, 2, 3]], [[0, 2], [1, 3]]
+    rounds = {str(t): whole if t < 3 else split for t in range(1, 7)}
+    (folder / "clusters.json").write_text(json.dumps({"rounds": rounds}))
+    per_client = {str(c): 0.7 + 0.02 * c + shift for c in range(4)}
+    (folder / "summary.json").write_text(
+        json.dumps(
+            {
+                "status": "completed",
+                "method": method,
+                "dataset": "synthetic",
+                "seed": seed,
+                "num_clients": 4,
+                "split_seed": 123,
+                "clusters": split,
+                "adjusted_rand_index": 1.0,
+                "final": {"mean": 0.7, "per_client": per_client},
+            }
+        )
+    )
+    return folder
+
+
+def assert_drawn(path: Path) -> None:
+    """The PNG has a sensible size, is mostly white and not only white."""
+    image = imread(path)[..., :3]
+    assert min(image.shape[:2]) > 200
+    ink = float(np.mean(image.min(axis=2) < 0.9))
+    assert 0.01 < ink < 0.6
+
+
+def test_clusters_have_the_numbers_of_their_models() -> None:
+    series = {c: {1: 0.5} for c in (0, 2, 3)}
+    assert present_clusters([[0], [1], [2, 3]], series) == {0: [0], 2: [2, 3]}
+
+
+def test_draws_accuracy_and_norms(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    drawn = of_run.draw_run(run)
+    assert [p.name for p in drawn] == ["accuracy.png", "update_norms.png"]
+    for path in drawn:
+        assert_drawn(path)
+
+
+def test_figure_shows_mean_clusters_and_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+
+    def keep(figure: Figure, path: Path) -> Path:
+        kept.append(figure)
+        return path
+
+    monkeypatch.setattr(of_run, "save", keep)
+    of_run.draw_run(write_run(tmp_path / "run"))
+    accuracy, norms = (figure.axes[0] for figure in kept)
+    lines = {line.get_label(): line for line in accuracy.get_lines()}
+    # round 1: 0.45 + 0.02 * mean of (0, 1, 2, 3); of clients 1, 3
+    assert lines["mean over clients"].get_ydata()[0] == pytest.approx(0.48)
+    assert lines["cluster 1: clients 1, 3"].get_ydata()[0] == pytest.approx(0.49)
+    assert list(lines["cluster split"].get_xdata()) == [3, 3]
+    assert accuracy.get_title(loc="left") == "gcfl+ on synthetic, seed 1"
+    by_cluster = [line.get_color() for line in norms.get_lines()[:4]]
+    assert by_cluster == [
+        *[style.PALETTE[0]] * 2,
+        *[style.PALETTE[1]] * 2,
+    ]
+
+
+def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
+    no_norms = write_run(tmp_path / "a", norms=False)
+    assert [p.name for p in of_run.draw_run(no_norms)] == ["accuracy.png"]
+    bare = write_run(tmp_path / "b")
+    (bare / "summary.json").unlink()
+    (bare / "clusters.json").write_text("{ cut")
+    assert len(of_run.draw_run(bare)) == 2
+    (bare / "rounds.csv").unlink()
+    assert of_run.draw_run(bare) == []
+    assert of_run.draw_run(tmp_path / "nowhere") == []
+
+
+def test_half_written_and_single_rows_do_not_stop_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "rounds.csv").write_text(
+        HEADER + "1,0,test,post_training,accuracy,0.5,20\n"
+        "1,1,test,post_training,accuracy,nan,20\n2,0,test,post_training,accu"
+    )
+    series = read_series(run, split="test", point="post_training", metric="accuracy")
+    assert series == {0: {1: 0.5}}
+    assert [p.name for p in of_run.draw_run(run)] == ["accuracy.png"]
+
+
+def test_splits_are_where_the_number_of_clusters_grows(tmp_path: Path) -> None:
+    assert split_rounds(read_partitions(write_run(tmp_path / "run"))) == [3]
+    assert split_rounds({9: [[0], [1]], 10: [[0], [1]], 2: [[0, 1]]}) == [9]
+    assert split_rounds({}) == []
+
+
+def test_gain_is_paired_by_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = [
+        write_run(tmp_path / f"l{s}", method="local", seed=s, norms=False)
+        for s in (1, 2)
+    ]
+    runs = [
+        write_run(tmp_path / f"g{s}", seed=s, shift=shift)
+        for s, shift in ((1, 0.1), (2, -0.2), (3, 0.5))
+    ]
+    kept = []
+    monkeypatch.setattr(gain, "_gain_figure", lambda *args: kept.append(args))
+    monkeypatch.setattr(gain, "save", lambda _, path: path)
+    gain.draw_gain(runs, local, tmp_path / "gain.png")
+    panels, dataset, rule = kept[0]
+    assert (dataset, rule) == ("synthetic", "final")
+    # seed 3 has no partner
+    assert [g[0] for g in panels["gcfl+"]] == [pytest.approx(10), pytest.approx(-20)]
+
+
+def test_gain_is_drawn_or_left_out(tmp_path: Path) -> None:
+    local = write_run(tmp_path / "l", method="local", norms=False)
+    run = write_run(tmp_path / "g", shift=0.1)
+    out = tmp_path / "figures" / "gain.png"
+    assert gain.draw_gain([run], [], out) is None
+    assert not out.exists()
+    assert gain.draw_gain([run, local], [local], out) == out
+    assert_drawn(out)
+
+
+def test_matplotlib_is_imported_only_to_draw() -> None:
+    code = (
+        "import sys, fedgraph_flwr.figures;"
+        "sys.exit(any(m.startswith('matplotlib') for m in sys.modules))"
+    )
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0

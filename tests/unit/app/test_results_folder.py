@@ -1,0 +1,213 @@
+"""The results folder: complete after a run, usable after a failure, resumable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toys
+
+from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.results.folder import results_root
+from fedgraph_flwr.results.provenance import hash_weights, split_hash
+from fedgraph_flwr.results.table import summary_table
+from strategies.report import ClientInfo
+
+
+def test_a_folder_holds_everything_and_is_named_after_the_run(run):
+    finished = run("gcfl+", seed=3)
+    assert "-gcfl+-synthetic-3-" in finished.path.name
+    names = {p.name for p in finished.path.iterdir()}
+    assert names >= {
+        "summary.json", "rounds.csv", "ledger.csv", "clusters.json", "config.json",
+        "models", "checkpoint",
+    }  # fmt: skip
+    summary = finished.summary
+    assert summary["status"] == "completed"
+    assert summary["config"]["seed"] == 3
+    assert summary["wall_s"] >= summary["overhead_s"] >= 0
+    assert len(summary["weights_sha256"]) == len(summary["split_hash"]) == 64
+    assert [p.name for p in sorted((finished.path / "checkpoint").iterdir())] == [
+        "round-000002.safetensors",
+        "round-000003.safetensors",
+    ]
+
+
+def test_small_test_sets_and_80_columns(run):
+    summary = run("fedavg").summary
+    (largest,) = {
+        summary["num_examples"][c]
+        for c, v in summary["final"]["per_client"].items()
+        if v == summary["final"]["max"]
+    } or {0}
+    table = summary_table(summary)
+    assert f"{summary['final']['max']:.4f} (n={largest})" in table
+    assert max(map(len, table.splitlines())) <= 80
+    summary["num_examples"] = dict.fromkeys(summary["num_examples"], 50)
+    assert "(n=" not in summary_table(summary)
+    assert "same test graphs" not in summary_table(summary)
+    summary["config"]["partition"] = "quantity-skew"
+    assert "All clients have the same test graphs" in summary_table(summary)
+
+
+def test_the_three_rules_agree_with_the_rows(run):
+    finished = run("fedavg", **{"num-server-rounds": 4})
+    rows = finished.values("accuracy")
+    at = "post_aggregation", "accuracy"
+
+    def mean(server_round: int, split: str) -> float:
+        values = [rows[str(server_round), str(c), split, *at] for c in range(3)]
+        return sum(values) / 3
+
+    summary = finished.summary
+    assert summary["final"]["mean"] == pytest.approx(mean(4, "test"))
+    best = summary["best_val"]["round"]
+    assert mean(best, "val") == max(mean(r, "val") for r in range(1, 5))
+    assert summary["best_val"]["mean"] == pytest.approx(mean(best, "test"))
+    assert summary["best_snapshot"]["mean"] == summary["final"]["mean"]  # no split
+
+
+@pytest.mark.parametrize("part", ["weights", "model", "client"])
+def test_the_weights_hash_sees_every_number_and_name(part):
+    models = {"a": {"w": np.float32([1, 2])}}
+    hashes = {0: "x", 1: "y"}
+    before = hash_weights(models, hashes)
+    assert hash_weights(models, dict(reversed(hashes.items()))) == before
+    changed = {
+        "weights": ({"a": {"w": np.float32([1, 3])}}, hashes),
+        "model": ({"b": {"w": np.float32([1, 2])}}, hashes),
+        "client": (models, {0: "x", 1: "z"}),
+    }[part]
+    assert hash_weights(*changed) != before
+
+
+def test_the_split_hash_knows_who_holds_what():
+    def info(client: int, text: str) -> ClientInfo:
+        return ClientInfo(
+            client=client, node_id=9, num_train=1, num_val=1, num_test=1,
+            num_features=1, num_classes=2, group=-1, split_hash=text, raw_sha256="",
+        )  # fmt: skip
+
+    there = split_hash({0: info(0, "x"), 1: info(1, "y")})
+    assert split_hash({1: info(1, "y"), 0: info(0, "x")}) == there
+    assert split_hash({0: info(0, "y"), 1: info(1, "x")}) != there
+
+
+def test_results_go_where_the_config_or_the_environment_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDGRAPH_HOME", str(tmp_path))
+    assert results_root("/elsewhere") == (Path("/elsewhere"), "results-dir")
+    path, why = results_root("")
+    assert (path, why.split(",")[0]) == (tmp_path / "results", "FEDGRAPH_HOME")
+    monkeypatch.delenv("FEDGRAPH_HOME")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert results_root("")[0] == tmp_path / "fedgraph-results"
+
+
+def test_a_run_that_is_refused_leaves_no_folder(run, tmp_path):
+    with pytest.raises(RunFailedError, match=r"clients \[2\] of 3"):
+        run(
+            "gcfl",
+            node_configs=[{"clients": "0,1"}],
+            **{"roll-call-timeout-s": 0.01, "results-dir": str(tmp_path)},
+        )
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "gcfl"])
+def test_a_resumed_run_whose_roll_call_fails_says_so(run, method):
+    part = run(method, **{"num-server-rounds": 1})
+    with pytest.raises(RunFailedError, match=r"clients \[2\] of 3"):
+        run(
+            method,
+            node_configs=[{"clients": "0,1"}],
+            **{
+                "resume": str(part.path),
+                "state-dir": part.overrides["state-dir"],
+                "roll-call-timeout-s": 0.01,
+            },
+        )
+
+
+@pytest.fixture
+def labels_of_one_class(toy_data):
+    """All validation labels of task b are 1, and client 1 has no test label of a."""
+
+    def load(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        y = partition.graphs.y.copy()
+        y[partition.val, 1] = 1
+        if client_id == 1:
+            y[partition.test, 0] = np.nan
+        return toys.replace(partition, graphs=toys.replace(partition.graphs, y=y))
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", load)
+        yield
+
+
+@pytest.mark.parametrize("method", ["fedavg multi-task", "fgcl"])
+@pytest.mark.usefixtures("labels_of_one_class")
+def test_tasks_without_a_score_are_named_once(run, caplog, method):
+    caplog.set_level("WARNING", logger="flwr")
+    part = run(method, **{"num-server-rounds": 2})
+    missing = {"val": {"b": [0, 1, 2]}, "test": {"a": [1]}}
+    assert part.summary["tasks_without_score"] == missing
+    warnings = [
+        r.getMessage() for r in caplog.records if "leaves out" in r.getMessage()
+    ]
+    why = "whose labels there are missing or all of one class"
+    assert warnings == [
+        f"roc-auc on test graphs leaves out 1 of 2 tasks, {why}: a (clients 1)",
+        f"roc-auc on val graphs leaves out 1 of 2 tasks, {why}: b",
+    ]
+    again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+    resumed = run(method, **again, resume=str(part.path))
+    assert resumed.summary["tasks_without_score"] == missing
+
+
+def test_where_all_tasks_have_scores_nothing_is_said(run, caplog):
+    caplog.set_level("WARNING", logger="flwr")
+    summary = run("fedavg multi-task").summary
+    assert summary["tasks_without_score"] == {}
+    assert "leaves out" not in caplog.text
+    assert "tasks_without_score" not in run("fedavg").summary
+
+
+def test_a_damaged_checkpoint_is_named(run):
+    part = run("fedavg", **{"num-server-rounds": 1})
+    for path in (part.path / "checkpoint").iterdir():
+        path.write_bytes(b"damaged")
+    with pytest.raises(FedGraphError, match="round-000001"):
+        run("fedavg", resume=str(part.path))
+
+
+def test_resuming_with_fewer_rounds_than_done_is_refused(run):
+    part = run("fedavg", **{"num-server-rounds": 3})
+    with pytest.raises(ConfigError, match="num-server-rounds"):
+        run(
+            "fedavg",
+            **{
+                "resume": str(part.path),
+                "state-dir": part.overrides["state-dir"],
+                "num-server-rounds": 1,
+            },
+        )
+
+
+def test_a_failed_resume_keeps_the_hashes_of_what_was_computed(run):
+    part = run("gcfl", **{"num-server-rounds": 1})
+    before = part.summary
+    with pytest.raises(RunFailedError, match=r"clients \[2\] of 3"):
+        run(
+            "gcfl",
+            node_configs=[{"clients": "0,1"}],
+            **{
+                "resume": str(part.path),
+                "state-dir": part.overrides["state-dir"],
+                "roll-call-timeout-s": 0.01,
+            },
+        )
+    assert part.summary["split_hash"] == before["split_hash"]
+    assert part.summary["weights_sha256"] == before["weights_sha256"]

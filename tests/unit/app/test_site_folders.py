@@ -1,0 +1,232 @@
+"""Attacks by a run config: what it can make a site read, write, delete and tell."""
+
+from __future__ import annotations
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from fedgraph_flwr.client_app import app
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.disclosure import public_reason
+from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError, WireError
+from fedgraph_flwr.node_config import own_folders
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.wire import Parcel, pack
+from simulations.inline import run_inline
+
+SECRETS = ("root:x:0", "Mary", "positive HIV", "patient", "thesis", "ward-7")
+SHADOW = "root:x:0:0:root:/root:/bin/bash\nMary:x:1:1::/:/bin/sh\n"
+PATIENTS = "patient,smiles,status\nMary,CCO,positive HIV\nJohn,CC,negative\n"
+GOOD = "smiles,toxic\n" + "".join(f"{'C' * k},{k % 2}\n" for k in range(1, 13))
+SMALL = {
+    "method": "fedavg",
+    "dataset": "smiles-csv",
+    "num-clients": 1,
+    "num-server-rounds": 1,
+    "hidden-dim": 4,
+    "persist-optimizer": True,
+    "device": "cpu",
+}
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Two places: ``victim``, which no operator named, and ``own``, a site's."""
+    monkeypatch.setenv("FEDGRAPH_CACHE", str(tmp_path / "default-cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "default-state"))
+    monkeypatch.setenv("FEDGRAPH_DATA", str(tmp_path / "victim"))
+    for name in ("passwd", "patients.csv"):
+        path = tmp_path / "victim" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(SHADOW if name == "passwd" else PATIENTS)
+    own = tmp_path / "ward-7"
+    own.mkdir()
+    (own / "own.csv").write_text(GOOD)
+    return tmp_path
+
+
+def attack(site, node, **config):
+    """Start a run as an attacker; return what the server was told."""
+    victim = site / "victim"
+    given = {
+        **SMALL,
+        "data-dir": str(victim),
+        "state-dir": str(victim / "state"),
+        "cache-dir": str(victim / "cache"),
+        "results-dir": str(site / "results"),
+        **config,
+    }
+    before = sorted(victim.rglob("*"))
+    try:
+        run_inline(given, node_configs=[{"clients": "0", **node}])
+        told = ""
+    except FedGraphError as error:
+        told = f"{type(error).__name__}: {error}"
+    assert sorted(victim.rglob("*")) == before  # nothing written or deleted
+    assert not [secret for secret in SECRETS if secret in told]
+    assert str(site) not in told.replace(str(site / "results"), "")
+    return told
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"data-dir": "passwd"},
+        {"data-dir": "patients.csv", "csv-label-columns": "status"},
+        {"data-dir": "patient"},
+        {"dataset": "SIDER"},
+        {"dataset": "tu:WARD", "method": "fedavg", "partition": "chunks"},
+        {"dataset": "Cora", "method": "fedavg"},
+    ],
+    ids=str,
+)
+def test_a_site_without_data_path_reads_no_file(site, config):
+    if "data-dir" in config:
+        config = {**config, "data-dir": str(site / "victim" / config["data-dir"])}
+    told = attack(site, {}, **config)
+    assert "started without data-path, the only place that a site reads from" in told
+    assert not (site / "default-cache").exists()
+
+
+def test_folders_of_the_run_mean_nothing_at_a_site_which_says_so(site, caplog):
+    own = {
+        "data-path": str(site / "ward-7" / "own.csv"),
+        "state-dir": str(site / "ward-7" / "state"),
+        "cache-dir": str(site / "ward-7" / "cache"),
+    }
+    assert attack(site, own) == ""  # completed, on the site's own file
+    assert list((site / "ward-7" / "state").rglob("round-*.safetensors"))
+    assert list((site / "ward-7" / "cache").glob("smiles-csv-*"))
+    said = "the run sets data-dir, state-dir, cache-dir, which mean nothing at this"
+    assert [said in m for m in caplog.messages].count(True) == 1
+    assert not (site / "default-cache").exists()
+
+
+def test_without_keys_of_its_own_a_site_takes_its_default_folders(site):
+    assert attack(site, {"data-path": str(site / "ward-7" / "own.csv")}) == ""
+    assert list((site / "default-cache").glob("smiles-csv-*"))
+    assert list((site / "default-state").rglob("round-*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("path", "config", "told"),
+    [
+        ("ward-7/table.csv", {}, "table.csv, line 2"),
+        ("ward-7/table.csv", {"csv-smiles-column": "Smile"}, "no column 'Smile'"),
+        (
+            "ward-7/table.csv",
+            {"csv-label-columns": "status"},
+            "line 2: a label",
+        ),
+        ("ward-7/table.csv", {"csv-label-columns": "stat"}, "no column 'stat'"),
+        ("ward-7/tabl.csv", {}, "names no file or folder"),
+        ("ward-7/thesis", {}, "has no .csv file"),
+        ("ward-7/passwd", {}, "passwd has no column 'smiles'"),
+        ("ward-7/raw", {"csv-bad-rows": "refuse"}, "raw cannot be read as CSV"),
+    ],
+)
+def test_errors_tell_place_and_kind_and_the_log_all(site, caplog, path, config, told):
+    own = site / "ward-7"
+    (own / "table.csv").write_text(
+        PATIENTS
+        if config
+        else PATIENTS.replace("negative", "0")
+        .replace("positive HIV", "1")
+        .replace("patient,", "age,")
+        .replace("Mary", "71")
+    )
+    (own / "thesis").mkdir()
+    (own / "passwd").write_text(SHADOW)
+    (own / "raw").write_bytes(b"patient,Mary\n\xff\xfe")
+    said = attack(site, {"data-path": str(site / path)}, **config)
+    assert told in said
+    assert "stands in the log of the site" in said
+    assert str(site / path) in caplog.text
+
+
+def test_simulation_takes_the_folders_of_the_run_and_tells_all(site):
+    settings = resolve({**defaults(), "data-dir": "/d", "cache-dir": "/c"}).settings
+    node = {"partition-id": 0, "num-partitions": 1}
+    assert own_folders(settings, node) is settings
+    given = {**SMALL, "results-dir": str(site / "results")}
+    given["data-dir"] = str(site / "victim" / "patients.csv")
+    with pytest.raises(DataError, match=r"line 2, column 'status'.*got 'positive HIV'"):
+        run_inline({**given, "csv-label-columns": "status"})
+
+
+def test_every_path_of_a_run_is_replaced_at_a_site(site):
+    paths = {
+        key
+        for key, f in RunSettings.config_fields().items()
+        if f.metadata["rule"].absolute
+    }
+    settings = resolve({**defaults(), **dict.fromkeys(paths, "/run")}).settings
+    found = own_folders(settings, {"clients": "0"}).to_config()
+    assert {found[key] for key in paths} == {""}
+
+
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query.opening"])
+@pytest.mark.parametrize(
+    "content", [pack({0: Parcel()}, {"experiment": "e"}), RecordDict()]
+)
+def test_a_message_without_a_roll_call_tells_no_more(site, kind, content):
+    """Flower sends the text of whatever a ClientApp raises."""
+    own = site / "ward-7"
+    node = {"clients": "0,1", "data-path": str(own / "own.csv"), "state-dir": str(own)}
+    config = {**defaults(), **SMALL, "num-clients": 2}
+    context = Context(1, 0, node, RecordDict(), config)
+    with pytest.raises(FedGraphError, match=r"ConfigError: .* one file, the") as caught:
+        app(Message(content, 1, kind), context)
+    assert str(site) not in str(caught.value)
+    assert caught.value.__suppress_context__
+    assert list(own.iterdir()) == [own / "own.csv"]
+
+
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize(
+    "value", [None, "1", "../x", -1, 10**18, 1.0, True, "x" * 10**6]
+)
+@pytest.mark.parametrize("name", ["server-round", "keep-from"])
+def test_what_is_no_round_reaches_no_file(site, name, value):
+    own = site / "ward-7"
+    node = {
+        "clients": "0",
+        "data-path": str(own / "own.csv"),
+        "state-dir": str(own / "state"),
+    }
+    context = Context(1, 0, node, RecordDict(), {**defaults(), **SMALL})
+    header = {"experiment": "e", "server-round": 1, "keep-from": 0, name: value}
+    header = {k: v for k, v in header.items() if v is not None}
+    with pytest.raises(FedGraphError, match=f"WireError: {name} must be a round") as e:
+        app(Message(pack({0: Parcel()}, header), 1, "train"), context)
+    assert len(str(e.value)) < 600
+    assert not (own / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (DataError("/a/Mary.csv, line 2: got 'positive HIV'"), "DataError: what is"),
+        (DataError("got 'Mary'", public="a.csv, line 2"), "DataError: a.csv, line 2;"),
+        (
+            OSError(2, "No such file", "/home/Mary/x"),
+            "FileNotFoundError: what is",
+        ),
+        (ValueError("positive HIV"), "ValueError: what is wrong stands in the log"),
+        (
+            WireError("keys in /srv/Mary x/ward-7/keys.json changed; or /etc/Mary/k"),
+            "WireError: keys in keys.json changed; or k;",
+        ),
+        (
+            ConfigError("state-dir '/srv/Mary x/ward-7' and and/or 1/2 of 'local/x'"),
+            "ConfigError: state-dir '(a folder)' and and/or 1/2 of 'local/x';",
+        ),
+        (WireError("x" * 10**6), "WireError: xxx"),
+    ],
+)
+def test_words_for_others(error, told):
+    said = public_reason(error, ["/srv/Mary x/ward-7", ""])
+    assert said.startswith(told)
+    assert len(said) < 2100
+    assert not [s for s in (*SECRETS, "/srv", "/etc") if s in said]

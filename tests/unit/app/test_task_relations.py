@@ -1,0 +1,187 @@
+"""Omega in the results folder, who taught whom, and the maps drawn of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from fedgraph_flwr.figures import tasks
+from fedgraph_flwr.figures.tasks import draw_task_relations
+from fedgraph_flwr.files import write_npz
+from fedgraph_flwr.results.task_relations import (
+    SOURCES,
+    TaskRelations,
+    correlation,
+    describe_sources,
+    read_covariances,
+    read_rounds,
+    task_sources,
+)
+from fedgraph_flwr.wire import Parcel
+from simulations import figures
+from strategies.report import ClientInfo
+
+NAMES_SENT = ("task-covariance", "task-ids")
+NAMES = ["liver", "heart", "eye", "ear"]
+OWNED = {0: (0, 1), 1: (2,), 2: (2, 3)}
+LINE = {0: [1], 1: [0, 2], 2: [1]}  # 0 - 1 - 2
+OMEGA = np.array([[0.4, -0.1, 0.3], [-0.1, 0.1, 0.0], [0.3, 0.0, 0.5]])
+
+
+def info(client):
+    numbers = dict.fromkeys(("num_train", "num_val", "num_test", "num_features"), 1)
+    return ClientInfo(
+        client=client,
+        node_id=0,
+        **numbers,
+        num_classes=4,
+        group=-1,
+        split_hash="",
+        raw_sha256="",
+    )
+
+
+def parcel(omega, tasks):
+    arrays = {"task-covariance": omega.astype(np.float32), "task-ids": np.array(tasks)}
+    return Parcel(evaluation=arrays)
+
+
+@pytest.fixture
+def keep(tmp_path):
+    class Kept(TaskRelations):
+        def __call__(self, measured_round, parcels):
+            found = super().__call__(measured_round, parcels)
+            for name, arrays in self.files().items():  # as the run's folder does
+                write_npz(tmp_path / name, arrays)
+            return found
+
+    kept = Kept()
+    kept.expect({c: info(c) for c in range(3)})
+    return kept
+
+
+def test_what_clients_hand_over_is_kept_by_round_and_client(keep, tmp_path):
+    assert keep(0, {0: parcel(OMEGA, [0, 1, 3]), 1: Parcel()}) == []
+    assert keep(4, {2: parcel(np.eye(2) / 2, [2, 3])}) == []
+    assert keep(5, {1: Parcel()}) == []
+    assert read_rounds(tmp_path) == [1, 5]  # after training in the round that ended
+    ((tasks, omega),) = read_covariances(tmp_path, 1).values()
+    assert tasks == (0, 1, 3)
+    np.testing.assert_allclose(omega, OMEGA, atol=1e-7)
+    assert list(read_covariances(tmp_path, 5)) == [2]
+    assert read_covariances(tmp_path, 6) == {}
+
+
+@pytest.mark.parametrize("tasks", [[0, 1], [0, 1, 4]])
+def test_what_is_no_covariance_is_refused(keep, tasks):
+    both = {0: parcel(OMEGA, tasks), 1: parcel(OMEGA, [0, 1, 2])}
+    (words,) = keep.misfits(0, both, NAMES_SENT).values()
+    assert "it handed over a covariance, float32 of shape (3, 3)" in words
+
+
+def test_correlations():
+    found = correlation(OMEGA)
+    np.testing.assert_allclose(np.diag(found), 1)
+    assert found[0, 1] == pytest.approx(-0.1 / math.sqrt(0.04))
+    assert np.isnan(correlation(np.diag([1.0, 0.0]))[0, 1])
+
+
+def test_who_taught_whom_on_a_line_of_three():
+    found = task_sources(OWNED, LINE, NAMES, {0: ((0, 1, 2), OMEGA)})
+    table = [(s.client, s.task, s.neighbour) for s in found]
+    assert table == [
+        (0, 2, 1),
+        (0, 3, -1),  # only client 2 has it, two steps away
+        (1, 0, 0),
+        (1, 1, 0),
+        (1, 3, 2),
+        (2, 0, -1),
+        (2, 1, -1),
+    ]
+    eye = found[0]  # to liver 0.3 / sqrt(0.4 0.5), to heart nothing
+    assert (eye.task_name, eye.related_name) == ("eye", "liver")
+    assert eye.correlation == pytest.approx(0.3 / math.sqrt(0.2))
+    assert (found[1].related, found[1].related_name) == (-1, "")
+    assert math.isnan(found[1].correlation)
+    assert describe_sources(found) == [
+        "client 0: tasks 2 from client 1; tasks 3 from no neighbour",
+        "client 1: tasks 0, 1 from client 0; tasks 3 from client 2",
+        "client 2: tasks 0, 1 from no neighbour",
+    ]
+
+
+def test_a_task_of_two_neighbours_has_two_sources():
+    everyone = {0: [1, 2], 1: [0, 2], 2: [0, 1]}
+    found = task_sources(OWNED, everyone, NAMES)
+    assert [s.neighbour for s in found if (s.client, s.task) == (0, 2)] == [1, 2]
+    assert not [s for s in found if s.task in OWNED[s.client]]
+
+
+def test_a_run_keeps_omega_and_writes_sources(run):
+    finished = run("fedgmtl", **{"task-masks": "0;1;0-1"})
+    assert read_rounds(finished.path) == [1, 2, 3]
+    assert set(read_covariances(finished.path, 3)) == {0, 1, 2}
+    with (finished.path / SOURCES).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    table = [(r["client"], r["task_name"], r["neighbour"]) for r in rows]
+    assert table == [("0", "b", "1"), ("0", "b", "2"), ("1", "a", "0"), ("1", "a", "2")]
+    assert {r["related_name"] for r in rows} == {"a", "b"}
+    assert finished.summary["bytes_up_evaluation"] > 0
+
+
+def test_other_methods_leave_no_trace_of_it(run):
+    finished = run("fedavg multi-task", **{"task-masks": "0;1;0-1"})
+    assert not list(finished.path.glob("task*"))
+
+
+@pytest.fixture
+def folder(keep, tmp_path):
+    for t in (0, 1):
+        keep(t, {0: parcel(OMEGA, [0, 1, 3]), 2: parcel(np.eye(2) / 2, [2, 3])})
+    summary = {"method": "fedgmtl", "dataset": "toy", "tasks": [*NAMES[:3], "e" * 80]}
+    summary |= {"owned_tasks": {"0": [0, 1], "2": [3]}, "metric": "roc-auc"}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    return tmp_path
+
+
+def test_the_map_of_the_last_round_has_a_panel_per_client(folder, monkeypatch):
+    figures_seen = []
+    save = tasks.save
+    monkeypatch.setattr(
+        tasks, "save", lambda f, p: figures_seen.append(f) or save(f, p)
+    )
+    (path,) = draw_task_relations(folder)
+    assert path.name == "task-covariance-round-000002.png"
+    assert imread(path).std() > 0.01
+    panels = figures_seen[0].axes[:2]
+    assert [p.get_title(loc="left") for p in panels] == ["client 0", "client 2"]
+    names = [label.get_text() for label in panels[0].get_yticklabels()]
+    assert names == ["liver", "heart", "eye", "e" * 25 + "…"]
+    first = np.asarray(panels[0].images[0].get_array())
+    assert first[0, 3] == pytest.approx(0.3 / math.sqrt(0.2))
+    assert np.isnan(first[2]).all()  # task 2 is not known to client 0
+    assert len(panels[0].patches) == 2  # its own tasks are framed
+
+
+def test_the_command_draws_what_a_folder_has(folder, capsys):
+    assert figures.main([str(folder), "--rounds", "1"]) == 0
+    drawn = capsys.readouterr().out.split()
+    assert drawn == [str(folder / "task-covariance-round-000001.png")]
+    assert figures.main([str(folder.parent)]) == 0
+    assert "round-000002.png" in capsys.readouterr().out
+
+
+def test_the_command_refuses_a_folder_without_runs(tmp_path, capsys):
+    assert figures.main([str(tmp_path / "none")]) == 2
+    assert "is no results folder and holds none" in capsys.readouterr().err
+
+
+def test_a_broken_file_draws_nothing(folder):
+    for path in (folder / "task-covariance").iterdir():
+        path.write_bytes(path.read_bytes()[:60])
+    assert draw_task_relations(folder) == []

@@ -1,0 +1,162 @@
+"""What a user sees: one line for a mistake, no long silence, how to go on."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+import datasets
+from clients.base import GraphClient
+from fedgraph_flwr import server_app, terminal
+from fedgraph_flwr.errors import DataError, RunFailedError, StorageError
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.folder import RunFolder
+from fedgraph_flwr.terminal import LastWord, announced, log_failure
+from fedgraph_flwr.wording import client_ranges, tell_reasons
+
+
+@pytest.fixture
+def logged(caplog):
+    """Messages at level INFO and above, as a user reads them."""
+    caplog.set_level(logging.INFO, "flwr")
+    return caplog
+
+
+def test_clients_with_one_reason_are_told_together():
+    assert client_ranges([5, 0, 2, 1]) == "0-2, 5"
+    assert client_ranges([]) == ""
+    full = "StorageError: cannot write /state/run/client-{}/round-1: disk full"
+    reasons = {c: full.format(c) for c in range(10)} | {10: "late", 12: "client 1 left"}
+    assert tell_reasons(reasons) == (
+        f"clients 0-9: {full.format('*')}; client 10: late; client 12: client 1 left"
+    )
+
+
+def test_a_foreseen_error_is_one_line_and_another_has_its_traceback(logged):
+    for error in (DataError("no such folder"), ZeroDivisionError("a fault of ours")):
+        try:
+            raise error
+        except Exception as raised:
+            log_failure("run failed", raised)
+    mistake, fault = [m for m in logged.messages if "run failed" in m]
+    assert mistake == "run failed: DataError: no such folder"
+    assert fault.startswith("run failed: ZeroDivisionError: a fault of ours\nTraceback")
+
+
+def test_flower_adds_nothing_to_the_last_word():
+    error, logger = DataError("no"), logging.Logger("test")
+    kept = []
+    logger.addHandler(
+        type("Keep", (logging.Handler,), {"emit": lambda _, r: kept.append(r)})()
+    )
+    logger.addFilter(LastWord(error))
+    logger.error("%s raised an exception", "Simulation", exc_info=error)
+    logger.error("Exit Code: 700\nAn unhandled exception occurred")
+    logger.error("something else", exc_info=DataError("another"))
+    assert [r.msg for r in kept] == ["something else"]
+
+
+def test_a_wait_is_announced_and_speaks_again(logged, monkeypatch):
+    monkeypatch.setattr(terminal, "BEAT_S", 0.01)
+    with announced("roll call", lambda: "2 of 3 are there"):
+        time.sleep(0.2)
+    first, *others = logged.messages
+    assert first == "roll call"
+    assert others[0] == "roll call · 2 of 3 are there · 0 s so far"
+    time.sleep(0.05)
+    assert len(logged.messages) == 1 + len(others)
+
+
+def test_clients_that_cannot_load_are_told_once_without_tracebacks(
+    run, toy_data, logged
+):
+    def nothing(settings, client_id):
+        raise DataError("no graphs today")
+
+    with toy_data.context() as patch:
+        patch.setattr(datasets, "load_partition", nothing)
+        with pytest.raises(DataError, match=r"client 0 is not ready.*no graphs today"):
+            run("fedavg")
+    said = [m for m in logged.messages if "no graphs today" in m]
+    assert said == ["clients 0-2 failed: DataError: no graphs today"]
+    assert "Traceback" not in "".join(m for m in logged.messages)
+
+
+def test_a_full_disk_of_all_clients_is_named_once(run, monkeypatch, logged):
+    def full(self, parcel, header):
+        raise StorageError(f"cannot write {self.job.store.folder}/x: no space left")
+
+    monkeypatch.setattr(GraphClient, "train", full)
+    with pytest.raises(RunFailedError) as error:
+        run("fedavg")
+    assert str(error.value).count("no space left") == 1
+    assert "clients 0-2: StorageError: cannot write" in str(error.value)
+    assert "client-*/x" in str(error.value)
+    assert sum("no space left" in m for m in logged.messages) == 2  # site and server
+
+
+def test_a_summary_that_cannot_be_written_does_not_hide_the_first_error(
+    run, monkeypatch, logged
+):
+    def fail(self, *_, **__):
+        raise StorageError("cannot write summary.json: no space left")
+
+    def broken(self, parcel, header):
+        raise ValueError("the first error")
+
+    monkeypatch.setattr(RunFolder, "finish", fail)
+    monkeypatch.setattr(GraphClient, "train", broken)
+    with pytest.raises(RunFailedError, match="the first error"):
+        run("fedavg")
+    assert any("no summary of the failed run in /" in m for m in logged.messages)
+
+
+def test_ctrl_c_says_how_to_go_on_and_a_resume_where_it_begins(
+    run, monkeypatch, logged
+):
+    checkpoint = RunFolder.checkpoint
+
+    def stop(self, strategy):
+        checkpoint(self, strategy)
+        if self.so_far.last_round == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "checkpoint", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run("fedavg", **{"num-server-rounds": 4})
+    (said,) = [m for m in logged.messages if m.startswith("stopped; to go on: resume=")]
+    place = said.partition("=")[2].strip('"')
+    state = {"state-dir": place.partition("/results/")[0] + "/state"}
+    finished = run("fedavg", resume=place, **{"num-server-rounds": 4, **state})
+    assert "resumed after round 2" in logged.messages
+    assert (finished.summary["status"], finished.summary["rounds"]) == ("completed", 4)
+    assert not (finished.path / "traceback.txt").exists()
+
+
+def test_keys_of_another_method_are_named(run, logged):
+    unread = resolve({**defaults(), "method": "fedavg", "fedprox.mu": 0.5}).unread
+    words = "fedprox.mu is set to 0.5, but method 'fedavg' does not read it"
+    assert unread == (words,)
+    assert resolve({**defaults(), "method": "fedprox", "fedprox.mu": 0.5}).unread == ()
+    run("fedavg", **{"fedprox.mu": 0.5})
+    assert logged.messages.count(words) == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("", "was not set when this SuperLink was started"),
+        ("/data", "FEDGRAPH_DATA was '/data' when this SuperLink was started"),
+    ],
+)
+def test_a_run_says_which_environment_its_superlink_has(
+    folder, words, logged, monkeypatch
+):
+    monkeypatch.setenv("FEDGRAPH_DATA", folder)
+    settings = resolve({**defaults(), "method": "fedavg", "dataset": "MUTAG"}).settings
+    server_app._describe_run(settings, 77)
+    assert any(words in m for m in logged.messages)
+    assert any("`flwr stop 77` stops this run" in m for m in logged.messages)

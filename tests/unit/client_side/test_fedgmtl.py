@@ -1,0 +1,306 @@
+"""FedGMTL and its baselines: masked training, the penalty, and Omega on its way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import toys
+from matrix import mostly_slow
+from oracles import task_covariance as oracle
+from sklearn.metrics import log_loss
+
+from clients.losses.task_covariance import normalise
+from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.methods.fedgmtl import OMEGA
+from fedgraph_flwr.results.table import summary_table
+from fedgraph_flwr.results.task_relations import read_covariances, read_rounds
+from fedgraph_flwr.wire import Parcel, select, with_prefix
+from strategies.fedgmtl import FedGMTL, with_unit_trace
+
+MASKS = {"task-masks": "0;1;0-1"}  # of three clients
+EITHER = pytest.mark.parametrize("encoder", ["sage", "gat"])
+
+
+def client(root, method="fedgmtl", *, client_id=0, **overrides):
+    """Client of a federation with masks, ready to train in round 1."""
+    given = {**MASKS, "dropout": 0.0, **overrides}
+    settings = toys.resolved(method, **given).settings
+    made = toys.make_client(
+        root, method, partition=toys.federation(settings, client_id), **given
+    )
+    toys.begun(made)
+    made.begin_epoch(0)
+    return made
+
+
+def gradients(made, positions=None):
+    train = made.trained_on() if positions is None else positions
+    batch = made.job.data.graphs.batch(train)
+    made.model.zero_grad()
+    loss = made.loss(batch, torch.Generator())
+    loss.backward()
+    return loss.item(), {n: p.grad.clone() for n, p in made.model.named_parameters()}
+
+
+def skewed(made):
+    """Give the client an Omega that relates its two tasks."""
+    omega = torch.tensor([[0.7, -0.3], [-0.3, 0.3]])
+    made.tensors()[OMEGA].copy_(omega)
+    made.begin_epoch(0)
+    return omega.double().numpy()
+
+
+# The loss -----------------------------------------------------------------------------
+
+
+@EITHER
+@pytest.mark.parametrize("reg", [0.0, 0.01])
+def test_the_penalty_moves_own_rows_by_two_lambda_omega_inverse_phi(
+    tmp_path, encoder, reg
+):
+    options = {"multitask.encoder": encoder, "client_id": 1}
+    made = client(tmp_path, **options, **{"fedgmtl.task-reg": reg})
+    plain = client(tmp_path, **options, **{"fedgmtl.task-reg": 0.0})
+    omega = skewed(made)
+    (loss, found), (data_loss, without) = gradients(made), gradients(plain)
+    phi = made.model.head.weight.detach().double().numpy()
+    assert loss - data_loss == pytest.approx(reg * oracle.penalty(phi, omega), abs=1e-5)
+    expected = 2 * reg * (np.linalg.inv(omega) @ phi)
+    extra = (found["head.weight"] - without["head.weight"]).numpy()
+    np.testing.assert_allclose(extra[1], expected[1], atol=1e-5)
+    assert (extra[0] == 0).all()
+    assert bool(np.abs(extra[1]).max() > 1e-3) == bool(reg)
+    for name, gradient in without.items():
+        if name != "head.weight":
+            torch.testing.assert_close(found[name], gradient)
+
+
+@EITHER
+def test_heads_of_other_clients_tasks_get_no_gradient_from_data(tmp_path, encoder):
+    options = {"multitask.encoder": encoder, "client_id": 1}
+    _, found = gradients(client(tmp_path, "fedavg multi-task", **options))
+    for part in ("head.weight", "head.bias"):
+        assert (found[part][0] == 0).all()
+        assert (found[part][1] != 0).any()
+
+
+def test_the_loss_is_scikit_learns_over_own_observed_labels(tmp_path):
+    made = client(tmp_path, "fedavg multi-task", client_id=1)
+    partition = made.job.data.partition
+    y = toys.with_tasks(toys.make_partition(1, num_graphs=25)).graphs.y
+    kept = [g for g in partition.train if not np.isnan(y[g, 1])]
+    assert kept != partition.train.tolist()  # some labels are missing
+    batch = made.job.data.graphs.batch(partition.train)
+    chances = torch.sigmoid(made.logits(batch, batch)).detach().numpy()
+    rows = np.searchsorted(partition.train, kept)
+    expected = log_loss(y[kept, 1], chances[rows, 1].astype(float), labels=[0, 1])
+    found = made.loss(batch, torch.Generator()).item()
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_numbers_are_learned_by_absolute_or_squared_errors(tmp_path):
+    found = []
+    for loss in ("l1", "mse"):
+        options = {"multitask.regression-loss": loss, "dataset": "ESOL"}
+        made = client(tmp_path, "fedavg multi-task", **options)
+        batch = made.job.data.graphs.batch(made.trained_on())
+        errors = (made.logits(batch, batch) - batch.y)[:, 0].detach().numpy()
+        found.append((made.loss(batch, torch.Generator()).item(), errors))
+    assert found[0][0] == pytest.approx(np.abs(found[0][1]).mean(), rel=1e-5)
+    assert found[1][0] == pytest.approx(np.square(found[1][1]).mean(), rel=1e-5)
+
+
+def test_graphs_without_an_own_label_are_skipped(tmp_path, monkeypatch):
+    made = client(tmp_path, client_id=1, **{"batch-size": 1})
+    y, train = made.job.data.partition.graphs.y, made.job.data.partition.train
+    kept = train[~np.isnan(y[train, 1])]
+    np.testing.assert_array_equal(made.trained_on(), kept)
+    assert 0 < len(kept) < len(train)
+    seen = []
+    batch_of = made.job.data.graphs.batch
+    monkeypatch.setattr(
+        made.job.data.graphs, "batch", lambda p: seen.extend(p) or batch_of(p)
+    )
+    _, num_examples, metrics = made.fit(toys.shared_arrays(made), {"server-round": 1})
+    assert sorted(seen) == kept.tolist()
+    assert num_examples == len(train)  # N_k counts molecules, not labels
+    assert np.isfinite(metrics["eval/train/post_training/loss"])
+
+
+@pytest.mark.parametrize("method", ["fedgmtl", "fedavg multi-task", "local multi-task"])
+def test_a_client_without_any_label_says_so_and_goes_on(tmp_path, caplog, method):
+    settings = toys.resolved(method, **MASKS).settings
+    partition = toys.federation(settings, 1)
+    y = partition.graphs.y.copy()
+    y[partition.train] = np.nan
+    bare = replace(partition, graphs=replace(partition.graphs, y=y))
+    made = toys.make_client(tmp_path, method, partition=bare, **MASKS)
+    start = toys.shared_arrays(made)
+    sent, _, metrics = made.fit(start, {"server-round": 1})
+    assert "client 1 trains nothing: none of its 15 training graphs has a label of" in (
+        caplog.text
+    )
+    for before, after in zip(start, sent, strict=bool(sent)):
+        np.testing.assert_array_equal(before, after)
+    assert "eval/test/post_aggregation/roc-auc" in metrics
+    assert "eval/train/post_training/loss" not in metrics
+
+
+# Omega --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", ["epoch", "step"])
+def test_omega_becomes_the_closed_form_of_the_trained_heads(tmp_path, every):
+    options = {"fedgmtl.omega-every": every, "fedgmtl.task-reg": 0.01, "client_id": 2}
+    made = client(tmp_path, **options)
+    reply = made.train(toys.parcel(made), {"server-round": 1})
+    named = select(SHARED, reply.arrays)
+    expected = oracle.closed_form(named["head.weight"].astype(float))
+    np.testing.assert_allclose(named[OMEGA], expected, atol=1e-6)
+    record = reply.evaluation
+    np.testing.assert_allclose(record["task-covariance"], expected, atol=1e-6)
+    assert record["task-ids"].tolist() == [0, 1]
+
+
+def test_omega_after_every_step_is_used_in_the_next(tmp_path):
+    results = {}
+    for every in ("epoch", "step"):
+        options = {"fedgmtl.omega-every": every, "fedgmtl.task-reg": 0.1}
+        made = client(tmp_path / every, client_id=2, **options, **{"batch-size": 4})
+        sent, _, _ = made.fit(toys.shared_arrays(made), {"server-round": 1})
+        results[every] = sent
+    assert not all(map(np.array_equal, *results.values()))
+
+
+def test_the_server_averages_omega_by_training_graphs(run):
+    finished = run("fedgmtl", **MASKS, **{"num-server-rounds": 2})
+    assert read_rounds(finished.path) == [1, 2]
+    (model,) = finished.models.values()
+    sent = read_covariances(finished.path, 2)
+    assert set(sent) == {0, 1, 2}
+    sizes = np.array([12, 15, 18])  # of 20, 25 and 30 graphs three of five train
+    mean = sum(n * sent[c][1] for c, n in enumerate(sizes)) / sizes.sum()
+    np.testing.assert_allclose(model[OMEGA], mean, atol=1e-6)
+    assert np.trace(model[OMEGA]) == pytest.approx(1, abs=1e-6)
+    differ = [np.abs(sent[0][1] - sent[c][1]).max() for c in (1, 2)]
+    assert min(differ) > 1e-6
+
+
+def test_a_mean_that_is_no_covariance_is_refused():
+    with pytest.raises(WireError, match=r"has trace -1, which must be > 0; lower priv"):
+        with_unit_trace(-np.eye(2, dtype=np.float32) / 2)
+    tilted = np.array([[0.6, 0.2], [0.1, 0.5]], np.float32)
+    mended = with_unit_trace(tilted)
+    np.testing.assert_allclose(
+        mended, [[0.6 / 1.1, 0.15 / 1.1], [0.15 / 1.1, 0.5 / 1.1]]
+    )
+    assert mended.dtype == np.float32
+
+
+def test_the_server_mends_the_mean_of_omegas_that_noise_has_bent():
+    made = toys.resolved("fedgmtl")
+    server = FedGMTL(made.settings, made.params, experiment="e")
+    server.clients = {c: toys.info(c) for c in range(2)}
+    server.initialise({OMEGA: np.eye(2, dtype=np.float32) / 2})
+    bent = np.array([[1.0, 0.5], [0.1, 3.0]], np.float32)
+    replies = {
+        c: Parcel(
+            arrays=with_prefix("shared/", {OMEGA: bent * scale}),
+            metrics={"num-examples": 1},
+        )
+        for c, scale in enumerate((0.5, 1.5))
+    }
+    server.step(1, replies)
+    expected = np.array([[1.0, 0.3], [0.3, 3.0]]) / 4
+    np.testing.assert_allclose(server.theta[OMEGA], expected, rtol=1e-6)
+
+
+def test_noisy_updates_leave_a_usable_omega(run):
+    noisy = {"privacy.update-clip": 0.1, "privacy.update-noise": 1.0}
+    finished = run("fedgmtl", **MASKS, **noisy)
+    assert finished.summary["status"] == "completed"
+    for _, omega in read_covariances(finished.path, 3).values():
+        assert np.linalg.eigvalsh(omega).min() > -1e-6
+    made = normalise(torch.tensor([[0.9, 0.8], [0.8, 0.1]]))
+    assert torch.linalg.eigvalsh(made).min() > 0
+
+
+# Whole runs ---------------------------------------------------------------------------
+
+
+@EITHER
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+@pytest.mark.parametrize("rounds", mostly_slow([1, 2, 3], fast=[3]))
+def test_without_penalty_it_is_fedavg_in_every_round(run, encoder, weighting, rounds):
+    neutral = {"fedgmtl.task-reg": 0.0, "num-server-rounds": rounds}
+    neutral |= {"multitask.encoder": encoder, "weighting": weighting}
+    ours, fedavg = (
+        run(m, **MASKS, **neutral) for m in ("fedgmtl", "fedavg multi-task")
+    )
+    (model,), (plain,) = ours.models.values(), fedavg.models.values()
+    assert set(model) - set(plain) == {OMEGA}
+    for name, array in plain.items():
+        np.testing.assert_array_equal(model[name], array)
+    assert ours.rounds == fedavg.rounds
+
+
+def test_the_penalty_and_the_weights_matter(run):
+    changes = ({}, {"fedgmtl.task-reg": 0.1}, {"weighting": "uniform"})
+    assert len({run("fedgmtl", **MASKS, **c).sha for c in changes}) == 3
+
+
+@pytest.mark.parametrize(
+    "method", ["fedgmtl", "fedavg multi-task", "local multi-task", "fgcl", "spreadgnn"]
+)
+def test_numbers_are_measured_by_errors_and_the_lowest_is_best(run, method):
+    options = {"dataset": "ESOL", "num-server-rounds": 4, "fgcl.views": "clean"}
+    finished = run(method, **MASKS, **options, **{"privacy.edge-epsilon": 0.0})
+    summary, seen = finished.summary, finished.values("mae", "rmse")
+    assert (summary["metric"], summary["task"]) == ("mae", "multi-task regression")
+    assert summary["tasks"] == ["a", "b"]
+    assert summary["owned_tasks"] == {"0": [0], "1": [1], "2": [0, 1]}
+    means = {
+        t: np.mean([seen[t, c, "val", "post_aggregation", "mae"] for c in "012"])
+        for t in "1234"
+    }
+    assert summary["best_val"]["round"] == int(min(means, key=means.get))
+    assert len(set(means.values())) == 4
+    at = "4", "1", "test", "post_aggregation"
+    assert seen[(*at, "rmse")] >= seen[(*at, "mae")] > 0
+    own, unseen = (finished.values(f"mae-{w}")[(*at, f"mae-{w}")] for w in OWN)
+    by_task = [finished.values(f"mae-task-{t}")[(*at, f"mae-task-{t}")] for t in (0, 1)]
+    assert [unseen, own] == by_task  # client 1 has task 1
+    assert seen[(*at, "mae")] == pytest.approx(np.mean(by_task))
+    also, table = summary["final"]["also"], summary_table(summary)
+    last = [seen["4", c, "test", "post_aggregation", "rmse"] for c in "012"]
+    assert also["rmse"] == pytest.approx(np.mean(last))
+    assert also["rmse-of-mean"] >= also["mae-of-mean"] > 0
+    assert f"final: rmse {also['rmse']:.4f}" in table
+    words = f"mae {also['mae-of-mean']:.4f}, rmse {also['rmse-of-mean']:.4f}"
+    assert f"predict the mean of the test labels: {words}" in table
+
+
+OWN = ("own", "unseen")
+
+
+def test_auc_of_own_and_other_tasks(run):
+    finished = run("fedavg multi-task", **MASKS)
+    names = [f"roc-auc{tail}" for tail in ("", "-own", "-unseen", "-task-0", "-task-1")]
+    seen = finished.values(*names)
+    at = "3", "0", "test", "post_aggregation"
+    whole, own, unseen, *by_task = (seen[(*at, name)] for name in names)
+    assert [own, unseen] == by_task  # client 0 has task 0
+    assert whole == pytest.approx(np.mean(by_task))
+    everything = ("3", "2", "val", "post_aggregation", "roc-auc-own")
+    assert everything in seen  # client 2 has both tasks
+    assert ("3", "2", "val", "post_aggregation", "roc-auc-unseen") not in seen
+
+
+def test_one_molecule_at_a_time(run):
+    single = {**MASKS, "batch-size": 1, "num-server-rounds": 2}
+    finished = run("fedgmtl", **single)
+    assert run("fedgmtl", nodes=3, **single).sha == finished.sha

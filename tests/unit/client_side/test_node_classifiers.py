@@ -1,0 +1,234 @@
+"""Clients that classify nodes, and the strategies made for them, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import toys
+
+from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.tasks import NODE_CLASSIFICATION
+from fedgraph_flwr.wire import Parcel, with_prefix
+from strategies.averaging import weighted_mean
+from strategies.personal import mix
+from strategies.self_weight import self_weights
+
+ROUND = {"server-round": 1}
+ON_NODES = sorted(m for m, row in METHODS.items() if NODE_CLASSIFICATION in row.clients)
+
+
+def make(root, method="fedavg", *, partition=None, **overrides):
+    partition = partition or toys.make_node_partition()
+    given = {"dataset": "planted", "shared-group": "all", "local-epochs": 2}
+    return toys.make_client(root, method, partition=partition, **{**given, **overrides})
+
+
+def without(partition, *splits):
+    return replace(partition, **{s: np.arange(0) for s in splits})
+
+
+def test_one_epoch_is_one_step_on_all_training_nodes(tmp_path):
+    """Against plain torch: E full-graph Adam steps (specification 2.2, lambda = 0)."""
+    client = make(tmp_path, dropout=0.0, **{"local-epochs": 3, "weight-decay": 0.1})
+    twin = make(tmp_path / "twin", dropout=0.0)
+    start = toys.shared_arrays(client)
+    sent, num_examples, metrics = client.fit(start, ROUND)
+    model, graph = twin.model, twin.graph
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        picked = model(graph, None)[graph.train]
+        loss = torch.nn.functional.cross_entropy(picked, graph.y[graph.train])
+        loss.backward()
+        optimizer.step()
+    for ours, theirs in zip(sent, toys.shared_arrays(twin), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert num_examples == 12
+    assert metrics["eval/train/post_training/loss"] == pytest.approx(loss.item())
+
+
+def test_accuracy_is_that_of_the_nodes_of_a_split(tmp_path):
+    client = make(tmp_path)
+    metrics = client.fit(toys.shared_arrays(client), ROUND)[2]
+    logits = client.logits(None).detach().numpy()
+    for split in ("val", "test"):
+        nodes = client.job.data.partition.positions(split)
+        hits = logits[nodes].argmax(1) == client.job.data.partition.graphs.y[nodes]
+        assert metrics[f"eval/{split}/post_training/accuracy"] == hits.mean()
+        assert metrics[f"count/{split}"] == 4
+    assert "eval/test/post_aggregation/accuracy" in metrics
+
+
+def test_a_client_without_test_nodes_has_no_score_there(tmp_path):
+    partition = without(toys.make_node_partition(), "test")
+    client = make(tmp_path, partition=partition)
+    metrics = client.fit(toys.shared_arrays(client), ROUND)[2]
+    assert not [k for k in metrics if k.startswith("eval/test")]
+    assert metrics["count/test"] == 0
+    assert "eval/val/post_aggregation/accuracy" in metrics
+
+
+@pytest.mark.parametrize("method", ON_NODES)
+def test_a_client_without_training_nodes_sends_back_what_it_got(tmp_path, method):
+    partition = without(toys.make_node_partition(), "train")
+    thresholds = {f"gcfl.{k}-norm-threshold": 1.0 for k in ("mean", "max")}
+    client = make(tmp_path, method, partition=partition, **thresholds)
+    start = toys.shared_arrays(client)
+    sent, num_examples, metrics = client.fit(start, ROUND)
+    assert num_examples == 0
+    assert not [k for k in metrics if k.startswith("eval/train")]
+    start = [] if method == "local" else start  # which sends no tensor
+    for ours, received in zip(sent[: len(start)], start, strict=True):
+        expected = 0 * received if method.startswith("gcfl") else received
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_a_class_that_a_client_lacks_is_learned_about_by_absence(tmp_path):
+    """It needs no special care: all outputs exist, and its logits only sink."""
+    partition = toys.make_node_partition(num_nodes=20)
+    y = np.where(partition.graphs.y == 2, 0, partition.graphs.y)
+    partition = replace(partition, graphs=replace(partition.graphs, y=y))
+    client = make(tmp_path, partition=partition, **{"local-epochs": 60})
+    client.fit(toys.shared_arrays(client), ROUND)
+    logits = client.logits(None)
+    assert logits.shape == (20, 3)
+    assert set(logits.argmax(1).tolist()) <= {0, 1}
+    assert torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("method", ON_NODES)
+def test_a_graph_without_any_edge_trains(tmp_path, method):
+    partition = toys.make_node_partition(density=0.0)
+    assert partition.graphs.edge_index.shape == (2, 0)
+    client = make(tmp_path, method, partition=partition)
+    sent, _, metrics = client.fit(toys.shared_arrays(client), ROUND)
+    assert all(np.isfinite(a).all() for a in sent)
+    assert metrics["eval/train/post_training/loss"] > 0
+
+
+def test_the_optimiser_lasts_from_round_to_round(tmp_path):
+    def second_round(root, **overrides):
+        for server_round in (1, 2):
+            client = make(root, dropout=0.0, **overrides)
+            start = toys.shared_arrays(make(root / "start"))
+            sent = client.fit(start, {"server-round": server_round})[0]
+        return sent
+
+    kept = second_round(tmp_path / "kept")
+    fresh = second_round(tmp_path / "fresh", **{"persist-optimizer": False})
+    first = make(tmp_path / "once", dropout=0.0)
+    once = first.fit(toys.shared_arrays(first), ROUND)[0]
+    assert all(np.array_equal(a, b) for a, b in zip(fresh, once, strict=True))
+    assert any(not np.array_equal(a, b) for a, b in zip(kept, once, strict=True))
+
+
+def test_adamw_decays_apart_from_the_gradient(tmp_path):
+    """With learning rate lr and decay d a weight without gradient shrinks by lr d."""
+    partition = toys.make_node_partition()
+    partition.graphs.x[:, 5] = 0  # a feature that the client never sees
+    options = {"weight-decay": 0.1, "local-epochs": 1, "dropout": 0.0}
+    shrunk = {}
+    for optimizer in ("adam", "adamw"):
+        client = make(
+            tmp_path / optimizer, partition=partition, optimizer=optimizer, **options
+        )
+        start = toys.shared_arrays(client)
+        at = client.shared_keys.index("convs.0.weight")
+        sent = client.fit(start, ROUND)[0]
+        shrunk[optimizer] = start[at][:, 5], sent[at][:, 5]
+    before, after = shrunk["adamw"]
+    np.testing.assert_allclose(after, before * (1 - 0.01 * 0.1), rtol=1e-5)
+    before, after = shrunk["adam"]  # a whole step of Adam towards 0, however small
+    np.testing.assert_allclose(np.abs(after - before), 0.01, rtol=1e-3)
+
+
+# FedPer -------------------------------------------------------------------------------
+
+
+def test_fedper_sends_the_encoder_and_keeps_its_head(tmp_path):
+    convs = {"shared-group": "convs"}
+    client = make(tmp_path, **convs)
+    assert client.shared_keys == [
+        f"convs.{k}.{what}" for k in (0, 1) for what in ("weight", "bias")
+    ]
+    start = toys.shared_arrays(client)
+    assert len(client.fit(start, ROUND)[0]) == 4
+    head = client.tensors()["readout.weight"].detach().clone()
+    later = make(tmp_path, **convs)
+    assert not torch.equal(later.tensors()["readout.weight"], head)
+    later.evaluate(start, {"server-round": 2})  # an average of encoders arrives
+    assert torch.equal(later.tensors()["readout.weight"], head)
+    for name, array in zip(later.shared_keys, start, strict=True):
+        np.testing.assert_array_equal(later.tensors()[name].detach().numpy(), array)
+
+
+# Self-weight --------------------------------------------------------------------------
+
+
+def test_weights_of_the_control_have_their_closed_forms():
+    np.testing.assert_allclose(self_weights(2, 0.5), [[0.75, 0.25], [0.25, 0.75]])
+    np.testing.assert_array_equal(self_weights(3, 1.0), np.eye(3))
+    np.testing.assert_allclose(self_weights(3, 0.0), np.full((3, 3), 1 / 3))
+    np.testing.assert_allclose(np.diag(self_weights(4, 0.25)), 0.25 + 0.75 / 4)
+    np.testing.assert_allclose(self_weights(7, 0.3).sum(axis=1), 1)
+
+
+def test_mixing_averages_every_tensor_with_each_row():
+    models = [{"w": np.array([float(k)], np.float32)} for k in (1, 3, 8)]
+    weights = np.array([[1.0, 0, 0], [1, 1, 2], [0, 0.5, 0.5]])
+    found = [float(m["w"][0]) for m in mix(models, weights)]
+    assert found == [1.0, (1 + 3 + 16) / 4, 5.5]
+
+
+def test_mixing_equals_one_weighted_mean_per_row():
+    rng = np.random.default_rng(0)
+    models = [
+        {
+            "w": rng.normal(size=(3, 4)).astype(np.float32),
+            "count": np.array(k, np.int64),
+        }
+        for k in range(5)
+    ]
+    weights = rng.random((5, 5))
+    for row, ours in zip(weights, mix(models, weights), strict=True):
+        expected = weighted_mean(models, row.tolist())
+        np.testing.assert_allclose(ours["w"], expected["w"], rtol=1e-6)
+        assert ours["w"].dtype == np.float32
+        assert ours["count"] == 0
+
+
+@pytest.mark.parametrize(
+    "weights", [np.ones((2, 3)), np.array([[1.0, -1]]), np.zeros((1, 2))]
+)
+def test_weights_that_do_not_fit_are_refused(weights):
+    models = [{"w": np.ones(1)}] * 2
+    with pytest.raises(ValueError, match=r"weights must be of shape \(num_rows, 2\)"):
+        mix(models, weights)
+
+
+def test_a_personal_strategy_keeps_the_model_of_who_did_not_reply():
+    run = toys.resolved("self-weight", **{"self-weight.a": 0.5})
+    strategy = run.method.make_strategy(run.settings, run.params, experiment="e")
+    strategy.clients = {c: toys.info(c, num_train=5) for c in (0, 1, 2)}
+    strategy.initialise({"w": np.zeros(1, np.float32)})
+    sent = strategy.outgoing(1)
+    assert sent[0] is sent[2]  # one object, hence one record on the wire
+    replies = {
+        c: Parcel(
+            arrays=with_prefix(SHARED, {"w": np.array([v], np.float32)}),
+        )
+        for c, v in ((0, 4.0), (2, 8.0))
+    }
+    strategy.step(1, replies)
+    found = {c: float(a[SHARED + "w"][0]) for c, a in strategy.outgoing(2).items()}
+    assert found == {0: 5.0, 1: 0.0, 2: 7.0}
+    again = run.method.make_strategy(run.settings, run.params, experiment="e")
+    again.restore(*strategy.state())
+    assert again.outgoing(2).keys() == strategy.outgoing(2).keys()
+    for client, arrays in again.outgoing(2).items():
+        np.testing.assert_array_equal(arrays[SHARED + "w"], [found[client]])
+    assert sorted(strategy.models()) == ["client-0", "client-1", "client-2"]

@@ -1,0 +1,818 @@
+"""Whole runs of SpreadGNN: who influences whom, when, at what cost, and who is told."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toys
+from flwr.app import ArrayRecord
+from matrix import mostly_slow
+from oracles import spreadgnn as oracle
+from toys_spreadgnn import MASKS, TASKS, federation, final_models, start
+
+from clients.base import GraphClient
+from clients.peers.neighbourhood import Neighbourhood
+from clients.spreadgnn import SpreadGNNClient
+from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.peers.mixing import mix
+from fedgraph_flwr.peers.topology import build_topology
+from fedgraph_flwr.results.task_relations import SOURCES, read_covariances, read_rounds
+from fedgraph_flwr.wire import Parcel, pack, record_sizes, unpack
+from simulations import figures
+from simulations.inline import InlineGrid
+from strategies.spreadgnn import SpreadGNN, make_topology
+
+NEUTRAL = {"spreadgnn.task-reg": 0.0, "optimizer": "adam", "persist-optimizer": True}
+TOPOLOGIES = {
+    "complete": {},
+    "ring": {"spreadgnn.topology": "ring"},
+    "star": {"spreadgnn.topology": "star"},
+    "random-regular": {
+        "spreadgnn.topology": "random-regular",
+        "spreadgnn.degree": 3,
+    },
+    "watts-strogatz": {
+        "spreadgnn.topology": "watts-strogatz",
+        "spreadgnn.degree": 4,
+        "spreadgnn.rewiring": 0.5,
+    },
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def six_tasks(toy_data):
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", federation)
+        yield
+
+
+@pytest.fixture
+def spread(run):
+    """Run SpreadGNN: ``spread(clients, **overrides)``."""
+    return partial(start, run)
+
+
+def neighbours(clients, **overrides):
+    given = {k.split(".")[1].replace("-", "_"): v for k, v in overrides.items()}
+    kind = given.pop("topology", "complete")
+    return build_topology(kind, clients, **given).neighbours
+
+
+def losses(finished):
+    """Loss on test graphs after mixing, by (round, client)."""
+    return {
+        (int(r), int(c)): v
+        for (r, c, split, point, _), v in finished.values("loss").items()
+        if (split, point) == ("test", "post_aggregation")
+    }
+
+
+# The neutral setting ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+@pytest.mark.parametrize("clients", [3, 4])
+def test_complete_without_regulariser_equals_fedavg_in_every_round(
+    spread, weights, clients
+):
+    rounds = {"num-server-rounds": 4, "dropout": 0.3}
+    ours = spread(clients, **NEUTRAL, **rounds, **{"spreadgnn.weights": weights})
+    plain = spread(
+        clients,
+        method="fedavg multi-task",
+        **{k: v for k, v in NEUTRAL.items() if "." not in k},
+        **rounds,
+        weighting=weights,
+    )
+    assert losses(ours) == losses(plain)
+    assert len(losses(ours)) == 5 * clients
+    for model in final_models(ours).values():
+        for name, array in plain.models["global"].items():
+            np.testing.assert_array_equal(model[name], array)
+
+
+def test_metropolis_weights_on_a_complete_graph_are_uniform(spread):
+    uniform, metropolis = (
+        final_models(spread(4, **NEUTRAL, **{"spreadgnn.weights": w}))
+        for w in ("uniform", "metropolis")
+    )
+    for name, array in uniform[2].items():
+        np.testing.assert_allclose(metropolis[2][name], array, atol=1e-7)
+
+
+@pytest.mark.parametrize("apart", [{"spreadgnn.period": 0}, "no edges"])
+def test_without_mixing_everybody_trains_alone(spread, tmp_path, apart):
+    if apart == "no edges":
+        (tmp_path / "edges.toml").write_text("edges = []")
+        file = str(tmp_path / "edges.toml")
+        apart = {"spreadgnn.topology": "file", "spreadgnn.edges-file": file}
+    ours = spread(4, **NEUTRAL, **apart)
+    adam = {k: v for k, v in NEUTRAL.items() if "." not in k}
+    alone = spread(4, method="local multi-task", **adam)
+    assert ours.sha == alone.sha
+    assert not [r for r in ours.ledger if r["record"] == "arrays"]
+
+
+def test_the_regulariser_and_each_option_do_something(spread):
+    options = [
+        {},
+        {"spreadgnn.task-reg": 0.0},
+        {"spreadgnn.omega-eta": 1.0},
+        {"spreadgnn.omega-every": "step"},
+        {"spreadgnn.head-sync": "owners"},
+        {"spreadgnn.head-sync": "none"},
+        {"spreadgnn.weights": "samples"},
+        {"spreadgnn.period": 2},
+        {"spreadgnn.topology": "ring"},
+        {"multitask.encoder": "gat"},
+    ]
+    strong = {"spreadgnn.task-reg": 1e-2, "batch-size": 16}
+    assert len({spread(4, **{**strong, **o}).sha for o in options}) == len(options)
+
+
+# The course of models, against the paper's recursion ----------------------------------
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("period", [1, 2])
+def test_models_follow_the_recursion_of_dpa_sgd(spread, monkeypatch, name, period):
+    """Local training is replaced by a step towards a point of each client's own."""
+    seen = {}
+    rate = 0.25
+
+    def towards(t, k, x):
+        return [a - (k + 1) * (i + t) for i, a in enumerate(x)]
+
+    towards.rounds = 6
+
+    def step(self, optimizer, server_round, num_epochs):
+        bias = self.model.head.bias.data
+        g = towards(server_round - 1, self.job.client_id, bias.double().tolist())
+        bias -= rate * bias.new_tensor(g)
+        return {}
+
+    def look(self, server_round, point):
+        if point == "post_aggregation":
+            bias = self.model.head.bias.detach().double().tolist()
+            seen[server_round - 1, self.job.client_id] = bias
+        return {}
+
+    monkeypatch.setattr(GraphClient, "_train", step)
+    monkeypatch.setattr(SpreadGNNClient, "scores", look)
+    options = TOPOLOGIES[name]
+    spread(
+        6,
+        **options,
+        **{"spreadgnn.period": period, "num-server-rounds": towards.rounds},
+    )
+    m = oracle.metropolis(neighbours(6, **options))
+    start = [seen[0, k] for k in range(6)]
+    course = oracle.dpa_sgd(m, period, start, towards, rate)
+    for t, expected in enumerate(course):
+        for k in range(6):
+            np.testing.assert_allclose(seen[t, k], expected[k], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "eta"), [("complete", 0.5), ("ring", 0.5), ("star", 0.2)]
+)
+def test_omegas_follow_those_of_the_neighbours(spread, monkeypatch, name, eta):
+    """Eq. (11) between clients: in round 3 with Omegas that are none of the start."""
+    heads, sent, found = {}, {}, {}
+    renew, uplink = Neighbourhood.renew, SpreadGNNClient.uplink
+
+    def spy_renew(self, head, *, eta):
+        heads.setdefault(self._client_id, []).append(head.double().numpy().copy())
+        renew(self, head, eta=eta)
+
+    def spy_uplink(self, trained):
+        at = self.round.number - 1, self.job.client_id
+        head = self.model.head.weight.detach().double()
+        sent[at] = head.numpy().copy()
+        covariance = self.round.around.covariance()
+        found[at] = covariance.task_ids, covariance.omega.numpy().copy()
+        return uplink(self, trained)
+
+    monkeypatch.setattr(Neighbourhood, "renew", spy_renew)
+    monkeypatch.setattr(SpreadGNNClient, "uplink", spy_uplink)
+    options = {"spreadgnn.omega-eta": eta, "local-epochs": 2, "learning-rate": 0.05}
+    spread(4, **TOPOLOGIES[name], **options)
+    renewals = [[heads[k][2 * t - 2 : 2 * t] for k in range(4)] for t in range(1, 3)]
+    course = oracle.course_of_omegas(
+        neighbours(4, **TOPOLOGIES[name]),
+        [[int(t) for t in mask.split(",")] for mask in MASKS[4].split(";")],
+        [[[]] * 4, *renewals],
+        [[sent[t, k] for k in range(4)] for t in range(3)],
+        eta,
+    )
+    for t, expected in enumerate(course):
+        for k, (tasks, omega) in enumerate(expected):
+            assert list(found[t, k][0]) == list(tasks)
+            np.testing.assert_allclose(found[t, k][1], omega, rtol=0, atol=1e-6)
+            if t:
+                assert np.abs(omega - np.eye(len(omega)) / len(omega)).max() > 1e-2
+
+
+# Reports ------------------------------------------------------------------------------
+
+
+def test_own_and_unseen_tasks_are_measured_before_and_after_mixing(spread):
+    finished = spread(4, **{"spreadgnn.topology": "ring"})
+    seen = finished.values("roc-auc-own", "roc-auc-unseen")
+    points = ("post_training", "post_aggregation")
+    found = finished.summary["own_and_unseen"]
+    assert set(found) == set(points)
+    for point in points:
+        for whose in ("own", "unseen"):
+            name = f"roc-auc-{whose}"
+            each = [seen["3", str(c), "test", point, name] for c in range(4)]
+            assert found[point][whose] == pytest.approx(np.mean(each))
+    assert len({v for means in found.values() for v in means.values()}) == 4
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_a_run_says_which_tasks_came_from_which_neighbour(spread, seal, capsys):
+    finished = spread(4, **{"spreadgnn.topology": "ring", "spreadgnn.seal": seal})
+    with (finished.path / SOURCES).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    # clients 0 to 3 have tasks 0 1, 2, 3 4 and 5; client 0 is between 1 and 3
+    taught = [(r["task"], r["neighbour"]) for r in rows if r["client"] == "0"]
+    assert taught == [("2", "1"), ("3", "-1"), ("4", "-1"), ("5", "3")]
+    related = {r["task"]: r["related"] for r in rows if r["client"] == "0"}
+    known = {"0", "1"}  # its own
+    if seal:  # the server has no Omega, the site has
+        site = Path(finished.overrides["state-dir"]) / finished.path.name / "client-0"
+        assert figures.main([str(site)]) == 0
+        assert capsys.readouterr().out == f"{site / 'omega-000003.png'}\n"
+        assert (site / "omega-000003.png").stat().st_size > 10_000
+        with np.load(site / "omega-000003.npz") as kept:
+            assert kept["tasks"].tolist() == list(TASKS)
+            assert kept["own_ids"].tolist() == [0, 1]
+        assert figures.main([str(site), "--rounds", "9"]) == 2
+        assert "has omega of rounds [1, 2, 3], asked for [9]" in capsys.readouterr().err
+        (site / "omega-000003.npz").write_bytes(b"spoiled")
+        assert figures.main([str(site)]) == 2
+        assert "is no map of tasks" in capsys.readouterr().err
+        assert set(related.values()) == {"-1"}
+        assert read_rounds(finished.path) == []
+        return
+    assert related["2"] in known
+    assert related["3"] == "-1"  # of no neighbour: not in Omega
+    assert read_rounds(finished.path) == [1, 2, 3]
+    omegas = read_covariances(finished.path, 3)
+    assert [ids for ids, _ in omegas.values()] == [
+        (0, 1, 2, 5),
+        (0, 1, 2, 3, 4),
+        (2, 3, 4, 5),
+        (0, 1, 3, 4, 5),
+    ]
+
+
+@pytest.mark.parametrize("encoder", ["sage", "gat"])
+def test_one_molecule_at_a_time(spread, encoder):
+    single = {"batch-size": 1, "num-server-rounds": 2, "multitask.encoder": encoder}
+    assert spread(3, **single).sha == spread(3, nodes=3, **single).sha
+
+
+def path_of(tmp_path, clients):
+    """A file with a path: 0 - 1 - 2 - ..."""
+    file = tmp_path / "path.toml"
+    file.write_text(f"edges = {[[k, k + 1] for k in range(clients - 1)]}")
+    return {"spreadgnn.topology": "file", "spreadgnn.edges-file": str(file)}
+
+
+@pytest.mark.parametrize(
+    ("name", "period"),
+    mostly_slow(
+        [("ring", 1), ("ring", 2), ("star", 1), ("path", 1), ("apart", 1)],
+        fast=[("ring", 2), ("star", 1)],
+    ),
+)
+def test_an_influence_arrives_after_as_many_mixing_rounds_as_hops(
+    spread, monkeypatch, tmp_path, name, period
+):
+    """Client 1 begins elsewhere; a client changes when that has reached it."""
+    clients, source = 6, 1
+    given = {
+        **TOPOLOGIES,
+        "path": path_of(tmp_path, clients),
+        "apart": {"spreadgnn.topology": "random-regular", "spreadgnn.degree": 1},
+    }[name]
+    rounds = 1 + 4 * period
+    options = {**given, "spreadgnn.period": period, "num-server-rounds": rounds}
+    options["batch-size"] = 64
+    usual = losses(spread(clients, **options))
+    build = SpreadGNNClient.build_model.__func__
+
+    def elsewhere(cls, spec):
+        model = build(cls, spec)
+        if spec.client_id == source:
+            model.head.bias.data += 0.125
+        return model
+
+    monkeypatch.setattr(SpreadGNNClient, "build_model", classmethod(elsewhere))
+    moved = losses(spread(clients, **options))
+    given = {k: v for k, v in given.items() if "file" not in str(v)}
+    near = (
+        {k: [j for j in (k - 1, k + 1) if 0 <= j < clients] for k in range(clients)}
+        if name == "path"
+        else neighbours(clients, **given)
+    )
+    hops = oracle.distances(near, source)
+    for k in range(clients):
+        differ = [r for r in range(rounds + 1) if usual[r, k] != moved[r, k]]
+        first = differ[0] if differ else math.inf
+        # mixing rounds are 1, 1 + period, 1 + 2 period, ...
+        expected = 1 + (hops[k] - 1) * period if k in hops else math.inf
+        assert first == (0 if k == source else expected), k
+    assert len(hops) == (2 if name == "apart" else clients)
+
+
+# What a relay delivers ----------------------------------------------------------------
+
+
+class Opaque:
+    """A parcel of which nothing can be asked."""
+
+    def __getattribute__(self, name):
+        raise AssertionError(f"the relay looked at {name} of a parcel")
+
+
+def relay(clients, **overrides):
+    own = {"num-clients": clients, "task-masks": MASKS[clients]}
+    run = toys.resolved("spreadgnn", **own, **overrides)
+    strategy = SpreadGNN(run.settings, run.params, experiment="e")
+    strategy.clients = dict.fromkeys(range(clients))
+    strategy.topology = make_topology(clients, run.params)
+    strategy.round.asked = list(range(clients))
+    return strategy
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_the_relay_forwards_parcels_unopened_to_neighbours_alone(name):
+    strategy = relay(6, **TOPOLOGIES[name])
+    sent = {k: Opaque() for k in range(6)}
+    strategy.step(1, {k: Parcel(arrays={"to/all": sent[k]}) for k in range(6)})
+    near = neighbours(6, **TOPOLOGIES[name])
+    for k, mail in strategy.outgoing(2).items():
+        assert set(mail) == {f"from/{j}" for j in near[k]}
+        assert all(mail[f"from/{j}"] is sent[j] for j in near[k])
+    strategy.step(2, dict.fromkeys(range(6), Parcel()))
+    assert all(mail == {} for mail in strategy.outgoing(3).values())
+
+
+def test_a_sealed_parcel_reaches_its_receiver_and_no_other():
+    strategy = relay(4, **{"spreadgnn.topology": "ring"})
+    one, three, stray = Opaque(), Opaque(), Opaque()
+    mail = {"to/1": one, "to/3": three, "to/2": stray}  # 2 is no neighbour of 0
+    strategy.step(1, {0: Parcel(arrays=mail)})
+    found = strategy.outgoing(2)
+    assert found[1] == {"from/0": one}
+    assert found[3] == {"from/0": three}
+    assert found[2] == {}
+
+
+def test_mail_waits_for_a_client_that_does_not_reply():
+    """Addressed or not: what it has read already, it leaves out itself."""
+    strategy = relay(3)
+    old, new = Opaque(), Opaque()
+    strategy.step(1, {0: Parcel(arrays={"to/all": old}), 1: Parcel(), 2: Parcel()})
+    strategy.step(2, {0: Parcel(arrays={"to/all": new}), 1: Parcel()})
+    assert strategy.outgoing(3)[2] == {"from/0": new}
+    assert strategy.outgoing(3)[1] == {"from/0": new}
+    strategy.step(3, {0: Parcel(), 1: Parcel()})
+    assert strategy.outgoing(4)[2] == {"from/0": new}
+    assert strategy.outgoing(4)[1] == {}
+
+
+def test_mail_in_transit_survives_the_checkpoint():
+    before, after = relay(4), relay(4)
+    mail = {k: np.array([k], np.uint8) for k in range(4)}
+    before._asked = [0, 1, 2, 3]
+    complaint = {"silent/2": 2, "unusable/1": 1, "silent/9": 1}
+    replies = {k: Parcel(arrays={"to/all": mail[k]}) for k in (0, 1, 3)}
+    before.step(1, {**replies, 0: replace(replies[0], metrics=complaint)})
+    arrays, facts = before.state()
+    after.restore(arrays, json.loads(json.dumps(facts)))
+    assert after.outgoing(2) == before.outgoing(2)
+    assert after.missed == {2: [1]}
+    assert after.gone == [2]
+    for strategy in (before, after):
+        assert strategy.silent == {0: [2], 1: [], 3: []}
+        assert strategy.unusable == {1: 1}
+
+
+def spoil_parcels_of(monkeypatch, client):
+    """A client sends a model full of NaN, and does not notice."""
+    contents = SpreadGNNClient._contents
+
+    def spoiled(self):
+        good = contents(self)
+        if self.job.client_id != client:
+            return good
+        bad = {n: np.full_like(a, np.nan) for n, a in good.tensors.items()}
+        return replace(good, tensors=bad)
+
+    monkeypatch.setattr(SpreadGNNClient, "_contents", spoiled)
+    monkeypatch.setattr("clients.spreadgnn._check_finite", lambda *_: None)
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_a_parcel_of_nan_counts_as_missing_and_is_told(
+    spread, monkeypatch, seal, caplog
+):
+    options = {
+        "spreadgnn.topology": "ring",
+        "spreadgnn.seal": seal,
+        "num-server-rounds": 1,
+        "min-fit-replies": 0.5,
+    }
+    usual = spread(5, **options)
+    spoil_parcels_of(monkeypatch, 2)
+    rows = spy_rows(monkeypatch, keep=True)
+    with caplog.at_level("WARNING", logger="flwr"):
+        spoiled = spread(5, **options)
+    before, after = final_models(usual), final_models(spoiled)
+    assert sorted(before) == sorted(after) == [0, 1, 2, 3, 4]
+    for client in range(5):
+        same = [np.array_equal(a, after[client][n]) for n, a in before[client].items()]
+        assert all(same) == (client in (0, 2, 4))  # no neighbours of 2, and itself
+    assert spoiled.summary["failures"] == []
+    third = pytest.approx(1 / 3)
+    assert rows[2, 1] == {0: third, 1: pytest.approx(2 / 3)}
+    for client in (1, 3):
+        words = f"client {client} goes on without this mail: model of client 2: array"
+        assert words in caplog.text
+
+
+def test_a_client_whose_model_is_not_finite_says_so_itself(spread, monkeypatch):
+    def diverge(self, optimizer, server_round, num_epochs):
+        if self.job.client_id == 1 and server_round == 2:
+            self.model.head.bias.data[0] = math.nan
+        return {}
+
+    monkeypatch.setattr(GraphClient, "_train", diverge)
+    monkeypatch.setattr(SpreadGNNClient, "scores", lambda *_: {})
+    with pytest.raises(RunFailedError, match=r"client 1: .*client 1 sends no letter"):
+        spread(3)
+
+
+# Bytes --------------------------------------------------------------------------------
+
+
+def delivered(monkeypatch):
+    """Sizes of the parcels of all messages: (direction, round, client) -> by name."""
+    found = {}
+    deliver = InlineGrid.deliver
+
+    def spy(self, message):
+        reply = deliver(self, message)
+        header = unpack(message.content)[1]
+        at = header.get("server-round", 0)
+        for way, content in (("down", message.content), ("up", reply.content)):
+            for client, parcel in unpack(content)[0].items():
+                sizes = {n: a.nbytes for n, a in parcel.arrays.items()}
+                found[way, at, client] = sizes
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "deliver", spy)
+    return found
+
+
+@pytest.mark.parametrize("seal", [False, True])
+@pytest.mark.parametrize(
+    "name", mostly_slow([*TOPOLOGIES, "file"], fast=["ring", "file"])
+)
+def test_bytes_per_round_are_those_of_the_formula(
+    spread, monkeypatch, tmp_path, name, seal
+):
+    clients, period, rounds = 6, 2, 4
+    options = {**TOPOLOGIES, "file": path_of(tmp_path, clients)}[name]
+    found = delivered(monkeypatch)
+    finished = spread(
+        clients,
+        **options,
+        **{
+            "spreadgnn.seal": seal,
+            "spreadgnn.period": period,
+            "num-server-rounds": rounds,
+        },
+    )
+    near = neighbours(clients, **options)
+    shapes = {n: a.shape for n, a in final_models(finished)[0].items()}
+    width = shapes["head.weight"][1]
+
+    def size(client, server_round):
+        # T_k is known once the parcels of round 1 have come; one task per client
+        known = 1 if server_round == 1 else 1 + len(near[client])
+        return oracle.parcel_bytes(
+            shapes, own_tasks=1, known_tasks=known, width=width, is_sealed=seal
+        )
+
+    total_down = {}
+    for at in range(1, rounds + 2):
+        for k in range(clients):
+            to = [f"to/{j}" for j in near[k]] if seal else ["to/all"]
+            up = dict.fromkeys(to, size(k, at)) if at in (1, 3) else {}
+            assert found["up", at, k] == up, (at, k)
+            came = {f"from/{j}": size(j, at - 1) for j in near[k] if at in (2, 4)}
+            assert found["down", at, k] == came, (at, k)
+        total_down[at] = sum(len(found["down", at, k]) for k in range(clients))
+    assert total_down == {1: 0, 2: oracle.parcels_down(near)} | {
+        3: 0,
+        4: oracle.parcels_down(near),
+        5: 0,
+    }
+
+    def recorded(at, client, direction):
+        rows = [
+            int(r["bytes"])
+            for r in finished.ledger
+            if (r["round"], r["client"], r["direction"], r["record"])
+            == (str(at), str(client), direction, "arrays")
+        ]
+        return sum(rows)
+
+    for at in range(1, rounds + 2):
+        for k in range(clients):
+            for way in ("down", "up"):
+                assert recorded(at, k, way) == framed(k, found[way, at, k])
+
+
+def framed(client, sizes):
+    """Bytes of a message's record that holds arrays of these sizes."""
+    arrays = {n: np.zeros(size, np.uint8) for n, size in sizes.items()}
+    content = pack({client: Parcel(arrays=arrays)})
+    return sum(size for _, kind, size in record_sizes(content) if kind == "arrays")
+
+
+# What the relay sees ------------------------------------------------------------------
+
+
+def everything_the_relay_held(monkeypatch):
+    """Raw bytes of all messages, as they grow."""
+    held = bytearray()
+    deliver = InlineGrid.deliver
+
+    def spy(self, message):
+        reply = deliver(self, message)
+        for content in (message.content, reply.content):
+            for record in content.values():
+                if isinstance(record, ArrayRecord):
+                    for array in record.values():
+                        held.extend(array.numpy().tobytes())
+                else:
+                    held.extend(record.deflate())
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "deliver", spy)
+    return held
+
+
+def needles(monkeypatch):
+    """Sixteen bytes from the middle of all that clients ever wrote into parcels."""
+    found = {}
+    contents = SpreadGNNClient._contents
+
+    def spy(self):
+        made = contents(self)
+        at = f"{self.job.client_id}/{self.server_round}"
+        parts = {**made.tensors, "rows": made.head_rows, "omega": made.omega}
+        for name, array in parts.items():
+            raw = array.tobytes()
+            middle = len(raw) // 8 * 4
+            piece = raw[max(0, middle - 8) : middle + 8]
+            if len(piece) == 16 and len(set(piece)) > 4:
+                found[f"{at}/{name}"] = piece
+        return made
+
+    monkeypatch.setattr(SpreadGNNClient, "_contents", spy)
+    return found
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_all_that_the_relay_ever_held_shows_no_tensor_if_sealed(
+    spread, monkeypatch, seal
+):
+    held, sent = everything_the_relay_held(monkeypatch), needles(monkeypatch)
+    finished = spread(
+        4, nodes=2, **{"spreadgnn.topology": "ring", "spreadgnn.seal": seal}
+    )
+    for path in sorted(finished.path.rglob("*")):
+        if path.is_file():
+            held.extend(path.read_bytes())
+    assert len(sent) > 100
+    seen = {name for name, piece in sent.items() if piece in held}
+    if not seal:  # the test can see
+        assert seen == set(sent)
+        return
+    assert seen == set()
+    assert b"head.weight" not in held
+    root = Path(finished.overrides["state-dir"])
+    keys = list(root.rglob("*.key"))
+    assert len(keys) == 2 * 4  # of the site and of the run
+    for key in keys:
+        assert key.read_bytes() not in held
+        assert key.read_bytes().hex().encode() not in held
+    assert all(p.stat().st_mode & 0o077 == 0 for p in keys)
+
+
+def test_one_hash_on_any_number_of_nodes_sealed_or_not(spread):
+    ring = {"spreadgnn.topology": "ring"}
+    found = {
+        spread(4, nodes=nodes, **ring, **{"spreadgnn.seal": seal}).sha
+        for nodes in (1, 2, 4)
+        for seal in (False, True)
+    }
+    assert len(found) == 1
+
+
+def test_a_sealed_run_resumes_exactly(spread):
+    sealed = {"spreadgnn.topology": "ring", "spreadgnn.seal": True}
+    whole = spread(4, **sealed, **{"num-server-rounds": 4})
+    part = spread(4, **sealed, **{"num-server-rounds": 2})
+    places = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+    resumed = spread(
+        4, **sealed, **places, **{"num-server-rounds": 4, "resume": str(part.path)}
+    )
+    assert resumed.summary["resumed_from_round"] == 2
+    assert resumed.sha == whole.sha
+    assert resumed.rounds == whole.rounds
+
+
+# Clients that go ----------------------------------------------------------------------
+
+
+def leave(monkeypatch, client, rounds):
+    for name in ("train", "assess"):
+        usual = getattr(GraphClient, name)
+
+        def gone(self, parcel, header, *, usual=usual):
+            if self.job.client_id == client and header["server-round"] in rounds:
+                raise ConnectionError("power cut")
+            return usual(self, parcel, header)
+
+        monkeypatch.setattr(GraphClient, name, gone)
+
+
+def spy_rows(monkeypatch, *, keep=False):
+    """Weights by (round, client); models are mixed only to ``keep`` the run as is."""
+    rows = {}
+    mix_all = SpreadGNNClient._mix
+
+    def spy(self, own, parcels):
+        def noted(models, row, me):
+            rows[self.server_round, me] = row
+            return mix(models, row, me) if keep else models[me]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("clients.spreadgnn.mix", noted)
+            mix_all(self, own, parcels)
+
+    monkeypatch.setattr(SpreadGNNClient, "_mix", spy)
+    return rows
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_neighbours_of_a_client_that_left_go_on_without_it(spread, monkeypatch, seal):
+    rows = spy_rows(monkeypatch)
+    leave(monkeypatch, 2, range(2, 9))
+    options = {"spreadgnn.topology": "ring", "spreadgnn.seal": seal}
+    finished = spread(4, **options, **{"min-fit-replies": 0.5})
+    third = pytest.approx(1 / 3)
+    assert rows[2, 1] == {0: third, 1: third, 2: third}  # sent in round 1
+    assert rows[3, 1] == {0: third, 1: pytest.approx(2 / 3)}
+    assert rows[3, 0] == {0: third, 1: third, 3: third}
+    summary = finished.summary
+    assert summary["status"] == "completed"
+    assert {f["client"] for f in summary["failures"]} == {2}
+    assert [f["round"] for f in summary["failures"]] == [2, 3, 4]
+    network = summary["network"]
+    assert network["dropped_out"] == [2]
+    assert network["missed_rounds"] == {"2": [2, 3, 4]}
+    assert network["rest_is_connected"] is True
+    assert network["rest"] == [[0, 1, 3]]
+    assert set(summary["final"]["per_client"]) == {"0", "1", "3"}
+
+
+def teachers(finished):
+    with (finished.path / SOURCES).open(newline="") as file:
+        return {(r["client"], r["task"]): r["neighbour"] for r in csv.DictReader(file)}
+
+
+def test_nobody_learned_from_a_neighbour_whose_mail_never_came(spread, monkeypatch):
+    leave(monkeypatch, 2, range(1, 9))
+    options = {"spreadgnn.topology": "ring", "min-fit-replies": 0.5}
+    finished = spread(4, **options)
+    with (finished.path / SOURCES).open(newline="") as file:
+        taught = {
+            (r["client"], r["task"]): r["neighbour"] for r in csv.DictReader(file)
+        }
+    assert taught["1", "3"] == taught["3", "4"] == "-1"  # of client 2
+    assert taught["1", "0"] == taught["3", "0"] == "0"
+    places = {k: finished.overrides[k] for k in ("results-dir", "state-dir")}
+    more = {"resume": str(finished.path), "num-server-rounds": 4}
+    spread(4, **options, **places, **more)  # the server remembers
+    assert teachers(finished) == taught
+
+
+def test_a_star_without_its_middle_falls_apart_and_says_so(spread, monkeypatch, caplog):
+    leave(monkeypatch, 0, range(2, 9))
+    options = {"spreadgnn.topology": "star", "min-fit-replies": 0.5}
+    with caplog.at_level("WARNING", logger="flwr"):
+        finished = spread(4, **options)
+    network = finished.summary["network"]
+    assert network["dropped_out"] == [0]
+    assert network["rest_is_connected"] is False
+    assert network["rest"] == [[1], [2], [3]]
+    assert "the rest is in 3 parts: [[1], [2], [3]]" in caplog.text
+    assert len(finished.values("loss")) > 0
+
+
+def test_a_client_that_comes_back_is_welcome(spread, monkeypatch):
+    rows = spy_rows(monkeypatch)
+    leave(monkeypatch, 2, [2])
+    options = {"spreadgnn.topology": "ring", "min-fit-replies": 0.5}
+    finished = spread(4, **options, **{"num-server-rounds": 4})
+    assert 2 not in rows[3, 1]
+    assert 2 in rows[4, 1]
+    network = finished.summary["network"]
+    assert network["dropped_out"] == []
+    assert network["missed_rounds"] == {"2": [2]}
+    assert len(finished.summary["final"]["per_client"]) == 4
+
+
+# Edge lists and bad input -------------------------------------------------------------
+
+
+def test_an_isolated_client_is_allowed_and_named(spread, tmp_path, caplog):
+    file = tmp_path / "edges.toml"
+    file.write_text("edges = [[0, 1], [1, 3]]")
+    options = {"spreadgnn.topology": "file", "spreadgnn.edges-file": str(file)}
+    with caplog.at_level("WARNING", logger="flwr"):
+        finished = spread(4, **options)
+    assert "client 2 has no neighbour: it trains alone" in caplog.text
+    assert "not connected: [[0, 1, 3], [2]] learn apart" in caplog.text
+    assert finished.summary["network"]["isolated"] == [2]
+    assert finished.summary["network"]["spectral_gap"] == pytest.approx(0, abs=1e-12)
+
+
+def test_weights_of_a_file_are_used(spread, monkeypatch, tmp_path):
+    rows = spy_rows(monkeypatch)
+    file = tmp_path / "edges.toml"
+    file.write_text("edges = [[0, 1, 0.25], [1, 2, 0.5]]")
+    spread(
+        3,
+        **{
+            "spreadgnn.topology": "file",
+            "spreadgnn.edges-file": str(file),
+            "spreadgnn.weights": "file",
+        },
+    )
+    assert rows[2, 1] == {0: 0.25, 1: 0.25, 2: 0.5}
+    assert rows[2, 0] == {0: 0.75, 1: 0.25}
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "message"),
+    [
+        ("edges = [[0, 9]]", "metropolis", "unknown neighbour 9"),
+        ("edges = [[0,1],[1,0],[1,2]]", "metropolis", "asymmetric edge list"),
+        ("edges = [[0, 1, 0.9], [1, 2, 0.9]]", "file", "sum to 1.8, not to 1"),
+        ("edges = [[0, 1]]", "file", r"weights is 'file', but no edge has a weight"),
+    ],
+)
+def test_bad_edge_lists_stop_the_run_before_training(
+    spread, tmp_path, text, weights, message
+):
+    (tmp_path / "edges.toml").write_text(text)
+    options = {
+        "spreadgnn.topology": "file",
+        "spreadgnn.edges-file": str(tmp_path / "edges.toml"),
+        "spreadgnn.weights": weights,
+        "results-dir": str(tmp_path / "results"),
+    }
+    with pytest.raises(ConfigError, match=message):
+        spread(3, **options)
+    (summary,) = (tmp_path / "results").glob("*/summary.json")
+    assert json.loads(summary.read_text())["rounds"] == 0
+
+
+def test_a_task_of_nobody_stops_the_run_before_training(spread, tmp_path):
+    options = {"task-masks": "0,1;2;3,5", "results-dir": str(tmp_path)}
+    with pytest.raises(FedGraphError, match=r"leaves task\(s\) 4 to nobody"):
+        spread(3, **options)
+    (summary,) = tmp_path.glob("*/summary.json")
+    assert json.loads(summary.read_text())["rounds"] == 0
+
+
+def test_noise_on_updates_is_refused():
+    with pytest.raises(ConfigError, match=r"update-clip is 1\.0, but letters of"):
+        toys.resolved("spreadgnn", **{"privacy.update-clip": 1.0})

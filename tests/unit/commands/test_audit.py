@@ -1,0 +1,304 @@
+"""The privacy audit: right about sound mechanisms, and able to find broken ones."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import toys
+
+from clients.privacy import noisy_views
+from clients.privacy.laplace import add_noise
+from clients.privacy.ledger import Ledger
+from fedgraph_flwr.errors import DataError
+from simulations.audit import main
+from simulations.audit_attacks import (
+    Reader,
+    best_possible,
+    bound,
+    clopper_pearson,
+    judge,
+    most_showable,
+    ratios,
+    seen_weakening,
+)
+from simulations.audit_game import make_game
+from simulations.audit_rows import attack, play_here
+
+LEVEL = 0.05
+ONE = {"fgcl.views": "one"}
+CLEAN = {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}
+
+
+def game(*, method="fgcl", **overrides):
+    """One training graph, of two nodes, and toy graphs to validate and test."""
+    noise = {"num-clients": 1, "privacy.edge-epsilon": 1.0}
+    if method != "fgcl":
+        noise |= {"dataset": "MUTAG", "features": "labels"}
+    return make_game(
+        {**toys.tiny(method, **noise), **overrides},
+        num_graphs=1,
+        load=lambda r, _: toys.federation(r.settings, 0),
+    )
+
+
+def attacked(own=40, victims=120, **overrides):
+    found = game(**overrides)
+    privacy = found.resolved.privacy
+    return attack(
+        lambda trials: play_here(found, trials),
+        name="",
+        view_epsilon=privacy.edge_epsilon,
+        is_rounded=privacy.edge_post == "round",
+        num_own=own,
+        num_victims=victims,
+        level=LEVEL,
+    )
+
+
+# Statistics ----------------------------------------------------------------------
+
+
+def test_clopper_pearson_by_its_definition():
+    assert clopper_pearson(0, 50, 0.1) == (0.0, pytest.approx(1 - 0.05 ** (1 / 50)))
+    assert clopper_pearson(50, 50, 0.1) == (pytest.approx(0.05 ** (1 / 50)), 1.0)
+    low, high = clopper_pearson(7, 20, 0.05)  # Clopper & Pearson's own kind of table
+    assert low == pytest.approx(0.1539, abs=1e-4)
+    assert high == pytest.approx(0.5922, abs=1e-4)
+
+
+def test_bounds_of_the_advantage():
+    assert bound(1.0) == pytest.approx((math.e - 1) / (math.e + 1))
+    assert bound(math.inf) == 1
+    for rounded in (False, True):
+        one = best_possible([1.0], is_rounded=rounded)
+        assert one == pytest.approx(1 - math.exp(-0.5), abs=2e-3)
+        assert one < best_possible([1.0, 1.0], is_rounded=False) < bound(2.0)
+
+
+def test_ratios_of_released_values():
+    found = ratios(np.array([1.0, 1.7, 0.5, -3.0]), 2.0, is_rounded=False)
+    assert found.tolist() == [2.0, 2.0, 0.0, -2.0]
+    flip = math.exp(-1) / 2
+    expected = math.log(flip / (1 - flip))
+    assert ratios(0.0, 2.0, is_rounded=True) == pytest.approx(expected)
+
+
+def laplace_scores(epsilon, trials, seed):
+    """Scores of the best attack on one Laplace view."""
+    rng = np.random.default_rng(seed)
+    has_edge = np.arange(trials) % 2 == 1
+    return np.clip(has_edge + rng.laplace(0, 1 / epsilon, trials), 0, 1), has_edge
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+def test_what_is_shown_is_near_the_truth_and_seldom_above(epsilon):
+    verdicts = [
+        judge(
+            laplace_scores(epsilon, 1000, f),
+            laplace_scores(epsilon, 4000, f + 1),
+            level=0.05,
+        )
+        for f in range(0, 100, 2)
+    ]
+    shown = np.array([v.epsilon for v in verdicts])
+    assert (shown > epsilon).sum() <= 5  # of 50; the level allows 2.5
+    assert np.median(shown) > 0.6 * epsilon
+    possible = 1 - math.exp(-epsilon / 2)
+    covers = [v.low <= possible <= v.high for v in verdicts]
+    assert np.mean(covers) > 0.9
+    assert np.mean([v.advantage for v in verdicts]) == pytest.approx(possible, abs=0.02)
+
+
+def test_a_faultless_attack_shows_the_most_that_can_be_shown():
+    has_edge = np.arange(200) % 2 == 1
+    sure = has_edge.astype(float), has_edge
+    verdict = judge(sure, sure, level=LEVEL)
+    assert verdict.advantage == verdict.high == 1
+    assert verdict.epsilon == most_showable(100, LEVEL)
+    blind = judge((np.zeros(200), has_edge), (np.zeros(200), has_edge), level=LEVEL)
+    assert (blind.advantage, blind.epsilon) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "num_views", "seen"), [(1.0, 1, 2), (1.0, 2, 2), (0.1, 1, 4)]
+)
+def test_what_would_be_seen_is_what_the_judge_flags(epsilon, num_views, seen):
+    """Against whole audits by Laplace noise that is drawn and scored here."""
+    size = {"num_own": 300, "num_victims": 600, "level": LEVEL}
+    claimed = num_views * epsilon
+    views_ = [epsilon] * num_views
+    asked = {"claimed": claimed, "is_rounded": False, **size}
+    assert seen_weakening(views_, **asked) == seen
+
+    def shown(k, seed):
+        both = []
+        for part, trials in enumerate((600, 1200)):
+            drawn = [
+                laplace_scores(k * epsilon, trials, (seed, part, v))
+                for v in range(num_views)
+            ]
+            both.append((sum(scores for scores, _ in drawn), drawn[0][1]))
+        return judge(*both, level=LEVEL).epsilon
+
+    flagged = [shown(seen, seed) > claimed for seed in range(30)]
+    assert np.mean(flagged) > 0.65
+    assert np.mean([shown(1, seed) > claimed for seed in range(30)]) < 0.2
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_nothing_is_seen_where_nothing_can_be_shown(rounded):
+    few = {"num_own": 20, "num_victims": 20, "level": LEVEL, "is_rounded": rounded}
+    assert seen_weakening([10.0], claimed=10.0, **few) == 0
+    assert seen_weakening([1.0], claimed=most_showable(20, LEVEL), **few) == 0
+    many = {**few, "num_own": 400, "num_victims": 800}
+    assert seen_weakening([1.0], claimed=1.0, **many) == 2
+
+
+def test_a_reader_finds_the_number_and_does_not_score_itself_on_what_it_learned():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 300))
+    x[:, 7] = 0.0  # a coordinate that never moves
+    target = x[:, 0] - 2 * x[:, 1]
+    reader = Reader(x, target)
+    fresh = rng.normal(size=(200, 300))
+    truth = fresh[:, 0] - 2 * fresh[:, 1]
+    assert np.corrcoef(reader.scores(fresh), truth)[0, 1] > 0.6
+    assert np.corrcoef(reader.own_scores, target)[0, 1] < 0.95
+    nothing = Reader(x, rng.normal(size=200))
+    assert abs(np.corrcoef(nothing.own_scores, target)[0, 1]) < 0.3
+
+
+# The game ------------------------------------------------------------------------
+
+
+def test_the_worlds_differ_in_one_edge_and_in_nothing_else():
+    found = game()
+    without, present = (w.graphs for w in found.worlds)
+    removed = present.edge_index.shape[1] - without.edge_index.shape[1]
+    assert removed == 2  # both directions of one edge
+    edges = [
+        set(map(tuple, g.edge_index[:, : g.edge_ptr[1]].T)) for g in (without, present)
+    ]
+    ((u, v), (w, x)) = sorted(edges[1] - edges[0])
+    assert (u, v) == (x, w)
+    assert edges[0] < edges[1]
+    rest = [g.edge_index[:, g.edge_ptr[1] :] for g in (without, present)]
+    np.testing.assert_array_equal(*rest)
+    np.testing.assert_array_equal(without.x, present.x)
+    np.testing.assert_array_equal(without.y, present.y)
+    assert 0 in found.worlds[0].train
+
+
+def test_a_client_without_edges_cannot_be_attacked():
+    partition = toys.with_tasks(toys.make_partition())
+    bare = toys.replace(
+        partition.graphs,
+        edge_index=partition.graphs.edge_index[:, :0],
+        edge_ptr=np.zeros_like(partition.graphs.edge_ptr),
+    )
+    with pytest.raises(DataError, match="0 of them with edges"):
+        make_game(
+            toys.tiny("fgcl"),
+            num_graphs=1,
+            load=lambda *_: toys.replace(partition, graphs=bare),
+        )
+
+
+@pytest.mark.parametrize("few", [["--own", "3"], ["--processes", "0"]])
+def test_the_command_refuses_what_shows_nothing(few, capsys):
+    assert main(few) == 2
+    assert "must be >= 20" in capsys.readouterr().err
+
+
+# The client, attacked --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "claimed"),
+    [
+        pytest.param(ONE, 1.0, id="Fed+Noise", marks=pytest.mark.slow),
+        pytest.param({"fgcl.views": "two"}, 2.0, id="FGCL", marks=pytest.mark.slow),
+        pytest.param({"method": "fedavg"}, 1.0, id="graphs"),
+    ],
+)
+def test_a_sound_client_loses_what_its_noise_allows_and_no_more(options, claimed):
+    row = attacked(**options)
+    assert row.claimed == claimed
+    assert not row.is_broken
+    view, upload = row.verdicts["view"], row.verdicts["upload"]
+    assert view.low < row.possible < view.high
+    assert view.low > 0  # of 120 trials per world: the attacks do find something
+    assert 0 < upload.low < upload.advantage < row.bound
+
+
+def test_without_noise_the_attacker_wins():
+    row = attacked(60, 30, **CLEAN)
+    assert row.claimed == math.inf
+    assert row.verdicts["upload"].advantage > 0.9
+    assert "view" not in row.verdicts
+
+
+def halved(triangle, epsilon, rng):
+    return add_noise(triangle, 2 * epsilon, rng)
+
+
+def hardly_any(triangle, epsilon, rng):
+    return add_noise(triangle, 1e3 * epsilon, rng)
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong", "trials"),
+    [
+        pytest.param("fgcl", halved, 150, marks=pytest.mark.slow),
+        ("fgcl", hardly_any, 40),
+        ("fedavg", hardly_any, 40),
+    ],
+)
+def test_too_little_noise_is_found(monkeypatch, method, wrong, trials):
+    monkeypatch.setattr(noisy_views, "add_noise", wrong)
+    row = attacked(40, trials, method=method, **(ONE if method == "fgcl" else {}))
+    assert row.claimed == 1.0
+    assert row.is_broken
+    assert row.verdicts["view"].epsilon > 1
+
+
+@pytest.mark.slow
+def test_fresh_noise_that_is_not_charged_is_found_by_the_uploads_alone(monkeypatch):
+    charge = Ledger.charge_edges
+
+    def forgetful(self, positions, epsilon):
+        spent = self.read()
+        return (
+            spent if spent.edge[positions].any() else charge(self, positions, epsilon)
+        )
+
+    fresh = {**ONE, "privacy.noise-mode": "per_epoch", "local-epochs": 12}
+    monkeypatch.setattr(Ledger, "charge_edges", forgetful)
+    row = attacked(30, 40, **fresh)
+    assert row.claimed == 1.0
+    assert row.verdicts["upload"].epsilon > 1
+    monkeypatch.undo()
+    honest = attacked(5, 5, **fresh)
+    assert honest.claimed == 12.0
+    assert not honest.is_broken
+
+
+def test_real_molecules_lose_no_more_than_their_noise_allows(data_dir, tmp_path):
+    figures = tmp_path / "figures.json"
+    few = ["--own", "120", "--victims", "60", "--processes", "1"]
+    data = ["--set", f"data-dir={data_dir}", "--set", f"cache-dir={tmp_path}"]
+    assert main(["--dataset", "BACE", *few, *data, "--json", str(figures)]) == 0
+    clean, *noisy = json.loads(figures.read_text())["rows"]
+    # Without noise more is lost than epsilon 1 allows.
+    assert clean["verdicts"]["upload"]["low"] > noisy[1]["bound"]
+    assert [row["view_epsilon"] for row in noisy] == [0.1, 1.0, 10.0] * 2
+    assert [row["claimed"] for row in noisy] == [0.1, 1.0, 10.0, 0.2, 2.0, 20.0]
+    for row in noisy:
+        found = row["verdicts"]["upload"]
+        assert found["low"] <= row["bound"]
+        assert found["epsilon"] <= row["claimed"]
+    strong = [row["verdicts"]["upload"]["advantage"] for row in noisy[2::3]]
+    assert min(strong) > 0.8  # the attack is one that can succeed

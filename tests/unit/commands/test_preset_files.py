@@ -1,0 +1,254 @@
+"""The loader of presets refuses what it does not know; families are products."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedgraph_flwr.errors import ConfigError
+from simulations.presets import FOLDER, list_presets, load_preset, main
+
+
+def test_descriptions_are_lines_that_tell_presets_apart() -> None:
+    lines = list(list_presets().values())
+    assert all(lines)
+    assert not [line for line in lines if "\n" in line or "{" in line]
+    assert len(set(lines)) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gcfl-nci1", "GCFL on NCI1 in 30 chunks"),
+        (
+            "local-mix",
+            "Self-train on the 13 data sets of mix, one per client,"
+            " as many local epochs as the federated runs",
+        ),
+        (
+            "local-synthetic",
+            "Self-train on the built-in data: planted groups, no download",
+        ),
+        ("fclg-enzymes-iid", "FCLG on ENZYMES, IID"),
+        ("fclg-proteins", "FCLG on PROTEINS, non-IID by class with dominance 0.8"),
+        (
+            "centralized-fclg-dhfr",
+            "Upper mark: intra-contrast at one client that has all graphs, on DHFR",
+        ),
+    ],
+)
+def test_descriptions(name: str, text: str) -> None:
+    assert list_presets()[name] == text
+
+
+# The loader ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["gcfl", "gcfl.family", "../presets/gcfl-nci1", "gcfl+-proteins"]
+)
+def test_unknown_preset_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="unknown preset") as caught:
+        load_preset(name)
+    message = str(caught.value)
+    assert f"Nearest of {len(list_presets())}: " in message
+    assert "gcfl-" in message.partition("Nearest")[2]
+    assert "`python -m simulations.presets` lists them" in message
+    assert str(FOLDER) in message
+
+
+@pytest.mark.parametrize(
+    ("got", "near"),
+    [
+        ("gcfl-plus-protein", "gcfl-plus-proteins"),
+        ("fclg-enzyme-iid", "fclg-enzymes-iid"),
+    ],
+)
+def test_nearest_preset_is_named(got: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=f"Did you mean '{near}'"):
+        load_preset(got)
+
+
+@pytest.mark.parametrize("content", [b"config = '\xff'", b"config = " + b"[" * 5000])
+@pytest.mark.parametrize("name", ["odd.toml", "odd.family.toml"])
+def test_a_file_that_no_parser_takes_is_refused(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=f"^{tmp_path / name} is not valid TOML: "):
+        list_presets(tmp_path)
+
+
+def test_a_file_is_a_preset(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'description = "Mine"\n[config]\nseed = 4\n[config.gcfl]\nmin-round = 5\n'
+    )
+    assert list_presets(tmp_path) == {"mine": "Mine"}
+    assert load_preset("mine", tmp_path) == {"seed": 4, "gcfl.min-round": 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[config", "not valid TOML"),
+        ('method = "gcfl"', r"unknown entries method in the preset; .* in config$"),
+        ("config = 1", r"\[config\] must be a table, got 1"),
+        ("[config]\nseeds = [1, 2]", r"seeds must be .* got \[1, 2\] in \[config\]"),
+        ("[config.gcfl]\nx = {y = 1}", "gcfl.x must be"),
+        ('axes = ["a"]', "called <name>.family.toml; rename"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_preset("mine", tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / "mine.toml"))
+
+
+# Families -----------------------------------------------------------------------------
+
+FAMILY = """
+description = "{b} by {a}{c}"
+axes = ["a", "b", "c"]
+config = { seed = 1, gcfl = { min-round = 2, seq-length = 3 } }
+
+[a.x]
+text = "X"
+config = { seed = 2, num-clients = 4, gcfl.min-round = 9 }
+[a.x-y]
+text = "X and Y"
+
+[b.""]
+text = "nothing"
+[b.z]
+text = "Z"
+config = { num-clients = 5, gcfl.standardize = true }
+
+[c.""]
+[[c.v]]
+only = { a = ["x-y"], b = ["z"] }
+text = ", first"
+config = { dropout = 0.5 }
+[[c.v]]
+only = { b = ["z"] }
+text = ", second"
+"""
+
+
+def write_family(folder: Path, text: str, name: str = "mine") -> Path:
+    path = folder / f"{name}.family.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_family_is_the_product_of_its_axes(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY)
+    assert list_presets(tmp_path) == {
+        "x": "nothing by X",
+        "x-y": "nothing by X and Y",
+        "x-y-z": "Z by X and Y",
+        "x-y-z-v": "Z by X and Y, first",
+        "x-z": "Z by X",
+        "x-z-v": "Z by X, second",
+    }
+
+
+def test_later_axes_override_earlier_ones_and_all_the_common(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY)
+    common = {"seed": 1, "gcfl.min-round": 2, "gcfl.seq-length": 3}
+    x = {**common, "seed": 2, "num-clients": 4, "gcfl.min-round": 9}
+    z = {"num-clients": 5, "gcfl.standardize": True}
+    assert load_preset("x-y", tmp_path) == common
+    assert load_preset("x", tmp_path) == x
+    assert load_preset("x-z", tmp_path) == {**x, **z}
+    assert load_preset("x-z-v", tmp_path) == {**x, **z}
+    assert load_preset("x-y-z-v", tmp_path) == {**common, **z, "dropout": 0.5}
+
+
+def test_the_order_of_axes_is_that_of_the_list(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY.replace('"a", "b", "c"', '"c", "b", "a"'))
+    assert "v-z-x-y" in list_presets(tmp_path)
+    assert load_preset("z-x", tmp_path)["num-clients"] == 4
+
+
+def test_presets_do_not_share_their_configuration(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY)
+    load_preset("x", tmp_path)["seed"] = 7
+    assert load_preset("x", tmp_path)["seed"] == 2
+
+
+def test_one_name_may_come_from_one_place_only(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY)
+    (tmp_path / "x-z.toml").write_text("[config]\nseed = 1\n")
+    with pytest.raises(ConfigError, match=r"'x-z', which .*rename") as caught:
+        list_presets(tmp_path)
+    assert str(tmp_path / "x-z.toml") in str(caught.value)
+    assert str(tmp_path / "mine.family.toml") in str(caught.value)
+
+
+def test_families_may_not_make_one_name(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY)
+    write_family(tmp_path, FAMILY, "other")
+    with pytest.raises(ConfigError, match="names are unique in the folder"):
+        load_preset("x-z", tmp_path)
+
+
+def test_a_family_may_not_make_a_name_twice(tmp_path: Path) -> None:
+    write_family(tmp_path, FAMILY.replace("x-y", "x-z"))  # x + z and x-z + ""
+    with pytest.raises(ConfigError, match="makes preset 'x-z', which"):
+        load_preset("x", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('axes = ["a", "b", "c"]', "", "axes must list .* each once.* got None"),
+        ('"a", "b", "c"', "", r"axes must list .* got \[\]"),
+        ('"a", "b", "c"', '"a", "b", "b"', "axes must list .* each once"),
+        ('"a", "b", "c"', '"a", "b", 3', "axes must list"),
+        ('"a", "b", "c"', '"a", "b", "config"', "none called .*config"),
+        ('"a", "b", "c"', '"a", "b"', "unknown entries c in the family; allowed are"),
+        ('"a", "b", "c"', '"a", "b", "c", "d"', "'d' has no options; add a table"),
+        ("{b} by", "{e} by", r"description may have \{a\}, \{b\}, \{c\} in braces"),
+        ("{b} by", "{b by", "description may have"),
+        ("{b} by", "{b:d} by", "description may have"),
+        ('"Z"', '"Z"\nnum-clients = 5', r"num-clients in \[b.z\]; .* in config$"),
+        ('text = "nothing"', "nothing = 1", r'unknown entries nothing in \[b.""\]'),
+        ("seed = 1,", "seed = [1],", r"seed must be .* in \[config\]"),
+        ("dropout = 0.5", "dropout = []", r"dropout must be .* \[c.v\] case 1 config"),
+        ("{ dropout = 0.5 }", "0.5", r"\[c.v\] case 1 config must be a table"),
+        ('[a.x-y]\ntext = "X and Y"', "[a]\nx-y = 3", r"\[a.x-y\] must be a table"),
+        ('{ b = ["z"] }', '["z"]', r"\[c.v\] case 2 only must be a table"),
+        ('{ b = ["z"] }', '{ d = ["z"] }', "has d = .*; name one of .*: a, b$"),
+        ('{ b = ["z"] }', '{ c = ["v"] }', "has c = .*; name one of the other axes"),
+        ('{ b = ["z"] }', '{ b = ["u"] }', r"has b = \['u'\]; list some of \"\", z$"),
+        ('{ b = ["z"] }', '{ b = "z" }', "has b = 'z'; list some of"),
+        ('{ b = ["z"] }', "{ b = [] }", "has b = .*; list some of"),
+        (
+            '{ a = ["x-y"], b = ["z"] }',
+            "{}",
+            r"\[c.v\] case 2 makes no preset: .* an earlier case .*; correct only",
+        ),
+        ("[a.x]", '[a.""]', "a preset has no name, .*; name one of them"),
+    ],
+)
+def test_bad_families_are_refused(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert FAMILY.count(old) == 1
+    path = write_family(tmp_path, FAMILY.replace(old, new))
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_preset("x", tmp_path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_the_command_lists_names_and_descriptions(capsys) -> None:
+    assert main(["mvgrl-fedprox-nci1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "mvgrl-fedprox-nci1",
+        "mvgrl-fedprox-nci1-iid",
+    ]
+    assert all("NCI1" in line for line in lines)
+    assert main(["no such preset"]) == 1

@@ -1,0 +1,149 @@
+"""``python -m simulations.run``: what it accepts, and its exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+from logging import INFO
+
+import pytest
+from flwr.common.logger import log
+
+from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.registry import METHODS
+from simulations.flower import _how_to_go_on
+from simulations.presets import list_presets
+from simulations.run import _beside, main, parse_assignment, parse_seeds
+
+
+@pytest.fixture
+def command(toy_data, tmp_path):
+    """Run a toy preset inline; return the exit code."""
+
+    def start(*arguments: str, preset: str = "gcfl-plus-synthetic") -> int:
+        small = ["num-clients=3", "num-server-rounds=1", "hidden-dim=4"]
+        sets = [f"--set={s}" for s in [*small, f"state-dir={tmp_path}/state"]]
+        where = ["--engine", "inline", "--results", str(tmp_path / "results")]
+        return main([preset, *where, *sets, *arguments])
+
+    return start
+
+
+def test_completed_runs_exit_with_0_and_one_folder_per_seed(command, tmp_path):
+    assert command("--seeds", "1,2") == 0
+    summaries = [
+        json.loads(p.read_text()) for p in tmp_path.glob("results/*/summary.json")
+    ]
+    assert sorted(s["seed"] for s in summaries) == [1, 2]
+    assert {s["status"] for s in summaries} == {"completed"}
+
+
+def test_a_failed_run_exits_with_1_and_is_named(command, toy_data, capfd):
+    def broken(settings, client_id):
+        raise ValueError("no graphs today")
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", broken)
+        assert command("--seeds", "7") == 1
+    told = " ".join(capfd.readouterr().err.split())
+    assert "seed 7" in told
+    assert "no graphs today" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["--set", "learning-rate=-1"], "learning-rate must be a finite number >= 0"),
+        (["--set", "nonsense"], "--set needs key=value, got 'nonsense'"),
+        (["--set", "seed=[1]"], "no text, number, true or false"),
+        (["--seeds", "1,x"], "--seeds needs ints"),
+        (["--nodes", "0"], "--jobs and --nodes must be at least 1"),
+        (["--engine", "flower", "--jobs", "2"], "--jobs needs --engine inline"),
+        (["--set", "results-dir=/x"], "either --results or --set results-dir"),
+    ],
+)
+def test_bad_requests_exit_with_2_before_anything_starts(
+    command, arguments, match, capfd, tmp_path
+):
+    assert command(*arguments) == 2
+    assert match in " ".join(capfd.readouterr().err.split())
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_unknown_preset_names_the_nearest(command, capfd):
+    assert command(preset="gcfl-plus-protein") == 2
+    assert "Did you mean 'gcfl-plus-proteins'?" in capfd.readouterr().err.replace(
+        "\n", " "
+    )
+
+
+def test_a_method_stands_for_its_defaults(command, tmp_path, capfd):
+    assert command("--set", "dataset=synthetic", preset="fedavg") == 0
+    told = capfd.readouterr().err
+    (path,) = tmp_path.glob("results/*")
+    assert f"completed: fedavg on synthetic seed 10: {path}\n" in told  # one line
+    assert json.loads((path / "summary.json").read_text())["method"] == "fedavg"
+    assert not METHODS.keys() & list_presets().keys()
+
+
+def test_brackets_are_shown_and_lines_not_broken(command, capfd):
+    text = f"[val]{'x' * 100}"
+    assert command("--set", text) == 2
+    assert f"refused: --set needs key=value, got '{text}'" in capfd.readouterr().err
+
+
+def test_ctrl_c_ends_without_a_traceback(command, monkeypatch, capfd):
+    def stop(*_, **__):
+        raise KeyboardInterrupt("; so is run 7")
+
+    monkeypatch.setattr("simulations.run.run_inline", stop)
+    assert command("--seeds", "1,2") == 130
+    told = capfd.readouterr().err
+    assert "stopped by Ctrl-C; so is run 7" in told
+    assert "Traceback" not in told
+
+
+def test_a_run_that_flower_stopped_is_resumed_from_its_checkpoint(tmp_path):
+    assert _how_to_go_on(tmp_path, 0x1234567890) == f"; so is run {0x1234567890}"
+    for name in ("a-12345678", "b-99999999"):
+        (tmp_path / name / "checkpoint").mkdir(parents=True)
+        (tmp_path / name / "checkpoint" / "round-000001.safetensors").touch()
+    told = _how_to_go_on(tmp_path, 0x1234567890)
+    assert told.endswith(f"; to go on: --set resume={tmp_path / 'a-12345678'}")
+
+
+def test_runs_side_by_side_name_their_seed(monkeypatch, caplog):
+    caplog.set_level("INFO", "flwr")
+
+    def tell(*_, **__):
+        log(INFO, "round %d", 1)
+
+    monkeypatch.setattr("simulations.run.run_inline", tell)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        arguments = argparse.Namespace(engine="inline", nodes=1)
+        for seed in (1, 42):
+            _beside({"seed": seed}, arguments)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert caplog.messages == ["[seed 1] round 1", "[seed 42] round 1"]
+
+
+def test_presets_can_be_cut_by_head():
+    command = f"{sys.executable} -m simulations.presets | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stdout
+    assert done.stderr == ""
+
+
+def test_values_are_toml_where_they_can_be():
+    assert parse_assignment("seed=3") == ("seed", 3)
+    assert parse_assignment("persist-optimizer=false") == ("persist-optimizer", False)
+    assert parse_assignment("method=gcfl+") == ("method", "gcfl+")
+    assert parse_assignment('method="gcfl"') == ("method", "gcfl")
+    assert parse_seeds("10,42") == [10, 42]
+    with pytest.raises(ConfigError):
+        parse_seeds("")

@@ -1,0 +1,497 @@
+"""Hand-made runs of graph embedding in the tables of ``simulations.study fclg``."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toys import random_graphs
+
+from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.embedding_scores import (
+    METRICS,
+    TRANSFORMS,
+    cluster_scores,
+    probe_scores,
+)
+from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.selection import best_labelled, final
+from simulations import compare, study
+from simulations.presets import load_preset
+from simulations.tables import controls
+from simulations.tables.controls import (
+    control_results,
+    one_class_scores,
+    trivial_features,
+)
+from simulations.tables.figures import draw_study
+from simulations.tables.file import read
+from simulations.tables.report import by_row
+from simulations.tables.results import Result, hash_data, read_results
+from simulations.tables.runs import find_runs
+from simulations.tables.studies import load_study
+
+DATA = "feed" * 16
+
+
+def write_run(
+    root: Path,
+    preset: str,
+    seed: int,
+    accuracy: dict[int, float | list[float]],
+    *,
+    status: str = "completed",
+    config: dict[str, object] | None = None,
+    values: dict[str, float] | None = None,
+    sizes: dict[int, int] | None = None,
+    **entries: object,
+) -> Path:
+    """Write a run whose accuracy after a round is given; a list is of clients apart.
+
+    Where accuracy by l2 is a, it is a / 2 by raw and a - 0.3 by log1p; macro-F1 is
+    0.1 below accuracy; ``values`` set other metrics in all rounds.
+    """
+    chosen = {**defaults(), **load_preset(preset), "seed": seed, **(config or {})}
+    settings = resolve(chosen).to_config()
+    clients = settings["num-clients"]
+    folder = root / f"20260101T000000Z-{preset}-{seed}-{len(list(root.glob('*')))}"
+    folder.mkdir(parents=True)
+    last = max(accuracy)
+    table: dict[int, dict[int, float]] = {}
+    with (folder / "rounds.csv").open("w", newline="") as file:
+        write = csv.writer(file)
+        columns = ("round", "client", "split", "point", "metric", "value")
+        write.writerow((*columns, "num_examples"))
+        write.writerow((1, 0, "train", "post_training", "loss", 9.0, 3))
+        for at, given in accuracy.items():
+            of_clients = (
+                dict(enumerate(given)) if isinstance(given, list) else {-1: given}
+            )
+            for client, a in of_clients.items():
+                scores = {}
+                for t, acc in {"l2": a, "raw": a / 2, "log1p": a - 0.3}.items():
+                    of_t = {"accuracy": acc, "macro-f1": acc - 0.1}
+                    of_t |= {"nmi": 0.25, "ari": 0.125, "smallest-cluster": 0.4}
+                    of_t |= values or {}
+                    scores |= {f"{m}-{t}": v for m, v in of_t.items()}
+                scores |= {
+                    m: scores[f"{m}-{settings['embedding.transform']}"] for m in METRICS
+                }
+                if at in (0, last):
+                    probe = 0.6 if at == 0 else 0.7
+                    scores |= {"probe-accuracy": probe, "svm-accuracy": probe + 0.1}
+                table.setdefault(at, {})[client] = scores["accuracy"]
+                for metric, value in scores.items():
+                    size = (sizes or {}).get(at, 8)
+                    row = (at, client, "all", "post_aggregation", metric, value, size)
+                    write.writerow(row)
+    summary = {
+        "status": status,
+        "error": "boom" if status != "completed" else None,
+        "method": settings["method"],
+        "dataset": settings["dataset"],
+        "task": "unsupervised graph embedding",
+        "metric": "accuracy",
+        "split": "all",
+        "rules": ["final", "best_labelled"],
+        "num_clients": clients,
+        "rounds": last,
+        "seed": seed,
+        "split_seed": 0,
+        "split_hash": "a" * 64,
+        "final": final(table, last),
+        "best_labelled": best_labelled(table),
+        "wall_s": 1.0,
+        "weights_sha256": "0",
+        "failures": [],
+        "data_sha256": {str(c): DATA for c in range(clients)},
+        "git_commit": "0123456789abcdef",
+        "config": settings,
+        **entries,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """FCLG, Intra-FedAvg and InfoGraph on seeds 1 to 3."""
+    root = tmp_path / "results"
+    rounds = {1: (0.5, 0.7, 0.6), 2: (0.5, 0.6, 0.7), 3: (0.6, 0.5, 0.8)}
+    for seed, (first, middle, last) in rounds.items():
+        write_run(root, "fclg-proteins", seed, {0: first, 1: middle, 2: last})
+        write_run(root, "intra-fedavg-proteins", seed, {0: first, 2: last - 0.05})
+        infograph = {0: 0.5, 2: last + 0.01 * seed}
+        write_run(root, "infograph-fedavg-proteins", seed, infograph)
+    return root
+
+
+def results_of(root: Path) -> tuple[list[Result], list[str]]:
+    return read_results(find_runs([root]), per_client=False)
+
+
+def tables_of(capsys: pytest.CaptureFixture[str], root: Path, *options: str) -> str:
+    assert study.main(["fclg", str(root), *options]) == 0
+    return capsys.readouterr().out
+
+
+def cells_of(out: str, label: str, table: int = 0) -> list[str]:
+    lines = [line for line in out.splitlines() if line.startswith(f"| {label} |")]
+    return [cell.strip() for cell in lines[table].strip("|").split("|")]
+
+
+# Numbers ---------------------------------------------------------------------------
+
+
+def test_a_run_tells_all_its_measures(tmp_path: Path) -> None:
+    write_run(tmp_path, "fclg-proteins", 1, {0: 0.5, 1: 0.7, 2: 0.6})
+    ((found,), problems) = results_of(tmp_path)
+    assert problems == []
+    assert (found.row, found.data) == (
+        "fclg-proteins",
+        hash_data({str(c): DATA for c in range(6)}, 6),
+    )
+    expected = {
+        **{"final": 0.6, "start": 0.5, "best_labelled": 0.7},
+        **{"round-1": 0.7, "round-2": 0.6},
+        **{"final:accuracy-l2": 0.6, "final:accuracy-raw": 0.3},
+        **{"final:accuracy-log1p": 0.3, "start:accuracy-raw": 0.25},
+        **{"final:macro-f1": 0.5, "start:macro-f1": 0.4, "final:macro-f1-raw": 0.2},
+        **{"final:nmi": 0.25, "final:ari-log1p": 0.125, "start:smallest-cluster": 0.4},
+        **{"final:probe-accuracy": 0.7, "start:probe-accuracy": 0.6},
+        **{"final:svm-accuracy": 0.8, "start:svm-accuracy": 0.7},
+    }
+    known = {m: v for m, v in found.scores.items() if m in expected}
+    assert known == pytest.approx(expected)
+    # each metric by each transform and by the run's own, and two probes
+    of_end = [m for m in found.scores if m.startswith("final:")]
+    assert len(of_end) == len(METRICS) * (len(TRANSFORMS) + 1) - 1 + 2
+
+
+def test_rows_stand_beside_the_paper(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tables_of(capsys, results)
+    assert cells_of(out, "fclg-proteins") == [
+        "fclg-proteins",
+        "1, 2, 3",
+        "0.7000 ± 0.1000",
+        "0.6000 ± 0.1000",
+        "0.5333 ± 0.0577",
+        "0.4333 ± 0.0577",
+        "0.7333 ± 0.0577",  # rounds 1, 2 and 2, chosen by the labels
+        "0.6990 ± 0.0259",
+        "0.6912 ± 0.0197",
+    ]
+    assert cells_of(out, "fclg-proteins", table=1) == [
+        "fclg-proteins",
+        "0.2500 ± 0.0000",
+        "0.1250 ± 0.0000",
+        "0.4000 ± 0.0000",
+        "0.4000",
+        "0.7000 ± 0.1000",
+        "0.3500 ± 0.0500",
+        "0.4000 ± 0.1000",
+        "0.7000 ± 0.0000",
+        "0.6000 ± 0.0000",
+        "0.8000 ± 0.0000",
+        "0.7000 ± 0.0000",
+    ]
+    # 10, 20, 20: mean 50/3, std sqrt(100/3), 4.302653 standard errors of 10/3
+    points = "+16.67 [+2.32, +31.01]"
+    verdict = "not shown (n=3 < 5)"
+    assert cells_of(out, "fclg-proteins - own round 0")[1:] == [
+        *("3", points, verdict, points, verdict, "-"),
+    ]
+    other = cells_of(out, "fclg-proteins - infograph-fedavg-proteins")
+    assert other[1:3] == ["3", "-2.00 [-4.48, +0.48]"]
+    assert other[-1] == "+7.50"  # 69.90 - 62.40
+    assert "Not run: control-one-class-proteins" in out
+    assert "1, 2, 3 on split aaaaaaaaaaaa (split seed 0)" in out
+
+
+def test_another_transform_is_another_rule(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tables_of(capsys, results, "--rule", "final:accuracy-raw")
+    own = cells_of(out, "fclg-proteins - own round 0")
+    assert own[2].startswith("+8.33 [")  # 5, 10, 10
+
+
+def test_clients_apart_are_averaged(tmp_path: Path) -> None:
+    write_run(tmp_path, "local-fclg-proteins", 1, {0: [0.5, 0.7], 2: [0.6, 0.9]})
+    ((found,), _) = results_of(tmp_path)
+    assert found.scores["final:accuracy-l2"] == pytest.approx(0.75)
+    assert found.scores["start:macro-f1"] == pytest.approx(0.5)
+
+
+def test_a_file_has_all_that_tables_and_figures_need(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fclg.csv"
+    # 0.7123 by all digits, 0.7124 by the six of the file
+    write_run(results, "fclg-h-proteins", 1, {0: 0.5, 2: 0.71234997})
+    from_runs = tables_of(capsys, results, "--csv", str(path))
+    assert study.main(["fclg", "--csv", str(path)]) == 0
+    assert capsys.readouterr().out == from_runs
+    folder = tmp_path / "img"
+    assert study.main(["fclg", "--csv", str(path), "--figures", str(folder)]) == 0
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "fclg-differences.png",
+        "fclg-rounds-proteins.png",
+    ]
+
+
+def test_lines_of_the_figures(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = {}
+
+    def keep(_: object, lines: object, path: Path) -> Path:
+        drawn[path.name] = lines
+        return path
+
+    monkeypatch.setattr("simulations.tables.figures._draw_curve", keep)
+    for key, value in (("local-epochs", 1), ("dominance", 0.6)):
+        write_run(results, "fclg-proteins", 1, {0: 0.5, 2: 0.4}, config={key: value})
+    found = by_row(results_of(results)[0])
+    draw_study(load_study("fclg"), found, results)
+    lines = drawn["fclg-rounds-proteins.png"]
+    assert set(lines) == {"FCLG", "Intra-FedAvg", "InfoGraph"}
+    assert [x for x, _ in lines["FCLG"]] == [0, 1, 2]
+    assert dict(lines["FCLG"])[1] == pytest.approx([0.7, 0.6, 0.5])
+    ((label, points),) = drawn["fclg-epochs-proteins.png"].items()
+    assert label == "FCLG"  # the other has one point only
+    assert [(x, sorted(v)) for x, v in points] == [
+        (1, [pytest.approx(0.4)]),
+        (5, pytest.approx([0.6, 0.7, 0.8])),
+    ]
+    assert [x for x, _ in drawn["fclg-emd-proteins.png"]["FCLG"]] == [0.1915, 0.5774]
+
+
+# What is left out ------------------------------------------------------------------
+
+
+def test_left_out_runs_are_listed(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = {0: 0.5, 1: 0.6, 2: 0.7}
+    name = "fclg-h-proteins"
+    write_run(results, name, 1, scores, status="failed")
+    write_run(results, name, 3, scores, sizes={2: 7})
+    write_run(results, name, 4, scores, rounds=5)
+    write_run(results, name, 5, scores, final={"mean": 0.1, "per_client": {}})
+    write_run(results, name, 6, scores, values={"nmi": math.nan})
+    (write_run(results, name, 7, scores) / "rounds.csv").unlink()
+    (results / "killed").mkdir()
+    (results / "killed" / "rounds.csv").write_text("round,client\n")
+    cut = write_run(results, name, 8, scores) / "rounds.csv"
+    lines = cut.read_text().splitlines(keepends=True)
+    cut.write_text("".join(line for line in lines if "nmi-raw" not in line))
+    pooled = write_run(results, name, 11, scores) / "rounds.csv"
+    pooled.write_text(pooled.read_text().replace(",-1,", ",0,"))
+    for program, options in ((study, ["fclg"]), (compare, ["--markdown"])):
+        assert program.main([*options, str(results)]) == 0
+        out, err = capsys.readouterr()
+        assert f"| {name} |" not in out
+        assert "nodes" not in out
+        for words in (
+            "failed: boom",
+            "after the last round, 2, 7 of 8 graphs were evaluated",
+            "no accuracy after the last round, 5",
+            "but summary.json has 0.1",
+            "after round 0 is nan",
+            "rounds.csv is not usable",
+            "killed: unfinished",
+            "nmi-raw is missing in a round that has accuracy",
+            "do not fit embedding.evaluation",
+        ):
+            assert words in err
+
+
+def test_a_partial_round_is_dropped_and_said(tmp_path: Path) -> None:
+    scores = {0: 0.5, 1: 0.9, 2: 0.6}
+    write_run(tmp_path, "fclg-proteins", 1, scores, sizes={1: 5})
+    ((found,), (problem,)) = results_of(tmp_path)
+    assert "round-1" not in found.scores
+    assert "round 1: 5 of 8 graphs" in problem
+    other = tmp_path / "other"
+    write_run(other, "fclg-proteins", 1, scores, sizes={0: 5})
+    ((found,), _) = results_of(other)
+    assert not [m for m in found.scores if m.startswith("start")]
+
+
+def test_runs_on_other_data_share_no_table(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = {"data_sha256": {str(c): "beef" * 16 for c in range(6)}}
+    write_run(results, "mvgrl-fedavg-proteins", 1, {0: 0.1, 2: 0.6}, **other)
+    assert study.main(["fclg", str(results)]) == 2
+    assert "were made on different data" in " ".join(capsys.readouterr().err.split())
+
+
+def test_nothing_usable_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert study.main(["fclg", str(tmp_path)]) == 2
+    assert "no run found" in capsys.readouterr().err
+    write_run(tmp_path, "fclg-proteins", 1, {0: 0.5}, status="failed")
+    assert study.main(["fclg", str(tmp_path)]) == 2
+    assert "failed: boom" in " ".join(capsys.readouterr().err.split())
+
+
+# Controls --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_trivial_features_are_sums_over_nodes(dense: bool) -> None:
+    graphs = random_graphs(9, dense=dense)
+    found = trivial_features(graphs)
+    for g in range(len(graphs)):
+        nodes = slice(graphs.node_ptr[g], graphs.node_ptr[g + 1])
+        x = graphs.x[nodes] if dense else np.eye(4)[graphs.x[nodes]]
+        edges = graphs.edge_index[:, graphs.edge_ptr[g] : graphs.edge_ptr[g + 1]]
+        adjacency = np.zeros((len(x), len(x)))
+        adjacency[edges[1], edges[0]] = 1
+        both = np.concatenate([x.sum(axis=0), (adjacency @ x).sum(axis=0)])
+        expected = (
+            x.sum(axis=0),
+            x.mean(axis=0),
+            np.sign(both) * np.log1p(np.abs(both)),
+        )
+        for features, row in zip(found.values(), expected, strict=True):
+            assert features[g] == pytest.approx(row, abs=1e-6)
+
+
+def test_one_class_scores_the_largest_class() -> None:
+    found = one_class_scores(np.array([0, 0, 0, 1]))
+    # precision 3/4, recall 1: 6/7 of one class, 0 of the other
+    assert found["accuracy"] == 0.75
+    assert found["macro-f1"] == pytest.approx(3 / 7)
+
+
+@pytest.fixture
+def toy_tu(monkeypatch: pytest.MonkeyPatch) -> GraphSet:
+    graphs = random_graphs(20)
+    object.__setattr__(graphs, "raw_sha256", DATA)
+
+    def load(name: str, features: str, *, data_dir: str) -> GraphSet:
+        assert (name, features, data_dir) == ("PROTEINS", "labels", "")
+        return graphs
+
+    monkeypatch.setattr(controls, "load_tu", load)
+    controls._load.cache_clear()
+    controls._scores.cache_clear()
+    yield graphs
+    controls._load.cache_clear()
+    controls._scores.cache_clear()
+
+
+def test_controls_are_rows_of_the_file(
+    results: Path,
+    toy_tu: GraphSet,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "fclg.csv"
+    out = tables_of(capsys, results, "--csv", str(path), "--controls")
+    features = trivial_features(toy_tu)["mean-x"]
+    direct = [
+        cluster_scores(features, toy_tu.y, num_classes=2, seed=s)["accuracy"]
+        for s in (1, 2, 3)
+    ]
+    cells = cells_of(out, "control-mean-x-proteins")
+    mean, std = np.mean(direct), np.std(direct, ddof=1)
+    assert cells[1:3] == ["1, 2, 3", f"{mean:.4f} ± {std:.4f}"]
+    untrained = cells_of(out, "control-untrained-proteins")
+    assert untrained[2:5] == ["0.5333 ± 0.0577", "0.4333 ± 0.0577", "-"]
+    assert cells_of(out, "control-untrained-proteins", table=1)[8] == "0.6000 ± 0.0000"
+    known = {r.key[:2]: r for r in read(path)}
+    probed = probe_scores(features, toy_tu.y, seed=1)
+    scores = known["control-mean-x-proteins", 1].scores
+    assert scores["final:svm-accuracy"] == pytest.approx(
+        probed["svm-accuracy"], abs=1e-6
+    )
+    assert {r for r, _ in known if r.startswith("control")} == {
+        f"control-{name}-proteins" for name in controls.NAMES
+    }
+    # a second time nothing is computed, and no data are needed
+    with_none = monkeypatch.context()
+    before = path.read_bytes()
+    with with_none as patch:
+        patch.setattr(controls, "_scores", None)
+        assert study.main(["fclg", "--csv", str(path), "--controls"]) == 0
+    assert path.read_bytes() == before
+
+
+def test_controls_on_other_data_are_refused(
+    results: Path, toy_tu: GraphSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    object.__setattr__(toy_tu, "raw_sha256", "beef")
+    assert study.main(["fclg", str(results), "--controls"]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert "those of fclg-proteins with seed 1" in err
+    assert "set FEDGRAPH_DATA to the data of the runs" in err
+
+
+def test_controls_need_plain_fclg_with_its_round_0(tmp_path: Path) -> None:
+    write_run(tmp_path, "intra-fedavg-proteins", 1, {0: 0.5, 2: 0.6})
+    write_run(tmp_path, "fclg-h-proteins", 1, {0: 0.5, 2: 0.6})
+    write_run(tmp_path, "fclg-proteins", 1, {2: 0.6})
+    write_run(tmp_path, "fclg-proteins", 2, {0: 0.6}, config={"local-epochs": 1})
+    found, _ = results_of(tmp_path)
+    with pytest.raises(DataError, match="no result of FCLG with its round 0"):
+        control_results(found)
+
+
+# simulations.compare ---------------------------------------------------------------
+
+
+def test_compare_takes_embedding_runs(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rule in ("final", "best_labelled"):
+        assert compare.main([str(results), "--markdown", "--rule", rule]) == 0
+        out = capsys.readouterr().out
+        assert "PROTEINS: all accuracy, 6 clients" in out
+        row = (
+            "| fclg (evaluation=pooled) | 1, 2, 3 | 0.7000 ± 0.1000 | 0.6000 ± 0.1000 |"
+        )
+        assert row in out
+        assert "FCLG" not in out.replace("arXiv", "")
+        # nothing of the GCFL paper, which has none of these methods
+        assert "2106.13423" not in out
+        assert "self-train" not in out
+    assert compare.main([str(results)]) == 0
+    assert "| not shown" not in capsys.readouterr().out
+    png = results / "gain.png"
+    assert compare.main([str(results), "--figure", str(png)]) == 2
+    assert "was not drawn" in capsys.readouterr().err
+
+
+# The paper's figures ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dataset", ["PROTEINS", "ENZYMES", "DHFR", "NCI1"])
+@pytest.mark.parametrize("iid", ["", "-iid"])
+def test_targets_are_complete(dataset: str, iid: str) -> None:
+    targets = load_study("fclg").targets
+    width = " (hidden-dim=64, num-layers=3)"
+    for row in (
+        *(f"infograph-{s}-{dataset.lower()}{iid}" for s in ("fedavg", "fedprox")),
+        *(f"mvgrl-{s}-{dataset.lower()}{iid}{width}" for s in ("fedavg", "fedprox")),
+        *(
+            f"{name}-{dataset.lower()}{iid}"
+            for name in ("fclg", "fclg-h", "intra-fedavg", "intra-kl", "intra-mse")
+        ),
+    ):
+        (acc, acc_range), (f1, f1_range) = (
+            targets[row].scores[m] for m in ("final", "final:macro-f1")
+        )
+        assert 0 < f1 <= acc + 0.002 < 0.75
+        assert 0 <= min(acc_range, f1_range) < 0.05
+    assert len(targets) == 2 * 4 * 9

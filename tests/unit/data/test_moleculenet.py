@@ -1,0 +1,422 @@
+"""MoleculeNet sets and their partition. Real data where FEDGRAPH_DATA is set."""
+
+import itertools
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import toys
+
+import datasets
+from clients.graphs.batching import CollatedGraphs
+from datasets import atoms, graph_partitions
+from datasets.moleculenet import RAW, load_moleculenet
+from fedgraph_flwr.client_app import _introduce
+from fedgraph_flwr.data import SPLITS
+from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.seeding import numpy_rng
+from strategies.introductions import read_introduction
+
+REAL = os.environ.get("FEDGRAPH_DATA", "")
+needs_real_data = pytest.mark.skipif(
+    not (Path(REAL) / "moleculenet").is_dir() or not REAL,
+    reason="set FEDGRAPH_DATA to a folder with moleculenet/*/raw",
+)
+
+# Refused: rows 1 (valence) and 4 (no SMILES). Row 2 has one atom.
+BBBP = (
+    "num,name,p_np,smiles\n"
+    "1,first,1,CCO\n"
+    "2,five bonds,0,CN(C)(C)(C)C\n"
+    '3,"salt, of a kind",0,[Na+]\n'
+    "\n"
+    "4,last,1,c1ccccc1\n"
+    "5,odd,1,nonsense\n"
+    "6,apart,0,C.C\n"
+)
+TOX21 = "{tasks},mol_id,smiles\n0,1,,0,,,,,,,,1,T1,CC\n,,,,,,,,,,,,T2,C\n".format(
+    tasks=",".join(f"t{k}" for k in range(12))
+)
+
+# The table of ../shared/data/README.md: graphs, mean nodes, mean directed edges, tasks,
+# missing labels; and with one atom (counted once, by this code).
+COUNTS = {
+    "SIDER": (1427, 33.64, 70.72, 27, 0, 25),
+    "BACE": (1513, 34.09, 73.72, 1, 0, 0),
+    "ClinTox": (1480, 26.25, 55.97, 2, 0, 1),
+    "BBBP": (2039, 24.06, 51.91, 1, 0, 0),
+    "Tox21": (7823, 18.57, 38.58, 12, 16012, 16),
+    "QM8": (21786, 7.77, 16.17, 12, 0, 3),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Data folder with small sets; no environment fallbacks."""
+    monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
+    monkeypatch.setenv("FEDGRAPH_CACHE", str(tmp_path / "cache"))
+    write(tmp_path / "data", "BBBP", BBBP)
+    write(tmp_path / "data", "Tox21", TOX21)
+    return tmp_path / "data"
+
+
+@pytest.fixture(scope="module")
+def chains(tmp_path_factory):
+    """Settings of 300 molecules C, CC, CCC, ... as BBBP: row r has r % 40 + 1 atoms."""
+    root = tmp_path_factory.mktemp("chains")
+    rows = [f"{r},n,{r % 2},{'C' * (r % 40 + 1)}\n" for r in range(300)]
+    write(root / "data", "BBBP", "num,name,p_np,smiles\n" + "".join(rows))
+
+    def settings(**changes):
+        base = {"dataset": "BBBP", "partition": "auto", "num_clients": 4}
+        folders = {"data_dir": str(root / "data"), "cache_dir": str(root / "cache")}
+        return toys.run_settings(**{**base, **folders, **changes})
+
+    return settings
+
+
+def write(folder, name, text, layout="moleculenet"):
+    path = folder / layout / RAW[name].place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+# --- reading ---
+
+
+def test_small_set_by_hand(folder, caplog):
+    found = load_moleculenet("BBBP", data_dir=str(folder))
+    assert found.name == "BBBP"
+    assert found.tasks == ["p_np"]
+    assert found.y.tolist() == [[1], [0], [1], [0]]
+    assert found.row.tolist() == [0, 2, 3, 5]
+    assert found.node_ptr.tolist() == [0, 3, 4, 10, 12]
+    assert found.edge_ptr.tolist() == [0, 4, 4, 16, 16]
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "BBBP: RDKit refuses 2 of 6 molecules of " in line
+    assert "\n    row 1: Explicit valence" in line
+    assert "\n    row 4: not a SMILES string" in line
+
+
+def test_features_and_edges_are_those_of_each_molecule(folder):
+    graphs = load_moleculenet("BBBP", data_dir=str(folder)).take(np.array([3, 0, 2]))
+    for g, smiles in enumerate(("C.C", "CCO", "c1ccccc1")):
+        x, edges = atoms.smiles_to_graph(smiles)
+        nodes = slice(graphs.node_ptr[g], graphs.node_ptr[g + 1])
+        own = slice(graphs.edge_ptr[g], graphs.edge_ptr[g + 1])
+        assert np.array_equal(graphs.x[nodes], x)
+        assert np.array_equal(graphs.edge_index[:, own], edges)
+    assert graphs.y.tolist() == [[0], [1], [1]]
+    assert (graphs.num_features, graphs.num_classes) == (133, 1)
+    assert graphs.x.flags.writeable  # a copy
+
+
+@pytest.mark.parametrize(
+    ("features", "width"),
+    [("atoms", 133), ("atoms-no-degree", 126), ("atoms-strict", 108)],
+)
+def test_blocks_can_be_left_out(folder, features, width):
+    molecules = load_moleculenet("BBBP", data_dir=str(folder))
+    whole = molecules.take(np.arange(4))
+    part = molecules.take(np.arange(4), features)
+    assert part.num_features == part.x.shape[1] == width
+    assert np.array_equal(part.x, whole.x[:, atoms.feature_columns(features)])
+
+
+def test_missing_labels_are_nan(folder):
+    found = load_moleculenet("Tox21", data_dir=str(folder))
+    assert found.tasks == [f"t{k}" for k in range(12)]
+    nan = np.nan
+    first = [0, 1, nan, 0, *[nan] * 7, 1]
+    assert np.array_equal(found.y, [first, [nan] * 12], equal_nan=True)
+    assert found.y.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "task"),
+    [
+        ("ESOL", "id,guess,log,smiles\na,9,-0.77,CCO\nb,8,1.5,C\n", "log"),
+        ("FreeSolv", "iupac,smiles,expt,calc\na,CCO,-0.77,9\nb,C,1.5,8\n", "expt"),
+        ("Lipo", "id,exp,smiles\na,-0.77,CCO\nb,1.5,C\n", "exp"),
+    ],
+)
+def test_numbers_come_from_the_column_that_was_measured(folder, name, text, task):
+    write(folder, name, text)
+    found = load_moleculenet(name, data_dir=str(folder))
+    assert found.tasks == [task]
+    np.testing.assert_allclose(found.y, [[-0.77], [1.5]])
+    assert np.diff(found.node_ptr).tolist() == [3, 1]
+
+
+def test_batches_have_float_labels_also_of_single_atoms(folder):
+    found = load_moleculenet("Tox21", data_dir=str(folder))
+    collated = CollatedGraphs(found.take(np.arange(2)), toys.CPU)
+    lonely = collated.batch(np.array([1]))
+    assert lonely.y.dtype == torch.float32
+    assert lonely.y.shape == (1, 12)
+    assert lonely.y.isnan().all()
+    assert lonely.edge_index.shape == (2, 0)
+    assert (lonely.adjacency @ lonely.x).abs().sum() == 0
+    both = collated.batch(np.array([1, 0]))
+    assert both.y[1, :2].tolist() == [0, 1]
+    assert (both.membership @ both.x).shape == (2, 133)
+    assert both.edge_index.tolist() == [[1, 2], [2, 1]]
+
+
+def test_the_flat_layout_and_the_cache(folder, caplog):
+    caplog.set_level(logging.INFO, "flwr.fedgraph")
+    flat = folder.parent / "flat"
+    write(flat, "BBBP", BBBP, layout="")
+    one = load_moleculenet("BBBP", data_dir=str(flat))
+    two = load_moleculenet("BBBP", data_dir=str(flat))
+    assert caplog.text.count("converting") == 1
+    assert isinstance(two.y, np.memmap)
+    assert not two.kinds.flags.writeable
+    assert one.raw_sha256 == load_moleculenet("BBBP", data_dir=str(folder)).raw_sha256
+
+
+def test_data_folder_is_only_read(folder):
+    before = sorted(folder.rglob("*"))
+    load_moleculenet("BBBP", data_dir=str(folder))
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BBBP.rstrip(), r"BBBP.csv does not end with a newline"),
+        ("", r"BBBP.csv is empty: it is cut off"),
+        ("num,name,p_np,smiles\n1,a,x,CC\n", r"cannot parse .*'BBBP' in .*BBBP.csv"),
+    ],
+)
+def test_bad_files_are_named(folder, text, message):
+    write(folder, "BBBP", text)
+    with pytest.raises(DataError, match=message):
+        load_moleculenet("BBBP", data_dir=str(folder))
+
+
+@pytest.mark.parametrize("header", [b"num,\xff\n", b"x" * 200_000 + b"\n"])
+def test_a_header_that_is_no_csv_is_refused(folder, header):
+    write(folder, "BBBP", BBBP)
+    (path,) = folder.rglob("BBBP.csv")
+    path.write_bytes(header + path.read_bytes().partition(b"\n")[2])
+    with pytest.raises(DataError, match=r"BBBP.csv cannot be read as CSV"):
+        load_moleculenet("BBBP", data_dir=str(folder))
+
+
+def test_absent_sets_name_the_places(folder):
+    message = r"'BACE' is not in data-dir .*moleculenet/bace/raw/bace.csv.*to download"
+    with pytest.raises(DataError, match=message):
+        load_moleculenet("BACE", data_dir=str(folder))
+    with pytest.raises(DataError, match=r"data-dir is '/nowhere', which is not a fol"):
+        load_moleculenet("BACE", data_dir="/nowhere")
+    with pytest.raises(DataError, match=r"'QM8' has no download here; set data-dir"):
+        load_moleculenet("QM8")
+
+
+def test_failed_download_is_one_clear_error(folder, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("torch_geometric.data.download_url", fail)
+    message = r"'Lipo' cannot be downloaded from https.*no route to host.*FEDGRAPH_DATA"
+    with pytest.raises(DataError, match=message):
+        load_moleculenet("Lipo")
+
+
+def test_download_is_kept(folder, monkeypatch):
+    def copy(_, to, **__):
+        (Path(to) / "Lipophilicity.csv").write_text("id,exp,smiles\na,3.5,CC\nb,-1,C\n")
+        return f"{to}/Lipophilicity.csv"
+
+    monkeypatch.setattr("torch_geometric.data.download_url", copy)
+    assert load_moleculenet("Lipo").y.tolist() == [[3.5], [-1]]
+    monkeypatch.setattr("torch_geometric.data.download_url", None)
+    shutil.rmtree(next((folder.parent / "cache").glob("Lipo-*[!k]")))
+    assert load_moleculenet("Lipo").tasks == ["exp"]
+
+
+# --- partition quantity-skew ---
+
+
+def test_held_out_graphs_are_everybodys_and_the_others_shared_out(chains):
+    parts = [datasets.load_partition(chains(), client) for client in range(4)]
+    rows = {
+        split: [p.graph_ids[p.positions(split)].tolist() for p in parts]
+        for split in SPLITS
+    }
+    assert all(rows[split] == [rows[split][0]] * 4 for split in ("val", "test"))
+    assert (len(rows["val"][0]), len(rows["test"][0])) == (30, 30)
+    trained = [row for own in rows["train"] for row in own]
+    everyone = sorted([*trained, *rows["val"][0], *rows["test"][0]])
+    assert everyone == list(range(300))
+    assert min(map(len, rows["train"])) >= 10
+    for part in parts:
+        assert np.diff(part.graphs.node_ptr).tolist() == [
+            row % 40 + 1 for row in part.graph_ids
+        ]
+        assert part.graphs.y[:, 0].tolist() == [row % 2 for row in part.graph_ids]
+        assert part.tasks == ("p_np",)
+        assert part.shares_held_out
+
+
+def test_rows_that_rdkit_refuses_shift_no_row_number(folder):
+    """Another RDKit may take them, and accounts of privacy are kept by row."""
+    rows = [f"{r},n,{r % 2},{'C' * (r + 1) if r % 9 else 'no'}\n" for r in range(90)]
+    write(folder, "BBBP", "num,name,p_np,smiles\n" + "".join(rows))
+    settings = toys.run_settings(
+        dataset="BBBP", partition="auto", num_clients=2, data_dir=str(folder)
+    )
+    for client in range(2):
+        part = datasets.load_partition(settings, client)
+        assert np.diff(part.graphs.node_ptr).tolist() == (part.graph_ids + 1).tolist()
+
+
+def test_a_split_of_its_own_for_every_seed(chains):
+    hashes = [
+        datasets.load_partition(chains(split_seed=seed), 0).split_hash
+        for seed in (1, 1, 2)
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_shares_are_cut_at_the_floors_of_one_draw():
+    rows = np.arange(1000, 1173)
+    rng = numpy_rng(5, "partition", "quantity-skew")
+    shuffled = rng.permutation(rows)
+    while True:
+        sums = np.cumsum(rng.dirichlet([0.5] * 4))
+        ends = [0, *(int(total * 173) for total in sums[:3]), 173]
+        expected = [shuffled[a:b] for a, b in itertools.pairwise(ends)]
+        if all(len(part) >= 10 for part in expected):
+            break
+    found = graph_partitions.quantity_skew(rows, 4, seed=5, alpha=0.5)
+    assert [sorted(part) for part in expected] == [part.tolist() for part in found]
+
+
+def test_a_small_alpha_is_skewed_and_a_large_one_even():
+    def largest(alpha, seeds=range(20)):
+        rows = np.arange(4000)
+        return [
+            max(
+                map(
+                    len, graph_partitions.quantity_skew(rows, 4, seed=seed, alpha=alpha)
+                )
+            )
+            for seed in seeds
+        ]
+
+    assert np.mean(largest(0.2)) > np.mean(largest(2.0)) + 300
+    assert max(largest(1e6)) < 1020
+    (alone,) = graph_partitions.quantity_skew(np.arange(10), 1, seed=0, alpha=1)
+    assert alone.tolist() == list(range(10))
+
+
+def test_shares_that_cannot_be(monkeypatch):
+    with pytest.raises(DataError, match=r"39 training graphs .* 4 .* num-clients to 3"):
+        graph_partitions.quantity_skew(np.arange(39), 4, seed=0, alpha=1)
+    monkeypatch.setattr(graph_partitions, "MAX_DRAWS", 50)
+    with pytest.raises(DataError, match=r"Dirichlet\(0.01\).*raise dirichlet-alpha"):
+        graph_partitions.quantity_skew(np.arange(100), 8, seed=0, alpha=0.01)
+
+
+def test_nothing_held_out(chains):
+    part = datasets.load_partition(chains(held_out=0), 2)
+    assert len(part.val) == len(part.test) == 0
+    assert len(part.train) == len(part.graphs)
+
+
+# --- settings ---
+
+
+def test_published_values():
+    for name, num_clients, alpha in (("SIDER", 4, 0.2), ("Tox21", 8, 3.0)):
+        found = toys.run_settings(
+            dataset=name, num_clients="auto", partition="auto", dirichlet_alpha="auto"
+        )
+        assert (found.num_clients, found.dirichlet_alpha) == (num_clients, alpha)
+        assert (found.partition, found.features) == ("quantity-skew", "atoms")
+        assert (found.hidden_dim, found.num_layers, found.dropout) == (64, 2, 0.3)
+    assert toys.run_settings(dirichlet_alpha="auto").dirichlet_alpha == 0.5
+    assert datasets.label_kind(toys.run_settings(dataset="BACE")) == "binary"
+    assert datasets.label_kind(toys.run_settings(dataset="QM8")) == "regression"
+    assert datasets.label_kind(toys.run_settings()) == "classes"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("SIDER", "yes/no labels"), ("QM8", "numbers to predict")]
+)
+@pytest.mark.parametrize("method", ["fedavg", "fclg"])
+def test_methods_for_classes_refuse_tasks(method, name, words):
+    config = {**defaults(), "method": method, "dataset": name}
+    message = rf"{method}.*needs one class per graph, but .*'{name}' has {words}.*; set"
+    with pytest.raises(ConfigError, match=message):
+        resolve(config)
+
+
+def test_clients_introduce_themselves_by_tasks_and_not_by_classes(chains):
+    run = toys.resolved("fedavg", **{"dataset": "PROTEINS", "num-clients": 4})
+    object.__setattr__(run, "settings", chains(device="cpu"))
+    parcel = _introduce(run, 1, "an-experiment", with_classes=True, is_own=False)
+    info = read_introduction(1, 7, parcel)
+    assert (info.tasks, info.class_counts, info.num_classes) == (("p_np",), (), 1)
+
+
+# --- real data ---
+
+
+@needs_real_data
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_of_the_readme(name, real_cache):
+    num_graphs, nodes, edges, num_tasks, num_missing, num_single = COUNTS[name]
+    found = load_moleculenet(name, cache_dir=real_cache)
+    assert len(found) == num_graphs
+    assert round(float(found.node_ptr[-1]) / num_graphs, 2) == nodes
+    assert round(float(found.edge_ptr[-1]) / num_graphs, 2) == edges
+    assert found.y.shape == (num_graphs, num_tasks)
+    assert len(set(found.tasks)) == num_tasks
+    assert np.isnan(found.y).sum() == num_missing
+    assert (np.diff(found.node_ptr) == 1).sum() == num_single
+    values = set(np.unique(found.y[~np.isnan(found.y)]).tolist())
+    assert (values == {0, 1}) == (name != "QM8")
+
+
+@needs_real_data
+@pytest.mark.parametrize("name", ["SIDER", "Tox21"])
+def test_agrees_with_pyg(name, real_cache, tmp_path):
+    from torch_geometric.datasets import MoleculeNet
+
+    raw = Path(REAL) / "moleculenet" / RAW[name].place
+    (tmp_path / name.lower() / "raw").mkdir(parents=True)
+    shutil.copy(raw, tmp_path / name.lower() / "raw")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warnings.warn", lambda *_, **__: None)
+        theirs = MoleculeNet(str(tmp_path), name)
+    ours = load_moleculenet(name, cache_dir=real_cache)
+    assert len(ours) == len(theirs)
+    assert np.array_equal(ours.y, theirs._data.y.numpy(), equal_nan=True)
+    for i in np.linspace(0, len(ours) - 1, 60).astype(int).tolist():
+        graph = ours.take(np.array([i]))
+        assert np.array_equal(graph.edge_index, theirs[i].edge_index.numpy())
+        assert np.array_equal(graph.x, atoms.smiles_to_graph(theirs[i].smiles)[0])
+
+
+@needs_real_data
+def test_sider_as_published(real_cache):
+    config = toys.run_settings(
+        dataset="SIDER",
+        num_clients=4,
+        partition="auto",
+        dirichlet_alpha="auto",
+        cache_dir=real_cache,
+    )
+    parts = [datasets.load_partition(config, client) for client in range(4)]
+    assert {(len(p.val), len(p.test)) for p in parts} == {(143, 143)}
+    assert sum(len(p.train) for p in parts) == 1427 - 2 * 143
+    assert min(len(p.train) for p in parts) >= 10

@@ -1,0 +1,141 @@
+"""Which client learns which task, and what that does to its labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import toys
+
+import datasets
+from datasets.task_masks import assign_tasks, mask_tasks
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.resolve import defaults, resolve
+
+SETS = {"SIDER": (27, 4), "Tox21": (12, 8), "MUV": (17, 8), "QM8": (12, 8)}
+
+
+def settings(masks: str, *, clients: int = 2) -> RunSettings:
+    return toys.run_settings(
+        dataset="BACE",
+        features="atoms",
+        partition="quantity-skew",
+        num_clients=clients,
+        task_masks=masks,
+    )
+
+
+@pytest.mark.parametrize(("num_tasks", "num_clients"), SETS.values(), ids=SETS)
+@pytest.mark.parametrize("seed", range(20))
+def test_exclusive_masks_are_disjoint_and_cover_all_tasks(num_tasks, num_clients, seed):
+    own = assign_tasks("exclusive", num_tasks, num_clients, seed=seed)
+    assert sorted(t for tasks in own for t in tasks) == list(range(num_tasks))
+    assert all(own)
+    assert all(list(tasks) == sorted(tasks) for tasks in own)
+
+
+def test_exclusive_masks_are_uniform_over_what_leaves_nobody_without():
+    """Two tasks of three go to one of two clients: six ways, all as likely."""
+    drawn = [assign_tasks("exclusive", 3, 2, seed=s)[0] for s in range(1200)]
+    counts = {own: drawn.count(own) for own in set(drawn)}
+    assert set(counts) == {(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)}
+    assert max(counts.values()) < 260  # 200 expected, standard deviation 13
+    assert min(counts.values()) > 140
+
+
+@pytest.mark.parametrize("num_clients", [2, 4, 7])
+def test_overlapping_masks_give_every_task_two_owners(num_clients):
+    own = assign_tasks("overlapping", 9, num_clients, seed=1)
+    counts = np.bincount([t for tasks in own for t in tasks], minlength=9)
+    assert counts.tolist() == [2] * 9
+    assert all(own)
+
+
+def test_listed_and_shared_masks():
+    assert assign_tasks("0-2;4,3;5", 6, 3, seed=0) == [(0, 1, 2), (3, 4), (5,)]
+    assert assign_tasks("0-2;1,1;0", 3, 3, seed=0) == [(0, 1, 2), (1,), (0,)]
+    assert assign_tasks("all", 3, 2, seed=0) == [(0, 1, 2)] * 2
+
+
+def test_masks_are_drawn_from_the_split_seed_alone():
+    first, again, other = (
+        assign_tasks("exclusive", 27, 4, seed=seed) for seed in (0, 0, 1)
+    )
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("masks", "clients", "message"),
+    [
+        ("0,1;3", 2, r"leaves task\(s\) 2 to nobody: no client could learn them; give"),
+        ("0;0", 2, r"leaves task\(s\) 1, 2, 3 to nobody"),
+        ("0-3;4", 2, r"names task\(s\) 4, but the data set has tasks 0-3"),
+        ("0-1;2-3", 3, r"lists tasks of 2 client\(s\), but num-clients is 3"),
+        ("0-3;3-2", 2, r"gives client 1 no task, as a range runs backwards"),
+        ("exclusive", 5, r"gives each of 4 task\(s\) to 1 client\(s\), which leaves"),
+        ("overlapping", 1, r"every task to 2 clients, but num-clients is 1; set"),
+        ("overlapping", 9, r"to 2 client\(s\), which leaves some of 9 clients"),
+    ],
+)
+def test_masks_that_cannot_be_are_refused(masks, clients, message):
+    with pytest.raises(ConfigError, match=message):
+        assign_tasks(masks, 4, clients, seed=0)
+
+
+def test_draws_that_never_reach_everyone_end():
+    with pytest.raises(DataError, match=r"draws of task-masks 'exclusive' all left"):
+        assign_tasks("exclusive", 25, 25, seed=0)
+
+
+@pytest.mark.parametrize("text", ["", "0,;1", "a", "0 1", "Exclusive", "0;1;", "-1"])
+def test_masks_that_are_no_list_are_refused(text):
+    with pytest.raises(ConfigError, match=r"task-masks must be 'all', 'exclusive', "):
+        settings(text)
+
+
+def test_classes_have_no_masks():
+    config = {**defaults(), "method": "fedavg", "task-masks": "exclusive"}
+    with pytest.raises(ConfigError, match=r"task-masks must be 'all' where graphs hav"):
+        resolve(config)
+
+
+def test_only_training_labels_of_own_tasks_stay():
+    before = toys.with_tasks(toys.make_partition(1))
+    after = mask_tasks(before, settings("0;1"))
+    train, others = before.train, np.setdiff1d(np.arange(20), before.train)
+    assert after.task_ids == after.owned_tasks == (1,)
+    assert np.isnan(after.graphs.y[train, 0]).all()
+    np.testing.assert_array_equal(after.graphs.y[train, 1], before.graphs.y[train, 1])
+    np.testing.assert_array_equal(after.graphs.y[others], before.graphs.y[others])
+    assert not np.isnan(before.graphs.y[:, 0]).any()  # not changed in place
+    assert mask_tasks(before, settings("all")) is before
+    assert before.owned_tasks == (0, 1)
+
+
+def test_masks_are_part_of_the_split_hash():
+    plain = toys.with_tasks(toys.make_partition(1))
+    hashes = {
+        mask_tasks(plain, settings(masks)).split_hash
+        for masks in ("all", "0;1", "1;0", "0-1;0-1")
+    }
+    assert len(hashes) == 4
+    assert replace(plain, task_ids=None).split_hash == plain.split_hash
+
+
+def test_real_clients_together_learn_every_task(data_dir):
+    run = toys.run_settings(
+        dataset="SIDER",
+        features="atoms",
+        partition="quantity-skew",
+        num_clients=4,
+        task_masks="exclusive",
+        data_dir=data_dir,
+    )
+    clients = [datasets.load_partition(run, c) for c in range(4)]
+    assert sorted(t for c in clients for t in c.owned_tasks) == list(range(27))
+    for client in clients:
+        seen = ~np.isnan(client.graphs.y[client.train])
+        assert set(np.flatnonzero(seen.any(axis=0))) == set(client.owned_tasks)
+        assert not np.isnan(client.graphs.y[client.test]).any()

@@ -1,0 +1,604 @@
+"""TU data sets: reading, checking, caching. Real data where FEDGRAPH_DATA is set."""
+
+import hashlib
+import io
+import json
+import logging
+import lzma
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toys
+
+import datasets
+from datasets.cache import cache_root
+from datasets.tu import _say_once, load_tu
+from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.resolve import defaults, resolve
+from simulations.presets import load_preset
+
+REAL = os.environ.get("FEDGRAPH_DATA", "")
+needs_real_data = pytest.mark.skipif(
+    not REAL, reason="set FEDGRAPH_DATA to a folder with tudataset/NAME/raw"
+)
+
+# Three graphs: a path 1-2-3, a pair 4-5 (edge written twice, self-loop on 4), and a
+# triangle 6-7-8. Edges stand out of order on purpose.
+TINY = {
+    "A": "2, 1\n1, 2\n2, 3\n3, 2\n4, 5\n5, 4\n4, 5\n4, 4\n"
+    "6, 7\n7, 6\n8, 7\n7, 8\n6, 8\n8, 6\n",
+    "graph_indicator": "1\n1\n1\n2\n2\n3\n3\n3\n",
+    "graph_labels": "-1\n1\n-1\n",
+    "node_labels": "5\n7\n5\n6\n6\n7\n7\n5\n",
+}
+
+# The table of ../shared/data/README.md: graphs, mean nodes, mean edges, graphs per
+# class, feature columns.
+COUNTS = {
+    "MUTAG": (188, 17.93, 19.79, [63, 125], 7),
+    "BZR": (405, 35.75, 38.36, [319, 86], 53),
+    "COX2": (467, 41.22, 43.45, [365, 102], 35),
+    "DHFR": (756, 42.43, 44.54, [295, 461], 53),
+    "PTC_MR": (344, 14.29, 14.69, [192, 152], 18),
+    "AIDS": (2000, 15.69, 16.20, [400, 1600], 38),
+    "ENZYMES": (600, 32.63, 62.14, [100] * 6, 3),
+    "PROTEINS": (1113, 39.06, 72.82, [663, 450], 3),
+    "IMDB-BINARY": (1000, 19.77, 96.53, [500, 500], 136),
+    "IMDB-MULTI": (1500, 13.00, 65.94, [500] * 3, 89),
+}
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """Data folder with the data set TINY; no environment fallbacks."""
+    monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
+    monkeypatch.delenv("FEDGRAPH_CACHE", raising=False)
+    write_tiny(tmp_path / "data" / "TINY" / "raw")
+    return tmp_path / "data"
+
+
+def write_tiny(raw: Path, name="TINY", **changes):
+    raw.mkdir(parents=True, exist_ok=True)
+    for kind, content in {**TINY, **changes}.items():
+        if content is not None:
+            (raw / f"{name}_{kind}.txt").write_text(content)
+
+
+def load_tiny(data: Path, features="labels"):
+    return load_tu(
+        "TINY", features, data_dir=str(data), cache_dir=str(data.parent / "cache")
+    )
+
+
+def entries(cache: Path):
+    return [p for p in cache.glob("*") if p.suffix != ".lock"]
+
+
+# --- reading ---
+
+
+def test_tiny_by_hand(tiny):
+    graphs = load_tiny(tiny)
+    assert graphs.node_ptr.tolist() == [0, 3, 5, 8]
+    assert graphs.edge_ptr.tolist() == [0, 4, 6, 12]
+    assert graphs.edge_index.tolist() == [
+        [0, 1, 1, 2, 0, 1, 0, 0, 1, 1, 2, 2],
+        [1, 0, 2, 1, 1, 0, 1, 2, 0, 2, 0, 1],
+    ]
+    assert graphs.x.tolist() == [0, 2, 0, 1, 1, 2, 2, 0]
+    assert graphs.y.tolist() == [0, 1, 0]
+    assert (graphs.num_features, graphs.num_classes) == (3, 2)
+    assert graphs.is_undirected
+    assert (graphs.edge_index.dtype, graphs.x.dtype) == (np.int32, np.uint8)
+
+
+def test_degree_features(tiny):
+    graphs = load_tiny(tiny, "degree")
+    assert graphs.x.tolist() == [1, 2, 1, 1, 1, 2, 2, 2]
+    assert graphs.num_features == 3
+
+
+def test_without_node_labels_the_degree_stands_in(tiny):
+    (tiny / "TINY" / "raw" / "TINY_node_labels.txt").unlink()
+    assert load_tiny(tiny).x.tolist() == load_tiny(tiny, "degree").x.tolist()
+
+
+def test_larger_degrees_are_clipped(tiny, monkeypatch):
+    monkeypatch.setattr("datasets.tu.MAX_DEGREE", {"TINY": 1})
+    graphs = load_tiny(tiny, "degree")
+    assert graphs.x.tolist() == [1] * 8
+    assert graphs.num_features == 2
+
+
+def test_several_label_columns_stay_dense(tiny):
+    write_tiny(tiny / "TINY" / "raw", node_labels="1, 3\n2, 3\n" * 4)
+    graphs = load_tiny(tiny)
+    assert graphs.x.dtype == np.float32
+    assert graphs.x.shape == (8, 3)
+    assert graphs.x[:2].tolist() == [[1, 0, 1], [0, 1, 1]]
+
+
+ATTRIBUTES = "".join(f"{k}.5, {-k}\n" for k in range(8))
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "width", "columns"),
+    [
+        ("labels+attributes", True, 5, "2 attributes, 3 labels (5 to 7)"),
+        ("labels+attributes", False, 2, "2 attributes"),
+        ("attributes", True, 2, "2 attributes; not used: node labels"),
+        ("labels", True, 3, "3 labels (5 to 7); not used: node attributes"),
+        ("labels", False, 3, "degrees up to 2; not used: node attributes"),
+    ],
+)
+def test_attributes_are_used_and_what_is_used_is_said(
+    tiny, caplog, features, labels, width, columns
+):
+    raw = tiny / "TINY" / "raw"
+    write_tiny(raw, node_attributes=ATTRIBUTES)
+    if not labels:
+        (raw / "TINY_node_labels.txt").unlink()
+    caplog.set_level(logging.INFO, "flwr.fedgraph")
+    _say_once.cache_clear()
+    graphs = [load_tiny(tiny, features) for _ in range(2)][1]
+    assert caplog.messages.count(f"TINY: features: {columns}") == 1
+    assert graphs.num_features == width
+    if "attributes" in features:
+        expected = [[k + 0.5, -k] for k in range(8)]
+        assert graphs.x[:, :2].tolist() == expected
+        assert graphs.take(np.array([1])).x[:, :2].tolist() == expected[3:5]
+    if width == 5:
+        one_hot = np.eye(3)[[0, 2, 0, 1, 1, 2, 2, 0]]
+        assert graphs.x[:, 2:].tolist() == one_hot.tolist()
+
+
+def test_auto_takes_labels_and_attributes_of_a_set_of_no_paper(tiny):
+    write_tiny(tiny / "TINY" / "raw", node_attributes=ATTRIBUTES, edge_labels="1\n")
+    given = {"dataset": "tu:TINY", "data-dir": str(tiny), "num-clients": 1}
+    folders = {"cache-dir": str(tiny.parent / "cache"), "partition": "chunks"}
+    settings = resolve({**defaults(), "method": "fedavg", **given, **folders}).settings
+    graphs = datasets.load_partition(settings, 0).graphs
+    assert graphs.num_features == 5
+    assert graphs.columns == "2 attributes, 3 labels (5 to 7)"
+    assert graphs.unused == "edge labels"
+    assert graphs.classes == ["-1", "1"]
+
+
+def test_attributes_that_are_not_there_are_refused(tiny):
+    with pytest.raises(DataError, match=r"no node attributes.*set features to"):
+        load_tiny(tiny, "attributes")
+
+
+def test_attributes_change_neither_labels_nor_their_checksum(tiny):
+    plain = load_tiny(tiny)
+    write_tiny(tiny / "TINY" / "raw", node_attributes=ATTRIBUTES)
+    again = load_tiny(tiny)
+    assert (again.x.tolist(), again.raw_sha256) == (plain.x.tolist(), plain.raw_sha256)
+    assert load_tiny(tiny, "labels+attributes").raw_sha256 != plain.raw_sha256
+
+
+def test_edges_in_one_direction_are_noticed(tiny, caplog):
+    write_tiny(tiny / "TINY" / "raw", A="1, 2\n4, 5\n6, 7\n")
+    assert not load_tiny(tiny).is_undirected
+    assert "one direction only" in caplog.text
+
+
+def test_checksum_covers_every_file_read(tiny):
+    lines = [
+        f"{hashlib.sha256(TINY[kind].encode()).hexdigest()}  TINY_{kind}.txt\n"
+        for kind in ("A", "graph_indicator", "graph_labels", "node_labels")
+    ]
+    expected = hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert load_tiny(tiny).raw_sha256 == expected
+
+
+def test_both_layouts_and_the_archive_agree(tiny):
+    plain = load_tiny(tiny)
+    nested = tiny.parent / "nested"
+    shutil.copytree(tiny, nested / "tudataset")
+    packed = tiny.parent / "packed" / "tudataset_packed"
+    packed.mkdir(parents=True)
+    with tarfile.open(packed / "TINY.tar.xz", "w:xz") as archive:
+        archive.add(tiny / "TINY", "TINY")
+    for other in (load_tiny(nested), load_tiny(packed.parent)):
+        assert other.x.tolist() == plain.x.tolist()
+        assert other.edge_index.tolist() == plain.edge_index.tolist()
+        assert other.raw_sha256 == plain.raw_sha256 != ""
+
+
+def test_environment_names_the_folders(tiny, monkeypatch):
+    monkeypatch.setenv("FEDGRAPH_DATA", str(tiny))
+    monkeypatch.setenv("FEDGRAPH_CACHE", str(tiny.parent / "elsewhere"))
+    load_tu("TINY")
+    assert len(entries(tiny.parent / "elsewhere")) == 1
+    assert cache_root("/given") == Path("/given")
+    monkeypatch.delenv("FEDGRAPH_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert cache_root() == Path("/xdg/fedgraph-flwr")
+
+
+# --- what is wrong with the files ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("A", "1, 2\nx, 1\n", r"TINY_A.txt in .*raw is corrupt: .*'x'"),
+        ("A", "1, 2\n2\n", r"TINY_A.txt in .* is corrupt"),
+        ("A", "1\n2\n", r"TINY_A.txt .* must have 2 column\(s\), got 1"),
+        ("A", "1, 2\n2, 1", r"TINY_A.txt .* does not end with a newline"),
+        ("A", "1, 2\n2, 9\n", r"line 2 has edge \[2, 9\], .* nodes 1\.\.8"),
+        ("A", "0, 1\n", r"line 1 has edge \[0, 1\]"),
+        ("A", "1, 2\n3, 4\n", r"line 2 has edge \[3, 4\], which joins two graphs"),
+        ("A", "", r"TINY_A.txt in .* is empty"),
+        ("A", "\n", r"TINY_A.txt in .* is corrupt"),
+        ("A", "1, 2\n\n2, 1\n", r"cannot parse TU data set 'TINY' in .*raw"),
+        ("A", "1, 1\n", r"no edges but self-loops"),
+        ("A", None, r"raw lacks TINY_A.txt"),
+        ("graph_labels", None, r"lacks TINY_graph_labels.txt .*regression"),
+        ("graph_labels", "1\n2\n", r"2 labels for the 3 graphs"),
+        ("graph_labels", "1,1\n2,1\n1,1\n", r"must have 1 column\(s\), got 2"),
+        ("graph_indicator", "1\n1\n1\n2\n2\n3\n3\n", r"TINY_node_labels.txt .*8 lines"),
+        ("graph_indicator", "1\n1\n1\n3\n3\n3\n3\n3\n", r"line 4 says 3"),
+        ("graph_indicator", "1\n1\n1\n2\n2\n1\n3\n3\n", r"line 6 says 1"),
+        ("graph_indicator", "2\n2\n2\n2\n2\n3\n3\n3\n", r"line 1 says 2"),
+        ("node_labels", "5\n7\n", r"2 lines for the 8 nodes"),
+        ("node_labels", "5\nnan\n" * 4, r"TINY_node_labels.txt .* corrupt"),
+        ("node_labels", "0\n9000000000\n" * 4, r"labels span 9000000001 numbers"),
+        ("node_attributes", "1\n2\n", r"2 lines for the 8 nodes"),
+        ("node_attributes", "1\ninf\n" * 4, r"line 2 holds NaN or infinity"),
+        ("node_attributes", "1\nx\n" * 4, r"TINY_node_attributes.txt .* corrupt"),
+    ],
+)
+def test_bad_raw_files_are_named(tiny, kind, content, message):
+    raw = tiny / "TINY" / "raw"
+    (raw / f"TINY_{kind}.txt").unlink(missing_ok=True)
+    write_tiny(raw, **{kind: content})
+    with pytest.raises(DataError, match=message):
+        load_tiny(tiny, "labels+attributes")
+    assert entries(tiny.parent / "cache") == []
+
+
+def test_empty_folder_is_named(tiny):
+    raw = tiny / "tudataset" / "TINY" / "raw"
+    raw.mkdir(parents=True)
+    with pytest.raises(DataError, match=f"{raw} has none of the files TINY_"):
+        load_tiny(tiny)
+
+
+def test_absent_data_set_names_the_places(tiny, monkeypatch):
+    monkeypatch.setattr("datasets.tu_raw._download", None)  # must not be tried
+    with pytest.raises(DataError, match=r"'GONE' is not in .*packed/GONE.*set data"):
+        load_tu("GONE", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
+    with pytest.raises(DataError, match=r"data-dir is '/nowhere', which is not a"):
+        load_tu("GONE", data_dir="/nowhere", cache_dir=str(tiny.parent / "c"))
+
+
+@pytest.mark.parametrize("place", ["tudataset/Letter-low/raw", "Letter-low/raw"])
+def test_a_name_in_other_letters_is_suggested(tiny, monkeypatch, place):
+    monkeypatch.setattr("datasets.tu_raw._download", None)  # must not be tried
+    (tiny / place).mkdir(parents=True)
+    with pytest.raises(DataError, match=r"Did you mean tu:Letter-low\? Looked for"):
+        load_tu("letter-low", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
+
+
+def test_corrupt_archive_is_named(tiny):
+    packed = tiny / "tudataset_packed"
+    packed.mkdir()
+    (packed / "ZIPPED.tar.xz").write_bytes(b"\xfd7zXZ\x00 not really")
+    with pytest.raises(DataError, match=r"ZIPPED.tar.xz is corrupt or cut off"):
+        load_tu("ZIPPED", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
+
+
+def pack(data, members):
+    """Make the archive of a set TINY: (name, content) of files, or members as given."""
+    (data / "tudataset_packed").mkdir()
+    path = data / "tudataset_packed" / "PACKED.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+                continue
+            info = tarfile.TarInfo(member[0])
+            info.size = len(member[1])
+            archive.addfile(info, io.BytesIO(member[1].encode()))
+    return path
+
+
+def odd(name, kind=tarfile.REGTYPE, *, target="", size=0):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, target, size
+    return info
+
+
+FILES = [(f"PACKED/raw/PACKED_{kind}.txt", text) for kind, text in TINY.items()]
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ([odd("PACKED/x", tarfile.SYMTYPE, target="/etc/passwd")], "link or a device"),
+        ([odd("PACKED_A.txt", tarfile.SYMTYPE, target="PACKED_A.txt")], "link or a"),
+        ([odd("PACKED_A.txt", tarfile.LNKTYPE, target="gone")], "link or a device"),
+        ([odd("PACKED_A.txt", tarfile.FIFOTYPE)], "link or a device"),
+        ([("/PACKED_A.txt", "1, 2\n")], "leads out of its folder"),
+        ([("raw/../../PACKED_A.txt", "1, 2\n")], "leads out of its folder"),
+        ([odd("filling", size=2**40)], "has 1099511627776 bytes"),
+        (
+            [odd(f"d{k}", tarfile.DIRTYPE) for k in range(1001)],
+            "more than 1000 members",
+        ),
+        ([("PACKED_A.txt", "1, 2\n")], "two files PACKED_A.txt"),
+    ],
+)
+def test_an_archive_holds_plain_files_only(tiny, members, problem):
+    before = sorted(tiny.parent.rglob("*"))
+    pack(tiny, [*FILES, *members] if "two" in problem else [*members, *FILES])
+    with pytest.raises(DataError, match=rf"PACKED.tar.xz is not taken: .*{problem}"):
+        load_tu("PACKED", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
+    assert entries(tiny.parent / "c") == []
+    new = {p.name for p in tiny.parent.rglob("*")} - {p.name for p in before}
+    assert {n for n in new if not n.endswith(".lock")} == {
+        "c",
+        "tudataset_packed",
+        "PACKED.tar.xz",
+    }
+
+
+def test_a_long_header_of_an_archive_is_not_read_into_memory(tiny):
+    path = tiny / "tudataset_packed" / "PACKED.tar.xz"
+    path.parent.mkdir()
+    header = odd("PaxHeader", tarfile.XHDTYPE, size=2**32).tobuf(tarfile.USTAR_FORMAT)
+    with lzma.open(path, "wb") as out:
+        out.write(header + bytes(1 << 20))
+    with pytest.raises(DataError, match=r"cut off \(a header of 4294967296 bytes\)"):
+        load_tu("PACKED", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
+
+
+def fake_download(content):
+    def copy(_, folder, **__):
+        if content is None:
+            raise OSError("no route to host")
+        write_tiny(Path(folder) / "TINY", **content)
+
+    return copy
+
+
+def test_download_is_kept(tiny, monkeypatch):
+    monkeypatch.setattr("torch_geometric.io.fs.cp", fake_download({}))
+    cache = tiny.parent / "cache"
+    first = load_tu("TINY", cache_dir=str(cache))
+    monkeypatch.setattr("torch_geometric.io.fs.cp", fake_download(None))
+    shutil.rmtree(next(cache.glob("TINY-labels-*[!k]")))
+    assert load_tu("TINY", cache_dir=str(cache)).y.tolist() == first.y.tolist()
+
+
+def test_failed_download_is_one_clear_error(tiny, monkeypatch):
+    monkeypatch.setattr("torch_geometric.io.fs.cp", fake_download(None))
+    cache = tiny.parent / "cache"
+    with pytest.raises(DataError, match=r"no route to host.*FEDGRAPH_DATA") as caught:
+        load_tu("TINY", cache_dir=str(cache))
+    assert str(cache / "downloads" / "TINY" / "raw") in str(caught.value)
+    assert not any(cache.rglob("*.building-*"))
+
+
+# --- cache ---
+
+
+def test_data_folder_is_never_written(tiny):
+    def state():
+        return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in tiny.rglob("*")}
+
+    before = state()
+    load_tiny(tiny)
+    load_tiny(tiny, "degree")
+    assert state() == before
+
+
+def test_cache_is_used_and_read_only(tiny, caplog):
+    caplog.set_level(logging.INFO, "flwr.fedgraph")
+    load_tiny(tiny)
+    graphs = load_tiny(tiny)
+    assert caplog.text.count("converting") == 1
+    assert isinstance(graphs.x, np.memmap)
+    assert not graphs.x.flags.writeable
+
+
+def test_changed_raw_files_are_read_again(tiny):
+    load_tiny(tiny)
+    write_tiny(tiny / "TINY" / "raw", graph_labels="1\n1\n2\n")
+    os.utime(tiny / "TINY" / "raw" / "TINY_graph_labels.txt", ns=(1, 1))
+    assert load_tiny(tiny).y.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "missing", "manifest", "emptied"])
+def test_damaged_entry_is_built_again(tiny, caplog, damage):
+    good = [np.array(a) for a in vars(load_tiny(tiny)).values()]
+    (entry,) = entries(tiny.parent / "cache")
+    edges = entry / "edge_index.npy"
+    content = edges.read_bytes()
+    if damage == "cut":
+        edges.write_bytes(content[:-5])
+    elif damage == "flip":
+        edges.write_bytes(content[:-1] + b"\x01")
+    elif damage == "missing":
+        edges.unlink()
+    elif damage == "manifest":
+        (entry / "manifest.json").write_text('{"format": 1}')
+    else:
+        shutil.rmtree(entry)
+        entry.mkdir()
+    again = [np.array(a) for a in vars(load_tiny(tiny)).values()]
+    assert all(np.array_equal(a, b) for a, b in zip(good, again, strict=True))
+    assert "is damaged" in caplog.text
+    assert entries(tiny.parent / "cache") == [entry]
+
+
+def test_leftovers_of_a_killed_build_do_not_matter(tiny):
+    load_tiny(tiny)
+    (entry,) = entries(tiny.parent / "cache")
+    leftover = entry.parent / f".{entry.name}.building-dead"
+    leftover.mkdir()
+    shutil.rmtree(entry)
+    load_tiny(tiny)
+    assert entries(tiny.parent / "cache") == [entry]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link", "with more"])
+def test_what_the_cache_did_not_make_is_neither_deleted_nor_moved(tiny, kind):
+    load_tiny(tiny)
+    (entry,) = entries(tiny.parent / "cache")
+    kept = entry / "thesis.txt"
+    if kind == "with more":  # a damaged entry, and somebody's file in it
+        (entry / "x.npy").write_bytes(b"cut")
+    else:
+        shutil.rmtree(entry)
+    if kind == "file":
+        kept = entry
+    elif kind == "link":
+        kept = tiny.parent / "elsewhere" / "thesis.txt"
+        entry.symlink_to(kept.parent)
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("years of work")
+    building = entry.parent / f".{entry.name}.building-mine"
+    building.mkdir()
+    (building / "notes.txt").write_text("more")
+    with pytest.raises(DataError, match=r"was not made by it; move it away"):
+        load_tiny(tiny)
+    assert kept.read_text() == "years of work"
+    assert (building / "notes.txt").read_text() == "more"
+
+
+def test_a_lock_neither_empties_a_file_nor_follows_a_link(tiny):
+    load_tiny(tiny)
+    (entry,) = entries(tiny.parent / "cache")
+    lock = entry.parent / f"{entry.name}.lock"
+    shutil.rmtree(entry)
+    lock.write_text("not a lock")
+    load_tiny(tiny)
+    assert lock.read_text() == "not a lock"
+    shutil.rmtree(entry)
+    lock.unlink()
+    lock.symlink_to(tiny.parent / "made")
+    with pytest.raises(DataError, match="cannot be used"):
+        load_tiny(tiny)
+    assert not (tiny.parent / "made").exists()
+
+
+def test_unusable_cache_folder_names_the_cure(tiny):
+    (tiny.parent / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot be used: .*set cache-dir"):
+        load_tu("TINY", data_dir=str(tiny), cache_dir=str(tiny.parent / "file" / "c"))
+
+
+def test_two_processes_build_one_entry(tiny):
+    cache = tiny.parent / "cache"
+    found, log = toys.in_two_processes(
+        load_tu, "TINY", data_dir=str(tiny), cache_dir=str(cache)
+    )
+    assert [(len(g), g.edge_index.sum()) for g in found] == [(3, 22)] * 2
+    assert log.count("converting") == 1
+    (entry,) = entries(cache)
+    assert json.loads((entry / "manifest.json").read_text())["name"] == "TINY"
+
+
+# --- partitions of it ---
+
+
+def test_more_clients_than_graphs(tiny):
+    folders = {"data_dir": str(tiny), "cache_dir": str(tiny.parent / "cache")}
+    config = toys.run_settings(dataset="tu:TINY", num_clients=4, **folders)
+    with pytest.raises(ConfigError, match=r"more clients than graphs.* 4, .*3 graphs"):
+        datasets.load_partition(config, 0)
+    config = toys.run_settings(dataset="tu:TINY", num_clients=2, **folders)
+    with pytest.raises(DataError, match=r"client 0 gets \d of 3 .*lower num-clients"):
+        datasets.load_partition(config, 0)
+
+
+def test_whole_tiny_set_for_one_client(tiny):
+    folders = {"data_dir": str(tiny), "cache_dir": str(tiny.parent / "cache")}
+    config = toys.run_settings(dataset="tu:TINY", num_clients=1, **folders)
+    part = datasets.load_partition(config, 0)
+    assert [len(part.positions(s)) for s in ("train", "val", "test")] == [1, 1, 1]
+    assert part.group == -1
+    assert part.graphs.x.flags.writeable  # a copy: torch warns about read-only arrays
+
+
+# --- real data ---
+
+
+@needs_real_data
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_of_the_readme(name, real_cache):
+    num_graphs, mean_nodes, mean_edges, per_class, width = COUNTS[name]
+    graphs = load_tu(name, cache_dir=real_cache)
+    assert len(graphs) == num_graphs
+    assert round(graphs.num_nodes / num_graphs, 2) == mean_nodes
+    assert round(graphs.edge_index.shape[1] / 2 / num_graphs, 2) == mean_edges
+    assert np.bincount(graphs.y).tolist() == per_class
+    assert graphs.num_features == width
+    assert graphs.num_classes == len(per_class)
+    assert graphs.is_undirected
+
+
+# Of presets of the papers: checksum of features, of the split of client 0
+PUBLISHED = {
+    "fedavg-proteins": ("afb128e5af5b699a", "6f33cf558f895fdc"),
+    "intra-fedavg-enzymes": ("2f51672b208cbbfc", "7e937e533a81265d"),
+}
+
+
+@needs_real_data
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_presets_of_the_papers_keep_features_and_splits(preset, real_cache):
+    """Their sets have attributes, which their protocols leave out."""
+    config = {**defaults(), **load_preset(preset), "cache-dir": real_cache}
+    part = datasets.load_partition(resolve(config).settings, 0)
+    found = hashlib.sha256(np.ascontiguousarray(part.graphs.x).tobytes()).hexdigest()
+    ids = [part.graph_ids[part.positions(s)].tolist() for s in ("train", "val", "test")]
+    split = hashlib.sha256(repr(ids).encode()).hexdigest()
+    assert (found[:16], split[:16]) == PUBLISHED[preset]
+    assert part.graphs.unused == "node attributes"
+
+
+@needs_real_data
+def test_largest_imdb_degrees_are_the_published_ones(real_cache):
+    for name, largest in (("IMDB-BINARY", 135), ("IMDB-MULTI", 88)):
+        graphs = load_tu(name, cache_dir=real_cache)
+        assert graphs.x.max() == largest
+        assert graphs.num_features == largest + 1
+
+
+@needs_real_data
+@pytest.mark.parametrize("name", ["MUTAG", "PROTEINS", "IMDB-BINARY"])
+def test_agrees_with_pyg(name, real_cache, tmp_path):
+    from torch_geometric.datasets import TUDataset
+    from torch_geometric.transforms import OneHotDegree
+
+    shutil.copytree(Path(REAL) / "tudataset" / name, tmp_path / name)
+    transform = OneHotDegree(135) if name == "IMDB-BINARY" else None
+    theirs = TUDataset(str(tmp_path), name, transform=transform)
+    ours = load_tu(name, cache_dir=real_cache)
+    assert len(ours) == len(theirs)
+    for i in np.linspace(0, len(ours) - 1, 40).astype(int).tolist():
+        nodes = slice(ours.node_ptr[i], ours.node_ptr[i + 1])
+        edges = slice(ours.edge_ptr[i], ours.edge_ptr[i + 1])
+        one_hot = np.eye(ours.num_features, dtype=np.float32)[ours.x[nodes]]
+        assert np.array_equal(one_hot, theirs[i].x.numpy())
+        assert np.array_equal(ours.edge_index[:, edges], theirs[i].edge_index.numpy())
+        assert ours.y[i] == theirs[i].y.item()
+
+
+@needs_real_data
+def test_group_gives_each_client_one_data_set(real_cache):
+    config = toys.run_settings(
+        dataset="molecules", num_clients=7, partition="datasets", cache_dir=real_cache
+    )
+    part = datasets.load_partition(config, 4)
+    assert part.graphs.name == "PTC_MR"
+    assert [len(part.train), len(part.val), len(part.test)] == [275, 34, 35]
+    assert sorted([*part.train, *part.val, *part.test]) == list(range(344))
