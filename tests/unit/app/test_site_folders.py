@@ -180,7 +180,9 @@ def test_a_message_without_a_roll_call_tells_no_more(site, kind, content):
         app(Message(content, 1, kind), context)
     assert str(site) not in str(caught.value)
     assert caught.value.__suppress_context__
-    assert list(own.iterdir()) == [own / "own.csv"]
+    written = {p.name: p.read_text() for p in own.iterdir() if p.name != "own.csv"}
+    assert list(written) == ["journal.csv"]  # the operator's own line of the refusal
+    assert written["journal.csv"].count(",refused,") == 1
 
 
 @pytest.mark.usefixtures("task_identity")
@@ -201,7 +203,9 @@ def test_what_is_no_round_reaches_no_file(site, name, value):
     with pytest.raises(FedGraphError, match=f"WireError: {name} must be a round") as e:
         app(Message(pack({0: Parcel()}, header), 1, "train"), context)
     assert len(str(e.value)) < 600
-    assert not (own / "state").exists()
+    journal = own / "state" / "journal.csv"  # the operator's own line of the refusal
+    assert list((own / "state").iterdir()) == [journal]
+    assert len(journal.read_bytes()) < 2000
 
 
 @pytest.mark.parametrize(
