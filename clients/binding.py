@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fedgraph_flwr.config import RESUME_MAY_CHANGE, Value
 from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.journal import FILE as JOURNAL
 from fedgraph_flwr.wire import shortened
 
 from .once import usable, write_once
@@ -23,7 +24,7 @@ from .peers.sealing import IDENTITY
 from .privacy.lifetime import FOLDER as LIFETIME
 
 FOLDER = "runs"  # of the state folder, where experiments have theirs
-_OWN = (FOLDER, IDENTITY, LIFETIME)
+_OWN = (FOLDER, IDENTITY, LIFETIME, JOURNAL)
 _NAME = re.compile(r"[^./\\\0-\x1f\x7f][^/\\\0-\x1f\x7f]*")
 _LONGEST = 255  # bytes, as of names of files
 
@@ -37,7 +38,7 @@ def check_experiment(experiment: str) -> None:
     ------
     WireError
         It is a path, too long for a folder or empty, has control characters, or is that
-        of a folder of the site's own.
+        of a folder or file of the site's own.
     """
     # Operators read names in lists: a line break in one would forge a line there.
     is_plain = _NAME.fullmatch(experiment) is not None and experiment.isprintable()

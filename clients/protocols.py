@@ -35,6 +35,16 @@ class Introduces(Protocol):
 
 
 @runtime_checkable
+class Remarks(Protocol):
+    """Has something to say to its site's operator of what came and what is sent."""
+
+    @classmethod
+    def remark(cls, received: NamedArrays, sent: NamedArrays) -> str:
+        """Half a sentence for the line of a message; "" for nothing."""
+        ...
+
+
+@runtime_checkable
 class Diffuses(Protocol):
     """Trains on a second, weighted view of its graphs."""
 

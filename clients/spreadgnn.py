@@ -22,8 +22,10 @@ from typing_extensions import override
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.spreadgnn import (
+    FROM,
     PUBLIC_KEY,
     SILENT,
+    TO,
     UNUSABLE,
     SpreadGNNParams,
     is_mixing_round,
@@ -37,7 +39,7 @@ from .graphs.batching import Batch
 from .job import Job
 from .losses.task_covariance import covariance_record, precision, trace_penalty
 from .multitask_gnn import MultiTaskGNNClient
-from .peers.letters import Letter
+from .peers.letters import Letter, describe
 from .peers.mailbox import Mailbox
 from .peers.neighbourhood import Neighbourhood
 from .peers.rounds_done import RoundsDone
@@ -88,6 +90,15 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
             return {}
         ring = KeyRing(store.folder, client_id=store.client_id)
         return {PUBLIC_KEY: ring.public_key}
+
+    @classmethod
+    def remark(cls, received: NamedArrays, sent: NamedArrays) -> str:
+        """Say of the letters that came and go whether they are sealed."""
+        came, go = (
+            describe(a.tobytes() for a in select(prefix, arrays).values())
+            for prefix, arrays in ((FROM, received), (TO, sent))
+        )
+        return f"mail: {came} in, {go} out"
 
     # Receiving ----------------------------------------------------------------------
 

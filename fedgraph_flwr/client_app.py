@@ -59,6 +59,7 @@ from .node_config import (
 )
 from .resolve import Resolved, resolve
 from .terminal import log_failure
+from .watch import watch
 from .wire import (
     CLASS_COUNT,
     LAST_ROUND,
@@ -76,7 +77,7 @@ from .wire import (
 )
 from .wording import client_ranges, group_reasons
 
-app = ClientApp()
+app = ClientApp(mods=[watch])
 _ROUNDS = ("server-round", "keep-from")  # in the header of every message but queries
 Answer = Callable[[int, Parcel], Parcel]
 Action = Callable[[GraphClient[Any], Parcel, Header], Parcel]

@@ -9,9 +9,11 @@ from statistics import fmean
 from flwr.common.logger import log
 
 from strategies.base import AbstractGraphStrategy
+from strategies.relay import Relay
 from strategies.report import RoundReport
 
 from .results.folder import RunFolder
+from .results.network import describe_seal
 
 _LOSS = ("train", "loss")
 
@@ -33,7 +35,10 @@ class RoundWriter:
         self._folder.record(report)
         if report.is_complete:
             self._folder.checkpoint(strategy)
-            log(INFO, "%s", progress_line(self._folder, report, self._clock))
+            line = progress_line(self._folder, report, self._clock)
+            network = strategy.network() if isinstance(strategy, Relay) else None
+            seal = describe_seal(network.is_sealed if network else None)
+            log(INFO, "%s", " · ".join(filter(None, [line, seal])))
 
 
 class Clock:

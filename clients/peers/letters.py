@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,6 +166,17 @@ def write(address: Address, contents: Letter, lock: Lock | None = None) -> bytes
     envelope = address.envelope(is_sealed=lock is not None)
     plain = contents.encode()
     return envelope + (lock.seal(plain, envelope) if lock else plain)
+
+
+def describe(letters: Iterable[bytes]) -> str:
+    """Count letters as they are: sealed, or for every relay to read."""
+    states = Counter(letter[:4] == _SEALED for letter in letters)
+    words = [
+        f"{states[is_sealed]} {name} letter{'s' * (states[is_sealed] > 1)}"
+        for is_sealed, name in ((True, "sealed"), (False, "open"))
+        if states[is_sealed]
+    ]
+    return " and ".join(words) or "no letters"
 
 
 def read(

@@ -53,6 +53,13 @@ def facts_of(network: Network, num_examples: Mapping[int, int]) -> dict[str, Any
     }
 
 
+def describe_seal(is_sealed: bool | None) -> str:
+    """Say whether neighbours' parcels were sealed; "" if there are none."""
+    if is_sealed is None:
+        return ""
+    return f"parcels {'sealed' if is_sealed else 'not sealed'}"
+
+
 def describe_network(facts: Mapping[str, Any]) -> str:
     """Say the same in one line."""
     words = [
@@ -60,8 +67,8 @@ def describe_network(facts: Mapping[str, Any]) -> str:
         f" {'connected' if facts['is_connected'] else 'not connected'},"
         f" spectral gap {facts['spectral_gap']:.4f} with {facts['weights']} weights"
     ]
-    if (sealed := facts["sealed"]) is not None:
-        words.append(f"parcels {'sealed' if sealed else 'not sealed'}")
+    if seal := describe_seal(facts["sealed"]):
+        words.append(seal)
     if gone := facts["dropped_out"]:
         rest = facts["rest"]
         state = "connected" if facts["rest_is_connected"] else f"in parts {rest}"

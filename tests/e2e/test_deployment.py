@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,12 @@ def federation(folder: Path) -> Iterator[Federation]:
     """Three sites, which serve every run of this module."""
     with Federation(folder, environment(folder / "flwr"), SITES) as started:
         yield started
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def deploy(
@@ -69,6 +76,29 @@ def test_three_supernodes_give_the_bytes_of_the_inline_run(
     # Private state stays with its site.
     kept = {path.name for path in (folder / "site-1" / deployed.name).iterdir()}
     assert kept == {"client-1", "client-3"}
+    check_journal(folder, deployed)
+
+
+def check_journal(folder: Path, deployed: Path) -> None:
+    """Site 1 has a row and a line of its log for each message to a client."""
+    journal = rows(folder / "site-1" / "journal.csv")
+    own = [row for row in journal if row["experiment"] == deployed.name]
+    did = [(row["message"], row["round"], row["client"]) for row in own]
+    rounds = [("train", "1"), ("train", "2"), ("evaluate", "3")]
+    expected = [("roll call", ""), *rounds]
+    assert did == [(*step, client) for step in expected for client in "13"]
+    for row in own[2:]:
+        assert int(row["bytes_sent"]) == sum(
+            int(entry["bytes"])
+            for entry in rows(deployed / "ledger.csv")
+            if (entry["round"], entry["client"], entry["direction"])
+            == (row["round"], row["client"], "up")
+        )
+    log = (folder / "site-1.log").read_text()
+    for row in own[2:-2]:
+        line = f"client {row['client']}, round {row['round']}: trained on"
+        words = f"run {row['run']}, {row['method']}, {line} {row['examples']} examples"
+        assert log.count(f"{words}, loss {float(row['loss']):.4f}, test accuracy") == 1
 
 
 def test_embeddings_and_labels_stay_at_sites_that_did_not_agree(

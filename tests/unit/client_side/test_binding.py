@@ -66,6 +66,7 @@ def test_a_resumed_run_takes_the_place_of_the_one_before(tmp_path):
         "runs",
         "identity",
         "privacy-lifetime",
+        "journal.csv",
         "",
         "../a",
         "a\r\nb",
