@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from matrix import mostly_slow
 from oracles import fedgkd as oracle
 from toys_fedgkd import ON_NODES, PLAIN, STATIC, fitted, make
 
@@ -116,7 +117,9 @@ def test_without_distillation_clients_are_alike_and_fedgkd_is_its_control(run):
     assert without.sha != theirs.sha
 
 
-@pytest.mark.parametrize("method", ["fedgkd", "fedpub", "fedstar"])
+@pytest.mark.parametrize(
+    "method", mostly_slow(["fedgkd", "fedpub", "fedstar"], fast=["fedgkd"])
+)
 def test_five_clients_on_one_two_or_five_nodes_give_the_same_bytes(run, method):
     five = {"num-clients": 5, "num-server-rounds": 2}
     first, again, two, apart = (run(method, nodes=n, **five) for n in (1, 1, 2, 5))

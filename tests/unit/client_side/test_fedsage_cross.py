@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from matrix import mostly_slow
 from oracles import fedsage_plus as oracle
 from safetensors import safe_open
 
@@ -221,7 +222,7 @@ def test_sparse_and_one_hot_features_travel_as_dense_floats(tmp_path):
         assert (rows.sum(1) == 1).all()
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("nodes", mostly_slow([1, 3], fast=[3]))
 def test_everybody_gets_the_rows_of_the_others_and_never_its_own(cross, mail, nodes):
     cross(nodes=nodes)
     given = {
@@ -300,7 +301,7 @@ def test_others_are_sorted_by_number_and_not_by_name(tmp_path):
     assert [int(rows[0, 0]) for rows in found] == [1, 2, 10]
 
 
-@pytest.mark.parametrize("stop_after", [1, 2])
+@pytest.mark.parametrize("stop_after", mostly_slow([1, 2], fast=[2]))
 def test_resuming_equals_never_stopping_and_asks_nobody_again(cross, mail, stop_after):
     whole = cross()
     part = cross(**{"num-server-rounds": stop_after})
