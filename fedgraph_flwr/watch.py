@@ -49,7 +49,7 @@ class _OncePerRun(Filter):
         if record.levelno != WARNING:
             return True
         text = record.getMessage()
-        key = (self._journal and self._journal.path, self._run, text)
+        key = (self._journal.path if self._journal else None, self._run, text)
         if key in self._said:
             return False
         self._said.add(key)
