@@ -83,10 +83,11 @@ def _extreme(summary: dict[str, Any], row: dict[str, Any], which: str) -> str:
     """Write a least or largest score; a small test set has its size beside it."""
     if row[which] is None:
         return "-"
+    if _is_pooled(summary):  # one score, of no client
+        return f"{row[which]:.4f}"
     sizes = summary["num_examples"]
-    of = [sizes[c] for c, v in row["per_client"].items() if v == row[which]]
-    is_tiny = not _is_pooled(summary) and min(of) < _TINY
-    return f"{row[which]:.4f}" + (f" (n={min(of)})" if is_tiny else "")
+    size = min(sizes[c] for c, v in row["per_client"].items() if v == row[which])
+    return f"{row[which]:.4f}" + (f" (n={size})" if size < _TINY else "")
 
 
 def _errors(summary: dict[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from fedgraph_flwr.registry import METHODS, Method
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results import summary
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
+from fedgraph_flwr.wire import Parcel
 from simulations.inline import run_inline
 from strategies.fedavg import FedAvg
 
@@ -33,14 +34,14 @@ class ToyClient(GraphClassifierClient):
             logits[known], batch.y[known]
         )
 
-    def scores(self, server_round, point):
+    def scores(self, point):
         metrics = {}
         partition = self.job.data.partition
         for split in ("val", "test"):
             batch = self.job.data.graphs.batch(partition.positions(split))
             metrics[f"eval/{split}/{point}/loss"] = self.loss(batch, None).item()
             metrics[f"count/{split}"] = batch.num_graphs
-        return metrics
+        return Parcel(metrics=metrics)
 
 
 @pytest.fixture

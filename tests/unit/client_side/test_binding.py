@@ -131,7 +131,7 @@ def test_every_method_refuses_a_name_that_changes_in_mid_run(run, monkeypatch, m
 
     monkeypatch.setattr(InlineGrid, "push_messages", rename)
     with pytest.raises(
-        RunFailedError, match=r"client 0: .*, now the server names 'oth"
+        RunFailedError, match=r"clients 0-2: .*, now the server names 'oth"
     ):
         run(method)
 
