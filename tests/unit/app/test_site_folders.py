@@ -180,9 +180,7 @@ def test_a_message_without_a_roll_call_tells_no_more(site, kind, content):
         app(Message(content, 1, kind), context)
     assert str(site) not in str(caught.value)
     assert caught.value.__suppress_context__
-    written = {p.name: p.read_text() for p in own.iterdir() if p.name != "own.csv"}
-    assert list(written) == ["journal.csv"]  # the operator's own line of the refusal
-    assert written["journal.csv"].count(",refused,") == 1
+    assert {path.name for path in own.iterdir()} == {"own.csv", "journal.csv"}
 
 
 @pytest.mark.usefixtures("task_identity")
@@ -203,9 +201,7 @@ def test_what_is_no_round_reaches_no_file(site, name, value):
     with pytest.raises(FedGraphError, match=f"WireError: {name} must be a round") as e:
         app(Message(pack({0: Parcel()}, header), 1, "train"), context)
     assert len(str(e.value)) < 600
-    journal = own / "state" / "journal.csv"  # the operator's own line of the refusal
-    assert list((own / "state").iterdir()) == [journal]
-    assert len(journal.read_bytes()) < 2000
+    assert [path.name for path in (own / "state").iterdir()] == ["journal.csv"]
 
 
 @pytest.mark.parametrize(
