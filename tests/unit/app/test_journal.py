@@ -237,6 +237,6 @@ def test_whether_parcels_were_sealed_is_said_at_the_site_and_in_progress(
     later = f"mail: 2 {kind} letters in, {out} out"
     assert notes == [f"mail: no letters in, {out} out", later, later]
     word = "sealed" if seal else "not sealed"
-    progress = [m for m in said() if m.startswith("round ") and " · " in m]
+    progress = [m for m in said() if m.startswith("round ") and "after round " in m]
     assert len(progress) == 3
     assert all(m.endswith(f" · parcels {word}") for m in progress)
