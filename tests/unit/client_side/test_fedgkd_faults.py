@@ -31,7 +31,7 @@ def test_a_start_of_another_width_is_refused(tmp_path):
 
 def test_a_client_that_sends_no_features_stops_the_run_by_name(run, monkeypatch):
     monkeypatch.setattr(FedGKDClient, "features", lambda _: {})
-    with pytest.raises(RunFailedError, match=r"client 0: .* lacks .*features-h.*-x"):
+    with pytest.raises(RunFailedError, match=r"clients 0-2: .* lacks .*features-h.*-x"):
         run("fedgkd")
 
 

@@ -408,7 +408,7 @@ def test_a_client_without_training_nodes_gives_no_rows_and_gets_those_of_others(
 
 def test_clients_that_send_no_rows_or_others_fail_by_name(cross, monkeypatch):
     monkeypatch.setattr(FedSagePlusClient, "opening", lambda _: {})
-    with pytest.raises(RunFailedError, match=r"client 2: .* lacks \['cross/rows'\]"):
+    with pytest.raises(RunFailedError, match=r"clients 0-2: .* lacks \['cross/rows'\]"):
         cross()
 
     def wide(self):

@@ -470,7 +470,9 @@ def substitute(monkeypatch, keys, *, since=1):
 
 def test_keys_that_change_during_a_run_are_refused(spread, monkeypatch):
     substitute(monkeypatch, lambda j, key: "5a" * 64 if j == 1 else key, since=2)
-    with pytest.raises(RunFailedError, match=r"client 0: .*key of client 1 changed"):
+    with pytest.raises(
+        RunFailedError, match=r"clients 0, 2: .*key of client 1 changed"
+    ):
         spread(4, **SEALED)
 
 

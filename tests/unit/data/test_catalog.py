@@ -24,6 +24,7 @@ def test_table_of_data_sets():
     for info in datasets.DATASETS.values():
         RunSettings(  # every recommendation is an allowed value
             dataset=info.name,
+            task="graph-classification",  # the method's tasks decide it
             patience=0,  # the task recommends them
             min_rounds=0,
             **{k.replace("-", "_"): v for k, v in info.automatic.items()},

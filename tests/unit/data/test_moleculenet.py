@@ -352,7 +352,7 @@ def test_published_values():
 @pytest.mark.parametrize(
     ("name", "words"), [("SIDER", "yes/no labels"), ("QM8", "numbers to predict")]
 )
-@pytest.mark.parametrize("method", ["fedavg", "fclg"])
+@pytest.mark.parametrize("method", ["moon", "fclg"])
 def test_methods_for_classes_refuse_tasks(method, name, words):
     config = {**defaults(), "method": method, "dataset": name}
     message = rf"{method}.*needs one class per graph, but .*'{name}' has {words}.*; set"

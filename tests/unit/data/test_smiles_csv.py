@@ -331,7 +331,7 @@ def test_the_kind_of_label_is_the_run_configs():
         for kind in ("binary", "regression")
     ]
     assert kinds == ["binary", "regression"]
-    config = {**defaults(), "method": "fedavg", "dataset": "smiles-csv"}
+    config = {**defaults(), "method": "fclg", "dataset": "smiles-csv"}
     with pytest.raises(ConfigError, match=r"one class per graph.*has yes/no labels"):
         resolve(config)
 
