@@ -178,9 +178,10 @@ class GraphClient(ClassicClient, Generic[P]):
         received = self._measure_if_due("post_aggregation")
         loss = self._train(optimizer)
         trained = self._measure_if_due("post_training")
-        tensors = self._detached(self.shared_keys)
+        # Before the state: a client that must not send has not done this round.
+        tensors = self._privatised(self._detached(self.shared_keys))
         self._save(optimizer, keep_from=int(header.get("keep-from", 0)))
-        sent = self.uplink(self._privatised(tensors))
+        sent = self.uplink(tensors)
         count = len(self.data.partition.train)
         told = Parcel(metrics={"num-examples": count, **self.round.told()})
         spent = Parcel(metrics=self.spent())

@@ -7,6 +7,7 @@ here reaches training. :mod:`fedgraph_flwr.figures.tasks` draws what is kept.
 from __future__ import annotations
 
 import csv
+import io
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +25,7 @@ from strategies.evaluator import Evaluator
 from strategies.relay import Relay
 from strategies.report import ClientInfo, Evaluation
 
+from ..files import write_text
 from ..methods.multitask import RECORD, RECORD_IDS
 from ..wire import NamedArrays, Parcel, shortened
 
@@ -236,11 +238,11 @@ def _most_related(
 
 def write_task_sources(run_dir: Path, sources: Sequence[TaskSource]) -> Path:
     """Write them to ``task-sources.csv`` of a results folder."""
-    path = run_dir / SOURCES
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(f.name for f in fields(TaskSource))
-        writer.writerows(astuple(s) for s in sources)
+    path, text = run_dir / SOURCES, io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(f.name for f in fields(TaskSource))
+    writer.writerows(astuple(s) for s in sources)
+    write_text(path, text.getvalue())
     return path
 
 

@@ -21,6 +21,7 @@ from fedgraph_flwr.results.task_relations import (
     read_covariances,
     read_rounds,
     task_sources,
+    write_task_sources,
 )
 from fedgraph_flwr.wire import Parcel
 from simulations import figures
@@ -185,3 +186,16 @@ def test_a_broken_file_draws_nothing(folder):
     for path in (folder / "task-covariance").iterdir():
         path.write_bytes(path.read_bytes()[:60])
     assert draw_task_relations(folder) == []
+
+
+def test_a_link_in_place_of_the_table_is_replaced_and_not_followed(tmp_path):
+    mine = tmp_path / "patients.txt"
+    mine.write_text("kept")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "task-sources.csv").symlink_to(mine)
+    found = task_sources(OWNED, LINE, NAMES, {0: ((0, 1, 2), OMEGA)})
+    path = write_task_sources(folder, found)
+    assert mine.read_text() == "kept"
+    assert not path.is_symlink()
+    assert len(path.read_text().splitlines()) == 1 + len(found)

@@ -101,6 +101,14 @@ def test_self_train_without_its_state_is_an_error_and_not_a_fresh_start(tmp_path
         client.fit([], {"server-round": 2})
 
 
+def test_a_client_that_must_not_send_has_not_done_the_round(tmp_path):
+    client = toys.make_client(tmp_path, "fedavg", **{"privacy.update-clip": 1.0})
+    received = [np.full_like(a, np.nan) for a in toys.shared_arrays(client)]
+    with pytest.raises(DataError, match="a private update must be finite"):
+        client.fit(received, ROUND)
+    assert client.job.store.rounds() == []
+
+
 def optimizer_of(client):
     return make_optimizer(client.model, client.job.settings, client.round.stored)
 
