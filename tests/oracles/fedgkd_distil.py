@@ -1,6 +1,6 @@
 """FedGKD's distillation as a whole, written from the specification in doubles.
 
-Pan et al. 2023, Sec. 5.2 and Algorithm 2; our specification, Sec. 2.3, 4.4 and 4.6.
+Pan et al. 2023, Sec. 5.2 and Algorithm 2.
 Nothing of the code under test is used. The adjacency is an input of the loss here, and
 the way from an edge back to the features is the chain rule by hand: the derivative of
 a sampled edge is that of p = sigmoid((a + noise) / tau_g).

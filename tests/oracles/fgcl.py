@@ -1,6 +1,6 @@
 """FGCL's local training as a whole, graph by graph, written from the specification.
 
-Yang et al. 2022, arXiv:2207.11836, Sec. III; our specification, Sec. 2. Nothing of the
+Yang et al. 2022, arXiv:2207.11836, Sec. III. Nothing of the
 code under test is used: what chance decides there (noisy views, batches and which
 entries of the store are drawn) is given. Encoder GCN, no dropout, doubles.
 """

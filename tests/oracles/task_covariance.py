@@ -1,4 +1,4 @@
-"""Slow transcription of SpreadGNN's formulas on tasks, from our specification.
+"""Slow transcription of SpreadGNN's formulas on tasks, from the paper.
 
 Rows of ``phi`` are tasks. Sec. 2.2, 2.3, 4.4; written entry by entry, from the paper's
 equations and not from our code.
