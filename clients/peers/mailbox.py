@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from logging import WARNING
 from pathlib import Path
@@ -78,12 +79,12 @@ class Mailbox:
                 f"client {client_id} was not told its neighbours, got {sorted(notes)};"
                 " both ends must run the same version of fedgraph_flwr"
             )
-        told = _by_client(client_id, json.loads(str(notes[NEIGHBOURS])))
+        told = _by_client(client_id, str(notes[NEIGHBOURS]))
         self.neighbours = sorted(told)
         given = {j: entry["weight"] for j, entry in told.items()}
         self.given = None if None in given.values() else given
         if self._keys:
-            told_keys = {j: str(entry["key"]) for j, entry in told.items()}
+            told_keys = {j: entry.get("key", "") for j, entry in told.items()}
             self._keys.pin(told_keys, trusted)
         seen = stored.get(_SEEN, torch.zeros(0, 2, dtype=torch.int64)).tolist()
         self._seen = {int(j): int(server_round) for j, server_round in seen}
@@ -215,19 +216,36 @@ class Mailbox:
         }
 
 
-def _by_client(client_id: int, told: Mapping[str, Any]) -> dict[int, Any]:
+def _by_client(client_id: int, text: str) -> dict[int, dict[str, Any]]:
     """Read the neighbours that came, each by its number.
 
     Raises
     ------
     WireError
-        One is named twice, as 1 and 01 are, which would change the mixing weights; or
-        the client is its own.
+        The text is not that of neighbours, with a weight or null and a key; one is
+        named twice, as 1 and 01 are, which would change the mixing weights; or the
+        client is its own.
     """
-    found = {int(j): entry for j, entry in told.items()}
-    if list(map(str, found)) != list(told) or client_id in found:
+    try:
+        told = json.loads(text)
+        found = {int(j): entry for j, entry in told.items()}
+        fits = all(_is_entry(entry) for entry in found.values())
+        fits = fits and list(map(str, found)) == list(told)
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        fits = False
+    if not fits or client_id in found:
         raise WireError(
-            f"client {client_id} was told the neighbours {sorted(told)}, expected"
-            " numbers of other clients, each once; do not trust that server"
+            f"client {client_id} was told the neighbours {text[:200]}, expected"
+            " numbers of other clients, each once, with a weight and a key; do not"
+            " trust that server"
         )
     return found
+
+
+def _is_entry(entry: Any) -> bool:
+    weight, key = entry["weight"], entry.get("key", "")
+    if not isinstance(key, str):
+        return False
+    return weight is None or (
+        isinstance(weight, int | float) and 0 <= weight < math.inf
+    )

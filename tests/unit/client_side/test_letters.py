@@ -427,6 +427,23 @@ def box(tmp_path, client, *, stored=None, notes=None):
     )
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        *("1", "[]", "null", "{", '{"x": {"weight": null}}', '{"1": 2}', '{"1": {}}'),
+        '{"1": {"weight": "a", "key": ""}}',
+        '{"1": {"weight": -1, "key": ""}}',
+        '{"1": {"weight": NaN, "key": ""}}',
+        '{"1": {"weight": null, "key": 5}}',
+        "[" * 100_000,
+    ],
+)
+def test_neighbours_that_are_none_are_refused(tmp_path, told):
+    with pytest.raises(WireError, match="was told the neighbours") as caught:
+        box(tmp_path, 3, notes={"neighbours": told})
+    assert len(str(caught.value)) < 500
+
+
 def mail_of(tmp_path, server_round, sent=None):
     mail = box(tmp_path, 1).write(sent or contents(), server_round)
     assert list(mail) == ["to/all"]
