@@ -29,7 +29,7 @@ test-all: .venv/.installed ## every test, with Ray, real data and SuperLink/Supe
 	$(MAKE) -j2 --output-sync=line --no-print-directory all-e2e all-others
 
 all-e2e:
-	$(ENV) pytest tests/e2e
+	$(ENV) pytest $(XDIST) tests/e2e
 
 all-others:
 	$(ENV) pytest $(XDIST) tests/contracts tests/unit

@@ -1,1 +1,1 @@
-"""What a client computes: data to batches, models, the local epoch, its own disk."""
+"""The client's side: batches, models, the local epoch, and the client's own disk."""

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.errors import ConfigError, DataError, WireError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import (
@@ -29,9 +29,11 @@ from fedgraph_flwr.wire import (
     with_prefix,
 )
 
+from .adam import Optimizer
 from .classic import ClassicClient, Header
 from .graphs.batching import ClientData
 from .job import Job, ModelSpec, P
+from .models.forms import Architecture
 from .optimizer import make_optimizer, optimizer_tensors
 from .round import Round, recall
 from .training import train_epochs
@@ -47,7 +49,6 @@ class GraphClient(ClassicClient, Generic[P]):
     parts in which it differs.
     """
 
-    TAKES_WEIGHTS: ClassVar[bool] = False  # of edges: draws noisy views itself
     SENDS_UPDATES: ClassVar[bool] = True
     MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
     DATA: ClassVar[type[ClientData]] = ClientData
@@ -64,6 +65,21 @@ class GraphClient(ClassicClient, Generic[P]):
     @abstractmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
         """Model before round 1."""
+
+    @classmethod
+    def architecture(cls, spec: ModelSpec[P]) -> Architecture:  # noqa: ARG003
+        """Model without its tensors, for predictions outside of a run.
+
+        Raises
+        ------
+        ConfigError
+            This client's model cannot predict by itself; the message says why.
+        """
+        raise ConfigError(
+            "the model embeds graphs and predicts nothing; use the embeddings that"
+            " each client keeps (embeddings.npz), or train with infograph, whose model"
+            " embeds new graphs"
+        )
 
     @classmethod
     def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
@@ -97,7 +113,7 @@ class GraphClient(ClassicClient, Generic[P]):
     # Where papers differ ---------------------------------------------------------
 
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:
-        """Make what is sent after training: the trained shared tensors.
+        """Make the reply after training: the trained shared tensors.
 
         Parameters
         ----------
@@ -110,6 +126,10 @@ class GraphClient(ClassicClient, Generic[P]):
         """Names of tensors that stay and persist: all that do not travel."""
         shared = set(self.shared_keys)
         return [n for n in self.tensors() if n not in shared]
+
+    def optimizer(self) -> Optimizer:
+        """Make the optimiser of this round, of all parameters."""
+        return make_optimizer(self.model, self.job.settings, self.round.stored)
 
     def num_epochs(self) -> int:
         """Local epochs in this round."""
@@ -129,7 +149,7 @@ class GraphClient(ClassicClient, Generic[P]):
         """Do what must be done after local epoch ``epoch``."""
 
     def extra_state(self) -> dict[str, Tensor]:
-        """Further tensors to keep: ``stored`` of the next round has them."""
+        """Further tensors to keep; the next round finds them in ``stored``."""
         return {}
 
     def without_state(self, number: int) -> None:
@@ -173,15 +193,13 @@ class GraphClient(ClassicClient, Generic[P]):
             As :meth:`begin`.
         """
         self.round = self.begin(parcel, header)
-        settings = self.job.settings
-        optimizer = make_optimizer(self.model, settings, self.round.stored)
+        optimizer = self.optimizer()
         received = self._measure_if_due("post_aggregation")
         loss = self._train(optimizer)
         trained = self._measure_if_due("post_training")
-        # Before the state: a client that must not send has not done this round.
-        tensors = self._privatised(self._detached(self.shared_keys))
+        # Before the state: who must not or cannot send has not done the round.
+        sent = self.uplink(self._privatised(self._detached(self.shared_keys)))
         self._save(optimizer, keep_from=int(header.get("keep-from", 0)))
-        sent = self.uplink(tensors)
         count = len(self.data.partition.train)
         told = Parcel(metrics={"num-examples": count, **self.round.told()})
         spent = Parcel(metrics=self.spent())
@@ -208,7 +226,7 @@ class GraphClient(ClassicClient, Generic[P]):
     # Steps of a round ------------------------------------------------------------
 
     def begin(self, parcel: Parcel, header: Header) -> Round:
-        """Read a message, and bring the model to where the round begins.
+        """Read a message, and set the model to its state at the start of the round.
 
         Raises
         ------
@@ -257,17 +275,30 @@ class GraphClient(ClassicClient, Generic[P]):
         named = self.tensors()
         given = [arrays[n].shape for n in self.shared_keys]
         expected = [tuple(named[n].shape) for n in self.shared_keys]
+        kinds = [named[n].detach().cpu().numpy().dtype for n in self.shared_keys]
+        if (got := [arrays[n].dtype for n in self.shared_keys]) != kinds:
+            raise WireError(
+                f"client {self.job.client_id} received arrays of types"
+                f" {sorted(set(map(str, got)))}, its model has"
+                f" {sorted(set(map(str, kinds)))}; both ends must run the same version"
+                " of fedgraph_flwr"
+            )
         if given != expected:
             raise WireError(
                 f"client {self.job.client_id} received arrays of shapes"
                 f" {given}, its model shares {expected};"
                 ' shared-group = "all" needs equal features and classes everywhere'
             )
+        if bad := [n for n in self.shared_keys if not np.isfinite(arrays[n]).all()]:
+            raise WireError(
+                f"client {self.job.client_id} received NaN or infinite entries in"
+                f" {', '.join(bad)}; nobody can train from them"
+            )
         return {n: arrays[n] for n in self.shared_keys}
 
     @torch.no_grad()
     def _set(self, shared: NamedArrays, stored: Mapping[str, Tensor]) -> None:
-        """Copy what came into the model, then what is stored here over it.
+        """Copy received arrays into the model, then the stored private ones.
 
         A start that is sent again, because the reply to the first was lost, must not
         undo training.
@@ -279,7 +310,7 @@ class GraphClient(ClassicClient, Generic[P]):
             if name in stored:
                 named[name].copy_(stored[name])
 
-    def _train(self, optimizer: torch.optim.Optimizer) -> Metrics:
+    def _train(self, optimizer: Optimizer) -> Metrics:
         """Train, if there is anything to do; return the loss of the last epoch."""
         num_epochs = self.num_epochs()
         if not num_epochs or not len(self.trained_on()):
@@ -295,7 +326,7 @@ class GraphClient(ClassicClient, Generic[P]):
 
     def run_epochs(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         num_epochs: int,
         *,
         order: torch.Generator,
@@ -338,7 +369,7 @@ class GraphClient(ClassicClient, Generic[P]):
         }
 
     def spent(self) -> dict[str, float]:
-        """Metrics that say what privacy was spent so far; none in other runs."""
+        """Metrics of the privacy spent so far; none in runs without noise."""
         if not self.job.privacy.is_on:
             return {}
         return self.job.site.spent(self.data.partition)
@@ -359,7 +390,7 @@ class GraphClient(ClassicClient, Generic[P]):
     def _sizes(self) -> Parcel:
         return Parcel(metrics={"count/train": len(self.data.partition.train)})
 
-    def _save(self, optimizer: torch.optim.Optimizer, *, keep_from: int) -> None:
+    def _save(self, optimizer: Optimizer, *, keep_from: int) -> None:
         tensors = self._detached(self.private_keys()) | self.extra_state()
         if self.job.settings.persist_optimizer:
             tensors |= optimizer_tensors(optimizer)
@@ -397,7 +428,7 @@ def to_arrays(tensors: Mapping[str, Tensor]) -> NamedArrays:
 
 
 def join(*parts: Parcel) -> Parcel:
-    """One parcel of all that the parts hold; the last part counts for a name."""
+    """Merge parcels into one; if parts share a name, the last part counts."""
     return Parcel(
         arrays={k: v for p in parts for k, v in p.arrays.items()},
         evaluation={k: v for p in parts for k, v in p.evaluation.items()},

@@ -11,20 +11,21 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from fedgraph_flwr.audit_log import FILE as AUDIT_LOG
 from fedgraph_flwr.config import RESUME_MAY_CHANGE, Value
 from fedgraph_flwr.errors import DataError, WireError
-from fedgraph_flwr.journal import FILE as JOURNAL
-from fedgraph_flwr.wire import shortened
+from fedgraph_flwr.wording import shortened
 
 from .once import usable, write_once
 from .peers.sealing import IDENTITY
 from .privacy.lifetime import FOLDER as LIFETIME
 
 FOLDER = "runs"  # of the state folder, where experiments have theirs
-_OWN = (FOLDER, IDENTITY, LIFETIME, JOURNAL)
+_OWN = (FOLDER, IDENTITY, LIFETIME, AUDIT_LOG)
 _NAME = re.compile(r"[^./\\\0-\x1f\x7f][^/\\\0-\x1f\x7f]*")
 _LONGEST = 255  # bytes, as of names of files
 
@@ -83,9 +84,9 @@ def bind_run(
             bind_config(root, experiment, config)
         # First the newest run of the name, so that a bound run is the newest.
         newest = _newest(root, experiment)
-        newest.parent.mkdir(parents=True, exist_ok=True)
         partial = newest.with_name(f".{newest.name}.{secrets.token_hex(8)}")
         with usable(newest):
+            newest.parent.mkdir(parents=True, exist_ok=True)
             partial.write_text(str(run_id))
             partial.replace(newest)
         write_once(path, experiment.encode(), is_lasting=True)
@@ -130,7 +131,7 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
 
     With another one a later run would use keys, private state and noise of this one
     for something else: repeat a round with other weights, or send in the open what was
-    trained on sealed parcels.
+    trained on sealed letters.
 
     Raises
     ------
@@ -140,7 +141,7 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
         What was written then is damaged.
     """
     now = {k: v for k, v in config.items() if k not in RESUME_MAY_CHANGE}
-    path = root / FOLDER / f"config-{_digest(experiment)}"
+    path = root / FOLDER / _config_file(experiment)
     told = json.dumps(now, sort_keys=True).encode()
     try:
         before = json.loads(write_once(path, told, is_lasting=True))
@@ -166,6 +167,42 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
     )
 
 
+def forget(
+    root: Path,
+    run_id: int,
+    experiment: str,
+    config: Mapping[str, Value],
+    clients: Iterable[int],
+) -> None:
+    """Delete what clients of a dry run have left in a state folder.
+
+    The last of them also deletes to what the run was bound.
+
+    Raises
+    ------
+    WireError
+        As :func:`check_run` and :func:`bind_config`: what another run has left, or what
+        did not begin as a dry run, is never deleted.
+    DataError
+        A file cannot be deleted.
+    """
+    check_run(root, run_id, experiment)
+    bind_config(root, experiment, config)
+    folder = root / experiment
+    for client in clients:
+        with usable(folder / f"client-{client}"):
+            if (folder / f"client-{client}").exists():
+                shutil.rmtree(folder / f"client-{client}")
+    with usable(folder):
+        if folder.exists() and any(folder.iterdir()):
+            return  # clients of other nodes, which have the same state folder
+        names = (str(run_id), _newest(root, experiment).name, _config_file(experiment))
+        for path in (root / FOLDER / name for name in names):
+            path.unlink(missing_ok=True)
+        if folder.exists():
+            folder.rmdir()
+
+
 def bound_runs(root: Path) -> dict[str, list[int]]:
     """List Flower's runs by the experiment they are bound to, each ascending."""
     found: dict[str, list[int]] = {}
@@ -176,8 +213,12 @@ def bound_runs(root: Path) -> dict[str, list[int]]:
 
 
 def _newest(root: Path, experiment: str) -> Path:
-    """File with the newest run of an experiment, whatever its name holds."""
+    """File that names the newest run of an experiment."""
     return root / FOLDER / f"of-{_digest(experiment)}"
+
+
+def _config_file(experiment: str) -> str:
+    return f"config-{_digest(experiment)}"
 
 
 def _digest(experiment: str) -> str:

@@ -1,4 +1,4 @@
-"""Flower's classic client on top of one that answers a parcel by a parcel."""
+"""Flower's ``NumPyClient`` methods for a client that answers parcels."""
 
 from __future__ import annotations
 
@@ -68,6 +68,6 @@ class ClassicClient(NumPyClient):
 
 
 def _counted(reply: Parcel) -> tuple[int, dict[str, Any]]:
-    """Split off the number of examples from all else that is no array."""
+    """Separate the number of examples from other metrics and facts."""
     metrics = dict(reply.metrics)
     return int(metrics.pop("num-examples")), {**metrics, **reply.facts}

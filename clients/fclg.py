@@ -76,7 +76,7 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
         if params.inter == "none":
             return intra
         if params.inter == "nodes":
-            inter = self._contrast_nodes(torch.cat(layers, dim=1), batch)
+            inter = self.contrast_nodes(torch.cat(layers, dim=1), batch)
         else:
             inter = self._INTER[params.inter](self, u, batch)
         return intra + params.inter_weight * inter
@@ -104,13 +104,13 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
 
     # The second loss, by name ----------------------------------------------------
 
-    def _contrast_graphs(self, u: Tensor, batch: Batch) -> Tensor:
+    def contrast_graphs(self, u: Tensor, batch: Batch) -> Tensor:
         """Eq. (7): mean over graphs."""
         at = batch.index
         temperature = self.params.inter_temperature
         return model_contrast(u, self.glob[at], self.prev[at], temperature).mean()
 
-    def _contrast_nodes(self, h: Tensor, batch: Batch) -> Tensor:
+    def contrast_nodes(self, h: Tensor, batch: Batch) -> Tensor:
         """Eq. (8): mean over the nodes of a graph, then over graphs."""
         at = self.data.graphs.node_rows(batch.positions)
         temperature = self.params.inter_temperature
@@ -127,8 +127,8 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
         return distill_mse(self._scaled(u), self._scaled(self.glob[batch.index]))
 
     _INTER: ClassVar[dict[str, Callable[[Any, Tensor, Batch], Tensor]]] = {
-        "graphs": _contrast_graphs,
-        "previous-round": _contrast_graphs,
+        "graphs": contrast_graphs,
+        "previous-round": contrast_graphs,
         "kl": _distill_kl,
         "mse": _distill_mse,
     }

@@ -18,7 +18,6 @@ from fedgraph_flwr.methods.fedavg import FedAvgParams, FedProxParams, LocalParam
 from .base import GraphClient
 from .losses.terms import pull
 from .mixins import SelfTrain
-from .models.node_gnn import SAGEConv
 from .tasks.node_classifier import NodeClassifierClient
 
 
@@ -54,4 +53,4 @@ class LimitedSelfTrain(SelfTrain[LocalParams]):
 class FedSageClient(NodeClassifierClient[FedAvgParams]):
     """FedAvg of a GraphSAGE (FedGKD, Sec. B.2); no neighbours are generated."""
 
-    CONV = SAGEConv
+    FORM = "graphsage"

@@ -11,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -62,15 +63,7 @@ class FedGKDClient(NodeClassifierClient[FedGKDParams]):
 
     def _distil(self) -> Distilled:
         p, device = self.params, self.job.device
-        x0, y0 = (torch.from_numpy(np.array(self.round.extras[n])) for n in (X0, Y0))
-        width = self.data.partition.graphs.num_features
-        if x0.shape != (len(y0), width):
-            raise WireError(
-                f"client {self.job.client_id} is to distil from features of shape"
-                f" {tuple(x0.shape)}, its own have {width} columns; all clients must"
-                " have the same features"
-            )
-        seed = int(self.round.extras[NOISE_SEED][0])
+        x0, y0, seed = self._start()
         noise = gumbel_noise(seed, p.distil_steps, len(y0)).to(device)
         recipe = Recipe(
             steps=p.distil_steps,
@@ -85,6 +78,32 @@ class FedGKDClient(NodeClassifierClient[FedGKDParams]):
         if p.distillation == "dynamic":
             return distil(self.model, *start)
         return match_gradients(self._random_starts(seed), self._as_received(), *start)
+
+    def _start(self) -> tuple[Tensor, Tensor, int]:
+        """Read the common start: X0, y0, and the seed of the noise.
+
+        Raises
+        ------
+        WireError
+            The server sent what nobody can distil from.
+        """
+        x0, y0, seed = (
+            np.asarray(self.round.extras.get(n, ())) for n in (X0, Y0, NOISE_SEED)
+        )
+        graphs, who = self.data.partition.graphs, f"client {self.job.client_id}"
+        if not (_holds_integers(y0, graphs.num_classes) and _holds_integers(seed)):
+            raise WireError(
+                f"{who} received classes ({y0.dtype} of shape {y0.shape}) and a seed"
+                f" ({seed.dtype} of shape {seed.shape}) to distil from; both must be"
+                f" int64, classes from 0 to {graphs.num_classes - 1}"
+            )
+        if x0.shape != (len(y0), graphs.num_features) or x0.dtype.kind != "f":
+            raise WireError(
+                f"{who} received features to distil from of shape {x0.shape}, its own"
+                f" have {graphs.num_features} columns; all clients must have the same"
+                " features"
+            )
+        return torch.tensor(x0), torch.tensor(y0), int(seed[0])
 
     def _feature_std(self) -> float:
         """Measure the standard deviation over all entries of the features."""
@@ -129,3 +148,9 @@ class FedGKDClient(NodeClassifierClient[FedGKDParams]):
             logits = model(graph, None)[graph.train]
             loss = nn.functional.cross_entropy(logits, graph.y[graph.train])
             yield model, list(torch.autograd.grad(loss, weights))
+
+
+def _holds_integers(array: NDArray[Any], bound: int = 1 << 63) -> bool:
+    """Whether a received array is a vector of int64 from 0 to below a bound."""
+    is_vector = array.dtype == np.int64 and array.ndim == 1 and array.size > 0
+    return is_vector and bool(((array >= 0) & (array < bound)).all())

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .adam import FusedAdam
 from .graphs.dense_graph import DenseGraph
 from .models.node_gnn import NodeGNN
 
@@ -156,7 +157,7 @@ def distil(
     if recipe.update_labels:
         logits.requires_grad_(True)
         learned.append(logits)
-    optimizer = torch.optim.Adam(learned, lr=recipe.learning_rate, fused=True)
+    optimizer = FusedAdam(learned, lr=recipe.learning_rate)
     losses = []
     for draw in noise[: recipe.steps]:
         optimizer.zero_grad(set_to_none=True)

@@ -5,14 +5,17 @@ He et al. 2021 (SpreadGNN), arXiv:2106.02743, Eqs. (5) and (6).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA, FedGMTLParams
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.wire import NamedArrays, Parcel
 
 from .base import join
 from .graphs.batching import Batch
@@ -27,6 +30,7 @@ from .losses.task_covariance import (
     precision,
     trace_penalty,
 )
+from .models.forms import Architecture
 from .models.sage_gat import MultiTaskGNN
 from .multitask_gnn import MultiTaskGNNClient
 
@@ -42,6 +46,12 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
         model = super().build_model(spec)
         model.register_buffer(OMEGA, initial(range(spec.num_classes)).omega.float())
         return model
+
+    @override
+    @classmethod
+    def architecture(cls, spec: ModelSpec[FedGMTLParams]) -> Architecture:
+        """Architecture without Omega, which only training reads."""
+        return replace(super().architecture(spec), training_only=(OMEGA,))
 
     def __init__(self, job: Job[FedGMTLParams]) -> None:
         super().__init__(job)
@@ -82,12 +92,15 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
 
     @override
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:
-        """Send the trained tensors; and Omega, as it is sent, to be drawn."""
-        omega = normalise(trained[OMEGA].cpu())
-        found = TaskCovariance(tuple(range(len(omega))), omega)
-        return join(
-            super().uplink(trained), Parcel(evaluation=covariance_record(found))
-        )
+        """Send the trained tensors, and hand over Omega as sent, for figures."""
+        sent = super().uplink(trained)
+        return join(sent, Parcel(evaluation=self.derived(sent.arrays)))
+
+    @classmethod
+    def derived(cls, arrays: NamedArrays) -> NamedArrays:
+        """Omega of the tensors that are sent, made a covariance."""
+        omega = normalise(torch.from_numpy(np.array(arrays[SHARED + OMEGA])))
+        return covariance_record(TaskCovariance(tuple(range(len(omega))), omega))
 
     def _relate(self, omega: Tensor) -> None:
         """Set Omega and what follows from it."""

@@ -1,4 +1,4 @@
-"""Client side of FED-PUB: a masked GCN, and what it makes of a common random graph.
+"""Client side of FED-PUB: a masked GCN, and its output on a common random graph.
 
 Baek et al. 2023, arXiv:2206.10206; as a baseline of FedGKD.
 """
@@ -22,6 +22,7 @@ from fedgraph_flwr.wire import Parcel
 from .base import join
 from .graphs.dense_graph import DenseGraph
 from .job import ModelSpec
+from .models.forms import Architecture
 from .models.masked_gnn import MaskedGNN
 from .tasks.node_classifier import NodeClassifierClient
 
@@ -59,16 +60,9 @@ class FedPubClient(NodeClassifierClient[FedPubParams]):
 
     @override
     @classmethod
-    def build_model(cls, spec: ModelSpec[FedPubParams]) -> MaskedGNN:
-        return MaskedGNN(
-            spec.num_features,
-            spec.num_classes,
-            hidden_dim=spec.settings.hidden_dim,
-            num_layers=spec.settings.num_layers,
-            dropout=spec.settings.dropout,
-            generator=spec.common_generator(),
-            threshold=spec.params.mask_weight,
-        )
+    def architecture(cls, spec: ModelSpec[FedPubParams]) -> Architecture:
+        options = {"threshold": spec.params.mask_weight}
+        return spec.architecture("masked-gcn", options)
 
     @override
     @classmethod

@@ -18,6 +18,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
 from fedgraph_flwr.wire import NamedArrays, select
@@ -31,8 +32,9 @@ from .fedsage_plus_generator import (
 )
 from .fedsage_plus_graph import MendedGraph
 from .graphs.ops import SparseRows
-from .job import Job
-from .models.node_gnn import SAGEConv
+from .job import Job, ModelSpec
+from .models.forms import Architecture
+from .models.node_gnn import NodeGNN
 from .tasks.node_classifier import NodeClassifierClient
 
 _FEATURES, _OWNER = "mended/features", "mended/owner"
@@ -40,9 +42,22 @@ _FEATURES, _OWNER = "mended/features", "mended/owner"
 
 @final
 class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
-    """What was generated before the client's first round is kept with its state."""
+    """GraphSAGE on a graph whose missing neighbours are generated once, then kept."""
 
-    CONV = SAGEConv
+    @override
+    @classmethod
+    def build_model(cls, spec: ModelSpec[FedSagePlusParams]) -> NodeGNN:
+        made: NodeGNN = spec.architecture("graphsage").build(spec.common_generator())
+        return made
+
+    @override
+    @classmethod
+    def architecture(cls, spec: ModelSpec[FedSagePlusParams]) -> Architecture:
+        """Refuse: the model reads neighbours that were generated for one graph."""
+        raise ConfigError(
+            "the model of fedsage+ reads a graph that was mended with generated"
+            " neighbours, and the generator is not kept; train with fedsage to predict"
+        )
 
     def __init__(self, job: Job[FedSagePlusParams]) -> None:
         super().__init__(job)

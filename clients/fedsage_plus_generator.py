@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
 
+from .adam import FusedAdam
 from .fedsage_plus_graph import MendedGraph
 from .graphs.csr import csr, row_pointer
 from .graphs.ops import linear
@@ -101,7 +102,7 @@ class NeighbourGenerator(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Impaired:
-    """A graph without some of its nodes, and what these were to the others.
+    """A graph with some nodes hidden, and what the other nodes lost by that.
 
     ``kept`` are its nodes in the whole graph; ``missing`` counts each one's hidden
     neighbours; ``lost`` (num_lost, 2) pairs a node of ``kept``, by position, with a
@@ -247,11 +248,10 @@ def train_generator(
         model.encoder.readout.bias.fill_(missing.mean())
     lost = torch.from_numpy(impaired.lost).to(device)
     graph = unmended(adjacency, known)
-    optimizer = torch.optim.Adam(
+    optimizer = FusedAdam(
         [*model.parameters(), *classifier.parameters()],
         lr=learning_rate,
         weight_decay=weight_decay,
-        fused=True,
     )
     losses = []
     for _ in range(steps):

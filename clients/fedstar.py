@@ -14,8 +14,9 @@ from typing_extensions import override
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.methods.fedstar import FedStarParams
 
-from .fedstar_encoding import encode_structure
+from .graphs.structure_encoding import encode_structure
 from .job import Job, ModelSpec
+from .models.forms import Architecture
 from .models.star_gnn import STRUCTURE, StarGNN
 from .tasks.node_classifier import NodeClassifierClient
 
@@ -24,22 +25,16 @@ _ENCODING = "structure/encoding"
 
 @final
 class FedStarClient(NodeClassifierClient[FedStarParams]):
-    """The encoding of the client's graph is made once and kept with its state."""
+    """GNN of two channels; the structure encoding is computed once and then kept."""
 
     model: StarGNN  # type: ignore[assignment]
 
     @override
     @classmethod
-    def build_model(cls, spec: ModelSpec[FedStarParams]) -> StarGNN:  # type: ignore[override]
-        return StarGNN(
-            spec.num_features,
-            spec.params.walk_length + spec.params.max_degree,
-            spec.num_classes,
-            hidden_dim=spec.settings.hidden_dim,
-            num_layers=spec.settings.num_layers,
-            dropout=spec.settings.dropout,
-            generator=spec.common_generator(),
-        )
+    def architecture(cls, spec: ModelSpec[FedStarParams]) -> Architecture:
+        sizes = spec.params.walk_length, spec.params.max_degree
+        options = dict(zip(("walk_length", "max_degree"), sizes, strict=True))
+        return spec.architecture("star", options)
 
     @override
     @classmethod

@@ -28,6 +28,7 @@ from .graphs.noisy_view_kept import ViewedData, keep_view
 from .graphs.structure import NoEdges, SparseStructure, Structure
 from .job import Job, ModelSpec
 from .losses.contrast import info_nce
+from .models.forms import Architecture
 from .models.weighted_encoders import GraphModel
 from .privacy.laplace import Triangles
 from .privacy.negatives import NegativeQueue
@@ -44,7 +45,6 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
     graphs as they are, "no-edges" on their nodes alone.
     """
 
-    TAKES_WEIGHTS = True
     DATA: ClassVar[type[ClientData]] = ViewedData
     data: ViewedData
     model: GraphModel
@@ -53,14 +53,16 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
     @classmethod
     def build_model(cls, spec: ModelSpec[FGCLParams]) -> GraphModel:
         """Make encoder, readout and head, the same for every client."""
-        return GraphModel(
-            spec.params.encoder,
-            spec.num_features,
-            spec.num_classes,
-            hidden_dim=spec.settings.hidden_dim,
-            dropout=spec.settings.dropout,
-            generator=spec.common_generator(),
-        )
+        made: GraphModel = cls.architecture(spec).build(spec.common_generator())
+        return made
+
+    @override
+    @classmethod
+    def architecture(cls, spec: ModelSpec[FGCLParams]) -> Architecture:
+        """Model that reads clean graphs, or nodes alone as it was trained."""
+        edges = "none" if spec.params.views == "no-edges" else "clean"
+        options = {"encoder": spec.params.encoder, "edges": edges}
+        return spec.architecture("weighted", options)
 
     def __init__(self, job: Job[FGCLParams]) -> None:
         super().__init__(job)
@@ -111,7 +113,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
 
     @override
     def logits(self, batch: Batch, nodes: Nodes) -> Tensor:
-        """Predictions from one noisy view, as the scores would tell of clean edges."""
+        """Predictions from one noisy view; scores by clean edges would reveal them."""
         structure = self._plain(batch)
         if structure is not None:
             return self.model(nodes, structure, None)  # type: ignore[no-any-return]

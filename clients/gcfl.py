@@ -20,13 +20,13 @@ class SendsUpdate(GraphClient[GCFLParams]):
 
     @override
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:
-        """Send the update, and with it what GCFL+ is to compare."""
+        """Send the update, and the gradient's norm if GCFL+ compares those."""
         update = {n: t - self.round.received[n] for n, t in trained.items()}
         arrays = with_prefix(DELTA, to_arrays(update))
         return Parcel(arrays=arrays, metrics=self._gradient_norm())
 
     def _gradient_norm(self) -> Metrics:
-        """Norm of the last mini-batch's gradient, if GCFL+ is to compare that."""
+        """Norm of the last mini-batch's gradient, if GCFL+ compares those."""
         if self.params.seq_source != "last-grad-norm":
             return {}
         named = dict(self.model.named_parameters())

@@ -6,6 +6,7 @@ Either may add FedProx's term, MOON's, or both to its own loss.
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import TypeVar, final
 
 import torch
@@ -27,6 +28,7 @@ from .job import ModelSpec
 from .losses.jsd import jsd_loss
 from .losses.terms import pull
 from .mixins import ModelContrast
+from .models.forms import Architecture
 from .models.infograph import InfoGraph
 from .models.mvgrl import MVGRL
 from .tasks.graph_embedder import EmbeddingClient
@@ -35,7 +37,7 @@ M = TypeVar("M", bound=InfoMaxParams)
 
 
 class InfoMaxClient(ModelContrast[M], EmbeddingClient[M]):
-    """Nodes against graphs by the JSD estimator, and the terms that have weight."""
+    """JSD loss of nodes against graphs, plus FedProx's and MOON's terms if weighted."""
 
     @abstractmethod
     def objective(self, batch: Batch) -> Tensor:
@@ -86,19 +88,26 @@ class InfoGraphClient(InfoMaxClient[InfoGraphParams]):
         )
 
     @override
+    @classmethod
+    def architecture(cls, spec: ModelSpec[InfoGraphParams]) -> Architecture:
+        """Make it of all layers; its outputs are embeddings."""
+        found, settings = spec.architecture("infograph"), spec.settings
+        return replace(found, num_classes=settings.num_layers * settings.hidden_dim)
+
+    @override
     def represent(self, model: InfoGraph, batch: Batch) -> Tensor:
-        """Pooled layers; BatchNorm by its running values, for every model alike."""
+        """Pooled layers; BatchNorm uses its running values in every model."""
         return model.embed(batch)
 
     @override
     def objective(self, batch: Batch) -> Tensor:
-        """Nodes against the batch's graphs."""
+        """Contrast nodes with the batch's graphs."""
         return jsd_loss(*self.model.project(batch), batch.graph_of_node)
 
 
 @final
 class MVGRLClient(InfoMaxClient[MVGRLParams]):
-    """Nodes of one view against graphs of the other.
+    """Mutual information of nodes of one view and graphs of the other.
 
     Differs from the authors' ``graph/train.py``, which keeps its layers in a plain
     list, so that they are neither trained nor, here, would be averaged.
@@ -128,7 +137,7 @@ class MVGRLClient(InfoMaxClient[MVGRLParams]):
 
     @override
     def objective(self, batch: Batch) -> Tensor:
-        """Each view's nodes against the other view's graphs."""
+        """Contrast each view's nodes with the other view's graphs."""
         of, view = batch.graph_of_node, self.second_view(batch)
         one, other = self.model.project(batch, view)
         return jsd_loss(*one, of) + jsd_loss(*other, of)

@@ -1,4 +1,4 @@
-"""What a client is given: its job, and what its model is built from."""
+"""The job that a client is given, and the sizes that its model is built from."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.tasks import Task
 
 from .graphs.batching import ClientData
+from .models.forms import Architecture
 from .privacy.site import PrivateSite
 from .store import ClientStore
 
@@ -45,6 +46,20 @@ class ModelSpec(Generic[P]):
     def common_generator(self) -> torch.Generator:
         """Stream of the initial tensors that all clients have in common."""
         return common_generator(self.settings)
+
+    def architecture(
+        self, form: str, options: Mapping[str, str | int | float] | None = None
+    ) -> Architecture:
+        """Model of a form with this run's widths, and what else it is built from."""
+        return Architecture(
+            form=form,
+            num_features=self.num_features,
+            num_classes=self.num_classes,
+            hidden_dim=self.settings.hidden_dim,
+            num_layers=self.settings.num_layers,
+            dropout=self.settings.dropout,
+            options=options or {},
+        )
 
 
 def common_generator(settings: RunSettings) -> torch.Generator:

@@ -38,11 +38,11 @@ class RemembersModel(GraphClient[P]):
     """Mixin: may keep its own model of the round before, to contrast with it."""
 
     def as_previous(self) -> dict[str, Tensor]:
-        """Shared tensors as they are now, for ``extra_state``; others stay anyway."""
+        """Shared tensors as they are now, to be kept; private ones are kept anyway."""
         return {_PREVIOUS + n: t for n, t in self._detached(self.shared_keys).items()}
 
     def previous_model(self) -> Any:
-        """Copy of the model as it was after the client's round before.
+        """Copy of the model as it was after the client's previous round.
 
         Before its first round: of the received model.
         """

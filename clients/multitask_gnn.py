@@ -15,6 +15,7 @@ from .graphs.batching import Batch
 from .graphs.node_rows import Nodes
 from .graphs.structure import clean_structure
 from .job import ModelSpec, P
+from .models.forms import Architecture
 from .models.sage_gat import MultiTaskGNN
 from .tasks.multitask import MultiTaskClient
 
@@ -28,16 +29,15 @@ class MultiTaskGNNClient(MultiTaskClient[P]):
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> MultiTaskGNN:
         """Make encoder, readout and head, the same for every client."""
+        made: MultiTaskGNN = cls.architecture(spec).build(spec.common_generator())
+        return made
+
+    @override
+    @classmethod
+    def architecture(cls, spec: ModelSpec[P]) -> Architecture:
         assert isinstance(spec.task, MultiTaskSettings)
-        return MultiTaskGNN(
-            spec.task.encoder,
-            spec.num_features,
-            spec.num_classes,
-            hidden_dim=spec.settings.hidden_dim,
-            num_layers=spec.settings.num_layers,
-            dropout=spec.settings.dropout,
-            generator=spec.common_generator(),
-        )
+        options = {"encoder": spec.task.encoder}
+        return spec.architecture("multi-task", options)
 
     @override
     def logits(self, batch: Batch, nodes: Nodes) -> Tensor:

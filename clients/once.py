@@ -1,7 +1,8 @@
-"""Files that are written once: whoever comes first decides, all others read."""
+"""Files that are written once: the first process writes, all others read."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from fedgraph_flwr.files import sync
 
 @contextmanager
 def usable(path: Path) -> Iterator[None]:
-    """Name a file of a site that cannot be read, written or decoded.
+    """Raise a DataError that names a site's file if it cannot be read or written.
 
     Raises
     ------
@@ -25,9 +26,21 @@ def usable(path: Path) -> Iterator[None]:
         yield
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{path} cannot be used: {error}; restore it, or start a new run",
+            f"{path} cannot be used: {error}; {_cure(error)}",
             public=f"{path.name} in state-dir cannot be used; its site must restore it",
         ) from error
+
+
+def _cure(error: Exception) -> str:
+    number = getattr(error, "errno", None)
+    if number in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return (
+            "set state-dir to a folder that can be written: in the run config, or in"
+            " the node-config of a site"
+        )
+    if number == errno.ENOSPC:
+        return "make room on that disk, then resume"
+    return "restore it, or start a new run"
 
 
 def write_once(path: Path, content: bytes, *, is_lasting: bool = False) -> bytes:

@@ -10,17 +10,19 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.config import RunSettings
 
+from .adam import FusedAdam, Optimizer
+
 _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
-_KINDS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "amsgrad": functools.partial(torch.optim.Adam, amsgrad=True),
+_KINDS: dict[str, Callable[..., Optimizer]] = {
+    "adam": FusedAdam,
+    "adamw": functools.partial(FusedAdam, decoupled=True),
+    "amsgrad": functools.partial(FusedAdam, amsgrad=True),
 }
 
 
 def make_optimizer(
     model: nn.Module, settings: RunSettings, stored: Mapping[str, Tensor]
-) -> torch.optim.Optimizer:
+) -> Optimizer:
     """Make the optimiser of the run.
 
     With ``persist-optimizer`` it goes on from what :func:`optimizer_tensors` returned,
@@ -30,14 +32,13 @@ def make_optimizer(
         list(model.parameters()),
         lr=settings.learning_rate,
         weight_decay=settings.weight_decay,
-        fused=True,
     )
     if settings.persist_optimizer:
         restore_optimizer(optimizer, stored)
     return optimizer
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     """Adam's moments, each flattened over all parameters in order, and its steps.
 
     AMSGrad has one moment more.
@@ -56,9 +57,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {**flat, "adam/step": torch.stack([state["step"] for state in states])}
 
 
-def restore_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
-) -> None:
+def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Set what :func:`optimizer_tensors` returned; nothing if it was empty."""
     if "adam/step" not in tensors:
         return
@@ -79,5 +78,5 @@ def restore_optimizer(
         optimizer.state[parameter] = {"step": step, **moments}
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]

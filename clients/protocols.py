@@ -1,4 +1,4 @@
-"""What a client may offer beyond training; each is asked for by one kind of method."""
+"""Optional abilities of clients beyond training; each serves one kind of method."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ class Opens(Protocol):
 
 
 @runtime_checkable
+class TellsClasses(Protocol):
+    """Sends what tells how many nodes of each class it has."""
+
+    @classmethod
+    def tells_class_counts(cls, params: Any) -> bool:
+        """Whether it does with these parameters; a site must agree to that."""
+        ...
+
+
+@runtime_checkable
 class Introduces(Protocol):
     """Tells the server something at roll call, for a relay to hand on."""
 
@@ -36,11 +46,21 @@ class Introduces(Protocol):
 
 @runtime_checkable
 class Remarks(Protocol):
-    """Has something to say to its site's operator of what came and what is sent."""
+    """Tells its site's operator something about received and sent mail."""
 
     @classmethod
     def remark(cls, received: NamedArrays, sent: NamedArrays) -> str:
-        """Half a sentence for the line of a message; "" for nothing."""
+        """Half a sentence for a message's line in the log; "" for nothing."""
+        ...
+
+
+@runtime_checkable
+class Derives(Protocol):
+    """Hands over something that is computed from the arrays beside it alone."""
+
+    @classmethod
+    def derived(cls, arrays: NamedArrays) -> NamedArrays:
+        """Make ``evaluation`` of a parcel from its ``arrays``."""
         ...
 
 

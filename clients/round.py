@@ -1,4 +1,4 @@
-"""One round of one client: what came, and what the client remembers."""
+"""One round of one client: the message, and the client's stored state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Round:
         return {FRESH_START: int(self.fresh_start[1])}
 
     def kept(self) -> dict[str, Tensor]:
-        """Tensors to store: if the reply is lost, the next one tells of it again."""
+        """Tensors to store; if this reply is lost, the next one tells of it again."""
         return {} if self.fresh_start is None else {_BEGAN_AFRESH: self.fresh_start}
 
 

@@ -217,7 +217,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
 
     @property
     def _regularises(self) -> bool:
-        """Not in round 1, in which no neighbour's head is known."""
+        """Whether the penalty applies: not in round 1, which knows no other heads."""
         return self.round.number > 1
 
     @override

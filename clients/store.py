@@ -12,16 +12,18 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.files import read_arrays, remove, write_arrays, write_npz
 
 from .binding import check_experiment
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FILE = re.compile(r"round-(\d+)\.safetensors")
 
@@ -124,6 +126,8 @@ class ClientStore:
                 public=f"private state {self._path(before[-1]).name} of client"
                 f" {self.client_id} is that of another client, round or run",
             )
+        import torch  # here: a message that trains nobody needs none
+
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _about(self, server_round: int) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedgraph_flwr.data import IntArray
 
+from .adam import Optimizer
 from .graphs.batching import Batch, ClientData
 
 Loss = Callable[[Batch], Tensor]
@@ -40,7 +41,7 @@ def epoch_batches(
 
 def train_epochs(
     loss_of: Loss,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     data: ClientData,
     *,
     num_epochs: int,

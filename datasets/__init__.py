@@ -10,29 +10,41 @@ from .catalog import (
     DatasetInfo,
     find_dataset,
     has_own_graphs,
+    has_schema,
     is_cut,
+    is_downloaded,
     is_one_set,
     label_kind,
     reads_files,
 )
 from .diffusion import load_diffusion
-from .partition import check_settings, load_partition
+from .new_items import NewItems, load_new
+from .own_clients import list_bad_rows, name_items, read_schema_text
+from .partition import check_hosted, check_settings, load_partition
 from .raw import describe_source
-from .smiles_csv import check_hosted
+from .schema import read_schema
 
 __all__ = [
     "DATASETS",
     "DatasetInfo",
+    "NewItems",
     "cache_root",
     "check_hosted",
     "check_settings",
     "describe_source",
     "find_dataset",
     "has_own_graphs",
+    "has_schema",
     "is_cut",
+    "is_downloaded",
     "is_one_set",
     "label_kind",
+    "list_bad_rows",
     "load_diffusion",
+    "load_new",
     "load_partition",
+    "name_items",
+    "read_schema",
+    "read_schema_text",
     "reads_files",
 ]

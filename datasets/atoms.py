@@ -75,7 +75,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def feature_columns(features: str) -> NDArray[np.int64]:
-    """Columns, among the 133, of a value of the setting ``features``; ascending."""
+    """Columns of the 133 that a value of setting ``features`` selects, ascending."""
     every = np.arange(NUM_FEATURES)
     return np.concatenate([every[BLOCKS[name]] for name in FEATURES[features]])
 

@@ -2,8 +2,9 @@
 
 An entry is one folder: a ``.npy`` file per array and ``manifest.json``, which also has
 the other fields. It is built in a scratch folder under a file lock and appears by one
-rename, so that a half-built entry is never seen. Opening checks every array against
-the manifest; an entry that fails counts as damaged and is built again.
+rename, so that a half-built entry is never seen. The first opening in a process checks
+every array against the manifest, and so does one after a file has changed; an entry
+that fails counts as damaged and is built again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -36,6 +38,8 @@ log = logging.getLogger("flwr.fedgraph")
 CACHE_FORMAT = 2  # part of every fingerprint: raise it when the conversion changes
 CACHE_ENV = "FEDGRAPH_CACHE"
 MARKER = ".fedgraph-flwr"  # lies in every folder that is made here, and may be deleted
+_YOUNG_NS = 1_000_000_000  # a file as young may change and keep its time stamp
+_checked: dict[Path, int] = {}  # entry -> hash of its files' stamps, when it was right
 _NAMES = (MARKER, "manifest.json")  # of an entry, beside arrays
 
 
@@ -205,6 +209,8 @@ def _open(entry: Path, kind: type[Record]) -> Record | None:
     if not entry.is_dir():
         return None
     try:
+        stamp, is_settled = _stamp(entry)
+        is_known = is_settled and _checked.get(entry) == stamp
         manifest = json.loads((entry / "manifest.json").read_text())
         values: dict[str, Any] = {}
         for name in (field.name for field in fields(kind)):
@@ -212,9 +218,19 @@ def _open(entry: Path, kind: type[Record]) -> Record | None:
                 values[name] = manifest[name]
                 continue
             array = values[name] = np.load(entry / f"{name}.npy", mmap_mode="r")
-            if _describe(array) != manifest["arrays"][name]:
+            if not is_known and _describe(array) != manifest["arrays"][name]:
                 raise ValueError(f"{name}.npy is not as the manifest describes it")
+        if is_settled:
+            _checked[entry] = stamp
         return kind(**values)
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         log.warning("cache entry %s is damaged (%s); it is built again", entry, error)
         return None
+
+
+def _stamp(entry: Path) -> tuple[int, bool]:
+    """Hash names, sizes and times of the files; say whether they prove no change."""
+    stats = [(path.name, path.stat()) for path in sorted(entry.iterdir())]
+    newest = max((s.st_mtime_ns for _, s in stats), default=0)
+    told = [(n, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for n, s in stats]
+    return hash(tuple(told)), time.time_ns() - newest > _YOUNG_NS

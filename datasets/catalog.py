@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from fedgraph_flwr.config import RunSettings, Value, shown
 from fedgraph_flwr.errors import ConfigError, unknown_name
+from fedgraph_flwr.plugins import is_plugin, load
 
 from .atoms import FEATURES as ATOM_FEATURES
+from .heterophilous_raw import HETEROPHILOUS
+from .plugged import DataSet
+from .schema import GRAPH_CSV, GRAPHS_CSV
 from .smiles_csv import SMILES_CSV
 from .tu import READS as TU_FEATURES
 
@@ -51,6 +55,8 @@ class DatasetInfo:
         :func:`label_kind`.
     features : tuple of str
         What the setting of that name may be.
+    own : DataSet, optional
+        What a plug-in says of it.
     """
 
     name: str
@@ -59,6 +65,7 @@ class DatasetInfo:
     fixed: Mapping[str, Value]
     kind: str = "classes"
     features: tuple[str, ...] = tuple(TU_FEATURES)
+    own: DataSet | None = None
 
 
 def _info(
@@ -81,6 +88,7 @@ def _info(
         "shared-group": shared_group,
         "weighting": "samples",
         "weight-decay": weight_decay,
+        "csv-label-kind": "binary",
         # of the GCFL authors' code, on all of these data
         "held-out": 0.2,
         "local-epochs": 1,
@@ -126,6 +134,7 @@ def _labelled(
         "dirichlet-alpha": alpha,
         "held-out": 0.2,
         "features": "atoms",
+        "csv-label-kind": "binary",
         "num-server-rounds": 50,
         "local-epochs": 1,
         "batch-size": 32,
@@ -158,6 +167,7 @@ def _nodes(
         "dirichlet-alpha": 0.5,
         "held-out": 0.7,
         "features": features,
+        "csv-label-kind": "binary",
         "num-server-rounds": 200,
         "local-epochs": 3,
         "batch-size": 1,
@@ -179,6 +189,18 @@ def _nodes(
         MappingProxyType(fixed),
         "nodes",
         allowed,
+    )
+
+
+def _own(made: DatasetInfo, automatic: dict[str, Value]) -> DatasetInfo:
+    """Describe a user's own graphs; ``automatic`` is our choice, not a paper's."""
+    return replace(
+        made,
+        automatic=MappingProxyType(
+            {**made.automatic, "features": "schema", "num-clients": 1, **automatic}
+        ),
+        fixed=MappingProxyType({"partition": FILES}),
+        features=("schema",),
     )
 
 
@@ -213,22 +235,53 @@ DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
             _labelled("Lipo", 8, 2.0, kind="regression"),
             _labelled("QM8", 8, 0.5, kind="regression"),
             _labelled(SMILES_CSV, 1, 0.5, kind="", partition="files"),
+            _own(
+                replace(
+                    _info(GRAPHS_CSV, (GRAPHS_CSV,), partition=FILES, num_clients=1),
+                    kind="",
+                ),
+                {
+                    "csv-label-kind": "classes",
+                    "num-server-rounds": 50,
+                    "batch-size": 32,
+                    "shared-group": "all",
+                },
+            ),
+            _own(_nodes(GRAPH_CSV, "raw", partition=FILES), {"held-out": 0.2}),
             *map(_nodes, ("Cora", "CiteSeer", "PubMed", "Photo", "Computers")),
             _nodes("ogbn-arxiv", "raw"),
+            # some have features below 0, which have no use of a row's sum
+            *(_nodes(name, "raw") for name in HETEROPHILOUS),
             _nodes(PLANTED, "raw", partition="planted"),
         )
     }
 )
 
 
+def _plugged(name: str, own: DataSet) -> DatasetInfo:
+    """Describe a plug-in's data set, which gives each client graphs of its own."""
+    usual = _nodes(name) if own.of_nodes else _single(name)
+    automatic: dict[str, Value] = {
+        **usual.automatic,
+        "features": "raw",
+        "num-clients": own.num_clients,
+        **own.settings,
+        "partition": FILES,
+    }
+    fixed: dict[str, Value] = {"partition": FILES}
+    return replace(usual, automatic=automatic, fixed=fixed, features=("raw",), own=own)
+
+
 def find_dataset(name: str) -> DatasetInfo:
-    """Look a data set up: a key of ``DATASETS``, or ``tu:NAME``.
+    """Look a data set up: a key of ``DATASETS``, ``tu:NAME``, or that of a plug-in.
 
     Raises
     ------
     ConfigError
-        If the name is unknown.
+        If the name is unknown, or the plug-in cannot be used.
     """
+    if is_plugin(name):
+        return _plugged(name, load(name, DataSet))
     if name in DATASETS:
         return DATASETS[name]
     if not name.startswith(TU_PREFIX):
@@ -244,7 +297,17 @@ def find_dataset(name: str) -> DatasetInfo:
 
 def reads_files(settings: RunSettings) -> bool:
     """Whether the data set lies in files; others are generated."""
-    return find_dataset(settings.dataset).name not in (SYNTHETIC, PLANTED)
+    info = find_dataset(settings.dataset)
+    if info.own is not None:
+        return info.own.reads_files
+    return info.name not in (SYNTHETIC, PLANTED)
+
+
+def is_downloaded(settings: RunSettings) -> bool:
+    """Whether files that no folder holds are fetched; own files never are."""
+    info = find_dataset(settings.dataset)
+    is_own = info.name == SMILES_CSV or has_schema(settings) or info.own is not None
+    return reads_files(settings) and not is_own
 
 
 def is_one_set(settings: RunSettings) -> bool:
@@ -262,6 +325,11 @@ def has_own_graphs(settings: RunSettings) -> bool:
     """Whether clients may hold graphs of their own under the data set's name."""
     info = find_dataset(settings.dataset)
     return info.automatic["partition"] == "chunks"
+
+
+def has_schema(settings: RunSettings) -> bool:
+    """Whether clients' graphs are read by a schema that they share."""
+    return "schema" in find_dataset(settings.dataset).features
 
 
 def label_kind(settings: RunSettings) -> str:

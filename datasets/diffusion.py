@@ -105,7 +105,7 @@ def diffuse(graphs: GraphSet, spec: DiffusionSpec) -> WeightedEdges:
     edges: dict[int, NDArray[np.int32]] = {}
     weights: dict[int, NDArray[np.float32]] = {}
     for graph_ids in _stacks(num_nodes):
-        diffused = _diffusion_matrices(_adjacency(graphs, graph_ids), spec)
+        diffused = diffusion_matrices(adjacency_matrices(graphs, graph_ids), spec)
         kept = _sparsify(diffused, spec.threshold)
         place, source, target = np.nonzero(kept)  # in this order
         cuts = np.cumsum(np.bincount(place, minlength=len(graph_ids)))[:-1]
@@ -144,7 +144,7 @@ def _stacks(num_nodes: IntArray) -> Iterator[IntArray]:
             yield same[start : start + at_once]
 
 
-def _adjacency(graphs: GraphSet, graph_ids: IntArray) -> FloatArray:
+def adjacency_matrices(graphs: GraphSet, graph_ids: IntArray) -> FloatArray:
     """Return A of graphs of one size n: (num_graphs, n, n), sources in rows."""
     first = graph_ids[0]
     size = int(graphs.node_ptr[first + 1] - graphs.node_ptr[first])
@@ -156,7 +156,7 @@ def _adjacency(graphs: GraphSet, graph_ids: IntArray) -> FloatArray:
     return adjacency
 
 
-def _diffusion_matrices(adjacency: FloatArray, spec: DiffusionSpec) -> FloatArray:
+def diffusion_matrices(adjacency: FloatArray, spec: DiffusionSpec) -> FloatArray:
     """Return S of each graph, given A of shape (num_graphs, n, n)."""
     identity = np.eye(adjacency.shape[-1])
     transition = adjacency + identity
@@ -167,10 +167,10 @@ def _diffusion_matrices(adjacency: FloatArray, spec: DiffusionSpec) -> FloatArra
         # T is similar to a column-stochastic matrix, hence this is never singular.
         inverse = np.linalg.inv(identity - (1 - spec.alpha) * transition)
         return np.asarray(spec.alpha * inverse, dtype=np.float64)
-    return _heat_kernel(transition, spec.t)
+    return heat_kernel(transition, spec.t)
 
 
-def _heat_kernel(transition: FloatArray, t: float) -> FloatArray:
+def heat_kernel(transition: FloatArray, t: float) -> FloatArray:
     """exp(-t (I - T)) by its series for a time of at most 1, squared up to ``t``.
 
     T has no negative entries, hence nothing cancels and rounding stays where it is.

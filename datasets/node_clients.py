@@ -43,7 +43,7 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     roles = draw_roles(
         whole.num_nodes, held_out=settings.held_out, seed=settings.split_seed
     )
-    made = _client(client_id, induced_subgraph(whole, ids), ids, roles[ids])
+    made = with_roles(client_id, induced_subgraph(whole, ids), ids, roles[ids])
     return replace(made, whole_sha256=label_checksum(whole.y, whole.node_ptr))
 
 
@@ -56,7 +56,7 @@ def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:
         seed=derive_seed(settings.split_seed, "planted", client_id),
     )
     ids = client_id * planted.NUM_NODES + np.arange(graph.num_nodes)
-    made = _client(client_id, graph, ids, roles)
+    made = with_roles(client_id, graph, ids, roles)
     return replace(made, group=planted.client_group(client_id))
 
 
@@ -106,9 +106,10 @@ def induced_subgraph(whole: GraphSet, ids: IntArray) -> GraphSet:
     )
 
 
-def _client(
+def with_roles(
     client_id: int, graph: GraphSet, ids: IntArray, roles: IntArray
 ) -> GraphPartition:
+    """Make a client's data of its graph and the roles of the nodes."""
     return GraphPartition(
         client_id=client_id,
         graphs=graph,
@@ -131,12 +132,12 @@ def _share(
 ) -> tuple[GraphSet, IntArray]:
     """Return the whole graph and the nodes of one client."""
     given = name, features, data_dir, cache_dir, kind, num_clients, seed
-    whole, clients = _partition(*given)
+    whole, clients = cut_graph(*given)
     return whole, clients[client_id]
 
 
 @lru_cache(maxsize=4)
-def _partition(
+def cut_graph(
     name: str,
     features: str,
     data_dir: str,

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from fedgraph_flwr.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import DataError
@@ -30,6 +29,7 @@ from .cache import (
     checksum,
     open_or_build,
 )
+from .heterophilous_raw import HETEROPHILOUS, read_heterophilous
 from .ogb_raw import OGB_FILES, read_ogb
 from .planetoid_raw import PARTS, check_npz, safe_copy
 from .raw import DATA_ENV, data_folder, download, set_data_dir
@@ -169,6 +169,8 @@ def largest_component(edges: IntArray, num_nodes: int) -> tuple[IntArray, IntArr
         In both directions, numbered by position in ``ids``, sorted by source, then
         target.
     """
+    from scipy import sparse
+
     ones = np.ones(edges.shape[1], np.int8)
     shape = (num_nodes, num_nodes)
     half = sparse.coo_array((ones, (edges[0], edges[1])), shape=shape).tocsr()
@@ -232,6 +234,10 @@ def _read_arxiv(root: Path, name: str) -> Raw:
     return read_ogb(root / name / "raw")
 
 
+def _read_heterophilous(root: Path, name: str) -> Raw:
+    return read_heterophilous(root / name / "raw" / f"{name}.npz")
+
+
 def _planetoid(name: str) -> NodeSource:
     def url(file: str) -> str:
         from torch_geometric.datasets import Planetoid
@@ -253,6 +259,17 @@ def _amazon(name: str) -> NodeSource:
     return NodeSource("amazon", (file,), _read_amazon, _link, url)
 
 
+def _heterophilous(name: str) -> NodeSource:
+    def url(file: str) -> str:
+        from torch_geometric.datasets import HeterophilousGraphDataset
+
+        return f"{HeterophilousGraphDataset.url}/{file}"
+
+    return NodeSource(
+        "heterophilous", (f"{name}.npz",), _read_heterophilous, _link, url
+    )
+
+
 NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
     {
         "Cora": _planetoid("Cora"),
@@ -260,6 +277,7 @@ NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
         "PubMed": _planetoid("PubMed"),
         "Photo": _amazon("Photo"),
         "Computers": _amazon("Computers"),
+        **{name: _heterophilous(name) for name in HETEROPHILOUS},
         "ogbn-arxiv": NodeSource(
             "ogb",
             OGB_FILES,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +31,17 @@ from .molecule_clients import file_client, skewed_client
 from .node_clients import node_client, planted_client
 from .node_partitions import PARTITIONERS as NODE_PARTITIONERS
 from .node_partitions import check_overlap
-from .smiles_csv import SMILES_CSV, check_single_file
+from .own_clients import check_hosted_folder, own_graph_client, own_graphs_client
+from .plugged import plugged_client
+from .schema import GRAPH_CSV, GRAPHS_CSV
+from .smiles_csv import SMILES_CSV, check_csv_settings, check_hosted_file
 from .task_masks import ALL as ALL_TASKS
 from .task_masks import mask_tasks
 from .tu import load_tu
 
 log = logging.getLogger("flwr.fedgraph")
 
+_FROM_TABLES = {GRAPHS_CSV: own_graphs_client, GRAPH_CSV: own_graph_client}
 _FOR_MOLECULES = {"quantity-skew": skewed_client, FILES: file_client}
 
 
@@ -72,8 +78,12 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
             f" {settings.num_clients}, got {client_id}; start as many nodes as"
             " num-clients says"
         )
+    if info.own is not None:
+        return plugged_client(info.own, settings, client_id)
     if info.name == PLANTED:
         return planted_client(settings, client_id)
+    if info.name in _FROM_TABLES:
+        return mask_tasks(_FROM_TABLES[info.name](settings, client_id), settings)
     if info.kind == "nodes":
         return node_client(info.name, settings, client_id)
     make = _FOR_MOLECULES.get(str(info.automatic["partition"]))
@@ -94,10 +104,10 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         )
         rows = np.arange(len(whole))
         if is_cut(settings):
-            shares = _share_out(whole.y, settings)
-            rows = shares[client_id]
+            labels = _Labels(label_checksum(whole.y, whole.node_ptr), whole.y)
+            rows = _share_out(labels, settings)[client_id]
             if settings.partition == "chunks-overlap":
-                _tell_overlap(whole.y, shares, settings, client_id)
+                _tell_overlap(*_overlaps(labels, settings)[client_id], client_id)
         graphs = whole.take(rows)
         group = -1
     train, val, test = splits.split_client(
@@ -117,13 +127,29 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
     )
 
 
-def _tell_overlap(
-    y: IntArray, shares: Sequence[IntArray], settings: RunSettings, client_id: int
-) -> None:
-    """Log which share of the client's test graphs other clients train on."""
-    seen, total = splits.trained_elsewhere(
-        y, shares, client_id, seed=settings.split_seed, held_out=settings.held_out
+@dataclass(frozen=True)
+class _Labels:
+    """Labels of a whole data set, identified by their checksum."""
+
+    sha256: str
+    y: IntArray = field(compare=False)
+
+
+# All clients of a process share what is drawn for all of them: each would else draw it
+# again, at a cost that grows with the square of their number.
+@lru_cache(maxsize=2)
+def _overlaps(labels: _Labels, settings: RunSettings) -> list[tuple[int, int]]:
+    """Test graphs of each client that others train on, and all of them."""
+    return splits.trained_elsewhere(
+        labels.y,
+        _share_out(labels, settings),
+        seed=settings.split_seed,
+        held_out=settings.held_out,
     )
+
+
+def _tell_overlap(seen: int, total: int, client_id: int) -> None:
+    """Log which share of the client's test graphs other clients train on."""
     if total:
         log.warning(
             "client %d: other clients train on %d of its %d test graphs (partition"
@@ -153,8 +179,10 @@ def _folder_of_client(settings: RunSettings, client_id: int) -> str:
     return str(own) if own.is_dir() else settings.data_dir
 
 
-def _share_out(y: IntArray, settings: RunSettings) -> list[IntArray]:
+@lru_cache(maxsize=2)
+def _share_out(labels: _Labels, settings: RunSettings) -> list[IntArray]:
     """Rows of every client in a single real data set."""
+    y = labels.y
     if settings.num_clients > len(y):
         raise ConfigError(
             f"more clients than graphs: num-clients is {settings.num_clients}, but"
@@ -188,7 +216,18 @@ def check_settings(settings: RunSettings) -> None:
             " task-masks in the run config, or dataset to one with several labels"
         )
     if info.name == SMILES_CSV:
-        check_single_file(settings)
+        check_csv_settings(settings)
+
+
+def check_hosted(settings: RunSettings, hosted: Sequence[int]) -> None:
+    """Refuse to give the data of one client to several clients of a node.
+
+    Raises
+    ------
+    ConfigError
+    """
+    check_hosted_file(settings, hosted)
+    check_hosted_folder(settings, hosted)
 
 
 def _check_fit(info: DatasetInfo, settings: RunSettings) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Never
 
 import numpy as np
-from scipy import sparse
 from typing_extensions import override
 
 from fedgraph_flwr.errors import DataError
@@ -38,9 +37,8 @@ _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("builtins", "list"): list,
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("scipy.sparse.csr", "csr_matrix"): sparse.csr_matrix,
-    ("scipy.sparse._csr", "csr_matrix"): sparse.csr_matrix,
 }
+_SPARSE = (("scipy.sparse.csr", "csr_matrix"), ("scipy.sparse._csr", "csr_matrix"))
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -49,6 +47,11 @@ class _ArraysOnly(pickle.Unpickler):
     @override
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         """Look a name up in the table of allowed ones."""
+        if (module, name) in _SPARSE:
+            from scipy.sparse import csr_matrix  # here: runs on graphs need no SciPy
+
+            made: Callable[..., Any] = csr_matrix
+            return made
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"it names {module}.{name}")
         return _ALLOWED[module, name]
@@ -96,15 +99,17 @@ def _problem(part: str, content: bytes) -> str:
 
 def _check_table(found: object) -> None:
     """Refuse anything but a matrix of numbers whose indices are in range."""
-    if isinstance(found, sparse.csr_matrix):
+    from scipy.sparse import csr_matrix
+
+    if isinstance(found, csr_matrix):
         if any(map(callable, vars(found).values())):
             _refuse("its matrix brings methods of its own")
         found.check_format(full_check=True)  # todense() would write where it says
         found = found.data
     elif not isinstance(found, np.ndarray) or found.ndim != 2:
-        _refuse("it is no matrix")
+        _refuse("it is not a matrix")
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "biuf":
-        _refuse("its entries are no numbers")
+        _refuse("its entries are not numbers")
 
 
 def _check_index(content: bytes) -> None:
@@ -114,7 +119,7 @@ def _check_index(content: bytes) -> None:
 
 def _check_graph(found: object) -> None:
     if not isinstance(found, dict):
-        _refuse("it is no dict")
+        _refuse("it is not a dict")
     for node, others in found.items():
         if type(node) is not int or type(others) is not list:
             _refuse("it does not map ints to lists")
@@ -134,8 +139,10 @@ def check_npz(path: Path) -> None:
     ValueError
         So it is, or the file holds objects, which NumPy would unpickle.
     """
+    from scipy.sparse import csr_matrix
+
     with np.load(path, allow_pickle=False) as file:
         for name in ("attr", "adj"):
             parts = tuple(file[f"{name}_{k}"] for k in ("data", "indices", "indptr"))
-            matrix = sparse.csr_matrix(parts, file[f"{name}_shape"])
+            matrix = csr_matrix(parts, file[f"{name}_shape"])
             matrix.check_format(full_check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -140,3 +141,10 @@ def _fetch(
             f"no data-dir is set and {what} cannot be downloaded from {address}"
             f" ({error}); not in {target} either; {cure}"
         ) from error
+
+
+def hint_of_near(path: Path) -> str:
+    """Return ``"; did you mean PATH?"`` if the path's folder has a similar name."""
+    names = [p.name for p in path.parent.glob("*")]
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {path.parent / near[0]}?" if near else ""

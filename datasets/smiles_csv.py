@@ -7,7 +7,6 @@ client's graphs and splits.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import logging
 from collections.abc import Sequence
@@ -20,22 +19,30 @@ from fedgraph_flwr.errors import ConfigError, DataError
 
 from .cache import cache_root, open_or_build
 from .molecules import Molecules, fingerprint
+from .raw import hint_of_near
 from .smiles_csv_table import CsvFormat, build_from_csv, warn_left_out
 from .splits import MIN_GRAPHS
 
 log = logging.getLogger("flwr.fedgraph")
 
 SMILES_CSV = "smiles-csv"  # its name among the data sets
+_COLUMNS = 2  # part of every fingerprint: raise it when columns are chosen otherwise
 
 
-def check_single_file(settings: RunSettings) -> None:
-    """Refuse a run config that gives one file to several clients.
+def check_csv_settings(settings: RunSettings) -> None:
+    """Refuse a run config that gives one file to several clients, or has classes.
 
     Raises
     ------
     ConfigError
-        Its ``data_dir`` is a CSV file, and there are more clients than one.
+        Its ``data_dir`` is a CSV file, and there are more clients than one; or labels
+        are to be classes.
     """
+    if settings.csv_label_kind == "classes":
+        raise ConfigError(
+            f"csv-label-kind of dataset {SMILES_CSV!r} must be 'binary' or"
+            " 'regression', got 'classes'; set it in the run config"
+        )
     if settings.num_clients > 1 and Path(settings.data_dir).suffix.lower() == ".csv":
         raise ConfigError(
             f"data-dir {settings.data_dir!r} is one file, the whole data of one client,"
@@ -45,7 +52,7 @@ def check_single_file(settings: RunSettings) -> None:
         )
 
 
-def check_hosted(settings: RunSettings, hosted: Sequence[int]) -> None:
+def check_hosted_file(settings: RunSettings, hosted: Sequence[int]) -> None:
     """Refuse to give one file to several clients of a node.
 
     Raises
@@ -125,13 +132,9 @@ def _files(data_dir: str) -> tuple[list[Path], bool]:
     if path.is_file():
         return [path], False
     if not path.is_dir():
-        near = difflib.get_close_matches(
-            path.name, [p.name for p in path.parent.glob("*")], n=1
-        )
-        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
         raise DataError(
-            f"there is no file or folder {path}{hint}; correct data-dir (on a site:"
-            " data-path of --node-config)",
+            f"there is no file or folder {path}{hint_of_near(path)}; correct data-dir"
+            " (on a site: data-path of --node-config)",
             public="data-path of this site names no file or folder",
         )
     files = sorted(p for p in path.glob("*.csv") if not p.name.startswith("."))
@@ -211,7 +214,9 @@ def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> Molecules:
             f"{path} cannot be read: {error}; check its permissions",
             public=f"{path.name} cannot be read: {type(error).__name__}",
         ) from error
-    entry = cache_root(cache_dir) / f"{SMILES_CSV}-{fingerprint(digest, form)}"
+    entry = (
+        cache_root(cache_dir) / f"{SMILES_CSV}-{fingerprint(digest, form, _COLUMNS)}"
+    )
     return open_or_build(
         entry,
         Molecules,

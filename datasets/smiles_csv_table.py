@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError
 
+from .encode import read_numbers
 from .molecules import (
     BadRow,
     MoleculeBuilder,
@@ -28,6 +30,8 @@ log = logging.getLogger("flwr.fedgraph")
 
 _CSV = "save it as UTF-8 text, cells separated by commas"
 _HEADER = "its first line must name the columns, one of them with SMILES"
+_FEWEST_IDS, _DIGITS = 3, 18
+_ID_NAMES = ("id", "index", "no", "num", "nr", "number", "row", "cid", "mol_id")
 Record = tuple[int, list[str]]  # line number in the file, cells
 
 
@@ -40,7 +44,7 @@ class CsvFormat:
     smiles_column : str
     label_columns : str
         Names separated by commas; "" takes every other column whose first non-empty
-        cell is a number.
+        cell is a number, and that does not number the rows.
     bad_rows : str
         What to do with rows whose SMILES or number of cells is wrong: "skip" or
         "refuse".
@@ -91,8 +95,8 @@ def build_from_csv(
         a label is not a number that ``form.kind`` allows, no usable row is left, or
         rows are bad that ``form.bad_rows`` refuses.
     """
-    header, records = _read(path)
-    smiles_at = _column(form.smiles_column, header, "csv-smiles-column", path)
+    header, records = read_table(path)
+    smiles_at = find_column(form.smiles_column, header, "csv-smiles-column", path)
     labels_at = _label_columns(form, header, records, smiles_at, path)
     tasks = [header[at] for at in labels_at]
     log.info("%s: labels are columns %s", path, ", ".join(tasks))
@@ -144,8 +148,14 @@ def warn_left_out(path: Path, bad: Sequence[BadRow], num_rows: int) -> None:
     )
 
 
-def _read(path: Path) -> tuple[list[str], list[Record]]:
-    """Column names, and the other lines that are not empty."""
+def read_table(path: Path) -> tuple[list[str], list[Record]]:
+    """Read column names, and the other lines that are not empty.
+
+    Raises
+    ------
+    DataError
+        The file is no CSV, is empty, or has two columns of one name.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
             reader = csv.reader(handle, strict=True)
@@ -170,7 +180,14 @@ def _read(path: Path) -> tuple[list[str], list[Record]]:
     return header, records
 
 
-def _column(name: str, header: Sequence[str], key: str, path: Path) -> int:
+def find_column(name: str, header: Sequence[str], key: str, path: Path) -> int:
+    """Find a column by its name, which the run-config key ``key`` gave.
+
+    Raises
+    ------
+    DataError
+        There is none of that name.
+    """
     if name in header:
         return header.index(name)
     lowered = {column.lower(): column for column in header}
@@ -192,7 +209,7 @@ def _label_columns(
 ) -> list[int]:
     names = [part.strip() for part in form.label_columns.split(",") if part.strip()]
     if names:
-        found = [_column(n, header, "csv-label-columns", path) for n in names]
+        found = [find_column(n, header, "csv-label-columns", path) for n in names]
         if smiles_at in found or len(set(found)) < len(found):
             raise DataError(
                 f"csv-label-columns must name each label column once and not the SMILES"
@@ -207,6 +224,15 @@ def _label_columns(
         for at in range(len(header))
         if at != smiles_at and _begins_with_number(at, records)
     ]
+    ids = [at for at in found if _is_id(header[at], at, records)]
+    if ids:
+        log.warning(
+            "%s: column(s) %s count rows and are not taken for labels; if they are,"
+            " name the label columns in csv-label-columns",
+            path,
+            ", ".join(header[at] for at in ids),
+        )
+        found = [at for at in found if at not in ids]
     if not found and records:
         raise DataError(
             f"{path} has no column of numbers beside {header[smiles_at]!r}; columns"
@@ -216,6 +242,16 @@ def _label_columns(
             " columns in csv-label-columns",
         )
     return found
+
+
+def _is_id(name: str, at: int, records: Sequence[Record]) -> bool:
+    """Whether a column numbers rows: different whole numbers, ascending or so named."""
+    cells = [cells[at].strip() for _, cells in records if at < len(cells)]
+    if len(cells) < _FEWEST_IDS or not all(c.isascii() and c.isdigit() for c in cells):
+        return False
+    numbers = [int(cell[:_DIGITS]) for cell in cells]
+    ascends = all(a < b for a, b in pairwise(numbers))
+    return ascends or (len(set(numbers)) == len(numbers) and name.lower() in _ID_NAMES)
 
 
 def _begins_with_number(at: int, records: Sequence[Record]) -> bool:
@@ -232,10 +268,7 @@ def _begins_with_number(at: int, records: Sequence[Record]) -> bool:
 def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
     """Value of a label; NaN if it is missing."""
     text = cell.strip()
-    try:
-        value = float(text) if text else math.nan
-    except ValueError:
-        value = math.inf
+    value = float(read_numbers([text])[0])
     if kind == "binary":
         allowed, is_allowed = "0 or 1", value in (0, 1)
         then = "; or set csv-label-kind to 'regression' where labels are any numbers"

@@ -20,12 +20,13 @@ MIN_GRAPHS = 3  # one each to train, validate and test
 def trained_elsewhere(
     y: IntArray,
     shares: Sequence[IntArray],
-    client: int,
     *,
     seed: int,
     held_out: float,
-) -> tuple[int, int]:
-    """Count a client's test graphs that other clients train on, and all of them.
+) -> list[tuple[int, int]]:
+    """Count each client's test graphs that other clients train on, and all of them.
+
+    A client trains on none of its own test graphs: whoever trains on one is another.
 
     Parameters
     ----------
@@ -33,20 +34,17 @@ def trained_elsewhere(
         Classes of the data set.
     shares : sequence of int arrays
         Rows of each client, as a partitioner returns them.
-    client : int
     seed, held_out
         As for :func:`split_client`.
     """
-    trained: set[int] = set()
-    test: set[int] = set()
-    for other, rows in enumerate(shares):
+    is_trained_on = np.zeros(len(y), bool)
+    tested: list[IntArray] = []
+    for rows in shares:
         at = np.arange(len(rows))
-        train, _, tested = split_client(at, y[rows], seed=seed, held_out=held_out)
-        if other == client:
-            test = {int(row) for row in rows[tested]}
-        else:
-            trained |= {int(row) for row in rows[train]}
-    return len(test & trained), len(test)
+        train, _, test = split_client(at, y[rows], seed=seed, held_out=held_out)
+        is_trained_on[rows[train]] = True
+        tested.append(rows[test])
+    return [(int(is_trained_on[rows].sum()), len(rows)) for rows in tested]
 
 
 def split_client(

@@ -80,12 +80,12 @@ def load_tu(
         entry, GraphSet, lambda work: _convert(source, features, work)
     )
     unused = f"; not used: {found.unused}" if found.unused else ""
-    _say_once(f"{name}: features: {found.columns}{unused}")
+    say_once(f"{name}: features: {found.columns}{unused}")
     return found
 
 
 @cache
-def _say_once(text: str) -> None:
+def say_once(text: str) -> None:
     """Log what a set's features are once per process, however many clients load it."""
     log.info("%s", text)
 

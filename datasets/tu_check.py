@@ -27,7 +27,7 @@ _MOST_LABELS = 100_000
 
 @dataclass(frozen=True)
 class RawFacts:
-    """What the raw files say of themselves.
+    """Facts that the raw files state.
 
     Parameters
     ----------

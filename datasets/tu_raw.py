@@ -176,7 +176,7 @@ def find_raw(
     """
     folder = data_folder(data_dir)
     if folder is None:
-        return _folder_source(name, _download(name, cache), optional)
+        return _folder_source(name, download_raw(name, cache), optional)
     places = folder.places("tudataset", f"{name}/raw")
     archive = folder.root / "tudataset_packed" / f"{name}.tar.xz"
     for place in places:
@@ -195,7 +195,7 @@ def find_raw(
 
 
 def _nearest(name: str, root: Path) -> str:
-    """Name of a data set that is there and written nearly so; "" if there is none."""
+    """Nearest name of a data set that is there; "" if none is near."""
     there = [
         p.parent.name for p in [*root.glob("tudataset/*/raw"), *root.glob("*/raw")]
     ]
@@ -243,7 +243,7 @@ def _files_by_kind(
     return found
 
 
-def _download(name: str, cache: Path) -> Path:
+def download_raw(name: str, cache: Path) -> Path:
     """Download with PyTorch Geometric into the cache; return the raw folder."""
     target = cache / "downloads" / name / "raw"
 

@@ -1,4 +1,4 @@
-"""Whether clients mean the same by one data set; the server compares at roll call."""
+"""Checks at roll call that clients hold parts of one and the same data set."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from strategies.report import ClientInfo
 from .config import RunSettings
 from .data import GraphPartition
 from .errors import ConfigError
+from .plugins import NAMING_KEYS, PluginSettings
 
 COLUMNS, UNUSED, CLASSES, WHOLE = "columns", "unused", "classes", "whole"
 _MOST_CLASSES, _SHORT = 256, 12
+_SHARE_OUT = (
+    ", or every client a folder client-<id> below data-dir; to share one data set out,"
+    ' set partition to "chunks"'
+)
 _OWN_GRAPHS = (
     '; for graphs of each site\'s own, which then are used whole, set partition="files"'
 )
 
 
 def tell_data(partition: GraphPartition, *, tells_labels: bool) -> dict[str, str]:
-    """Say what the server compares; ``tells_labels`` allows a checksum of labels.
+    """Describe data for the comparison; ``tells_labels`` adds a checksum of labels.
 
     Edges are not in it. Texts are bounded.
     """
@@ -36,6 +41,46 @@ def tell_data(partition: GraphPartition, *, tells_labels: bool) -> dict[str, str
         WHOLE: partition.whole_sha256 if tells_labels else "",
     }
     return {name: text for name, text in told.items() if text}
+
+
+def tell_plugins(plugin: PluginSettings | None) -> dict[str, str]:
+    """Give the hashes of plug-ins' sources at this node; empty without plug-ins."""
+    if plugin is None:
+        return {}
+    hashes = {key: getattr(plugin, f"{key}_sha256") for key in NAMING_KEYS}
+    return {f"{key}-sha256": found for key, found in hashes.items() if found}
+
+
+def check_same_plugins(
+    plugin: PluginSettings | None, clients: Mapping[int, ClientInfo]
+) -> None:
+    """Refuse clients whose plug-ins have another source than the server's.
+
+    Raises
+    ------
+    ConfigError
+    """
+    for name, ours in tell_plugins(plugin).items():
+        for client, info in sorted(clients.items()):
+            if (theirs := info.told.get(name, "")) != ours:
+                raise ConfigError(
+                    f"the source of the plug-in ({name}) is {ours[:_SHORT]} at the"
+                    f" server and {theirs[:_SHORT] or 'not told'} at client {client}:"
+                    " put the module into the project's folder plugins, which travels"
+                    " with the run, or install the same version everywhere"
+                )
+
+
+def class_names(client: ClientInfo) -> list[str]:
+    """Names of the classes, if a client sent them; else their numbers."""
+    told = json.loads(client.told.get(CLASSES, "") or "[]")
+    return name_classes(told, client.num_classes)
+
+
+def name_classes(names: list[str], num_classes: int) -> list[str]:
+    """Give each class a name: those of the files, or its number."""
+    numbers = [str(k) for k in range(num_classes)]
+    return names if len(names) == num_classes else numbers
 
 
 def _sha256(text: str) -> str:
@@ -66,8 +111,10 @@ def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) ->
                 f" takes its part of it (partition {settings.partition!r}): every site"
                 " needs the same files" + (_OWN_GRAPHS if own else ""),
             )
-    elif own and len(clients) > 1:
-        _check_different(labels)
+    elif datasets.has_schema(settings):
+        _check_different("files", files, "")
+    elif own:
+        _check_different("labels", labels, _SHARE_OUT)
     classes = {c: i.told.get(CLASSES, "") for c, i in clients.items()}
     _check_equal(
         "classes",
@@ -75,10 +122,18 @@ def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) ->
         "class 0, 1, ... would not mean the same at all clients; give every site the"
         " same set of labels of graphs; leave out graphs of classes that others lack",
     )
-    if settings.shared_group == "all":
+    columns = {c: i.told.get(COLUMNS, "") for c, i in clients.items()}
+    if datasets.has_schema(settings):
         _check_equal(
             "features",
-            {c: i.told.get(COLUMNS, "") for c, i in clients.items()},
+            columns,
+            "every site must read its tables by the same schema; give all of them one"
+            " schema.toml",
+        )
+    elif settings.shared_group == "all":
+        _check_equal(
+            "features",
+            columns,
             'one model of all layers (shared-group "all") reads them alike; give every'
             " site the same labels of nodes and attributes, or set shared-group to"
             ' "convs"',
@@ -98,16 +153,14 @@ def _check_equal(what: str, found: Mapping[int, str], why: str) -> None:
         raise ConfigError(f"clients differ in {what}: {each}: {why}")
 
 
-def _check_different(found: Mapping[int, str]) -> None:
+def _check_different(what: str, found: Mapping[int, str], cure: str) -> None:
     first: dict[str, int] = {}
     for client, value in found.items():
         if value and value in first:
             raise ConfigError(
                 f"clients {first[value]} and {client} have the same graphs (checksum of"
-                f' labels {value}), but by partition "files" each has its own; give'
-                " every site a data-path of its own, or every client a folder"
-                " client-<id> below data-dir; to share one data set out, set partition"
-                ' to "chunks"'
+                f' {what} {value}), but by partition "files" each has its own; give'
+                f" every site a data-path of its own{cure}"
             )
         first[value] = client
 

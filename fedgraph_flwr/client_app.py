@@ -10,54 +10,51 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from logging import WARNING
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
+from typing_extensions import override
 
 import datasets
-from clients.base import GraphClient
-from clients.binding import bind_config, bind_run, check_run
-from clients.classic import Header
-from clients.graphs.batching import ClientData
-from clients.graphs.diffusion_view import CollatedDiffusion
+from clients.binding import bind_config, bind_run, check_run, forget
 from clients.privacy.noisy_views import site_secret
 from clients.privacy.site import PrivateSite, check_features, noisy_partition
 from clients.protocols import Diffuses, Introduces, Opens
 from clients.store import ClientStore, default_state_dir
+from strategies.replies import WEIGHTS_HASH
 
-from .agreement import tell_data
+from .agreement import tell_data, tell_plugins
 from .config import MOST_ROUNDS
 from .data import GraphPartition, hash_split
 from .device import choose_device
 from .disclosure import full_reason, public_reason
-from .errors import DataError, RunFailedError, WireError
+from .errors import ConfigError, DataError, RunFailedError, WireError
+from .gate import visit
+from .kept import Kept
+from .likeness import TELLS, measure
 from .node_config import (
     FRESH_START,
-    SHARE_EMBEDDINGS,
     NodeConfig,
-    agrees,
-    check_consent,
     check_identity,
     check_keys,
-    edge_budget,
+    check_plugins,
     hosted_clients,
     hosts_any,
     ignored_folders,
     is_site,
     own_folders,
+    site_name,
     trusted_peers,
 )
 from .resolve import Resolved, resolve
+from .results.model_folder import keep_own_model
 from .terminal import log_failure
 from .watch import watch
 from .wire import (
@@ -66,23 +63,38 @@ from .wire import (
     NO_CLIENTS,
     OPENING,
     SAME_DATA,
+    SITE,
     SPENT,
     TOLD,
     Parcel,
     Scalar,
     pack,
     select,
-    shortened,
     unpack,
 )
-from .wording import client_ranges, group_reasons
+from .wording import group_reasons, name_clients, shortened
 
-app = ClientApp(mods=[watch])
+if TYPE_CHECKING:  # imported when a client has work to do: torch takes a second
+    import torch
+
+    from clients.base import GraphClient
+    from clients.classic import Header
+    from clients.graphs.batching import ClientData
+
+
+class SiteApp(ClientApp):
+    """A ClientApp all of whose replies pass the gate of their site."""
+
+    @override
+    def __call__(self, message: Message, context: Context) -> Message:
+        return watch(message, context, super().__call__)
+
+
+app = SiteApp()
+kept_data: Kept[ClientData] = Kept()  # by all that `load_data` depends on
 _ROUNDS = ("server-round", "keep-from")  # in the header of every message but queries
 Answer = Callable[[int, Parcel], Parcel]
-Action = Callable[[GraphClient[Any], Parcel, Header], Parcel]
-# Node-config of the message being answered; before that is known, as at a site.
-_NODE: ContextVar[NodeConfig] = ContextVar("node", default=MappingProxyType({"": ""}))
+Action: TypeAlias = "Callable[[GraphClient[Any], Parcel, Header], Parcel]"
 
 
 @app.query()
@@ -98,9 +110,10 @@ def query(message: Message, context: Context) -> Message:
         bind_config(root, experiment, config)
     except Exception as error:  # reported to the server, which names the node
         log_failure("this node refused the roll call", error)
-        return Message(pack({}, {"error": _reason(error)}), reply_to=message)
+        words = {"error": _reason(error), **_own_name(context.node_config)}
+        return Message(pack({}, words), reply_to=message)
     for key in check_keys(context.node_config):
-        log(WARNING, "node-config key %r means nothing here, it is ignored", key)
+        log(WARNING, "node-config key %r is ignored: it means nothing here", key)
     if ignored := ignored_folders(context.run_config, context.node_config):
         log(
             WARNING,
@@ -108,7 +121,6 @@ def query(message: Message, context: Context) -> Message:
             " its node-config alone",
             ", ".join(ignored),
         )
-    tells = agrees(context.node_config, SHARE_EMBEDDINGS)
     parcels = _answer_all(
         hosted,
         {},
@@ -116,7 +128,7 @@ def query(message: Message, context: Context) -> Message:
             resolved,
             c,
             experiment,
-            with_classes=tells,
+            with_classes=visit().policy.pooled_evaluation,
             is_own=is_site(context.node_config),
         ),
     )
@@ -125,7 +137,7 @@ def query(message: Message, context: Context) -> Message:
 
 @app.query(OPENING)
 def opening(message: Message, context: Context) -> Message:
-    """Before round 1: give what every hosted client's method has others need."""
+    """Before round 1: send what each hosted client gives to other clients."""
     return _serve(message, context, _open)
 
 
@@ -138,10 +150,16 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate every hosted client that the message has a parcel for."""
-    return _serve(message, context, lambda client, *mail: client.assess(*mail))
+    reply = _serve(message, context, _assess)
+    resolved, _ = _prepare(context)
+    # What a dry run drew of privacy is spent: its account stays.
+    if resolved.settings.dry_run and not resolved.privacy.is_on:
+        parcels, header = unpack(message.content)
+        root, experiment = _root(resolved), str(header.get("experiment", ""))
+        forget(root, context.run_id, experiment, resolved.to_config(), parcels)
+    return reply
 
 
-@lru_cache(maxsize=512)
 def load_data(
     resolved: Resolved,
     client_id: int,
@@ -155,6 +173,16 @@ def load_data(
     With ``site`` the graphs are noisy, and those of its experiment. Without it batches
     of a private run have no edges: its method draws noisy views itself.
     """
+    key = resolved, client_id, device, site
+    return kept_data.get(key, lambda: _load(*key))
+
+
+def _load(
+    resolved: Resolved,
+    client_id: int,
+    device: torch.device,
+    site: PrivateSite | None,
+) -> ClientData:
     settings = resolved.settings
     partition = datasets.load_partition(settings, client_id)
     check_features(partition.graphs, resolved.privacy)
@@ -168,21 +196,29 @@ def load_data(
     client = resolved.method.client
     if not issubclass(client, Diffuses):
         return data
+    from clients.graphs.diffusion_view import CollatedDiffusion
+
     graphs, spec = partition.graphs, client.diffusion(resolved.params)
     edges = datasets.load_diffusion(graphs, spec, cache_dir=settings.cache_dir)
     return replace(data, view=CollatedDiffusion(edges, graphs.node_ptr, device))
 
 
 def _prepare(context: Context) -> tuple[Resolved, list[int]]:
-    _NODE.set(context.node_config)
-    resolved, node = resolve(context.run_config), context.node_config
+    node, policy = context.node_config, visit().policy
+    policy.check_names(context.run_config)
+    check_plugins(context.run_config, node)
+    resolved = resolve(context.run_config)
+    policy.check_run(resolved)
     check_keys(node)
-    check_consent(resolved, node)
+    site_name(node)
+    trusted_peers(node)
     check_identity(resolved, node)
     settings = own_folders(resolved.settings, node)
-    torch.set_num_threads(settings.torch_threads)
     hosted = hosted_clients(node, settings.num_clients)
     datasets.check_hosted(settings, hosted)
+    import torch  # here: a message that is refused needs none
+
+    torch.set_num_threads(settings.torch_threads)
     return replace(resolved, settings=settings), hosted
 
 
@@ -209,30 +245,39 @@ def _serve_all(
         _check_round(name, header.get(name))
     if strangers := sorted(set(parcels) - set(hosted)):
         raise WireError(
-            f"node hosts clients {hosted}, but got parcels for {strangers}; node-config"
-            " changed during the run"
+            f"node hosts clients {hosted}, but got parcels for {shortened(strangers)};"
+            " node-config changed during the run"
         )
 
     @cache  # once per message; what is refused is refused to every client
     def bound() -> str:
         # A site that lost its disk, and may begin afresh, has no roll call to remember.
         check = bind_run if _may_restart(context.node_config) else check_run
-        root, experiment = _root(resolved), str(header["experiment"])
+        root, experiment = _root(resolved), str(header.get("experiment", ""))
         check(root, context.run_id, experiment)
         bind_config(root, experiment, resolved.to_config())
         return experiment
 
     def answer(client_id: int, parcel: Parcel) -> Parcel:
+        _check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND, 0))
         experiment = bound()
         store = _store(resolved, client_id, experiment)
         is_own = is_site(context.node_config)
+        policy = visit().policy
         site = resolved.site(
-            store, is_secret=is_own, edge_budget=edge_budget(context.node_config)
+            store,
+            is_secret=is_own,
+            edge_budget=policy.edge_budget,
+            update_budget=policy.update_budget,
+            update_delta=policy.update_delta,
         )
+        visit().releases[client_id] = site.released
         _check_memory(resolved, client_id, store, site, parcel)
         client = _make_client(resolved, client_id, store, site, context.node_config)
+        if is_own:  # for the audit log
+            visit().before[client_id] = client.spent()
         try:
-            return action(client, parcel, header)
+            return _guarded(action(client, parcel, header), store)
         except Exception as error:  # what it drew before is paid for all the same
             raise _FailedAfterDrawing(client.spent()) from error
 
@@ -242,7 +287,7 @@ def _serve_all(
 
 
 def _check_round(name: str, value: Scalar | None) -> None:
-    """Refuse what is no round: it names files, and says which are dropped."""
+    """Refuse a number that is no round, as the client's files are named after it."""
     if type(value) is not int or not 0 <= value <= MOST_ROUNDS + 1:
         raise WireError(
             f"{name} must be a round, from 0 to {MOST_ROUNDS + 1}, got"
@@ -251,12 +296,24 @@ def _check_round(name: str, value: Scalar | None) -> None:
         )
 
 
+def _amount(name: str, value: Scalar) -> float:
+    """Refuse what the server says was spent if it is no amount."""
+    if not isinstance(value, int | float) or not value >= 0:
+        raise WireError(
+            f"{SPENT}{name} must be a number >= 0, got {shortened(value)} from the"
+            " server; both ends must run the same version of fedgraph_flwr"
+        )
+    return float(value)
+
+
 def _answer_all(
     ids: list[int], parcels: Mapping[int, Parcel], answer: Answer
 ) -> dict[int, Parcel]:
     """Answer for each client; one that raises is reported and the others go on."""
     replies: dict[int, Parcel] = {}
     failed: dict[int, Exception] = {}
+    import torch
+
     # Vanishing gradients become denormal numbers, which CPUs compute 10x slower.
     torch.set_flush_denormal(True)
     for client_id in ids:
@@ -274,8 +331,7 @@ def _answer_all(
     torch.set_flush_denormal(False)
     reasons = {c: full_reason(error) for c, error in failed.items()}
     for clients, _ in group_reasons(reasons):  # in full, and each reason once
-        whose = f"client{'s' * (len(clients) > 1)} {client_ranges(clients)} failed"
-        log_failure(whose, failed[clients[0]])
+        log_failure(f"{name_clients(clients)} failed", failed[clients[0]])
     return replies
 
 
@@ -304,7 +360,7 @@ def _make_client(
     node: NodeConfig,
 ) -> GraphClient[Any]:
     device = choose_device(resolved.settings.device)
-    takes_weights = resolved.method.client.TAKES_WEIGHTS
+    takes_weights = resolved.params.TAKES_WEIGHTS
     is_private = resolved.privacy.edge_epsilon > 0 and not takes_weights
     data = load_data(resolved, client_id, device, site if is_private else None)
     job = resolved.job(data, store, site, device)
@@ -330,6 +386,14 @@ def _open(client: GraphClient[Any], _: Parcel, __: Header) -> Parcel:
     return Parcel(arrays=client.opening())
 
 
+def _assess(client: GraphClient[Any], parcel: Parcel, header: Header) -> Parcel:
+    """Measure the last model, and keep it at this site."""
+    reply = client.assess(parcel, header)
+    if not client.job.settings.dry_run:
+        keep_own_model(client, reply, rounds=int(header["server-round"]) - 1)
+    return reply
+
+
 def _check_memory(
     resolved: Resolved,
     client_id: int,
@@ -337,13 +401,14 @@ def _check_memory(
     site: PrivateSite,
     parcel: Parcel,
 ) -> None:
-    """Refuse to go on with other data, or with less memory, than the server was told.
+    """Refuse to go on with other data or older state than the server knows of.
 
     Before anything is drawn: an account that was lost and charged anew may say the
     same.
     """
     device = choose_device(resolved.settings.device)
     partition = load_data(resolved, client_id, device, None).partition
+    visit().policy.check_data(partition)
     told = parcel.facts.get(SAME_DATA)
     if told and told != _identity(resolved, partition, store, is_own=site.is_secret):
         words = (
@@ -353,7 +418,7 @@ def _check_memory(
         raise DataError(words, public=words)
     if resolved.privacy.is_on:
         site.check_told(
-            {name: float(v) for name, v in select(SPENT, parcel.facts).items()},
+            {n: _amount(n, v) for n, v in select(SPENT, parcel.facts).items()},
             partition,
             last_round=int(parcel.facts.get(LAST_ROUND, 0)),
             sends_updates=resolved.method.client.SENDS_UPDATES,
@@ -363,7 +428,7 @@ def _check_memory(
 def _identity(
     resolved: Resolved, partition: GraphPartition, store: ClientStore, *, is_own: bool
 ) -> str:
-    """Tell data from others; where they are private, without confirming a guess.
+    """Fingerprint of a client's data; at a private site no guess can be checked by it.
 
     "" in a private simulation, which has no secret for that.
     """
@@ -380,6 +445,14 @@ def _keyed(store: ClientStore, told: str) -> str:
     return hmac.new(key, told.encode(), hashlib.sha256).hexdigest()
 
 
+def _guarded(reply: Parcel, store: ClientStore) -> Parcel:
+    """Key the hash of a model if only noisy updates may reveal anything of the data."""
+    told = reply.facts.get(WEIGHTS_HASH)
+    if not told or not visit().policy.needs_clip:
+        return reply
+    return replace(reply, facts={**reply.facts, WEIGHTS_HASH: _keyed(store, str(told))})
+
+
 def _introduce(
     resolved: Resolved,
     client_id: int,
@@ -390,6 +463,7 @@ def _introduce(
 ) -> Parcel:
     device = choose_device(resolved.settings.device)
     partition = load_data(resolved, client_id, device, None).partition
+    visit().policy.check_data(partition)
     graphs = partition.graphs
     # A hash of the files would confirm a guess of every edge and label.
     is_private = resolved.privacy.is_on and is_own
@@ -397,8 +471,12 @@ def _introduce(
     client, told = resolved.method.client, {}
     if issubclass(client, Introduces):
         told = client.introduction(resolved.params, store)
-    is_hidden = resolved.privacy.update_clip > 0 and is_site(_NODE.get())
+    is_hidden = resolved.privacy.update_clip > 0 and is_site(visit().node)
     told = {**told, **tell_data(partition, tells_labels=not is_hidden)}
+    told |= tell_plugins(resolved.plugin)
+    if resolved.settings.tell_statistics and visit().policy.statistics:
+        is_binary = datasets.label_kind(resolved.settings) == "binary"
+        told[TELLS] = measure(partition, is_binary=is_binary).to_json()
     split = hash_split(partition, with_files=not is_private)
     if is_hidden:  # splits keep shares of classes: it would confirm a guess of labels
         split = _keyed(store, split)
@@ -408,7 +486,8 @@ def _introduce(
         tasks["tasks"] = json.dumps(partition.tasks)
         tasks["task-ids"] = json.dumps(partition.owned_tasks)
     if with_classes and not graphs.has_tasks and not resolved.privacy.is_on:
-        counts = np.bincount(graphs.y, minlength=graphs.num_classes)
+        known = graphs.y[graphs.y >= 0]  # a node may have no label
+        counts = np.bincount(known, minlength=graphs.num_classes)
         by_class = {f"{CLASS_COUNT}{k}": int(n) for k, n in enumerate(counts)}
     return Parcel(
         metrics={
@@ -425,14 +504,24 @@ def _introduce(
             "identity": _identity(resolved, partition, store, is_own=is_own),
             "raw-sha256": "" if is_private else graphs.raw_sha256,
             **tasks,
+            **_own_name(visit().node),
             **{TOLD + name: text for name, text in told.items()},
         },
     )
 
 
+def _own_name(node: NodeConfig) -> dict[str, Scalar]:
+    """Name of this site, for the coordinator; nothing if it has none, or a bad one."""
+    try:
+        name = site_name(node)
+    except ConfigError:
+        return {}
+    return {SITE: name} if name else {}
+
+
 def _reason(error: Exception) -> str:
-    """Word an error for the server; at a site without what it says of data."""
-    node = _NODE.get()
+    """Word an error for the server; at a site, leave out what it reveals of data."""
+    node = visit().node
     if not is_site(node):
         return full_reason(error)
     own = [str(node.get(key, "")) for key in ("data-path", "state-dir", "cache-dir")]

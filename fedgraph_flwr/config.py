@@ -8,12 +8,15 @@ allows it, for the value that the data set recommends (see ``registry.py``).
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from .errors import ConfigError, unknown_name
@@ -41,16 +44,18 @@ RESUME_MAY_CHANGE = {
     "data-dir",
     "cache-dir",
     "min-fit-replies",
+    "late-after-s",
     "round-timeout-s",
     "roll-call-timeout-s",
     "torch-threads",
+    "tracker",
 }
 T = TypeVar("T", bound="Settings")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What one configuration value may be.
+    """The values that one configuration field may have.
 
     Parameters
     ----------
@@ -150,7 +155,7 @@ def _is_finite(value: float) -> bool:
 
 
 def shown(value: object) -> str:
-    """Write a value as in Python, cut short where it is long."""
+    """Write a value as in Python, cut short if it is long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an int of thousands of digits; deep nesting
@@ -158,8 +163,14 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... (cut short)"
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, content: bytes | None = None) -> dict[str, Any]:
     """Read a TOML file that a user wrote.
+
+    Parameters
+    ----------
+    path : Path
+    content : bytes, optional
+        Of the file, if it has been read before; then it is not read again.
 
     Raises
     ------
@@ -168,12 +179,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         than anyone needs, or an int beyond 64 bits.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = path.read_bytes() if content is None else content
+        text = io.TextIOWrapper(io.BytesIO(found), encoding="utf-8").read()
+        table = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:  # ValueError: also UTF-8
         raise ConfigError(
             f"{path} is not valid TOML: {error}; correct it (UTF-8 text; see toml.io)"
         ) from error
-    level: list[Any] = [content]
+    level: list[Any] = [table]
     for _ in range(_TOML_DEPTH):
         parts = [v.values() if isinstance(v, dict) else v for v in level]
         values = [v for part in parts for v in part]
@@ -181,7 +194,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise ConfigError(f"{path} has an int beyond 64 bits; correct it")
         level = [v for v in values if isinstance(v, dict | list)]
         if not level:
-            return content
+            return table
     raise ConfigError(
         f"{path} has tables or lists nested more than {_TOML_DEPTH} deep; flatten them"
     )
@@ -252,19 +265,26 @@ class Settings:
     ``RUN`` of a method's table: what the paper sets shared settings to, where these
     are ``"auto"``. ``NEEDS_ALL``: why it cannot do with some of the clients in a round;
     "" where it can. ``ADVICE``: how to choose what is ``"auto"`` and not published.
+    ``TAKES_WEIGHTS``: its encoders take weights of edges, and its clients draw noisy
+    views themselves.
     """
 
     TABLE: ClassVar[str] = ""
     RUN: ClassVar[Mapping[str, Value]] = {}
     NEEDS_ALL: ClassVar[str] = ""
     ADVICE: ClassVar[str] = ""
+    TAKES_WEIGHTS: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            check_value(self.key(f.name), getattr(self, f.name), f.metadata["rule"])
+        for key, f in self.config_fields().items():
+            check_value(key, getattr(self, f.name), f.metadata["rule"])
 
     def check(self, privacy: Settings) -> None:
-        """Raise ConfigError where a method's table contradicts ``PrivacySettings``."""
+        """Raise ConfigError if a method's table contradicts ``PrivacySettings``."""
+
+    def doubts(self, num_rounds: int) -> tuple[str, ...]:  # noqa: ARG002
+        """Say what of a method's table means little in a run of so many rounds."""
+        return ()
 
     @classmethod
     def key(cls, name: str) -> str:
@@ -273,9 +293,10 @@ class Settings:
         return f"{cls.TABLE}.{kebab}" if cls.TABLE else kebab
 
     @classmethod
-    def config_fields(cls) -> dict[str, Field[Any]]:
+    @cache  # asked for at every message
+    def config_fields(cls) -> Mapping[str, Field[Any]]:
         """Fields by run-config key."""
-        return {cls.key(f.name): f for f in fields(cls)}
+        return MappingProxyType({cls.key(f.name): f for f in fields(cls)})
 
     @classmethod
     def defaults(cls) -> dict[str, Value]:
@@ -356,7 +377,7 @@ def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) 
     for key, value in run_config.items():
         if key in RETIRED_KEYS:
             raise ConfigError(
-                f"key {key!r} has gone; in the run config, {RETIRED_KEYS[key]}"
+                f"key {key!r} no longer exists; in the run config, {RETIRED_KEYS[key]}"
             )
         if key not in rules:
             cure = "docs/configuration.md lists all keys."
@@ -367,7 +388,7 @@ def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(Settings):
-    """Settings that every method shares; "auto": as the data set and method say."""
+    """Settings of every method; "auto" is the value of the data set or the method."""
 
     method: str = text("gcfl+")
     dataset: str = text("synthetic")
@@ -384,6 +405,8 @@ class RunSettings(Settings):
     state_dir: str = path("")
     cache_dir: str = path("")
     resume: str = path("")
+    init_from: str = path("")
+    dry_run: bool = flag(False)
 
     num_clients: int = integer("auto", 1, MOST_CLIENTS, auto=True)
     num_server_rounds: int = integer("auto", 1, MOST_ROUNDS, auto=True)
@@ -425,13 +448,15 @@ class RunSettings(Settings):
         "atoms-strict",
         "row-normalized",
         "raw",
+        "schema",
         auto=True,
     )
     task_masks: str = task_masks("all")
     csv_smiles_column: str = text("smiles")
     csv_label_columns: str = text("")
-    csv_label_kind: str = choice("binary", "binary", "regression")
+    csv_label_kind: str = choice("auto", "binary", "regression", "classes", auto=True)
     csv_bad_rows: str = choice("skip", "skip", "refuse")
+    tell_statistics: bool = flag(False)
     seed: int = integer(10, 0, 2**31 - 1)
     split_seed: int = integer(123, 0, 2**31 - 1)
 
@@ -447,11 +472,23 @@ class RunSettings(Settings):
     shared_group: str = choice("auto", "convs", "all", auto=True)
     weighting: str = choice("auto", "samples", "uniform", auto=True)
 
+    tracker: str = choice("none", "none", "tensorboard", "wandb", "trackio", "mlflow")
     device: str = text("auto")
     torch_threads: int = integer(1, 1, 1024)
     min_fit_replies: float = number(1.0, 0, 1, low_open=True)
+    late_after_s: float = number(0.0, 0)
     round_timeout_s: float = number(3600.0, 0, low_open=True)
     roll_call_timeout_s: float = number(300.0, 0, low_open=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.late_after_s > 0 and self.min_fit_replies == 1:
+            raise ConfigError(
+                f"late-after-s is {self.late_after_s:g}, but min-fit-replies is 1: a"
+                " round then needs every reply, and leaves nobody behind; lower"
+                " min-fit-replies, e.g. to 0.75, or leave late-after-s out of the run"
+                " config"
+            )
 
     @property
     def clients_per_round(self) -> int:

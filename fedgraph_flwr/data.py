@@ -81,7 +81,7 @@ class GraphSet:
 
     @property
     def has_tasks(self) -> bool:
-        """Whether a graph has a label for each of several tasks, and no class."""
+        """Whether graphs have labels of several tasks instead of one class."""
         return self.y.ndim == 2
 
     @property
@@ -112,7 +112,7 @@ class GraphSet:
 
 
 def pointer(counts: ArrayLike) -> IntArray:
-    """Begin of each part, and the end of the last, from the sizes of the parts."""
+    """Start of each part in a flat array, and the end of the last, from their sizes."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
@@ -145,7 +145,7 @@ class WeightedEdges:
 
 @dataclass(frozen=True, kw_only=True)
 class DiffusionSpec:
-    """What the diffusion view of a graph is; see ``datasets.diffusion``.
+    """Settings of the diffusion view of a graph; see ``datasets.diffusion``.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ class GraphPartition:
 
     @property
     def owned_tasks(self) -> tuple[int, ...]:
-        """Columns of which the client has labels to train on."""
+        """Columns of labels that the client may train on."""
         if self.task_ids is None:
             return tuple(range(len(self.tasks)))
         return self.task_ids

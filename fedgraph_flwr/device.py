@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-
-import torch
+from typing import TYPE_CHECKING
 
 from .errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def choose_device(name: str) -> torch.device:
@@ -19,6 +21,8 @@ def choose_device(name: str) -> torch.device:
     ConfigError
         Another name, or a GPU that this machine does not have.
     """
+    import torch  # here: it takes a second
+
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):

@@ -27,12 +27,12 @@ _MOST = 2000  # characters
 
 
 def full_reason(error: Exception) -> str:
-    """Kind and text, for the log of a site and for simulation."""
+    """Kind and text of an error, for the log of a site and for simulation."""
     return f"{type(error).__name__}: {error}"
 
 
 def public_reason(error: Exception, folders: Iterable[str]) -> str:
-    """Kind, and what others may know.
+    """Kind of an error, and the text that others may know.
 
     Parameters
     ----------

@@ -290,7 +290,7 @@ _PROBES = {"probe-accuracy": _fit_logistic, "svm-accuracy": _fit_svm}
 
 
 def _folds(y: Ints, most: int, seed: int) -> Iterator[tuple[Ints, Ints]]:
-    """Give stratified (train, test) rows; no more folds than the least class has."""
+    """Stratified (train, test) rows; no more folds than the smallest class has rows."""
     from sklearn.model_selection import StratifiedKFold
 
     count = min(most, int(np.unique(y, return_counts=True)[1].min()))

@@ -40,6 +40,21 @@ class PrivacyBudgetError(FedGraphError):
     """A release would exceed the client's privacy budget, or mix what it protects."""
 
 
+class PolicyError(FedGraphError):
+    """The policy of a site forbids what is asked, or cannot be read.
+
+    Parameters
+    ----------
+    message : str
+    public : str
+        As of the base; the message itself if none is given, so that it holds nothing
+        of a site but what its policy says.
+    """
+
+    def __init__(self, message: str = "", *, public: str = "") -> None:
+        super().__init__(message, public=public or message)
+
+
 class StorageError(FedGraphError):
     """A file cannot be written."""
 

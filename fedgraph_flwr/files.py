@@ -55,7 +55,7 @@ def _unwritable(path: Path, error: Exception) -> StorageError:
 
 
 def remove(path: Path) -> None:
-    """Delete a file unless it is gone already.
+    """Delete a file if it exists.
 
     Raises
     ------
@@ -98,6 +98,20 @@ def write_text(path: Path, text: str) -> None:
     """Write a text."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def inert(cell: str) -> str:
+    """Text of a CSV cell that no spreadsheet takes for a formula.
+
+    Before one that begins like a formula, and is no number, stands an apostrophe.
+    """
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def write_json(path: Path, value: object) -> None:

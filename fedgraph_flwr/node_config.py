@@ -1,32 +1,34 @@
 """What a site's operator configured: ``--node-config`` of a SuperNode.
 
 The keys are a site's own, and no run can set them: which clients it hosts, where its
-data and private state lie, what it allows. Simulation sets ``partition-id`` p of
-``num-partitions`` N alone, which hosts every client c with c mod N = p.
+data and private state lie, which file says what it allows. Simulation sets
+``partition-id`` p of ``num-partitions`` N alone, which hosts every client c with
+c mod N = p.
 """
 
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import datasets
-from clients.protocols import Opens
 
-from .config import Rule, RunSettings
+from .config import RunSettings, shown
 from .errors import ConfigError, unknown_name
-from .methods.spreadgnn import SpreadGNNParams
+from .plugins import named_in, origin
 from .resolve import Resolved
+from .retired import NODE_KEYS as RETIRED
+from .wording import SITE_NAME_WORDS, is_site_name
 
 NodeConfig = Mapping[str, Any]
-BUDGET = "edge-budget-max"
+POLICY = "policy"  # file that says what the site allows
 FRESH_START = "fresh-start"  # true: a client whose state is lost may begin anew
-SHARE_EMBEDDINGS, SHARE_FEATURES = "share-embeddings", "share-features"
-PEERS, SEALED_ONLY = "peers", "sealed-only"
+PEERS = "peers"
+SITE_NAME = "site-name"
+PLUGINS = "plugins"  # modules that are not in the bundle, and may be imported
 _SIMULATION = ("partition-id", "num-partitions")
 _RUN_FOLDERS = ("data-dir", "state-dir", "cache-dir")  # for simulation only
 KEYS = (
@@ -34,16 +36,15 @@ KEYS = (
     "data-path",
     "state-dir",
     "cache-dir",
-    BUDGET,
+    POLICY,
     FRESH_START,
-    SHARE_EMBEDDINGS,
-    SHARE_FEATURES,
     PEERS,
-    SEALED_ONLY,
+    SITE_NAME,
+    PLUGINS,
     *_SIMULATION,
 )
 _PEER = re.compile(r"([0-9]+):([0-9a-f]{32})")
-_SIMILAR = 0.7  # as edge-budget and edge-budget-max are, or data-dir and state-dir
+_SIMILAR = 0.7  # as data-dir and state-dir are
 
 
 def is_site(node: NodeConfig) -> bool:
@@ -51,13 +52,8 @@ def is_site(node: NodeConfig) -> bool:
     return bool(set(node) - set(_SIMULATION))
 
 
-def agrees(node: NodeConfig, key: str) -> bool:
-    """Whether this node lets data out that a site must agree to by this key."""
-    return not is_site(node) or node.get(key) is True
-
-
 def check_keys(node: NodeConfig) -> list[str]:
-    """Refuse misspelt keys, whose settings would not hold; return strange ones.
+    """Refuse misspelt keys of ours; return keys that mean nothing here.
 
     A SuperNode may serve other apps too, so that a key like none of ours is theirs.
 
@@ -65,6 +61,9 @@ def check_keys(node: NodeConfig) -> list[str]:
     ------
     ConfigError
     """
+    for key, cure in RETIRED.items():
+        if key in node:
+            raise ConfigError(f"node-config key {key!r} no longer exists; {cure}")
     strange = sorted(set(node) - set(KEYS))
     for key in strange:
         if difflib.get_close_matches(key.lower(), KEYS, n=1, cutoff=_SIMILAR):
@@ -74,7 +73,7 @@ def check_keys(node: NodeConfig) -> list[str]:
 
 
 def hosts_any(node: NodeConfig) -> bool:
-    """Whether a node was told to host clients of this app; others serve other apps."""
+    """Whether this node hosts clients of this app; other nodes serve other apps."""
     return "clients" in node or set(_SIMULATION) <= set(node)
 
 
@@ -108,27 +107,23 @@ def hosted_clients(node: NodeConfig, num_clients: int) -> list[int]:
     )
 
 
-def edge_budget(node: NodeConfig) -> float:
-    """Largest epsilon of an edge that this node's operator allows.
-
-    Over all runs, and over all clients that its state folder knows of.
+def site_name(node: NodeConfig) -> str:
+    """Name by which the coordinator is to know this site; "" if it has none.
 
     Raises
     ------
     ConfigError
-        It is no number > 0, or a run could begin a new account elsewhere.
+        It is no short name: it stands in logs, tables and labels of metrics.
     """
-    if BUDGET not in node:
-        return math.inf
-    allowed = Rule(float, low=0, low_open=True)
-    if not allowed.allows(node[BUDGET]):
+    if SITE_NAME not in node:
+        return ""
+    name = node[SITE_NAME]
+    if not isinstance(name, str) or not is_site_name(name):
         raise ConfigError(
-            f"node-config {BUDGET} must be {allowed.describe()}, got"
-            f" {node[BUDGET]!r}; start the SuperNode with, e.g., --node-config"
-            f" '{BUDGET}=8.0'"
+            f"node-config {SITE_NAME} must be {SITE_NAME_WORDS}, got {shown(name)};"
+            f" start the SuperNode with, e.g., --node-config '{SITE_NAME}=\"north\"'"
         )
-    _require_state_dir(node, BUDGET, "what was spent")
-    return float(node[BUDGET])
+    return name
 
 
 def trusted_peers(node: NodeConfig) -> dict[int, str] | None:
@@ -169,73 +164,30 @@ def _require_state_dir(node: NodeConfig, key: str, what: str) -> None:
         )
 
 
-def _check_sealed(resolved: Resolved, node: NodeConfig) -> None:
-    given = node.get(SEALED_ONLY, False)
-    if not isinstance(given, bool):
-        raise ConfigError(
-            f"node-config {SEALED_ONLY} must be true or false, got {given!r}; start the"
-            f" SuperNode with --node-config '{SEALED_ONLY}=true'"
-        )
-    params = resolved.params
-    if given and not (isinstance(params, SpreadGNNParams) and params.seal):
-        raise ConfigError(
-            f"this site was started with {SEALED_ONLY}=true: it hands its model to"
-            " nobody but neighbours, sealed, and the run"
-            f" (method {resolved.settings.method!r}) is not method 'spreadgnn' with"
-            f" spreadgnn.seal = true; set both, or start the SuperNode without"
-            f" {SEALED_ONLY}"
-        )
+def check_plugins(run_config: Mapping[str, Any], node: NodeConfig) -> None:
+    """Refuse to import a module of this site's that a run names; before it is imported.
 
-
-def check_consent(resolved: Resolved, node: NodeConfig) -> None:
-    """Refuse a run that would let out more than this site has agreed to.
+    The modules of the bundle are the run's own, like all of its code. Any other module
+    is the site's: a run that imported it could start what its author never meant it to.
 
     Raises
     ------
     ConfigError
-        The site is for sealed parcels only, and the run does not seal; or
-        the run pools embeddings, and this site was not started with
-        ``share-embeddings=true``; or it hands features on, and without
-        ``share-features=true``; or edges are to be bounded, and it adds no noise to
-        them or keeps features that tell them.
+        A plug-in is not in the bundle, and ``plugins`` does not name its module.
     """
-    _check_sealed(resolved, node)
-    trusted_peers(node)
-    if resolved.task.pools and not agrees(node, SHARE_EMBEDDINGS):
-        raise ConfigError(
-            "the run asks for the embeddings and labels of this site's graphs"
-            ' (embedding.evaluation = "pooled"), which it does not share; set that key'
-            ' to "local", or start the SuperNode with --node-config'
-            f" '{SHARE_EMBEDDINGS}=true'"
-        )
-    client = resolved.method.client
-    hands_on = issubclass(client, Opens) and client.shares_features(resolved.params)
-    if hands_on and not agrees(node, SHARE_FEATURES):
-        raise ConfigError(
-            "the run hands feature rows of this site's nodes to the server and to every"
-            f" other client (table {resolved.params.TABLE!r} of the run config), which"
-            " this site does not share; switch that off, or start the SuperNode with"
-            f" --node-config '{SHARE_FEATURES}=true'"
-        )
-    is_capped = edge_budget(node) < math.inf
-    if is_capped and resolved.privacy.edge_epsilon == 0:
-        raise ConfigError(
-            "the run adds no noise to edges (privacy.edge-epsilon is 0), so nothing"
-            f" bounds what it tells of them, and this site's {BUDGET} allows"
-            f" epsilon {node[BUDGET]!r}; set privacy.edge-epsilon in the run"
-            f" config, or start the SuperNode without {BUDGET}"
-        )
-    if is_capped and resolved.privacy.keep_edge_features:
-        raise ConfigError(
-            "the run keeps features that tell edges (privacy.keep-edge-features is"
-            f" true), which no noise covers, and this site's {BUDGET} allows epsilon"
-            f" {node[BUDGET]!r}; leave that key out of the run config, or start the"
-            f" SuperNode without {BUDGET}"
-        )
+    allowed = {part.strip() for part in str(node.get(PLUGINS, "")).split(",")}
+    for key, module in named_in(run_config).items():
+        if is_site(node) and origin(module) is None and module not in allowed:
+            raise ConfigError(
+                f"the run's {key} is in module {module!r}, which is not in folder"
+                " plugins of the run's bundle, and this site imports no module of its"
+                " own unless its operator names it; put the module into that folder, or"
+                f" start the SuperNode with --node-config '{PLUGINS}=\"{module}\"'"
+            )
 
 
 def check_identity(resolved: Resolved, node: NodeConfig) -> None:
-    """Refuse to take part of a data set that nobody can check to be the same.
+    """Refuse a part of a data set if nobody can check that sites have the same files.
 
     Raises
     ------
@@ -279,6 +231,7 @@ def own_folders(settings: RunSettings, node: NodeConfig) -> RunSettings:
         cache_dir=str(node.get("cache-dir", "")),
         results_dir="",
         resume="",
+        init_from="",
     )
 
 

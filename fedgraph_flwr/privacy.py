@@ -162,7 +162,7 @@ def check_privacy(
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeTotal:
-    """Epsilon of an edge against one who sees what all clients send, at most.
+    """Largest epsilon of an edge against an observer of all that clients send.
 
     ``clients``, at whatever sites, hold the graph and draw views of it, each of them
     for ``epsilon``; ``lifetime`` is that of all runs. With one it is of one site, whose

@@ -1,8 +1,9 @@
-"""What becomes of a round that is over: rows, a checkpoint, a line of progress."""
+"""Writes what a finished round leaves: rows, a checkpoint, a line of progress."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from logging import INFO
 from statistics import fmean
 
@@ -14,6 +15,8 @@ from strategies.report import RoundReport
 
 from .results.folder import RunFolder
 from .results.network import describe_seal
+from .trackers import Tracking
+from .wording import with_sites
 
 _LOSS = ("train", "loss")
 
@@ -24,21 +27,24 @@ class RoundWriter:
     Parameters
     ----------
     folder : RunFolder
+    tracking : Tracking
     """
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: RunFolder, tracking: Tracking) -> None:
+        self._folder, self._tracking = folder, tracking
         self._clock = Clock(folder.resolved.settings.num_server_rounds)
 
     def __call__(self, strategy: AbstractGraphStrategy, report: RoundReport) -> None:
         """Write a round; one that is complete also gets a checkpoint and a line."""
         self._folder.record(report)
+        self._folder.meter(strategy)
         if report.is_complete:
             self._folder.checkpoint(strategy)
-            line = progress_line(self._folder, report, self._clock)
+            line = progress_line(self._folder, report, self._clock, strategy.sites)
             network = strategy.network() if isinstance(strategy, Relay) else None
             seal = describe_seal(network.is_sealed if network else None)
             log(INFO, "%s", " · ".join(filter(None, [line, seal])))
+        self._tracking.add(report)
 
 
 class Clock:
@@ -67,8 +73,10 @@ class Clock:
         return f"{hours}:{rest:02d}:{seconds:02d}" if hours else f"{rest}:{seconds:02d}"
 
 
-def progress_line(folder: RunFolder, report: RoundReport, clock: Clock) -> str:
-    """Say the round, score, loss, clusters and time left.
+def progress_line(
+    folder: RunFolder, report: RoundReport, clock: Clock, sites: Mapping[int, str]
+) -> str:
+    """Say the round, score, loss, clusters, time left, and who failed.
 
     The score is of the last model that was measured: the one received, or an older one.
     """
@@ -88,5 +96,6 @@ def progress_line(folder: RunFolder, report: RoundReport, clock: Clock) -> str:
     if left := clock.left(done, report.wall_s):
         parts.append(f"{left} left")
     if report.failures:
-        parts.append(f"{len(report.failures)} failed")
+        words = f"{len(report.failures)} failed"
+        parts.append(with_sites(words, report.failures, sites))
     return " · ".join(parts)

@@ -5,45 +5,35 @@ A new paper adds a row to ``METHODS``; nothing else asks for a method's name.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
-from clients.base import GraphClient
-from clients.fclg import FCLGClient
-from clients.fedavg import FedSageClient, LimitedSelfTrain, Proximal
-from clients.fedgkd import FedGKDClient
-from clients.fedgmtl import FedGMTLClient
-from clients.fedpub import FedPubClient
-from clients.fedsage_plus import FedSagePlusClient
-from clients.fedstar import FedStarClient
-from clients.fgcl import FGCLClient
-from clients.gcfl import SendsUpdate
-from clients.infomax import InfoGraphClient, MVGRLClient
-from clients.mixins import SelfTrain
-from clients.moon import MoonClient
-from clients.multitask_gnn import MultiTaskGNNClient
-from clients.self_weight import SelfWeightClient
-from clients.spreadgnn import SpreadGNNClient
-from clients.tasks.graph_classifier import GraphClassifierClient
-from clients.tasks.node_classifier import NodeClassifierClient
+from strategies.adafgl import AdaFGL
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg, Local
 from strategies.fedgkd import FedGKD
 from strategies.fedgmtl import FedGMTL
+from strategies.fedgta import FedGTA
 from strategies.fedpub import FedPub
 from strategies.fedsage_plus import FedSagePlus
 from strategies.gcfl import GCFL
 from strategies.self_weight import SelfWeight
 from strategies.spreadgnn import SpreadGNN
 
+from . import plugins
 from .config import AUTO, RunSettings, Settings
-from .errors import ConfigError
+from .errors import ConfigError, unknown_name
+from .methods.adafgl import AdaFGLParams
 from .methods.fclg import FCLGParams, InfoGraphParams, MVGRLParams
 from .methods.fedavg import FedAvgParams, FedProxParams, LocalParams
 from .methods.fedgkd import FedGKDParams
 from .methods.fedgmtl import FedGMTLParams
+from .methods.fedgta import FedGTAParams
 from .methods.fedpub import FedPubParams
 from .methods.fedsage_plus import FedSagePlusParams
 from .methods.fedstar import FedStarParams
@@ -60,7 +50,10 @@ from .tasks import (
     Task,
 )
 
-Client = type[GraphClient[Any]]
+if TYPE_CHECKING:
+    from clients.base import GraphClient
+
+    Client = type[GraphClient[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +62,14 @@ class MethodOnTask:
 
     params: type[Settings]
     strategy: type[AbstractGraphStrategy]
-    client: Client
+    client_row: str | Client
     task: Task
     options: Mapping[str, Any]
+
+    @property
+    def client(self) -> Client:
+        """What runs at a client. The first use imports torch, which takes a second."""
+        return load_client(self.client_row)
 
     @property
     def has_server_model(self) -> bool:
@@ -88,7 +86,7 @@ class MethodOnTask:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One row of the table: what makes a method.
+    """One row of the table: what makes a method. What is not given is FedAvg's.
 
     Parameters
     ----------
@@ -97,19 +95,46 @@ class Method:
     strategy : type
         What runs at the server.
     clients : mapping
-        What runs at a client, for each task that the method can do. The first task that
-        the data allow is taken, unless the run config names one.
+        What runs at a client, for each task that the method can do, as `load_client`
+        reads it. The first task that the data allow is taken, unless the run config
+        names one.
     params_of : mapping
         Other tables than ``params``, for tasks whose client has another.
     options : mapping
         Fixed keyword arguments of the strategy, which tell variants apart.
+
+    Raises
+    ------
+    ConfigError
+        A part is missing, or is not what it has to be.
     """
 
-    params: type[Settings]
-    strategy: type[AbstractGraphStrategy]
-    clients: Mapping[Task, Client]
+    params: type[Settings] = FedAvgParams
+    strategy: type[AbstractGraphStrategy] = FedAvg
+    clients: Mapping[Task, str | Client] = field(default_factory=lambda: PLAIN)
     params_of: Mapping[Task, type[Settings]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_class("strategy", self.strategy, AbstractGraphStrategy)
+        if not isinstance(self.clients, Mapping) or not self.clients:
+            raise ConfigError(
+                "clients of a method must be a mapping from tasks to classes of"
+                f" clients, with one at least, got {self.clients!r}"
+            )
+        for task, client in self.clients.items():
+            if not isinstance(task, Task):
+                raise ConfigError(
+                    "clients of a method must have tasks as keys, e.g."
+                    f" GRAPH_CLASSIFICATION, got {task!r}"
+                )
+            if not isinstance(client, str):
+                from clients.base import GraphClient
+
+                _check_class(f"client of task {task.key!r}", client, GraphClient)
+        for params in (self.params, *self.params_of.values()):
+            _check_class("params", params, Settings)
+            _check_fields(params)
 
     def on(self, label_kind: str, task: str = AUTO) -> MethodOnTask:
         """Return the method on data of a kind, for a task or the first that fits.
@@ -138,14 +163,65 @@ class Method:
         return MethodOnTask(
             params=self.params_of.get(chosen, self.params),
             strategy=self.strategy,
-            client=self.clients[chosen],
+            client_row=self.clients[chosen],
             task=chosen.of(label_kind),
             options=self.options,
         )
 
 
+def load_client(row: str | Client) -> Client:
+    """Import a class by ``"module:Class"``, or join it to a mixin that stands before.
+
+    Our rows hold names and no classes, so that what needs no client imports no torch. A
+    plug-in's row may hold the class itself.
+    """
+    return _load(row) if isinstance(row, str) else row
+
+
+@cache
+def _load(name: str) -> Client:
+    *mixins, made = map(resolve_name, name.split())
+    for mixin in mixins:
+        made = joined(mixin, made)
+    loaded: Client = made
+    return loaded
+
+
+def _check_class(what: str, given: object, base: type) -> None:
+    """Refuse what is no class of a kind, or lacks methods that it must have."""
+    if not (isinstance(given, type) and issubclass(given, base)):
+        raise ConfigError(
+            f"{what} of a method must be a class derived from {base.__name__}, got"
+            f" {given!r}"
+        )
+    if inspect.isabstract(given):
+        lacks = ", ".join(sorted(getattr(given, "__abstractmethods__", ())))
+        raise ConfigError(
+            f"{what} of a method: {given.__name__} lacks {lacks}; write them, or derive"
+            " it from a class that has them"
+        )
+
+
+def _check_fields(params: type[Settings]) -> None:
+    """Refuse parameters that would be read without a check, or not at all."""
+    declared = inspect.get_annotations(params)
+    names = {n for n, t in declared.items() if "ClassVar" not in str(t)}
+    if not is_dataclass(params) or names - {f.name for f in fields(params)}:
+        raise ConfigError(
+            f"params {params.__name__} must be decorated with"
+            " @dataclass(frozen=True, kw_only=True)"
+        )
+    for f in fields(params):
+        if "rule" not in f.metadata:
+            raise ConfigError(
+                f"params {params.__name__}: field {f.name!r} says nothing of the values"
+                f" that it may have; declare it as in {f.name}: float = number(0.1, 0),"
+                " which is 0.1 by default and never below 0"
+            )
+
+
 def joined(mixin: type, client: Client) -> Client:
-    """Make a client that is ``client``, but for what ``mixin`` does differently."""
+    """Make a subclass of ``client`` in which ``mixin`` overrides what it defines."""
     name = f"{mixin.__name__}{client.__name__}"
     made: Client = types.new_class(name, (mixin, client))
     made.__module__ = __name__
@@ -153,16 +229,18 @@ def joined(mixin: type, client: Client) -> Client:
 
 
 # The client of each task as FedAvg has it: it trains, and sends the shared tensors.
-PLAIN: Mapping[Task, Client] = {
-    GRAPH_CLASSIFICATION: GraphClassifierClient,
-    MULTI_TASK_CLASSIFICATION: MultiTaskGNNClient,
-    NODE_CLASSIFICATION: NodeClassifierClient,
+PLAIN: Mapping[Task, str | Client] = {
+    GRAPH_CLASSIFICATION: "clients.tasks.graph_classifier:GraphClassifierClient",
+    MULTI_TASK_CLASSIFICATION: "clients.multitask_gnn:MultiTaskGNNClient",
+    NODE_CLASSIFICATION: "clients.tasks.node_classifier:NodeClassifierClient",
 }
 
 
-def on_every_task(mixin: type) -> dict[Task, Client]:
-    """Make the plain client of each task differ by a mixin."""
-    return {task: joined(mixin, client) for task, client in PLAIN.items()}
+def on_every_task(mixin: str | type) -> dict[Task, str | Client]:
+    """Add a mixin, by ``"module:Class"`` or itself, to the plain client of any task."""
+    if isinstance(mixin, str):
+        return {task: f"{mixin} {client}" for task, client in PLAIN.items()}
+    return {task: joined(mixin, load_client(client)) for task, client in PLAIN.items()}
 
 
 METHODS: Mapping[str, Method] = {
@@ -170,8 +248,8 @@ METHODS: Mapping[str, Method] = {
         params=LocalParams,
         strategy=Local,
         clients={
-            **on_every_task(LimitedSelfTrain),
-            GRAPH_EMBEDDING: joined(SelfTrain, FCLGClient),
+            **on_every_task("clients.fedavg:LimitedSelfTrain"),
+            GRAPH_EMBEDDING: "clients.mixins:SelfTrain clients.fclg:FCLGClient",
         },
         params_of={GRAPH_EMBEDDING: FCLGParams},
     ),
@@ -179,83 +257,112 @@ METHODS: Mapping[str, Method] = {
     "fedprox": Method(
         params=FedProxParams,
         strategy=FedAvg,
-        clients=on_every_task(Proximal),
+        clients=on_every_task("clients.fedavg:Proximal"),
     ),
     "gcfl": Method(
         params=GCFLParams,
         strategy=GCFL,
-        clients=on_every_task(SendsUpdate),
+        clients=on_every_task("clients.gcfl:SendsUpdate"),
         options={"use_dtw": False},
     ),
     "gcfl+": Method(
         params=GCFLParams,
         strategy=GCFL,
-        clients=on_every_task(SendsUpdate),
+        clients=on_every_task("clients.gcfl:SendsUpdate"),
         options={"use_dtw": True},
     ),
     "moon": Method(
         params=MoonParams,
         strategy=FedAvg,
-        clients={GRAPH_CLASSIFICATION: MoonClient},
+        clients={GRAPH_CLASSIFICATION: "clients.moon:MoonClient"},
     ),
     "fclg": Method(
         params=FCLGParams,
         strategy=FedAvg,
-        clients={GRAPH_EMBEDDING: FCLGClient},
+        clients={GRAPH_EMBEDDING: "clients.fclg:FCLGClient"},
     ),
     "infograph": Method(
         params=InfoGraphParams,
         strategy=FedAvg,
-        clients={GRAPH_EMBEDDING: InfoGraphClient},
+        clients={GRAPH_EMBEDDING: "clients.infomax:InfoGraphClient"},
     ),
     "mvgrl": Method(
         params=MVGRLParams,
         strategy=FedAvg,
-        clients={GRAPH_EMBEDDING: MVGRLClient},
+        clients={GRAPH_EMBEDDING: "clients.infomax:MVGRLClient"},
     ),
     "fgcl": Method(
         params=FGCLParams,
         strategy=FedAvg,
-        clients={MULTI_TASK_CLASSIFICATION: FGCLClient},
+        clients={MULTI_TASK_CLASSIFICATION: "clients.fgcl:FGCLClient"},
     ),
     "fedgmtl": Method(
         params=FedGMTLParams,
         strategy=FedGMTL,
-        clients={MULTI_TASK_CLASSIFICATION: FedGMTLClient},
+        clients={MULTI_TASK_CLASSIFICATION: "clients.fedgmtl:FedGMTLClient"},
     ),
     "spreadgnn": Method(
         params=SpreadGNNParams,
         strategy=SpreadGNN,
-        clients={MULTI_TASK_CLASSIFICATION: SpreadGNNClient},
+        clients={MULTI_TASK_CLASSIFICATION: "clients.spreadgnn:SpreadGNNClient"},
     ),
     "fedsage": Method(
         params=FedAvgParams,
         strategy=FedAvg,
-        clients={NODE_CLASSIFICATION: FedSageClient},
+        clients={NODE_CLASSIFICATION: "clients.fedavg:FedSageClient"},
     ),
     "self-weight": Method(
         params=SelfWeightParams,
         strategy=SelfWeight,
-        clients={NODE_CLASSIFICATION: SelfWeightClient},
+        clients={NODE_CLASSIFICATION: "clients.self_weight:SelfWeightClient"},
     ),
     "fedgkd": Method(
         params=FedGKDParams,
         strategy=FedGKD,
-        clients={NODE_CLASSIFICATION: FedGKDClient},
+        clients={NODE_CLASSIFICATION: "clients.fedgkd:FedGKDClient"},
     ),
     "fedpub": Method(
         params=FedPubParams,
         strategy=FedPub,
-        clients={NODE_CLASSIFICATION: FedPubClient},
+        clients={NODE_CLASSIFICATION: "clients.fedpub:FedPubClient"},
+    ),
+    "fedgta": Method(
+        params=FedGTAParams,
+        strategy=FedGTA,
+        clients={NODE_CLASSIFICATION: "clients.fedgta:FedGTAClient"},
+    ),
+    "adafgl": Method(
+        params=AdaFGLParams,
+        strategy=AdaFGL,
+        clients={NODE_CLASSIFICATION: "clients.adafgl:AdaFGLClient"},
     ),
     "fedstar": Method(
         params=FedStarParams,
         strategy=FedAvg,
-        clients={NODE_CLASSIFICATION: FedStarClient},
+        clients={NODE_CLASSIFICATION: "clients.fedstar:FedStarClient"},
     ),
     "fedsage+": Method(
         params=FedSagePlusParams,
         strategy=FedSagePlus,
-        clients={NODE_CLASSIFICATION: FedSagePlusClient},
+        clients={NODE_CLASSIFICATION: "clients.fedsage_plus:FedSagePlusClient"},
     ),
 }
+
+
+def find_method(name: str) -> Method:
+    """Look a method up: a row of ``METHODS``, or that of a plug-in, ``module:NAME``.
+
+    Raises
+    ------
+    ConfigError
+        There is none of this name, or the plug-in cannot be used.
+    """
+    if plugins.is_plugin(name):
+        return plugins.load(name, Method)
+    if name not in METHODS:
+        cure = (
+            "Set method in the run config, or write a plug-in as module:NAME"
+            " (docs/your-method.md)."
+        )
+        raise ConfigError(unknown_name("method", name, METHODS, cure))
+    return METHODS[name]

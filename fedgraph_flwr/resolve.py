@@ -1,26 +1,30 @@
-"""A run config, checked and made definite, against the table of methods."""
+"""Checks a run config against the table of methods and fills in "auto"."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
-
-import torch
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import datasets
-from clients.graphs.batching import ClientData
-from clients.job import Job, ModelSpec
-from clients.privacy.site import PrivateSite
-from clients.store import ClientStore
 
+from . import plugins
 from .config import AUTO, RunSettings, Settings, Value, build, check_tables
-from .errors import ConfigError, unknown_name
+from .errors import ConfigError
+from .plugins import PluginSettings
 from .privacy import PrivacySettings, check_privacy, private_features
-from .registry import METHODS, MethodOnTask
+from .registry import METHODS, MethodOnTask, find_method
 from .retired import METHODS as RETIRED_METHODS
 from .tasks import TASKS, TaskSettings
+
+if TYPE_CHECKING:  # clients are imported when a run needs one: torch takes a second
+    import torch
+
+    from clients.graphs.batching import ClientData
+    from clients.job import Job, ModelSpec
+    from clients.privacy.site import PrivateSite
+    from clients.store import ClientStore
 
 if not hasattr(datasets, "load_partition"):
     raise ConfigError(
@@ -34,7 +38,8 @@ def tables() -> list[type[Settings]]:
     """Every configuration table, shared settings first, then tasks', then methods'."""
     of_tasks = (task.settings for task in TASKS)
     of_methods = (method.params for method in METHODS.values())
-    return [RunSettings, PrivacySettings, *dict.fromkeys((*of_tasks, *of_methods))]
+    own = dict.fromkeys((*of_tasks, *of_methods))
+    return [RunSettings, PrivacySettings, PluginSettings, *own]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,24 +50,35 @@ class Resolved:
     params: Settings
     task: TaskSettings
     privacy: PrivacySettings
-    unread: tuple[str, ...] = ()  # warnings of keys that are set and not read
+    plugin: PluginSettings | None = None  # where method or data set are plug-ins
+    doubts: tuple[str, ...] = ()  # what is set and means nothing, to be warned of
 
     @property
     def method(self) -> MethodOnTask:
         """The method, on the run's data and task."""
         kind = datasets.label_kind(self.settings)
-        return METHODS[self.settings.method].on(kind, self.settings.task)
+        return find_method(self.settings.method).on(kind, self.settings.task)
 
     def site(
-        self, store: ClientStore, *, is_secret: bool, edge_budget: float = math.inf
+        self,
+        store: ClientStore,
+        *,
+        is_secret: bool,
+        edge_budget: float = math.inf,
+        update_budget: float = math.inf,
+        update_delta: float = 1e-5,
     ) -> PrivateSite:
         """Privacy of the client whose state ``store`` keeps."""
+        from clients.privacy.site import PrivateSite
+
         return PrivateSite(
             privacy=self.privacy,
             folder=store.folder,
             seed=self.settings.seed,
             is_secret=is_secret,
             edge_budget=edge_budget,
+            update_budget=update_budget,
+            update_delta=update_delta,
         )
 
     def job(
@@ -73,6 +89,8 @@ class Resolved:
         device: torch.device,
     ) -> Job[Any]:
         """Everything a client of this run needs to answer a message."""
+        from clients.job import Job
+
         return Job(
             settings=self.settings,
             params=self.params,
@@ -86,6 +104,8 @@ class Resolved:
 
     def spec(self, *, num_features: int, num_classes: int) -> ModelSpec[Any]:
         """Say what a model of this run is built from, given the widths of the data."""
+        from clients.job import ModelSpec
+
         return ModelSpec(
             settings=self.settings,
             params=self.params,
@@ -96,11 +116,13 @@ class Resolved:
 
     def to_config(self) -> dict[str, Value]:
         """Flat run-config keys and values: shared, of the task, of the method."""
+        is_known = type(self.params) in tables()  # else they are in plugin.params
         return {
             **self.settings.to_config(),
             **self.privacy.to_config(),
             **self.task.to_config(),
-            **self.params.to_config(),
+            **(self.params.to_config() if is_known else {}),
+            **(self.plugin.to_config() if self.plugin else {}),
         }
 
 
@@ -117,23 +139,24 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     name = str(run_config["method"])
     if name in RETIRED_METHODS:
         raise ConfigError(
-            f"method {name!r} has gone; in the run config, {RETIRED_METHODS[name]}"
+            f"method {name!r} no longer exists; in the run config,"
+            f" {RETIRED_METHODS[name]}"
         )
-    if name not in METHODS:
-        raise ConfigError(
-            unknown_name("method", name, METHODS, "Set method in the run config.")
-        )
+    row = find_method(name)
     info = datasets.find_dataset(str(run_config["dataset"]))
-    kind = info.kind or str(run_config["csv-label-kind"])
-    method = METHODS[name].on(kind, str(run_config.get("task", AUTO)))
+    given = str(run_config["csv-label-kind"])
+    kind = info.kind or (
+        given if given != AUTO else str(info.automatic["csv-label-kind"])
+    )
+    method = row.on(kind, str(run_config.get("task", AUTO)))
     published = getattr(method.params, "AUTO", {}).get(info.name, {})
     automatic = _automatic(method, info)
-    takes_weights = method.client.TAKES_WEIGHTS
+    takes_weights = method.params.TAKES_WEIGHTS
     post = "clamp01" if takes_weights else "round"
     privacy = build(PrivacySettings, run_config, {"privacy.edge-post": post})
     automatic["features"] = private_features(str(automatic["features"]), privacy)
     settings = build(RunSettings, run_config, automatic)
-    params = build(method.params, run_config, published)
+    params, plugin = _with_plugins(method.params, run_config, published)
     task = build(method.task.settings, run_config, {})
     datasets.check_settings(settings)
     method.task.check(settings, kind)
@@ -144,6 +167,12 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         takes_weights=takes_weights,
         takes_noise=method.task.takes_edge_noise,
     )
+    if settings.tell_statistics and privacy.is_on:
+        raise ConfigError(
+            "tell-statistics must be false in a run with noise, got true: exact counts"
+            " and means of a site's graphs would be sent beside it; set tell-statistics"
+            " to false in the run config, or compare sites in a run of its own before"
+        )
     params.check(privacy)
     if params.NEEDS_ALL and settings.is_sampled:
         raise ConfigError(
@@ -155,8 +184,31 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         params=params,
         task=task,
         privacy=privacy,
-        unread=_unread(run_config, name, (settings, privacy, task, params)),
+        plugin=plugin,
+        doubts=(
+            *_unread(
+                run_config,
+                name,
+                (settings, privacy, task, params, *((plugin,) if plugin else ())),
+            ),
+            *params.doubts(settings.num_server_rounds),
+        ),
     )
+
+
+def _with_plugins(
+    table: type[Settings], run_config: Mapping[str, Any], automatic: Mapping[str, Value]
+) -> tuple[Settings, PluginSettings | None]:
+    """Build a method's parameters, and the settings of plug-ins if the run has any."""
+    given = build(PluginSettings, run_config, {})
+    plugin = plugins.check_pins(given, run_config)
+    names = plugins.named_in(run_config)
+    if table in tables():
+        if "method" in names:  # and has no parameters of its own
+            plugins.build_params(Settings, given.params, {})
+        return build(table, run_config, automatic), plugin if names else None
+    params = plugins.build_params(table, given.params, automatic)
+    return params, replace(plugin, params=plugins.write_params(params))
 
 
 def _unread(

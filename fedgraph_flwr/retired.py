@@ -1,4 +1,4 @@
-"""Names that run configs no longer hold, and what to write instead."""
+"""Retired names of run and node configs, and what to write instead."""
 
 from __future__ import annotations
 
@@ -29,4 +29,11 @@ KEYS: Mapping[str, str] = {
     "fedpub.penalties": _ONE,
     "fedpub.proximal-weight": "delete it; it weighed a penalty that was off",
     "task-owners": "delete it; 'overlapping' gives a task to two clients",
+}
+_POLICY = "write `{}` into the file that node-config policy names (docs/policy.md)"
+NODE_KEYS: Mapping[str, str] = {
+    "edge-budget-max": _POLICY.format("edge-epsilon-max = ..."),
+    "sealed-only": _POLICY.format("sealed-only = true"),
+    "share-embeddings": _POLICY.format("pooled-evaluation = true"),
+    "share-features": _POLICY.format("raw-features = true"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
@@ -14,24 +14,34 @@ from flwr.serverapp import Grid, ServerApp
 from threadpoolctl import threadpool_limits
 
 import datasets
-from clients.base import initial_arrays
 from strategies.base import AbstractGraphStrategy, Stopper
 from strategies.evaluator import Evaluator
 from strategies.report import ClientInfo, Evaluation
 
-from .agreement import check_same_data, describe_features
+from .agreement import check_same_data, check_same_plugins, describe_features
+from .audit_log import FILE as AUDIT_LOG
+from .audit_log import AuditLog, config_hash
 from .config import RunSettings
 from .errors import ConfigError, RunFailedError, StorageError
 from .figures import draw_all
+from .figures.likeness import draw_statistics
 from .progress import RoundWriter
+from .report import write_own_report
 from .resolve import Resolved, resolve
+from .results import dry_run
 from .results.evaluation import make_evaluator
 from .results.folder import RunFolder, results_root
+from .results.likeness import statistics_table, write_statistics
 from .results.network import describe_network, network_facts
 from .results.provenance import partition_distance, split_hash
 from .results.selection import EarlyStopping
 from .results.table import describe_unscored, summary_table
+from .results.warm_start import read_start
+from .server_log import AuditedGrid
+from .stopping import STOPPED, heeding_stops
 from .terminal import LastWord, announced, log_failure
+from .trackers import NONE, Tracking, check_installed
+from .wording import client_ranges, clients_by_site
 
 app = ServerApp()
 
@@ -42,7 +52,8 @@ def main(grid: Grid, context: Context) -> None:
     try:
         resolved = resolve(context.run_config)
         _describe_run(resolved.settings, context.run_id)
-        folder = run(grid, resolved, run_id=context.run_id)
+        with heeding_stops():
+            folder = run(grid, resolved, run_id=context.run_id)
     except Exception as error:
         log_failure("run failed", error)
         getLogger("flwr").addFilter(LastWord(error))
@@ -58,12 +69,26 @@ def _describe_run(settings: RunSettings, run_id: int) -> None:
         "`flwr stop %d` stops this run; Ctrl-C on `flwr run` ends its output only",
         run_id,
     )
-    if datasets.reads_files(settings) and not settings.data_dir:
+    if datasets.is_downloaded(settings) and not settings.data_dir:
         log(INFO, "%s", datasets.describe_source())
 
 
-def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
+def run(
+    grid: Grid,
+    resolved: Resolved,
+    *,
+    run_id: int,
+    only: Collection[int] | None = None,
+) -> Path:
     """Train on whatever nodes ``grid`` reaches and return the results folder.
+
+    Parameters
+    ----------
+    grid : Grid
+    resolved : Resolved
+    run_id : int
+    only : collection of int, optional
+        Clients that take part, where a site tries a run without the others.
 
     Raises
     ------
@@ -72,54 +97,105 @@ def run(grid: Grid, resolved: Resolved, *, run_id: int) -> Path:
         whose summary then says ``"status": "failed"``; a run that is refused before
         leaves no folder.
     """
-    for words in resolved.unread:
+    for words in resolved.doubts:
         log(WARNING, "%s", words)
-    with closing(RunFolder.open(resolved, run_id=run_id)) as folder:
+    check_installed(resolved.settings.tracker)
+    with (
+        closing(RunFolder.open(resolved, run_id=run_id)) as folder,
+        closing(_tracking(folder)) as tracking,
+    ):
         evaluator = make_evaluator(resolved)
-        strategy = _make_strategy(folder, evaluator)
+        strategy = _make_strategy(folder, evaluator, tracking)
+        if only is not None:
+            strategy.directory.await_only(only)
+        audited = _audited(grid, folder, run_id)
         try:
-            _begin(grid, folder, strategy)
-        except BaseException:
+            _begin(audited, folder, strategy)
+        except BaseException as error:
+            audited.end("refused", str(error))
             folder.withdraw()
             raise
+        if resolved.settings.dry_run:
+            strategy.last_round = 1
         try:
-            _train(grid, strategy)
+            _train(audited, strategy)
         except BaseException as error:
             _fail(folder, strategy, error)
+            audited.end("failed", str(error))
             raise
+        head = audited.end("completed")
+        if resolved.settings.dry_run:
+            log(INFO, "%s", dry_run.describe(dry_run.report(folder, strategy)))
+            return folder.path
+        if head:
+            log(INFO, "audit log of this server: head %s", head)
         summary = folder.finish(strategy)
         evaluator.after_run(folder.path, strategy)
         draw_all(folder.path)
+        write_own_report(folder.path)
         _describe_results(summary)
         return folder.path
+
+
+def _audited(grid: Grid, folder: RunFolder, run_id: int) -> AuditedGrid:
+    """Record messages to and from sites in the server's audit log."""
+    facts = {
+        "experiment": folder.experiment,
+        "config_sha256": config_hash(folder.resolved.to_config()),
+    }
+    audit = AuditLog(folder.path.parent / AUDIT_LOG)
+    return AuditedGrid(grid, audit, run=run_id, facts=facts)
 
 
 def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> None:
     """Call the roll, and give the strategy its state before the first round."""
     resolved, settings = folder.resolved, folder.resolved.settings
     is_resumed = folder.restore(strategy)
+    warm = None if is_resumed else read_start(resolved)
     if is_resumed:
         log(INFO, "resumed after round %d", folder.so_far.last_round)
-    wanted = settings.num_clients
     with announced(
-        f"roll call: waiting for {wanted} clients to start and to load their graphs",
-        lambda: f"{strategy.directory.num_present} of {wanted} are there",
+        f"roll call: waiting for {strategy.directory.num_wanted} clients to start and"
+        " to load their graphs",
+        lambda: (
+            f"{strategy.directory.num_present} of"
+            f" {strategy.directory.num_wanted} are there"
+        ),
     ):
         clients = strategy.roll_call(grid)
     check_same_data(settings, clients)
+    check_same_plugins(resolved.plugin, clients)
+    if settings.tell_statistics:
+        rows = write_statistics(folder.path, clients)
+        draw_statistics(folder.path)
+        log(INFO, "\n%s", statistics_table(rows))
     _describe_clients(strategy)
     strategy.evaluator.expect(clients)
+    folder.meter(strategy)
     if not is_resumed:
-        strategy.initialise(common_start(resolved, clients))
+        start = common_start(resolved, clients)
+        if warm is not None:
+            start = warm.start(start)
+            folder.lineage = warm.lineage
+        strategy.initialise(start)
 
 
-def _make_strategy(folder: RunFolder, evaluator: Evaluator) -> AbstractGraphStrategy:
+def _tracking(folder: RunFolder) -> Tracking:
+    """Tracker of a run; a dry run has none."""
+    settings = folder.resolved.settings
+    name = NONE if settings.dry_run else settings.tracker
+    return Tracking(name, folder.path, folder.resolved.to_config())
+
+
+def _make_strategy(
+    folder: RunFolder, evaluator: Evaluator, tracking: Tracking
+) -> AbstractGraphStrategy:
     resolved = folder.resolved
     return resolved.method.make_strategy(
         resolved.settings,
         resolved.params,
         experiment=folder.experiment,
-        observer=RoundWriter(folder),
+        observer=RoundWriter(folder, tracking),
         evaluator=evaluator,
         stopper=_stopper(folder),
     )
@@ -152,7 +228,7 @@ def _train(grid: Grid, strategy: AbstractGraphStrategy) -> None:
         strategy.start(
             grid,
             ArrayRecord(),
-            num_rounds=settings.num_server_rounds,
+            num_rounds=strategy.last_round,
             timeout=settings.round_timeout_s,
         )
 
@@ -161,8 +237,11 @@ def _fail(
     folder: RunFolder, strategy: AbstractGraphStrategy, error: BaseException
 ) -> None:
     """Keep what was computed, and say where it is; never hide the first error."""
-    is_stop = isinstance(error, KeyboardInterrupt)
-    why = RunFailedError("stopped by Ctrl-C") if is_stop else error
+    why = error
+    if isinstance(error, KeyboardInterrupt):
+        why = RunFailedError("stopped by Ctrl-C")
+    elif isinstance(error, SystemExit):  # Flower ends a process by a signal
+        why = RunFailedError(STOPPED)
     try:
         is_written = folder.finish(strategy, error=why)
     except StorageError as second:
@@ -171,7 +250,8 @@ def _fail(
     if not is_written:
         log(WARNING, "%s is as it was before this resume", folder.path)
         return
-    words = "stopped" if is_stop else "what was computed is kept"
+    write_own_report(folder.path)
+    words = "stopped" if why is not error else "what was computed is kept"
     log(WARNING, '%s; to go on: resume="%s"', words, folder.path)
 
 
@@ -183,6 +263,8 @@ def _describe_clients(strategy: AbstractGraphStrategy) -> None:
         log(INFO, "features: %s", features)
     if (distance := partition_distance(clients)) is not None:
         log(INFO, "EMD of the partition %.4f", distance)
+    for site, members in clients_by_site(strategy.sites).items():
+        log(INFO, "site %s: clients %s", site, client_ranges(members))
     if (network := network_facts(strategy)) is not None:
         log(INFO, "%s", describe_network(network))
 
@@ -215,6 +297,8 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
             f" {widths}; choose one data set for all clients, or, for methods that"
             ' allow it, shared-group="convs"'
         )
+    from clients.base import initial_arrays  # here: it takes a second
+
     num_features, num_classes = widths[min(widths)]
     return initial_arrays(
         resolved.method.client,

@@ -1,4 +1,4 @@
-"""What a user sees in the terminal of failures and of long waits.
+"""Messages in a user's terminal about failures and long waits.
 
 A mistake that the user can mend is one line. Its traceback, which would bury that line,
 is logged at level DEBUG (environment variable ``FLWR_LOG_LEVEL=DEBUG``).
@@ -41,7 +41,7 @@ def log_failure(words: str, error: BaseException) -> None:
 
 
 class LastWord(logging.Filter):
-    """Drops what Flower logs of an error after :func:`log_failure` has told it.
+    """Log filter: drops Flower's words on an error that :func:`log_failure` has logged.
 
     Parameters
     ----------

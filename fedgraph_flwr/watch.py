@@ -1,15 +1,13 @@
-"""What a site's operator sees: a line per message in the log, and the journal.
+"""Every message to a site: its policy, its answer, the gate, the audit log, the log.
 
-Simulation has neither: nobody operates its nodes. Warnings are logged once per run, at
-a site even though a new process answers each message.
+Simulation has none of them: nobody operates its nodes. Warnings are logged once per
+run, at a site even though a new process answers each message.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from logging import INFO, WARNING, Filter, LogRecord, getLogger
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,13 +20,18 @@ from typing_extensions import override
 from clients.protocols import Remarks
 from clients.store import default_state_dir
 
-from .errors import FedGraphError
-from .journal import FILE, WARNED, Entry, Journal, plain
+from .audit_log import FILE, AuditLog, code_hash, config_hash, digests, plain
+from .audit_words import name_message, now, read_leniently, record_bytes, round_of
+from .disclosure import full_reason, public_reason
+from .entries import ASKED, WARNED, Entry
+from .errors import FedGraphError, RunFailedError, StorageError
+from .gate import VISIT, Visit, check_kind, let_out, reason_for
 from .node_config import hosts_any, is_site
-from .resolve import Resolved, resolve
-from .wire import Parcel, read_header, record_sizes, unpack
+from .policy import Policy, read_policy
+from .privacy import METRIC as PRIVACY
+from .resolve import resolve
+from .wire import AUDIT_HEAD, Parcel, pack, select, unpack
 
-_NAMES = {"query": "roll call", "query.opening": "opening"}  # of types of messages
 _LOSS = "eval/train/post_training/loss"
 _COUNTS = ("num-examples", "num-train")  # metrics of a reply: to a round, to roll call
 _LOGGERS = (getLogger("flwr"), getLogger("flwr.fedgraph"))
@@ -39,9 +42,9 @@ class _OncePerRun(Filter):
 
     _said: ClassVar[set[tuple[Path | None, int, str]]] = set()  # by this process
 
-    def __init__(self, run: int, journal: Journal | None) -> None:
+    def __init__(self, run: int, audit: AuditLog | None) -> None:
         super().__init__()
-        self._run, self._journal = run, journal
+        self._run, self._audit = run, audit
 
     @override
     def filter(self, record: LogRecord) -> bool:
@@ -49,26 +52,31 @@ class _OncePerRun(Filter):
         if record.levelno != WARNING:
             return True
         text = record.getMessage()
-        key = (self._journal.path if self._journal else None, self._run, text)
+        key = (self._audit.path if self._audit else None, self._run, text)
         if key in self._said:
             return False
         self._said.add(key)
-        return self._journal is None or self._is_new(plain(text), self._journal)
+        return self._audit is None or self._is_new(plain(text), self._audit)
 
-    def _is_new(self, note: str, journal: Journal) -> bool:
-        entry = Entry(time_utc=_now(), run=self._run, message=WARNED, note=note)
+    def _is_new(self, note: str, audit: AuditLog) -> bool:
+        warning = {"event": WARNED, "time_utc": now(), "run": self._run, "note": note}
         try:
-            if journal.has_warned(self._run, note):
-                return False
-            journal.add([entry])
-        except (OSError, csv.Error, KeyError):  # rather twice than never
+            for line in audit.records():
+                is_warning = line.get("event") == WARNED
+                if is_warning and (line.get("run"), line.get("note")) == (
+                    self._run,
+                    note,
+                ):
+                    return False
+            audit.add([warning])
+        except (OSError, StorageError):  # rather twice than never
             pass
         return True
 
 
 @contextmanager
-def _warned_once(run: int, journal: Journal | None) -> Iterator[None]:
-    once = _OncePerRun(run, journal)
+def _warned_once(run: int, audit: AuditLog | None) -> Iterator[None]:
+    once = _OncePerRun(run, audit)
     for logger in _LOGGERS:
         logger.addFilter(once)
     try:
@@ -79,147 +87,194 @@ def _warned_once(run: int, journal: Journal | None) -> Iterator[None]:
 
 
 def watch(message: Message, context: Context, answer: ClientAppCallable) -> Message:
-    """Answer a message, and let the site's operator know: a mod of the ClientApp.
+    """Answer a message; at a site let only out what its policy allows, and log it.
 
     Parameters
     ----------
     message : Message
     context : Context
     answer : callable
-        The rest of the app.
+        The app without this.
+
+    Raises
+    ------
+    RunFailedError
+        The site refuses the message; a refused roll call is a reply that says why.
     """
     node = context.node_config
-    if not (is_site(node) and hosts_any(node)):
-        with _warned_once(context.run_id, None):
-            return answer(message, context)
-    root = str(node.get("state-dir", "")) or default_state_dir()
-    journal = Journal(Path(root) / FILE)
-    with _warned_once(context.run_id, journal):
-        try:
-            reply = answer(message, context)
-        except Exception as error:
-            _tell(journal, message, context, refusal=str(error))
-            raise
-        _tell(journal, message, context, reply=reply)
-        return reply
-
-
-def _tell(
-    journal: Journal,
-    message: Message,
-    context: Context,
-    *,
-    reply: Message | None = None,
-    refusal: str = "",
-) -> None:
-    """Log and write down; what goes wrong here must not cost the server a reply."""
+    token = VISIT.set(Visit(node=node))
     try:
-        entries = list(_entries(message, context, reply, refusal))
+        if not is_site(node):
+            with _warned_once(context.run_id, None):
+                return answer(message, context)
+        return _Site(message, context).answer(answer)
+    finally:
+        VISIT.reset(token)
+
+
+class _Site:
+    """One message to a site."""
+
+    def __init__(self, message: Message, context: Context) -> None:
+        self._message, self._context = message, context
+        node = context.node_config
+        root = Path(str(node.get("state-dir", "")) or default_state_dir())
+        # A node that hosts no client of this app serves others, and keeps no log.
+        self._audit = AuditLog(root / FILE) if hosts_any(node) else None
+        self._visit = VISIT.get()
+        self._visit.policy = Policy()  # until the file is read
+        self._kind = message.metadata.message_type
+
+    def answer(self, answer: ClientAppCallable) -> Message:
+        """Do it all; no text but what the policy allows is in what is raised."""
+        with _warned_once(self._context.run_id, self._audit):
+            try:
+                content = self._content(answer)
+            except Exception as error:
+                reason = self._refuse(error)
+            else:
+                return Message(content, reply_to=self._message)
+        if self._kind != MessageType.QUERY:
+            raise RunFailedError(reason) from None
+        return Message(pack({}, {"error": reason}), reply_to=self._message)
+
+    def _content(self, answer: ClientAppCallable) -> RecordDict:
+        message, context = self._message, self._context
+        node = context.node_config
+        self._visit.policy, self._policy_sha256 = read_policy(node)
+        check_kind(self._kind)
+        try:
+            self._visit.resolved = resolve(context.run_config)
+        except FedGraphError:  # each client fails for that reason, and says so
+            self._visit.resolved = None
+        self._write([self._asked()])
+        reply = answer(message, context)
+        content = let_out(self._visit, self._kind, message.content, reply.content)
+        entries = list(self._entries(reply.content, content))
+        head = self._write(entry.to_json() for entry in entries)
+        self._tell(entries)
+        if head:
+            content.config_records["header"][AUDIT_HEAD] = head
+        return content
+
+    def _refuse(self, error: Exception) -> str:
+        """Log and write down a message that is refused; return what others may know."""
+        reason = error.args[0] if isinstance(error, RunFailedError) else ""
+        reason = str(reason) or public_reason(error, [])
+        entry = Entry(**self._common(), outcome="refused", note=_worded(error))
+        self._tell([entry])
+        try:
+            self._write([entry.to_json()])
+        except StorageError as second:
+            log(WARNING, "%s", second)
+        return reason_for(self._visit.policy, reason)
+
+    def _write(self, records: Iterable[Mapping[str, Any]]) -> str:
+        return self._audit.add(records) if self._audit else ""
+
+    def _tell(self, entries: Iterable[Entry]) -> None:
+        if self._audit is None:
+            return
         for entry in entries:
             log(INFO, "%s", plain(entry.line()))
-        journal.add(entries)
-    except Exception as error:
-        log(
-            WARNING,
-            "%s has no line of this message: %s: %s; mend the file or its folder, the"
-            " run goes on",
-            journal.path,
-            type(error).__name__,
-            error,
-        )
+
+    def _common(self) -> dict[str, Any]:
+        header = read_leniently(self._message.content)
+        return {
+            "time_utc": now(),
+            "run": self._context.run_id,
+            "experiment": str(header.get("experiment", "")),
+            "method": str(self._context.run_config.get("method", "")),
+            "message": name_message(self._kind),
+            "round": round_of(header),
+        }
+
+    def _asked(self) -> dict[str, Any]:
+        """Line that is written before the message is answered."""
+        resolved, received = self._visit.resolved, record_bytes(self._message.content)
+        found = {
+            "event": ASKED,
+            **self._common(),
+            "node": self._context.node_id,
+            "clients": sorted(set(received) - {-1}),
+            "bytes": sum(sum(records.values()) for records in received.values()),
+            "config_sha256": config_hash(resolved.to_config()) if resolved else "",
+            "code_sha256": code_hash(),
+            "policy_sha256": self._policy_sha256,
+        }
+        return {k: v for k, v in found.items() if v not in (None, "")}
+
+    def _entries(self, made: RecordDict, content: RecordDict) -> Iterator[Entry]:
+        """One entry for each client of the reply, or one for a refused roll call.
+
+        Scores are those of the reply that was made, before any were withheld.
+        """
+        measured, _ = unpack(made)
+        parcels, about = unpack(content)
+        common = self._common()
+        if reason := str(about.get("error", "")):
+            yield Entry(**common, outcome="refused", note=reason)
+            return
+        received, sent = record_bytes(self._message.content), record_bytes(content)
+        mail = self._mail()
+        hashes = digests(content)
+        for client, parcel in parcels.items():
+            yield Entry(
+                **common,
+                client=client,
+                received=received.get(client, {}),
+                sent=sent.get(client, {}),
+                sha256=hashes[client],
+                spent_before=select(PRIVACY, self._visit.before.get(client, {})),
+                spent_after=select(PRIVACY, parcel.metrics),
+                consents=self._visit.consents.get(client, []),
+                withheld=self._visit.withheld.get(client, []),
+                seconds=round(parcel.metrics.get("compute-s", 0.0), 3),
+                **self._outcome(parcel, measured[client].metrics),
+                note=parcel.error or self._remark(mail, client, parcel),
+            )
+
+    def _outcome(
+        self, parcel: Parcel, metrics: Mapping[str, int | float]
+    ) -> dict[str, Any]:
+        """Outcome, examples, loss and score of one client."""
+        if parcel.error:
+            return {"outcome": "failed"}
+        resolved = self._visit.resolved
+        counts = [int(metrics[name]) for name in _COUNTS if name in metrics]
+        found = {
+            "outcome": "ok",
+            "examples": counts[0] if counts else None,
+            "loss": metrics.get(_LOSS),
+        }
+        if resolved is None:
+            return found
+        metric, split = resolved.method.task.metric, resolved.method.task.headline
+        score = metrics.get(f"eval/{split}/post_aggregation/{metric}")
+        if score is None:
+            return found
+        return {**found, "metric": metric, "split": split, "score": score}
+
+    def _mail(self) -> dict[int, Parcel]:
+        """Parcels of the message, if the method has something to remark on them."""
+        resolved = self._visit.resolved
+        has_mail = self._kind in (MessageType.TRAIN, MessageType.EVALUATE)
+        if not has_mail or resolved is None:
+            return {}
+        if not issubclass(resolved.method.client, Remarks):
+            return {}
+        return unpack(self._message.content)[0]
+
+    def _remark(self, mail: Mapping[int, Parcel], client: int, sent: Parcel) -> str:
+        """Say what the method remarks on a client's mail."""
+        resolved = self._visit.resolved
+        if not mail or resolved is None:
+            return ""
+        assert issubclass(resolved.method.client, Remarks)
+        received = mail.get(client, Parcel())
+        return resolved.method.client.remark(received.arrays, sent.arrays)
 
 
-def _entries(
-    message: Message, context: Context, reply: Message | None, refusal: str
-) -> Iterator[Entry]:
-    """One entry for each client of the reply, or one for a message that is refused."""
-    header = _header(message.content)
-    number = header.get("server-round")
-    common: dict[str, Any] = {
-        "time_utc": _now(),
-        "run": context.run_id,
-        "experiment": str(header.get("experiment", "")),
-        "method": str(context.run_config.get("method", "")),
-        "message": _NAMES.get(message.metadata.message_type)
-        or message.metadata.message_type,
-        "round": number if type(number) is int else None,
-    }
-    parcels, about = ({}, {}) if reply is None else unpack(reply.content)
-    if reason := refusal or str(about.get("error", "")):
-        yield Entry(**common, outcome="refused", note=reason)
-        return
-    assert reply is not None
-    resolved = _resolved(context)
-    received, sent = _bytes(message.content), _bytes(reply.content)
-    for client, parcel in parcels.items():
-        yield Entry(
-            **common,
-            client=client,
-            bytes_received=received.get(client, 0),
-            bytes_sent=sent.get(client, 0),
-            seconds=round(parcel.metrics.get("compute-s", 0.0), 3),
-            **_outcome(resolved, parcel),
-            note=parcel.error or _remark(resolved, client, message, parcel),
-        )
-
-
-def _header(content: RecordDict) -> dict[str, Any]:
-    try:
-        return dict(read_header(content))
-    except FedGraphError:  # of a message that was refused for that
-        return {}
-
-
-def _resolved(context: Context) -> Resolved | None:
-    try:
-        return resolve(context.run_config)
-    except FedGraphError:  # each client has failed for that reason, and says so
-        return None
-
-
-def _outcome(resolved: Resolved | None, parcel: Parcel) -> dict[str, Any]:
-    """Outcome, examples, loss and score of one client."""
-    if parcel.error:
-        return {"outcome": "failed"}
-    metrics = parcel.metrics
-    counts = [int(metrics[name]) for name in _COUNTS if name in metrics]
-    found = {
-        "outcome": "ok",
-        "examples": counts[0] if counts else None,
-        "loss": metrics.get(_LOSS),
-    }
-    if resolved is None:
-        return found
-    metric, split = resolved.method.task.metric, resolved.method.task.headline
-    score = metrics.get(f"eval/{split}/post_aggregation/{metric}")
-    if score is None:
-        return found
-    return {**found, "metric": metric, "split": split, "score": score}
-
-
-def _remark(
-    resolved: Resolved | None, client: int, message: Message, sent: Parcel
-) -> str:
-    has_mail = message.metadata.message_type in (
-        MessageType.TRAIN,
-        MessageType.EVALUATE,
-    )
-    if not has_mail or resolved is None:
-        return ""
-    if not issubclass(resolved.method.client, Remarks):
-        return ""
-    parcels, _ = unpack(message.content)
-    received = parcels.get(client, Parcel())
-    return resolved.method.client.remark(received.arrays, sent.arrays)
-
-
-def _bytes(content: RecordDict) -> dict[int, int]:
-    """Bytes of each client's records."""
-    found: dict[int, int] = {}
-    for client, _, size in record_sizes(content):
-        found[client] = found.get(client, 0) + size
-    return found
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _worded(error: Exception) -> str:
+    """Word an error for the site's own log."""
+    return str(error) if isinstance(error, RunFailedError) else full_reason(error)

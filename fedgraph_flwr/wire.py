@@ -1,4 +1,4 @@
-"""Messages <-> what clients and strategies speak: parcels of named arrays.
+"""Encodes parcels of named arrays as Flower messages, and decodes them.
 
 A message carries one parcel per client that its node hosts. Flower charges about
 0.15 ms per array and direction (measured, docs/decisions/0003), so the arrays of a
@@ -21,6 +21,7 @@ from safetensors.numpy import load as decode_arrays
 from safetensors.numpy import save as encode_arrays
 
 from .errors import WireError
+from .wording import shortened
 
 NamedArrays: TypeAlias = dict[str, NDArray[np.generic]]
 Scalar = int | float | str | bool
@@ -34,7 +35,9 @@ SPENT = "spent/"  # and a name: privacy that the client has told it had spent
 FRESH_START = (
     "fresh-start"  # the client lost its state, after this round, and began anew
 )
+SITE = "site-name"  # what a site's operator calls it, told at roll call
 OPENING = "opening"  # kind of query: clients give what others need before round 1
+AUDIT_HEAD = "audit-head"  # in a site's header: hash of its log's last line
 NO_CLIENTS = "no-clients"  # flag in the header of a node that hosts none
 Records: TypeAlias = dict[str, Any]  # of one client, by kind
 _HEADER = "header"
@@ -187,7 +190,7 @@ def read_parcel(
     metrics = read_numbers(records)
     if strange := sorted(set(records["metrics"]) - set(metrics)):
         raise WireError(
-            f"metrics {shortened(strange)} of client {client} are no single numbers"
+            f"metrics {shortened(strange)} of client {client} are not single numbers"
         )
     if "error" in records:
         return Parcel(error=_reason(client, records), metrics=metrics)
@@ -219,14 +222,6 @@ def read_numbers(records: Records) -> dict[str, int | float]:
         for k, v in record.items()
         if isinstance(v, int | float) and not isinstance(v, bool)
     }
-
-
-def shortened(value: object, length: int = 200) -> str:
-    """Text of a value that somebody else wrote, cut where it is too long to be told."""
-    text = value if isinstance(value, str) else repr(value)
-    if len(text) <= length:
-        return text
-    return f"{text[:length]} ... ({len(text)} characters)"
 
 
 def _reason(client: int, records: Records) -> str:
@@ -304,5 +299,5 @@ def with_prefix(prefix: str, named: Mapping[str, _Named]) -> dict[str, _Named]:
 
 
 def select(prefix: str, named: Mapping[str, _Named]) -> dict[str, _Named]:
-    """Pick what has a name that starts with ``prefix``, without the prefix."""
+    """Pick the entries whose name starts with ``prefix``, and take the prefix off."""
     return {n[len(prefix) :]: v for n, v in named.items() if n.startswith(prefix)}

@@ -1,9 +1,33 @@
-"""Short words for many clients."""
+"""Short words: for many clients, for long texts of others, and names of sites."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+
+_SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+SITE_NAME_WORDS = (
+    "1 to 40 letters, digits, '.', '_' and '-', the first a letter or a digit"
+)
+_UNNAMED: Mapping[int, str] = MappingProxyType({})
+
+
+def is_site_name(name: str) -> bool:
+    """Whether a text may name a site: it can break no line, table or label."""
+    return bool(_SITE_NAME.fullmatch(name))
+
+
+def clients_by_site(sites: Mapping[int, str]) -> dict[str, list[int]]:
+    """Clients of each site that has a name; sites and clients ascending."""
+    names = sorted(set(sites.values()))
+    return {name: [c for c, s in sorted(sites.items()) if s == name] for name in names}
+
+
+def with_sites(words: str, clients: Iterable[int], sites: Mapping[int, str]) -> str:
+    """Add the names of the clients' sites: ``"clients 0-2 (north, south)"``."""
+    names = sorted({sites[c] for c in clients if sites.get(c)})
+    return f"{words} ({', '.join(names)})" if names else words
 
 
 def client_ranges(clients: Iterable[int]) -> str:
@@ -38,9 +62,32 @@ def group_reasons(reasons: Mapping[int, str]) -> list[tuple[list[int], str]]:
     ]
 
 
-def tell_reasons(reasons: Mapping[int, str]) -> str:
-    """Write ``"client 3: why; clients 0-2, 5: why"``."""
+def tell_reasons(
+    reasons: Mapping[int, str], sites: Mapping[int, str] = _UNNAMED
+) -> str:
+    """Write ``"client 3 (north): why; clients 0-2, 5: why"``.
+
+    Parameters
+    ----------
+    reasons : mapping
+        Client -> why it failed.
+    sites : mapping
+        Client -> name of its site, as far as sites have names.
+    """
     return "; ".join(
-        f"client{'s' * (len(clients) > 1)} {client_ranges(clients)}: {reason}"
+        f"{with_sites(name_clients(clients), clients, sites)}: {reason}"
         for clients, reason in group_reasons(reasons)
     )
+
+
+def name_clients(clients: Collection[int]) -> str:
+    """Write ``"client 3"`` or ``"clients 0-2, 5"``."""
+    return f"client{'s' * (len(clients) > 1)} {client_ranges(clients)}"
+
+
+def shortened(value: object, length: int = 200) -> str:
+    """Text of a value from another party, cut short if it is too long to be shown."""
+    text = value if isinstance(value, str) else repr(value)
+    if len(text) <= length:
+        return text
+    return f"{text[:length]} ... ({len(text)} characters)"

@@ -229,7 +229,7 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
     if not privacy.is_on:
         seed = derive_seed(settings.seed, "audit", trial) % 2**31
         resolved = replace(resolved, settings=replace(settings, seed=seed))
-    elif privacy.edge_epsilon and not resolved.method.client.TAKES_WEIGHTS:
+    elif privacy.edge_epsilon and not resolved.params.TAKES_WEIGHTS:
         partition = noisy_partition(partition, site)
         rounded = GraphAdjacency(partition.graphs).upper_triangle(0)
         watch.add(rounded, privacy.edge_epsilon)

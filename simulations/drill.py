@@ -1,8 +1,9 @@
 """Kill runs at random and resume them: ``python -m simulations.drill --kills 100``.
 
-Each trial kills a small run with -9 once or twice, resumes it as the README says and
-compares the end with the undisturbed run: weights, rows of ``rounds.csv``, privacy
-spent. Exits with 0 if all are equal and nothing is lost, 1 if not, 2 if refused.
+Each trial kills a small run with -9 one to four times, resumes it as docs/failures.md
+says and compares the end with the undisturbed run: weights, rows of ``rounds.csv``,
+privacy spent. Exits with 0 if all are equal and nothing is lost, 1 if not, 2 if
+refused.
 """
 
 from __future__ import annotations

@@ -39,7 +39,6 @@ from .processes import (
     has_loaded,
     is_orphan,
     kill,
-    pids,
 )
 
 _LIMIT_S, _VICTIM_S, _WAIT_S, _POLL_S = 900.0, 60.0, 0.5, 0.02
@@ -52,7 +51,7 @@ _OF_A_SITE = ("state-dir", "data-dir", "cache-dir")  # mean nothing in a run con
 
 
 class _FlowerEngine(ABC):
-    """What both engines do: kill at a moment, tell how a run ended.
+    """Common part of both engines: kills at a moment, says how a run ended.
 
     Parameters
     ----------
@@ -98,7 +97,7 @@ class _FlowerEngine(ABC):
         return _outcome(folder, since, says, killed=bool(killed))
 
     def faults(self, folder: Path) -> list[str]:  # noqa: ARG002
-        """Draws that are missing in the ledgers, told once."""
+        """Draws that are missing in the ledgers, each reported once."""
         new = [f for f in ledger_faults(self._witness) if f not in self._told]
         self._told |= set(new)
         return new
@@ -153,7 +152,7 @@ class _FlowerEngine(ABC):
         ClientApps only once they are at work: for one that has not begun Flower starts
         another.
         """
-        found = pids(self._home, self._COMMANDS[kind])
+        found = flower.pids(self._home, self._COMMANDS[kind])
         if kind == "clientapp":
             found = [pid for pid in found if has_loaded(pid, "libtorch")]
         leads = kind in ("superlink", "supernode")
@@ -218,14 +217,14 @@ class RayEngine(_FlowerEngine):
         return flower.read_log(int(run_id))
 
     def _keep(self) -> None:
-        """Nothing: actors that die are not replaced."""
+        """Do nothing: actors that die are not replaced."""
 
     def _clean_up(self) -> None:
         self.close()  # make stop
 
     def close(self) -> None:
         """Stop the SuperLink and what it left behind."""
-        kill(pids(self._home))
+        kill(flower.pids(self._home))
 
 
 class DeploymentEngine(_FlowerEngine):
@@ -272,7 +271,7 @@ class DeploymentEngine(_FlowerEngine):
     def _clean_up(self) -> None:
         """Wait for a ServerApp that outlives its SuperLink: it holds the folder."""
         deadline = time.monotonic() + _VICTIM_S
-        while pids(self._home, "flwr-serverapp") and time.monotonic() < deadline:
+        while flower.pids(self._home, "flwr-serverapp") and time.monotonic() < deadline:
             time.sleep(_WAIT_S)
 
     def close(self) -> None:
@@ -284,7 +283,7 @@ def newest_round(folder: Path) -> int:
     """Return the round of the newest checkpoint of a trial, 0 without one."""
     found = [
         _CHECKPOINT.fullmatch(path.name)
-        for run in sorted((folder / "results").glob("*"))[-1:]
+        for run in sorted((folder / "results").glob("*/"))[-1:]
         for path in (run / "checkpoint").glob("round-*")
     ]
     return max((int(m.group(1)) for m in found if m), default=0)
@@ -300,7 +299,7 @@ def last_round_s(folder: Path) -> float:
 
 
 def ended(folder: Path, since: float) -> Path | None:
-    """Return the results folder of a run that has told its end since then."""
+    """Return the results folder of a run that has ended since then."""
     for path in (folder / "results").glob("*/summary.json"):
         if path.stat().st_mtime >= since:
             return path.parent

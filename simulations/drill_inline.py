@@ -65,7 +65,7 @@ class InlineEngine:
         first.join()
 
     def close(self) -> None:
-        """Nothing runs on."""
+        """Do nothing: no process is left."""
 
     def attempt(
         self, config: Mapping[str, Value], moment: Moment | None, folder: Path

@@ -1,7 +1,7 @@
 """Small federations for ``simulations.drill``: seconds each, and no file needed.
 
 Four clients, few rounds. Each has another kind of state to lose: clusters, models
-kept at clients, optimisers, noise and its ledger, sealed parcels, embeddings.
+kept at clients, optimisers, noise and its ledger, sealed letters, embeddings.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Outcome:
 
 
 class Engine(Protocol):
-    """What makes attempts."""
+    """Runs attempts of a trial, and kills them."""
 
     name: str
     num_rounds: int
@@ -92,7 +92,7 @@ class Engine(Protocol):
         ...
 
     def own_reference(self, target: Target, run: Path) -> Reference | None:
-        """Run undisturbed with this run's noise, where no other run has the same."""
+        """Run undisturbed with this run's noise, if no other run has the same."""
         ...
 
 
@@ -109,7 +109,7 @@ class Reference:
 
 @dataclass(kw_only=True)
 class Trial:
-    """What became of one disturbed run."""
+    """The result of one disturbed run."""
 
     number: int
     engine: str
@@ -163,7 +163,7 @@ def measure(engine: Engine, target: Target, folder: Path) -> Reference:
 def draw_moments(
     rng: random.Random, reference: Reference, victims: Iterable[str]
 ) -> list[Moment]:
-    """Draw when to kill: by time, or where files are counted half of them by file."""
+    """Draw when to kill: by time; half of them by file if the engine counts files."""
     found = []
     rest = 1.0  # what a resumed run has still to do
     for victim in victims:
@@ -255,7 +255,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def spent(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Epsilons of a summary by client; empty where nothing is protected."""
+    """Epsilons of a summary by client; empty if nothing is protected."""
     per_client = (summary["privacy"] or {}).get("per_client", {})
     return {
         client: {n: float(v) for n, v in values.items() if "epsilon" in n}

@@ -1,4 +1,4 @@
-"""What atom features tell of bonds: ``python -m simulations.feature_leak BACE``.
+"""How far atom features reveal bonds: ``python -m simulations.feature_leak BACE``.
 
 Noise on edges does not cover features. For each set of features that private runs
 allow, the number of neighbours of every atom is guessed as the most frequent one among

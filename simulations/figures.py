@@ -1,7 +1,7 @@
 """Draw the figures of finished runs again: ``python -m simulations.figures FOLDER...``.
 
 A folder is a run's results folder, one that holds several, or a client's folder below
-``state-dir`` in which a run with sealed parcels left how tasks relate. Figures go into
+``state-dir`` in which a run with sealed letters left how tasks relate. Figures go into
 the folder, as at the end of a run; their paths are printed.
 """
 
@@ -32,9 +32,10 @@ def find_folders(folder: Path) -> list[Path]:
     found += sorted(p.parent for p in folder.glob(f"*/{SUMMARY}"))
     if not found:
         raise ConfigError(
-            f"{folder} is no results folder and holds none: no {SUMMARY} there or one"
-            " level below; give the folder that a run printed at its end, or, after a"
-            " run with spreadgnn.seal = true, <state-dir>/<run>/client-<id> of a site"
+            f"{folder} is not a results folder and holds none: no {SUMMARY} there or"
+            " one level below; give the folder that a run printed at its end, or,"
+            " after a run with spreadgnn.seal = true, <state-dir>/<run>/client-<id>"
+            " of a site"
         )
     return found
 

@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from fedgraph_flwr.figures.style import GREY, PALETTE, bare
+from fedgraph_flwr.figures.style import save
+
+from .tables.figures import CAPTION, draw_interval, name_intervals
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-ENOUGH = 5  # pairs; with fewer nothing is called shown
 _NUMBER = r"([+-]\d+\.\d+)"
 _INTERVAL = re.compile(rf"{_NUMBER} \[{_NUMBER}, {_NUMBER}\]")
 
@@ -91,36 +92,17 @@ def draw_forest(forest: Forest, path: Path) -> Path:
     size = (3.0 + 3.2 * count, 1.2 + 0.28 * len(forest.rows))
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    labels = list(zip(forest.rows, forest.pairs, strict=True))
     for index, (panel, title) in enumerate(zip(panels, forest.columns, strict=True)):
-        panel.axvline(0, color="0.35", linewidth=0.8)
         for row, (cells, pairs) in enumerate(
             zip(forest.cells, forest.pairs, strict=True)
         ):
             mean, low, high = cells[index]
-            colour = _colour(low, high) if pairs >= ENOUGH else GREY
-            panel.hlines(row, low, high, color=colour, linewidth=2)
-            panel.plot([mean], [row], "o", color=colour, markersize=4)
+            draw_interval(panel, row, mean, (low, high), pairs)
+        name_intervals(panel, labels)
         panel.set_title(title, fontsize=10)
-        panel.set_axisbelow(True)
-        panel.grid(axis="x", color="0.93")
-        bare(panel)
-    names = [f"{r} (n={n})" for r, n in zip(forest.rows, forest.pairs, strict=True)]
-    panels[0].set_yticks(range(len(names)), names)
-    panels[0].set_ylim(len(names) - 0.5, -0.5)  # the first row on top
-    figure.supxlabel(
-        "difference in points, mean and 95 % interval;"
-        f" coloured if n >= {ENOUGH} pairs and the interval excludes 0",
-        fontsize=9,
-    )
-    figure.savefig(path)
-    return path
-
-
-def _colour(low: float, high: float) -> str:
-    """Colour of an interval above 0, below 0, or around it."""
-    if low > 0:
-        return PALETTE[2]
-    return PALETTE[1] if high < 0 else GREY
+    figure.supxlabel(CAPTION, fontsize=9)
+    return save(figure, path)
 
 
 def main() -> int:

@@ -12,8 +12,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,13 @@ from fedgraph_flwr.results.folder import short_id
 from fedgraph_flwr.results.provenance import project_root
 from fedgraph_flwr.terminal import announced
 
-_BIN = Path(sys.executable).parent
+BIN = Path(sys.executable).parent
 _POLL_S = 1.0
 _LOG_GRACE_S = 5.0
+_ANSWER_S = 300.0
+_UNKNOWN = (
+    "it is not known whether Flower took the run: `flwr ls` lists all that it has"
+)
 # Flower gives its SuperLink 15 s to start; a busy machine needs several times that.
 _SLOW_START, _MORE_STARTS = "Failed to start local SuperLink", 4
 
@@ -51,20 +57,30 @@ def run_flower(
         The run was refused, failed, or left no summary.
     """
     results = Path(str(overrides["results-dir"]))
-    with announced("handing the run to Flower, whose SuperLink may have to start"):
-        run_id = submit(overrides, num_nodes=num_nodes, num_gpus=num_gpus)
-    follow = [str(_BIN / "flwr"), "log", str(run_id)]
-    with subprocess.Popen(follow, stdin=subprocess.DEVNULL, env=environment()) as log:
-        try:
-            status, details = wait(run_id)
-        except KeyboardInterrupt:
-            _flwr("stop", str(run_id))
-            raise KeyboardInterrupt(_how_to_go_on(results, run_id)) from None
-        finally:
-            try:
-                log.wait(_LOG_GRACE_S)
-            except subprocess.TimeoutExpired:
-                log.terminate()
+    log = None
+    try:
+        with (
+            _held_back(
+                "Flower is asked to stop the run, once it has it", _UNKNOWN
+            ) as early,
+            announced("handing the run to Flower, whose SuperLink may have to start"),
+        ):
+            run_id = submit(overrides, num_nodes=num_nodes, num_gpus=num_gpus)
+            log = _apart([str(BIN / "flwr"), "log", str(run_id)])
+        if early:
+            raise KeyboardInterrupt
+        status, details = wait(run_id)
+        with suppress(subprocess.TimeoutExpired):
+            log.wait(_LOG_GRACE_S)
+    except KeyboardInterrupt:
+        if log is None:  # pressed twice
+            raise
+        sys.stderr.write(f"\nCtrl-C: stopping run {run_id}\n")
+        raise KeyboardInterrupt(_stop(run_id, results)) from None
+    finally:
+        if log is not None:
+            log.terminate()
+            log.wait()
     found = sorted(results.glob("*/summary.json"))
     if resumed := overrides.get("resume"):  # goes on in its old folder
         found = [p for p in [Path(str(resumed)) / "summary.json"] if p.is_file()]
@@ -119,13 +135,17 @@ def wait(run_id: int) -> tuple[str, str]:
     """
     while True:
         begin = time.monotonic()
-        runs = _json(_flwr("ls", "--run-id", str(run_id), "--format", "json"))
-        row = runs["runs"][0] if runs.get("runs") else {}
-        status = str(row.get("status", "unknown"))
+        status, details = _look(run_id)
         if status.startswith("finished"):
-            return status, str(row.get("status-details", ""))
+            return status, details
         # A question costs a process that imports Flower: seconds on a busy machine.
         time.sleep(max(_POLL_S, 2 * (time.monotonic() - begin)))
+
+
+def _look(run_id: int) -> tuple[str, str]:
+    runs = _json(_flwr("ls", "--run-id", str(run_id), "--format", "json"))
+    row = runs["runs"][0] if runs.get("runs") else {}
+    return str(row.get("status", "unknown")), str(row.get("status-details", ""))
 
 
 def read_log(run_id: int) -> str:
@@ -136,47 +156,110 @@ def read_log(run_id: int) -> str:
 def stop_superlink() -> list[int]:
     """Stop this project's background SuperLink and what it started; return the pids."""
     home = os.environ.get("FLWR_HOME", "")
-    stopped = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    found = {*pids(home, "flower-superlink"), *pids(home, "flwr-simulation")}
+    for pid in found:
+        with suppress(ProcessLookupError):  # it ended in the meantime
+            os.kill(pid, signal.SIGTERM)
+    return sorted(found)
+
+
+def pids(home: Path | str, command: str = "") -> list[int]:
+    """Return the ids of processes with this ``FLWR_HOME`` and text in their command."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            command = (entry / "cmdline").read_bytes().decode().split("\0")
-            environment = (entry / "environ").read_bytes().decode().split("\0")
-        except (OSError, UnicodeDecodeError):
+            line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            if command not in line:
+                continue
+            variables = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
             continue
-        is_flower = any(
-            "flower-superlink" in c or "flwr-simulation" in c for c in command
-        )
-        if is_flower and f"FLWR_HOME={home}" in environment:
-            os.kill(int(entry.name), signal.SIGTERM)
-            stopped.append(int(entry.name))
-    return stopped
+        if f"FLWR_HOME={home}".encode() in variables:
+            found.append(int(entry.name))
+    return sorted(set(found) - {os.getpid()})
 
 
 def environment() -> dict[str, str]:
     """Environment in which Flower's commands, and what they start, find each other."""
-    return {**os.environ, "PATH": f"{_BIN}:{os.environ.get('PATH', '')}"}
+    return {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '')}"}
+
+
+@contextmanager
+def _held_back(words: str, twice: str) -> Iterator[list[bool]]:
+    """Hold the first Ctrl-C back and say ``words``; a second one ends the wait.
+
+    Yields a list that is empty as long as nobody has pressed Ctrl-C.
+    """
+    pressed: list[bool] = []
+
+    def hold(*_: object) -> None:
+        if pressed:
+            raise KeyboardInterrupt(f"; {twice}")
+        pressed.append(True)
+        sys.stderr.write(f"\nCtrl-C: {words}; a second Ctrl-C does not wait for it\n")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed  # Python tells the main thread of signals, and no other
+        return
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop(run_id: int, results: Path) -> str:
+    """Stop a run; say what has become of it.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        It was not waited for.
+    """
+    goes_on = f"run {run_id} may go on; to stop it: flwr stop {run_id}"
+    with _held_back(f"still waiting for Flower to stop run {run_id}", goes_on):
+        try:
+            answer = _json(_flwr("stop", str(run_id), "--format", "json"))
+            if answer.get("success"):
+                return _how_to_go_on(results, run_id)
+            status = _look(run_id)[0]
+        except RunFailedError as error:
+            return f"; {goes_on} ({error})"
+    if status.startswith("finished"):
+        return f"; run {run_id} had ended before ({status}), results are in {results}"
+    return f"; {goes_on} (Flower says: {answer.get('error-message', answer)})"
 
 
 def _how_to_go_on(results: Path, run_id: int) -> str:
     """Say that Flower's run was stopped too, and how to resume it if it had begun."""
     begun = sorted(results.glob(f"*-{short_id(run_id)}/checkpoint/*"))
     resume = f"; to go on: --set resume={begun[0].parent.parent}" if begun else ""
-    return f"; so is run {run_id}{resume}"
+    ends = "which writes its results within half a minute"
+    return f"; so is run {run_id}, {ends}{resume}"
+
+
+def _apart(command: list[str], **options: Any) -> subprocess.Popen[str]:
+    """Start a process that Ctrl-C in this terminal does not reach."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        env=environment(),
+        text=True,
+        start_new_session=True,
+        **options,
+    )
 
 
 def _flwr(*arguments: str) -> str:
-    done = subprocess.run(
-        [str(_BIN / "flwr"), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env=environment(),
-        timeout=300,
-    )
-    return done.stdout + (done.stderr if done.returncode else "")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with _apart([str(BIN / "flwr"), *arguments], **pipes) as process:
+        try:
+            out, err = process.communicate(timeout=_ANSWER_S)
+        except BaseException:
+            process.kill()
+            process.wait()  # which `with` leaves out after Ctrl-C
+            raise
+    return out + (err if process.returncode else "")
 
 
 def _json(output: str) -> dict[str, Any]:

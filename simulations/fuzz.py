@@ -1,4 +1,4 @@
-"""Give the application what no honest program writes: ``python -m simulations.fuzz``.
+"""Give the application malformed input: ``python -m simulations.fuzz``.
 
 Kinds: run configs, data files, checkpoints and state files, messages. Each case must be
 refused with a reason, or fail one named client, or change nothing. Exits with 0 if all

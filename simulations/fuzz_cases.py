@@ -65,7 +65,7 @@ _GRAPHS = (24, 30)  # of a client with synthetic data, by its group
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is needed to repeat a case."""
+    """Kind, seed and number, from which a case can be repeated."""
 
     kind: str
     seed: int
@@ -78,7 +78,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What became of a case."""
+    """The outcome of a case."""
 
     kind: str
     seed: int

@@ -1,9 +1,9 @@
 """Malformed messages of, or for, one of four clients; the run is to go on without it.
 
 ``min-fit-replies`` is 0.5. The end must be that of the undisturbed run, or that of the
-run in which this client failed in this exchange, and then be named. Roll call needs
-every client: there a refusal is right, and so is a client that fails, by name, in
-rounds in which it contradicts what it said there.
+run in which this client failed in this exchange, and then be named. A client may also
+fail, by name, in later rounds in which it contradicts what it said. Roll call needs
+every client: there a refusal is right.
 """
 
 from __future__ import annotations
@@ -74,23 +74,30 @@ def execute(rng: random.Random, place: Place, note: Callable[[str], None]) -> No
         folder = _run(config, {exchange}, change, is_reply=is_reply)
     except FedGraphError as error:
         says = f"{type(error).__name__}: {error}"
-        if strangers(says):
+        if _foreign(says, said[0]):
             raise Judged("foreign", says) from error
         if exchange == _ROLL_CALL:
             raise
         raise Judged("stopped", says) from error
     summary = read_summary(folder)
+    refused = {str(f["round"]) for f in summary["failures"]}
     if exchange == _ROLL_CALL:
-        lost = {str(f["round"]) for f in summary["failures"]}
-        without = _reference(name, lost, place.shared)
-    _judge(summary, expected, without)
+        without = _reference(name, refused, place.shared)
+    elif exchange not in refused and refused:
+        # What it said was taken, and contradicts what it does later.
+        without = _reference(name, refused, place.shared, is_reply=False)
+    _judge(summary, expected, without, said[0])
 
 
-def _judge(summary: dict[str, Any], expected: str, without: str) -> None:
+def _foreign(says: str, said: str) -> bool:
+    """Whether a failure names an exception that neither we nor the case have said."""
+    return any(name not in said for name in strangers(says))
+
+
+def _judge(summary: dict[str, Any], expected: str, without: str, said: str) -> None:
     reasons = {f["client"]: f["reason"] for f in summary["failures"]}
     says = json.dumps(reasons)[:2000]
-    told = [strangers(f"client {c}: {reason}") for c, reason in reasons.items()]
-    if any(told):
+    if any(_foreign(f"client {c}: {reason}", said) for c, reason in reasons.items()):
         raise Judged("foreign", says)
     if set(reasons) - {_VICTIM}:
         raise Judged("stopped", f"failures of others: {says}")
@@ -98,9 +105,9 @@ def _judge(summary: dict[str, Any], expected: str, without: str) -> None:
     if reasons and weights == without:
         raise Judged("named", says)
     # Sealed mail that was damaged on its way counts as missing, and by sender.
-    unusable = (summary["network"] or {}).get("unusable_parcels_of")
+    unusable = (summary["network"] or {}).get("unusable_letters_of")
     if unusable and not reasons:
-        raise Judged("named", f"parcels that cannot be used, by sender: {unusable}")
+        raise Judged("named", f"letters that cannot be used, by sender: {unusable}")
     raise Judged("unchanged" if weights == expected else "changed", says)
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong in the records of a message."""
+"""Faults in the records of a message."""
 
 from __future__ import annotations
 

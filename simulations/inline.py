@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedgraph_flwr.client_app import app as client_app
-from fedgraph_flwr.client_app import load_data
+from fedgraph_flwr.client_app import kept_data
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.server_app import run
@@ -54,9 +54,9 @@ class InlineGrid(Grid):
         self._app = app
         self._run_id = run_id
         self._contexts = {
-            secrets.randbits(63): Context(
+            (node := secrets.randbits(63)): Context(
                 run_id=run_id,
-                node_id=0,
+                node_id=node,
                 node_config=dict(config),
                 state=RecordDict(),
                 run_config=dict(run_config),
@@ -72,7 +72,7 @@ class InlineGrid(Grid):
 
     @property
     def run(self) -> Any:
-        """Nothing asks for it here."""
+        """Do nothing: nothing asks for the run here."""
         raise AttributeError("InlineGrid has no Run")
 
     def create_message(self, *_: Any, **__: Any) -> Message:
@@ -126,6 +126,7 @@ def run_inline(
     *,
     num_nodes: int = 1,
     node_configs: Iterable[Mapping[str, Any]] | None = None,
+    only: Collection[int] | None = None,
 ) -> Path:
     """Run one experiment in this process and return its results folder.
 
@@ -137,6 +138,8 @@ def run_inline(
         Number of simulated nodes.
     node_configs : iterable of mapping, optional
         Node-configs instead of the simulated ones, e.g. ``{"clients": "3,4"}``.
+    only : collection of int, optional
+        As of :func:`fedgraph_flwr.server_app.run`.
 
     Raises
     ------
@@ -149,6 +152,6 @@ def run_inline(
     nodes = simulated_nodes(num_nodes) if node_configs is None else node_configs
     grid = InlineGrid(client_app, nodes, run_config=run_config, run_id=run_id)
     try:
-        return run(grid, resolved, run_id=run_id)
+        return run(grid, resolved, run_id=run_id, only=only)
     finally:  # a later run has other seeds, and would only add to what is kept
-        load_data.cache_clear()
+        kept_data.clear()

@@ -1,4 +1,4 @@
-"""What clients hold: ``python -m simulations.node_statistics Cora --clients 5,10,20``.
+"""Print clients' parts: ``python -m simulations.node_statistics Cora --clients 5,10``.
 
 For each number of clients it prints means over clients of nodes, directed edges and
 clustering coefficient, and the heterogeneity of labels, beside Tables 3 to 5 of the
@@ -62,7 +62,11 @@ def average_clustering(graph: GraphSet) -> float:
     num_nodes = graph.num_nodes
     ones = np.ones(graph.edge_index.shape[1])
     shape = (num_nodes, num_nodes)
-    adjacency = sparse.csr_array((ones, tuple(graph.edge_index)), shape=shape)
+    return clustering(sparse.csr_array((ones, tuple(graph.edge_index)), shape=shape))
+
+
+def clustering(adjacency: sparse.csr_array) -> float:
+    """As :func:`average_clustering`, of a symmetric matrix of 0 and 1."""
     closed = (adjacency @ adjacency).multiply(adjacency).sum(axis=1)  # twice triangles
     degree = adjacency.sum(axis=1)
     pairs = degree * (degree - 1)

@@ -53,7 +53,7 @@ _EMPTY = '""'
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """What an option adds where the other axes take one of ``only``'s options."""
+    """Settings that an option adds if the other axes take one of ``only``'s options."""
 
     place: str
     text: str

@@ -1,4 +1,7 @@
-"""What preset files of either kind consist of. Messages are completed by the file."""
+"""Parts that both kinds of preset files have in common.
+
+Their error messages lack the file's name, which the reader of the file adds.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
@@ -72,22 +72,6 @@ def environment(home: Path, *, witness: Path | None = None) -> dict[str, str]:
     }
 
 
-def pids(home: Path, command: str = "") -> list[int]:
-    """Return the ids of processes with this ``FLWR_HOME`` and text in their command."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (entry / "cmdline").read_bytes().decode(errors="replace")
-            if command not in line:
-                continue
-            variables = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if f"FLWR_HOME={home}".encode() in variables:
-            found.append(int(entry.name))
-    return sorted(set(found) - {os.getpid()})
-
-
 def is_orphan(pid: int) -> bool:
     """Whether a process has outlived the one that started it, or is gone itself."""
     try:
@@ -126,28 +110,49 @@ class Federation:
         Node-config of each SuperNode, to which ``state-dir`` is added.
     """
 
+    SPARE_PORTS: ClassVar[int] = 0  # free ones from ``spare_port`` on
+
     def __init__(
         self, folder: Path, environment: Mapping[str, str], sites: Sequence[str]
     ) -> None:
-        self._folder, self._environment = folder, dict(environment)
+        self.folder, self._environment = folder, dict(environment)
         self._home = Path(environment["FLWR_HOME"])
-        self._port = free_ports(1 + len(sites))
+        self._port = free_ports(1 + len(sites) + self.SPARE_PORTS)
+        self.spare_port = self._port + 1 + len(sites)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._tried: dict[str, float] = {}
-        address = f"127.0.0.1:{self._port}"
         (self._home / "config.toml").write_text(
-            f'[superlink]\ndefault = "site"\n\n[superlink.site]\naddress = "{address}"'
-            "\ninsecure = true\n"
+            f'[superlink]\ndefault = "site"\n\n[superlink.site]\n{self.profile()}'
         )
-        link = ["flower-superlink", "--insecure", "--host", "127.0.0.1"]
-        link += ["--port", str(self._port), "--database", str(folder / "superlink.db")]
-        link += ["--disable-runtime-dependency-installation"]
-        self._commands = {"superlink": link}
+        self._commands = {"superlink": self.superlink_command()}
         for number, config in enumerate(sites):
-            command = ["flower-supernode", "--insecure", "--superlink", address]
-            command += ["--port", str(self._port + 1 + number), "--node-config"]
-            command += [f'{config} state-dir="{folder}/site-{number}"']
+            given = f'{config} state-dir="{folder}/site-{number}"'
+            command = self.site_command(number, self._port + 1 + number, given)
             self._commands[f"site-{number}"] = command
+
+    @property
+    def address(self) -> str:
+        """Host and port of the SuperLink."""
+        return f"127.0.0.1:{self._port}"
+
+    def profile(self) -> str:
+        """Entries of Flower's configuration for this SuperLink's Control API."""
+        return f'address = "{self.address}"\ninsecure = true\n'
+
+    def superlink_command(self) -> list[str]:
+        """Command of the SuperLink, without TLS."""
+        host, port = self.address.split(":")
+        command = ["flower-superlink", "--insecure", "--host", host, "--port", port]
+        command += ["--database", str(self.folder / "superlink.db")]
+        return [*command, "--disable-runtime-dependency-installation"]
+
+    def site_command(self, number: int, port: int, node_config: str) -> list[str]:  # noqa: ARG002
+        """Command of a site's SuperNode, without TLS."""
+        command = ["flower-supernode", "--insecure", "--superlink", self.address]
+        return [*command, "--port", str(port), "--node-config", node_config]
+
+    def admit(self) -> None:
+        """Make sites known to a new SuperLink; nothing to do without keys."""
 
     def __enter__(self) -> Federation:
         try:
@@ -177,25 +182,28 @@ class Federation:
             now = time.monotonic()
             if name != "superlink" and now < self._tried.get(name, -1) + HEARTBEAT_S:
                 continue
+            is_first = name not in self._tried
             self._tried[name] = now
-            with (self._folder / f"{name}.log").open("a") as log:
+            with (self.folder / f"{name}.log").open("a") as log:
                 self._running[name] = subprocess.Popen(
                     [str(_BIN / command[0]), *command[1:]],
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     stdin=subprocess.DEVNULL,
                     env=self._environment,
-                    cwd=self._folder,
+                    cwd=self.folder,
                     start_new_session=True,
                 )
             if name == "superlink":
                 self._await_port(self._running[name])
+                if is_first:
+                    self.admit()
 
     def _await_port(self, superlink: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _START_S
         while not _listens(self._port):
             if superlink.poll() is not None or time.monotonic() > deadline:
-                raise RunFailedError(f"no SuperLink; see {self._folder}/superlink.log")
+                raise RunFailedError(f"no SuperLink; see {self.folder}/superlink.log")
             time.sleep(_POLL_S)
 
     def submit(self, config: Mapping[str, Value]) -> str:
@@ -206,7 +214,7 @@ class Federation:
         RunFailedError
             Flower refused it.
         """
-        file = self._folder / "run.toml"
+        file = self.folder / "run.toml"
         file.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in config.items()))
         root = str(project_root())
         answer = self._ask("run", root, "site", "--run-config", str(file))
@@ -226,18 +234,18 @@ class Federation:
         """
         begin = asked = time.monotonic()
         while (now := time.monotonic()) < begin + limit_s:
-            if now > asked + _ASK_S and not pids(self._home, "flwr-serverapp"):
+            if now > asked + _ASK_S and not flower.pids(self._home, "flwr-serverapp"):
                 rows = self._ask("ls", "site", "--run-id", run_id).get("runs") or [{}]
                 status = str(rows[0].get("status", "unknown"))
                 if status.startswith("finished"):
                     return status
                 asked = time.monotonic()
             time.sleep(_POLL_S)
-        raise RunFailedError(f"run {run_id} hangs; see {self._folder}")
+        raise RunFailedError(f"run {run_id} hangs; see {self.folder}")
 
     def log(self, run_id: str) -> str:
         """Return what a run's ServerApp has logged."""
-        done = self._flwr("log", run_id, "site", "--show")
+        done = self.flwr("log", run_id, "site", "--show")
         return done.stdout + done.stderr
 
     def close(self) -> None:
@@ -251,22 +259,25 @@ class Federation:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        kill(pids(self._home))
+        kill(flower.pids(self._home))
 
     def _ask(self, *arguments: str) -> dict[str, Any]:
-        done = self._flwr(*arguments, "--format", "json")
+        done = self.flwr(*arguments, "--format", "json")
         begin = done.stdout.find("{")
         if begin < 0:
             return {"error": (done.stdout + done.stderr).strip()[-1000:]}
         answer: dict[str, Any] = json.JSONDecoder().raw_decode(done.stdout[begin:])[0]
         return answer
 
-    def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def flwr(
+        self, *arguments: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of Flower's, with this federation's settings unless others."""
         return subprocess.run(
             [str(_BIN / "flwr"), *arguments],
             capture_output=True,
             text=True,
-            env=self._environment,
+            env=env or self._environment,
             check=False,
             stdin=subprocess.DEVNULL,
             timeout=300,

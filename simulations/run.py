@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.plugins import is_plugin
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.provenance import project_root
@@ -51,7 +52,7 @@ def parse_assignment(text: str) -> tuple[str, Value]:
     except tomllib.TOMLDecodeError:
         value = raw
     if not isinstance(value, bool | int | float | str):
-        raise ConfigError(f"--set {key}: {raw!r} is no text, number, true or false")
+        raise ConfigError(f"--set {key}: {raw!r} is not a text, number, true or false")
     return key.strip(), value
 
 
@@ -66,14 +67,15 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def start_from(name: str) -> dict[str, Value]:
-    """Return the overrides of a preset; a method's name means its defaults.
+    """Return the overrides of a preset; the name of a method means its defaults.
 
     Raises
     ------
     ConfigError
         Neither has this name.
     """
-    return {"method": name} if name in METHODS else load_preset(name)
+    is_method = name in METHODS or is_plugin(name)
+    return {"method": name} if is_method else load_preset(name)
 
 
 def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:
@@ -191,8 +193,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "preset",
         metavar="PRESET|METHOD",
-        help="a preset, e.g. gcfl-plus-proteins, or a method, e.g. fedavg, whose"
-        " settings are the defaults and what --set says",
+        help="a preset, e.g. gcfl-plus-proteins, or a method, e.g. fedavg or your own"
+        " fgx:METHOD in plugins/fgx.py, whose settings are the defaults and what --set"
+        " says",
     )
     parser.add_argument("--seeds", default="", help="run seeds, e.g. 10,42,79")
     parser.add_argument(
@@ -244,7 +247,7 @@ def _tell(runs: list[dict[str, Value]], arguments: argparse.Namespace) -> int:
     code = _COMPLETED
     for overrides, outcome in execute(runs, arguments):
         what = arguments.preset
-        if what in METHODS:
+        if what in METHODS or is_plugin(what):
             what += f" on {overrides.get('dataset', defaults()['dataset'])}"
         word = "[green]completed[/]"
         if isinstance(outcome, Exception):

@@ -1,4 +1,4 @@
-"""Write settings where they must stand again: ``python -m simulations.settings``.
+"""Write defaults into pyproject and docs: ``python -m simulations.settings``.
 
 The tables of settings in the code are the source. Flower refuses keys that have no
 default in ``pyproject.toml``, and readers look for them in ``docs/configuration.md``:

@@ -1,1 +1,1 @@
-"""What the server computes. NumPy only; nothing here imports torch."""
+"""The server's side. NumPy only; nothing here imports torch."""

@@ -72,6 +72,7 @@ class AbstractGraphStrategy(Strategy):
     """
 
     HAS_MODEL: ClassVar[bool] = True  # common to several clients
+    TAKES_START: ClassVar[bool] = True  # hands out what :meth:`initialise` is given
 
     def __init__(
         self,
@@ -168,6 +169,11 @@ class AbstractGraphStrategy(Strategy):
         if self.settings.weighting == "uniform":
             return 1.0
         return float(self.clients[client].num_train)
+
+    @property
+    def sites(self) -> dict[int, str]:
+        """Names of the clients' sites, as far as sites have names."""
+        return {c: i.site for c, i in sorted(self.clients.items()) if i.site}
 
     @property
     def report(self) -> RoundReport:
@@ -292,14 +298,7 @@ class AbstractGraphStrategy(Strategy):
                 messages = self.configure_train(
                     server_round, initial_arrays, train_config, grid
                 )
-                nodes = self.directory.hosted().values()
-                replies = exchange(
-                    grid,
-                    messages,
-                    timeout,
-                    head_start_s=head_start_s(map(self.load, nodes)),
-                    meanwhile=self.tell_observer,
-                )
+                replies = self.exchange(grid, messages, timeout)
                 try:
                     self.aggregate_train(server_round, replies)
                     self.report.is_complete = True
@@ -343,6 +342,21 @@ class AbstractGraphStrategy(Strategy):
         """Begin an exchange with clients and make its messages, one per node."""
         self.round = Round(self, phase, number, began_at=self._began_at)
         return self.round.messages(grid)
+
+    def exchange(
+        self, grid: Grid, messages: Iterable[Message], timeout: float
+    ) -> list[Message]:
+        """Send a round's messages and wait for replies, as long as settings say."""
+        nodes = self.directory.hosted().values()
+        return exchange(
+            grid,
+            messages,
+            timeout,
+            head_start_s=head_start_s(map(self.load, nodes)),
+            meanwhile=self.tell_observer,
+            is_enough=self.round.has_quorum,
+            late_after_s=self.settings.late_after_s,
+        )
 
     def close_round(self) -> None:
         """Complete the report of the round that is under way."""

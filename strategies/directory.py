@@ -14,15 +14,17 @@ from flwr.serverapp import Grid
 
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError, RunFailedError, WireError
+from fedgraph_flwr.stopping import check_stop
 from fedgraph_flwr.wire import (
     NO_CLIENTS,
+    SITE,
     Records,
     pack,
     read_header,
     read_parcel,
     records_by_client,
-    shortened,
 )
+from fedgraph_flwr.wording import is_site_name, shortened, with_sites
 
 from .introductions import difference, read_introduction
 from .report import NOWHERE, ClientInfo
@@ -48,7 +50,9 @@ class Directory:
     def __init__(self, settings: RunSettings, *, experiment: str = "") -> None:
         self._settings = settings
         self._header = {"experiment": experiment}
-        self._infos: dict[int, ClientInfo] = {}
+        self._wanted = frozenset(range(settings.num_clients))
+        self._infos: dict[int, ClientInfo] = {}  # written by `_place` alone
+        self._homes: dict[int, set[int]] = {}  # node -> its clients
         self._is_strict = True
         self._present: set[int] = set()  # nodes that answered and did not vanish since
         self._probes: dict[str, tuple[int, float]] = {}  # unanswered: node, asked when
@@ -61,17 +65,24 @@ class Directory:
         self.refusals: dict[int, str] = {}  # why a client is not let in
 
     def expect(self, known: Mapping[int, ClientInfo]) -> None:
-        """Go on with the clients of a checkpoint; others are not let in."""
+        """Go on with the clients of a checkpoint; others are refused."""
         self._is_strict = self._is_strict and not known
-        self._infos = {c: replace(i, node_id=NOWHERE) for c, i in known.items()}
+        self._infos, self._homes = {}, {}
+        for client, info in known.items():
+            self._place(client, replace(info, node_id=NOWHERE))
+
+    def await_only(self, clients: Iterable[int]) -> None:
+        """Wait for these clients alone, as a site does that tries a run by itself."""
+        self._wanted &= frozenset(clients)
 
     def call(self, grid: Grid) -> dict[int, ClientInfo]:
         """Ask nodes until every client is found; see ``AbstractGraphStrategy``."""
-        wanted = self._settings.num_clients
+        wanted = len(self._wanted)
         begin = time.monotonic()
         deadline = begin + self._settings.roll_call_timeout_s
         grace: float | None = None
         while True:
+            check_stop()
             online = self._look(grid)
             self._probe(grid, self._unasked(online), online)
             missing = self._missing()
@@ -142,13 +153,18 @@ class Directory:
         return table
 
     @property
+    def num_wanted(self) -> int:
+        """Number of clients that a new run waits for."""
+        return len(self._wanted)
+
+    @property
     def num_present(self) -> int:
         """Number of clients found so far."""
         return sum(len(clients) for clients in self.hosted().values())
 
     def members(self, node: int) -> list[int]:
         """Clients hosted by a node, ascending."""
-        return self.hosted().get(node, [])
+        return sorted(self._homes.get(node, ()))
 
     def reason(self, client: int) -> str:
         """Why no message went out to a client."""
@@ -165,7 +181,7 @@ class Directory:
         self._silent_since.setdefault(node, server_round)
 
     def fail(self, node: int, error: Error) -> None:
-        """Stop at once where going on cannot succeed: a dead Ray actor.
+        """Stop at once if going on cannot succeed: after the death of a Ray actor.
 
         The dead actor stays in Ray's pool and fails most later messages. Flower tells
         of it with code 0; what apps raise has others, whatever their text.
@@ -185,7 +201,7 @@ class Directory:
     def _missing(self) -> set[int]:
         """Clients whose node is not online."""
         there = {c for c, i in self._infos.items() if i.node_id in self._present}
-        return set(range(self._settings.num_clients)) - there
+        return set(self._wanted - there)
 
     def _look(self, grid: Grid) -> set[int]:
         """Nodes online; nodes that left are asked again when they come back."""
@@ -199,7 +215,7 @@ class Directory:
         return online
 
     def _unasked(self, online: set[int]) -> set[int]:
-        """Nodes to ask at roll call; without an answer again, a little later."""
+        """Nodes to ask at roll call; without an answer they are asked again later."""
         asked = {node for node, _ in self._probes.values()}
         late = time.monotonic() - _RETRY_S
         return {
@@ -209,7 +225,7 @@ class Directory:
         }
 
     def _probe(self, grid: Grid, nodes: set[int], online: set[int]) -> None:
-        """Ask nodes whom they host, and take answers that are in at once."""
+        """Ask nodes which clients they host, and take answers that are in at once."""
         if not nodes:
             return
         now = time.monotonic()
@@ -265,7 +281,9 @@ class Directory:
             return
         if "error" in header:
             reason = shortened(header["error"], 2000)
-            self._refuse(node, f"node {node} refused the roll call: {reason}")
+            name = header.get(SITE)
+            place = f"node {node} ({name})" if _is_name(name) else f"node {node}"
+            self._refuse(node, f"{place} refused the roll call: {reason}")
             return
         wanted = range(self._settings.num_clients)
         if strangers := sorted(set(told) - set(wanted)):
@@ -311,8 +329,16 @@ class Directory:
             if words := difference(known, info):
                 self._bar(client, words, info.node_id)
                 return
-        self._infos[client] = info
+        self._place(client, info)
         self.refusals.pop(client, None)
+
+    def _place(self, client: int, info: ClientInfo) -> None:
+        """Enter a client's data and its node."""
+        if (before := self._infos.get(client)) is not None:
+            self._homes.get(before.node_id, set()).discard(client)
+        self._infos[client] = info
+        if info.node_id != NOWHERE:
+            self._homes.setdefault(info.node_id, set()).add(client)
 
     def _contest(self, info: ClientInfo, node: int) -> None:
         words = (
@@ -327,14 +353,16 @@ class Directory:
         self._claims[info.client] = info
 
     def _bar(self, client: int, reason: str, node: int) -> None:
-        """Do not let a client in, and say so once."""
+        """Refuse a client, and say so once."""
+        known = self._infos.get(client)
         if self.refusals.get(client) != reason:
-            log(WARNING, "client %d is not let in: %s", client, reason)
+            sites = {client: known.site} if known else {}
+            place = with_sites(f"client {client}", [client], sites)
+            log(WARNING, "%s is refused: %s", place, reason)
         self.refusals[client] = reason
         self._refused.add(node)
-        known = self._infos.get(client)
         if known is not None and known.node_id == node:
-            self._infos[client] = replace(known, node_id=NOWHERE)
+            self._place(client, replace(known, node_id=NOWHERE))
 
     def _refuse(self, node: int, reason: str) -> None:
         """Let no client of a node in, as nothing that it said is of use."""
@@ -361,16 +389,23 @@ class Directory:
         s = self._settings
         wanted = s.num_clients
         reasons = {c: self.refusals.get(c, "") for c in sorted(missing)}
+        sites = {c: i.site for c, i in self._infos.items()}
         enough = math.ceil(s.min_fit_replies * wanted - 1e-9)
         if not self._is_strict and wanted - len(missing) >= enough:
             for client, reason in reasons.items():
-                log(WARNING, "client %d is missing: %s", client, reason or "no answer")
+                place = with_sites(f"client {client}", [client], sites)
+                log(WARNING, "%s is missing: %s", place, reason or "no answer")
             return
         said = [r for r in reasons.values() if r] + list(self._notes.values())
         raise RunFailedError(
-            f"clients {sorted(missing)} of {wanted} answered no roll call within"
+            f"{with_sites(f'clients {sorted(missing)}', missing, sites)} of {wanted}"
+            " answered no roll call within"
             f" {s.roll_call_timeout_s:g} s; {len(self._asked_at)} nodes are connected."
             f"{''.join(f' {words}.' for words in said[:_MOST_NOTES])} Start the missing"
             ' SuperNodes (node-config clients="..."), set num-supernodes, or lower'
             " num-clients"
         )
+
+
+def _is_name(told: object) -> bool:
+    return isinstance(told, str) and is_site_name(told)

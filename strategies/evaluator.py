@@ -1,4 +1,4 @@
-"""What the server does with what clients hand over to be evaluated: here, nothing."""
+"""Base of evaluators, which score at the server what clients hand over."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedgraph_flwr.wire import NamedArrays, Parcel, shortened
+from fedgraph_flwr.wire import NamedArrays, Parcel
+from fedgraph_flwr.wording import shortened
 
 from .report import ClientInfo, Evaluation
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Evaluates nothing; a task whose clients hand something over has its own."""
+    """Base class, which evaluates nothing; tasks with server-side scores extend it."""
 
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
         """Learn from the roll call who takes part."""
@@ -54,7 +55,7 @@ class Evaluator:
         measured_round: int,  # noqa: ARG002
         parcels: Mapping[int, Parcel],  # noqa: ARG002
     ) -> list[Evaluation]:
-        """Scores of the model after ``measured_round``; parcels are no misfits."""
+        """Score the model after ``measured_round``; all parcels are fit for it."""
         return []
 
     def files(self) -> dict[str, NamedArrays]:

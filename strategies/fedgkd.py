@@ -58,10 +58,10 @@ def common_start(
 
 @final
 class FedGKD(AbstractPersonalStrategy):
-    """q is the softmax of tau_s S, S a kernel of R; the run stores R, S and q.
+    """Averages for each client by weights q = softmax(tau_s S), S a kernel of R.
 
     With "static" distillation a client sends its task features once, and they count
-    from then on.
+    from then on. The run stores R, S and q.
     """
 
     params: FedGKDParams

@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import expm
 
 from fedgraph_flwr.errors import RunFailedError, WireError
 
@@ -84,7 +83,7 @@ def _standardise(block: FloatArray) -> tuple[FloatArray, FloatArray]:
 def similarity(
     relation: FloatArray, kernel: str, *, tau: float, kappa_start: int
 ) -> FloatArray:
-    """S: what of the collaboration network the weights see, shape (n, n).
+    """Similarity S of clients, of which weights are made, shape (n, n).
 
     Parameters
     ----------
@@ -111,6 +110,8 @@ def similarity(
         return relation.copy()
     if kernel == "square":
         return relation @ relation
+    from scipy.linalg import expm  # here: this kernel alone needs it
+
     with np.errstate(over="ignore", invalid="ignore"):
         found = np.asarray(expm(tau * relation), np.float64)
     if not np.isfinite(found).all():
@@ -134,7 +135,7 @@ def attention(kernel: FloatArray, tau_s: float) -> FloatArray:
 
 
 def largest_column_sum(weights: FloatArray) -> float:
-    """Largest weight of one client in all personal models; 1 if all count alike."""
+    """Largest weight of one client in all personal models; 1 if all weigh the same."""
     return float(weights.sum(axis=0).max())
 
 

@@ -48,12 +48,12 @@ class FedGMTL(FedAvg):
 
     @override
     def hands_over(self) -> tuple[str, ...]:
-        """Name Omega."""
+        """Names of the records with Omega."""
         return RECORD, RECORD_IDS
 
     @override
     def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:
-        """Name clients whose covariances keep the mean from being one."""
+        """Name clients whose covariances keep the mean from being a covariance."""
         traces = {
             c: float(np.trace(p.arrays[SHARED + OMEGA].astype(np.float64)))
             for c, p in replies.items()

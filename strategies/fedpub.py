@@ -53,6 +53,6 @@ class FedPub(AbstractPersonalStrategy):
         server_round: int,
         replies: Mapping[int, Parcel],
     ) -> NDArray[np.float64]:
-        """See :func:`cosine_attention`."""
+        """Weigh clients by :func:`cosine_attention`."""
         embeddings = [p.arrays[EMBEDDING] for p in replies.values()]
         return cosine_attention(embeddings, self.params.alpha)

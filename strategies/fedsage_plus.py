@@ -1,4 +1,4 @@
-"""Server side of FedSage+: FedAvg, and, if so set, an exchange of feature rows first.
+"""Server side of FedSage+: FedAvg after an optional exchange of feature rows.
 
 Zhang et al. 2021, arXiv:2106.13430, the cross-client feature loss.
 """

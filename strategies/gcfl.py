@@ -37,7 +37,7 @@ from .report import Evaluation
 
 @dataclass(frozen=True, kw_only=True)
 class GCFLState:
-    """What the server knows between rounds.
+    """State of the server between rounds.
 
     ``clusters`` holds ascending client ids and ``theta`` the tensors of each cluster,
     in the same order; ``history`` is Q and ``norms`` the last updates' norms.
@@ -118,7 +118,7 @@ def split_weights(
     server_round: int,
     use_dtw: bool,
 ) -> FloatArray | None:
-    """Similarities to cut by, or None where the cluster must not split.
+    """Similarities by which the cluster is cut; None if it must not split.
 
     Source
     ------
@@ -216,7 +216,7 @@ class GCFL(AbstractGraphStrategy):
 
     @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
-        """See :func:`step`; also records norms and, for ``best_snapshot``, splits."""
+        """Run :func:`step`; also record norms and, for ``best_snapshot``, splits."""
         before = self.gcfl
         self._look_for_missing(server_round, replies)
         self.gcfl, split = step(

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import networkx as nx
 import numpy as np
-from dtaidistance import dtw
 from numpy.typing import NDArray
 
 from fedgraph_flwr.wire import NamedArrays
 
 FloatArray: TypeAlias = NDArray[np.float64]
+_BLOCK = 64  # rows whose distances to all others are computed at a time
 
 
 def flatten(model: NamedArrays) -> FloatArray:
@@ -84,16 +83,52 @@ def dtw_weights(series: FloatArray, *, standardize: bool = False) -> FloatArray:
     if standardize:
         deviation = rows.std(axis=1, keepdims=True)
         rows = rows / np.where(deviation < 1e-12, 1.0, deviation)
-    n = len(rows)
-    beta = np.zeros((n, n))
-    for p in range(n):
-        for q in range(p + 1, n):
-            beta[p, q] = beta[q, p] = dtw.distance(rows[p], rows[q])
+    beta = dtw_distances(rows)
     return np.asarray(beta.max() - beta)
+
+
+def dtw_distances(rows: FloatArray) -> FloatArray:
+    """DTW distances of all pairs: squared steps, no window, root at the end.
+
+    Parameters
+    ----------
+    rows : float array, shape (num_clients, length)
+
+    Returns
+    -------
+    float array, shape (num_clients, num_clients)
+        The numbers of ``dtaidistance.dtw.distance``, which rounds squares otherwise:
+        at most one unit in the last place apart, one pair in a thousand.
+
+    Notes
+    -----
+    The recursion runs once over the cells (i, j) of two series, for the pairs of a
+    block of rows with all rows at a time: 1,000 clients take seconds, and memory stays
+    at ``_BLOCK`` rows.
+    """
+    n, length = rows.shape
+    found = np.empty((n, n))
+    for begin in range(0, n, _BLOCK):
+        block = rows[begin : begin + _BLOCK, None]  # (block, 1, length)
+        shape = (len(block), n)
+        above = [np.full(shape, np.inf) for _ in range(length + 1)]
+        above[0] = np.zeros(shape)
+        for i in range(length):
+            line = [np.full(shape, np.inf)]
+            for j in range(length):
+                cost = np.square(block[..., i] - rows[None, :, j])
+                nearest = np.minimum(above[j], above[j + 1])
+                line.append(cost + np.minimum(nearest, line[j], out=nearest))
+            above = line
+        found[begin : begin + _BLOCK] = np.sqrt(above[-1])
+    return found
 
 
 def min_cut(weights: FloatArray) -> tuple[list[int], list[int]]:
     """Split one cluster in two along its global minimum cut.
+
+    If several nodes are tied most closely to those that were added, the lowest row is
+    the next. If several cuts have the smallest weight, the first that is found counts.
 
     Parameters
     ----------
@@ -117,11 +152,40 @@ def min_cut(weights: FloatArray) -> tuple[list[int], list[int]]:
     n = len(weights)
     if n < 2:
         raise ValueError(f"a cut needs at least 2 clients, got {n}")
-    graph = nx.Graph()
-    graph.add_nodes_from(range(n))
-    graph.add_weighted_edges_from(
-        (p, q, float(weights[p, q])) for p in range(n) for q in range(p + 1, n)
-    )
-    _, (one, other) = nx.stoer_wagner(graph)
-    left, right = sorted(one), sorted(other)
-    return (left, right) if left[0] == 0 else (right, left)
+    between = np.array(weights, np.float64)  # of merged rows, in the lowest of them
+    np.fill_diagonal(between, 0.0)
+    merged = [[row] for row in range(n)]
+    gone = np.zeros(n, bool)
+    lightest, right = np.inf, [n]
+    for size in range(n, 1, -1):
+        before, last, weight = _phase(between, gone, size)
+        if weight < lightest:
+            lightest, right = weight, list(merged[last])
+        merged[before] += merged[last]
+        between[before] += between[last]
+        between[:, before] = between[before]
+        between[before, before] = 0.0
+        gone[last] = True
+    return sorted({*range(n)} - {*right}), sorted(right)
+
+
+def _phase(
+    between: FloatArray, gone: NDArray[np.bool_], size: int
+) -> tuple[int, int, float]:
+    """Add rows one by one, the most tightly tied first, from row 0.
+
+    Returns
+    -------
+    before, last : int
+        The last two rows that were added.
+    weight : float
+        What ties the last one to all others: the cut of the phase.
+    """
+    tie = np.where(gone, -np.inf, between[0])
+    tie[0], row = -np.inf, 0
+    for _ in range(size - 2):
+        row = int(tie.argmax())  # the lowest of equals
+        tie[row] = -np.inf  # and stays so, whatever is added
+        tie += between[row]
+    last = int(tie.argmax())
+    return row, last, float(tie[last])

@@ -1,4 +1,4 @@
-"""What clients say of themselves at roll call, checked and compared with before."""
+"""Reads clients' answers to the roll call, and compares them with earlier ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.wire import CLASS_COUNT, TOLD, Parcel, Scalar, select, shortened
+from fedgraph_flwr.wire import (
+    CLASS_COUNT,
+    SITE,
+    TOLD,
+    Parcel,
+    Scalar,
+    select,
+)
+from fedgraph_flwr.wording import SITE_NAME_WORDS, is_site_name, shortened
 
 from .report import ClientInfo
 
@@ -19,7 +27,7 @@ _MOST, _LONGEST = 100_000, 1000  # tasks, and characters of a text
 # The server makes the model that training starts from, as wide as a client says.
 _WIDTHS = {"num-features": 1_000_000, "num-classes": _MOST}
 _HASH = re.compile("(?:[0-9a-f]{64})?")
-_TEXTS = ("split-hash", "raw-sha256", "identity", "tasks", "task-ids")
+_TEXTS = ("split-hash", "raw-sha256", "identity", "tasks", "task-ids", SITE)
 _LASTING: Mapping[str, str] = {  # what a client must not change within a run
     "split_hash": "split hash",
     "raw_sha256": "hash of its data",
@@ -46,8 +54,8 @@ def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
         return _read(client, node, parcel)
     except WireError as error:
         raise WireError(
-            f"client {client} on node {node} introduces itself strangely: {error}; both"
-            " ends must run the same version of fedgraph_flwr"
+            f"client {client} on node {node} sent a malformed answer to the roll call:"
+            f" {error}; both ends must run the same version of fedgraph_flwr"
         ) from error
 
 
@@ -95,6 +103,7 @@ def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
         split_hash=_hash(facts, "split-hash"),
         raw_sha256=_hash(facts, "raw-sha256"),
         identity=_text(facts, "identity") if "identity" in facts else "",
+        site=_site(facts),
         tasks=tasks,
         task_ids=ids,
         class_counts=tuple(_count(counts, k) for k in by_class),
@@ -119,13 +128,15 @@ def _count(
 
 
 def _class_counts(counts: Mapping[str, int | float]) -> list[str]:
-    """Names of the numbers of graphs of each class, by class; empty if not told."""
+    """Names of the facts with counts of graphs by class; empty if none were sent."""
     found = [k for k in counts if k.startswith(CLASS_COUNT)]
     expected = [f"{CLASS_COUNT}{k}" for k in range(len(found))]
     if sorted(found) != sorted(expected):
-        raise WireError(f"its numbers by class are called {shortened(found)}")
+        raise WireError(
+            f"class counts are {shortened(found)}, expected {shortened(expected)}"
+        )
     if found and len(found) != counts.get("num-classes"):
-        raise WireError(f"it tells the numbers of {len(found)} classes, and has others")
+        raise WireError(f"it counts {len(found)} classes, but has another num-classes")
     return expected
 
 
@@ -134,6 +145,18 @@ def _text(facts: Mapping[str, Scalar], name: str) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST:
         raise WireError(f"{name} is {shortened(value)}, expected a short text")
     return value
+
+
+def _site(facts: Mapping[str, Scalar]) -> str:
+    """Name that a site gives itself; "" if it tells none."""
+    if SITE not in facts:
+        return ""
+    name = _text(facts, SITE)
+    if not is_site_name(name):
+        raise WireError(
+            f"{SITE} is {shortened(repr(name))}, expected {SITE_NAME_WORDS}"
+        )
+    return name
 
 
 def _hash(facts: Mapping[str, Scalar], name: str) -> str:
@@ -149,7 +172,7 @@ def _listed(
     try:
         found = json.loads(str(facts.get(name, "[]")))
     except (ValueError, RecursionError) as error:
-        raise WireError(f"{name} is no list: {shortened(str(error))}") from error
+        raise WireError(f"{name} is not a list: {shortened(str(error))}") from error
     if not isinstance(found, list) or len(found) > _MOST:
         raise WireError(f"{name} is {shortened(found)}, expected a list")
     if bad := [item for item in found if not allows(item)]:

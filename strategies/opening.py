@@ -1,4 +1,4 @@
-"""What a strategy adds if clients give something before round 1."""
+"""Base of strategies whose clients give something before round 1."""
 
 from __future__ import annotations
 

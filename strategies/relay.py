@@ -1,4 +1,4 @@
-"""What a strategy adds if clients train with each other and it carries their mail."""
+"""Base of strategies that carry mail between clients, which train with each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Relay(ABC):
 
     @abstractmethod
     def network(self) -> Network | None:
-        """Who talks to whom, and who is gone; None before roll call."""
+        """Who talks to whom, and who has dropped out; None before roll call."""
 
     @abstractmethod
     def peers(self) -> dict[int, list[int]]:

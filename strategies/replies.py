@@ -1,4 +1,4 @@
-"""What a client's reply must be; any other reply is that client's failure, by name.
+"""Checks clients' replies; a reply that is unfit is that client's failure, by name.
 
 A node that speaks for clients that were not asked of it, or whose message cannot be
 read, fails for all that were; anything else that is wrong fails one client alone.
@@ -37,8 +37,8 @@ from fedgraph_flwr.wire import (
     read_parcel,
     records_by_client,
     select,
-    shortened,
 )
+from fedgraph_flwr.wording import shortened
 
 from .averaging import find_bad_array
 from .report import ClientInfo
@@ -86,7 +86,7 @@ _EVAL = re.compile(
 
 
 class Phase(Enum):
-    """What clients were asked for."""
+    """The kind of message that clients were asked to answer."""
 
     OPENING = "opening"
     TRAINING = "training"
@@ -95,7 +95,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What the reply of one client must be like."""
+    """Requirements on the reply of one client."""
 
     info: ClientInfo
     phase: Phase
@@ -304,5 +304,5 @@ def _wrong_facts(parcel: Parcel, phase: Phase) -> str:
     for name, allows in rules.items():
         value = parcel.facts[name]
         if not isinstance(value, str) or not allows(value):
-            return f"fact {name!r} is {shortened(value)}, which is no such hash"
+            return f"fact {name!r} is {shortened(value)}, which is not a hash"
     return ""

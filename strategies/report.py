@@ -1,4 +1,4 @@
-"""What a strategy tells about a round: evaluations, bytes, failures, times."""
+"""Report of a strategy on a round: evaluations, bytes, failures, times."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ class LedgerEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientInfo:
-    """What a client says at roll call; ``class_counts`` only if its site shares them.
+    """A client's answer to the roll call; ``class_counts`` if its site shares them.
 
     ``class_counts`` are its graphs by class, of every split; ``tasks`` the names of its
     labels where graphs have no class, ``task_ids`` those that it trains on; ``told``
-    what its method adds; ``identity`` tells its data from others of the same size.
+    what its method adds; ``identity`` tells its data from others of the same size;
+    ``site`` is what its site calls itself, "" if nothing.
     """
 
     client: int
@@ -65,6 +66,7 @@ class ClientInfo:
     task_ids: tuple[int, ...] = ()
     told: Mapping[str, str] = field(default_factory=dict)
     identity: str = ""
+    site: str = ""
 
     @property
     def num_graphs(self) -> int:
@@ -72,8 +74,12 @@ class ClientInfo:
         return self.num_train + self.num_val + self.num_test
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the node, which means nothing in another run."""
-        return {k: v for k, v in asdict(self).items() if k != "node_id"}
+        """Everything but the node, which means nothing in another run.
+
+        A site without a name has no entry.
+        """
+        left_out = {"node_id"} if self.site else {"node_id", "site"}
+        return {k: v for k, v in asdict(self).items() if k not in left_out}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> ClientInfo:

@@ -22,9 +22,8 @@ from fedgraph_flwr.wire import (
     Scalar,
     pack,
     record_sizes,
-    shortened,
 )
-from fedgraph_flwr.wording import tell_reasons
+from fedgraph_flwr.wording import shortened, tell_reasons, with_sites
 
 from .replies import Expected, Phase, check_privacy, misfit, read_reply
 from .report import LedgerEntry, RoundReport, busy_seconds, read_evaluations
@@ -68,6 +67,8 @@ class Round:
         self._began_at = began_at
         self._addressed: set[int] = set()  # of those asked, whose node is online
         self._sent: list[Message] = []
+        self._num_good: dict[str, int] = {}  # parcels of a reply, by its message
+        self._is_quorate = False  # before all replies were in
 
     # Down ------------------------------------------------------------------------
 
@@ -104,7 +105,8 @@ class Round:
         """Clients that train in this round, ascending: ``client-fraction`` of all."""
         settings, number = self._strategy.settings, self.report.server_round
         rng = numpy_rng(settings.seed, "server", number, "clients")
-        everyone, count = sorted(self._strategy.clients), settings.clients_per_round
+        everyone = sorted(self._strategy.clients)
+        count = min(settings.clients_per_round, len(everyone))
         chosen = rng.choice(everyone, size=count, replace=False)
         return sorted(int(c) for c in chosen)
 
@@ -118,10 +120,11 @@ class Round:
         strategy, report = self._strategy, self.report
         good = self._without_misfits(self._read(replies))
         if report.failures:
-            words = tell_reasons(report.failures)
+            words = tell_reasons(report.failures, strategy.sites)
             log(WARNING, "round %d, failed: %s", report.server_round, words)
         seconds = {c: p.metrics["compute-s"] for c, p in good.items()}
-        strategy.compute_s |= seconds
+        if self.phase is not Phase.CLOSING:  # which is no measure of a round
+            strategy.compute_s |= seconds
         report.client_compute_s = sum(seconds.values())
         report.busy_s = busy_seconds(good.values(), self._began_at, time.time())
         for client, parcel in good.items():
@@ -141,18 +144,41 @@ class Round:
         RunFailedError
             Fewer than ``min-fit-replies`` of those asked.
         """
-        share = self._strategy.settings.min_fit_replies
-        # Less a hair: 0.55 * 100 is a little more than 55.
-        needed = math.ceil(share * len(self.asked) - 1e-9)
+        share, needed = self._strategy.settings.min_fit_replies, self._needed()
         if len(good) < needed:
-            failed = tell_reasons(self.report.failures)
+            failed = tell_reasons(self.report.failures, self._strategy.sites)
             raise RunFailedError(
                 f"round {self.report.server_round}: {len(good)} of {len(self.asked)}"
                 f" clients replied, min-fit-replies = {share:g} needs {needed}."
                 f" {failed}. Mend the clients, or lower min-fit-replies to go on"
-                " without"
+                " without them"
             )
         self._note_restarts(good)
+
+    def has_quorum(self, replies: Iterable[Message]) -> bool:
+        """Whether the good parcels in these replies are as many as a round needs."""
+        asked_of = {m.metadata.message_id: m for m in self._sent}
+        hosted = self._strategy.directory.hosted()
+        for reply in replies:
+            key = reply.metadata.reply_to_message_id
+            if key not in self._num_good:
+                node = asked_of[key].metadata.dst_node_id
+                asked = [c for c in hosted[node] if c in self._addressed]
+                self._num_good[key] = self._count_good(reply, asked)
+        self._is_quorate = sum(self._num_good.values()) >= self._needed()
+        return self._is_quorate
+
+    def _count_good(self, reply: Message, asked: list[int]) -> int:
+        if reply.has_error():
+            return 0
+        parcels = read_reply(reply.content, asked).items()
+        return sum(not self._judge(c, parcel)[1] for c, parcel in parcels)
+
+    def _needed(self) -> int:
+        """How many clients must reply: ``min-fit-replies`` of those asked."""
+        share = self._strategy.settings.min_fit_replies
+        # Less a hair: 0.55 * 100 is a little more than 55.
+        return math.ceil(share * len(self.asked) - 1e-9)
 
     def close(self, clusters: list[list[int]]) -> float:
         """Complete the report and return the time, at which the next round begins."""
@@ -198,6 +224,13 @@ class Round:
 
     def _refuse(self, client: int, parcel: Parcel) -> str:
         """Say why a parcel is a failure, "" if it is none; keep the privacy spent."""
+        spent, reason = self._judge(client, parcel)
+        if spent:
+            self._strategy.spent[client] = spent
+        return reason
+
+    def _judge(self, client: int, parcel: Parcel) -> tuple[dict[str, float], str]:
+        """Privacy that a client has spent, and why its parcel is a failure."""
         strategy = self._strategy
         spent, problem = check_privacy(
             client,
@@ -205,14 +238,12 @@ class Round:
             strategy.spent.get(client, {}),
             is_failure=bool(parcel.error),
         )
-        if spent:
-            strategy.spent[client] = spent
         is_closing = self.phase is Phase.CLOSING
         layout = {} if is_closing else strategy.uplink(self.report.server_round, client)
         expected = Expected(
             info=strategy.clients[client], phase=self.phase, layout=layout
         )
-        return parcel.error or problem or misfit(parcel, expected)
+        return spent, parcel.error or problem or misfit(parcel, expected)
 
     def _without_misfits(self, good: dict[int, Parcel]) -> dict[int, Parcel]:
         """Leave out clients whose replies do not go with the others', and name them."""
@@ -229,18 +260,23 @@ class Round:
 
     def _lose(self, node: int, clients: list[int]) -> None:
         """Name the clients of a node that is late, and wait for it no second time."""
-        number = self.report.server_round
+        strategy, number = self._strategy, self.report.server_round
+        s = strategy.settings
+        deadline = f"round-timeout-s = {s.round_timeout_s:g}"
+        reason = "no reply before the round's timeout"
+        if self._is_quorate:
+            deadline = f"late-after-s = {s.late_after_s:g} of the others"
+            reason = f"no reply within {deadline}"
         log(
             WARNING,
-            "round %d: node %d did not answer within round-timeout-s = %g: clients %s"
-            " are left out until it answers a roll call",
+            "round %d: %s did not answer within %s: clients %s are left out until it"
+            " answers a roll call",
             number,
-            node,
-            self._strategy.settings.round_timeout_s,
+            with_sites(f"node {node}", clients, strategy.sites),
+            deadline,
             clients,
         )
-        self._strategy.directory.silence(node, number)
-        reason = "no reply before the round's timeout"
+        strategy.directory.silence(node, number)
         self.report.failures |= dict.fromkeys(clients, reason)
 
     def _note_restarts(self, good: Mapping[int, Parcel]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from logging import WARNING
@@ -9,6 +10,8 @@ from logging import WARNING
 from flwr.app import Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
+
+from fedgraph_flwr.stopping import check_stop
 
 POLL_SHARE = 0.01  # waiting adds at most this share to a round ...
 POLL_S = (0.002, 1.0)  # ... within these bounds
@@ -22,6 +25,8 @@ def exchange(
     *,
     head_start_s: float = 0.0,
     meanwhile: Callable[[], None] = lambda: None,
+    is_enough: Callable[[Iterable[Message]], bool] = lambda _: False,
+    late_after_s: float = 0.0,
 ) -> list[Message]:
     """Send messages and collect replies until all are in or the time is up.
 
@@ -39,11 +44,20 @@ def exchange(
         each message before it takes the next.
     meanwhile : callable
         Called once, when all messages are out.
+    is_enough : callable
+        Given the replies so far, says whether a round could end with them.
+    late_after_s : float
+        Seconds that are left for the other replies then; 0: until ``timeout_s``.
 
     Returns
     -------
     list of Message
         Replies in the order in which they came.
+
+    Raises
+    ------
+    RunFailedError
+        The run was stopped through Flower.
     """
     queue = list(messages)
     begin = time.monotonic()
@@ -55,15 +69,23 @@ def exchange(
     waiting |= {i for i in grid.push_messages(queue) if i}
     meanwhile()
     replies: list[Message] = []
+    enough_at = math.inf  # seconds since the beginning
     while waiting:
+        check_stop()
         for reply in grid.pull_messages(list(waiting)):
             if (answered := reply.metadata.reply_to_message_id) not in waiting:
-                log(WARNING, "ignored a reply to message %r: none waits", answered)
+                log(
+                    WARNING,
+                    "ignored a reply to message %r: nothing waits for it",
+                    answered,
+                )
                 continue
             waiting.discard(answered)
             replies.append(reply)
         elapsed = time.monotonic() - begin
-        if not waiting or elapsed > timeout_s:
+        if late_after_s and math.isinf(enough_at) and is_enough(replies):
+            enough_at = elapsed
+        if not waiting or elapsed > min(timeout_s, enough_at + late_after_s):
             break
         time.sleep(min(max(POLL_SHARE * elapsed, POLL_S[0]), POLL_S[1]))
     return replies

@@ -72,6 +72,7 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
     """
 
     HAS_MODEL = False
+    TAKES_START = False  # clients make the common start themselves
     params: SpreadGNNParams
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -102,7 +103,7 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
 
     @override
     def network(self) -> Network | None:
-        """Return the topology and who is gone; None before roll call."""
+        """Return the topology and who has dropped out; None before roll call."""
         if not self.topology.neighbours:
             return None
         return Network(
@@ -144,7 +145,7 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
 
     @override
     def hands_over(self) -> tuple[str, ...]:
-        """Name Omega, unless the relay is blind."""
+        """Names of the records with Omega; none if the relay is blind."""
         return () if self.params.seal else (RECORD, RECORD_IDS)
 
     @override
@@ -166,7 +167,7 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Also take the last word on who is gone."""
+        """Read the last evaluations, and note who has dropped out."""
         if server_round < self.last_round:
             return None
         try:

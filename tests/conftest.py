@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import secrets
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,10 +14,9 @@ import toys
 from flwr.supercore.task_identity import TaskIdentity
 
 import datasets
-from fedgraph_flwr import client_app, embedding_scores, server_app
-from fedgraph_flwr.node_config import is_site
+from fedgraph_flwr import client_app, embedding_scores, plugins, server_app
 from fedgraph_flwr.results import summary
-from simulations.inline import run_inline
+from simulations.contract.lab import Lab
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -84,49 +83,21 @@ def task_identity():
 
 @pytest.fixture(scope="module")
 def toy_data():
-    """Every client gets toy graphs; no figures, no git, few log lines."""
+    """Every client gets toy graphs; no figures, no report, no git, few log lines."""
     logger = logging.getLogger("flwr")
     level = logger.level
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "load_partition", toys.federation)
         patch.setattr(server_app, "draw_all", lambda _: None)
+        patch.setattr(server_app, "write_own_report", lambda _: None)
         patch.setattr(summary, "git_commit", lambda: "unknown")
         # The protocol's 10 take longer.
         patch.setattr(embedding_scores, "_NUM_STARTS", 1)
-        client_app.load_data.cache_clear()
+        client_app.kept_data.clear()
         logger.setLevel(logging.ERROR)
         yield patch
         logger.setLevel(level)
-    client_app.load_data.cache_clear()
-
-
-@pytest.fixture(scope="module")
-def run(toy_data, tmp_path_factory):
-    """Run the toy federation in this process: ``run(method, nodes=1, **overrides)``."""
-    root = tmp_path_factory.mktemp("runs")
-
-    def start(method="fedavg", *, nodes=1, node_configs=None, **overrides):
-        own = root / secrets.token_hex(4)
-        config = {
-            **toys.tiny(method),
-            "results-dir": str(own / "results"),
-            "state-dir": str(own / "state"),
-            "cache-dir": str(root / "cache"),
-            **overrides,
-        }
-        # What a site's operator has set: a folder that holds the data, and a home.
-        toy_data.setenv("XDG_STATE_HOME", config["state-dir"])
-        toy_data.setenv("FEDGRAPH_CACHE", config["cache-dir"])
-        if node_configs and config["dataset"] not in ("synthetic", "planted"):
-            node_configs = [
-                {"data-path": "/toys", **node} if is_site(node) else node
-                for node in node_configs
-            ]
-        client_app.load_data.cache_clear()
-        path = run_inline(config, num_nodes=nodes, node_configs=node_configs)
-        return toys.Run(path, config)
-
-    return start
+    client_app.kept_data.clear()
 
 
 @pytest.fixture(scope="session")
@@ -136,13 +107,38 @@ def finished_runs():
 
 
 @pytest.fixture(scope="module")
-def once(run, finished_runs):
+def lab(toy_data, tmp_path_factory, finished_runs):
+    """Runs the toy federation in this process."""
+    return Lab(tmp_path_factory.mktemp("runs"), finished=finished_runs)
+
+
+@pytest.fixture(scope="module")
+def run(lab):
+    """Run the toy federation: ``run(method, nodes=1, **overrides)``."""
+    return lab.run
+
+
+@pytest.fixture(scope="module")
+def once(lab):
     """Run as ``run`` does, but not twice; for tests that patch and resume nothing."""
+    return lab.once
 
-    def start(method, **overrides):
-        key = (method, datasets.load_partition, *sorted(overrides.items()))
-        if key not in finished_runs:
-            finished_runs[key] = run(method, **overrides)
-        return finished_runs[key]
 
-    return start
+@pytest.fixture
+def write_plugin(tmp_path, monkeypatch):
+    """Write a module of the bundle's ``plugins``, in a bundle of the test's own."""
+    monkeypatch.setattr(plugins, "_ROOT", tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins.forget()
+
+    def write(name: str, source: str = toys.PLUGIN) -> None:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in [path.parent, *path.parent.parents]:
+            if folder == tmp_path:
+                break
+            (folder / "__init__.py").touch()
+        path.write_text(textwrap.dedent(source))
+
+    yield write
+    plugins.forget()

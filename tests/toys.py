@@ -2,102 +2,59 @@
 
 from __future__ import annotations
 
-import csv
+import hashlib
 import io
 import json
 import logging
+import math
 import multiprocessing
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from flwr.app import Error, Message
-from safetensors.numpy import load_file
-from torch_geometric.data import Data
 
-from clients.base import initial_arrays
 from clients.graphs.batching import Batch, CollatedGraphs
 from clients.graphs.diffusion_view import CollatedDiffusion
 from clients.privacy.laplace import Adjacency, Triangles
 from clients.protocols import Diffuses
 from clients.store import ClientStore
-from datasets import find_dataset, label_kind
+from datasets import find_dataset
 from datasets.diffusion import diffuse
-from datasets.task_masks import mask_tasks
 from fedgraph_flwr.config import RunSettings, build
-from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
+from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.registry import METHODS, MethodOnTask
+from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
-from fedgraph_flwr.tasks import (
-    GRAPH_EMBEDDING,
-    MULTI_TASK_CLASSIFICATION,
-    NODE_CLASSIFICATION,
-)
 from fedgraph_flwr.wire import Parcel, unpack, with_prefix
+from simulations.contract.data import (  # noqa: F401  as toys.NAME
+    federation,
+    make_node_partition,
+    make_partition,
+    make_whole_graph,
+    random_graphs,
+    with_tasks,
+)
+from simulations.contract.lab import (  # noqa: F401
+    TINY,
+    Run,
+    has_buffers,
+    own,
+    row,
+    shared_keys,
+    tiny,
+)
 from simulations.inline import InlineGrid
 from strategies.report import ClientInfo
 
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
 CPU = torch.device("cpu")
-TINY = {
-    "dataset": "synthetic",
-    "num-clients": 3,
-    "num-server-rounds": 3,
-    "local-epochs": 1,
-    "persist-optimizer": True,
-    "hidden-dim": 8,
-    "num-layers": 2,
-    "batch-size": 4,
-    "learning-rate": 0.01,
-    "shared-group": "convs",
-    "device": "cpu",
-}
-
-
-def random_graphs(
-    num_graphs: int,
-    *,
-    num_features: int = 4,
-    num_classes: int = 2,
-    seed: int = 0,
-    dense: bool = False,
-    max_nodes: int = 8,
-) -> GraphSet:
-    """Undirected graphs of 1 to ``max_nodes`` nodes; every fifth is a single node.
-
-    The last node of a graph of more than two is isolated. Features are one-hot
-    columns, or real rows if ``dense``.
-    """
-    rng = np.random.default_rng(seed)
-    sizes = [
-        1 if g % 5 == 0 else int(rng.integers(2, max_nodes + 1))
-        for g in range(num_graphs)
-    ]
-    edges = []
-    for n in sizes:
-        upper = np.triu(rng.random((n, n)) < 0.5, 1)
-        if n > 2:
-            upper[:, -1] = False
-        edges.append(np.argwhere(upper | upper.T).T)
-    total = sum(sizes)
-    return GraphSet(
-        name="toy",
-        x=(
-            rng.normal(size=(total, num_features)).astype(np.float32)
-            if dense
-            else rng.integers(0, num_features, total).astype(np.uint8)
-        ),
-        edge_index=np.concatenate(edges, axis=1).astype(np.int32),
-        node_ptr=np.cumsum([0, *sizes]).astype(np.int64),
-        edge_ptr=np.cumsum([0, *(e.shape[1] for e in edges)]).astype(np.int64),
-        y=np.arange(num_graphs, dtype=np.int64) % num_classes,
-        num_features=num_features,
-        num_classes=num_classes,
-        is_undirected=True,
-    )
+PLUGIN = "from fedgraph_flwr.api import *\nMETHOD = Method()\n"
 
 
 def clean_triangles(
@@ -114,6 +71,8 @@ def clean_triangles(
 
 def to_pyg(graphs: GraphSet) -> list[Data]:
     """Make the same graphs PyG objects, one-hot features written out."""
+    from torch_geometric.data import Data  # here: it takes two seconds
+
     x = torch.from_numpy(graphs.x)
     if x.dim() == 1:
         x = torch.nn.functional.one_hot(x.long(), graphs.num_features).float()
@@ -146,101 +105,6 @@ def doubled(batch: Batch) -> Batch:
     return Batch(**parts)
 
 
-def make_partition(
-    client_id: int = 0, *, num_graphs: int = 20, held_out: float = 0.4, **kw
-) -> GraphPartition:
-    """Of five graphs in a row, three train, one validates, one tests.
-
-    With ``held_out`` = 0 all train.
-    """
-    graphs = random_graphs(num_graphs, **{"seed": client_id, **kw})
-    turn = np.arange(num_graphs) % 5 if held_out else np.zeros(num_graphs, int)
-    return GraphPartition(
-        client_id=client_id,
-        graphs=graphs,
-        graph_ids=1000 * client_id + np.arange(num_graphs),
-        train=np.flatnonzero(turn < 3),
-        val=np.flatnonzero(turn == 3),
-        test=np.flatnonzero(turn == 4),
-        group=client_id % 2,
-    )
-
-
-def federation(settings, client_id: int) -> GraphPartition:
-    """Stand in for ``datasets.load_partition``: clients of 20, 25, 30, ... graphs.
-
-    Or of so many nodes, where these are classified.
-    """
-    if label_kind(settings) == "nodes":
-        return make_node_partition(client_id, num_nodes=20 + 5 * client_id)
-    partition = make_partition(
-        client_id, num_graphs=20 + 5 * client_id, held_out=settings.held_out
-    )
-    kind = label_kind(settings)
-    if kind == "classes":
-        return partition
-    labelled = with_tasks(partition, kind)
-    return mask_tasks(labelled, settings)
-
-
-def make_whole_graph(
-    num_nodes: int,
-    *,
-    num_features: int = 6,
-    num_classes: int = 3,
-    seed: int = 0,
-    density: float = 0.2,
-) -> GraphSet:
-    """One undirected graph with classes of nodes; the last node is isolated."""
-    rng = np.random.default_rng(seed)
-    upper = np.triu(rng.random((num_nodes, num_nodes)) < density, 1)
-    upper[:, -1] = False
-    edges = np.argwhere(upper | upper.T).T
-    y = np.arange(num_nodes, dtype=np.int64) % num_classes
-    x = rng.normal(size=(num_nodes, num_features)) + np.eye(num_features)[y]
-    return GraphSet(
-        name="toy-nodes",
-        x=x.astype(np.float32),
-        edge_index=edges.astype(np.int32),
-        node_ptr=pointer([num_nodes]),
-        edge_ptr=pointer([edges.shape[1]]),
-        y=y,
-        num_features=num_features,
-        num_classes=num_classes,
-        is_undirected=True,
-    )
-
-
-def make_node_partition(
-    client_id: int = 0, *, num_nodes: int = 20, **kw
-) -> GraphPartition:
-    """Of five nodes in a row, three train, one validates, one tests."""
-    turn = np.arange(num_nodes) % 5
-    return GraphPartition(
-        client_id=client_id,
-        graphs=make_whole_graph(num_nodes, **{"seed": client_id, **kw}),
-        graph_ids=1000 * client_id + np.arange(num_nodes),
-        train=np.flatnonzero(turn < 3),
-        val=np.flatnonzero(turn == 3),
-        test=np.flatnonzero(turn == 4),
-        group=client_id % 2,
-    )
-
-
-def with_tasks(partition: GraphPartition, kind: str = "binary") -> GraphPartition:
-    """Label the graphs 0 or 1 for two tasks, of which a few labels are missing.
-
-    For "regression", by their number of nodes and half of it instead.
-    """
-    count = len(partition.graphs)
-    y = np.stack([np.arange(count) // 5 % 2, np.arange(count) // 10 % 2], axis=1)
-    if kind == "regression":
-        y = np.diff(partition.graphs.node_ptr)[:, None] * np.array([1.0, 0.5])
-    y = y.astype(np.float32)
-    y[::7, 1] = np.nan
-    return replace(partition, graphs=replace(partition.graphs, y=y), tasks=("a", "b"))
-
-
 def run_settings(**changes) -> RunSettings:
     """Settings of PROTEINS in ten chunks, changed but not checked; keys as fields."""
     base = {"dataset": "PROTEINS", "num_clients": 10, "partition": "chunks"}
@@ -249,38 +113,6 @@ def run_settings(**changes) -> RunSettings:
     of_task = {"task": "graph-classification", "patience": 0, "min-rounds": 0}
     automatic = {**of_task, **info.automatic}
     return build(RunSettings, {**defaults(), **given}, automatic)
-
-
-OF_TASK = {
-    GRAPH_EMBEDDING.name: {
-        "shared-group": "all",
-        "batch-size": 8,
-        "embedding.rounds": "0",
-        "embedding.probe": False,  # most of the time of a small run
-    },
-    MULTI_TASK_CLASSIFICATION.name: {
-        "dataset": "BACE",
-        "features": "atoms-no-degree",
-        "shared-group": "all",
-        "batch-size": 8,
-    },
-    NODE_CLASSIFICATION.name: {
-        "dataset": "planted",
-        "shared-group": "all",
-        "local-epochs": 2,  # of one step each, the first where nothing has drifted yet
-    },
-}
-_SOON = {"gcfl.min-round": 0, "gcfl.seq-length": 2}
-OF_METHOD = {
-    "gcfl": _SOON,
-    "gcfl+": _SOON,
-    "gcfl+ multi-task": {
-        **_SOON,
-        "gcfl.mean-norm-threshold": 1.0,
-        "gcfl.max-norm-threshold": 0.0,
-    },
-    "fgcl": {"privacy.edge-epsilon": 2.0, "fgcl.num-negatives": 3},
-}
 
 
 # A method on its first task has the method's name; on another, "<method> <task>". Nodes
@@ -292,26 +124,6 @@ CASES = sorted(
         *(f"{m} multi-task" for m in ("local", "fedavg", "fedprox", "gcfl+")),
     ]
 )
-
-
-def row(case: str) -> MethodOnTask:
-    """Return what a case is made of."""
-    method, _, key = case.partition(" ")
-    task = next(t for t in METHODS[method].clients if key in ("", t.key))
-    return METHODS[method].on(task.labels[0], task.key)
-
-
-def own(case: str) -> dict:
-    """Method and task of a case, and settings that these cannot do without."""
-    method, _, key = case.partition(" ")
-    named = {"method": method} | ({"task": key} if key else {})
-    of_task = OF_TASK.get(row(case).task.name, {})
-    return {**of_task, **named, **OF_METHOD.get(case, {})}
-
-
-def tiny(case: str, **overrides) -> dict:
-    """Small settings of a case, with ``overrides``."""
-    return {**TINY, **own(case), **overrides}
 
 
 def resolved(method: str = "fedavg", **overrides) -> Resolved:
@@ -364,54 +176,28 @@ def shared_arrays(client) -> list[np.ndarray]:
     return [named[n].detach().numpy().copy() for n in client.shared_keys]
 
 
-@dataclass(frozen=True)
-class Run:
-    """A finished run, read back from its folder."""
-
-    path: Path
-    overrides: dict
-
-    @property
-    def summary(self) -> dict:
-        return json.loads((self.path / "summary.json").read_text())
-
-    @property
-    def sha(self) -> str:
-        return self.summary["weights_sha256"]
-
-    @property
-    def clusters(self) -> dict:
-        return json.loads((self.path / "clusters.json").read_text())["rounds"]
-
-    @property
-    def rounds(self) -> str:
-        return (self.path / "rounds.csv").read_text()
-
-    @property
-    def ledger(self) -> list[dict]:
-        return list(csv.DictReader((self.path / "ledger.csv").read_text().splitlines()))
-
-    def values(self, *metrics: str) -> dict[tuple, float]:
-        """Map (round, client, split, point, metric) to the value."""
-        return {
-            tuple(r[k] for k in ("round", "client", "split", "point", "metric")): float(
-                r["value"]
-            )
-            for r in csv.DictReader(self.rounds.splitlines())
-            if r["metric"] in (metrics or ("accuracy", "roc-auc", "loss"))
-        }
-
-    @property
-    def models(self) -> dict[str, dict[str, np.ndarray]]:
-        return {p.stem: load_file(p) for p in (self.path / "models").iterdir()}
-
-
 def info(client: int, **changes) -> ClientInfo:
     """Tell what a client with one of everything says at roll call."""
     names = ("num_train", "num_val", "num_test", "num_features", "num_classes", "group")
     ones = dict.fromkeys(names, 1)
     texts = {"split_hash": "", "raw_sha256": ""}
     return ClientInfo(client=client, **{"node_id": 0, **texts, **ones, **changes})
+
+
+def policy(folder: Path, **keys: Any) -> dict[str, str]:
+    """Write a policy; return the entry of node-config that names it."""
+    text = "".join(
+        f"{name.replace('_', '-')} = {_toml(value)}\n" for name, value in keys.items()
+    )
+    path = folder / f"policy-{hashlib.sha256(text.encode()).hexdigest()[:8]}.toml"
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return {"policy": str(path)}
+
+
+def _toml(value: Any) -> str:
+    is_odd = isinstance(value, float) and not math.isfinite(value)
+    return str(value) if is_odd else json.dumps(value)
 
 
 def of_task(task) -> list[str]:
@@ -426,19 +212,6 @@ def federated(task=None) -> list[str]:
         for case in (CASES if task is None else of_task(task))
         if row(case).has_server_model
     ]
-
-
-def has_buffers(method: str) -> bool:
-    """Whether a method's model averages statistics that it does not train."""
-    return any("running_" in name for name in shared_keys(method))
-
-
-def shared_keys(method: str) -> list[str]:
-    """Names of the shared tensors of a method's toy model."""
-    run = resolved(method)
-    return list(
-        initial_arrays(run.method.client, run.spec(num_features=4, num_classes=2))
-    )
 
 
 def in_two_processes(action: Callable, *args: Any, **kw: Any) -> tuple[list[Any], str]:

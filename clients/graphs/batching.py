@@ -64,7 +64,7 @@ class Batch:
 
 
 class SingleBatch(Batch):
-    """One graph: views of the client's tensors; the rest is made when asked for.
+    """Batch of one graph: slices of the client's tensors; other fields on demand.
 
     Cutting a batch takes longer than training on one molecule.
     """

@@ -1,4 +1,4 @@
-"""Rows of chosen graphs out of flat tensors, and sparse matrices in CSR form."""
+"""Picks rows of chosen graphs from flat tensors; makes sparse matrices in CSR form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gather(
 
 
 def send(values: IntArray, device: torch.device) -> Tensor:
-    """Integers to the device, without waiting for it."""
+    """Copy integers to the device, without waiting for it."""
     tensor = torch.from_numpy(np.ascontiguousarray(values, np.int64))
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""A small graph of nodes that are classified, by its full matrix."""
+"""A small graph for node classification, stored as its full matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .whole_graph import NodeStructure
 
 @final
 class DenseGraph(NodeStructure):
-    """A small graph by its full matrix, through which gradients reach the edges.
+    """A small graph as a full matrix, through which gradients reach the edges.
 
     Parameters
     ----------

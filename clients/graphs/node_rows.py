@@ -39,7 +39,7 @@ class DistinctRows:
 
 @dataclass(frozen=True)
 class SpreadRows(DistinctRows):
-    """Features, and what noisy edges make of them, computed beforehand.
+    """Features, and their sums over noisy edges, computed beforehand.
 
     A first layer is linear in features, which never change: what it spreads is one-hot
     columns of ``ids``, once, and what is left is a product with its weights.
@@ -55,7 +55,7 @@ class SpreadRows(DistinctRows):
 
 
 class Nodes(Protocol):
-    """Nodes of the graphs of a batch, without any edges; a ``Batch`` is one."""
+    """Nodes of the graphs of a batch, without edges; a ``Batch`` fits this protocol."""
 
     @property
     def x(self) -> Tensor | DistinctRows:

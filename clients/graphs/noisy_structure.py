@@ -77,7 +77,7 @@ class NoisyStructure(Structure):
 
     @cached_property
     def buckets(self) -> Matrices:
-        """See the parameter ``cut``."""
+        """Matrices of the batch, one tensor for graphs of similar size."""
         return self._cut()
 
     @override

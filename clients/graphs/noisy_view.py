@@ -243,7 +243,7 @@ def buckets(
 
 
 def is_too_large(cells: int) -> bool:
-    """Whether matrices of a batch may not have so many entries."""
+    """Whether matrices with so many entries are too large for a batch."""
     return cells > MAX_CELLS
 
 
@@ -253,7 +253,7 @@ def padded_cells(groups: list[IntArray], sizes: IntArray) -> int:
 
 
 def check_together(num_nodes: IntArray, count: int, *, key: str) -> None:
-    """Raise DataError if some ``count`` of these graphs would be too large a batch.
+    """Raise DataError if any ``count`` of these graphs make too large a batch.
 
     To be called before a draw.
 

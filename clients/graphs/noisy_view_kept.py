@@ -178,7 +178,7 @@ class KeptNoisyView(NoisyView):
 
     @torch.no_grad()
     def _spread_of(self, how: Spreading, num_distinct: int) -> Tensor:
-        """``how`` of the one-hot features of all rows."""
+        """Apply ``how`` to the one-hot features of all rows, once."""
         if how not in self._spread:
             parts = []
             for part in self.parts(np.arange(len(self.num_nodes))):

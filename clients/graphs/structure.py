@@ -44,7 +44,7 @@ class Structure(ABC):
         """Row v becomes sum_u w_uv x_u: (num_nodes, d) -> the same."""
 
     def mean(self, x: Tensor) -> Tensor:
-        """Row v becomes sum_u w_uv x_u / d_v; 0 where the degree is <= 0."""
+        """Row v becomes sum_u w_uv x_u / d_v; 0 if the degree is <= 0."""
         if self._inverse_degree is None:
             safe = torch.where(self.degree > 0, self.degree, torch.inf)
             self._inverse_degree = (1 / safe)[:, None]  # (num_nodes, 1)
@@ -94,14 +94,14 @@ class Structure(ABC):
 
 
 def power(degree: Tensor, exponent: float) -> Tensor:
-    """``degree ** exponent``; 0 where the degree is <= 0."""
+    """``degree ** exponent``; 0 if the degree is <= 0."""
     safe = torch.where(degree > 0, degree, 1.0)
     return torch.where(degree > 0, safe**exponent, 0.0)
 
 
 @final
 class SparseStructure(Structure):
-    """Clean graphs, all weights 1: the same sums as a dense 0/1 matrix, faster.
+    """Clean graphs by sparse products; sums are those of a dense 0/1 matrix.
 
     Measured on one core for molecules of 29 nodes and 64 features: 22 against 194
     microseconds per sum for 32 graphs, 6 against 17 for one.
@@ -201,7 +201,7 @@ def clean_structure(batch: Batch) -> Structure:
 
 @final
 class NoEdges(Structure):
-    """No edges at all: the score that any use of structure must beat (epsilon = 0).
+    """No edges at all (epsilon = 0): the baseline of every use of structure.
 
     Parameters
     ----------

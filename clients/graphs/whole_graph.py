@@ -33,7 +33,7 @@ class NodeStructure(ABC):
 
     @abstractmethod
     def mean(self, x: Tensor) -> Tensor:
-        """Mean over a node's neighbours, without itself; 0 where it has none."""
+        """Mean over a node's neighbours, without itself; 0 if it has none."""
 
 
 @final

@@ -60,7 +60,7 @@ def initial(task_ids: TaskIds) -> TaskCovariance:
 
 
 def closed_form(phi: Tensor) -> Tensor:
-    """(Phi Phi^T)^(1/2) / tr (Phi Phi^T)^(1/2), float64; I / T where Phi is 0.
+    """(Phi Phi^T)^(1/2) / tr (Phi Phi^T)^(1/2), float64; I / T if Phi is 0.
 
     Of all Omega of trace 1 it has the smallest tr(Phi^T Omega^-1 Phi), which is then
     the squared nuclear norm of Phi.

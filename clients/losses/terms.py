@@ -11,7 +11,7 @@ from torch import Tensor, nn
 def pull(
     named: Mapping[str, Tensor], received: Mapping[str, Tensor], weight: float
 ) -> Tensor:
-    """``weight`` ||w - w_received||^2 over the trainable shared tensors; 0 without it.
+    """``weight`` ||w - w_received||^2 over trainable shared tensors; 0 if weight is 0.
 
     Parameters
     ----------

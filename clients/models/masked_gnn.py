@@ -36,7 +36,7 @@ class MaskedGNN(NodeGNN):
         self.masks = nn.ParameterList(torch.ones_like(w) for w in matrices)
 
     def masked(self, weight: Tensor, layer: int) -> Tensor:
-        """Weight matrix of a layer as it counts now; -1 for the readout."""
+        """Weight matrix of a layer times its mask; layer -1 is the readout."""
         mask: Tensor = self.masks[layer]
         if not self.training:
             mask = mask.masked_fill(mask.abs() < self.threshold, 0)

@@ -77,7 +77,7 @@ class ReadoutModel(nn.Module):
         generator: torch.Generator | None,
         then: Tensor,
     ) -> Tensor:
-        """H @ then.T, shape (num_nodes, len(then))."""
+        """Encode nodes, times a matrix: H @ then.T, shape (num_nodes, len(then))."""
         return self.encoder(x, structure, generator) @ then.t()  # type: ignore[no-any-return]
 
     @override

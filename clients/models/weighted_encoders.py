@@ -73,7 +73,7 @@ def _step(x: Tensor, structure: Structure) -> Tensor:
 
 
 def _through(then: Tensor | None, *last: Tensor) -> tuple[Tensor, ...]:
-    """Multiply the tensors of a layer, (..., num_out, num_in) or (num_out,), by then.
+    """Multiply a layer's tensors, (..., num_out, num_in) or (num_out,), by ``then``.
 
     What is linear after a layer is cheaper with its weights than with all nodes.
     """

@@ -168,13 +168,18 @@ def write(address: Address, contents: Letter, lock: Lock | None = None) -> bytes
     return envelope + (lock.seal(plain, envelope) if lock else plain)
 
 
+def is_sealed(letter: bytes) -> bool:
+    """Whether a letter says that it is sealed."""
+    return letter[:4] == _SEALED
+
+
 def describe(letters: Iterable[bytes]) -> str:
-    """Count letters as they are: sealed, or for every relay to read."""
-    states = Counter(letter[:4] == _SEALED for letter in letters)
+    """Say how many letters are sealed, and how many any relay can read."""
+    states = Counter(map(is_sealed, letters))
     words = [
-        f"{states[is_sealed]} {name} letter{'s' * (states[is_sealed] > 1)}"
-        for is_sealed, name in ((True, "sealed"), (False, "open"))
-        if states[is_sealed]
+        f"{states[state]} {name} letter{'s' * (states[state] > 1)}"
+        for state, name in ((True, "sealed"), (False, "open"))
+        if states[state]
     ]
     return " and ".join(words) or "no letters"
 

@@ -207,7 +207,7 @@ class Mailbox:
         return letters
 
     def state(self) -> dict[str, Tensor]:
-        """Return the round, those of the last letters, and whose silence was said."""
+        """Return the round, rounds of the last letters, and silences reported."""
         rows = sorted(self._seen.items())
         return {
             _ROUND: torch.tensor(self._round),
@@ -217,7 +217,7 @@ class Mailbox:
 
 
 def _by_client(client_id: int, text: str) -> dict[int, dict[str, Any]]:
-    """Read the neighbours that came, each by its number.
+    """Read what the server says of the neighbours, by client.
 
     Raises
     ------

@@ -137,14 +137,14 @@ class Neighbourhood:
         )
 
     def teachers(self) -> NDArray[np.int64]:
-        """Rows (neighbour, task) of tasks heard of from neighbours, ascending."""
+        """Tasks that neighbours sent, as ascending rows (neighbour, task)."""
         pairs = [(j, t) for j, p in sorted(self._peers.items()) for t in p.task_ids]
         return np.array(pairs, np.int64).reshape(-1, 2)
 
     # Between rounds -----------------------------------------------------------------
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """All of this as named tensors, for :meth:`from_tensors`."""
+        """Everything known, as named tensors for :meth:`from_tensors`."""
         tensors: dict[str, Tensor] = {}
         if self._renewed is not None:
             tensors |= _covariance_tensors(_OMEGA, self._renewed)

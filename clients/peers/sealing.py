@@ -74,7 +74,7 @@ class Lock:
         return nonce + self._cipher(envelope).encrypt(nonce, plain, envelope)
 
     def open(self, sealed: bytes, envelope: bytes, what: str) -> bytes:
-        """Decrypt ``what``.
+        """Decrypt a letter, which errors call ``what``.
 
         Raises
         ------
@@ -232,7 +232,7 @@ def read_key(path: Path) -> X25519PrivateKey:
 
 
 def _raw_keys(whose: str, public_key: str) -> tuple[bytes, bytes]:
-    """Site's and run's."""
+    """Split a public key in two: the site's and the run's."""
     try:
         raw = bytes.fromhex(public_key)
     except ValueError:

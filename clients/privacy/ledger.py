@@ -17,7 +17,7 @@ up; different graphs hold different edges, so a client's total is the maximum.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
 from fedgraph_flwr.privacy import PrivacySettings
 
-from .lifetime import EdgeRecord
+from .lifetime import EdgeRecord, EpsilonOf, UpdateRecord
 from .records import locked, read_record, write_record
 
 EDGE_BUDGET = PrivacySettings.key("budget_max")
@@ -86,6 +86,8 @@ class Ledger:
         Whether edges and updates may be charged to the same ledger.
     records : sequence of EdgeRecord
         Are charged with every draw too, before this ledger.
+    updates : UpdateRecord, optional
+        Is charged with every noisy update too, before this ledger.
 
     Raises
     ------
@@ -102,6 +104,7 @@ class Ledger:
         update_budget_max: float = math.inf,
         allow: bool = False,
         records: Sequence[EdgeRecord] = (),
+        updates: UpdateRecord | None = None,
     ) -> None:
         for name, value in (
             (EDGE_BUDGET, dp_budget_max),
@@ -116,7 +119,7 @@ class Ledger:
         self._num_graphs = num_graphs
         self._edge_budget, self._update_budget = dp_budget_max, update_budget_max
         self._allow = allow
-        self._records = records
+        self._records, self._updates = records, updates
 
     def read(self) -> Account:
         """Read what has been spent; nothing if there is no file.
@@ -187,7 +190,7 @@ class Ledger:
         noise_multiplier: float,
         *,
         delta: float,
-        epsilon_of: Callable[[Mapping[float, int], float], float],
+        epsilon_of: EpsilonOf,
         release: str,
     ) -> Account:
         """Count one more noisy update; to be called before it leaves the client.
@@ -208,8 +211,8 @@ class Ledger:
         Raises
         ------
         PrivacyBudgetError
-            The total would exceed ``update_budget_max``, or edges were charged before
-            and ``allow`` is not set. Nothing is charged then.
+            The total, here or over all runs, would exceed a budget, or edges were
+            charged before and ``allow`` is not set. Nothing is charged then.
         """
         with self._locked() as account:
             if release in account.releases:
@@ -219,6 +222,8 @@ class Ledger:
             updates[noise_multiplier] = updates.get(noise_multiplier, 0) + 1
             epsilon = epsilon_of(updates, delta)
             self._check(np.array([epsilon]), self._update_budget, UPDATE_BUDGET)
+            if self._updates is not None:
+                self._updates.charge(noise_multiplier, epsilon_of)
             account.updates, account.client = updates, (epsilon, delta)
             account.releases += (release,)
             self._write(account)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedgraph_flwr.data import IntArray
@@ -24,12 +25,14 @@ from fedgraph_flwr.errors import DataError, PrivacyBudgetError
 
 from .records import locked, read_record, write_record
 
+EpsilonOf = Callable[[Mapping[float, int], float], float]
 Spent = defaultdict[int, float]  # epsilon by row
 FOLDER = "privacy-lifetime"  # of the state folder, where experiments have theirs
 OF_RUN_FOLDER = "privacy-run"  # of an experiment, where clients have theirs
 _ROUNDING = 1e-9
 _OF_RUN = "privacy.budget-max (privacy.budget-scope = 'lifetime')"
-_OF_SITE = "edge-budget-max of this site's node-config"
+_OF_SITE = "edge-epsilon-max of this site's policy"
+_UPDATES = "updates.json"
 
 
 class EdgeRecord:
@@ -73,7 +76,7 @@ class EdgeRecord:
         self._budget, self._whose = min((budget, _OF_RUN), (site_budget, _OF_SITE))
 
     def total(self, positions: IntArray | None = None) -> float:
-        """Largest epsilon over these graphs of the client, whoever drew; over all."""
+        """Largest epsilon over these graphs (default: all), whichever client drew."""
         return self._largest(self._read_all(), positions)
 
     def own(self, positions: IntArray) -> float:
@@ -119,12 +122,75 @@ class EdgeRecord:
         return total
 
 
+class UpdateRecord:
+    """Noisy updates that a site has sent in all runs, by noise multiplier.
+
+    Those of all its clients count together, whatever their ids and their data: too much
+    rather than too little, as one operator may give the same data another id.
+
+    Parameters
+    ----------
+    folder : path
+        Of the site, outside all experiments.
+    budget, delta : float
+        Largest epsilon of all of them together at this delta; infinite only counts.
+    """
+
+    def __init__(self, folder: Path, *, budget: float, delta: float) -> None:
+        self.path = folder / _UPDATES
+        self._budget, self._delta = budget, delta
+
+    def charge(self, noise_multiplier: float, epsilon_of: EpsilonOf) -> None:
+        """Count one more update; to be called before it is sent.
+
+        Raises
+        ------
+        PrivacyBudgetError
+            The total would exceed the budget. Nothing is charged then.
+        DataError
+            The file cannot be read.
+        """
+        with locked(self.path):
+            updates = self._read()
+            updates[noise_multiplier] = updates.get(noise_multiplier, 0) + 1
+            if self._budget < math.inf:
+                total = epsilon_of(updates, self._delta)
+                if not total <= self._budget * (1 + _ROUNDING):
+                    raise PrivacyBudgetError(
+                        "this update would bring the total epsilon of this site's"
+                        f" updates over all runs to {total:.6g}, at delta"
+                        f" {self._delta:g}; update-epsilon-max of its policy allows"
+                        f" {self._budget:.6g}. Nothing was sent"
+                    )
+            write_record(self.path, {"updates": updates})
+
+    def _read(self) -> dict[float, int]:
+        if not self.path.exists():
+            return {}
+        try:
+            stored = read_record(self.path)["updates"]
+            found = {float(s): int(n) for s, n in stored.items()}
+            if not all(s > 0 and n >= 0 for s, n in found.items()):
+                raise ValueError("multipliers must be > 0, and counts >= 0")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _unreadable(self.path, error) from error
+        return found
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(
+        f"privacy record {path} cannot be read: {error!r}; what earlier"
+        " runs spent is unknown, so nothing more is released: restore the file"
+        " from a copy, or delete it and add up by hand"
+    )
+
+
 def _file_name(data: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.-]', '_', data)}.json"
 
 
 def _read(path: Path) -> Spent:
-    """Epsilon by row; none where there is no file."""
+    """Epsilon by row; none if there is no file."""
     spent: Spent = defaultdict(float)
     if not path.exists():
         return spent
@@ -134,9 +200,5 @@ def _read(path: Path) -> Spent:
         if not all(epsilon >= 0 for epsilon in spent.values()):
             raise ValueError("spent epsilons must be >= 0")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"privacy record {path} cannot be read: {error!r}; what earlier"
-            " runs spent is unknown, so nothing more is released: restore the file"
-            " from a copy, or delete it and add up by hand"
-        ) from error
+        raise _unreadable(path, error) from error
     return spent

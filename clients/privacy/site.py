@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,20 @@ from .gaussian import epsilon_of, privatise_update, release_name
 from .laplace import GraphAdjacency, Triangles
 from .ledger import Ledger
 from .lifetime import FOLDER as LIFETIME
-from .lifetime import OF_RUN_FOLDER, EdgeRecord
+from .lifetime import OF_RUN_FOLDER, EdgeRecord, UpdateRecord
 from .noisy_views import NoisyViews, site_secret
 from .stream import noise_stream
 
 _ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A noisy update as it was drawn, to be checked before it leaves the site."""
+
+    update: list[NDArray[Any]]
+    clip: float
+    noise: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +60,10 @@ class PrivateSite:
         run seed, and protects nothing from one who knows it.
     edge_budget : float
         Largest epsilon of a graph over all runs, whatever a run allows.
+    update_budget, update_delta : float
+        Largest epsilon of all updates of the site over all runs, at this delta.
+    released : list of Release
+        Noisy updates drawn so far, by this object.
     """
 
     privacy: PrivacySettings
@@ -58,6 +71,9 @@ class PrivateSite:
     seed: int
     is_secret: bool
     edge_budget: float = math.inf
+    update_budget: float = math.inf
+    update_delta: float = 1e-5
+    released: list[Release] = field(default_factory=list, compare=False)
 
     def records(self, partition: GraphPartition) -> tuple[EdgeRecord, EdgeRecord]:
         """Accounts of the site's edges: over all runs, and in this run."""
@@ -90,6 +106,11 @@ class PrivateSite:
             dp_budget_max=self.privacy.edge_budget,
             update_budget_max=self.privacy.update_budget,
             allow=self.privacy.both,
+            updates=UpdateRecord(
+                self.folder.parent.parent / LIFETIME,
+                budget=self.update_budget,
+                delta=self.update_delta,
+            ),
         )
 
     def views(
@@ -161,7 +182,7 @@ class PrivateSite:
         last_round: int,
         sends_updates: bool = True,
     ) -> None:
-        """Refuse to go on if this disk knows of less than the client once told.
+        """Refuse to go on if this disk records less than the client once reported.
 
         To be called before anything is drawn: a ledger that was lost and has been
         charged anew may say the same.
@@ -239,6 +260,8 @@ class PrivateSite:
             epsilon_of=epsilon_of,
             release=release,
         )
+        drawn = Release(update=noisy, clip=clip_norm, noise=multiplier)
+        self.released.append(drawn)
         return noisy
 
 
@@ -248,7 +271,7 @@ def _only_grows(name: str) -> bool:
 
 
 def check_features(graphs: GraphSet, privacy: PrivacySettings) -> None:
-    """Refuse noise on edges where the nodes' features are their degrees.
+    """Refuse noise on edges if the nodes' features are their degrees.
 
     Whatever the setting is called: data sets without node labels have degrees instead.
 

@@ -12,9 +12,7 @@ import hashlib
 import hmac
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from fedgraph_flwr.seeding import numpy_rng
 
@@ -34,16 +32,21 @@ class SecretStream:
     """
 
     def __init__(self, key: bytes) -> None:
+        # Here and below: an import that runs without noise have no need of.
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
         cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None)
         self._key_stream = cipher.encryptor()
 
     def laplace(self, loc: float, scale: float, size: int | tuple[int, ...]) -> Floats:
-        """As ``numpy.random.Generator.laplace``."""
+        """Draw as ``numpy.random.Generator.laplace`` does."""
         sign, u = self._draw(size)
         return loc - scale * sign * np.log(u)
 
     def normal(self, loc: float, scale: float, size: int | tuple[int, ...]) -> Floats:
-        """As ``numpy.random.Generator.normal``."""
+        """Draw as ``numpy.random.Generator.normal`` does."""
+        from scipy.special import ndtri
+
         sign, u = self._draw(size)
         return np.asarray(loc - scale * sign * ndtri(u / 2))
 

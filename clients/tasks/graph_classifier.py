@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import Parcel
 
 from ..base import GraphClient, Metrics
 from ..graphs.batching import Batch
-from ..job import ModelSpec, P, common_generator
+from ..job import ModelSpec, P
+from ..models.forms import Architecture
 from ..models.gin import GIN
 from ..training import evaluate
 
@@ -27,15 +28,15 @@ def build_gin(
     owner = "common" if settings.shared_group == "all" else f"client-{client_id}"
     private = torch.Generator()
     private.manual_seed(derive_seed(settings.seed, owner, "init-private"))
-    return GIN(
-        num_features,
-        num_classes,
-        hidden_dim=settings.hidden_dim,
-        num_layers=settings.num_layers,
-        dropout=settings.dropout,
-        shared_generator=common_generator(settings),
-        private_generator=private,
+    spec = ModelSpec(
+        settings=settings,
+        params=Settings(),
+        task=Settings(),
+        num_features=num_features,
+        num_classes=num_classes,
     )
+    made: GIN = spec.architecture("gin").build(spec.common_generator(), private)
+    return made
 
 
 class GraphClassifierClient(GraphClient[P]):
@@ -46,12 +47,13 @@ class GraphClassifierClient(GraphClient[P]):
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> GIN:
-        return build_gin(
-            spec.settings,
-            spec.num_features,
-            spec.num_classes,
-            client_id=spec.client_id,
-        )
+        widths = spec.num_features, spec.num_classes
+        return build_gin(spec.settings, *widths, client_id=spec.client_id)
+
+    @override
+    @classmethod
+    def architecture(cls, spec: ModelSpec[P]) -> Architecture:
+        return spec.architecture("gin")
 
     @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:

@@ -34,7 +34,7 @@ class EmbeddingClient(GraphClient[P]):
     With ``embedding.evaluation = "local"`` this client clusters its own graphs and
     sends metrics. With "pooled" it hands over ``evaluation``: embeddings, labels and
     graph ids, which the server clusters together with the others'; a site must have
-    agreed to that (node-config ``share-embeddings``).
+    agreed to that (``pooled-evaluation`` of its policy).
     """
 
     MIN_BATCH = 2  # a graph alone has no negatives
@@ -86,7 +86,7 @@ class EmbeddingClient(GraphClient[P]):
         return Parcel(metrics=self._scores_here(embeddings, point))
 
     def _scores_here(self, embeddings: NDArray[np.float32], point: str) -> Metrics:
-        """Cluster the client's own graphs, and probe embeddings where that is due."""
+        """Cluster the client's own graphs, and probe embeddings if that is due."""
         task, last = self._task(), self.job.settings.num_server_rounds
         graphs, received = self.data.partition.graphs, self.round.number - 1
         if len(graphs) < graphs.num_classes:

@@ -69,7 +69,7 @@ class MultiTaskClient(GraphClient[P]):
 
     @cached_property
     def _labelled(self) -> IntArray:
-        """Positions of the training graphs with a label; says so where none has."""
+        """Positions of the training graphs with a label; warns if there are none."""
         partition = self.data.partition
         has_label = ~np.isnan(partition.graphs.y[partition.train]).all(axis=1)
         if not has_label.any():

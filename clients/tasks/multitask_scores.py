@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from fedgraph_flwr.errors import DataError
 
@@ -87,9 +86,21 @@ def _per_task(
 
 def _auc(scores: Array, y: Array) -> float:
     """Mann-Whitney: share of (positive, negative) pairs in the right order."""
+    # Every process that serves a client would need half a second for it.
+
     positive = int((y == 1).sum())
     negative = len(y) - positive
     if not positive or not negative:
         return math.nan
-    ranks = rankdata(scores)[y == 1].sum()
+    ranks = _mean_ranks(scores)[y == 1].sum()
     return float((ranks - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def _mean_ranks(values: Array) -> NDArray[np.float64]:
+    """Ranks from 1, where equal values share the mean of their ranks.
+
+    ``scipy.stats.rankdata`` gives the same, and takes half a second to import.
+    """
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return ranks

@@ -10,11 +10,13 @@ from typing_extensions import override
 
 from fedgraph_flwr.wire import Parcel
 
+from ..adam import Optimizer
 from ..base import GraphClient, Metrics
 from ..graphs.batching import ClientData
 from ..graphs.whole_graph import NodeData, WholeGraph
 from ..job import ModelSpec, P
-from ..models.node_gnn import GCNConv, NodeGNN
+from ..models.forms import Architecture
+from ..models.node_gnn import NodeGNN
 
 
 class NodeClassifierClient(GraphClient[P]):
@@ -25,22 +27,20 @@ class NodeClassifierClient(GraphClient[P]):
     """
 
     DATA: ClassVar[type[ClientData]] = NodeData
-    CONV: ClassVar[type[nn.Module]] = GCNConv
+    FORM: ClassVar[str] = "gcn"
     data: NodeData
     model: NodeGNN
 
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> NodeGNN:
-        return NodeGNN(
-            spec.num_features,
-            spec.num_classes,
-            hidden_dim=spec.settings.hidden_dim,
-            num_layers=spec.settings.num_layers,
-            dropout=spec.settings.dropout,
-            generator=spec.common_generator(),
-            conv=cls.CONV,
-        )
+        made: NodeGNN = cls.architecture(spec).build(spec.common_generator())
+        return made
+
+    @override
+    @classmethod
+    def architecture(cls, spec: ModelSpec[P]) -> Architecture:
+        return spec.architecture(cls.FORM)
 
     @property
     def graph(self) -> WholeGraph:
@@ -60,7 +60,7 @@ class NodeClassifierClient(GraphClient[P]):
     @override
     def run_epochs(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         num_epochs: int,
         *,
         order: torch.Generator,

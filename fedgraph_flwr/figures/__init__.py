@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .embedding import draw_embeddings
+from .likeness import draw_statistics
 from .network import draw_network
 from .relations import draw_relations
 from .run import draw_run
@@ -24,6 +25,7 @@ DRAWERS: tuple[Drawer, ...] = (
     draw_task_relations,
     draw_embeddings,
     draw_site_tasks,
+    draw_statistics,
 )
 
 

@@ -1,12 +1,10 @@
-"""Figure of a network: who talks to whom, who has gone, how fast models agree."""
+"""Draws a network of clients: who talks to whom, and who has dropped out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import networkx as nx
 
 from ..results.reader import read_summary
 from .style import GREY, PALETTE, save
@@ -32,6 +30,7 @@ def draw_facts(facts: Mapping[str, Any], path: Path) -> Path:
 
 
 def _figure(facts: Mapping[str, Any]) -> Figure:
+    import networkx as nx
     from matplotlib.figure import Figure
 
     gone = set(facts["dropped_out"])

@@ -68,7 +68,7 @@ def _figure(name: str, matrices: _Matrices, summary: Mapping[str, Any]) -> Figur
 
 
 def _change(axes: Axes, name: str, matrices: _Matrices) -> None:
-    """Spread off the diagonal over rounds; of weights also the diagonal."""
+    """Draw how far entries off the diagonal spread; for weights also the diagonal."""
     rounds = sorted(matrices)
     rest = [_off_diagonal(matrices[t]) for t in rounds]
     curves = {"mean off the diagonal": _over(rest, np.mean)}
@@ -89,7 +89,7 @@ def _change(axes: Axes, name: str, matrices: _Matrices) -> None:
 
 
 def _over(rows: Sequence[NDArray[np.float64]], what: Any) -> list[float]:
-    """Apply ``what`` to the finite numbers of each row; NaN where there are none."""
+    """Apply ``what`` to the finite numbers of each row; NaN if there are none."""
     kept = [row[np.isfinite(row)] for row in rows]
     return [float(what(row)) if len(row) else np.nan for row in kept]
 

@@ -26,7 +26,7 @@ from ..results.reader import (
     value_table,
 )
 from ..tasks import POOLED
-from ..wording import client_ranges
+from ..wording import client_ranges, name_clients
 from .style import GREY, finish, line, save
 
 if TYPE_CHECKING:
@@ -195,10 +195,9 @@ def _new_figure(summary: Mapping[str, Any], what: str) -> tuple[Figure, Axes]:
 
 
 def _cluster_label(k: int, members: Sequence[int]) -> str:
-    ids = client_ranges(members)
-    if len(ids) > 18:
+    if len(client_ranges(members)) > 18:
         return f"cluster {k}: {len(members)} clients"
-    return f"cluster {k}: client{'s' * (len(members) > 1)} {ids}"
+    return f"cluster {k}: {name_clients(members)}"
 
 
 def _ddof(values: NDArray[np.float64]) -> int:

@@ -52,7 +52,7 @@ def draw_task_relations(
 
 
 def draw_site_tasks(folder: Path, rounds: Sequence[int] | None = None) -> list[Path]:
-    """Draw Omega of one client from what a run with sealed parcels left at its site.
+    """Draw Omega of one client from what a run with sealed letters left at its site.
 
     The relay of such a run has no Omega to draw.
 
@@ -99,8 +99,9 @@ def _draw_site_file(path: Path) -> Path:
         client, server_round = int(path.parent.name.split("-")[1]), int(path.stem[6:])
     except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"{path} is no map of tasks ({error!r}); give omega-<round>.npz of a"
-            " client's folder below state-dir, of a run with spreadgnn.seal = true"
+            f"{path} does not hold relations of tasks ({error!r}); give"
+            " omega-<round>.npz of a client's folder below state-dir, of a run with"
+            " spreadgnn.seal = true"
         ) from error
     summary = {
         "method": "spreadgnn",

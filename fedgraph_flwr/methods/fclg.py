@@ -79,7 +79,7 @@ class FCLGParams(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class InfoMaxParams(Settings):
-    """What the baselines can add to their loss, by FedAvg as they are.
+    """Terms that InfoGraph and MVGRL can add to their loss; FedAvg without any.
 
     ``proximal_mu`` > 0 adds FedProx's term, ``moon_mu`` > 0 MOON's contrast of
     embeddings with the received model and the client's of its previous round.

@@ -1,4 +1,4 @@
-"""FedAvg and FedProx, and self-train, the two ends between which methods lie.
+"""FedAvg, FedProx and self-train: what all other methods are compared with.
 
 McMahan et al. 2017, arXiv:1602.05629 (FedAvg); Li et al. 2020, arXiv:1812.06127
 (FedProx). Self-train ("local") is the baseline of Xie et al. 2021, Sec. 5.1: every

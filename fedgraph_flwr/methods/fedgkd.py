@@ -100,7 +100,7 @@ class FedGKDParams(Settings):
     proximal_lambda: float = number(1e-3, 0)
 
     def check(self, privacy: Settings) -> None:
-        """Labels that nobody learns relate nobody; and ``refuse_update_noise``."""
+        """Refuse to compare labels that nobody learns, and noise on updates."""
         refuse_update_noise(self, privacy)
         if self.feature_map == "y" and not self.learns_labels:
             raise ConfigError(

@@ -38,12 +38,12 @@ class FedPubParams(Settings):
     mask_weight: float = number(1e-3, 0)
 
     def check(self, privacy: Settings) -> None:
-        """See :func:`refuse_update_noise`."""
+        """Refuse noise on updates by :func:`refuse_update_noise`."""
         refuse_update_noise(self, privacy)
 
 
 def refuse_update_noise(params: Settings, privacy: Settings) -> None:
-    """Refuse noise on updates where something else made by the model is sent too.
+    """Refuse noise on updates if clients also send features that the model computes.
 
     Raises
     ------

@@ -38,6 +38,7 @@ class FGCLParams(Settings):
 
     TABLE = "fgcl"
     RUN: ClassVar[Mapping[str, Value]] = {"persist-optimizer": False}
+    TAKES_WEIGHTS: ClassVar[bool] = True
 
     views: str = choice("two", "two", "one", "clean", "no-edges")
     encoder: str = choice("gcn", "gcn", "kgnn", "tag", "lightgcn", "gin", "gat")
@@ -53,7 +54,7 @@ class FGCLParams(Settings):
         return self.views in ("one", "two")
 
     def view_epsilons(self, privacy: PrivacySettings) -> tuple[float, ...]:
-        """Epsilon of each noisy view of a training graph, where views are noisy."""
+        """Epsilon of each noisy view of a training graph, if views are noisy."""
         if self.views == "one":
             return (privacy.edge_epsilon,)
         if privacy.edge_epsilon_of == "total":

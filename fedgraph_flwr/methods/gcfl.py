@@ -1,4 +1,4 @@
-"""GCFL and GCFL+: one module, one option (the strategy's ``use_dtw``).
+"""GCFL and GCFL+: clusters of clients, each with a model of its own.
 
 Xie, Ma, Xiong, Yang: *Federated Graph Classification over Non-IID Graphs*, NeurIPS
 2021, arXiv:2106.13423. Authors' code: Oxfordblue7/GCFL.
@@ -93,8 +93,18 @@ class GCFLParams(Settings):
     seq_source: str = choice("update-norm", "update-norm", "last-grad-norm")
     standardize: bool = flag(False)
 
+    def doubts(self, num_rounds: int) -> tuple[str, ...]:
+        """Name a run that ends before its first split could come."""
+        if num_rounds > self.min_round:
+            return ()
+        return (
+            f"gcfl.min-round is {self.min_round}, and the run has {num_rounds}"
+            " round(s): no cluster can be split, and all clients share one model; set"
+            f" num-server-rounds above {self.min_round}, or gcfl.min-round lower",
+        )
+
     def check(self, privacy: Settings) -> None:
-        """Refuse noise on updates beside norms of gradients without.
+        """Refuse noise on updates if norms of gradients are sent without noise.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Several labels per molecule: what the methods that learn relations of tasks tell."""
+"""Names of the records in which clients send how their tasks relate."""
 
 # Evaluation record of methods that learn how tasks relate: Omega and its tasks
 RECORD, RECORD_IDS = "task-covariance", "task-ids"

@@ -1,1 +1,1 @@
-"""Networks of clients that talk to each other: who to whom, and with which weights."""
+"""Networks of clients: who talks to whom, and how neighbours' models are weighed."""

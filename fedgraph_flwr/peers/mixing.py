@@ -25,7 +25,7 @@ _SUM_ERROR = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """What a client tells its neighbours so that they can weigh its model."""
+    """What a client sends its neighbours so that they can weigh its model."""
 
     num_neighbours: int
     num_examples: int

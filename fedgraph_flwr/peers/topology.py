@@ -12,8 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import networkx as nx
-
 from ..config import read_toml
 from ..errors import ConfigError
 from ..seeding import numpy_rng
@@ -55,7 +53,7 @@ class Topology:
         return alone if len(self.neighbours) > 1 else []
 
     def components(self, without: Collection[int] = ()) -> list[list[int]]:
-        """List the sets of clients that reach each other once ``without`` are gone."""
+        """List the sets of clients that reach each other when ``without`` have left."""
         left = [k for k in self.neighbours if k not in without]
         found: list[list[int]] = []
         seen: set[int] = set()
@@ -91,11 +89,11 @@ class Network:
     missed : mapping of int to sequence of int
         Rounds in which a client was asked and did not answer.
     is_sealed : bool, optional
-        Whether parcels are encrypted; None of a network that is not in use.
+        Whether letters are encrypted; None of a network that is not in use.
     silent : mapping of int to sequence of int
         Neighbours whose mail a client lacks for long, as it says.
     unusable : mapping of int to int
-        Parcels that receivers left out, by sender.
+        Letters that receivers left out, by sender.
     """
 
     topology: Topology
@@ -139,6 +137,8 @@ def build_topology(
     ConfigError
         Sizes that make no such graph, or a file that is not one.
     """
+    import networkx as nx  # here, as it takes a third of a second to import
+
     rng = numpy_rng(seed, "topology", kind)
     if kind == "complete":
         graph = nx.complete_graph(num_clients)
@@ -253,7 +253,7 @@ def _check_rows(
     ends = [tuple(row[:2]) for row in rows]
     if repeated := sorted(edge for edge, count in Counter(ends).items() if count > 1):
         raise ConfigError(
-            f"edge list {path} has {list(repeated[0])} twice; once will do"
+            f"edge list {path} has {list(repeated[0])} twice; write every edge once"
         )
     if length == 2 and (loops := [k for k, j in ends if k == j]):
         raise ConfigError(

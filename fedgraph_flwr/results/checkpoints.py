@@ -1,4 +1,4 @@
-"""What a run can be resumed from: checkpoints, and CSV files that only ever grow."""
+"""Files to resume a run from: checkpoints, and CSV files that only ever grow."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..errors import ConfigError, DataError, StorageError
 from ..files import read_arrays, remove, sync, write_arrays
 from ..resolve import Resolved
 from ..wire import NamedArrays
+from .reader import load_config
 
 _FILE = re.compile(r"round-(\d{6,9})\.safetensors")
 _KEPT = 2
@@ -105,7 +106,7 @@ def checkpoint_rounds(folder: Path) -> list[int]:
 def write_checkpoint(
     folder: Path, server_round: int, arrays: NamedArrays, facts: Mapping[str, Any]
 ) -> int:
-    """Write one, drop all but the last two, and return the round of the older."""
+    """Write a checkpoint, keep the last two, and return the round of the older one."""
     write_arrays(checkpoint_path(folder, server_round), arrays, json.dumps(facts))
     rounds = checkpoint_rounds(folder)
     for old in rounds[:-_KEPT]:
@@ -153,17 +154,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     ConfigError
         There is none, or it cannot be read.
     """
-    path = folder / "config.json"
     try:
-        config = json.loads(path.read_text())
-        if not isinstance(config, dict):
-            raise ValueError("it holds no table of keys")
+        return load_config(folder)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"resume = {str(folder)!r} has no config.json that can be read: {error};"
             " give the absolute path of a results folder"
         ) from error
-    return config
 
 
 def lock_folder(folder: Path) -> int:

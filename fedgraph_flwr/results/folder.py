@@ -42,7 +42,9 @@ from .checkpoints import (
     read_config,
     write_checkpoint,
 )
-from .reader import round_file
+from .metrics import COMPLETED, FAILED, METRICS, RUNNING, metrics_text
+from .model_folder import keep_models
+from .reader import REPORT, round_file
 from .record import RunRecord
 from .summary import summarise
 
@@ -103,7 +105,9 @@ class RunFolder:
         self._files = GrowingFiles(path, COLUMNS)
         self._resumed_at: Mapping[str, Mark] | None = None  # until a round is done,
         self._held: list[RoundReport] = []  # and what came before that
+        self._last: RoundReport | None = None
         self._lock = lock_folder(path)
+        self.lineage: list[Mapping[str, Any]] = []
 
     @classmethod
     def open(cls, resolved: Resolved, *, run_id: int) -> RunFolder:
@@ -146,8 +150,9 @@ class RunFolder:
         root, _ = results_root(s.results_dir)
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         short = short_id(run_id)
-        dataset = s.dataset.replace(":", "-")
-        path = root / f"{stamp}-{s.method}-{dataset}-{s.seed}-{short}"
+        what = f"{s.method}-{s.dataset}".replace(":", "-")
+        name = f"{stamp}-{what}-{s.seed}-{short}"
+        path = root / (f"{name}-dry-run" if s.dry_run else name)
         try:
             path.mkdir(parents=True)
         except OSError as error:
@@ -193,6 +198,7 @@ class RunFolder:
         strategy.restore(arrays, meta["facts"])
         strategy.keep_from = self._oldest_checkpoint
         strategy.first_round = self.so_far.last_round + 1
+        self.lineage = meta.get("lineage", [])  # the former run may be gone by now
         return True
 
     # While the run goes on -------------------------------------------------------
@@ -209,13 +215,14 @@ class RunFolder:
                 return
             self._files.cut(self._resumed_at)
             # They told of the run as it ended before; others are written at the end.
-            for name in (SUMMARY, TRACEBACK):
+            for name in (SUMMARY, TRACEBACK, REPORT):
                 remove(self.path / name)
             write_json(self.path / "config.json", self.resolved.to_config())
             self._resumed_at = None
             for held in self._held:
                 self.record(held)
             return
+        self._last = report
         self._files.append(ROUNDS, [_evaluation_row(e) for e in report.evaluations])
         self._files.append(LEDGER, [_ledger_row(e) for e in report.ledger])
         seconds = (report.wall_s, report.busy_s, report.client_compute_s)
@@ -227,6 +234,12 @@ class RunFolder:
             write_arrays(round_file(self.path, report.server_round), report.arrays)
         self.so_far.add(report)
 
+    def meter(self, strategy: AbstractGraphStrategy, status: int = RUNNING) -> None:
+        """Write the numbers for monitoring anew."""
+        if self._resumed_at is None:
+            text = metrics_text(self, strategy, self._last, status=status)
+            write_text(self.path / METRICS, text)
+
     def checkpoint(self, strategy: AbstractGraphStrategy) -> None:
         """Save the server's state after a round; keeps the last two.
 
@@ -235,6 +248,7 @@ class RunFolder:
         arrays, facts = strategy.state()
         meta = {
             **self.so_far.to_json(),
+            "lineage": self.lineage,
             "experiment": self.experiment,
             "facts": facts,
             "frame": strategy.frame_facts(),
@@ -282,7 +296,7 @@ class RunFolder:
         self._found = arrays, meta
 
     def _check_place(self, meta: Mapping[str, Any]) -> None:
-        """Refuse a folder under another name: clients' states are under the first."""
+        """Refuse a renamed folder, as clients keep their states under the old name."""
         if meta["experiment"] != self.experiment:
             raise ConfigError(
                 f"{self.path} was named {meta['experiment']!r} when its checkpoint was"
@@ -309,11 +323,11 @@ class RunFolder:
             write_text(self.path / TRACEBACK, "".join(format_exception(error)))
         models = strategy.models() if self.so_far.last_round else {}
         make_folder(self.path / "models")  # also where there is no model
-        for name, arrays in models.items():
-            write_arrays(self.path / "models" / f"{name}.safetensors", arrays)
         write_json(self.path / "clusters.json", {"rounds": self.so_far.clusters})
         summary = summarise(self, strategy, models, error)
+        keep_models(self.path / "models", self.resolved, strategy, models, summary)
         write_json(self.path / SUMMARY, summary)
+        self.meter(strategy, COMPLETED if error is None else FAILED)
         return summary
 
 

@@ -1,4 +1,4 @@
-"""The network of a decentralised run: its edges, spectral gap, and who is gone."""
+"""The network of a decentralised run: edges, spectral gap, clients that dropped out."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def facts_of(network: Network, num_examples: Mapping[int, int]) -> dict[str, Any
         "without_mail_of": {
             str(c): list(js) for c, js in sorted(network.silent.items()) if js
         },
-        "unusable_parcels_of": {str(c): n for c, n in sorted(network.unusable.items())},
+        "unusable_letters_of": {str(c): n for c, n in sorted(network.unusable.items())},
         "rest_is_connected": len(rest) <= 1,
         "rest": rest,
     }
 
 
 def describe_seal(is_sealed: bool | None) -> str:
-    """Say whether neighbours' parcels were sealed; "" if there are none."""
+    """Say whether neighbours' letters were sealed; "" if there are none."""
     if is_sealed is None:
         return ""
-    return f"parcels {'sealed' if is_sealed else 'not sealed'}"
+    return f"letters {'sealed' if is_sealed else 'not sealed'}"
 
 
 def describe_network(facts: Mapping[str, Any]) -> str:
-    """Say the same in one line."""
+    """Describe the network in one line."""
     words = [
         f"{facts['kind']} topology, {len(facts['edges'])} edges,"
         f" {'connected' if facts['is_connected'] else 'not connected'},"
@@ -81,6 +81,6 @@ def describe_network(facts: Mapping[str, Any]) -> str:
         if lacking and int(client) not in gone:
             named = ", ".join(map(str, lacking))
             words.append(f"client {client} has no mail of {named}, who take part")
-    for client, count in facts["unusable_parcels_of"].items():
-        words.append(f"{count} parcels of client {client} could not be used")
+    for client, count in facts["unusable_letters_of"].items():
+        words.append(f"{count} letters of client {client} could not be used")
     return "; ".join(words)

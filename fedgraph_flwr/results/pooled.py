@@ -1,4 +1,4 @@
-"""Evaluation of embeddings of all clients together, at the server.
+"""Evaluates the embeddings of all clients together, at the server.
 
 For simulation and for consortia whose sites agree to it: the published protocols
 cluster the graphs of all clients at once, which needs their embeddings and labels in
@@ -20,7 +20,8 @@ from ..embedding_scores import all_scores, probe_scores
 from ..errors import DataError
 from ..resolve import Resolved
 from ..tasks import EMBEDDINGS, POOLED, EmbeddingSettings
-from ..wire import NamedArrays, Parcel, shortened
+from ..wire import NamedArrays, Parcel
+from ..wording import shortened
 
 
 class PooledEvaluation(Evaluator):
@@ -146,7 +147,7 @@ class PooledEvaluation(Evaluator):
 
     @override
     def files(self) -> dict[str, NamedArrays]:
-        """Return what was clustered."""
+        """Return the arrays that were clustered."""
         return self._files
 
 

@@ -37,7 +37,7 @@ def class_table(clients: Mapping[int, ClientInfo]) -> list[list[int]] | None:
 
 
 def partition_distance(clients: Mapping[int, ClientInfo]) -> float | None:
-    """EMD of the partition; None if :func:`class_table` is."""
+    """Earth mover's distance of the partition; None if classes are not known."""
     table = class_table(clients)
     return None if table is None else earth_mover_distance(np.array(table))
 

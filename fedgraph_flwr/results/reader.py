@@ -10,7 +10,7 @@ import csv
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,13 +19,57 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from ..errors import DataError
+
 Series: TypeAlias = dict[int, dict[int, float]]  # client -> round -> value
 Partition: TypeAlias = list[list[int]]
+REPORT = "report.html"
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
     """Read ``summary.json``; empty if it is missing or unreadable."""
     return _read_json(run_dir / "summary.json")
+
+
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """Read ``config.json``, which every results folder has.
+
+    Raises
+    ------
+    DataError
+        There is none that can be read: the folder is no results folder.
+    """
+    try:
+        return load_config(run_dir)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{run_dir} is no results folder: config.json cannot be read ({error});"
+            " give the folder that a run printed at its end"
+        ) from error
+
+
+def load_config(run_dir: Path) -> dict[str, Any]:
+    """Load ``config.json``, for a caller with its own words for what is wrong.
+
+    Raises
+    ------
+    OSError, ValueError, RecursionError
+        The file is missing, or it is no JSON object.
+    """
+    config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+    if not isinstance(config, dict):
+        raise ValueError("it holds no table of keys")
+    return config
+
+
+def read_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Read the rows of a CSV file of a run; a torn last row is passed over."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = (line for line in file if line.endswith("\n"))
+            yield from csv.DictReader(lines)
+    except FileNotFoundError:
+        return
 
 
 def read_series(run_dir: Path, *, split: str, point: str, metric: str) -> Series:

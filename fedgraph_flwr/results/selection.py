@@ -163,7 +163,7 @@ class EarlyStopping:
 def best_snapshot(
     test: Table, snapshots: Sequence[tuple[int, Sequence[int]]], last_round: int
 ) -> dict[str, Any]:
-    """Per client the best of: before each split of its cluster, and at the end.
+    """Each client's best score, before a split of its cluster or in the last round.
 
     Parameters
     ----------

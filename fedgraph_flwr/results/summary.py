@@ -1,4 +1,4 @@
-"""What ``summary.json`` says of a run."""
+"""The content of ``summary.json``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sklearn.metrics import adjusted_rand_score
-
 from strategies.base import AbstractGraphStrategy
 from strategies.report import ClientInfo
 
 from ..agreement import describe_features
 from ..privacy import describe, edge_totals
 from ..wire import NamedArrays
+from ..wording import clients_by_site
 from . import selection
 from .network import network_facts
 from .provenance import (
@@ -77,11 +76,13 @@ def summarise(
         "client_compute_s": so_far.times["client_compute_s"],
         "overhead_s": so_far.times["wall_s"] - so_far.times["busy_s"],
         "weights_sha256": hash_weights(models, strategy.client_hashes),
-        "failures": so_far.failures,
+        "failures": [_with_site(f, strategy.sites) for f in so_far.failures],
+        "sites": clients_by_site(strategy.sites),
         "fresh_starts": so_far.fresh_starts,
         "network": network_facts(strategy),
         "run_id": folder.run_id,
         "experiment": folder.experiment,
+        "lineage": folder.lineage,
         "resumed_from_round": folder.resumed_from,
         "privacy": _spent(strategy, s.features),
         **strategy.remarks(),
@@ -141,6 +142,12 @@ def _clusters(so_far: RunRecord, clients: Mapping[int, ClientInfo]) -> dict[str,
     }
 
 
+def _with_site(failure: dict[str, Any], sites: Mapping[int, str]) -> dict[str, Any]:
+    """Add the name of the client's site to a failure, if it has one."""
+    site = sites.get(failure["client"])
+    return {**failure, "site": site} if site else failure
+
+
 def _tasks(
     strategy: AbstractGraphStrategy, unscored: Mapping[tuple[str, int], selection.Table]
 ) -> dict[str, Any]:
@@ -180,6 +187,8 @@ def _rand_index(
     """Agreement of clusters and planted groups; None if either is missing."""
     if not planted or not clusters:
         return None
+    from sklearn.metrics import adjusted_rand_score  # here: it takes a second
+
     found = {c: k for k, members in enumerate(clusters) for c in members}
     order = sorted(planted)
     return float(

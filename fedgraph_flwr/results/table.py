@@ -80,7 +80,7 @@ def _selected_by(summary: dict[str, Any], rule: str) -> str:
 
 
 def _extreme(summary: dict[str, Any], row: dict[str, Any], which: str) -> str:
-    """Write a least or largest score; a small test set has its size beside it."""
+    """Format the lowest or highest score; a small test set has its size beside it."""
     if row[which] is None:
         return "-"
     if _is_pooled(summary):  # one score, of no client
@@ -91,7 +91,7 @@ def _extreme(summary: dict[str, Any], row: dict[str, Any], which: str) -> str:
 
 
 def _errors(summary: dict[str, Any]) -> list[str]:
-    """Say of regression the other error, and what predicting the mean would give."""
+    """For regression: the other error, and the error of predicting the mean."""
     lines = []
     for rule in summary["rules"]:
         found = summary[rule].get("also", {})
@@ -159,4 +159,5 @@ def _whose(summary: dict[str, Any]) -> str:
 
 
 def _is_pooled(summary: dict[str, Any]) -> bool:
-    return list(summary["final"]["per_client"]) == [str(POOLED)]
+    """Whether scores are of all clients together; a rule may have none at all."""
+    return any(str(POOLED) in summary[r]["per_client"] for r in summary["rules"])

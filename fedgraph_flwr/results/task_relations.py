@@ -27,7 +27,8 @@ from strategies.report import ClientInfo, Evaluation
 
 from ..files import write_text
 from ..methods.multitask import RECORD, RECORD_IDS
-from ..wire import NamedArrays, Parcel, shortened
+from ..wire import NamedArrays, Parcel
+from ..wording import shortened
 
 FOLDER = "task-covariance"  # in a run's folder: a file per round
 SOURCES = "task-sources.csv"
@@ -80,7 +81,7 @@ class TaskRelations(Evaluator):
     def after_run(self, run_dir: Path, strategy: AbstractGraphStrategy) -> None:
         """Write and log which tasks each client learned from which neighbour.
 
-        Nothing if the method relates no tasks. If parcels are sealed, the server has no
+        Nothing if the method relates no tasks. If letters are sealed, the server has no
         Omega, but knows who has which tasks.
         """
         rounds = read_rounds(run_dir)

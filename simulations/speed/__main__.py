@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from .memory import NUM_NODES, measure_memory
 from .molecules import measure_molecules
 from .rounds import compare_round, measure_overhead
+from .scale import measure_scale
 from .views import measure_views
 
 
@@ -48,6 +50,18 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
         help="a run-config key for every method; may be repeated",
+    )  # fmt: skip
+
+    part = parts.add_parser("scale", help="how a run grows with its clients")
+    part.set_defaults(measure=measure_scale)
+    part.add_argument("--clients", type=int, nargs="+", default=[10, 100, 1000])
+    part.add_argument("--method", default="fedavg")
+    part.add_argument("--dataset", default="planted")
+    part.add_argument("--rounds", type=int, default=3)
+    part.add_argument("--figure", type=Path, help="file to draw to")
+    part.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="a further run-config key; may be repeated",
     )  # fmt: skip
     return parser
 

@@ -63,7 +63,7 @@ def control_results(results: Sequence[Result], *, data_dir: str = "") -> list[Re
         if _control(r, NAMES[0], {"accuracy": 0.0}).key not in known:
             place = _place(r.row, data_dir)
             _check_data(r, place)
-            for name, scores in _scores(*place, r.seed).items():
+            for name, scores in scores_of(*place, r.seed).items():
                 found.append(_control(r, name, scores))
     return found
 
@@ -115,11 +115,11 @@ def _untrained(r: Result) -> Result:
 
 
 @lru_cache(maxsize=64)
-def _scores(
+def scores_of(
     name: str, features: str, data_dir: str, seed: int
 ) -> Mapping[str, Mapping[str, float]]:
     """Score the rows that need the data; the split and its order do not matter."""
-    graphs = _load(name, features, data_dir)
+    graphs = load_graphs(name, features, data_dir)
     found: dict[str, Mapping[str, float]] = {"one-class": one_class_scores(graphs.y)}
     for kind, x in trivial_features(graphs).items():
         found[kind] = all_scores(
@@ -148,14 +148,15 @@ def _place(row: str, data_dir: str) -> tuple[str, str, str]:
 
 
 @lru_cache(maxsize=2)
-def _load(name: str, features: str, data_dir: str) -> GraphSet:
+def load_graphs(name: str, features: str, data_dir: str) -> GraphSet:
+    """Load a TU data set once per process."""
     return load_tu(name, features, data_dir=data_dir)
 
 
 def _check_data(r: Result, place: tuple[str, str, str]) -> None:
     """Raise DataError if the data here are not those of the run."""
     num_clients = int(load_preset(r.row)["num-clients"])
-    sha256 = _load(*place).raw_sha256
+    sha256 = load_graphs(*place).raw_sha256
     hashes = dict.fromkeys(sorted(map(str, range(num_clients))), sha256)
     known = hash_data(hashes, num_clients)
     if r.data not in ("", known):

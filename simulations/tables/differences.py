@@ -64,20 +64,24 @@ class Difference:
         return found or (math.nan, math.nan)
 
     def verdict(self, kind: str) -> str:
-        """Say whether the interval lies above 0, below 0, or neither.
+        """:func:`verdict` on the interval of a kind, a key of ``INTERVALS``."""
+        return verdict(*self.interval(kind), self.num_pairs)
 
-        Fewer than ``ENOUGH_PAIRS`` show nothing, wherever their interval lies.
-        """
-        if self.num_pairs < ENOUGH_PAIRS:
-            return f"not shown (n={self.num_pairs} < {ENOUGH_PAIRS})"
-        low, high = self.interval(kind)
-        if low > TIE:
-            return "shown"
-        return "contradicted" if high < -TIE else "not shown"
+
+def verdict(low: float, high: float, num_pairs: int) -> str:
+    """Say whether an interval lies above 0, below 0, or neither.
+
+    Fewer pairs than ``ENOUGH_PAIRS`` show nothing, wherever their interval lies.
+    """
+    if num_pairs < ENOUGH_PAIRS:
+        return f"not shown (n={num_pairs} < {ENOUGH_PAIRS})"
+    if low > TIE:
+        return "shown"
+    return "contradicted" if high < -TIE else "not shown"
 
 
 def pair(ours: Sequence[Result], theirs: Sequence[Result], measure: str) -> Difference:
-    """Subtract ``theirs`` from ``ours`` where seed, split seed and split agree.
+    """Subtract ``theirs`` from ``ours`` for runs of equal seed, split seed and split.
 
     Runs that know their clients' scores are compared over the clients that both have.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.figures.style import GREY, PALETTE, bare, finish, line, save
 
-from .differences import Difference
+from .differences import ENOUGH_PAIRS, Difference, verdict
 from .embedding import ROUND, START
 from .report import Rows, subtract
 from .studies import Curve, Study, StudyTable
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 ROW_INCHES = 0.22
 COLOURS = {"shown": PALETTE[2], "contradicted": PALETTE[1]}
+CAPTION = (
+    f"difference in points, mean and 95 % interval; coloured if n >= {ENOUGH_PAIRS}"
+    " pairs and the interval excludes 0"
+)
 Points = list[tuple[float, list[float]]]  # x, scores of runs
 Entry = tuple[str, Difference]
 
@@ -46,11 +50,11 @@ def draw_study(study: Study, found: Rows, folder: Path) -> list[Path]:
             f"nothing to draw: no difference of [[figure]] in studies/{study.name}.toml"
             " has runs on both sides"
         )
-    drawn = [_draw_differences(study, panels, folder / f"{study.name}-differences.png")]
+    drawn = [draw_differences(study, panels, folder / f"{study.name}-differences.png")]
     for curve in study.curves:
         lines = {k: _points(points, study, found) for k, points in curve.lines.items()}
         if kept := {label: of for label, of in lines.items() if len(of) > 1}:
-            drawn.append(_draw_curve(curve, kept, folder / f"{curve.file}.png"))
+            drawn.append(draw_curve(curve, kept, folder / f"{curve.file}.png"))
     return drawn
 
 
@@ -65,7 +69,7 @@ def _entries(study: Study, panel: StudyTable, found: Rows) -> list[Entry]:
     return entries
 
 
-def _draw_differences(
+def draw_differences(
     study: Study, panels: Sequence[tuple[StudyTable, list[Entry]]], path: Path
 ) -> Path:
     """Draw one panel below the other: a dot for the mean, a line for the interval."""
@@ -83,29 +87,36 @@ def _draw_differences(
     )
     for axes, (panel, entries) in zip(grid[:, 0], panels, strict=True):
         _draw_panel(axes, panel.title, entries, study)
-    figure.supxlabel(
-        "difference in points, mean and 95 % interval; coloured if n >= 5 pairs and the"
-        " interval excludes 0",
-        fontsize=9,
-    )
+    figure.supxlabel(CAPTION, fontsize=9)
     return save(figure, path)
 
 
 def _draw_panel(axes: Axes, title: str, entries: list[Entry], study: Study) -> None:
-    axes.axvline(0, color="0.35", linewidth=0.8)
-    for at, (_, difference) in enumerate(entries):
-        low, high = difference.interval(study.interval)
-        color = COLOURS.get(difference.verdict(study.interval), GREY)
-        if not math.isnan(low):
-            axes.plot([low, high], [at, at], color=color, linewidth=1.6)
-        axes.plot(difference.mean, at, "o", color=color, markersize=4.5)
-    axes.set_yticks(
-        range(len(entries)),
-        [f"{label} (n={difference.num_pairs})" for label, difference in entries],
-        fontsize=8.5,
-    )
-    axes.set_ylim(len(entries) - 0.5, -0.5)
+    labels = []
+    for at, (label, difference) in enumerate(entries):
+        interval = difference.interval(study.interval)
+        draw_interval(axes, at, difference.mean, interval, difference.num_pairs)
+        labels.append((label, difference.num_pairs))
+    name_intervals(axes, labels)
     axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
+
+
+def draw_interval(
+    axes: Axes, at: int, mean: float, interval: tuple[float, float], num_pairs: int
+) -> None:
+    """Draw a dot for the mean of a difference, and a line for its interval."""
+    color = COLOURS.get(verdict(*interval, num_pairs), GREY)
+    if not math.isnan(interval[0]):
+        axes.plot(interval, [at, at], color=color, linewidth=1.6)
+    axes.plot(mean, at, "o", color=color, markersize=4.5)
+
+
+def name_intervals(axes: Axes, labels: Sequence[tuple[str, int]]) -> None:
+    """Name each line, with its number of pairs; the first line is on top."""
+    axes.axvline(0, color="0.35", linewidth=0.8)
+    names = [f"{label} (n={num_pairs})" for label, num_pairs in labels]
+    axes.set_yticks(range(len(names)), names, fontsize=8.5)
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x", color="0.93")
     axes.set_axisbelow(True)
     bare(axes)
@@ -129,7 +140,7 @@ def _points(
     return sorted(known.items())
 
 
-def _draw_curve(curve: Curve, lines: dict[str, Points], path: Path) -> Path:
+def draw_curve(curve: Curve, lines: dict[str, Points], path: Path) -> Path:
     """Draw mean and one standard deviation over runs."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import AutoLocator

@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import stdtrit
-from scipy.stats import bootstrap
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
@@ -60,6 +58,8 @@ def _student(values: Sequence[float], *, shared: float) -> tuple[float, float] |
     n = len(values)
     if n < 2:
         return None
+    from scipy.special import stdtrit
+
     quantile = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
     half = quantile * statistics.stdev(values) * math.sqrt(1 / n + shared)
     mean = statistics.fmean(values)
@@ -76,6 +76,8 @@ def bootstrap_interval(
     """
     if len(values) < 3:
         return None
+    from scipy.stats import bootstrap  # here: it takes half a second
+
     found = bootstrap(
         (values,),
         np.mean,

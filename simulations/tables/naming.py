@@ -30,6 +30,7 @@ EXECUTION_KEYS = frozenset(
         "round-timeout-s",
         "roll-call-timeout-s",
         "min-fit-replies",
+        "late-after-s",
     }
 )
 

@@ -1,4 +1,4 @@
-"""What one run contributes to a table: its row, its seeds and its scores."""
+"""A run as a line of a table: its row, its seeds and its scores."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Result:
 
     @property
     def key(self) -> tuple[str, int, int, str]:
-        """What no two results may share."""
+        """Key that no two results may share."""
         return self.row, self.seed, self.split_seed, self.split_hash
 
     @property

@@ -38,7 +38,7 @@ class Run:
 
     @property
     def split(self) -> tuple[str, int, int]:
-        """What must agree before two runs may be compared."""
+        """Key of the split; two runs may be compared only if it agrees."""
         s = self.summary
         return str(s["split_hash"]), int(s["split_seed"]), int(s["num_clients"])
 

@@ -73,7 +73,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What the paper reports of a row: measure -> (score, spread if given).
+    """The paper's scores of a row: measure -> (score, spread if given).
 
     ``gain``: smallest gain of a client over self-train, and clients not worse.
     """

@@ -12,6 +12,7 @@ import json
 import numpy as np
 import pytest
 import toys
+from matrix import mostly_slow
 
 from clients.base import GraphClient
 from clients.privacy import noisy_views
@@ -25,6 +26,10 @@ from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 
 TAKE_NOISE = [m for m in toys.CASES if toys.row(m).task.takes_edge_noise]
 POOLS = [m for m in toys.of_task(GRAPH_EMBEDDING) if toys.row(m).has_server_model]
+# Clients of these differ in what they read of a graph, and in what they send.
+ONE_PER_CLIENT = ["fedavg", "gcfl+", "fclg", "fgcl", "infograph", "fedavg multi-task"]
+ONE_PER_CLIENT += ["fedgmtl", "spreadgnn"]
+EACH_EPOCH = {"privacy.noise-mode": "per_epoch"}
 POOLED = {"embedding.evaluation": "pooled"}
 TIMES = ("started-at", "compute-s")
 OF_RUN = {
@@ -54,7 +59,7 @@ def released(triangle, epsilon, rng):
 
 
 def bytes_of(name, array):
-    """Bytes of an array; of a parcel without the hash of the run's name."""
+    """Bytes of an array; of a letter without the hash of the run's name."""
     found = np.asarray(array).tobytes()
     return found[:4] + found[36:] if name.startswith("to/") else found
 
@@ -91,12 +96,15 @@ def what_leaves(run, toy_data, method, *, other, **options):
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [
-        *((method, {}) for method in TAKE_NOISE),
-        *((method, POOLED) for method in POOLS),
-        ("fgcl", {"privacy.noise-mode": "per_epoch"}),
-        ("fgcl", {"privacy.noise-mode": "per_epoch", "fgcl.encoder": "gin"}),
-    ],
+    mostly_slow(
+        [
+            *((method, {}) for method in TAKE_NOISE),
+            *((method, POOLED) for method in POOLS),
+            ("fgcl", EACH_EPOCH),
+            ("fgcl", {**EACH_EPOCH, "fgcl.encoder": "gin"}),
+        ],
+        fast=[*((method, {}) for method in ONE_PER_CLIENT), ("fclg", POOLED)],
+    ),
 )
 def test_nothing_but_views_tells_the_edges(run, toy_data, method, options):
     ours, theirs = (

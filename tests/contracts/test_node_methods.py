@@ -17,10 +17,11 @@ from fedgraph_flwr.resolve import resolve
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import NODE_CLASSIFICATION
 from fedgraph_flwr.wire import select
+from simulations.contract.lab import OF_TASK
 from simulations.inline import InlineGrid
 
 NODES = {
-    **toys.OF_TASK[NODE_CLASSIFICATION.name],
+    **OF_TASK[NODE_CLASSIFICATION.name],
     "gcfl.mean-norm-threshold": 1e9,  # splits as soon as it may
     "gcfl.max-norm-threshold": 0.0,
 }

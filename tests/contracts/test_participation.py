@@ -182,6 +182,7 @@ def test_the_share_is_rounded_to_whole_clients(run, trained, fraction, count):
     assert len(trained[1]) == count
 
 
+@pytest.mark.slow
 def test_every_client_is_drawn_as_often(run, trained):
     many = {"num-server-rounds": 60, "local-epochs": 0, "hidden-dim": 2}
     run("fedavg", **{**HALF, **many})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,33 +19,14 @@ from fedgraph_flwr.errors import (
     StorageError,
 )
 from fedgraph_flwr.results.folder import RunFolder
+from simulations.contract import checks
+from simulations.contract.checks import Killed, killed_at_checkpoint
 from simulations.inline import InlineGrid
 from simulations.run import main as run_command
 
 ALL = pytest.mark.parametrize("method", toys.CASES)
 NODES = "fedavg node-classification"
 ROUNDS = {"num-server-rounds": 5}
-
-
-class Killed(BaseException):
-    """Stands for a signal that no handler sees."""
-
-
-@contextmanager
-def killed_at_checkpoint(server_round: int, error: BaseException | None = None):
-    """Stop the server before it writes a checkpoint; clients are a round further."""
-    write = RunFolder.checkpoint
-
-    def stop(self, strategy):
-        if self.so_far.last_round == server_round:
-            raise error or Killed
-        write(self, strategy)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunFolder, "checkpoint", stop)
-        if error is None:  # a killed server writes no summary
-            patch.setattr(RunFolder, "finish", lambda *_, **__: {})
-        yield
 
 
 def places(root: Path) -> dict[str, str]:
@@ -80,14 +60,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @ALL
-@pytest.mark.parametrize("at", mostly_slow([1, 3], fast=[3]))
-def test_a_server_killed_before_a_checkpoint(run, once, method, at, tmp_path):
-    whole = once(method, **ROUNDS)
-    again = resumed(run, stopped(run, method, tmp_path, at=at), method)
-    assert again.sha == whole.sha
-    assert again.rounds == whole.rounds
-    assert again.clusters == whole.clusters
-    assert again.summary["failures"] == []
+@pytest.mark.parametrize("at", mostly_slow([1, 2], fast=[2]))
+def test_a_server_killed_before_a_checkpoint(lab, method, at):
+    checks.resumes_after_a_kill(lab, method, at=at, num_rounds=3)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedstar", "spreadgnn", "local"])
@@ -261,7 +236,7 @@ def test_data_that_change_in_mid_run_are_a_named_failure(
         def late(self, message):
             header = message.content.get("header", {})
             if header.get("server-round") == 3:
-                client_app.load_data.cache_clear()
+                client_app.kept_data.clear()
                 patch.setattr("datasets.load_partition", change(2))
             return deliver(self, message)
 

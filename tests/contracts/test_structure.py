@@ -18,27 +18,26 @@ PACKAGES = ("fedgraph_flwr", "strategies", "clients", "datasets", "simulations")
 MODULES = sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
 
 
-def _id(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+TREES = {str(p.relative_to(ROOT)): ast.parse(p.read_text()) for p in MODULES}
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in MODULES if p.name != "registry.py"], ids=_id
-)
-def test_nothing_outside_the_registry_asks_for_a_method_by_name(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Compare):
-            constants = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
-            assert not constants & (set(METHODS) - {"local"}), ast.unparse(node)
+def test_nothing_outside_the_registry_asks_for_a_method_by_name():
+    names = set(METHODS) - {"local"}
+    for path, tree in TREES.items():
+        if path == "fedgraph_flwr/registry.py":
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Compare):
+                found = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+                assert not found & names, (path, ast.unparse(node))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_id)
-def test_public_names_have_docstrings(path):
-    tree = ast.parse(path.read_text())
-    assert ast.get_docstring(tree), "module"
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
-            assert ast.get_docstring(node), node.name
+def test_public_names_have_docstrings():
+    for path, tree in TREES.items():
+        assert ast.get_docstring(tree), path
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
+                assert ast.get_docstring(node), (path, node.name)
 
 
 def test_strategies_load_without_torch():
@@ -94,6 +93,7 @@ def test_datasets_is_ours_and_not_hugging_faces():
     assert Path(datasets.__file__) == ROOT / "datasets" / "__init__.py"
 
 
+@pytest.mark.slow  # a process that loads torch
 def test_a_foreign_datasets_package_is_named_with_the_cure(tmp_path):
     (tmp_path / "datasets").mkdir()
     (tmp_path / "datasets" / "__init__.py").write_text("")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fedgraph_flwr.config import Value
+from fedgraph_flwr.site.__main__ import main
 from simulations.drill_trials import read_summary
 from simulations.inline import run_inline
 from simulations.processes import Federation, environment
@@ -49,7 +51,7 @@ def deploy(
     run_id = federation.submit({**config, "results-dir": str(results)})
     status = federation.wait(run_id, limit_s=600)
     assert results.is_dir(), f"{status}\n{federation.log(run_id)}"
-    (path,) = results.iterdir()
+    (path,) = (p for p in results.iterdir() if p.is_dir())  # and the audit log
     return status, path
 
 
@@ -76,29 +78,35 @@ def test_three_supernodes_give_the_bytes_of_the_inline_run(
     # Private state stays with its site.
     kept = {path.name for path in (folder / "site-1" / deployed.name).iterdir()}
     assert kept == {"client-1", "client-3"}
-    check_journal(folder, deployed)
+    check_audit_logs(folder, deployed)
 
 
-def check_journal(folder: Path, deployed: Path) -> None:
-    """Site 1 has a row and a line of its log for each message to a client."""
-    journal = rows(folder / "site-1" / "journal.csv")
-    own = [row for row in journal if row["experiment"] == deployed.name]
-    did = [(row["message"], row["round"], row["client"]) for row in own]
-    rounds = [("train", "1"), ("train", "2"), ("evaluate", "3")]
-    expected = [("roll call", ""), *rounds]
-    assert did == [(*step, client) for step in expected for client in "13"]
-    for row in own[2:]:
-        assert int(row["bytes_sent"]) == sum(
+def check_audit_logs(folder: Path, deployed: Path) -> None:
+    """Both logs tell the same story as the results and the log of the process."""
+    ours, theirs = folder / "site-1" / "audit.jsonl", deployed.parent / "audit.jsonl"
+    assert main(["audit", str(ours), "--server", str(theirs)]) == 0
+    lines = [json.loads(line) for line in ours.read_text().splitlines()]
+    own = [
+        line
+        for line in lines
+        if line["event"] == "answered" and line["experiment"] == deployed.name
+    ]
+    did = [(line["message"], line.get("round"), line["client"]) for line in own]
+    rounds = [("train", 1), ("train", 2), ("evaluate", 3)]
+    expected = [("roll call", None), *rounds]
+    assert did == [(*step, client) for step in expected for client in (1, 3)]
+    for line in own[2:]:
+        assert sum(line["sent"].values()) == sum(
             int(entry["bytes"])
             for entry in rows(deployed / "ledger.csv")
             if (entry["round"], entry["client"], entry["direction"])
-            == (row["round"], row["client"], "up")
+            == (str(line["round"]), str(line["client"]), "up")
         )
     log = (folder / "site-1.log").read_text()
-    for row in own[2:-2]:
-        line = f"client {row['client']}, round {row['round']}: trained on"
-        words = f"run {row['run']}, {row['method']}, {line} {row['examples']} examples"
-        assert log.count(f"{words}, loss {float(row['loss']):.4f}, test accuracy") == 1
+    for line in own[2:-2]:
+        at = f"client {line['client']}, round {line['round']}: trained on"
+        words = f"run {line['run']}, {line['method']}, {at} {line['examples']} examples"
+        assert log.count(f"{words}, loss {line['loss']:.4f}, test accuracy") == 1
 
 
 def test_embeddings_and_labels_stay_at_sites_that_did_not_agree(
@@ -110,8 +118,9 @@ def test_embeddings_and_labels_stay_at_sites_that_did_not_agree(
     federation.wait(refused, limit_s=600)
     _, local = deploy(federation, fclg, tmp_path / "local")
 
-    assert "'share-embeddings=true'" in federation.log(refused)
-    assert list((tmp_path / "pooled").iterdir()) == []  # no round, no folder
+    assert "policy (pooled-evaluation) does not allow" in federation.log(refused)
+    left = [path.name for path in (tmp_path / "pooled").iterdir()]
+    assert left == ["audit.jsonl"]  # no round, no folder
     summary = read_summary(local)
     assert summary["status"] == "completed"
     assert summary["emd"] is summary["class_counts"] is None

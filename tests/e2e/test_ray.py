@@ -12,7 +12,7 @@ from fedgraph_flwr.config import Value
 from simulations import flower
 from simulations.drill_trials import read_summary
 from simulations.inline import run_inline
-from simulations.processes import environment, free_ports, kill, pids
+from simulations.processes import environment, free_ports, kill
 from simulations.run import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -35,7 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("FLWR_LOCAL_CONTROL_API_PORT", str(port))
         patch.setenv("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", str(port + 1))
         yield own
-        kill(pids(own))
+        kill(flower.pids(own))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_dead_actor_stops_the_run_and_what_was_computed_stays(
     while not list(tmp_path.glob("results/*/checkpoint/round-00000[2-9]*")):
         assert time.monotonic() < deadline, "the run did not get under way"
         time.sleep(0.2)
-    kill(pids(home, "ClientAppActor")[:1])
+    kill(flower.pids(home, "ClientAppActor")[:1])
 
     assert flower.wait(run_id)[0] == "finished:failed"
     (folder,) = tmp_path.glob("results/*")

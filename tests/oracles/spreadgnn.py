@@ -120,8 +120,8 @@ def course_of_omegas(neighbours, own, renewals, sent, eta):
     return course
 
 
-def parcel_bytes(shapes, *, own_tasks, known_tasks, width, is_sealed):
-    """Size of one parcel, byte by byte.
+def letter_bytes(shapes, *, own_tasks, known_tasks, width, is_sealed):
+    """Size of one letter, byte by byte.
 
     ``shapes``: of the model's float32 tensors by name. safetensors: 8 bytes of length,
     a JSON header padded with spaces to a multiple of 8, then the raw numbers.
@@ -156,6 +156,6 @@ def parcel_bytes(shapes, *, own_tasks, known_tasks, width, is_sealed):
     return envelope + seal + contents
 
 
-def parcels_down(neighbours):
-    """Parcels delivered per mixing round: sum_k |N_k|."""
+def letters_down(neighbours):
+    """Letters delivered per mixing round: sum_k |N_k|."""
     return sum(len(peers) for peers in neighbours.values())

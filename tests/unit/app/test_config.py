@@ -36,14 +36,15 @@ def test_pyproject_has_every_key_with_its_default():
     assert written == defaults()
 
 
-@pytest.mark.parametrize(("key", "bad"), BAD, ids=lambda v: repr(v))
-def test_a_bad_value_is_refused_with_key_value_and_cure(key, bad):
-    with pytest.raises(ConfigError) as error:
-        resolve({**defaults(), key: bad})
-    text = str(error.value)
-    assert key in text
-    assert repr(bad) in text or str(bad) in text
-    assert "run config" in text
+def test_a_bad_value_is_refused_with_key_value_and_cure():
+    assert len(BAD) > 500
+    for key, bad in BAD:
+        with pytest.raises(ConfigError) as error:
+            resolve({**defaults(), key: bad})
+        text = str(error.value)
+        assert key in text, bad
+        assert repr(bad) in text or str(bad) in text, key
+        assert "run config" in text
 
 
 @pytest.mark.parametrize(
@@ -105,14 +106,15 @@ def test_an_unknown_method_lists_the_known_ones():
 
 @pytest.mark.parametrize("name", retired.METHODS)
 def test_a_method_that_has_gone_names_the_one_to_write_instead(name):
-    refuse(f"method '{name}' has gone; in the run config, set method to", method=name)
+    words = f"method '{name}' no longer exists; in the run config, set method to"
+    refuse(words, method=name)
     assert name not in METHODS
 
 
 @pytest.mark.parametrize("key", retired.KEYS)
 def test_a_key_that_has_gone_says_what_to_do(key):
     cure = re.escape(retired.KEYS[key])
-    refuse(f"key '{key}' has gone; in the run config, {cure}", **{key: 1})
+    refuse(f"key '{key}' no longer exists; in the run config, {cure}", **{key: 1})
     assert key not in defaults()
 
 
@@ -163,16 +165,13 @@ def test_devices():
 HUGE = {int: (2**31, 10**18, 2**63 - 1), float: (1e308, math.inf, math.nan)}
 
 
-@pytest.mark.parametrize(
-    ("key", "huge"),
-    [
-        (k, huge)
-        for k, f in FIELDS.items()
-        for huge in HUGE.get(f.metadata["rule"].kind, ())
-    ],
-)
-def test_numbers_beyond_what_a_machine_can_do_are_refused(key, huge):
-    refuse(f"{key} must be .* and <.*{re.escape(f'got {huge}')}", **{key: huge})
+@pytest.mark.parametrize("kind", HUGE)
+def test_numbers_beyond_what_a_machine_can_do_are_refused(kind):
+    keys = [k for k, f in FIELDS.items() if f.metadata["rule"].kind is kind]
+    assert keys
+    for key in keys:
+        for huge in HUGE[kind]:
+            refuse(f"{key} must be .* and <.*{re.escape(f'got {huge}')}", **{key: huge})
 
 
 def test_a_wrong_value_too_long_to_read_is_cut_short():

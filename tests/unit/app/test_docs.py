@@ -38,12 +38,12 @@ def fields():
     return [item for table in tables() for item in table.config_fields().items()]
 
 
-@pytest.mark.parametrize(("key", "field"), fields(), ids=[k for k, _ in fields()])
-def test_every_key_is_documented(key, field):
-    rule = field.metadata["rule"].describe()
-    row = f"| `{key}` | `{json.dumps(field.default)}` | {rule} | "
+def test_every_key_is_documented():
     lines = (ROOT / "docs" / "configuration.md").read_text().splitlines()
-    assert [line for line in lines if line.startswith(row)], f"expected: {row}..."
+    for key, field in fields():
+        rule = field.metadata["rule"].describe()
+        row = f"| `{key}` | `{json.dumps(field.default)}` | {rule} | "
+        assert [line for line in lines if line.startswith(row)], f"expected: {row}..."
 
 
 def test_no_other_key_is_documented():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import mostly_slow
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
@@ -140,7 +141,7 @@ def test_outliers_show_as_a_small_cluster():
     assert scores["accuracy"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", mostly_slow(range(6), fast=[0, 3]))
 def test_scores_are_those_of_scikit_learn_on_the_matched_prediction(seed):
     num_classes = 2 + seed
     x, labels = noise(90, 3, num_classes, seed=seed)
@@ -259,6 +260,7 @@ def test_probes_of_separable_classes_are_right():
     assert scores == {"probe-accuracy": 1.0, "svm-accuracy": 1.0}
 
 
+@pytest.mark.slow
 def test_probes_of_random_labels_are_at_chance():
     x, labels = noise(300, 6, 2)
     scores = probe_scores(x, labels, seed=0)
@@ -282,7 +284,7 @@ def test_probes_do_not_depend_on_the_scale_of_a_column():
     assert probe_scores(scaled, labels, seed=1) == probe_scores(x, labels, seed=1)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", mostly_slow([0, 1], fast=[0]))
 def test_probes_equal_scikit_learn_s_nested_cross_validation(seed):
     x, labels = blobs((24, 18, 9), spread=0.7, dim=5, seed=seed)
     x *= np.linspace(1, 9, 5, dtype=np.float32)
@@ -343,6 +345,7 @@ def test_small_classes_leave_probes_out():
     assert len(probe_scores(x, [0] * 9 + [5] * 3, seed=0)) == 2
 
 
+@pytest.mark.slow
 def test_probes_can_be_repeated_on_any_number_of_threads(monkeypatch):
     x, labels = noise(80, 20, 2)
     seen = []

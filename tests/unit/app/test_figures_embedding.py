@@ -74,6 +74,7 @@ def points_of(axes):
     return {of.get_label(): np.asarray(of.get_offsets()) for of in axes.collections}
 
 
+@pytest.mark.slow
 def test_draws_the_rounds_that_the_run_names(run):
     for number in (0, 5, 12):
         write_round(run, number)
@@ -194,6 +195,7 @@ def test_degenerate_embeddings_are_drawn(run, x):
     assert [p.name for p in draw_embeddings(run)] == ["embeddings-round-0.png"]
 
 
+@pytest.mark.slow
 def test_legend_tells_ten_classes_and_twenty_clients_apart(run, kept):
     write_round(run, 0, num_graphs=100, num_classes=10, num_clients=20, dim=12)
     drawn = draw_embeddings(run)[0]

@@ -47,13 +47,15 @@ class ToyClient(GraphClassifierClient):
 @pytest.fixture
 def start(tmp_path, monkeypatch, task_identity):
     """Run the toy method: ``start(node_configs, **overrides)``; returns its summary."""
-    toy = Method(params=FedAvgParams, strategy=FedAvg, clients={TASK: ToyClient})
+    toy = Method(
+        params=FedAvgParams, strategy=FedAvg, clients={TASK: f"{__name__}:ToyClient"}
+    )
     monkeypatch.setitem(METHODS, "toy", toy)
     monkeypatch.setattr(server_app, "draw_all", lambda _: None)
     monkeypatch.setattr(summary, "git_commit", lambda: "unknown")
 
     def run(name, node_configs=None, **overrides):
-        client_app.load_data.cache_clear()
+        client_app.kept_data.clear()
         config = {
             "method": "toy",
             "dataset": "smiles-csv",
@@ -70,7 +72,7 @@ def start(tmp_path, monkeypatch, task_identity):
         return json.loads((path / "summary.json").read_text())
 
     yield run
-    client_app.load_data.cache_clear()
+    client_app.kept_data.clear()
 
 
 def write(path, *, seed, columns="toxic,active"):

@@ -1,19 +1,16 @@
 """Keys of a site's node-config: what is misspelt must not be lost."""
 
 import pytest
-import toys
 
-from fedgraph_flwr import node_config
+from fedgraph_flwr import node_config, retired
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from simulations.inline import run_inline
 
 MISSPELT = (
-    "edge-budget",
-    "edge_budget_max",
-    "edge-budget-mx",
-    "Edge-Budget-Max",
-    "share-embedding",
-    "share_features",
+    "polcy",
+    "Policy",
+    "policy-file",
+    "fresh_start",
     "statedir",
     "state_dir",
     "data-dir",
@@ -38,27 +35,27 @@ def test_our_own_keys_pass(key):
 
 
 def test_keys_of_other_apps_are_ignored_and_named_once(run, caplog):
-    site = {"clients": "0,1,2", "gpu-model": "a", "site-name": "x"}
-    assert node_config.check_keys(site) == ["gpu-model", "site-name"]
+    site = {"clients": "0,1,2", "gpu-model": "a", "rack": "x"}
+    assert node_config.check_keys(site) == ["gpu-model", "rack"]
     with caplog.at_level("WARNING", logger="flwr"):
         run("fedavg", node_configs=[site], **{"num-server-rounds": 2})
     assert [m for m in caplog.messages if "node-config" in m] == [
-        "node-config key 'gpu-model' means nothing here, it is ignored",
-        "node-config key 'site-name' means nothing here, it is ignored",
+        "node-config key 'gpu-model' is ignored: it means nothing here",
+        "node-config key 'rack' is ignored: it means nothing here",
         "the run sets state-dir, cache-dir, which mean nothing at this site: its"
         " folders come from its node-config alone",
     ]
 
 
-def test_a_misspelt_cap_stops_the_run_at_roll_call(tmp_path):
-    site = {"clients": "0,1,2", "state-dir": str(tmp_path), "edge-budget": 7.0}
+def test_a_misspelt_policy_stops_the_run_at_roll_call(tmp_path):
+    site = {"clients": "0,1,2", "state-dir": str(tmp_path), "polcy": "/p.toml"}
     overrides = {
         "method": "fedavg",
         "num-clients": 3,
         "num-server-rounds": 1,
         "results-dir": str(tmp_path / "results"),
     }
-    with pytest.raises(RunFailedError, match="unknown node-config key 'edge-budget'"):
+    with pytest.raises(RunFailedError, match="unknown node-config key 'polcy'"):
         run_inline(overrides, node_configs=[site])
 
 
@@ -88,9 +85,8 @@ def test_peers_need_a_state_folder_of_the_site():
         node_config.trusted_peers({"peers": f"1:{FIRST}"})
 
 
-@pytest.mark.parametrize("given", ["true", 1, 0, "no"])
-def test_sealed_only_is_true_or_false(given):
-    sealed = toys.resolved("spreadgnn", **{"spreadgnn.seal": True})
-    node_config.check_consent(sealed, {"sealed-only": True})
-    with pytest.raises(ConfigError, match="sealed-only must be true or false, got"):
-        node_config.check_consent(sealed, {"sealed-only": given})
+@pytest.mark.parametrize("key", retired.NODE_KEYS)
+def test_a_key_that_has_gone_is_refused_with_what_to_write_instead(key):
+    cure = f"{key!r} no longer exists; write `.* = .*` into the file that node-config"
+    with pytest.raises(ConfigError, match=cure):
+        node_config.check_keys({"clients": "0", key: True})

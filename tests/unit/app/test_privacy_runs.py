@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.privacy import describe
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
+from fedgraph_flwr.wire import pack, unpack
+from simulations.inline import InlineGrid
 
 ROUND = {"server-round": 1}
 LABELS = {"features": "labels"}  # degrees tell edges
@@ -457,3 +460,22 @@ def test_both_notions_side_by_side(run):
 
 def test_nothing_is_said_where_nothing_is_protected():
     assert describe({0: {}, 1: {}}) == ""
+
+
+@pytest.mark.parametrize("value", ["[[[", "9", -1.0, math.nan])
+def test_what_the_server_says_was_spent_must_be_an_amount(run, monkeypatch, value):
+    deliver = InlineGrid.deliver
+
+    def spoil(self, message):
+        parcels, header = unpack(message.content)
+        if header.get("server-round") == 2 and 1 in parcels:
+            told = {**parcels[1].facts, "spent/update-epsilon": value}
+            parcels = {**parcels, 1: replace(parcels[1], facts=told)}
+            message.content = pack(parcels, header)
+        return deliver(self, message)
+
+    monkeypatch.setattr(InlineGrid, "deliver", spoil)
+    finished = run("fedavg", **UPDATES, **{"min-fit-replies": 0.5})
+    reasons = [f["reason"] for f in finished.summary["failures"] if f["client"] == 1]
+    assert reasons
+    assert all("must be a number >= 0, got" in r for r in reasons)

@@ -51,6 +51,20 @@ def test_small_test_sets_and_80_columns(run):
     assert "All clients have the same test graphs" in summary_table(summary)
 
 
+def test_the_table_of_a_pooled_run_whose_last_round_has_no_score(run):
+    summary = run("fedavg").summary
+    for rule in summary["rules"]:
+        row = summary[rule]
+        row["per_client"] = {"-1": row["max"]}
+        row["min"] = row["mean"] = row["max"]
+    final = summary["final"]
+    final["per_client"], final["mean"], final["std"] = {}, None, None
+    final["min"] = final["max"] = None
+    table = summary_table(summary)
+    assert "all clients together" in table
+    assert "(n=" not in table
+
+
 def test_the_three_rules_agree_with_the_rows(run):
     finished = run("fedavg", **{"num-server-rounds": 4})
     rows = finished.values("accuracy")
@@ -112,7 +126,7 @@ def test_a_run_that_is_refused_leaves_no_folder(run, tmp_path):
             node_configs=[{"clients": "0,1"}],
             **{"roll-call-timeout-s": 0.01, "results-dir": str(tmp_path)},
         )
-    assert not [*tmp_path.iterdir()]
+    assert [p.name for p in tmp_path.iterdir()] == ["audit.jsonl"]  # says who refused
 
 
 @pytest.mark.parametrize("method", ["fedavg", "gcfl"])

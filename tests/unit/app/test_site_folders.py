@@ -11,7 +11,7 @@ from fedgraph_flwr.disclosure import public_reason
 from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError, WireError
 from fedgraph_flwr.node_config import own_folders
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.wire import Parcel, pack
+from fedgraph_flwr.wire import LAST_ROUND, Parcel, pack, unpack
 from simulations.inline import run_inline
 
 SECRETS = ("root:x:0", "Mary", "positive HIV", "patient", "thesis", "ward-7")
@@ -180,7 +180,7 @@ def test_a_message_without_a_roll_call_tells_no_more(site, kind, content):
         app(Message(content, 1, kind), context)
     assert str(site) not in str(caught.value)
     assert caught.value.__suppress_context__
-    assert {path.name for path in own.iterdir()} == {"own.csv", "journal.csv"}
+    assert {path.name for path in own.iterdir()} == {"own.csv", "audit.jsonl"}
 
 
 @pytest.mark.usefixtures("task_identity")
@@ -190,18 +190,50 @@ def test_a_message_without_a_roll_call_tells_no_more(site, kind, content):
 @pytest.mark.parametrize("name", ["server-round", "keep-from"])
 def test_what_is_no_round_reaches_no_file(site, name, value):
     own = site / "ward-7"
-    node = {
-        "clients": "0",
-        "data-path": str(own / "own.csv"),
-        "state-dir": str(own / "state"),
-    }
-    context = Context(1, 0, node, RecordDict(), {**defaults(), **SMALL})
+    context = context_of(site)
     header = {"experiment": "e", "server-round": 1, "keep-from": 0, name: value}
     header = {k: v for k, v in header.items() if v is not None}
     with pytest.raises(FedGraphError, match=f"WireError: {name} must be a round") as e:
         app(Message(pack({0: Parcel()}, header), 1, "train"), context)
     assert len(str(e.value)) < 600
-    assert [path.name for path in (own / "state").iterdir()] == ["journal.csv"]
+    assert [path.name for path in (own / "state").iterdir()] == ["audit.jsonl"]
+
+
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize("value", [None, [1], "", "../x"])
+def test_a_message_of_no_experiment_is_refused(site, value):
+    context = context_of(site)
+    content = pack({0: Parcel()}, {"server-round": 1, "keep-from": 0})
+    if value is not None:
+        content["header"]["experiment"] = value
+    assert "WireError" in failure(context, content)
+
+
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize("value", ["[1", -1, 1.5, True, 10**18])
+def test_a_last_round_that_is_none_is_refused(site, value):
+    context = context_of(site)
+    header = {"experiment": "e", "server-round": 1, "keep-from": 0}
+    content = pack({0: Parcel(facts={LAST_ROUND: value})}, header)
+    assert "WireError: last-round must be a round" in failure(context, content)
+
+
+def context_of(site):
+    """Context of a node that hosts client 0 on its own molecules."""
+    own = site / "ward-7"
+    node = {
+        "clients": "0",
+        "data-path": str(own / "own.csv"),
+        "state-dir": str(own / "state"),
+    }
+    return Context(1, 0, node, RecordDict(), {**defaults(), **SMALL})
+
+
+def failure(context, content):
+    """Why client 0 fails to answer."""
+    reply = app(Message(content, 1, "train"), context)
+    parcels, _ = unpack(reply.content)
+    return parcels[0].error
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,7 @@ def test_the_map_of_the_last_round_has_a_panel_per_client(folder, monkeypatch):
     assert len(panels[0].patches) == 2  # its own tasks are framed
 
 
+@pytest.mark.slow
 def test_the_command_draws_what_a_folder_has(folder, capsys):
     assert figures.main([str(folder), "--rounds", "1"]) == 0
     drawn = capsys.readouterr().out.split()
@@ -179,7 +180,7 @@ def test_the_command_draws_what_a_folder_has(folder, capsys):
 
 def test_the_command_refuses_a_folder_without_runs(tmp_path, capsys):
     assert figures.main([str(tmp_path / "none")]) == 2
-    assert "is no results folder and holds none" in capsys.readouterr().err
+    assert "is not a results folder and holds none" in capsys.readouterr().err
 
 
 def test_a_broken_file_draws_nothing(folder):

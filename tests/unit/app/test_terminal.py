@@ -137,10 +137,10 @@ def test_ctrl_c_says_how_to_go_on_and_a_resume_where_it_begins(
 
 
 def test_keys_of_another_method_are_named(run, logged):
-    unread = resolve({**defaults(), "method": "fedavg", "fedprox.mu": 0.5}).unread
+    unread = resolve({**defaults(), "method": "fedavg", "fedprox.mu": 0.5}).doubts
     words = "fedprox.mu is set to 0.5, but method 'fedavg' does not read it"
     assert unread == (words,)
-    assert resolve({**defaults(), "method": "fedprox", "fedprox.mu": 0.5}).unread == ()
+    assert resolve({**defaults(), "method": "fedprox", "fedprox.mu": 0.5}).doubts == ()
     run("fedavg", **{"fedprox.mu": 0.5})
     assert logged.messages.count(words) == 1
 
@@ -160,3 +160,12 @@ def test_a_run_says_which_environment_its_superlink_has(
     server_app._describe_run(settings, 77)
     assert any(words in m for m in logged.messages)
     assert any("`flwr stop 77` stops this run" in m for m in logged.messages)
+
+
+@pytest.mark.parametrize("dataset", ["graphs-csv", "graph-csv", "smiles-csv"])
+def test_nothing_is_said_to_be_downloaded_for_own_files(dataset, logged, monkeypatch):
+    monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
+    settings = resolve({**defaults(), "method": "fedavg", "dataset": dataset}).settings
+    server_app._describe_run(settings, 77)
+    assert logged.messages
+    assert not any("download" in m for m in logged.messages)

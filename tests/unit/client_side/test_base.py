@@ -103,7 +103,7 @@ def test_self_train_without_its_state_is_an_error_and_not_a_fresh_start(tmp_path
 
 def test_a_client_that_must_not_send_has_not_done_the_round(tmp_path):
     client = toys.make_client(tmp_path, "fedavg", **{"privacy.update-clip": 1.0})
-    received = [np.full_like(a, np.nan) for a in toys.shared_arrays(client)]
+    received = [np.full_like(a, 1e38) for a in toys.shared_arrays(client)]
     with pytest.raises(DataError, match="a private update must be finite"):
         client.fit(received, ROUND)
     assert client.job.store.rounds() == []
@@ -155,6 +155,25 @@ def test_arrays_of_the_wrong_shape_are_refused(tmp_path):
     client = toys.make_client(tmp_path, "fedavg")
     wrong = [a[:1] for a in toys.shared_arrays(client)]
     with pytest.raises(WireError, match="client 0 received arrays of shapes"):
+        client.fit(wrong, ROUND)
+
+
+@pytest.mark.parametrize("kind", [bool, np.float64, np.int8])
+def test_arrays_of_another_type_are_refused(tmp_path, kind):
+    client = toys.make_client(tmp_path, "fedavg")
+    wrong = toys.shared_arrays(client)
+    wrong[1] = wrong[1].astype(kind)
+    with pytest.raises(WireError, match="client 0 received arrays of types"):
+        client.fit(wrong, ROUND)
+
+
+@pytest.mark.parametrize("entry", [np.nan, np.inf])
+def test_arrays_that_are_not_finite_are_refused(tmp_path, entry):
+    client = toys.make_client(tmp_path, "fedavg")
+    wrong = toys.shared_arrays(client)
+    wrong[1] = wrong[1].copy()
+    wrong[1].flat[0] = entry
+    with pytest.raises(WireError, match="client 0 received NaN or infinite entries in"):
         client.fit(wrong, ROUND)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -66,7 +69,7 @@ def test_a_resumed_run_takes_the_place_of_the_one_before(tmp_path):
         "runs",
         "identity",
         "privacy-lifetime",
-        "journal.csv",
+        "audit.jsonl",
         "",
         "../a",
         "a\r\nb",
@@ -80,6 +83,30 @@ def test_what_is_no_folder_for_an_experiment_leaves_no_trace(tmp_path, name):
         bind_run(tmp_path, 7, name)
     assert list(tmp_path.iterdir()) == []
     assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.EROFS, "set state-dir to a folder that can be written"),
+        (errno.EACCES, "set state-dir to a folder that can be written"),
+        (errno.ENOSPC, "make room on that disk"),
+        (errno.EIO, "restore it, or start a new run"),
+    ],
+)
+def test_what_the_disk_refuses_is_named_with_its_cure(
+    tmp_path, monkeypatch, number, cure
+):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    for use in (
+        lambda: write_once(tmp_path / "new" / "key", b"x"),
+        lambda: bind_run(tmp_path / "new", 7, "one"),
+    ):
+        with pytest.raises(DataError, match=f"cannot be used: .*; {cure}"):
+            use()
 
 
 def test_a_folder_or_dangling_link_in_place_of_a_file_is_named(tmp_path):

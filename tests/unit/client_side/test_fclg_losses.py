@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import mostly_slow
 from oracles import fclg as oracle
 from torch.nn import functional as f
 
@@ -330,10 +332,20 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("inter", INTERS)
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_the_loss_is_that_of_three_real_models(tmp_path, doubles, inter, options):
+@pytest.mark.parametrize(
+    ("inter", "name"),
+    mostly_slow(
+        product(INTERS, OPTIONS),
+        fast=[
+            *((inter, "defaults") for inter in INTERS),
+            *(("graphs", name) for name in OPTIONS),
+            ("nodes", "relu and norm"),
+        ],
+    ),
+)
+def test_the_loss_is_that_of_three_real_models(tmp_path, doubles, inter, name):
     """Cached teachers against copies of the models that they stand for."""
+    options = OPTIONS[name]
     client = toys.in_doubles(make(tmp_path, inter=inter, **options))
     options, whole_set = dict(options), client.job.data.partition.graphs
     graphs = oracle.triples(
@@ -394,9 +406,9 @@ def test_in_the_first_epoch_the_contrast_is_log_2_without_a_gradient(tmp_path, i
     inter_loss = with_it - alone.loss(batch, torch.Generator())
     assert inter_loss.item() == pytest.approx(LOG_2, abs=1e-6)
     if inter == "nodes":
-        second = both._contrast_nodes(torch.cat(both.model.layers(batch), 1), batch)
+        second = both.contrast_nodes(torch.cat(both.model.layers(batch), 1), batch)
     else:
-        second = both._contrast_graphs(both.model(batch), batch)
+        second = both.contrast_graphs(both.model(batch), batch)
         assert second.item() == np.float32(LOG_2)
     second.backward()
     steepest = max(
@@ -429,7 +441,7 @@ def test_eq_8_counts_graphs_and_not_nodes(tmp_path):
     def contrast(*positions):
         batch = client.job.data.graphs.batch(np.array(positions))
         h = torch.cat(client.model.layers(batch), 1)
-        return client._contrast_nodes(h, batch).item()
+        return client.contrast_nodes(h, batch).item()
 
     numbers = np.diff(client.job.data.partition.graphs.node_ptr)
     small, large = int(numbers.argmin()), int(numbers.argmax())

@@ -80,7 +80,10 @@ OTHER = {"activation": "relu", "norm": "layer", "inter_weight": 0.3}
 
 @pytest.mark.parametrize(
     ("inter", "options"),
-    [*((inter, {}) for inter in INTERS), ("graphs", OTHER), ("nodes", OTHER)],
+    mostly_slow(
+        [*((inter, {}) for inter in INTERS), ("graphs", OTHER), ("nodes", OTHER)],
+        fast=[("graphs", OTHER), ("nodes", {}), ("kl", {}), ("previous-round", {})],
+    ),
 )
 def test_two_rounds_are_those_of_algorithm_1(
     tmp_path, monkeypatch, doubles, inter, options
@@ -88,7 +91,7 @@ def test_two_rounds_are_those_of_algorithm_1(
     """Three epochs; the model that comes back in round 2 is not the one sent."""
     config = {
         "local-epochs": 3,
-        "batch-size": 5,
+        "batch-size": 3,
         "persist-optimizer": False,
         "weight-decay": 0.1,
         "fclg.inter": inter,
@@ -96,7 +99,7 @@ def test_two_rounds_are_those_of_algorithm_1(
         **SILENT,
     }
     batches = watch_batches(monkeypatch, FCLGClient)
-    partition = toys.make_partition(num_graphs=16, held_out=0.0)
+    partition = toys.make_partition(num_graphs=9, max_nodes=5, held_out=0.0)
     graphs = oracle.triples(partition.graphs)
     first = toys.make_client(tmp_path, "fclg", partition=partition, **config)
     start, before = weights(first.model), None
@@ -109,7 +112,7 @@ def test_two_rounds_are_those_of_algorithm_1(
         expected = oracle.local_round(
             received,
             graphs,
-            in_epochs(batches, 3, range(16)),
+            in_epochs(batches, 3, range(9)),
             lr=0.01,
             decay=0.1,
             inter=inter,
@@ -124,7 +127,7 @@ def test_two_rounds_are_those_of_algorithm_1(
         batches.clear()
 
 
-@pytest.mark.parametrize("shared", ["all", "convs"])
+@pytest.mark.parametrize("shared", mostly_slow(["all", "convs"], fast=["convs"]))
 def test_two_rounds_are_those_of_moon(tmp_path, monkeypatch, doubles, shared):
     config = {
         "local-epochs": 2,
@@ -203,7 +206,7 @@ def test_with_one_epoch_the_training_losses_differ_by_log_2(once):
     assert with_it - without == pytest.approx(math.log(2), abs=1e-5)
 
 
-@pytest.mark.parametrize("inter", INTERS)
+@pytest.mark.parametrize("inter", mostly_slow(INTERS, fast=["nodes", "kl"]))
 def test_identical_clients_average_to_each_of_them(run, toy_data, tmp_path, inter):
     def twin(settings, client_id):
         return toys.make_partition(client_id, num_graphs=9, seed=5, held_out=0.0)
@@ -445,15 +448,16 @@ def test_before_training_is_a_round_that_labels_may_choose():
     assert (best["round"], best["mean"]) == (0, 0.6)
 
 
-def test_counts_of_classes_stay_at_a_site_that_does_not_share_labels(run, once):
+def test_counts_of_classes_stay_at_a_site_that_shares_no_labels(run, once, tmp_path):
     simulated = once("fclg", **QUICK).summary
     assert simulated["class_counts"] == [[10, 10], [13, 12], [15, 15]]
     assert simulated["emd"] == once("fclg", **POOLED).summary["emd"]
     few = {**QUICK, "num-server-rounds": 1, "embedding.rounds": ""}
-    sites = [{"clients": "0,1", "share-embeddings": True}, {"clients": "2"}]
+    agreed = toys.policy(tmp_path, pooled_evaluation=True)
+    sites = [{"clients": "0,1", **agreed}, {"clients": "2"}]
     kept = run("fclg", node_configs=sites, **few).summary
     assert kept["emd"] is kept["class_counts"] is None
-    sites[1]["share-embeddings"] = True
+    sites[1] |= agreed
     assert run("fclg", node_configs=sites, **few).summary["emd"] == simulated["emd"]
 
 
@@ -546,8 +550,8 @@ def test_resuming_a_pooled_run_equals_never_stopping(run):
             {**QUICK, "embedding.rounds": "", "num-server-rounds": 2},
         ),
         ("moon", {"moon.mu": 5.0, "num-server-rounds": 2}),
-        ("infograph", SILENT),
-        ("mvgrl", {**SILENT, "mvgrl.moon-mu": 1.0}),
+        pytest.param("infograph", SILENT, marks=pytest.mark.slow),
+        pytest.param("mvgrl", {**SILENT, "mvgrl.moon-mu": 1.0}, marks=pytest.mark.slow),
     ],
 )
 def test_what_a_client_keeps_survives_a_stop(run, method, options):
@@ -578,7 +582,9 @@ def watch_replies(monkeypatch) -> list:
     return sent
 
 
-@pytest.mark.parametrize("method", ["fclg", ALONE, "infograph", "mvgrl"])
+@pytest.mark.parametrize(
+    "method", mostly_slow(["fclg", ALONE, "infograph", "mvgrl"], fast=["fclg", ALONE])
+)
 def test_locally_evaluated_clients_send_shared_tensors_and_numbers_only(
     run, method, monkeypatch
 ):
@@ -633,15 +639,12 @@ def test_strategies_never_see_what_is_pooled(run, monkeypatch):
     assert not any(parcel.evaluation for parcel in seen)
 
 
-REFUSED = r"asks for the embeddings and labels of this site's graphs"
+REFUSED = r"policy \(pooled-evaluation\) does not allow embeddings and labels"
 
 
-@pytest.mark.parametrize("given", [{}, {"share-embeddings": False}])
-def test_a_site_that_did_not_agree_refuses_at_roll_call(run, given):
-    site = {"clients": "0,1,2", **given}
-    with pytest.raises(RunFailedError, match=REFUSED) as error:
-        run("fclg", node_configs=[site], **POOLED)
-    assert "share-embeddings=true" in str(error.value)
+def test_a_site_that_did_not_agree_refuses_at_roll_call(run):
+    with pytest.raises(RunFailedError, match=REFUSED):
+        run("fclg", node_configs=[{"clients": "0,1,2"}], **POOLED)
 
 
 def test_it_does_train_where_its_embeddings_are_not_asked_for(run):
@@ -650,23 +653,19 @@ def test_it_does_train_where_its_embeddings_are_not_asked_for(run):
     assert finished.summary["status"] == "completed"
 
 
-@pytest.mark.parametrize("given", ["false", "no", "0"])
-def test_only_true_is_consent(run, given):
-    site = {"clients": "0,1,2", "share-embeddings": given}
-    with pytest.raises(RunFailedError):
-        run("fclg", node_configs=[site], **POOLED)
-
-
-def test_one_site_that_refuses_stops_the_run_before_any_training(run, monkeypatch):
+def test_one_site_that_refuses_stops_the_run_before_any_training(
+    run, monkeypatch, tmp_path
+):
     batches = watch_batches(monkeypatch, FCLGClient)
-    agreed = {"clients": "0,1", "share-embeddings": True}
+    agreed = {"clients": "0,1", **toys.policy(tmp_path, pooled_evaluation=True)}
     with pytest.raises(RunFailedError, match=REFUSED):
         run("fclg", node_configs=[agreed, {"clients": "2"}], **POOLED)
     assert batches == []
 
 
-def test_sites_that_agreed_give_what_a_simulation_gives(run, once):
-    sites = [{"clients": c, "share-embeddings": True} for c in ("2", "1,0")]
+def test_sites_that_agreed_give_what_a_simulation_gives(run, once, tmp_path):
+    agreed = toys.policy(tmp_path, pooled_evaluation=True)
+    sites = [{"clients": c, **agreed} for c in ("2", "1,0")]
     assert run("fclg", node_configs=sites, **POOLED).rounds == (
         once("fclg", **POOLED).rounds
     )
@@ -727,6 +726,7 @@ def test_an_embedding_that_is_not_finite_names_the_client_in_a_run(run, monkeypa
             run("fclg", **options)
 
 
+@pytest.mark.slow
 def test_a_client_with_one_graph_takes_part_and_is_scored_with_the_others_only(
     run, toy_data
 ):
@@ -906,7 +906,7 @@ def test_arrays_that_do_not_fit_together_name_the_client(run, monkeypatch):
 @pytest.mark.parametrize("extra", [{"data-path": "/data"}, {"clients": "0,1,2"}])
 def test_a_node_with_a_configuration_of_its_own_is_a_site(run, extra):
     node = {"partition-id": 0, "num-partitions": 1, **extra}
-    with pytest.raises(RunFailedError, match="does not share"):
+    with pytest.raises(RunFailedError, match=r"policy \(pooled-evaluation\)"):
         run("fclg", node_configs=[node], **POOLED)
 
 

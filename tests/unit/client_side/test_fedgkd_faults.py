@@ -14,7 +14,7 @@ from clients.base import GraphClient
 from clients.fedgkd import FedGKDClient
 from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError, WireError
 from fedgraph_flwr.figures import draw_all
-from fedgraph_flwr.methods.fedgkd import X0
+from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0
 from fedgraph_flwr.resolve import resolve
 from fedgraph_flwr.results.reader import read_matrices
 from simulations.relatedness import analyse, label_similarity, rank_correlation
@@ -27,6 +27,32 @@ def test_a_start_of_another_width_is_refused(tmp_path):
     wide = {X0: np.zeros((6, 5), np.float32)}
     with pytest.raises(WireError, match=r"shape \(6, 5\), its own have 6 columns"):
         fitted(make(tmp_path), **wide)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        (Y0, np.full(6, np.nan, np.float32)),
+        (Y0, np.full(6, 3, np.int64)),
+        (Y0, np.full(6, -1, np.int64)),
+        (Y0, np.int64(0)),
+        (Y0, np.zeros(0, np.int64)),
+        (NOISE_SEED, np.full(1, -1, np.int64)),
+        (NOISE_SEED, np.zeros(0, np.int64)),
+        (NOISE_SEED, np.full(1, np.nan, np.float32)),
+    ],
+)
+def test_a_start_of_no_classes_or_no_seed_is_refused(tmp_path, name, sent):
+    client = make(tmp_path)
+    with pytest.raises(WireError, match=r"client 0 received classes .*int64"):
+        fitted(client, **{name: sent})
+    assert client.job.store.rounds() == []  # it has not done the round
+
+
+@pytest.mark.parametrize("sent", [np.float32(1), np.zeros((6, 6), np.int64)])
+def test_a_start_of_no_features_is_refused(tmp_path, sent):
+    with pytest.raises(WireError, match="client 0 received features"):
+        fitted(make(tmp_path), **{X0: sent})
 
 
 def test_a_client_that_sends_no_features_stops_the_run_by_name(run, monkeypatch):

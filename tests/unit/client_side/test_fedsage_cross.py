@@ -464,17 +464,18 @@ def test_noise_on_updates_is_refused_beside_raw_rows():
     toys.resolved("fedsage+", **{"privacy.update-clip": 1.0})
 
 
-@pytest.mark.parametrize("given", [{}, {"share-features": "true"}])
-def test_a_site_that_did_not_agree_refuses_at_roll_call(run, cross, mail, given):
-    sites = [{"clients": "0,1", "share-features": True}, {"clients": "2", **given}]
-    with pytest.raises(RunFailedError, match=r"'share-features=true'"):
+def test_a_site_that_did_not_agree_refuses_at_roll_call(run, cross, mail, tmp_path):
+    agreed = toys.policy(tmp_path, raw_features=True)
+    sites = [{"clients": "0,1", **agreed}, {"clients": "2"}]
+    with pytest.raises(RunFailedError, match=r"policy \(raw-features\) does not allow"):
         cross(node_configs=sites)
     assert {at for at, _, _ in mail} == {-1}
     assert run("fedsage+", node_configs=sites).summary["status"] == "completed"
 
 
-def test_sites_that_agreed_give_what_a_simulation_gives(cross):
-    sites = [{"clients": c, "share-features": True} for c in ("2", "1,0")]
+def test_sites_that_agreed_give_what_a_simulation_gives(cross, tmp_path):
+    agreed = toys.policy(tmp_path, raw_features=True)
+    sites = [{"clients": c, **agreed} for c in ("2", "1,0")]
     assert cross(node_configs=sites).sha == cross().sha
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from matrix import mostly_slow
 
 from clients.graphs.node_rows import NodeRows
 from clients.graphs.noisy_view import NoisyView
@@ -86,7 +87,10 @@ class LocalClient:
         return first
 
 
-@pytest.mark.parametrize(("mode", "total"), [("once", 4.0), ("per_epoch", 80.0)])
+@pytest.mark.parametrize(
+    ("mode", "total"),
+    mostly_slow([("once", 4.0), ("per_epoch", 80.0)], fast=[("once", 4.0)]),
+)
 def test_parts_fit_together_and_learn(tmp_path, mode, total):
     client = LocalClient(tmp_path, mode=mode)
     for epoch in range(20):

@@ -1,4 +1,4 @@
-"""Parcels between neighbours: what travels, and what a receiver refuses."""
+"""Letters between neighbours: what travels, and what a receiver refuses."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def address(**changes):
     return Address(**{**given, **changes})
 
 
-def opened(parcel, **changes):
+def opened(letter, **changes):
     given = {"run": "run", "sender": 1, "receiver": 2}
     given |= {"before_round": 4, "lock": None}
-    server_round, plain = read(parcel, **{**given, **changes})
+    server_round, plain = read(letter, **{**given, **changes})
     return server_round, Letter.decode(1, plain)
 
 
@@ -77,8 +77,8 @@ def same(one: Letter, other: Letter) -> bool:
 def test_what_is_written_is_read(rings, seal):
     sent = contents()
     to = address() if seal else address(receiver=EVERYONE)
-    parcel = write(to, sent, rings[1].lock(2) if seal else None)
-    server_round, got = opened(parcel, lock=rings[2].lock(1) if seal else None)
+    letter = write(to, sent, rings[1].lock(2) if seal else None)
+    server_round, got = opened(letter, lock=rings[2].lock(1) if seal else None)
     assert server_round == 3
     assert same(got, sent)
     assert got.peer == sent.peer
@@ -88,21 +88,21 @@ def test_what_is_written_is_read(rings, seal):
 @pytest.mark.parametrize("seal", [False, True])
 @pytest.mark.parametrize("own", [0, 1, 3])
 def test_sizes_are_those_of_the_formula(rings, seal, own):
-    parcel = write(address(), contents(own=own), rings[1].lock(2) if seal else None)
-    assert len(parcel) == oracle.parcel_bytes(
+    letter = write(address(), contents(own=own), rings[1].lock(2) if seal else None)
+    assert len(letter) == oracle.letter_bytes(
         SHAPES, own_tasks=own, known_tasks=3, width=2, is_sealed=seal
     )
 
 
-def test_a_sealed_parcel_shows_nothing_and_differs_each_time(rings):
+def test_a_sealed_letter_shows_nothing_and_differs_each_time(rings):
     plain = write(address(receiver=EVERYONE), contents())
     sealed = [write(address(), contents(), rings[1].lock(2)) for _ in range(2)]
     needle = contents().tensors["encoder.weight"].tobytes()[:8]
     assert needle in plain
     assert b"head.weight" in plain
-    for parcel in sealed:
-        assert needle not in parcel
-        assert b"head.weight" not in parcel
+    for letter in sealed:
+        assert needle not in letter
+        assert b"head.weight" not in letter
     assert sealed[0] != sealed[1]
 
 
@@ -118,18 +118,18 @@ def test_a_sealed_parcel_shows_nothing_and_differs_each_time(rings):
     ],
 )
 @pytest.mark.parametrize("seal", [False, True])
-def test_parcels_that_the_relay_misdelivers(rings, changes, message, seal):
+def test_letters_that_the_relay_misdelivers(rings, changes, message, seal):
     to = address() if seal else address(receiver=EVERYONE)
-    parcel = write(to, contents(), rings[1].lock(2) if seal else None)
+    letter = write(to, contents(), rings[1].lock(2) if seal else None)
     lock = rings[2].lock(changes.get("sender", 1)) if seal else None
     with pytest.raises(WireError, match=message):
-        opened(parcel, **changes, lock=lock)
+        opened(letter, **changes, lock=lock)
 
 
-def test_a_parcel_for_another_receiver_is_refused(rings):
-    parcel = write(address(), contents(), rings[1].lock(2))
+def test_a_letter_for_another_receiver_is_refused(rings):
+    letter = write(address(), contents(), rings[1].lock(2))
     with pytest.raises(WireError, match=r"for client 3 is addressed to client 2"):
-        opened(parcel, receiver=3, lock=rings[3].lock(1))
+        opened(letter, receiver=3, lock=rings[3].lock(1))
 
 
 def test_a_forged_envelope_does_not_help(rings):
@@ -167,12 +167,12 @@ def test_every_altered_byte_is_noticed(rings):
             opened(sealed[:end], lock=lock)
 
 
-def test_a_parcel_of_a_wrong_key_is_refused_with_the_cure(rings, tmp_path):
+def test_a_letter_of_a_wrong_key_is_refused_with_the_cure(rings, tmp_path):
     stranger = ring(tmp_path / "stranger", 1)
     stranger.pin({2: rings[2].public_key})
-    parcel = write(address(), contents(), stranger.lock(2))
+    letter = write(address(), contents(), stranger.lock(2))
     with pytest.raises(WireError, match=r"sealed with another key.* simulations\.fing"):
-        opened(parcel, lock=rings[2].lock(1))
+        opened(letter, lock=rings[2].lock(1))
 
 
 def test_sealed_and_open_are_not_taken_for_each_other(rings):
@@ -186,18 +186,18 @@ def test_sealed_and_open_are_not_taken_for_each_other(rings):
 
 def test_two_directions_have_two_keys(rings):
     there, back = address(), address(sender=2, receiver=1)
-    parcel = write(there, contents(), rings[1].lock(2))
-    body = parcel[len(there.envelope(is_sealed=True)) :]
+    letter = write(there, contents(), rings[1].lock(2))
+    body = letter[len(there.envelope(is_sealed=True)) :]
     reflected = back.envelope(is_sealed=True) + body
     with pytest.raises(WireError, match="cannot be opened"):
         opened(reflected, sender=2, receiver=1, lock=rings[1].lock(2))
 
 
-def bfloats(parcel):
+def bfloats(letter):
     """Hand out contents of numbers that NumPy does not have."""
     about = {"counts": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}
     header = json.dumps(about).encode()
-    return parcel[:48] + len(header).to_bytes(8, "little") + header + bytes(2)
+    return letter[:48] + len(header).to_bytes(8, "little") + header + bytes(2)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def bfloats(parcel):
         (bfloats, "cannot be decoded"),
     ],
 )
-def test_what_is_no_parcel_is_refused(spoil, message):
+def test_what_is_no_letter_is_refused(spoil, message):
     plain = write(address(receiver=EVERYONE), contents())
     with pytest.raises(WireError, match=message):
         opened(spoil(plain))
@@ -300,7 +300,7 @@ def test_both_ends_have_one_secret_and_pairs_and_runs_differ(rings, tmp_path):
 
 
 def test_the_secret_is_that_of_both_pairs(rings):
-    """Worked by hand: whoever lacks either private key cannot open a parcel."""
+    """Worked by hand: whoever lacks either private key cannot open a letter."""
     halves = []
     for half, path in (
         (slice(0, 64), site_key_file(rings[1].folder.parents[1], 1)),
@@ -318,10 +318,10 @@ def test_a_run_key_under_anothers_fingerprint_opens_nothing(rings, tmp_path):
     forged = rings[1].public_key[:64] + relay.public_key[64:]
     victim = ring(tmp_path, 2, "victim")
     victim.pin({1: forged})
-    parcel = write(address(), contents(), victim.lock(1))
+    letter = write(address(), contents(), victim.lock(1))
     relay.pin({2: victim.public_key})
     with pytest.raises(WireError, match="cannot be opened"):
-        opened(parcel, lock=relay.lock(2))
+        opened(letter, lock=relay.lock(2))
 
 
 @pytest.mark.parametrize("half", [slice(0, 64), slice(64, 128)])
@@ -526,7 +526,7 @@ def test_a_sealed_round_may_be_repeated_with_mail_sealed_anew(rings):
     told = json.dumps({str(c): {"key": k, "weight": None} for c, k in keys.items()})
 
     def read_it():
-        parcel = write(address(), contents(), rings[1].lock(2))
+        letter = write(address(), contents(), rings[1].lock(2))
         mailbox = Mailbox(
             "run",
             2,
@@ -535,7 +535,7 @@ def test_a_sealed_round_may_be_repeated_with_mail_sealed_anew(rings):
             notes={"neighbours": told},
             stored={},
         )
-        return mailbox.read({"from/1": np.frombuffer(parcel, np.uint8)}, 4, anything)
+        return mailbox.read({"from/1": np.frombuffer(letter, np.uint8)}, 4, anything)
 
     assert [list(read_it()) for _ in range(2)] == [[1], [1]]
 
@@ -550,7 +550,7 @@ def test_a_sealed_round_may_be_repeated_with_mail_sealed_anew(rings):
         lambda b: b[:40] + b"\x00\x00\x00\x07" + b[44:],
     ],
 )
-def test_a_parcel_that_cannot_be_used_counts_as_missing(tmp_path, caplog, spoil):
+def test_a_letter_that_cannot_be_used_counts_as_missing(tmp_path, caplog, spoil):
     good = mail_of(tmp_path, 3)["from/1"].tobytes()
     mail = {"from/1": np.frombuffer(spoil(good), np.uint8)}
     own = box(tmp_path, 2)
@@ -584,7 +584,7 @@ def test_a_box_refuses_strangers_and_messages_without_neighbours(tmp_path):
         box(tmp_path, 2, notes={})
 
 
-def test_a_client_whose_parcels_were_sealed_sends_none_open(tmp_path):
+def test_a_client_whose_letters_were_sealed_sends_none_open(tmp_path):
     box(tmp_path, 1)
     folder = tmp_path / "run" / "client-1"
     assert KeyRing(folder, client_id=1).public_key  # made when first asked for

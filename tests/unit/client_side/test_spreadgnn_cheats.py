@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import toys
 from flwr.app import Message, MessageType
 from toys_spreadgnn import federation, start
 
@@ -119,7 +120,7 @@ def test_mail_of_a_relay_that_cheats_counts_as_missing(
     assert finished.sha == without.sha
     for words in said:
         assert words in caplog.text
-    left_out = finished.summary["network"]["unusable_parcels_of"]
+    left_out = finished.summary["network"]["unusable_letters_of"]
     assert bool(left_out) == bool(said)
     network = describe_network(finished.summary["network"])
     assert ("of client 1 could not be used" in network) == bool(said)
@@ -385,7 +386,7 @@ class Thief:
         tap(monkeypatch, take)
 
     def try_all(self, run, told, replies):
-        """Try to open parcels, sealed with the keys that clients told."""
+        """Try to open letters, sealed with the keys that clients told."""
         for client, reply in replies.items():
             if reply.error:
                 self.refused.append(reply.error)
@@ -508,7 +509,7 @@ def sites(root):
         {
             "clients": str(c),
             "state-dir": str(root / str(c)),
-            "sealed-only": True,
+            **toys.policy(root, sealed_only=True),
             "peers": ",".join(f"{j}:{found[j]}" for j in near),
         }
         for c, near in RING.items()
@@ -540,7 +541,7 @@ def test_somebody_in_between_from_the_start(spread, monkeypatch, tmp_path, has_p
 def test_an_honest_relay_between_sites_that_know_each_other(
     spread, monkeypatch, tmp_path
 ):
-    """It can open none of the parcels that it carries."""
+    """It can open none of the letters that it carries."""
     thief = Thief(tmp_path / "relay")
     thief.listen(monkeypatch)
     finished = spread(4, node_configs=sites(tmp_path / "sites"), **SEALED)
@@ -566,8 +567,8 @@ def test_a_neighbour_of_no_known_fingerprint_is_refused_by_name(spread, tmp_path
         ("local multi-task", {}),
     ],
 )
-def test_a_site_for_sealed_parcels_alone_refuses_every_other_run(
+def test_a_site_for_sealed_letters_alone_refuses_every_other_run(
     spread, tmp_path, method, options
 ):
-    with pytest.raises(RunFailedError, match="started with sealed-only=true: it hands"):
+    with pytest.raises(RunFailedError, match=r"policy \(sealed-only\) does not allow"):
         spread(4, method=method, node_configs=sites(tmp_path), **options)

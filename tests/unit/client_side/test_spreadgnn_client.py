@@ -155,7 +155,7 @@ def test_a_lost_neighbour_is_learned_from_no_more(around):
     assert set(around.to_tensors()) >= set(before)
 
 
-def test_the_order_of_parcels_does_not_matter(around):
+def test_the_order_of_letters_does_not_matter(around):
     other = Neighbourhood(2, OWN)
     other.learn({0: taught(0, (0,))})
     other.learn({5: taught(5, (0, 4))})
@@ -203,8 +203,8 @@ def begin(client, server_round, mail=None):
     return client
 
 
-def parcels_of(client, server_round):
-    """The neighbours' parcels: the client's own model with their own tasks."""
+def letters_of(client, server_round):
+    """The neighbours' letters: the client's own model with their own tasks."""
     mail = {}
     for j, task_ids in ((0, (0,)), (5, (0, 4))):
         theirs = replace(
@@ -224,10 +224,10 @@ def as_mail(j, contents, server_round):
 
 @pytest.fixture
 def second_round(tmp_path):
-    """The client in round 2, after the parcels of round 1 were mixed."""
+    """The client in round 2, after the letters of round 1 were mixed."""
     train(make(tmp_path), 1)
     client = make(tmp_path)
-    return begin(client, 2, parcels_of(client, 1))
+    return begin(client, 2, letters_of(client, 1))
 
 
 def whole_batch(client):
@@ -293,7 +293,7 @@ def test_no_penalty_and_no_omega_in_round_one(tmp_path):
 def test_omega_changes_from_round_two(second_round, tmp_path):
     train(make(tmp_path), 1)
     client = make(tmp_path)
-    train(client, 2, parcels_of(client, 1))
+    train(client, 2, letters_of(client, 1))
     omega = client.round.around.covariance().omega
     assert not torch.allclose(omega, torch.eye(4).double() / 4)
     assert float(omega.trace()) == pytest.approx(1)
@@ -317,7 +317,7 @@ def test_what_becomes_of_the_head(tmp_path, sync, travels):
     train(make(tmp_path, **{"spreadgnn.head-sync": sync}), 1)
     client = make(tmp_path, **{"spreadgnn.head-sync": sync})
     kept = client.job.store.load(2)["head.weight"]
-    begin(client, 2, parcels_of(client, 1))
+    begin(client, 2, letters_of(client, 1))
     now = client.model.head.weight.detach()
     contents = client._letter()
     assert ("head.weight" in contents.tensors) == travels
@@ -336,15 +336,15 @@ def test_what_becomes_of_the_head(tmp_path, sync, travels):
 
 
 @pytest.mark.parametrize("server_round", [1, 2])
-def test_a_parcel_holds_what_the_specification_lists(tmp_path, server_round):
+def test_a_letter_holds_what_the_specification_lists(tmp_path, server_round):
     for at in range(1, server_round + 1):
         client = make(tmp_path)
-        mail = parcels_of(client, at - 1) if at > 1 else None
+        mail = letters_of(client, at - 1) if at > 1 else None
         reply = train(client, at, mail)
-    ((name, parcel),) = reply.arrays.items()
+    ((name, letter),) = reply.arrays.items()
     assert name == "to/all"
     sent_in, plain = read(
-        parcel.tobytes(),
+        letter.tobytes(),
         run="experiment",
         sender=2,
         receiver=0,
@@ -379,7 +379,7 @@ def test_a_parcel_holds_what_the_specification_lists(tmp_path, server_round):
         {"tensors": {"head.bias": np.zeros(6, np.float32)}},
     ],
 )
-def test_a_parcel_that_does_not_fit_counts_as_missing(tmp_path, caplog, spoil):
+def test_a_letter_that_does_not_fit_counts_as_missing(tmp_path, caplog, spoil):
     train(make(tmp_path), 1)
     client = make(tmp_path)
     theirs = replace(
@@ -387,7 +387,7 @@ def test_a_parcel_that_does_not_fit_counts_as_missing(tmp_path, caplog, spoil):
         tensors=dict(client._mixed_tensors()),
     )
     odd = replace(theirs, **spoil)
-    mail = parcels_of(client, 1) | as_mail(0, odd, 1)
+    mail = letters_of(client, 1) | as_mail(0, odd, 1)
     with caplog.at_level("WARNING", logger="flwr"):
         told = train(client, 2, mail).metrics
     assert "client 2 goes on without this mail: " in caplog.text
@@ -417,7 +417,7 @@ def test_a_silent_neighbour_is_told_and_forgotten(tmp_path):
     told, known = {}, {}
     for server_round in range(1, 6):
         client = make(tmp_path)
-        mail = parcels_of(client, server_round - 1) if server_round > 1 else {}
+        mail = letters_of(client, server_round - 1) if server_round > 1 else {}
         if server_round > 2:
             mail.pop("from/0")
         metrics = train(client, server_round, mail).metrics
@@ -450,7 +450,7 @@ def test_omega_goes_to_the_server_or_stays_at_the_site(tmp_path):
     assert kept["learned_from"].shape == (0, 2)
 
 
-def test_a_public_key_is_told_where_parcels_are_sealed(tmp_path):
+def test_a_public_key_is_told_where_letters_are_sealed(tmp_path):
     client = make(tmp_path)
     store = ClientStore(tmp_path, "experiment", client_id=2)
     assert client.introduction(client.job.params, store) == {}

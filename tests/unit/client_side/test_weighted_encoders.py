@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 import toys
+from matrix import mostly_slow
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GraphConv, LGConv, TAGConv
 
 from clients.graphs import noisy_view
@@ -295,6 +297,7 @@ def test_gat_refuses_weights_that_can_be_negative(post):
 # Models --------------------------------------------------------------------------
 
 
+POSTS = ("clamp01", "round", "relu", "abs-degree", "debiased")
 LOOPED = ("gcn", "gin", "gat")  # each node also hears itself
 
 
@@ -323,10 +326,13 @@ def with_path(graphs):
     ("encoder", "post", "graphs"),
     [
         *((e, "round", GRAPHS) for e in ENCODERS),
-        *((e, "clamp01", GRAPHS) for e in LOOPED),
+        *(pytest.param(e, "clamp01", GRAPHS, marks=pytest.mark.slow) for e in LOOPED),
         *((e, "clamp01", COLUMNS) for e in LOOPED),
         *((e, "clamp01", with_path(GRAPHS)) for e in ENCODERS),
-        *((e, "clamp01", with_path(COLUMNS)) for e in ENCODERS),
+        *(
+            pytest.param(e, "clamp01", with_path(COLUMNS), marks=pytest.mark.slow)
+            for e in ENCODERS
+        ),
     ],
 )
 def test_without_noise_the_view_is_the_clean_graph(encoder, post, graphs):
@@ -419,8 +425,13 @@ def test_no_edges_are_weights_of_zero(encoder):
     assert torch.isfinite(own(nodes, none, None)).all()
 
 
-@pytest.mark.parametrize("post", ["clamp01", "round", "relu", "abs-degree", "debiased"])
-@pytest.mark.parametrize("encoder", [e for e in ENCODERS if e != "gat"])
+@pytest.mark.parametrize(
+    ("encoder", "post"),
+    mostly_slow(
+        product([e for e in ENCODERS if e != "gat"], POSTS),
+        fast=[("gin", post) for post in POSTS],
+    ),
+)
 def test_every_post_processing_gives_finite_values_and_gradients(encoder, post):
     own = model(encoder)
     nodes, structure = dense_batch(noisy(0.1, post), post=post)

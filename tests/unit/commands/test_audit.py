@@ -221,7 +221,7 @@ def test_the_command_refuses_what_shows_nothing(few, capsys):
     [
         pytest.param(ONE, 1.0, id="Fed+Noise", marks=pytest.mark.slow),
         pytest.param({"fgcl.views": "two"}, 2.0, id="FGCL", marks=pytest.mark.slow),
-        pytest.param({"method": "fedavg"}, 1.0, id="graphs"),
+        pytest.param({"method": "fedavg"}, 1.0, id="graphs", marks=pytest.mark.slow),
     ],
 )
 def test_a_sound_client_loses_what_its_noise_allows_and_no_more(options, claimed):
@@ -253,7 +253,7 @@ def hardly_any(triangle, epsilon, rng):
     ("method", "wrong", "trials"),
     [
         pytest.param("fgcl", halved, 150, marks=pytest.mark.slow),
-        ("fgcl", hardly_any, 40),
+        pytest.param("fgcl", hardly_any, 40, marks=pytest.mark.slow),
         ("fedavg", hardly_any, 40),
     ],
 )

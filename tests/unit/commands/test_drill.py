@@ -14,7 +14,7 @@ import pytest
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.results.provenance import project_root
-from simulations import drill, processes
+from simulations import drill, flower, processes
 from simulations.drill_inline import InlineEngine
 from simulations.drill_targets import NUM_ROUNDS, names, targets
 from simulations.drill_trials import (
@@ -322,6 +322,7 @@ print(
 """
 
 
+@pytest.mark.slow  # a process that loads torch
 def test_processes_of_flower_get_the_settings_of_a_drill(tmp_path):
     own = processes.environment(tmp_path / "flwr", witness=tmp_path / "lines")
     done = subprocess.run(
@@ -341,14 +342,14 @@ def test_a_process_is_found_by_its_home_and_killed(tmp_path):
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     own = {**os.environ, "FLWR_HOME": str(tmp_path)}
     with subprocess.Popen(command, env=own) as started:
-        while not processes.pids(tmp_path, "time.sleep"):  # it has no command at first
+        while not flower.pids(tmp_path, "time.sleep"):  # it has no command at first
             assert started.poll() is None
-        assert processes.pids(tmp_path) == [started.pid]
-        assert processes.pids(tmp_path / "other") == []
+        assert flower.pids(tmp_path) == [started.pid]
+        assert flower.pids(tmp_path / "other") == []
         assert not processes.is_orphan(started.pid)
         assert processes.has_loaded(started.pid, "libc")
         assert not processes.has_loaded(started.pid, "libtorch")
-        assert processes.pids(tmp_path, "another command") == []
+        assert flower.pids(tmp_path, "another command") == []
         processes.kill([started.pid])
         assert started.wait(10) == -signal.SIGKILL
     processes.kill([started.pid])  # already gone: nothing to do

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 import pytest
-import toys
 
 from fedgraph_flwr.tasks import NODE_CLASSIFICATION
 from simulations import node_statistics, relatedness
+from simulations.contract.lab import OF_TASK
 
-PLANTED = toys.OF_TASK[NODE_CLASSIFICATION.name]
+PLANTED = OF_TASK[NODE_CLASSIFICATION.name]
 
 
 def lines_of(capsys, module, *arguments, monkeypatch):

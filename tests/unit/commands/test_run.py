@@ -14,7 +14,6 @@ from flwr.common.logger import log
 
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import METHODS
-from simulations.flower import _how_to_go_on
 from simulations.presets import list_presets
 from simulations.run import _beside, main, parse_assignment, parse_seeds
 
@@ -58,7 +57,7 @@ def test_a_failed_run_exits_with_1_and_is_named(command, toy_data, capfd):
     [
         (["--set", "learning-rate=-1"], "learning-rate must be a finite number >= 0"),
         (["--set", "nonsense"], "--set needs key=value, got 'nonsense'"),
-        (["--set", "seed=[1]"], "no text, number, true or false"),
+        (["--set", "seed=[1]"], "not a text, number, true or false"),
         (["--seeds", "1,x"], "--seeds needs ints"),
         (["--nodes", "0"], "--jobs and --nodes must be at least 1"),
         (["--engine", "flower", "--jobs", "2"], "--jobs needs --engine inline"),
@@ -106,15 +105,6 @@ def test_ctrl_c_ends_without_a_traceback(command, monkeypatch, capfd):
     assert "Traceback" not in told
 
 
-def test_a_run_that_flower_stopped_is_resumed_from_its_checkpoint(tmp_path):
-    assert _how_to_go_on(tmp_path, 0x1234567890) == f"; so is run {0x1234567890}"
-    for name in ("a-12345678", "b-99999999"):
-        (tmp_path / name / "checkpoint").mkdir(parents=True)
-        (tmp_path / name / "checkpoint" / "round-000001.safetensors").touch()
-    told = _how_to_go_on(tmp_path, 0x1234567890)
-    assert told.endswith(f"; to go on: --set resume={tmp_path / 'a-12345678'}")
-
-
 def test_runs_side_by_side_name_their_seed(monkeypatch, caplog):
     caplog.set_level("INFO", "flwr")
 
@@ -147,3 +137,10 @@ def test_values_are_toml_where_they_can_be():
     assert parse_seeds("10,42") == [10, 42]
     with pytest.raises(ConfigError):
         parse_seeds("")
+
+
+def test_ctrl_c_while_a_command_is_loaded_is_one_line():
+    code = "import sys; sys.argv[0] = '-m'; import simulations; raise KeyboardInterrupt"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr == "stopped by Ctrl-C\n"
+    assert done.returncode != 0

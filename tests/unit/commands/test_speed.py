@@ -49,6 +49,7 @@ def test_the_timer_takes_turns_and_leaves_out_the_first():
     assert called == ["a", "b"] * 4
 
 
+@pytest.mark.slow
 def test_a_round_is_told_beside_plain_loops(monkeypatch, capsys):
     """Our loop runs the same batches as the plain one; Flower's times are given."""
     monkeypatch.setattr(rounds, "_CLIENTS", 2)
@@ -75,6 +76,7 @@ def test_overhead_is_the_time_that_no_client_computes(monkeypatch, capsys):
     assert "median overhead: 25.0% of wall time" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_time_per_molecule_is_told_beside_plain_pyg(monkeypatch, capsys):
     monkeypatch.setattr(molecules, "load_partition", two_tasks)
     found = []
@@ -152,6 +154,7 @@ def test_memory_of_a_client_is_measured_and_held_against_the_limit(monkeypatch, 
     assert "within 5 GB" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # a process that loads torch
 def test_peak_memory_of_another_process_is_told():
     said, peak = timing.in_own_process(memory.with_peak, str.upper, "done")
     assert said == "DONE"

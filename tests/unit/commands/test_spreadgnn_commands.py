@@ -137,11 +137,11 @@ def test_words_for_a_network():
         " [[1], [2], [3]]"
     )
     assert describe_network(facts(gone=[2])).endswith("went on and are connected")
-    for is_sealed, words in ((True, "parcels sealed"), (False, "parcels not sealed")):
+    for is_sealed, words in ((True, "letters sealed"), (False, "letters not sealed")):
         assert describe_network(facts(told={"is_sealed": is_sealed})).endswith(words)
     told = {"silent": {0: [1, 3], 1: [], 3: [0]}, "unusable": {1: 4}}
     assert describe_network(facts(gone=[3], told=told)).endswith(
-        "; client 0 has no mail of 1, who take part; 4 parcels of client 1 could not be"
+        "; client 0 has no mail of 1, who take part; 4 letters of client 1 could not be"
         " used"
     )
 

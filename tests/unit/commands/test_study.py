@@ -400,7 +400,7 @@ def test_the_program_writes_a_page_and_draws_differences(tmp_path, capsys):
 def test_a_figure_has_the_differences_of_its_table(small, tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(
-        "simulations.tables.figures._draw_differences",
+        "simulations.tables.figures.draw_differences",
         lambda _, panels, path: drawn.update({path.name: panels}) or path,
     )
     figure = (

@@ -254,7 +254,7 @@ def test_lines_of_the_figures(results: Path, monkeypatch: pytest.MonkeyPatch) ->
         drawn[path.name] = lines
         return path
 
-    monkeypatch.setattr("simulations.tables.figures._draw_curve", keep)
+    monkeypatch.setattr("simulations.tables.figures.draw_curve", keep)
     for key, value in (("local-epochs", 1), ("dominance", 0.6)):
         write_run(results, "fclg-proteins", 1, {0: 0.5, 2: 0.4}, config={key: value})
     found = by_row(results_of(results)[0])
@@ -383,13 +383,14 @@ def toy_tu(monkeypatch: pytest.MonkeyPatch) -> GraphSet:
         return graphs
 
     monkeypatch.setattr(controls, "load_tu", load)
-    controls._load.cache_clear()
-    controls._scores.cache_clear()
+    controls.load_graphs.cache_clear()
+    controls.scores_of.cache_clear()
     yield graphs
-    controls._load.cache_clear()
-    controls._scores.cache_clear()
+    controls.load_graphs.cache_clear()
+    controls.scores_of.cache_clear()
 
 
+@pytest.mark.slow
 def test_controls_are_rows_of_the_file(
     results: Path,
     toy_tu: GraphSet,
@@ -423,7 +424,7 @@ def test_controls_are_rows_of_the_file(
     with_none = monkeypatch.context()
     before = path.read_bytes()
     with with_none as patch:
-        patch.setattr(controls, "_scores", None)
+        patch.setattr(controls, "scores_of", None)
         assert study.main(["fclg", "--csv", str(path), "--controls"]) == 0
     assert path.read_bytes() == before
 

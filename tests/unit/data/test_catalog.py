@@ -9,7 +9,7 @@ from fedgraph_flwr.errors import ConfigError
 
 
 def test_table_of_data_sets():
-    assert len(datasets.DATASETS) == 35
+    assert len(datasets.DATASETS) == 45
     assert len(datasets.find_dataset("molecules").members) == 7
     assert len(datasets.find_dataset("biochem").members) == 10
     mix = datasets.find_dataset("mix")

@@ -193,7 +193,7 @@ def test_heat_is_the_exponential_of_the_matrix(graph, t):
         series += math.exp(-t) * term
         term = term @ walk * t / (k + 1)
     assert series == pytest.approx(exact, abs=1e-12)
-    assert diffusion._heat_kernel(walk[None], t)[0] == pytest.approx(exact, abs=1e-12)
+    assert diffusion.heat_kernel(walk[None], t)[0] == pytest.approx(exact, abs=1e-12)
     for threshold in (EVERYTHING, 0.0173):
         spec = DiffusionSpec(kind="heat", t=t, threshold=threshold)
         expected = sparsified(series, threshold)
@@ -205,7 +205,7 @@ def test_heat_kernel_at_any_time(t):
     one_way = np.array([[0.5, 0.7, 0.0], [0.0, 0.5, 0.6], [0.0, 0.0, 0.5]])
     walks = np.stack([transition(3, [(0, 1), (1, 2)]), one_way])
     exact = expm(-t * (np.eye(3) - walks))
-    assert diffusion._heat_kernel(walks, t) == pytest.approx(exact, abs=1e-11)
+    assert diffusion.heat_kernel(walks, t) == pytest.approx(exact, abs=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,8 @@ def test_as_in_pytorch_geometric(spec, options, seed):
         )
         before = gdc.diffusion_matrix_exact(*walk, num_nodes, **options).numpy()
         after = gdc(Data(edge_index=edges, num_nodes=num_nodes))
-    ours = diffusion._diffusion_matrices(
-        diffusion._adjacency(graphs, np.array([0])), spec
+    ours = diffusion.diffusion_matrices(
+        diffusion.adjacency_matrices(graphs, np.array([0])), spec
     )
     assert ours[0] == pytest.approx(before, abs=2e-6)
     view = diffuse(graphs, spec)
@@ -282,14 +282,14 @@ def test_a_graph_has_the_same_view_in_any_company(spec, monkeypatch):
     many = [random_graph(n, 0.3, seed) for seed in range(5) for n in (7, 3, 9, 1, 7)]
     whole = diffuse(graph_set(*many), spec)
     sizes = []
-    adjacency = diffusion._adjacency
+    adjacency = diffusion.adjacency_matrices
 
     def spy(graphs, graph_ids):
         stack = adjacency(graphs, graph_ids)
         sizes.append(stack.shape)
         return stack
 
-    monkeypatch.setattr(diffusion, "_adjacency", spy)
+    monkeypatch.setattr(diffusion, "adjacency_matrices", spy)
     monkeypatch.setattr(diffusion, "STACK_ENTRIES", 150)
     alone = [diffuse(graph_set(graph), spec) for graph in many]
     sizes.clear()
@@ -309,6 +309,7 @@ def test_a_graph_has_the_same_view_in_any_company(spec, monkeypatch):
     assert whole.edge_ptr.tolist() == stacked.edge_ptr.tolist()
 
 
+@pytest.mark.slow
 def test_the_largest_graph_of_proteins_is_quick():
     ring = [(v, (v + step) % 620) for v in range(620) for step in (1, 2)]
     started = time.perf_counter()
@@ -463,6 +464,7 @@ def test_who_waited_for_the_lock_computes_nothing(tmp_path, caplog, monkeypatch)
     assert caplog.text.count("computing ppr views") == 2
 
 
+@pytest.mark.slow  # processes that load torch
 def test_two_processes_compute_once(tmp_path):
     graphs = graph_set(*(random_graph(n, 0.3, n) for n in range(2, 60)))
     found, log = toys.in_two_processes(

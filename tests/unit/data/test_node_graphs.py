@@ -31,6 +31,17 @@ SIZES = {
     "Photo": (7487, 238086, 745, 8),
     "Computers": (13381, 491556, 767, 10),
 }
+# ../shared/data/README.md, section 5: nodes, undirected edges, features, classes
+HETEROPHILOUS_SIZES = {
+    "actor": (7600, 26659, 932, 5),
+    "chameleon_filtered": (890, 8854, 2325, 5),
+    "squirrel_filtered": (2223, 46998, 2089, 5),
+    "minesweeper": (10000, 39402, 7, 2),
+    "tolokers": (11758, 519000, 10, 2),
+    "texas": (183, 279, 1703, 5),
+    "cornell": (183, 277, 1703, 5),
+    "wisconsin": (251, 450, 1703, 5),
+}
 # A triangle 0-1-2 with a loop, a repeat and a one-way edge; 3-4 apart; 5 alone.
 EDGES = np.array([[0, 1, 0, 1, 2, 2, 3], [1, 0, 1, 2, 2, 0, 4]])
 X = np.array([[1, 3], [0, 0], [2, 2], [1, 0], [1, 0], [1, 0]], np.float32)
@@ -163,7 +174,61 @@ def test_files_that_pyg_cannot_read_are_refused(tmp_path):
         load(tmp_path, "Photo")
 
 
+# Heterophilous graphs -----------------------------------------------------------------
+
+
+def write_heterophilous(root: Path, name="actor", **changes) -> Path:
+    path = root / "heterophilous" / name / "raw" / f"{name}.npz"
+    path.parent.mkdir(parents=True)
+    arrays = {"node_features": X, "node_labels": Y, "edges": EDGES.T}
+    masks = {"train_masks": np.ones((10, len(Y)), bool)}  # of other splits: not used
+    kept = {k: v for k, v in {**arrays, **masks, **changes}.items() if v is not None}
+    np.savez(path, **kept)
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(HETEROPHILOUS_SIZES))
+def test_heterophilous_files_are_read_by_name(tmp_path, name):
+    write_heterophilous(tmp_path, name)
+    graph, expected = load(tmp_path, name), clean(normalize=False)
+    for part in ("x", "y", "edge_index"):
+        np.testing.assert_array_equal(getattr(graph, part), getattr(expected, part))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"edges": EDGES}, r"actor\.npz holds .* edges int64 \(2, 7\); they must be"),
+        ({"node_labels": Y * 0.5}, r"classes float64 \(6,\)"),
+        ({"node_features": X.astype(str)}, r"features <U"),
+        ({"node_features": X.astype(object)}, "Object arrays cannot be loaded"),
+        ({"edges": None}, "cannot read actor in .*edges.* fetch the data set again"),
+        ({"edges": EDGES.T + 2}, r"edges of nodes 2\.\.6, but 6 nodes"),
+        ({"node_labels": Y[:-1]}, "6 rows of features and 5 classes"),
+        ({"node_features": X * np.nan}, "hold NaN or infinity in 6 nodes"),
+    ],
+)
+def test_bad_heterophilous_files_are_refused(tmp_path, changes, message):
+    write_heterophilous(tmp_path, **changes)
+    with pytest.raises(DataError, match=message):
+        load(tmp_path, "actor")
+
+
+def test_a_heterophilous_file_that_is_cut_off_is_refused(tmp_path):
+    path = write_heterophilous(tmp_path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(DataError, match="cannot read actor in"):
+        load(tmp_path, "actor")
+
+
 # Real data ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HETEROPHILOUS_SIZES)
+def test_heterophilous_graphs_have_their_published_sizes(data_dir, tmp_path, name):
+    graph = load_node_graph(name, "raw", data_dir=data_dir, cache_dir=str(tmp_path))
+    sizes = (graph.num_nodes, graph.edge_index.shape[1] // 2)
+    assert (*sizes, graph.num_features, graph.num_classes) == HETEROPHILOUS_SIZES[name]
 
 
 @pytest.mark.parametrize("name", SIZES)

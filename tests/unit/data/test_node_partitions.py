@@ -68,13 +68,13 @@ def test_clients_of_any_partition_hold_rows_of_the_whole_graph(kind, size, share
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_clients, "load_node_graph", lambda *_, **__: whole)
-        node_clients._partition.cache_clear()
+        node_clients.cut_graph.cache_clear()
         try:
             held = [datasets.load_partition(s, client) for client in range(5)]
         except DataError:  # too few communities, or a part without nodes
             reject()
         finally:
-            node_clients._partition.cache_clear()
+            node_clients.cut_graph.cache_clear()
     roles = draw_roles(size, held_out=0.7, seed=seed)
     for p in held:
         ids = p.graph_ids
@@ -96,14 +96,14 @@ def settings(monkeypatch):
     """Settings of a made-up graph of 120 nodes in place of Cora."""
     whole = rings(num_rings=12, size=10)
     monkeypatch.setattr(node_clients, "load_node_graph", lambda *_, **__: whole)
-    node_clients._partition.cache_clear()
+    node_clients.cut_graph.cache_clear()
 
     def make(**changes):
         base = {"dataset": "Cora", "num_clients": 5, "partition": "metis"}
         return toys.run_settings(**{**base, **changes})
 
     yield make
-    node_clients._partition.cache_clear()
+    node_clients.cut_graph.cache_clear()
 
 
 def rings(num_rings: int, size: int):

@@ -56,6 +56,31 @@ def chains(first, count=20, header="smiles,toxic,active"):
 # --- reading ---
 
 
+@pytest.mark.parametrize(
+    ("name", "ids", "taken"),
+    [
+        ("key", "1,2,5", False),  # whole numbers that ascend
+        ("cid", "9,2,5", False),  # or all differ under such a name
+        ("key", "9,2,5", True),
+        ("cid", "9,2,9", True),
+        ("cid", "9.5,2,1", True),
+    ],
+)
+def test_a_column_that_numbers_the_rows_is_no_label(load, caplog, name, ids, taken):
+    cells = zip(ids.split(","), ("C", "CC", "CCC"), strict=True)
+    text = f"{name},smiles,y\n" + "".join(f"{i},{s},-1\n" for i, s in cells)
+    found = load({"a.csv": text}, csv_label_kind="regression")
+    assert found.tasks == ([name, "y"] if taken else ["y"])
+    assert (f"column(s) {name} count rows" in caplog.text) == (not taken)
+    named = {"csv_label_columns": f"{name},y", "csv_label_kind": "regression"}
+    assert load({"a.csv": text}, **named).tasks == [name, "y"]
+
+
+def test_labels_of_molecules_are_no_classes():
+    with pytest.raises(ConfigError, match=r"must be 'binary' or 'regression', got"):
+        datasets.check_settings(settings("/x", "/c", csv_label_kind="classes"))
+
+
 def test_file_by_hand(load):
     found = load({"a.csv": ROWS})
     assert found.tasks == ["toxic", "active"]  # names are no numbers

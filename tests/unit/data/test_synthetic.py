@@ -60,6 +60,7 @@ def test_classes_are_balanced_and_groups_contradict(graphs):
     assert hubs[1][0] > hubs[1][1] + 1.5  # group 1: 0 is Barabasi-Albert
 
 
+@pytest.mark.slow
 def test_edge_numbers_do_not_tell_the_classes():
     edges = {0: [], 1: []}
     for client in range(0, 8, 2):

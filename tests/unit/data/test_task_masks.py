@@ -84,6 +84,7 @@ def test_masks_that_cannot_be_are_refused(masks, clients, message):
         assign_tasks(masks, 4, clients, seed=0)
 
 
+@pytest.mark.slow
 def test_draws_that_never_reach_everyone_end():
     with pytest.raises(DataError, match=r"draws of task-masks 'exclusive' all left"):
         assign_tasks("exclusive", 25, 25, seed=0)

@@ -16,7 +16,7 @@ import toys
 
 import datasets
 from datasets.cache import cache_root
-from datasets.tu import _say_once, load_tu
+from datasets.tu import load_tu, say_once
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations.presets import load_preset
@@ -143,7 +143,7 @@ def test_attributes_are_used_and_what_is_used_is_said(
     if not labels:
         (raw / "TINY_node_labels.txt").unlink()
     caplog.set_level(logging.INFO, "flwr.fedgraph")
-    _say_once.cache_clear()
+    say_once.cache_clear()
     graphs = [load_tiny(tiny, features) for _ in range(2)][1]
     assert caplog.messages.count(f"TINY: features: {columns}") == 1
     assert graphs.num_features == width
@@ -271,7 +271,7 @@ def test_empty_folder_is_named(tiny):
 
 
 def test_absent_data_set_names_the_places(tiny, monkeypatch):
-    monkeypatch.setattr("datasets.tu_raw._download", None)  # must not be tried
+    monkeypatch.setattr("datasets.tu_raw.download_raw", None)  # must not be tried
     with pytest.raises(DataError, match=r"'GONE' is not in .*packed/GONE.*set data"):
         load_tu("GONE", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
     with pytest.raises(DataError, match=r"data-dir is '/nowhere', which is not a"):
@@ -280,7 +280,7 @@ def test_absent_data_set_names_the_places(tiny, monkeypatch):
 
 @pytest.mark.parametrize("place", ["tudataset/Letter-low/raw", "Letter-low/raw"])
 def test_a_name_in_other_letters_is_suggested(tiny, monkeypatch, place):
-    monkeypatch.setattr("datasets.tu_raw._download", None)  # must not be tried
+    monkeypatch.setattr("datasets.tu_raw.download_raw", None)  # must not be tried
     (tiny / place).mkdir(parents=True)
     with pytest.raises(DataError, match=r"Did you mean tu:Letter-low\? Looked for"):
         load_tu("letter-low", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
@@ -495,6 +495,7 @@ def test_unusable_cache_folder_names_the_cure(tiny):
         load_tu("TINY", data_dir=str(tiny), cache_dir=str(tiny.parent / "file" / "c"))
 
 
+@pytest.mark.slow  # processes that load torch
 def test_two_processes_build_one_entry(tiny):
     cache = tiny.parent / "cache"
     found, log = toys.in_two_processes(

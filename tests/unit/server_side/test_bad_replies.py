@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import toys
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app import MetricRecord as Metrics
 from matrix import mostly_slow
@@ -29,6 +30,7 @@ RUNS = {
     "gcfl+": {"gcfl.seq-source": "last-grad-norm"},
     "fclg": {"embedding.evaluation": "pooled"},
     "fedgkd": {},
+    "fedgta": {},
     "fedpub": {},
     "fedgmtl": {},
     "spreadgnn": {},
@@ -322,7 +324,7 @@ def of_mail() -> Mutations:
         return arrays(lambda n: {**n, f"to/{name}": np.zeros(60, np.uint8)})
 
     found = of_arrays()
-    for name in ("flat", "scalar", "no entries"):  # the relay opens no parcel
+    for name in ("flat", "scalar", "no entries"):  # the relay opens no letter
         del found[f"arrays: {name}"]
     strangers = {f"mail to {name}": to(name) for name in (0, 1, 2, 7, "x", "")}
     return {**found, **strangers}
@@ -434,10 +436,11 @@ def collected(monkeypatch) -> dict[tuple[Phase, str], str]:
     "method", mostly_slow(RUNS, fast=["gcfl+", "fedpub", "spreadgnn"])
 )
 def test_whatever_is_malformed_is_the_failure_of_that_client_alone(
-    run, monkeypatch, method
+    run, monkeypatch, method, tmp_path
 ):
     found = collected(monkeypatch)
-    shares = {"share-embeddings": True, "share-features": True}
+    asks = ("pooled_evaluation", "raw_features", "statistics")
+    shares = toys.policy(tmp_path, **dict.fromkeys(asks, True))
     nodes = [{"partition-id": k, "num-partitions": 3, **shares} for k in range(3)]
     finished = run(
         method, node_configs=nodes, **{"num-server-rounds": 2, **RUNS[method]}

@@ -168,7 +168,7 @@ HASH = "ab" * 32
         ),
         (
             {2: introduction(num_train=-1)},
-            "introduces itself strangely: num-train is -1",
+            "malformed answer to the roll call: num-train is -1",
         ),
         ({2: introduction(num_train=7)}, "number of training examples was 1, is 7"),
         ({99: introduction()}, "offline"),

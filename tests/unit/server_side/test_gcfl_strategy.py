@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import networkx as nx
 import numpy as np
 import pytest
 from dtaidistance import dtw
@@ -18,6 +19,7 @@ from fedgraph_flwr.wire import Parcel
 from strategies.gcfl import GCFLState, step
 from strategies.gcfl_clustering import (
     cosine_weights,
+    dtw_distances,
     dtw_weights,
     flatten,
     max_update_norm,
@@ -104,6 +106,69 @@ def test_dtw_agrees_with_the_oracle(seed, standardize):
         oracle.dtw_weights(series.tolist(), standardize=standardize),
         atol=1e-12,
     )
+
+
+@pytest.mark.parametrize(("count", "length"), [(2, 1), (70, 5), (3, 12)])
+def test_dtw_of_all_pairs_is_that_of_each_pair(count, length):
+    rows = np.random.default_rng(count).gamma(2.0, size=(count, length))
+
+    found = dtw_distances(rows)
+
+    pairs = [[dtw.distance(a, b) for b in rows] for a in rows]
+    np.testing.assert_allclose(found, pairs, rtol=4e-16, atol=0)  # x ** 2 and x * x
+    assert (found == pairs).mean() > 0.99
+    np.testing.assert_array_equal(found, found.T)
+    cuts = [min_cut(np.max(beta) - np.asarray(beta)) for beta in (found, pairs)]
+    assert cuts[0] == cuts[1]
+
+
+def from_networkx(weights):
+    """Weight and sides of networkx's minimum cut; row 0 is in the first."""
+    graph = nx.Graph()
+    graph.add_nodes_from(range(len(weights)))
+    for p in range(len(weights)):
+        for q in range(p):
+            graph.add_edge(q, p, weight=float(weights[p, q]))
+    weight, sides = nx.stoer_wagner(graph)
+    return weight, tuple(sorted(map(sorted, sides)))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_cut_is_that_of_another_library(seed):
+    rng = np.random.default_rng(seed)
+    half = rng.random((rng.integers(2, 15),) * 2)
+    weights = half + half.T
+
+    assert min_cut(weights) == from_networkx(weights)[1]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_of_many_lightest_cuts_it_finds_one(seed):
+    rng = np.random.default_rng(seed)
+    half = rng.integers(0, 2, (rng.integers(2, 9),) * 2)
+    weights = np.maximum(half, half.T).astype(float)
+
+    left, right = min_cut(weights)
+
+    assert sorted(left + right) == [*range(len(weights))]
+    assert left[0] == 0
+    assert right
+    assert oracle.cut_weight(weights, left) == from_networkx(weights)[0]
+
+
+def test_ties_go_to_the_lowest_row_and_the_first_cut():
+    for n in range(2, 7):  # row after row is added, so that the last is cut off
+        assert min_cut(np.ones((n, n))) == ([*range(n - 1)], [n - 1])
+
+
+def test_the_diagonal_counts_for_nothing_and_weights_are_left_alone():
+    weights = np.random.default_rng(0).random((6, 6))
+    weights += weights.T
+    before = weights.copy()
+    heavy = weights + 100 * np.eye(6)
+
+    assert min_cut(heavy) == min_cut(weights)
+    np.testing.assert_array_equal(weights, before)
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=8), st.integers(1, 3))

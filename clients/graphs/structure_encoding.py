@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from fedgraph_flwr.data import IntArray
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _CELLS = 4_000_000  # entries of a block of columns that are held at a time
 
@@ -56,6 +60,8 @@ def encode_structure(
 
 
 def _walk_matrix(edge_index: NDArray[np.integer], degree: IntArray) -> csr_array:
+    from scipy.sparse import csr_array
+
     source, target = edge_index
     # Column v of A D^-1 is where one step from v leads.
     share = (1 / degree[target]).astype(np.float32)

@@ -1,0 +1,275 @@
+"""Client side of AdaFGL: FedAvg's training, then a model of its own, without messages.
+
+Li et al. 2024, arXiv:2401.11750; formulas of the authors' released code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+from typing_extensions import override
+
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.methods.adafgl import MOST_NODES, AdaFGLParams
+from fedgraph_flwr.seeding import numpy_rng
+from fedgraph_flwr.wire import Parcel
+
+from .adam import Optimizer
+from .graphs.label_propagation import propagate_labels
+from .graphs.ops import SparseRows
+from .graphs.whole_graph import NodeStructure
+from .job import Job, ModelSpec
+from .models.adafgl_nets import (
+    AdaFGLNet,
+    Branches,
+    Corrected,
+    branch_loss,
+    fused,
+    predicted_links,
+    smoothed,
+)
+from .models.forms import Architecture
+from .optimizer import make_optimizer
+from .tasks.node_classifier import NodeClassifierClient
+
+_KNOWLEDGE, _SCORE = "adafgl/knowledge", "adafgl/homophily"
+_SHARED = "extractor."
+_STEPS, _MIX = 10, 0.5  # of the homophily score
+
+
+def homophily_score(
+    graph: NodeStructure,
+    y: Tensor,
+    train: Tensor,
+    num_classes: int,
+    rng: np.random.Generator,
+) -> float:
+    """Accuracy of labels of one half of the training nodes, propagated, on the other.
+
+    Parameters
+    ----------
+    y : int64 tensor, shape (num_nodes,)
+    train : int64 tensor
+        Training nodes; ``rng`` draws the half that keeps its labels.
+
+    Returns
+    -------
+    float
+        From 0 to 1; 1/2 without a node to check. Ties go to the lowest class.
+    """
+    order = train[torch.from_numpy(rng.permutation(len(train))).to(train.device)]
+    kept, check = order[: len(order) // 2], order[len(order) // 2 :]
+    if not len(check):
+        return 0.5
+    start = torch.full((len(y), num_classes), 1 / num_classes, device=y.device)
+    start[kept] = one_hot(y[kept], num_classes).to(start.dtype)
+    spread = propagate_labels(
+        graph, start, kept, steps=_STEPS, alpha=_MIX, reinforce=True
+    )
+    return float((spread[check].argmax(1) == y[check]).double().mean())
+
+
+@final
+class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
+    """Trains the extractor with the others, then branches on its own.
+
+    What the last extractor says of the graph, and the homophily score, are kept with
+    the client's state: from then on the branches predict.
+    """
+
+    model: AdaFGLNet  # type: ignore[assignment]
+
+    def __init__(self, job: Job[AdaFGLParams]) -> None:
+        super().__init__(job)
+        self._known: tuple[Tensor, float] | None = None
+
+    @override
+    @classmethod
+    def build_model(cls, spec: ModelSpec[AdaFGLParams]) -> AdaFGLNet:  # type: ignore[override]
+        generator, params = spec.common_generator(), spec.params
+        plain = spec.architecture("gcn")
+        extractor = plain.build(generator)
+        branches = Branches(
+            plain.num_features,
+            plain.num_classes,
+            width=params.width,
+            hops=params.hops,
+            beta=params.beta,
+            dropout=plain.dropout,
+            generator=generator,
+        )
+        return AdaFGLNet(extractor, branches)
+
+    @override
+    @classmethod
+    def architecture(cls, spec: ModelSpec[AdaFGLParams]) -> Architecture:
+        """Refuse: branches read links between the nodes of one graph."""
+        raise ConfigError(
+            "the model of adafgl reads a graph that was corrected by predictions for"
+            " its own nodes, and has no other; train with fedavg to predict"
+        )
+
+    @override
+    @classmethod
+    def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
+        """Tensors of the extractor, all or of its convolutions."""
+        below = _SHARED + ("" if settings.shared_group == "all" else "convs.")
+        return [n for n in model.state_dict() if n.startswith(below)]
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether this round is the client's own."""
+        return self.params.is_personal(self.round.number)
+
+    @override
+    def private_keys(self) -> list[str]:
+        """All tensors once the client trains alone; before, what is not shared."""
+        if self.round.number and not self.is_personal:
+            return [n for n in super().private_keys() if n.startswith(_SHARED)]
+        return list(self.tensors())
+
+    @override
+    def num_epochs(self) -> int:
+        if self.is_personal:
+            return self.params.personal_epochs
+        return super().num_epochs()
+
+    @override
+    def optimizer(self) -> Optimizer:
+        """Adam of the extractor; from the client's own first round on, of branches."""
+        settings, stored = self.job.settings, self.round.stored
+        if not self.is_personal:
+            return make_optimizer(self.model.extractor, settings, stored)
+        own = replace(
+            settings,
+            optimizer="adam",
+            learning_rate=self.params.learning_rate,
+            weight_decay=self.params.weight_decay,
+        )
+        trained = stored if _KNOWLEDGE in stored else {}
+        return make_optimizer(self._branches(), own, trained)
+
+    def _branches(self) -> nn.Module:
+        """Networks that the loss reaches: Adam's state has no place for others."""
+        branches, (homo, hete) = self.model.branches, self._uses()
+        parts = [branches.homo] if homo else []
+        parts += [branches.plain, branches.smooth, branches.spread] if hete else []
+        chosen = nn.ModuleList(parts)
+        kept = [0] * homo + [1, 2] * hete
+        chosen.register_module(
+            "slopes", nn.ParameterList(branches.slopes[k] for k in kept)
+        )
+        return chosen
+
+    @override
+    def run_epochs(self, *arguments: Any, **named: Any) -> float:
+        """Ask the extractor what it says before the first step without it."""
+        if self.is_personal:
+            self._knowledge()
+        return super().run_epochs(*arguments, **named)
+
+    @override
+    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
+        """Losses of the branches in use, or cross-entropy of the extractor."""
+        if not self.is_personal:
+            return super().loss(batch, generator)
+        out, (known, _) = self._outputs(generator), self._knowledge()
+        return branch_loss(out, known, batch.y, batch.train, *self._uses())
+
+    @override
+    def logits(self, generator: torch.Generator | None) -> Tensor:
+        """Of the extractor, or logarithms of what the branches say together."""
+        if self._remembered() is None:
+            found: Tensor = self.model.extractor(self.graph, generator)
+            return found
+        known, score = self._knowledge()
+        if not len(self.graph.train):
+            said = known
+        else:
+            said = fused(self._outputs(None), known, self._share(score))
+        return said.clamp(min=torch.finfo(said.dtype).tiny).log()
+
+    @override
+    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+        return Parcel() if self.is_personal else super().uplink(trained)
+
+    @override
+    def _privatised(self, trained: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Pay for noise only where something is sent."""
+        return trained if self.is_personal else super()._privatised(trained)
+
+    @override
+    def extra_state(self) -> dict[str, Tensor]:
+        if not self.is_personal:
+            return {}
+        known, score = self._knowledge()
+        return {_KNOWLEDGE: known, _SCORE: torch.tensor(score, dtype=torch.float64)}
+
+    # What the extractor says -----------------------------------------------------
+
+    def _remembered(self) -> tuple[Tensor, float] | None:
+        stored = self.round.stored
+        if self._known is None and _KNOWLEDGE in stored:
+            known = stored[_KNOWLEDGE].to(self.job.device)
+            self._known = known, float(stored[_SCORE])
+        return self._known
+
+    @torch.no_grad()
+    def _knowledge(self) -> tuple[Tensor, float]:
+        """P, and the homophily score; made once, from the model that came last."""
+        if self._remembered() is None:
+            known = torch.softmax(self.model.extractor(self.graph, None), 1)
+            job = self.job
+            rng = numpy_rng(job.settings.seed, job.client_id, "hcs")
+            graph, classes = self.graph, known.shape[1]
+            score = homophily_score(graph, graph.y, graph.train, classes, rng)
+            self._known = known, score
+        assert self._known is not None
+        return self._known
+
+    @cached_property
+    def corrected(self) -> Corrected:
+        """The graph as branches read it.
+
+        Raises
+        ------
+        DataError
+            It has too many nodes for dense matrices of pairs.
+        """
+        graph, params = self.graph, self.params
+        if graph.num_nodes > MOST_NODES:
+            raise DataError(
+                f"client {self.job.client_id} has {graph.num_nodes} nodes, adafgl takes"
+                f" at most {MOST_NODES} per client, as it compares all pairs; use more"
+                " clients"
+            )
+        known, _ = self._knowledge()
+        x = graph.x.rows.to_dense() if isinstance(graph.x, SparseRows) else graph.x
+        links = predicted_links(known, params.link_cosine)
+        edges = graph.adjacency.to_dense().to(links.dtype)
+        mixed = params.alpha * edges + (1 - params.alpha) * links
+        return Corrected(x, smoothed(x, mixed, params.hops), links, known)
+
+    def _outputs(self, generator: torch.Generator | None) -> Any:
+        return self.model.branches(self.corrected, generator)
+
+    def _share(self, score: float) -> float:
+        """Weight of the homophilous branch."""
+        hard = float(score >= self.params.threshold)
+        return {"soft": score, "hard": hard, "homo": 1.0, "hete": 0.0}[
+            self.params.fusion
+        ]
+
+    def _uses(self) -> tuple[bool, bool]:
+        """Whether the homophilous and the other branch are trained."""
+        if self.params.fusion == "soft":
+            return True, True
+        share = self._share(self._knowledge()[1])
+        return bool(share), not share

@@ -1,0 +1,115 @@
+"""Client side of FedGTA: FedAvg's training, then moments of propagated labels.
+
+Li et al. 2023, arXiv:2401.11755; formulas of the authors' released code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+from typing_extensions import override
+
+from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS, FedGTAParams
+from fedgraph_flwr.wire import Parcel
+
+from .base import join, to_arrays
+from .graphs.label_propagation import propagate_labels
+from .tasks.node_classifier import NodeClassifierClient
+
+_TINY = 1e-8  # inside the logarithm
+
+
+def label_moments(soft: Tensor, orders: int, kind: str) -> Tensor:
+    """Mean powers of each class's column, order by order, as one vector.
+
+    Parameters
+    ----------
+    soft : float64 tensor, shape (num_nodes, num_classes)
+    orders : int
+        K; orders are 1..K.
+    kind : str
+        "raw", "central" (powers of the distance from the mean), or "hybrid", raw and
+        then central.
+
+    Returns
+    -------
+    float64 tensor, shape (K * num_classes,) or twice that
+    """
+    raw, central = soft, soft - soft.mean(0)
+    bases = {"raw": (raw,), "central": (central,), "hybrid": (raw, central)}[kind]
+    powers = [(b**p).mean(0) for b in bases for p in range(1, orders + 1)]
+    return torch.cat(powers)
+
+
+def smoothing_confidence(soft: Tensor, degree: Tensor) -> Tensor:
+    """sum_v d_v sum_c (1/e + y ln y), never below 0.
+
+    Parameters
+    ----------
+    soft : float64 tensor, shape (num_nodes, num_classes)
+    degree : float64 tensor, shape (num_nodes,)
+        Neighbours of each node, without itself.
+    """
+    per_node = (math.exp(-1) + soft * torch.log(soft + _TINY)).sum(1)
+    total: Tensor = (degree * per_node).sum()
+    return total.clamp(min=0)
+
+
+@final
+class FedGTAClient(NodeClassifierClient[FedGTAParams]):
+    """Sends its trained model, moments of its labels, and how far it is to count."""
+
+    @classmethod
+    def tells_class_counts(cls, params: FedGTAParams) -> bool:  # noqa: ARG003
+        """Moments of high order are those of the training nodes' labels alone."""
+        return True
+
+    @override
+    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+        beside = {MOMENTS: self._moments(), CONFIDENCE: self._confidence()}
+        return join(super().uplink(trained), Parcel(arrays=to_arrays(beside)))
+
+    def _moments(self) -> Tensor:
+        soft, kind = self.soft_labels(1.0), self.params.moments
+        return label_moments(soft, self.params.moment_orders, kind).float()
+
+    def _confidence(self) -> Tensor:
+        count, kind = len(self.graph.train), self.params.confidence
+        degree = self.data.graphs.degree.double()
+        ways: dict[str, Callable[[], Tensor]] = {
+            "smoothing": lambda: smoothing_confidence(
+                self.soft_labels(self.params.temperature), degree
+            ),
+            "edges": degree.sum,
+            "samples": lambda: torch.tensor(count),
+            "uniform": lambda: torch.ones(()),
+        }
+        return ways[kind]().float().reshape(1)
+
+    @torch.no_grad()
+    def soft_labels(self, temperature: float) -> Tensor:
+        """Propagated labels, float64 (num_nodes, num_classes); rows sum to 1.
+
+        Training nodes start from their label and end with it, the others start from
+        what the model says. Labels of validation and test nodes are not read.
+        """
+        train, params = self.graph.train, self.params
+        start = torch.softmax(self.logits(None), dim=1)
+        known = one_hot(self.graph.y[train], start.shape[1])
+        start[train] = known.to(start.dtype)
+        spread = propagate_labels(
+            self.graph,
+            start,
+            train,
+            steps=params.steps,
+            alpha=params.alpha,
+            reinforce=params.reinforce,
+        )
+        soft = torch.softmax(spread.double() / temperature, dim=1)
+        soft[train] = known.double()
+        return soft

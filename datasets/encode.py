@@ -1,0 +1,295 @@
+"""Cells of users' tables as numbers, by a schema; misfits are listed by line."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.errors import DataError
+
+from .schema import CATEGORY, INDICATOR, Feature, Schema
+from .tables import Block, Table
+
+ROLES = {"train": 0, "val": 1, "test": 2}
+NO_ROLE = -1
+SHOWN = 5  # problems that an error names
+_MOST_PROBLEMS = 10_000
+_FEW = 5  # names that a message lists
+_AT_ALL = "in the schema of all sites"
+Flaw = tuple[
+    int, str, str
+]  # row of the block, column, what is wrong and how to mend it
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A row that cannot be used: where (file, line, column), and what is wrong.
+
+    ``name`` is that of the graph or node which is left out for it; "" if there is none.
+    """
+
+    where: str
+    text: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}"
+
+
+@dataclass
+class Problems:
+    """Collects what does not fit, in the order of the files."""
+
+    found: list[Problem] = field(default_factory=list)
+
+    def add(self, where: str, text: str, name: str = "") -> None:
+        """Record a row that does not fit.
+
+        Raises
+        ------
+        DataError
+            There are so many that tables and schema do not belong together.
+        """
+        self.found.append(Problem(where, text, name))
+        if len(self.found) > _MOST_PROBLEMS:
+            raise DataError(
+                f"more than {_MOST_PROBLEMS} rows do not fit the schema:"
+                f" {self.first()}; use the schema that these tables were made for, or"
+                " correct the tables",
+                public=f"more than {_MOST_PROBLEMS} rows do not fit the schema",
+            )
+
+    def first(self) -> str:
+        """Name the first few problems."""
+        more = len(self.found) - SHOWN
+        named = "; ".join(map(str, self.found[:SHOWN]))
+        return named + (f"; and {more} more" if more > 0 else "")
+
+
+def need_columns(table: Table, columns: Iterable[str]) -> None:
+    """Refuse a table without a column that is needed.
+
+    Raises
+    ------
+    DataError
+    """
+    for column in columns:
+        if column in table.columns:
+            continue
+        lowered = {c.lower(): c for c in table.columns}
+        near = difflib.get_close_matches(column.lower(), list(lowered), n=1)
+        hint = f" Did you mean {lowered[near[0]]!r}?" if near else ""
+        raise DataError(
+            f"{table.files[0]}, line 1: has no column {column!r}.{hint} Columns found:"
+            f" {', '.join(map(repr, table.columns))}; add or rename it, or correct the"
+            " schema",
+            public=f"{table.name}, line 1: a column of the schema is missing",
+        )
+
+
+def encode_features(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Flaw]]:
+    """Encode the feature columns of some nodes.
+
+    Returns
+    -------
+    x : float32 array (num_rows, width), or int64 array (num_rows,)
+        Integers if the only feature is one category with a column for each value.
+    flaws : list
+        Cells that do not fit; their encoding has no meaning.
+    """
+    flaws: list[Flaw] = []
+    if is_one_hot(schema):
+        codes = _codes(schema.features[0], block, flaws)
+        return np.maximum(codes, 0), flaws
+    width = sum(feature.width for feature in schema.features)
+    x = np.zeros((len(block.lines), width), np.float32)
+    at = 0
+    for feature in schema.features:
+        part = x[:, at : at + feature.width]
+        at += feature.width
+        if feature.kind == CATEGORY:
+            codes = _codes(feature, block, flaws)
+            rows = np.flatnonzero(codes >= 0)
+            part[rows, codes[rows]] = 1
+        else:
+            _fill_numbers(feature, block, part, flaws)
+    return x, flaws
+
+
+def is_one_hot(schema: Schema) -> bool:
+    """Whether the features of each node are one 1 among zeros."""
+    return len(schema.features) == 1 and schema.features[0].kind == CATEGORY
+
+
+def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
+    """Column of each cell; -1 for none."""
+    cells = block.cells[feature.column]
+    index = {name: i for i, name in enumerate(feature.categories)}
+    codes = np.fromiter(map(index.get, cells, repeat(-1)), np.int64, len(cells))
+    for row in np.flatnonzero(codes < 0).tolist():
+        cell = cells[row]
+        if _is_missing(cell):
+            if feature.missing == INDICATOR:
+                codes[row] = feature.width - 1
+            else:
+                flaws.append((row, feature.column, _missing_text()))
+        elif feature.other:
+            codes[row] = len(index)
+        else:
+            known = _some(feature.categories)
+            flaws.append(
+                (
+                    row,
+                    feature.column,
+                    f"{cell!r} is none of the schema's categories ({known}); correct"
+                    f" it, or list it or set other = true {_AT_ALL}",
+                )
+            )
+    return codes
+
+
+def _fill_numbers(
+    feature: Feature, block: Block, part: NDArray[np.float32], flaws: list[Flaw]
+) -> None:
+    cells = block.cells[feature.column]
+    values = read_numbers(cells)
+    with np.errstate(over="ignore"):
+        part[:, 0] = (values - feature.shift) / feature.scale
+    odd = np.flatnonzero(~np.isfinite(part[:, 0]))
+    part[odd, 0] = 0
+    for row in odd.tolist():
+        if _is_missing(cells[row]):
+            if feature.missing == INDICATOR:
+                part[row, 1] = 1
+            else:
+                flaws.append((row, feature.column, _missing_text()))
+            continue
+        flaws.append(
+            (
+                row,
+                feature.column,
+                f"must be a finite number, got {cells[row]!r}; correct it, or make the"
+                f" column a category {_AT_ALL}",
+            )
+        )
+
+
+def read_numbers(cells: Sequence[str]) -> NDArray[np.float64]:
+    """Read numbers; NaN for missing values, infinity for what is no number."""
+    try:
+        if is_plain("".join(cells)):
+            return np.array(list(map(float, cells)), np.float64)
+        return np.array([_number(cell) for cell in cells], np.float64)
+    except ValueError:
+        return np.array([_number(cell) for cell in cells], np.float64)
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text has only ASCII letters and no "_", as numbers of tables have.
+
+    Python's float() also takes 1_000 and digits of other scripts.
+    """
+    return text.isascii() and "_" not in text
+
+
+def _number(cell: str) -> float:
+    if _is_missing(cell):
+        return math.nan
+    try:
+        return float(cell) if is_plain(cell) else math.inf
+    except ValueError:
+        return math.inf
+
+
+def _is_missing(cell: str) -> bool:
+    return not cell or cell.lower() == "nan"
+
+
+def _missing_text() -> str:
+    return f'is empty; complete it, or set missing = "indicator" {_AT_ALL}'
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _FEW
+    return ", ".join(map(repr, names[:_FEW])) + (f", {more} more" if more > 0 else "")
+
+
+def encode_classes(
+    schema: Schema, column: str, block: Block, *, may_miss: bool
+) -> tuple[IntArray, list[Flaw]]:
+    """Encode a column of classes as their numbers; -1 if missing or wrong."""
+    cells = block.cells[column]
+    index = {name: i for i, name in enumerate(schema.classes)}
+    codes = np.array([index.get(cell, -1) for cell in cells], np.int64)
+    flaws: list[Flaw] = []
+    for row in np.flatnonzero(codes < 0).tolist():
+        cell = cells[row]
+        if not cell and may_miss:
+            continue
+        what = f"{cell!r} is none of" if cell else "is empty, and not one of"
+        flaws.append(
+            (
+                row,
+                column,
+                f"{what} the schema's classes ({_some(schema.classes)}); correct it, or"
+                f" list it {_AT_ALL}",
+            )
+        )
+    return codes, flaws
+
+
+def encode_targets(
+    schema: Schema, block: Block
+) -> tuple[NDArray[np.float32], list[Flaw]]:
+    """Encode the targets of graphs, (num_rows, num_targets); NaN if missing."""
+    is_binary = schema.target_kind == "binary"
+    y = np.full((len(block.lines), len(schema.targets)), np.nan, np.float32)
+    flaws: list[Flaw] = []
+    for at, column in enumerate(schema.targets):
+        cells = block.cells[column]
+        values = read_numbers(cells)
+        with np.errstate(over="ignore"):
+            y[:, at] = values
+        fits = np.isin(values, (0, 1)) if is_binary else np.isfinite(y[:, at])
+        for row in np.flatnonzero(~fits & ~np.isnan(values)).tolist():
+            must = "0 or 1" if is_binary else "a finite number"
+            flaws.append(
+                (
+                    row,
+                    column,
+                    f"a target must be {must}, or empty where it is missing, got"
+                    f" {cells[row]!r}; correct it, or correct kind of [target]"
+                    f" {_AT_ALL}",
+                )
+            )
+            y[row, at] = np.nan
+    return y, flaws
+
+
+def encode_roles(
+    column: str, block: Block, *, may_miss: bool
+) -> tuple[NDArray[np.int8], list[Flaw]]:
+    """Encode a column of splits: 0 train, 1 val, 2 test, -1 none."""
+    cells = block.cells[column]
+    roles = np.array([ROLES.get(cell, NO_ROLE) for cell in cells], np.int8)
+    flaws: list[Flaw] = []
+    for row in np.flatnonzero(roles < 0).tolist():
+        if cells[row] or not may_miss:
+            empty = ", or empty" if may_miss else ""
+            flaws.append(
+                (
+                    row,
+                    column,
+                    f"must be train, val or test{empty}, got {cells[row]!r}; correct"
+                    " it, or delete the column to have a split drawn",
+                )
+            )
+    return roles, flaws

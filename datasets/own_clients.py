@@ -1,0 +1,299 @@
+"""The own graphs of one client, with their split.
+
+``data-dir``, or a site's ``data-path``, holds ``schema.toml`` and either the tables of
+one client or a folder for each client.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
+from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.seeding import derive_seed
+
+from .encode import ROLES
+from .molecules import warn_once
+from .node_clients import TEST, TRAIN, VAL, draw_roles
+from .own_data import OwnData, describe_bad, load_folder
+from .raw import hint_of_near
+from .schema import GRAPH_CSV, GRAPHS_CSV, SCHEMA_FILE, Schema, read_schema
+from .splits import MIN_GRAPHS, split_client
+from .tables import find_tables, holds_tables
+
+log = logging.getLogger("flwr.fedgraph")
+
+OWN_TABLES = (GRAPHS_CSV, GRAPH_CSV)
+
+
+def client_folder(data_dir: str, client_id: int, num_clients: int) -> Path:
+    """Find the folder with the tables of a client.
+
+    That is ``data_dir`` itself if it holds tables, else number ``client_id`` of the
+    folders in it, sorted by name as text; those that begin with "." or "_" do not
+    count.
+
+    Raises
+    ------
+    ConfigError
+        ``data_dir`` is empty, or has another number of folders than clients.
+    DataError
+        It is no folder, or has no folder in it.
+    """
+    folders, is_single = _folders(data_dir)
+    if is_single:
+        return folders[0]
+    if len(folders) != num_clients:
+        raise ConfigError(
+            f"{data_dir} has {len(folders)} folder(s), one for each client, but"
+            f" num-clients is {num_clients}; set num-clients to {len(folders)}"
+        )
+    return folders[client_id]
+
+
+def _folders(data_dir: str) -> tuple[list[Path], bool]:
+    """Folders of clients, and whether there is only the given one."""
+    if not data_dir:
+        raise ConfigError(
+            "own graphs are read from files, but data-dir is empty; set it to the"
+            f" absolute path of a folder with {SCHEMA_FILE} and a folder for each"
+            " client, or start each SuperNode with --node-config 'data-path=\"...\"'"
+        )
+    path = Path(data_dir).expanduser()
+    if not path.is_dir():
+        raise DataError(
+            f"there is no folder {path}{hint_of_near(path)}; correct data-dir (on"
+            " a site: data-path of --node-config)",
+            public="data-path of this site names no folder",
+        )
+    if holds_tables(path):
+        return [path], True
+    folders = sorted(p for p in path.iterdir() if p.is_dir() and p.name[0] not in "._")
+    if not folders:
+        raise DataError(
+            f"{path} has neither nodes.csv nor a folder for each client; write the"
+            " tables as docs/own-data.md shows, or correct data-dir (on a site:"
+            " data-path of --node-config)",
+            public="data-path of this site has no nodes.csv",
+        )
+    return folders, False
+
+
+def check_hosted_folder(settings: RunSettings, hosted: Sequence[int]) -> None:
+    """Refuse to give one folder to several clients of a node.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if settings.dataset not in OWN_TABLES or len(hosted) < 2:
+        return
+    if _folders(settings.data_dir)[1]:
+        raise ConfigError(
+            f"{settings.data_dir!r} holds the graphs of one client, but this node hosts"
+            f" clients {', '.join(map(str, hosted))}, which would all train on them;"
+            " give the node one of them (clients of --node-config), or a folder with a"
+            " folder for each client (data-path)"
+        )
+
+
+def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
+    """Load the tables of one client by the schema beside them, or beside its folder.
+
+    Raises
+    ------
+    ConfigError
+        The schema is for another data set or kind of target than the run.
+    DataError
+        As ``client_folder``, ``read_schema`` and ``load_folder``.
+    """
+    folder = client_folder(settings.data_dir, client_id, settings.num_clients)
+    path = Path(settings.data_dir).expanduser() / SCHEMA_FILE
+    schema = read_schema(path)
+    _check_schema(schema, settings, path)
+    data = load_folder(
+        folder,
+        schema,
+        bad_rows=settings.csv_bad_rows,
+        cache_dir=settings.cache_dir,
+    )
+    if told := describe_bad(folder, data):
+        warn_once(told)
+    if data.not_used:
+        warn_once(f"{folder}: not used: {', '.join(data.not_used)}")
+    return folder, data
+
+
+def read_schema_text(settings: RunSettings) -> str:
+    """Text of the schema that a run reads its graphs by; "" where there is none.
+
+    A server of sites has none: it sees no data.
+    """
+    path = Path(settings.data_dir).expanduser() / SCHEMA_FILE
+    if settings.dataset not in OWN_TABLES or not settings.data_dir:
+        return ""
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def list_bad_rows(settings: RunSettings, client_id: int) -> list[str]:
+    """Rows of a client's tables that are left out, and why; empty for other data.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As :func:`load_own`.
+    """
+    if settings.dataset not in OWN_TABLES:
+        return []
+    return list(load_own(settings, client_id)[1].bad)
+
+
+def name_items(
+    settings: RunSettings, client_id: int, rows: Sequence[int]
+) -> tuple[str, list[str]]:
+    """Name graphs or nodes of a client by their rows, from 0, in its data.
+
+    Returns
+    -------
+    column : str
+        What a name is: "graph" or "node" of own tables, else "row".
+    names : list of str
+
+    Raises
+    ------
+    ConfigError, DataError
+        As :func:`client_folder` and :func:`~datasets.tables.find_tables`.
+    """
+    if settings.dataset not in OWN_TABLES:
+        return "row", [str(row) for row in rows]
+    is_whole = settings.dataset == GRAPHS_CSV
+    folder = client_folder(settings.data_dir, client_id, settings.num_clients)
+    tables = find_tables(folder, whole_graphs=is_whole)
+    table, column = (tables.graphs or tables.nodes), "graph" if is_whole else "node"
+    names = [name for block in table.blocks() for name in block.cells[column]]
+    return column, [names[row] for row in rows]
+
+
+def _check_schema(schema: Schema, settings: RunSettings, path: Path) -> None:
+    if schema.dataset != settings.dataset:
+        raise ConfigError(
+            f"{path} is for dataset {schema.dataset!r}, but the run has"
+            f" {settings.dataset!r}; set dataset in the run config, or give the site"
+            " the schema of this run"
+        )
+    if schema.dataset == GRAPHS_CSV and schema.target_kind != settings.csv_label_kind:
+        raise ConfigError(
+            f"[target] of {path} has kind {schema.target_kind!r}, but csv-label-kind is"
+            f" {settings.csv_label_kind!r}; set csv-label-kind to"
+            f" {schema.target_kind!r} in the run config"
+        )
+
+
+def own_graphs_client(settings: RunSettings, client_id: int) -> GraphPartition:
+    """Whole graphs of one client.
+
+    A column ``split`` says which graphs train, validate and test. Without it the split
+    depends on labels, the number of graphs and the split seed only.
+    """
+    folder, data = load_own(settings, client_id)
+    count = len(data.row)
+    if count < MIN_GRAPHS:
+        raise DataError(
+            f"client {client_id} has {count} usable graph(s) in {folder}, but training,"
+            f" validating and testing needs at least {MIN_GRAPHS}; add some, or leave"
+            " this client out",
+            public=f"client {client_id} has fewer than {MIN_GRAPHS} usable graphs",
+        )
+    y = np.array(data.y)
+    if y.ndim == 2 and np.isnan(y).all():
+        raise DataError(
+            f"client {client_id} has no target at all in {folder}; add some, or leave"
+            " this client out",
+            public=f"client {client_id} has no target at all",
+        )
+    if data.has_split and settings.held_out > 0:
+        parts = _given_split(data, folder, client_id)
+    else:
+        if data.has_split:
+            warn_once(
+                f"{folder}: column split is not used, as held-out is 0: all graphs"
+                " train"
+            )
+        parts = split_client(
+            np.arange(count), y, seed=settings.split_seed, held_out=settings.held_out
+        )
+    return _partition(data, client_id, parts, source=f"{folder.name}/graphs")
+
+
+def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
+    """One graph of one client, whose nodes are classified.
+
+    Nodes without label neither train nor validate nor test, but are neighbours.
+    """
+    folder, data = load_own(settings, client_id)
+    if data.has_split:
+        parts = _given_split(data, folder, client_id)
+    else:
+        labelled = np.flatnonzero(np.array(data.y) >= 0)
+        seed = derive_seed(settings.split_seed, GRAPH_CSV)
+        roles = draw_roles(len(labelled), held_out=settings.held_out, seed=seed)
+        parts = (
+            labelled[roles == TRAIN],
+            labelled[roles == VAL],
+            labelled[roles == TEST],
+        )
+    return _partition(data, client_id, parts)
+
+
+def _given_split(
+    data: OwnData, folder: Path, client_id: int
+) -> tuple[IntArray, IntArray, IntArray]:
+    role = np.array(data.role)
+    train, val, test = (np.flatnonzero(role == number) for number in ROLES.values())
+    parts = {"train": train, "val": val, "test": test}
+    if empty := [name for name, rows in parts.items() if not len(rows)]:
+        raise DataError(
+            f"client {client_id}: column 'split' of {folder} names nothing"
+            f" {' and nothing '.join(empty)}; name at least one of each, or delete the"
+            " column to have a split drawn",
+            public=f"client {client_id}: a column 'split' leaves a split empty",
+        )
+    return train, val, test
+
+
+def _partition(
+    data: OwnData,
+    client_id: int,
+    parts: tuple[IntArray, IntArray, IntArray],
+    source: str = "",
+) -> GraphPartition:
+    train, val, test = parts
+    graphs = _copied(data.graphs())
+    return GraphPartition(
+        client_id=client_id,
+        graphs=graphs,
+        graph_ids=np.array(data.row),
+        train=train,
+        val=val,
+        test=test,
+        tasks=tuple(data.tasks),
+        source=source,
+    )
+
+
+def _copied(graphs: GraphSet) -> GraphSet:
+    """Copy memory-mapped arrays: tensors must not share memory with the cache."""
+    return replace(
+        graphs,
+        x=np.array(graphs.x),
+        edge_index=np.array(graphs.edge_index),
+        node_ptr=np.array(graphs.node_ptr),
+        edge_ptr=np.array(graphs.edge_ptr),
+        y=np.array(graphs.y),
+    )

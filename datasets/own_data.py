@@ -1,0 +1,274 @@
+"""A user's own graphs: one folder of tables and a schema, as flat arrays.
+
+Tables that are read: ``graphs``, ``nodes`` and ``edges`` of whole graphs; ``nodes`` and
+``edges`` of one graph whose nodes are classified. A row that does not fit the schema
+makes its graph, or its node, unusable: it is left out and listed, or refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.data import GraphSet, IntArray
+from fedgraph_flwr.errors import DataError
+
+from .cache import CACHE_FORMAT, cache_root, checksum, open_or_build
+from .encode import Problems
+from .own_graphs import RawGraphs, read_graph, read_graphs
+from .schema import GRAPHS_CSV, KEYS, SPLIT, Schema
+from .tables import Table, Tables, find_tables
+
+log = logging.getLogger("flwr.fedgraph")
+
+_VERSION = 1  # part of every fingerprint: raise it when tables are read otherwise
+_SHORT = 12  # digits of a hash
+_LISTED = 1000  # problems that the log lists
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnData:
+    """The graphs of one folder, as cached.
+
+    Parameters
+    ----------
+    name, x, edge_index, node_ptr, edge_ptr, y, num_features, num_classes, columns
+    unused, classes, raw_sha256
+        As in :class:`~fedgraph_flwr.data.GraphSet`. Of one graph ``y`` has the class of
+        each node, -1 where it is missing. ``unused`` names no column.
+    tasks : list of str
+        Names of the columns of ``y``; empty if graphs or nodes have a class.
+    row : int64 array, shape (num_graphs,) or (num_nodes,)
+        Row of each graph or node in its table, from 0, the header not counted.
+    role : int8 array, of the same shape
+        0 train, 1 val, 2 test, -1 where the table says nothing.
+    bad : list of str
+        Rows that were left out: file, line, column, what is wrong, cure.
+    not_used : list of str
+        Columns and files that are not used, by name.
+    has_split : bool
+        Whether the table has a column of splits.
+    """
+
+    name: str
+    x: NDArray[np.generic]
+    edge_index: NDArray[np.int32]
+    node_ptr: IntArray
+    edge_ptr: IntArray
+    y: NDArray[Any]
+    num_features: int
+    num_classes: int
+    columns: str
+    unused: str
+    classes: list[str]
+    tasks: list[str]
+    row: IntArray
+    role: NDArray[np.int8]
+    raw_sha256: str
+    bad: list[str]
+    not_used: list[str]
+    has_split: bool
+
+    def graphs(self) -> GraphSet:
+        """All of them, arrays as they are."""
+        return GraphSet(
+            name=self.name,
+            x=self.x,
+            edge_index=self.edge_index,
+            node_ptr=self.node_ptr,
+            edge_ptr=self.edge_ptr,
+            y=self.y,
+            num_features=self.num_features,
+            num_classes=self.num_classes,
+            is_undirected=True,
+            raw_sha256=self.raw_sha256,
+            columns=self.columns,
+            unused=self.unused,
+            classes=list(self.classes),
+        )
+
+
+def load_folder(
+    folder: Path, schema: Schema, *, bad_rows: str = "skip", cache_dir: str = ""
+) -> OwnData:
+    """Load one folder through the cache, which knows it by its content.
+
+    Parameters
+    ----------
+    folder : Path
+        As for :func:`~datasets.tables.find_tables`.
+    schema : Schema
+    bad_rows : str
+        "skip" leaves out graphs, nodes and edges of rows that do not fit, and logs each
+        row; "refuse" raises.
+    cache_dir : str
+        "" means FEDGRAPH_CACHE, and without it the user's cache.
+
+    Returns
+    -------
+    OwnData
+        Memory-mapped.
+
+    Raises
+    ------
+    DataError
+        A table is missing or cannot be read, lacks a column, rows do not fit and are to
+        be refused, or nothing usable is left.
+    """
+    tables = find_tables(folder, whole_graphs=schema.dataset == GRAPHS_CSV)
+    try:
+        digest = checksum(tables.files)
+    except OSError as error:
+        raise DataError(
+            f"a table in {folder} cannot be read: {error}; check its permissions",
+            public=f"a table cannot be read: {type(error).__name__}",
+        ) from error
+    parts = (CACHE_FORMAT, _VERSION, digest, schema.sha256, bad_rows)
+    mark = hashlib.sha256(repr(parts).encode()).hexdigest()[:_SHORT]
+    return open_or_build(
+        cache_root(cache_dir) / f"{schema.dataset}-{mark}",
+        OwnData,
+        lambda _: build(folder, schema, bad_rows=bad_rows, raw_sha256=digest)[0],
+    )
+
+
+def build(
+    folder: Path,
+    schema: Schema,
+    *,
+    bad_rows: str = "skip",
+    needs_targets: bool = True,
+    raw_sha256: str = "",
+) -> tuple[OwnData, list[str], list[tuple[str, str]]]:
+    """Read one folder without the cache.
+
+    Parameters
+    ----------
+    folder, schema, bad_rows
+        As for :func:`load_folder`.
+    needs_targets : bool
+        False reads no target and no split, for data whose answers are not known: ``y``
+        is -1, or NaN.
+    raw_sha256 : str
+        Handed on.
+
+    Returns
+    -------
+    OwnData
+    names : list of str
+        Name of each graph or node in the tables.
+    unfit : list of (str, str)
+        Name of the graph or node that each entry of ``bad`` leaves out, and the entry.
+
+    Raises
+    ------
+    DataError
+        As :func:`load_folder`.
+    """
+    problems = Problems()
+    is_whole = schema.dataset == GRAPHS_CSV
+    tables = find_tables(folder, whole_graphs=is_whole)
+    not_used = list_unused(tables, schema)
+    read = read_graphs if is_whole else read_graph
+    raw = read(tables, schema, problems, needs_targets=needs_targets)
+    _check(folder, schema, raw, problems, bad_rows)
+    made = OwnData(
+        name=schema.dataset,
+        x=_with_degrees(raw, schema),
+        edge_index=raw.edge_index,
+        node_ptr=raw.node_ptr,
+        edge_ptr=raw.edge_ptr,
+        y=raw.y,
+        num_features=schema.width,
+        num_classes=schema.num_outputs,
+        columns=f"{_columns(schema)} by schema {schema.sha256[:_SHORT]}",
+        unused=f"{len(not_used)} column(s) or file(s)" if not_used else "",
+        classes=list(schema.classes),
+        tasks=[] if schema.classes else list(schema.targets),
+        row=raw.row,
+        role=raw.role,
+        raw_sha256=raw_sha256,
+        bad=[str(problem) for problem in problems.found],
+        not_used=not_used,
+        has_split=raw.has_split,
+    )
+    return made, raw.names, [(p.name, str(p)) for p in problems.found]
+
+
+def _columns(schema: Schema) -> str:
+    if schema.degree:
+        return f"degrees up to {schema.degree}"
+    return f"{schema.width} column(s)"
+
+
+def _with_degrees(raw: RawGraphs, schema: Schema) -> NDArray[np.generic]:
+    """Return x; without features, one-hot degrees as numbers of columns."""
+    if not schema.degree:
+        return raw.x
+    first = np.repeat(raw.node_ptr[:-1], np.diff(raw.edge_ptr))
+    counts = np.bincount(raw.edge_index[0] + first, minlength=int(raw.node_ptr[-1]))
+    small = np.minimum(counts, schema.degree)
+    return small.astype(np.min_scalar_type(schema.degree))
+
+
+def list_unused(tables: Tables, schema: Schema) -> list[str]:
+    """Name columns and files that nothing is made of."""
+    features = [f.column for f in schema.features]
+    used: list[tuple[Table | None, list[str]]] = [
+        (tables.graphs, ["graph", *schema.targets, SPLIT]),
+        (tables.nodes, [*KEYS["nodes"], *features]),
+        (tables.edges, ["graph", *KEYS["edges"]]),
+    ]
+    if tables.graphs is None:
+        used[1] = (tables.nodes, ["node", *features, *schema.targets, SPLIT])
+        used[2] = (tables.edges, list(KEYS["edges"]))
+    found = [
+        f"{column} of {table.file_of.get(column, table.name)}"
+        for table, known in used
+        if table
+        for column in table.columns
+        if column not in known
+    ]
+    return [*found, *tables.unused]
+
+
+def _check(
+    folder: Path, schema: Schema, raw: RawGraphs, problems: Problems, bad_rows: str
+) -> None:
+    """Refuse what cannot be used; with ``bad_rows`` "refuse", any problem."""
+    count = len(problems.found)
+    told = f"{count} row(s) do not fit the schema"
+    if count and bad_rows == "refuse":
+        where = problems.found[0].where.split(", column")[0]
+        raise DataError(
+            f"{told} in {folder}: {problems.first()}. To leave such rows out with their"
+            " graph or node, set csv-bad-rows to 'skip'",
+            public=f"{told}, the first is {where}; correct them, or set csv-bad-rows to"
+            " 'skip'",
+        )
+    if not len(raw.row):
+        word = "graph" if schema.dataset == GRAPHS_CSV else "node"
+        got = f", got: {problems.first()}" if count else ""
+        raise DataError(
+            f"{folder} has no usable {word}{got}; write the tables as docs/own-data.md"
+            " shows",
+            public=f"a client's folder has no usable {word}",
+        )
+
+
+def describe_bad(folder: Path, data: OwnData) -> str:
+    """List rows that were left out, one per line; "" if there is none."""
+    if not data.bad:
+        return ""
+    listed = "".join(f"\n    {text}" for text in data.bad[:_LISTED])
+    more = len(data.bad) - _LISTED
+    return (
+        f"{len(data.bad)} row(s) of {folder} do not fit the schema; their graphs or"
+        f" nodes are left out:{listed}" + (f"\n    and {more} more" * (more > 0))
+    )

@@ -1,0 +1,394 @@
+"""A schema from one site's tables, without values that could identify anyone.
+
+What goes into it: names of columns; categories and classes that at least ``min_count``
+graphs (or nodes of one graph) have; mean and standard deviation of a column of numbers,
+rounded to two digits and only of as many graphs or nodes. Smallest and largest values,
+rare categories, identifiers and texts never do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from fedgraph_flwr.errors import DataError
+
+from .encode import need_columns, read_numbers
+from .schema import (
+    CATEGORY,
+    GRAPH_CSV,
+    GRAPHS_CSV,
+    INDICATOR,
+    KEYS,
+    LABEL,
+    NUMBER,
+    REFUSE,
+    SPLIT,
+    TARGET_KINDS,
+    Feature,
+    Schema,
+    is_name,
+)
+from .tables import Table, find_tables, holds_tables, is_one_graph
+
+MIN_COUNT = 10
+DEFAULT_DEGREE = 16
+_MOST_DISTINCT = 1000  # categories of one column, before it counts as text
+_MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
+
+
+@dataclass
+class Profile:
+    """Statistics of one column, gathered block by block; no single value is kept.
+
+    ``holders`` says of each different cell in how many graphs or nodes it stands, up to
+    ``enough``; None once there are too many different cells.
+    """
+
+    enough: int
+    count: int = 0
+    num_missing: int = 0
+    is_number: bool = True
+    is_integer: bool = True
+    all_differ: bool = True
+    mean: float = 0.0
+    squares: float = 0.0
+    owners: set[str] = field(default_factory=set)
+    holders: dict[str, set[str]] | None = field(default_factory=dict)
+    _seen: set[str] = field(default_factory=set)
+
+    def add(self, cells: Sequence[str], owners: Sequence[str]) -> None:
+        """Take in some cells, each with the graph or node that it belongs to."""
+        values = read_numbers(cells)
+        present = ~np.isnan(values)
+        self.num_missing += int((~present).sum())
+        self.is_number &= bool(np.isfinite(values[present]).all())
+        if self.is_number:
+            self._add_numbers(values[present])
+        self.count += int(present.sum())
+        rows = np.flatnonzero(present).tolist()
+        if len(self.owners) < self.enough:
+            self.owners.update(owners[row] for row in rows)
+        if self.all_differ:
+            before = len(self._seen)
+            self._seen.update(cells[row] for row in rows)
+            self.all_differ = len(self._seen) == before + len(rows)
+            if not self.all_differ:
+                self._seen.clear()
+        if self.holders is None:
+            return
+        for row in rows:
+            known = self.holders.setdefault(cells[row], set())
+            if len(known) < self.enough:
+                known.add(owners[row])
+        if len(self.holders) > _MOST_DISTINCT:
+            self.holders = None
+
+    def _add_numbers(self, values: np.ndarray) -> None:
+        self.is_integer &= bool((values == np.rint(values)).all())
+        if not len(values):
+            return
+        mean, total = float(values.mean()), self.count + len(values)
+        gap = mean - self.mean
+        self.squares += float(((values - mean) ** 2).sum())
+        self.squares += gap**2 * self.count * len(values) / total
+        self.mean += gap * len(values) / total
+
+    @property
+    def std(self) -> float:
+        """Standard deviation."""
+        return math.sqrt(self.squares / self.count) if self.count else 0.0
+
+    @property
+    def is_id(self) -> bool:
+        """Whether it looks like row numbers: whole numbers, all different."""
+        return (
+            self.is_number
+            and self.is_integer
+            and self.all_differ
+            and self.count >= MIN_COUNT
+        )
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether all values are 0 or 1."""
+        return self.is_number and set(self.distinct()) <= {"0", "1", "0.0", "1.0"}
+
+    def distinct(self) -> list[str]:
+        """List different cells, in order; all of them only if there are not many."""
+        if self.holders is None:
+            return ["..."]
+        return sorted(self.holders, key=_order)
+
+    def frequent(self) -> list[str]:
+        """List cells that enough graphs or nodes have."""
+        found = (self.holders or {}).items()
+        return sorted((c for c, o in found if len(o) >= self.enough), key=_order)
+
+
+def _order(cell: str) -> tuple[bool, float, str]:
+    value = float(read_numbers([cell])[0])
+    return not math.isfinite(value), value if math.isfinite(value) else 0.0, cell
+
+
+def infer_schema(
+    folder: Path,
+    *,
+    targets: Sequence[str] = (),
+    kind: str = "auto",
+    min_count: int = MIN_COUNT,
+    statistics: bool = True,
+) -> tuple[Schema, list[str]]:
+    """Make a schema from the tables of one folder.
+
+    Parameters
+    ----------
+    folder : Path
+        With tables of whole graphs (``graphs`` is one of them), or of one graph.
+    targets : sequence of str
+        Columns of ``graphs`` to predict; empty takes all that look like it.
+    kind : str
+        Of the targets: "classes", "binary", "regression" or "auto".
+    min_count : int
+        In how many graphs (or nodes of one graph) a category or class must stand to be
+        named, and a number to be counted in a mean.
+    statistics : bool
+        False writes no mean and no standard deviation: numbers stay as they are.
+
+    Returns
+    -------
+    schema : Schema
+    notes : list of str
+        What was decided and left out, for the operator; may name values.
+
+    Raises
+    ------
+    DataError
+        A table is missing or wrong, or no target can be found.
+    """
+    if not holds_tables(folder):
+        raise DataError(
+            f"{folder} has no nodes.csv and no files in TU's layout; name the folder of"
+            " one client, which holds them"
+        )
+    is_whole = not is_one_graph(folder)
+    tables = find_tables(folder, whole_graphs=is_whole)
+    notes: list[str] = []
+    owner = "graph" if is_whole else "node"
+    nodes = profile(tables.nodes, owner, min_count)
+    if tables.graphs is not None:
+        need_columns(tables.graphs, ["graph", *targets])
+        found = profile(tables.graphs, "graph", min_count)
+        table = tables.graphs
+        target_kind, names = _choose_targets(table, found, targets, kind, notes)
+        known = nodes
+    else:
+        need_columns(tables.nodes, [LABEL])
+        if kind not in ("auto", "classes") or list(targets) not in ([], [LABEL]):
+            raise DataError(
+                f"{folder} is one graph, whose column 'label' of nodes has classes;"
+                " leave --targets and --kind out"
+            )
+        target_kind, names, found = "classes", (LABEL,), nodes
+        table = tables.nodes
+        known = {c: p for c, p in nodes.items() if c not in (LABEL, SPLIT)}
+    classes: tuple[str, ...] = ()
+    if target_kind == "classes":
+        classes = _classes(table, found[names[0]], names[0], owner, notes)
+    features = tuple(
+        feature
+        for column, one in known.items()
+        if (
+            feature := _feature(
+                column,
+                one,
+                is_category=column in tables.nodes.categorical,
+                statistics=statistics,
+                notes=notes,
+            )
+        )
+    )
+    if not features:
+        notes.append(
+            f"nodes have no usable feature: one-hot degrees up to {DEFAULT_DEGREE}"
+            " stand in"
+        )
+    return (
+        Schema(
+            dataset=GRAPHS_CSV if is_whole else GRAPH_CSV,
+            target_kind=target_kind,
+            targets=names,
+            classes=classes,
+            features=features,
+            degree=0 if features else DEFAULT_DEGREE,
+        ),
+        notes,
+    )
+
+
+def profile(table: Table, owner: str, enough: int) -> dict[str, Profile]:
+    """Profile every column that is no key of the table."""
+    need_columns(table, [owner])
+    found = {c: Profile(enough) for c in table.columns if c not in KEYS["nodes"]}
+    for block in table.blocks():
+        for column, one in found.items():
+            one.add(block.cells[column], block.cells[owner])
+    return found
+
+
+def _choose_targets(
+    table: Table,
+    found: Mapping[str, Profile],
+    given: Sequence[str],
+    kind: str,
+    notes: list[str],
+) -> tuple[str, tuple[str, ...]]:
+    """Choose the columns of graphs to predict, and their kind."""
+    names = list(given)
+    if not names:
+        for column, one in found.items():
+            if column == SPLIT:
+                continue
+            if one.is_id and column not in table.categorical:
+                notes.append(
+                    f"{column} of {table.name} is not a target: whole numbers that all"
+                    f" differ look like an id (else: --targets {column})"
+                )
+            elif not one.is_number and one.holders is None:
+                notes.append(f"{column} of {table.name} is not a target: free text")
+            else:
+                names.append(column)
+    if not names:
+        raise DataError(
+            f"{table.files[0]}, line 1: has no column to predict beside 'graph'; add"
+            " one, or name it with --targets"
+        )
+    numbers = [c for c in names if found[c].is_number]
+    if kind == "auto":
+        kind = _kind(table, names, found)
+        notes.append(f"{', '.join(names)} of {table.name}: {kind} (else: --kind)")
+    if kind not in TARGET_KINDS or (kind == "classes" and len(names) > 1):
+        raise DataError(
+            f"{table.files[0]}, line 1: columns {', '.join(names)} cannot be predicted"
+            " together as one kind: classes need one column, binary and regression"
+            " need numbers; choose with --targets and --kind"
+        )
+    odd = [c for c in names if c not in numbers or kind == "binary"]
+    odd = [c for c in odd if c not in numbers or not found[c].is_flag]
+    if kind != "classes" and odd:
+        must = "0 or 1" if kind == "binary" else "numbers"
+        raise DataError(
+            f"{table.files[0]}: column {odd[0]!r} must hold {must} to be predicted as"
+            f" {kind}; leave it out with --targets, or choose another --kind"
+        )
+    return kind, tuple(names)
+
+
+def _kind(table: Table, names: Sequence[str], found: Mapping[str, Profile]) -> str:
+    first = found[names[0]]
+    if len(names) == 1:
+        if names[0] in table.categorical or not first.is_number:
+            return "classes"
+        if first.is_flag and first.num_missing:
+            return "binary"
+        few = len(first.distinct()) <= _MOST_CLASSES and first.holders is not None
+        return "classes" if first.is_integer and few else "regression"
+    if all(found[c].is_flag for c in names):
+        return "binary"
+    if all(found[c].is_number for c in names):
+        return "regression"
+    return "none"
+
+
+def _classes(
+    table: Table, one: Profile, column: str, owner: str, notes: list[str]
+) -> tuple[str, ...]:
+    classes = [name for name in one.frequent() if is_name(name)]
+    left = len(one.distinct()) - len(classes)
+    if left:
+        notes.append(
+            f"{column} of {table.name}: {left} class(es) that fewer than {one.enough}"
+            f" {owner}s have are not named; add them to classes by hand if all sites"
+            " may know them"
+        )
+    if len(classes) < 2:
+        raise DataError(
+            f"{table.files[0]}: column {column!r} has {len(classes)} class(es) that at"
+            f" least {one.enough} {owner}s have, and two are needed; name another"
+            " column with --targets, lower --min-count if the names of rare classes"
+            " identify nobody, or use --kind regression"
+        )
+    return tuple(classes)
+
+
+def _feature(
+    column: str,
+    one: Profile,
+    *,
+    is_category: bool,
+    statistics: bool,
+    notes: list[str],
+) -> Feature | None:
+    """Describe a column of nodes; None if it is of no use."""
+    missing = INDICATOR if one.num_missing else REFUSE
+    if not one.count or not is_name(column):
+        notes.append(f"{column} of nodes is not used: it is empty, or has an odd name")
+        return None
+    if one.is_number and not is_category:
+        if one.is_id:
+            notes.append(
+                f"{column} of nodes is not used: whole numbers that all differ look"
+                " like an id (else: add a [[feature]] by hand)"
+            )
+            return None
+        return _number(column, one, missing, statistics=statistics, notes=notes)
+    names = [name for name in one.frequent() if is_name(name)]
+    if one.holders is None or not names:
+        notes.append(
+            f"{column} of nodes is not used: free text, or names of single rows"
+        )
+        return None
+    rare = len(one.distinct()) - len(names)
+    if rare:
+        notes.append(
+            f"{column} of nodes: {rare} rare categories are not named, and count as"
+            " other"
+        )
+    return Feature(
+        column=column,
+        kind=CATEGORY,
+        categories=tuple(names),
+        other=bool(rare),
+        missing=missing,
+    )
+
+
+def _number(
+    column: str, one: Profile, missing: str, *, statistics: bool, notes: list[str]
+) -> Feature:
+    shift, scale = 0.0, 1.0
+    if one.is_flag:
+        pass  # 0 and 1 need no scaling
+    elif not statistics:
+        notes.append(f"{column} of nodes is not scaled (--no-statistics)")
+    elif len(one.owners) < one.enough:
+        notes.append(
+            f"{column} of nodes is not scaled: a mean of so few would tell of them"
+        )
+    else:
+        shift, scale = _rounded(one.mean), _rounded(one.std) or 1.0
+        notes.append(
+            f"{column} of nodes: the schema tells its mean, about {shift:g}, and its"
+            f" standard deviation, about {scale:g}"
+        )
+    return Feature(
+        column=column, kind=NUMBER, shift=shift, scale=scale, missing=missing
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.2g}")

@@ -1,0 +1,1 @@
+"""Small plug-ins to start from: ``method="examples.placebo:METHOD"``."""

@@ -1,0 +1,36 @@
+"""What authors of plug-ins import, in one place: see ``docs/your-method.md``."""
+
+from clients.base import GraphClient
+from clients.models.gin import GIN, GINConv
+from clients.tasks.graph_classifier import GraphClassifierClient
+from clients.tasks.node_classifier import NodeClassifierClient
+from datasets.plugged import DataSet
+from strategies.averaging import weighted_mean
+from strategies.base import AbstractGraphStrategy
+from strategies.fedavg import FedAvg
+
+from .config import Settings, choice, flag, integer, number
+from .registry import PLAIN, Method, on_every_task
+from .tasks import GRAPH_CLASSIFICATION, NODE_CLASSIFICATION
+
+__all__ = [
+    "GIN",
+    "GRAPH_CLASSIFICATION",
+    "NODE_CLASSIFICATION",
+    "PLAIN",
+    "AbstractGraphStrategy",
+    "DataSet",
+    "FedAvg",
+    "GINConv",
+    "GraphClassifierClient",
+    "GraphClient",
+    "Method",
+    "NodeClassifierClient",
+    "Settings",
+    "choice",
+    "flag",
+    "integer",
+    "number",
+    "on_every_task",
+    "weighted_mean",
+]

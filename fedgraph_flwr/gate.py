@@ -1,0 +1,309 @@
+"""The one place where a site's replies leave: what is in them is checked here.
+
+What a run asks for is checked before (``policy``). Here it does not count what was
+asked: a reply that holds anything the site's policy forbids does not leave, whatever
+made it. A record, a number or a text that has no known name does not leave either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import RecordDict
+from numpy.typing import NDArray
+
+from clients.peers.letters import is_sealed
+from clients.privacy.site import Release
+from clients.protocols import Derives
+
+from .agreement import WHOLE
+from .errors import PolicyError, WireError
+from .likeness import TELLS
+from .methods.fedavg import SHARED
+from .methods.gcfl import DELTA, GRAD_NORM
+from .methods.spreadgnn import SILENT, UNUSABLE
+from .node_config import NodeConfig
+from .policy import OPEN, Policy
+from .privacy import METRIC as PRIVACY
+from .resolve import Resolved
+from .wire import (
+    CLASS_COUNT,
+    FRESH_START,
+    NO_CLIENTS,
+    OPENING,
+    SITE,
+    TOLD,
+    NamedArrays,
+    Parcel,
+    Scalar,
+    pack,
+    record_sizes,
+    unpack,
+)
+
+Array = NDArray[Any]
+KINDS = ("query", f"query.{OPENING}", "train", "evaluate")  # of messages
+POOLED = ("embeddings", "labels", "graph_ids")  # handed over for pooled evaluation
+HASHES = ("split-hash", "identity", "raw-sha256", "weights-sha256")
+_EVAL = "eval/(?:train|val|test|all)/post_(?:aggregation|training)/[a-z0-9-]+"
+_SCORES = re.compile(f"{_EVAL}|{GRAD_NORM}")
+_METRICS = re.compile(
+    f"{_EVAL}|{GRAD_NORM}|{FRESH_START}|group|started-at|compute-s"
+    "|num-(?:train|val|test|features|classes|examples)|count/(?:train|val|test|all)"
+    f"|{CLASS_COUNT}[0-9]+|{PRIVACY}[a-z-]+|(?:{SILENT}|{UNUSABLE})[0-9]+"
+)
+_FACTS = re.compile(f"{'|'.join(HASHES)}|{SITE}|tasks|task-ids|{TOLD}[a-z0-9-]+")
+_KEPT_ON_FAILURE = (PRIVACY, "started-at", "compute-s")
+_IN_LOG = "what is wrong stands in the log of the site"
+_KIND = re.compile(r"[A-Za-z_]{1,60}(?=:)")
+# How what is sent follows from what came and the noisy update, to the bit.
+_MADE: Mapping[str, Callable[[Array, Array], Array]] = {
+    SHARED: lambda came, step: came + step,
+    DELTA: lambda came, step: (came + step) - came,
+}
+
+
+@dataclass(kw_only=True)
+class Visit:
+    """One message at a node: what its policy allows, and what was done for it."""
+
+    node: NodeConfig
+    policy: Policy = OPEN
+    resolved: Resolved | None = None
+    releases: dict[int, list[Release]] = field(default_factory=dict)
+    before: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    consents: dict[int, list[str]] = field(default_factory=dict)
+    withheld: dict[int, list[str]] = field(default_factory=dict)
+
+
+VISIT: ContextVar[Visit] = ContextVar("visit")
+
+
+def visit() -> Visit:
+    """Return the message being answered; outside of one a site that allows little."""
+    return VISIT.get(Visit(node={"": ""}, policy=Policy()))
+
+
+def check_kind(message_type: str) -> None:
+    """Refuse a message of a kind that no policy knows.
+
+    Raises
+    ------
+    PolicyError
+    """
+    if message_type not in KINDS:
+        raise PolicyError(
+            f"this site answers messages of the kinds {', '.join(KINDS)} alone; both"
+            " ends must run the same version of fedgraph_flwr"
+        )
+
+
+def let_out(now: Visit, kind: str, asked: RecordDict, reply: RecordDict) -> RecordDict:
+    """Return what of a reply may leave; a parcel that may not becomes its refusal.
+
+    Raises
+    ------
+    PolicyError
+        The reply is larger than the policy allows, or holds something without a name.
+    """
+    try:
+        parcels, header = unpack(reply)
+    except WireError as error:
+        raise PolicyError(
+            f"the reply cannot be read, so nothing of it leaves: {error}",
+            public="the reply of this site cannot be read, so nothing of it leaves",
+        ) from error
+    came = _asked_arrays(asked) if now.policy.needs_clip else {}
+    passed = {
+        client: _passed(now, kind, client, parcel, came.get(client, {}))
+        for client, parcel in parcels.items()
+    }
+    told = _header(now.policy, header)
+    is_same = told == header and all(passed[c] is p for c, p in parcels.items())
+    content = reply if is_same else pack(passed, told)
+    _check_size(now.policy, content)
+    return content
+
+
+def _asked_arrays(asked: RecordDict) -> dict[int, NamedArrays]:
+    try:
+        return {client: p.arrays for client, p in unpack(asked)[0].items()}
+    except WireError:  # then nothing was drawn for it either
+        return {}
+
+
+def _header(policy: Policy, header: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    if set(header) - {"error", NO_CLIENTS, SITE}:
+        raise _unnamed("an entry of the header")
+    told = dict(header)
+    if "error" in told:
+        told["error"] = reason_for(policy, str(told["error"]))
+    return told
+
+
+def reason_for(policy: Policy, reason: str) -> str:
+    """Word a refusal as the policy allows: with its text, or by its kind alone.
+
+    What a policy says of itself may always be told.
+    """
+    if policy.error_texts or reason.startswith(f"{PolicyError.__name__}:"):
+        return reason
+    kind = _KIND.match(reason)
+    return f"{kind[0] if kind else 'Error'}: {_IN_LOG}"
+
+
+def _passed(
+    now: Visit, kind: str, client: int, parcel: Parcel, came: NamedArrays
+) -> Parcel:
+    """Let a parcel pass, less what is withheld; or say why it may not."""
+    policy = now.policy
+    try:
+        _check_names(parcel)
+        if not parcel.error:
+            _check_arrays(now, kind, client, parcel, came)
+            _check_told(policy, parcel)
+    except PolicyError as error:
+        return _failure(parcel, f"{PolicyError.__name__}: {error.public}")
+    if parcel.error:
+        failure = _failure(parcel, reason_for(policy, parcel.error))
+        return parcel if failure == parcel else failure
+    now.consents[client] = list(_consents(kind, parcel))
+    scores = [name for name in parcel.metrics if _SCORES.fullmatch(name)]
+    if policy.scores or not scores:
+        return parcel
+    now.withheld[client] = ["scores"]
+    rest = {k: v for k, v in parcel.metrics.items() if k not in scores}
+    return replace(parcel, metrics=rest)
+
+
+def _failure(parcel: Parcel, reason: str) -> Parcel:
+    """Why a client failed, what it had spent of its privacy, and its times."""
+    metrics = parcel.metrics.items()
+    kept = {k: v for k, v in metrics if k.startswith(_KEPT_ON_FAILURE)}
+    return Parcel(error=reason, metrics=kept)
+
+
+def _check_names(parcel: Parcel) -> None:
+    for names, known, what in (
+        (parcel.metrics, _METRICS, "a number"),
+        (parcel.facts, _FACTS, "a text"),
+    ):
+        if not all(known.fullmatch(name) for name in names):
+            raise _unnamed(what)
+
+
+def _unnamed(what: str) -> PolicyError:
+    return PolicyError(
+        f"the reply of this site holds {what} that its policy has no name for, so it"
+        " does not leave"
+    )
+
+
+def _check_arrays(
+    now: Visit, kind: str, client: int, parcel: Parcel, came: NamedArrays
+) -> None:
+    policy = now.policy
+    if kind == "query" and (parcel.arrays or parcel.evaluation):
+        raise _kept("arrays at roll call", "no policy allows that")
+    if kind == KINDS[1] and parcel.arrays and not policy.raw_features:
+        raise _kept("feature rows of nodes", "raw-features")
+    if set(POOLED) & set(parcel.evaluation) and not policy.pooled_evaluation:
+        raise _kept("embeddings, labels or graph ids", "pooled-evaluation")
+    if policy.sealed_only:
+        letters = [*parcel.arrays.values(), *parcel.evaluation.values()]
+        if not all(a.dtype == np.uint8 and is_sealed(a.tobytes()) for a in letters):
+            raise _kept("arrays that are not sealed", "sealed-only")
+    if not policy.needs_clip:
+        return
+    good = [
+        r
+        for r in now.releases.get(client, [])
+        if 0 < r.clip <= policy.update_clip_max and r.noise >= policy.update_noise_min
+    ]
+    for name, array in parcel.arrays.items():
+        if not _is_released(name, array, came, good):
+            raise _kept("arrays that are no clipped update with noise", _CLIP)
+    if parcel.evaluation and not _is_derived(now.resolved, parcel):
+        raise _kept("arrays beside clipped updates", _CLIP)
+
+
+_CLIP = "update-clip-max, update-noise-min"
+
+
+def _kept(what: str, key: str) -> PolicyError:
+    return PolicyError(
+        f"the reply of this site held {what}, which its policy ({key}) does not let"
+        " out; nothing of that client left"
+    )
+
+
+def _is_released(
+    name: str, sent: Array, came: NamedArrays, releases: Collection[Release]
+) -> bool:
+    """Whether an array is what came plus a noisy update that was paid for."""
+    for prefix, made in _MADE.items():
+        base = came.get(SHARED + name.removeprefix(prefix))
+        if not name.startswith(prefix) or base is None:
+            continue
+        for step in (s for r in releases for s in r.update):
+            if step.shape == sent.shape == base.shape and _same(made(base, step), sent):
+                return True
+    return False
+
+
+def _is_derived(resolved: Resolved | None, parcel: Parcel) -> bool:
+    """Whether what is handed over follows from arrays that passed."""
+    client = resolved.method.client if resolved else None
+    if client is None or not issubclass(client, Derives) or not parcel.arrays:
+        return False
+    expected = client.derived(parcel.arrays)
+    return expected.keys() == parcel.evaluation.keys() and all(
+        _same(array, parcel.evaluation[name]) for name, array in expected.items()
+    )
+
+
+def _same(one: Array, other: Array) -> bool:
+    is_alike = one.dtype == other.dtype and one.shape == other.shape
+    return is_alike and one.tobytes() == other.tobytes()
+
+
+def _check_told(policy: Policy, parcel: Parcel) -> None:
+    counts = any(name.startswith(CLASS_COUNT) for name in parcel.metrics)
+    if counts and not policy.pooled_evaluation:
+        raise _kept("numbers of graphs by class", "pooled-evaluation")
+    if TOLD + TELLS in parcel.facts and not policy.statistics:
+        raise _kept("counts and means of graphs", "statistics")
+    if not policy.needs_clip:
+        return
+    if GRAD_NORM in parcel.metrics:
+        raise _kept("norms of gradients", _CLIP)
+    if parcel.facts.get("raw-sha256") or TOLD + WHOLE in parcel.facts:
+        raise _kept("checksums that confirm a guess of the data", _CLIP)
+
+
+def _consents(kind: str, parcel: Parcel) -> Iterator[str]:
+    """Keys of policy and node-config without which this would not have left."""
+    counts = any(name.startswith(CLASS_COUNT) for name in parcel.metrics)
+    if counts or set(POOLED) & set(parcel.evaluation):
+        yield Policy.key("pooled_evaluation")
+    if kind == KINDS[1] and parcel.arrays:
+        yield Policy.key("raw_features")
+    if TOLD + TELLS in parcel.facts:
+        yield Policy.key("statistics")
+    if FRESH_START in parcel.metrics:
+        yield FRESH_START
+
+
+def _check_size(policy: Policy, content: RecordDict) -> None:
+    if not policy.reply_bytes_max:
+        return
+    if sum(size for *_, size in record_sizes(content)) > policy.reply_bytes_max:
+        raise PolicyError(
+            "the reply of this site is larger than its policy allows (reply-bytes-max ="
+            f" {policy.reply_bytes_max}); take a smaller model, or fewer clients a site"
+        )

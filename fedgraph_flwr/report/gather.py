@@ -1,0 +1,180 @@
+"""What a report shows of each run, read from its results folder."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+
+from ..errors import DataError
+from ..results.reader import (
+    Partition,
+    Series,
+    client_scores,
+    read_config,
+    read_partitions,
+    read_rows,
+    read_series,
+    read_summary,
+)
+
+UNFINISHED = "unfinished"  # it goes on, or was killed
+_POINTS = ("post_aggregation", "post_training")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Scores of a run less those of training alone, by client; > 0 is better."""
+
+    partner: str
+    rule: str
+    per_client: dict[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """One run.
+
+    ``scores`` are of the split and metric of the headline, measured at ``point``.
+    ``bytes_of`` counts by direction and record, ``bytes_at`` by round and direction;
+    ``seconds`` are a round's wall time and the sum of its clients' computing.
+    """
+
+    path: Path
+    summary: Mapping[str, Any]
+    config: Mapping[str, Any]
+    metric: str
+    split: str
+    point: str
+    scores: Series
+    partitions: Mapping[int, Partition]
+    bytes_of: Mapping[tuple[str, str], int]
+    bytes_at: Mapping[int, Mapping[str, int]]
+    seconds: Mapping[int, tuple[float, float]]
+    gain: Gain | None = field(default=None)
+
+    @property
+    def status(self) -> str:
+        """``completed``, ``failed`` or ``unfinished``."""
+        return str(self.summary.get("status", UNFINISHED))
+
+    @property
+    def rule(self) -> str:
+        """Rule of the headline; "" if the run has no result."""
+        return str(next(iter(self.summary.get("rules") or [""])))
+
+    @property
+    def rounds_done(self) -> int:
+        """Number of rounds; the closing evaluation is none."""
+        done = max(self.seconds, default=0)
+        planned = int(self.config.get("num-server-rounds", done))
+        return int(self.summary.get("rounds", min(done, planned)))
+
+    def fact(self, name: str) -> str:
+        """Text of a key of the summary or, in an unfinished run, of the config."""
+        key = name.replace("_", "-")
+        return str(self.summary.get(name, self.config.get(key, "?")))
+
+
+def gather(folders: Sequence[Path]) -> list[RunView]:
+    """Read runs; those with a partner that trained alone get their gains over it.
+
+    Raises
+    ------
+    DataError
+        A folder is no results folder, or a file of it is not what a run writes.
+    """
+    views = []
+    for folder in dict.fromkeys(path.resolve() for path in folders):
+        with blaming(folder):
+            views.append(_read(folder))
+    with blaming(*folders):
+        return [_with_gain(view, views) for view in views]
+
+
+@contextmanager
+def blaming(*folders: Path) -> Iterator[None]:
+    """Turn what damaged files cause into a DataError that names their folders."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError, TemplateError) as error:
+        raise DataError(
+            f"{', '.join(map(str, folders))} cannot be shown: files are not as a run"
+            f" writes them ({type(error).__name__}: {error}); restore them from a copy,"
+            " or leave this run out"
+        ) from error
+
+
+def _read(folder: Path) -> RunView:
+    summary = read_summary(folder)
+    config = summary.get("config") or read_config(folder)
+    split = str(summary.get("split", "test"))
+    metric = str(summary.get("metric") or _first_metric(folder, split))
+    scores: Series = {}
+    point = _POINTS[0]
+    for point in _POINTS:  # training alone aggregates nothing
+        scores = read_series(folder, split=split, point=point, metric=metric)
+        if scores:
+            break
+    bytes_of: Counter[tuple[str, str]] = Counter()
+    bytes_at: dict[int, Counter[str]] = defaultdict(Counter)
+    for row in read_rows(folder / "ledger.csv"):
+        direction, size = row["direction"], int(row["bytes"])
+        bytes_of[direction, row["record"]] += size
+        bytes_at[int(row["round"])][direction] += size
+    seconds: dict[int, tuple[float, float]] = {}
+    for row in read_rows(folder / "times.csv"):
+        number, more = int(row["round"]), seconds.get(int(row["round"]), (0.0, 0.0))
+        wall, busy = float(row["wall_s"]), float(row["client_compute_s"])
+        seconds[number] = wall + more[0], busy + more[1]
+    return RunView(
+        path=folder,
+        summary=summary,
+        config=config,
+        metric=metric,
+        split=split,
+        point=point,
+        scores=scores,
+        partitions=read_partitions(folder),
+        bytes_of=bytes_of,
+        bytes_at=bytes_at,
+        seconds=seconds,
+    )
+
+
+def _first_metric(folder: Path, split: str) -> str:
+    """Metric of an unfinished run: the first that is no loss."""
+    for row in read_rows(folder / "rounds.csv"):
+        if row["split"] == split and row["metric"] != "loss":
+            return row["metric"]
+    return "score"
+
+
+def _with_gain(view: RunView, views: Sequence[RunView]) -> RunView:
+    """Pair a run with training alone on the same split and seed."""
+    if view.summary.get("method") == "local" or not view.rule:
+        return view
+    same = ("dataset", "split_hash", "seed", "metric")
+    partners = [
+        other
+        for other in views
+        if other.summary.get("method") == "local"
+        and other.status == "completed"
+        and all(other.summary.get(k) == view.summary.get(k) for k in same)
+    ]
+    if not partners:
+        return view
+    partner = max(partners, key=lambda v: str(v.summary.get("finished_utc", "")))
+    sign = 1 if view.summary.get("larger_is_better", True) else -1
+    ours = client_scores(view.summary, view.rule)
+    alone = client_scores(partner.summary, view.rule)
+    gains = {c: sign * (ours[c] - alone[c]) for c in sorted(ours) if c in alone}
+    if not gains:
+        return view
+    found = Gain(partner=partner.path.name, rule=view.rule, per_client=gains)
+    return RunView(**{**vars(view), "gain": found})

@@ -1,0 +1,360 @@
+"""The page: what is said of each run, and the charts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from ..results.reader import Series, split_rounds
+from ..tasks import POOLED
+from ..wording import name_clients
+from .charts import Line, bar_chart, cluster_chart, colour, line_chart
+from .gather import RunView
+from .replay import replay_command
+from .template import PAGE, STYLE
+
+_MOST_LINES = 60  # clients that have a line of their own
+_MOST_ROWS = 200  # of a table
+_LONGEST = 600  # characters of a text that a site wrote
+_MEGABYTE = 1e6
+
+
+def render(views: Sequence[RunView]) -> str:
+    """Write the page of runs as HTML."""
+    pages = Environment(autoescape=True, undefined=StrictUndefined)
+    pages.filters["plain"] = _plain
+    runs = [_run(i, view) for i, view in enumerate(views, start=1)]
+    return pages.from_string(PAGE).render(
+        style=Markup(STYLE),
+        title=runs[0]["title"] if len(runs) == 1 else f"{len(runs)} runs",
+        runs=runs,
+        together=_together(views),
+        notes=_notes(views),
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def _plain(value: object) -> str:
+    """One line without control characters or changes of direction, cut if long."""
+    text = _printable(" ".join(str(value).split()))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)})"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _run(number: int, view: RunView) -> dict[str, Any]:
+    summary = view.summary
+    clusters = [m for m in summary.get("clusters") or _last(view) if m]
+    if all(len(members) == 1 for members in clusters):  # each client is by itself
+        clusters = []
+    splits = split_rounds(view.partitions)
+    return {
+        "id": f"run{number}",
+        "title": _title(view),
+        "name": view.path.name,
+        "status": view.status,
+        "error": summary.get("error"),
+        "headline": _headline(view),
+        "facts": _facts(view),
+        "scores": line_chart(
+            _score_lines(view.scores, clusters),
+            name=f"{view.split} {view.metric} over rounds",
+            y_label=f"{view.split} {view.metric}",
+            marks=splits,
+        ),
+        "point": view.point.replace("_", " "),
+        "legend": _legend(view.scores, clusters),
+        "left_out": max(0, len(view.scores) - _MOST_LINES),
+        "score_rows": _score_rows(view.scores),
+        "cluster_chart": cluster_chart(view.partitions, name="clusters over rounds")
+        if clusters
+        else "",
+        "ari": summary.get("adjusted_rand_index"),
+        "gain": _gain(view),
+        "is_alone": view.summary.get("method") == "local",
+        "rules": _rules(summary),
+        "clients": _clients(view)[:_MOST_ROWS],
+        "bytes": _bytes(view),
+        "bytes_chart": _bytes_chart(view),
+        "time_chart": _time_chart(view),
+        "times": _times(view),
+        "privacy": summary.get("privacy"),
+        "failures": summary.get("failures", [])[:_MOST_ROWS],
+        "num_failures": len(summary.get("failures", [])),
+        "fresh_starts": summary.get("fresh_starts", [])[:_MOST_ROWS],
+        "sites": summary.get("sites") or {},
+        "config": sorted(view.config.items()),
+        "replay": _printable(replay_command(view.config)),
+        "weights": summary.get("weights_sha256"),
+        "origin": _origin(summary),
+        "more_rows": _MOST_ROWS,
+    }
+
+
+def _title(view: RunView) -> str:
+    return f"{view.fact('method')} on {view.fact('dataset')}, seed {view.fact('seed')}"
+
+
+def _headline(view: RunView) -> dict[str, str] | None:
+    row = view.summary.get(view.rule) if view.rule else None
+    if not row or row.get("mean") is None:
+        return None
+    is_pooled = str(POOLED) in row["per_client"]
+    whose = "all clients together" if is_pooled else "unweighted mean over clients"
+    spread = f" ± {row['std']:.3f}" if row.get("std") and not is_pooled else ""
+    return {
+        "value": f"{row['mean']:.3f}{spread}",
+        "what": f"{view.split} {view.metric}, {whose}",
+        "protocol": f"rule {view.rule}: {row['protocol']}",
+        "spread": "± is the standard deviation over clients" if spread else "",
+    }
+
+
+def _facts(view: RunView) -> list[tuple[str, str]]:
+    planned = view.config.get("num-server-rounds", "?")
+    found = [
+        ("clients", view.fact("num_clients")),
+        ("rounds", f"{view.rounds_done} of {planned}"),
+        ("sent up", f"{_moved(view, 'up'):.1f} MB"),
+        ("sent down", f"{_moved(view, 'down'):.1f} MB"),
+        ("wall time", f"{sum(w for w, _ in view.seconds.values()):.1f} s"),
+        ("failures", str(len(view.summary.get("failures", [])))),
+        ("split seed", view.fact("split_seed")),
+    ]
+    num_clients = view.summary.get("num_clients")
+    if 1 < view.summary.get("num_clusters", 0) != num_clients:
+        found.insert(2, ("clusters", str(view.summary["num_clusters"])))
+    return found
+
+
+def _moved(view: RunView, direction: str) -> float:
+    sizes = (n for (d, _), n in view.bytes_of.items() if d == direction)
+    return sum(sizes) / _MEGABYTE
+
+
+def _last(view: RunView) -> list[list[int]]:
+    return view.partitions[max(view.partitions)] if view.partitions else []
+
+
+def mean_line(series: Series, clients: Sequence[int]) -> list[tuple[float, float]]:
+    """Unweighted mean over the clients that have a value, round by round."""
+    rounds = sorted({t for c in clients for t in series[c]})
+    return [(t, fmean(series[c][t] for c in clients if t in series[c])) for t in rounds]
+
+
+def _score_lines(series: Series, clusters: Sequence[Sequence[int]]) -> list[Line]:
+    """Draw clients thin, clusters in colours, the mean thick and last."""
+    several = len(series) > 1
+    lines = [
+        Line(label=f"client {c}", points=sorted(series[c].items()), style="client")
+        for c in [*series][:_MOST_LINES]
+        if several
+    ]
+    for k, members in enumerate(clusters if len(clusters) > 1 else []):
+        present = [c for c in members if c in series]
+        if present:
+            label = f"cluster {k}: {name_clients(present)}"
+            points = mean_line(series, present)
+            lines.append(Line(label=label, points=points, style=colour(k)))
+    label = "mean over clients" if several else "score"
+    return [
+        *lines,
+        Line(label=label, points=mean_line(series, list(series)), style="mean"),
+    ]
+
+
+def _legend(series: Series, clusters: Sequence[Sequence[int]]) -> list[tuple[str, str]]:
+    """Style and label of each kind of line."""
+    lines = [ln for ln in _score_lines(series, clusters) if ln.style != "client"]
+    clients = [("client", "single clients")] if len(series) > 1 else []
+    return [(ln.style, ln.label) for ln in reversed(lines)] + clients
+
+
+def _score_rows(series: Series) -> list[list[str]]:
+    rounds = sorted({t for of in series.values() for t in of})
+    rows = []
+    for t in rounds[-_MOST_ROWS:]:
+        values = [of[t] for of in series.values() if t in of]
+        found = (fmean(values), min(values), max(values))
+        rows.append([str(t), *(f"{v:.4f}" for v in found), str(len(values))])
+    return rows
+
+
+def _gain(view: RunView) -> dict[str, Any] | None:
+    if view.gain is None:
+        return None
+    gains, is_share = view.gain.per_client, view.summary.get("larger_is_better", True)
+    unit, factor = ("points", 100.0) if is_share else (view.metric, 1.0)
+    scaled = {c: factor * g for c, g in gains.items()}
+    tied = sum(math.isclose(g, 0, abs_tol=1e-9) for g in scaled.values())
+    lost = sum(g < -1e-9 for g in scaled.values())
+    worst = min(scaled, key=lambda c: (scaled[c], c))
+    words = (
+        f"{len(scaled) - tied - lost} of {len(scaled)} clients gained, {lost} lost,"
+        f" {tied} tied. The mean gain is {fmean(scaled.values()):+.1f} {unit}; client"
+        f" {worst} has the lowest, {scaled[worst]:+.1f}."
+    )
+    name = "gain of each client over training alone"
+    return {
+        "words": words,
+        "partner": view.gain.partner,
+        "rule": view.gain.rule,
+        "chart": bar_chart(scaled, name=name, unit=f"gain in {unit}"),
+    }
+
+
+def _rules(summary: Mapping[str, Any]) -> list[list[str]]:
+    rows = []
+    for rule in summary.get("rules") or []:
+        row = summary[rule]
+        cells = [_score(row[k]) for k in ("mean", "std", "min", "max")]
+        rows.append([rule, *cells, row["protocol"]])
+    return rows
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _clients(view: RunView) -> list[list[str]]:
+    """Client, its site, examples and score by each rule."""
+    summary = view.summary
+    rules = summary.get("rules") or []
+    site_of = {c: s for s, of in (summary.get("sites") or {}).items() for c in of}
+    sizes = summary.get("num_examples") or {}
+    return [
+        [
+            str(c),
+            site_of.get(c, ""),
+            str(sizes.get(str(c), "")),
+            *(_score(summary[rule]["per_client"].get(str(c))) for rule in rules),
+        ]
+        for c in sorted(map(int, sizes))
+    ]
+
+
+def _bytes(view: RunView) -> list[list[str]]:
+    total = sum(view.bytes_of.values()) or 1
+    order = sorted(view.bytes_of.items(), key=lambda item: (-item[1], item[0]))
+    return [
+        [direction, record, f"{size:,}", f"{100 * size / total:.1f} %"]
+        for (direction, record), size in order
+    ]
+
+
+def _bytes_chart(view: RunView) -> Markup:
+    lines = [
+        Line(
+            label=direction,
+            points=[
+                (t, sizes.get(direction, 0) / _MEGABYTE)
+                for t, sizes in sorted(view.bytes_at.items())
+            ],
+            style=colour(k),
+        )
+        for k, direction in enumerate(("up", "down"))
+    ]
+    return line_chart(
+        lines, name="megabytes per round", y_label="MB per round", from_zero=True
+    )
+
+
+def _time_chart(view: RunView) -> Markup:
+    rounds = sorted(view.seconds.items())
+    lines = [
+        Line(label=label, points=[(t, s[k]) for t, s in rounds], style=colour(k))
+        for k, label in enumerate(("wall time", "computing, all clients"))
+    ]
+    return line_chart(lines, name="seconds per round", y_label="s", from_zero=True)
+
+
+def _times(view: RunView) -> list[tuple[str, str]]:
+    wall = sum(w for w, _ in view.seconds.values())
+    found = [
+        ("wall time", f"{wall:.1f} s"),
+        (
+            "computing of all clients",
+            f"{sum(c for _, c in view.seconds.values()):.1f} s",
+        ),
+    ]
+    if "overhead_s" in view.summary:
+        found.append(("no client was computing", f"{view.summary['overhead_s']:.1f} s"))
+    return found
+
+
+def _origin(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    names = ("git_commit", "run_id", "split_hash", "finished_utc", "weights_sha256")
+    found = [(n.replace("_", " "), str(summary[n])) for n in names if summary.get(n)]
+    return found + sorted((summary.get("versions") or {}).items())
+
+
+def _together(views: Sequence[RunView]) -> dict[str, Any] | None:
+    """Put several runs side by side: a table, and a chart for each metric."""
+    if len(views) < 2:
+        return None
+    rows = []
+    for i, view in enumerate(views, start=1):
+        head = _headline(view)
+        rows.append(
+            {
+                "id": f"run{i}",
+                "title": _title(view),
+                "cells": [
+                    view.status,
+                    head["value"] if head else "-",
+                    head["protocol"].partition(":")[0] if head else "-",
+                    *(value for _, value in _facts(view)[:2]),
+                    f"{_moved(view, 'up'):.1f}",
+                    f"{_moved(view, 'down'):.1f}",
+                    f"{sum(w for w, _ in view.seconds.values()):.1f}",
+                ],
+            }
+        )
+    charts = []
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for i, view in enumerate(views):
+        key = view.fact("dataset"), view.split, view.metric
+        groups.setdefault(key, []).append(i)
+    for (dataset, split, metric), members in groups.items():
+        lines = [
+            Line(
+                label=f"run {i + 1}: {_title(views[i])}",
+                points=mean_line(views[i].scores, list(views[i].scores)),
+                style=colour(k),
+            )
+            for k, i in enumerate(members)
+        ]
+        name = f"{dataset}: mean {split} {metric} over rounds"
+        chart = line_chart(lines, name=name, y_label=f"mean {split} {metric}")
+        legend = [(line.style, line.label) for line in lines]
+        charts.append({"name": name, "chart": chart, "legend": legend})
+    return {"rows": rows, "charts": charts}
+
+
+def _notes(views: Sequence[RunView]) -> list[str]:
+    """Say what a reader must know before comparing runs."""
+    notes = []
+    splits: dict[str, set[str]] = {}
+    for view in views:
+        if found := view.summary.get("split_hash"):
+            splits.setdefault(view.fact("dataset"), set()).add(str(found))
+    notes += [
+        f"The runs on {dataset} have {len(found)} different splits: their scores are"
+        " not paired."
+        for dataset, found in splits.items()
+        if len(found) > 1
+    ]
+    if len(views) > 1:
+        notes.append(
+            "Differences between single runs say little. Intervals over seeds:"
+            " python -m simulations.compare."
+        )
+    return notes

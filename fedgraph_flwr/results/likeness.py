@@ -1,0 +1,84 @@
+"""``statistics.csv``: statistics of their graphs that clients sent before training."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from strategies.report import ClientInfo
+
+from ..files import replacing
+from ..likeness import TELLS, Statistics
+
+STATISTICS = "statistics.csv"
+_NUMBERS = (
+    "num_graphs",
+    "num_nodes",
+    "nodes_per_graph",
+    "edges_per_graph",
+    "degree",
+    "isolated",
+    "homophily",
+)
+_LISTS = {"counts": "count", "target_mean": "mean", "target_std": "std"}
+
+
+def told_statistics(clients: Mapping[int, ClientInfo]) -> dict[int, Statistics | None]:
+    """Statistics of each client; None for a client that sent none."""
+    found = sorted(clients.items())
+    return {c: Statistics.from_json(i.told.get(TELLS, "")) for c, i in found}
+
+
+def rows_of(told: Mapping[int, Statistics | None]) -> list[list[str]]:
+    """Make a table: a line of names, and a line for each client."""
+    widths = {
+        name: max((len(getattr(s, name)) for s in told.values() if s), default=0)
+        for name in _LISTS
+    }
+    header = ["client", *_NUMBERS]
+    for name, word in _LISTS.items():
+        header += [f"{word}_{k}" for k in range(widths[name])]
+    rows = [header]
+    for client, one in told.items():
+        row = [str(client)]
+        if one is not None:
+            row += [_shown(getattr(one, name)) for name in _NUMBERS]
+            for name, width in widths.items():
+                values = [_shown(value) for value in getattr(one, name)]
+                row += [*values, *[""] * (width - len(values))]
+        rows.append(row + [""] * (len(header) - len(row)))
+    return rows
+
+
+def _shown(value: float) -> str:
+    return "" if value != value else f"{value:g}" if value < 1e6 else str(value)
+
+
+def write_statistics(
+    folder: Path, clients: Mapping[int, ClientInfo]
+) -> list[list[str]]:
+    """Write ``statistics.csv`` and return its rows."""
+    rows = rows_of(told_statistics(clients))
+    with replacing(folder / STATISTICS) as partial:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        partial.write_text(text.getvalue(), encoding="utf-8")
+    return rows
+
+
+def statistics_table(rows: Sequence[Sequence[str]]) -> str:
+    """Lay the rows out for the log; a client that sent nothing has dashes."""
+    table = Table(title="what clients told of their graphs")
+    kept = [i for i in range(len(rows[0])) if i == 0 or any(r[i] for r in rows[1:])]
+    for i in kept:
+        table.add_column(rows[0][i].replace("_", " "))
+    for row in rows[1:]:
+        table.add_row(*(row[i] or "-" for i in kept))
+    text = io.StringIO()
+    Console(file=text, width=120).print(table)
+    return text.getvalue().rstrip()

@@ -1,0 +1,130 @@
+"""A new run that begins from the model of a former one (run-config key init-from)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigError, DataError
+from ..resolve import Resolved
+from ..trained.folder import About, read_about, read_weights
+from ..wire import NamedArrays
+from .provenance import hash_weights
+
+_SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    """Tensors to begin from, and the run that they come from.
+
+    Parameters
+    ----------
+    path : path
+    arrays : dict of str to array
+    lineage : list of mapping
+        The former run and model, and what that began from, newest first.
+    """
+
+    path: Path
+    arrays: NamedArrays
+    lineage: list[Mapping[str, Any]]
+
+    def start(self, fresh: NamedArrays) -> NamedArrays:
+        """Give the common start of a run: tensors of the former model.
+
+        Parameters
+        ----------
+        fresh : dict of str to array
+            What the run would begin from otherwise.
+
+        Raises
+        ------
+        ConfigError
+            A tensor that clients share is missing there, has another shape, or is not
+        finite in this run's type.
+        """
+        odd = [
+            f"{name}: {self._shape(name)} there, {array.shape} here"
+            for name, array in fresh.items()
+            if self._shape(name) != array.shape
+        ]
+        if odd:
+            raise ConfigError(
+                f"init-from = {str(self.path)!r} does not fit this run:"
+                f" {'; '.join(odd[:5])}{' and more' * (len(odd) > 5)}; set hidden-dim,"
+                " num-layers and shared-group as that run had them, and data with the"
+                " same features and classes, or leave init-from out"
+            )
+        with np.errstate(over="ignore", invalid="ignore"):  # named right below
+            found = {n: self.arrays[n].astype(a.dtype) for n, a in fresh.items()}
+        if bad := [
+            name for name, array in found.items() if not np.isfinite(array).all()
+        ]:
+            raise ConfigError(
+                f"init-from = {str(self.path)!r} has NaN or infinity in"
+                f" {', '.join(bad[:5])}; nobody can train from that model: name another"
+            )
+        return found
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        return self.arrays[name].shape if name in self.arrays else None
+
+
+def read_start(resolved: Resolved) -> WarmStart | None:
+    """Read what ``init-from`` names; None without it.
+
+    It may name a results folder with one model, a model folder with one model, or the
+    file of one model.
+
+    Raises
+    ------
+    ConfigError
+        The method makes its start itself, or the path leads to several models or none.
+    DataError
+        The model folder is damaged.
+    """
+    given = resolved.settings.init_from
+    if not given:
+        return None
+    if not resolved.method.strategy.TAKES_START:
+        raise ConfigError(
+            f"method {resolved.settings.method!r} cannot begin from another model: its"
+            " clients make the common start themselves, and the server hands out none;"
+            " leave init-from out, or choose another method"
+        )
+    path, name = Path(given), ""
+    if path.suffix == _SUFFIX:
+        path, name = path.parent, path.stem
+    elif (path / "models").is_dir():
+        path /= "models"
+    try:
+        about = read_about(path)
+        arrays = read_weights(path, about, name)
+    except DataError as error:
+        names = ", ".join(sorted(p.name for p in path.glob(f"*{_SUFFIX}"))) or "none"
+        raise ConfigError(
+            f"init-from = {given!r} does not lead to one model ({error}); give a"
+            " results folder of a run with one model, or the file of one; files there:"
+            f" {names}"
+        ) from error
+    name = name or _only(about, path)
+    former = {
+        "experiment": about.experiment,
+        "model": name,
+        "rounds": about.rounds,
+        "method": about.config["method"],
+        "dataset": about.config["dataset"],
+        "seed": about.config["seed"],
+        "sha256": hash_weights({name: arrays}, {}),
+    }
+    return WarmStart(path=path, arrays=arrays, lineage=[former, *about.lineage])
+
+
+def _only(about: About, path: Path) -> str:
+    (name,) = (n for n in about.models if (path / f"{n}{_SUFFIX}").is_file())
+    return name

@@ -1,0 +1,45 @@
+"""``python -m fedgraph_flwr.site COMMAND``; each command is a module of this folder.
+
+A command's module has a docstring, whose first line ``--help`` shows, and two
+functions. One is ``add_arguments(parser)``. The other is ``run(args)``; it returns an
+exit code: 0 (fine), 1 (problems were found) or 2 (the command could not look). A
+`FedGraphError` that reaches this module is one line on stderr and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from fedgraph_flwr.errors import FedGraphError
+
+COMMANDS: tuple[str, ...] = ("schema", "check", "baseline", "predict", "audit")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fedgraph_flwr.site",
+        description="Commands for the operator of a site. Nothing leaves the site.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in COMMANDS:
+        module = import_module(f"fedgraph_flwr.site.{name.replace('-', '_')}")
+        words = (module.__doc__ or "").strip()
+        added = commands.add_parser(
+            name, help=words.splitlines()[0].rstrip("."), description=words
+        )
+        module.add_arguments(added)
+        added.set_defaults(run=module.run)
+    args = parser.parse_args(argv)
+    try:
+        return int(args.run(args))
+    except FedGraphError as error:
+        print(f"{args.command}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Check this site before a run: machine, SuperLink, data, one round of training.
+
+Nothing of the data leaves the site: training happens in this process. The SuperLink
+sees a connection and, with a key, a SuperNode that signs on and off at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from ..errors import ConfigError
+from ..node_config import (
+    check_identity,
+    check_keys,
+    hosted_clients,
+    site_name,
+    trusted_peers,
+)
+from ..policy import policy_of
+from ..resolve import Resolved
+from . import check_data, check_machine
+from .check_link import Link, check_link
+from .findings import (
+    OK,
+    PROBLEM,
+    SKIPPED,
+    Finding,
+    as_json,
+    as_table,
+    exit_code,
+    look,
+)
+from .trial import add_run_config, parse_config, read_run_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command line; names are those of flower-supernode."""
+    parser.add_argument(
+        "folder", metavar="FOLDER", type=Path, nargs="?",
+        help="this site's data (default: data-path of --node-config)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--schema", type=Path, metavar="FILE",
+        help="the schema.toml that all sites share; must be that of FOLDER",
+    )  # fmt: skip
+    add_run_config(parser)
+    parser.add_argument(
+        "--node-config", default="", metavar="CONFIG",
+        help="what the SuperNode will be started with",
+    )  # fmt: skip
+    parser.add_argument("--superlink", metavar="HOST:PORT")
+    parser.add_argument("--root-certificates", type=Path, metavar="FILE")
+    parser.add_argument("--auth-supernode-private-key", type=Path, metavar="FILE")
+    parser.add_argument("--insecure", action="store_true", help="without TLS")
+    parser.add_argument(
+        "--line-mbit", type=float, default=10.0, metavar="N",
+        help="speed of this site's line in Mbit/s (default 10); it is not measured",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look at everything that was asked for; print the findings."""
+    if not args.line_mbit > 0:
+        raise ConfigError(f"--line-mbit must be > 0, got {args.line_mbit}")
+    node = parse_config([args.node_config], "--node-config")
+    found = look("versions", check_machine.versions, "run this in a clone")
+    resolved: Resolved | None = None
+    if args.run_config:
+        resolved = read_run_config(args.run_config)
+    device = resolved.settings.device if resolved else "auto"
+    found += look("device", lambda: check_machine.device(device), "see nvidia-smi")
+    found += _state(node)
+    found += [
+        Finding(what="run", state=OK, found=f"note: {words}")
+        for words in (resolved.doubts if resolved else ())
+    ]
+    found += _link(args)
+    found += _node(node, resolved)
+    found += _data(args, node, resolved)
+    print(as_json(found) if args.json else as_table(found))
+    return exit_code(found)
+
+
+def _skipped(what: str, option: str) -> list[Finding]:
+    cure = f"add {option}"
+    return [Finding(what=what, state=SKIPPED, found="nothing to look at", cure=cure)]
+
+
+def _state(node: Mapping[str, Any]) -> list[Finding]:
+    if not node.get("state-dir"):
+        return _skipped("state folder", "--node-config 'state-dir=\"/abs/path\"'")
+    folder = Path(str(node["state-dir"]))
+    return look("state folder", lambda: check_machine.state_folder(folder), "see it")
+
+
+def _link(args: argparse.Namespace) -> list[Finding]:
+    if not args.superlink:
+        return _skipped("SuperLink", "--superlink HOST:PORT --root-certificates ca.crt")
+    link = Link(
+        superlink=args.superlink,
+        root_certificates=args.root_certificates,
+        key=args.auth_supernode_private_key,
+        insecure=args.insecure,
+    )
+    found = look("SuperLink", lambda: check_link(link), "check the options")
+    if link.key is None:
+        found += _skipped("key", "--auth-supernode-private-key FILE")
+    return found
+
+
+def _node(node: Mapping[str, Any], resolved: Resolved | None) -> list[Finding]:
+    """Whether the node-config can be read, and the site agrees to the run."""
+    if not node:
+        return _skipped("node-config", "--node-config 'clients=\"0\" ...'")
+
+    def see() -> list[Finding]:
+        strange = check_keys(node)
+        if strange:
+            found = f"keys {', '.join(strange)} mean nothing here"
+            cure = "see the keys in docs/deployment-site.md"
+            return [Finding(what="node-config", state=PROBLEM, found=found, cure=cure)]
+        site_name(node)
+        trusted_peers(node)
+        if resolved is None:
+            policy_of(node)
+            told = "keys are known; without --run-config nothing says if they allow it"
+            return [Finding(what="node-config", state=OK, found=told)]
+        policy_of(node).check_run(resolved)
+        check_identity(resolved, node)
+        hosted = hosted_clients(node, resolved.settings.num_clients)
+        told = f"hosts client(s) {', '.join(map(str, hosted))}, and allows this run"
+        return [Finding(what="node-config", state=OK, found=told)]
+
+    return look("node-config", see, "correct --node-config")
+
+
+def _data(
+    args: argparse.Namespace, node: Mapping[str, Any], resolved: Resolved | None
+) -> list[Finding]:
+    if resolved is None:
+        return _skipped("data", '--run-config \'method="..." dataset="..."\'')
+    given = args.folder or node.get("data-path")
+    if given is None and datasets.reads_files(resolved.settings):
+        return _skipped("data", "FOLDER")
+    folder, cache_dir = Path(str(given or "/")), str(node.get("cache-dir", ""))
+    count = resolved.settings.num_clients
+    try:
+        hosted = hosted_clients(node, count) if "clients" in node else [0]
+    except ConfigError:
+        return []  # node-config has said so
+    found = _schema(args, folder)
+    for client in hosted:
+        found += look(
+            f"data of client {client}" if len(hosted) > 1 else "data",
+            lambda c=client: (
+                check_data.describe(  # type: ignore[misc]
+                    check_data.read(resolved, folder, c, cache_dir),
+                    datasets.label_kind(resolved.settings),
+                    resolved.settings.held_out,
+                )
+                + check_data.left_out(resolved, folder, c, cache_dir)
+            ),
+            "correct the data",
+        )
+    if any(finding.state != OK for finding in found if finding.what.startswith("data")):
+        return found
+    return found + look(
+        "training",
+        lambda: check_data.one_round(
+            resolved, folder, hosted[0], cache_dir=cache_dir, mbit=args.line_mbit
+        ),
+        "see the message",
+    )
+
+
+def _schema(args: argparse.Namespace, folder: Path) -> list[Finding]:
+    """Whether the site's schema is the shared one."""
+    if args.schema is None:
+        return []
+
+    def see() -> list[Finding]:
+        shared, own = (
+            datasets.read_schema(path) for path in (args.schema, folder / "schema.toml")
+        )
+        if shared.sha256 != own.sha256:
+            found = f"{folder / 'schema.toml'} differs from {args.schema}"
+            cure = f"cp {args.schema} {folder / 'schema.toml'}"
+            return [Finding(what="schema", state=PROBLEM, found=found, cure=cure)]
+        told = f"{folder / 'schema.toml'} is the shared one ({shared.sha256[:12]})"
+        return [Finding(what="schema", state=OK, found=told)]
+
+    return look("schema", see, f"cp {args.schema} {folder / 'schema.toml'}")

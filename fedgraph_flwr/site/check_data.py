@@ -1,0 +1,159 @@
+"""A site's data, and one round of training on them, in this process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import datasets
+
+from ..config import RunSettings
+from ..data import SPLITS, GraphPartition, GraphSet
+from ..errors import ConfigError
+from ..resolve import Resolved
+from ..results.dry_run import REPORT
+from .findings import OK, PROBLEM, Finding
+from .trial import run_one
+
+_SHOWN = 5  # rows that a finding names
+_FEW = 10  # test items, below which a score says nothing
+_PLAIN = "fedavg"  # stands in for a method that one client cannot run alone
+
+
+def read(
+    resolved: Resolved, folder: Path, client: int, cache_dir: str
+) -> GraphPartition:
+    """Load the client's data as a run does.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    settings = _own(resolved.settings, folder, cache_dir)
+    datasets.check_hosted(settings, [client])
+    return datasets.load_partition(settings, client)
+
+
+def describe(
+    partition: GraphPartition, label_kind: str, held_out: float
+) -> list[Finding]:
+    """Sizes, splits and duplicates."""
+    graphs = partition.graphs
+    is_nodes = label_kind == "nodes"
+    count = graphs.num_nodes if is_nodes else len(graphs)
+    found = (
+        f"{count} {'nodes' if is_nodes else 'graphs'}, {graphs.num_features} features,"
+        f" {graphs.num_classes} {'targets' if graphs.has_tasks else 'classes'}"
+    )
+    findings = [
+        Finding(what="data", state=OK, found=found),
+        _splits(partition, held_out),
+    ]
+    return findings if is_nodes else [*findings, _duplicates(partition)]
+
+
+def left_out(
+    resolved: Resolved, folder: Path, client: int, cache_dir: str
+) -> list[Finding]:
+    """Name rows of own tables that do not fit the schema; nothing if all fit.
+
+    They are no problem where the run leaves them out (``csv-bad-rows``); where it
+    refuses them, reading has said so.
+    """
+    bad = datasets.list_bad_rows(_own(resolved.settings, folder, cache_dir), client)
+    if not bad:
+        return []
+    more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+    found = f"{len(bad)} do not fit the schema, their graphs or nodes are left out: "
+    return [
+        Finding(what="rows", state=OK, found=found + "; ".join(bad[:_SHOWN]) + more)
+    ]
+
+
+def _own(settings: RunSettings, folder: Path, cache_dir: str) -> RunSettings:
+    """Return settings of a run that reads this folder."""
+    place = str(folder.expanduser().absolute())
+    return replace(settings, data_dir=place, cache_dir=cache_dir)
+
+
+def _splits(partition: GraphPartition, held_out: float) -> Finding:
+    sizes = {split: len(partition.positions(split)) for split in SPLITS}
+    found = ", ".join(f"{n} to {_USE[split]}" for split, n in sizes.items())
+    if sizes["test"] < _FEW or not all(sizes.values()):
+        cure = f"add items: fewer than {_FEW} test items say nothing of a model"
+        if held_out < 1:
+            cure += f"; or agree with all sites on a held-out above {held_out:g}"
+        return Finding(what="splits", state=PROBLEM, found=found, cure=cure)
+    return Finding(what="splits", state=OK, found=found)
+
+
+_USE = {"train": "train", "val": "validate", "test": "test"}
+
+
+def _duplicates(partition: GraphPartition) -> Finding:
+    """Count graphs that are equal, and those that train and test."""
+    prints = [fingerprint(partition.graphs, g) for g in range(len(partition.graphs))]
+    again = len(prints) - len(set(prints))
+    trained = {prints[g] for g in partition.train}
+    leaked = sum(prints[g] in trained for g in partition.test)
+    found = f"{again} of {len(prints)} graphs are there already"
+    if not leaked:
+        return Finding(what="duplicates", state=OK, found=found)
+    found += f"; {leaked} of {len(partition.test)} test graphs are trained on too"
+    cure = "delete copies, or name the split yourself, so that no graph is in two parts"
+    return Finding(what="duplicates", state=PROBLEM, found=found, cure=cure)
+
+
+def fingerprint(graphs: GraphSet, at: int) -> bytes:
+    """Hash of a graph's features and edges, as they are numbered; not of its label."""
+    nodes = slice(*graphs.node_ptr[at : at + 2].tolist())
+    edges = slice(*graphs.edge_ptr[at : at + 2].tolist())
+    digest = hashlib.sha256(str(nodes.stop - nodes.start).encode())
+    for part in (graphs.x[nodes], graphs.edge_index[:, edges]):
+        digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.digest()
+
+
+def one_round(
+    resolved: Resolved, folder: Path, client: int, *, cache_dir: str, mbit: float
+) -> list[Finding]:
+    """Train one round without the others; say what it costs in seconds and bytes."""
+    config = {**resolved.to_config(), "dry-run": True}
+    note = ""
+    if not resolved.method.strategy.TAKES_START:
+        own = RunSettings.config_fields()
+        config = {k: v for k, v in config.items() if k in own}
+        config |= {"method": _PLAIN}
+        note = f", by {_PLAIN}, as {resolved.settings.method} needs neighbours"
+    with run_one(config, folder, client, cache_dir=cache_dir) as trial:
+        report = json.loads((trial.results / REPORT).read_text())
+    if failed := report["failures"]:
+        raise ConfigError(
+            f"one round of training failed: {failed}; see the lines above"
+        )
+    return [*_costs(report, client, mbit, note)]
+
+
+def _costs(
+    report: Mapping[str, Any], client: int, mbit: float, note: str
+) -> list[Finding]:
+    own = report["clients"][str(client)]
+    down, up = own.get("bytes_down", 0), own.get("bytes_up", 0)
+    seconds = 8 * (down + up) / (mbit * 1e6)
+    epochs = f"one round of training takes {own['seconds']:.2f} s here{note}"
+    line = (
+        f"{down / 1000:.1f} kB in and {up / 1000:.1f} kB out per round,"
+        f" {seconds:.2f} s at {mbit:g} Mbit/s;"
+        f" {report['planned_rounds']} rounds move"
+        f" {(down + up) * report['planned_rounds'] / 1e6:.1f} MB"
+    )
+    return [
+        Finding(what="training", state=OK, found=epochs),
+        Finding(what="line", state=OK, found=line),
+    ]

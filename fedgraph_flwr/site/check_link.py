@@ -1,0 +1,252 @@
+"""The way to the SuperLink: TLS, certificate, clock, and the key of the SuperNode."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
+from flwr.supercore.interceptors.http.runtime_version import (
+    RuntimeVersionHttpInterceptor,
+)
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from ..errors import ConfigError
+from .findings import OK, PROBLEM, UNKNOWN, Finding, look
+
+_PATIENCE_S = 10.0
+_SKEW_S = 5.0  # SuperLinks refuse a signature from further in the future
+_SOON_DAYS = 14
+_PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """How a SuperNode would reach its SuperLink; as the options of that command.
+
+    Parameters
+    ----------
+    superlink : str
+        HOST:PORT.
+    root_certificates : path, optional
+        CA file in PEM; None: those of the system.
+    key : path, optional
+        The SuperNode's private key.
+    insecure : bool
+        Without TLS, on loopback.
+    """
+
+    superlink: str
+    root_certificates: Path | None
+    key: Path | None
+    insecure: bool
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port.
+
+        Raises
+        ------
+        ConfigError
+        """
+        host, _, port = self.superlink.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+            raise ConfigError(
+                f"--superlink must be HOST:PORT, got {self.superlink!r}; e.g."
+                " fedgraph.example.org:9000"
+            )
+        return host.strip("[]"), int(port)
+
+
+def check_link(link: Link) -> list[Finding]:
+    """Look at the way to the SuperLink; nothing of the site's data is sent."""
+    found = look("SuperLink", lambda: _reach(link), "check address, line and firewall")
+    if found[0].state != OK:
+        return found
+    found += look("clock", lambda: _clock(link), "compare the clock by hand")
+    if link.key is None:
+        return found
+    cure = "start a SuperNode with this key and read its log"
+    return found + look("key", lambda: _admitted(link), cure)
+
+
+def _reach(link: Link) -> list[Finding]:
+    host, port = link.address
+    begin = time.monotonic()
+    try:
+        with socket.create_connection((host, port), _PATIENCE_S):
+            rtt_s = time.monotonic() - begin
+    except OSError as error:
+        cure = "check the address, that the SuperLink runs, and the firewall on the way"
+        proxies = [name for name in _PROXIES if os.environ.get(name)]
+        if proxies:
+            cure += f"; {proxies[0]} is set, and is not used here"
+        found = f"{host}:{port} cannot be reached: {error}"
+        return [Finding(what="SuperLink", state=PROBLEM, found=found, cure=cure)]
+    reached = f"{host}:{port} answers in {1000 * rtt_s:.0f} ms"
+    if link.insecure:
+        return [Finding(what="SuperLink", state=OK, found=f"{reached}, without TLS")]
+    return [
+        Finding(what="SuperLink", state=OK, found=reached),
+        *look("certificate", lambda: _certificate(link), "check the CA file"),
+    ]
+
+
+def _context(link: Link) -> ssl.SSLContext:
+    if link.root_certificates is None:
+        return ssl.create_default_context()
+    try:
+        return ssl.create_default_context(cafile=str(link.root_certificates))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"--root-certificates {link.root_certificates} cannot be read: {error};"
+            " give the coordinator's ca.crt (PEM)"
+        ) from error
+
+
+def _certificate(link: Link) -> list[Finding]:
+    host, port = link.address
+    what, context = "certificate", _context(link)
+    try:
+        with (
+            socket.create_connection((host, port), _PATIENCE_S) as plain,
+            context.wrap_socket(plain, server_hostname=host) as wrapped,
+        ):
+            told, version = wrapped.getpeercert(), wrapped.version()
+    except ssl.SSLCertVerificationError as error:
+        found = f"not accepted: {error.verify_message}"
+        return [Finding(what=what, state=PROBLEM, found=found, cure=_cure(error))]
+    except ssl.SSLError as error:
+        found = f"{host}:{port} does not speak TLS: {error.reason}"
+        cure = "check the port; or the SuperLink was started with --insecure"
+        return [Finding(what=what, state=PROBLEM, found=found, cure=cure)]
+    ends = datetime.fromtimestamp(
+        ssl.cert_time_to_seconds(str((told or {})["notAfter"])), UTC
+    )
+    days = (ends - datetime.now(UTC)).days
+    found = f"{version}, names {host}, valid until {ends:%Y-%m-%d}"
+    if days < _SOON_DAYS:
+        cure = "ask the coordinator for a new server certificate before then"
+        return [Finding(what=what, state=PROBLEM, found=found, cure=cure)]
+    return [Finding(what=what, state=OK, found=found)]
+
+
+def _cure(error: ssl.SSLCertVerificationError) -> str:
+    """Word what helps, by OpenSSL's number of the refusal."""
+    by_number = {
+        9: "set this machine's clock, or ask whether the certificate begins later",
+        10: "ask the coordinator for a new server certificate; check this clock",
+        62: "use the name in the certificate, or ask for one that names this host in"
+        " subjectAltName",
+        64: "ask for a certificate that names this address in subjectAltName",
+    }
+    default = "use the ca.crt that signed the certificate of this SuperLink"
+    return by_number.get(error.verify_code, default)
+
+
+@contextmanager
+def _http(link: Link) -> Iterator[HTTPConnection]:
+    host, port = link.address
+    connection = (
+        HTTPConnection(host, port, timeout=_PATIENCE_S)
+        if link.insecure
+        else HTTPSConnection(host, port, timeout=_PATIENCE_S, context=_context(link))
+    )
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _clock(link: Link) -> list[Finding]:
+    """Compare this clock with the date that the SuperLink writes in its answers."""
+    what = "clock"
+    with _http(link) as connection:
+        try:
+            begin = time.time()
+            connection.request("GET", "/health")
+            date, end = connection.getresponse().getheader("date"), time.time()
+        except (OSError, HTTPException) as error:
+            found, cure = f"no answer over HTTP: {error}", "check the port"
+            return [Finding(what=what, state=UNKNOWN, found=found, cure=cure)]
+    if not date:
+        found = "the SuperLink tells no date"
+        cure = "compare the clock by hand: timedatectl"
+        return [Finding(what=what, state=UNKNOWN, found=found, cure=cure)]
+    there = parsedate_to_datetime(date).timestamp() + 0.5  # seconds are cut off
+    skew = (begin + end) / 2 - there
+    bound = _SKEW_S + (end - begin) / 2
+    found = f"{skew:+.1f} s from that of the SuperLink"
+    if abs(skew) > bound:
+        cure = "synchronise it: timedatectl set-ntp true, or chrony"
+        return [Finding(what=what, state=PROBLEM, found=found, cure=cure)]
+    return [Finding(what=what, state=OK, found=found)]
+
+
+def _admitted(link: Link) -> list[Finding]:
+    """Sign on with the site's key, and off at once."""
+    assert link.key is not None
+    private = _read_key(link.key)
+    public = private.public_key()
+    roots = None if link.root_certificates is None else str(link.root_certificates)
+    if roots is None and not link.insecure:
+        roots = ssl.get_default_verify_paths().cafile
+    signed: list[Any] = [
+        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+        NodeAuthHttpInterceptor(private, public),
+    ]
+    what, name = "key", link.key.name
+    with FleetHttpClient.from_server_address(
+        link.superlink, link.insecure, roots, interceptors=signed
+    ) as client:
+        request = ActivateNodeRequest(
+            public_key=public_key_to_bytes(public), heartbeat_interval=30.0
+        )
+        try:
+            node = client.ActivateNode(request).node_id
+        except httpx.HTTPStatusError as error:
+            code = error.response.status_code
+            found = f"{name} is refused (HTTP {code}): {error.response.text[:200]}"
+            cure = (
+                f"send {name}.pub to the coordinator, who admits it: flwr supernode"
+                " register; if a SuperNode runs with this key now, all is well, or stop"
+                " it and check again"
+            )
+            return [Finding(what=what, state=PROBLEM, found=found, cure=cure)]
+        client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+    return [Finding(what=what, state=OK, found=f"{name} is admitted")]
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        found = load_ssh_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{path} cannot be read as a private key without password: {error}; make"
+            " one: ssh-keygen -t ecdsa -b 384 -N '' -f site0"
+        ) from error
+    if not isinstance(found, ec.EllipticCurvePrivateKey):
+        raise ConfigError(
+            f"{path} is no ECDSA key; make one: ssh-keygen -t ecdsa -b 384 -N '' -f"
+            " site0"
+        )
+    if path.stat().st_mode & 0o077:
+        raise ConfigError(
+            f"{path} can be read by others than its owner; chmod 600 {path}"
+        )
+    return found

@@ -1,0 +1,174 @@
+"""Whether one model is better than another on the same items, with an interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from clients.tasks.multitask_scores import mean_absolute_error, roc_auc
+
+from ..errors import DataError
+from ..trained.predictions import Predictions
+
+LEVEL = 0.95
+NUM_DRAWS = 2000
+_FEWEST = 10  # items; fewer cannot be resampled in a way that means something
+_METRICS = {"roc-auc": roc_auc, "mae": mean_absolute_error}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """How much better a federated model is than one trained alone.
+
+    Parameters
+    ----------
+    metric : str
+    federated, alone : float
+        Scores on the same items.
+    low, high : float
+        Interval of the gain, which is > 0 where the federated model is better.
+    num_items : int
+    how : str
+        How the interval was made.
+    """
+
+    metric: str
+    federated: float
+    alone: float
+    low: float
+    high: float
+    num_items: int
+    how: str
+
+    @property
+    def value(self) -> float:
+        """Gain, also of an error > 0 where the federated model is better."""
+        sign = -1 if self.metric == "mae" else 1
+        return sign * (self.federated - self.alone)
+
+    @property
+    def verdict(self) -> str:
+        """Say "join", "do not join" or "cannot tell"."""
+        if self.low > 0:
+            return "join"
+        return "do not join" if self.high < 0 else "cannot tell"
+
+
+def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
+    """Compare two models on one site's test items, item by item.
+
+    Parameters
+    ----------
+    federated, alone : Predictions
+        Of the same items, with labels.
+    seed : int
+        Of the resampling, where the score is no share of items.
+
+    Raises
+    ------
+    DataError
+        The items or labels are not the same, or allow no score.
+    """
+    labels, other = federated.labels, alone.labels
+    if labels is None or other is None or federated.names != alone.names:
+        raise DataError("the two models were not measured on the same items")
+    if not np.array_equal(labels, other, equal_nan=labels.dtype.kind == "f"):
+        raise DataError("the two models were measured on items with other labels")
+    scores = federated.score(), alone.score()
+    if scores[0] is None or scores[1] is None or any(map(math.isnan, scores)):  # type: ignore[arg-type]
+        raise DataError(
+            "the test items of this site allow no score: none has a label, or all"
+            " labels are of one class"
+        )
+    if federated.metric == "accuracy":
+        right = [p.outputs.argmax(1) == labels for p in (federated, alone)]
+        won, lost = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
+        low, high = paired_interval(won, lost, len(labels))
+        how = f"score interval of paired shares (Tango 1998): {won} won, {lost} lost"
+    else:
+        low, high = _resampled(federated, alone, labels, seed)
+        how = f"{NUM_DRAWS} paired resamples of the items"
+    return Gain(
+        metric=federated.metric,
+        federated=scores[0],
+        alone=scores[1],
+        low=low,
+        high=high,
+        num_items=len(labels),
+        how=how,
+    )
+
+
+def paired_interval(won: int, lost: int, count: int) -> tuple[float, float]:
+    """Interval at 95 % of a difference between two shares of the same items.
+
+    Parameters
+    ----------
+    won, lost : int
+        Items that only the first, or only the second, has right.
+    count : int
+        All items, > 0.
+
+    Returns
+    -------
+    low, high : float
+        All differences that the score test does not reject.
+
+    Source
+    ------
+    Tango 1998, Statistics in Medicine 17:891-908.
+    """
+    z = float(norm.ppf((1 + LEVEL) / 2))
+    seen = (won - lost) / count
+
+    def excess(delta: float) -> float:
+        """Return the square of the score statistic, less its bound."""
+        a = 2 * count
+        b = -won - lost + (2 * count - won + lost) * delta
+        c = -lost * delta * (1 - delta)
+        q = (math.sqrt(max(b * b - 4 * a * c, 0.0)) - b) / (2 * a)
+        variance = count * (2 * q + delta * (1 - delta))
+        distance = won - lost - count * delta
+        if variance <= 0:
+            return -1.0 if distance == 0 else math.inf
+        return distance * distance / variance - z * z
+
+    return _edge(excess, -1.0, seen), _edge(excess, 1.0, seen)
+
+
+def _edge(excess: Callable[[float], float], end: float, inside: float) -> float:
+    """Find where a difference begins to be rejected, between ``inside`` and ``end``."""
+    far = end * (1 - 1e-12)
+    if inside == end or excess(far) <= 0:
+        return end
+    return float(brentq(excess, *sorted((inside, far)), xtol=1e-10))
+
+
+def _resampled(
+    federated: Predictions, alone: Predictions, labels: NDArray[np.float32], seed: int
+) -> tuple[float, float]:
+    """Percentiles of the gain over items drawn again, the same for both models."""
+    if len(labels) < _FEWEST:
+        raise DataError(
+            f"this site has {len(labels)} test items; fewer than {_FEWEST} say nothing"
+            f" of the gain in {federated.metric}"
+        )
+    rng, measure = np.random.default_rng(seed), _METRICS[federated.metric]
+    sign = -1 if federated.metric == "mae" else 1
+    gains = []
+    for _ in range(NUM_DRAWS):
+        at = rng.integers(0, len(labels), len(labels))
+        ours, theirs = (measure(p.outputs[at], labels[at]) for p in (federated, alone))
+        both = ~np.isnan(ours.per_task) & ~np.isnan(theirs.per_task)
+        if both.any():
+            difference = ours.per_task[both].mean() - theirs.per_task[both].mean()
+            gains.append(sign * difference)
+    tails = [100 * (1 - LEVEL) / 2, 100 * (1 + LEVEL) / 2]
+    low, high = np.percentile(gains, tails)
+    return float(low), float(high)

@@ -1,0 +1,69 @@
+"""Predict new graphs, nodes or molecules with a trained model, as a CSV file.
+
+MODEL is models/ of a results folder, a copy of it, or the model that this site keeps,
+private layers included: <state-dir>/<experiment>/client-<id>/model. FOLDER has the form
+of the run's own data, labels left out. Data that do not fit the model are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..trained import load_model
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command line."""
+    parser.add_argument("model", metavar="MODEL", type=Path, help="a model folder")
+    parser.add_argument(
+        "folder", metavar="FOLDER", type=Path, nargs="?",
+        help="the items to predict; with --test the data that the client was trained"
+        " on",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the CSV file to write"
+    )
+    parser.add_argument(
+        "--model", default="", metavar="NAME", dest="name",
+        help="which of several models, e.g. global or cluster-1",
+    )  # fmt: skip
+    parser.add_argument(
+        "--test", action="store_true",
+        help="predict the test items of the run; the score printed is that of the run",
+    )  # fmt: skip
+    parser.add_argument(
+        "--client", type=int, metavar="ID",
+        help="with --test: whose test items, if several clients have the model",
+    )  # fmt: skip
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
+    parser.add_argument("--cache-dir", default="", help="folder for converted data")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the predictions; 1 if some items cannot be predicted."""
+    model = load_model(
+        args.model, args.name, device=args.device, cache_dir=args.cache_dir
+    )
+    if args.test:
+        found = model.predict_test(args.folder, client=args.client)
+    elif args.folder is None:
+        raise ConfigError("give the FOLDER of the items to predict, or --test")
+    else:
+        found = model.predict_folder(args.folder)
+    found.write(args.out)
+    print(f"{len(found.names)} items predicted by {model.name}: {args.out}")
+    score = found.score()
+    if score is not None:
+        told = "none, labels are of one class" if math.isnan(score) else repr(score)
+        print(f"test {found.metric} of {len(found.names)} items: {told}")
+    for name, why in found.unfit[:_SHOWN]:
+        print(f"not predicted: {found.column} {name}: {why}")
+    if len(found.unfit) > _SHOWN:
+        print(f"not predicted: {len(found.unfit) - _SHOWN} more; see {args.out}")
+    return 1 if found.unfit else 0
+
+
+_SHOWN = 10

@@ -1,0 +1,148 @@
+"""A run of this site's own clients alone, in this process: nothing leaves the site."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from flwr.common.config import parse_config_args
+
+from simulations.inline import run_inline
+
+from ..config import Value, read_toml
+from ..errors import ConfigError
+from ..resolve import Resolved, defaults, resolve
+from ..results.model_folder import FOLDER
+from ..trained.folder import PLACES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What a run of one client leaves, in a folder that goes after use.
+
+    Parameters
+    ----------
+    results : path
+        Results folder.
+    model : path
+        The model folder that the client keeps.
+    """
+
+    results: Path
+    model: Path
+
+
+def add_run_config(parser: argparse.ArgumentParser) -> None:
+    """Describe the option that :func:`read_run_config` reads."""
+    parser.add_argument(
+        "--run-config", nargs="+", default=[], metavar="CONFIG",
+        help="the run config of the run, as for flwr run: text or a TOML file",
+    )  # fmt: skip
+
+
+def parse_config(given: list[str], option: str) -> dict[str, Any]:
+    """Read keys and values as Flower's commands do: a TOML file, or texts.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        if given and given[0].endswith(".toml"):
+            read_toml(Path(given[0]).expanduser())  # names what is wrong with a file
+        return dict(parse_config_args(given))
+    except (click.ClickException, ValueError, OSError) as error:
+        words = error.message if isinstance(error, click.ClickException) else error
+        raise ConfigError(f"{option} cannot be read: {words}") from error
+
+
+def read_run_config(given: list[str]) -> Resolved:
+    """Read and check a run config, as ``flwr run --run-config`` takes it.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, or ``resolve`` refuses it.
+    """
+    return resolve({**defaults(), **parse_config(given, "--run-config")})
+
+
+@contextlib.contextmanager
+def run_one(
+    config: Mapping[str, Value], folder: Path, client: int, *, cache_dir: str = ""
+) -> Iterator[Trial]:
+    """Run one client as its SuperNode does, on the data of ``folder``.
+
+    Parameters
+    ----------
+    config : mapping
+        Run config; folders in it are left out.
+    folder : path
+    client : int
+    cache_dir : str
+
+    Raises
+    ------
+    FedGraphError
+        As a run does.
+    """
+    resolved = resolve({**defaults(), **config, **dict.fromkeys(PLACES, "")})
+    count = resolved.settings.num_clients
+    if not 0 <= client < count:
+        raise ConfigError(
+            f"--client must be in 0..{count - 1}, as num-clients is {count}, got"
+            f" {client}; give the id that this site has (clients of --node-config)"
+        )
+    with tempfile.TemporaryDirectory(prefix="fedgraph-") as scratch:
+        node = {
+            "clients": str(client),
+            "data-path": str(folder.expanduser().absolute()),
+            "state-dir": f"{scratch}/state",
+            "cache-dir": cache_dir,
+        }
+        run_config = {
+            **resolved.to_config(),
+            "results-dir": f"{scratch}/results",
+            "client-fraction": 1.0,
+        }
+        with _quietly():
+            results = run_inline(run_config, node_configs=[node], only=[client])
+        state = Path(scratch) / "state" / results.name / f"client-{client}"
+        yield Trial(results=results, model=state / FOLDER)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep the lines of a run from the output of a command; warnings stay."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def keep(model: Path, out: Path) -> None:
+    """Copy a model folder to a place that is free.
+
+    Raises
+    ------
+    ConfigError
+        There is something already, or it cannot be written.
+    """
+    try:
+        shutil.copytree(model, out)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out} cannot be written: {error}; choose a folder that is not there"
+            " yet, on a disk with room"
+        ) from error

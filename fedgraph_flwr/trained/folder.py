@@ -1,0 +1,226 @@
+"""The model folder: weights, what they belong to, a card, and a hash of each file.
+
+``NAME.safetensors`` for each model, ``model.json``, ``schema.toml`` where data have
+one, ``README.md``, and ``SHA256SUMS``, which ``sha256sum -c`` reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..files import read_arrays, remove, write_arrays, write_json, write_text
+from .card import write_card
+
+FORMAT = 1  # of model.json
+ABOUT, SUMS, CARD = "model.json", "SHA256SUMS", "README.md"
+SCHEMA = "schema.toml"
+# Keys of a run that name folders of the machine it ran on.
+PLACES = ("data-dir", "results-dir", "state-dir", "cache-dir", "resume", "init-from")
+Arrays = Mapping[str, NDArray[np.generic]]
+EMBEDDING = "embedding"  # kind of outputs that are no prediction
+KINDS = ("classes", "binary", "regression", "nodes", EMBEDDING)
+METRICS = ("accuracy", "roc-auc", "mae")
+_CURE = "copy the model folder again, whole"
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """The run and data that the weights of a folder belong to; ``model.json``.
+
+    Parameters
+    ----------
+    experiment : str
+        Name of the run's results folder.
+    config : mapping
+        The run's complete config, without folders.
+    kind : str
+        What the outputs say: a key of ``LABEL_KINDS``, or "embedding".
+    metric : str
+        What results are stated in.
+    rounds : int
+        After which the weights are.
+    outputs : list of str
+        Names of classes, of tasks, or of the columns of an embedding.
+    columns : str
+        What the features are, in words; "" where the config says all.
+    architecture : mapping, optional
+        See ``clients.models.forms``; None if the weights cannot predict by themselves.
+    why_not : str
+        Why they cannot.
+    schema : str
+        Text of ``schema.toml``; "" without one.
+    models : mapping
+        The clients that have each model, by its name.
+    scores : mapping
+        Of the run; at a site its own.
+    lineage : list of mapping
+        What the run began from, and that before, newest first.
+    versions : mapping
+    """
+
+    experiment: str
+    config: Mapping[str, Any]
+    kind: str
+    metric: str
+    rounds: int
+    outputs: list[str]
+    columns: str
+    architecture: Mapping[str, Any] | None
+    why_not: str
+    models: Mapping[str, list[int]]
+    schema: str = ""
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    lineage: list[Mapping[str, Any]] = field(default_factory=list)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name.isprintable()
+
+
+def _are_models(models: object) -> bool:
+    """Whether each is the name of a file of the folder, with the ids of clients."""
+    return isinstance(models, dict) and all(
+        _is_name(name)
+        and Path(name).name == name
+        and isinstance(ids, list)
+        and all(type(i) is int for i in ids)
+        for name, ids in models.items()
+    )
+
+
+def _is_config(config: object) -> bool:
+    return (
+        isinstance(config, dict)
+        and all(isinstance(v, bool | int | float | str) for v in config.values())
+        and {"method", "dataset", "seed"} <= config.keys()
+        and type(config.get("privacy.edge-epsilon", 0.0)) in (int, float)
+    )
+
+
+# The folder may be a stranger's, and its hashes with it.
+_CHECKS: Mapping[str, Callable[[About], bool]] = {
+    "experiment": lambda a: _is_name(a.experiment),
+    "config": lambda a: _is_config(a.config),
+    "kind": lambda a: a.kind in KINDS,
+    "metric": lambda a: a.metric in METRICS,
+    "rounds": lambda a: type(a.rounds) is int,
+    "outputs": lambda a: isinstance(a.outputs, list) and all(map(_is_name, a.outputs)),
+    "columns": lambda a: _is_name(a.columns),
+    "architecture": lambda a: isinstance(a.architecture, dict | None),
+    "why_not": lambda a: _is_name(a.why_not),
+    "models": lambda a: _are_models(a.models),
+    "lineage": lambda a: (
+        isinstance(a.lineage, list) and all(isinstance(b, dict) for b in a.lineage)
+    ),
+}
+
+
+def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out keys that name folders of one machine."""
+    return {k: "" if k in PLACES else v for k, v in config.items()}
+
+
+def write_folder(path: Path, models: Mapping[str, Arrays], about: About) -> None:
+    """Write weights, ``model.json``, the card and the hashes, which come last.
+
+    Raises
+    ------
+    StorageError
+    """
+    remove(path / SUMS)  # the folder is none until it is whole
+    for name, arrays in models.items():
+        write_arrays(path / f"{name}.safetensors", arrays)
+    told = {k: v for k, v in asdict(about).items() if k != "schema"}
+    write_json(path / ABOUT, {"format": FORMAT, **told})
+    write_text(path / CARD, write_card(about))
+    names = [*(f"{name}.safetensors" for name in models), ABOUT, CARD]
+    if about.schema:
+        write_text(path / SCHEMA, about.schema)
+        names.append(SCHEMA)
+    lines = [f"{_sha256(path / name)}  {name}\n" for name in sorted(names)]
+    write_text(path / SUMS, "".join(lines))
+
+
+def read_about(path: Path) -> About:
+    """Read ``model.json``, checked against its hash.
+
+    Raises
+    ------
+    DataError
+        It is no model folder, was changed, or is of another version.
+    """
+    if not (path / ABOUT).is_file():
+        raise DataError(
+            f"{path} is not a model folder: it has no {ABOUT}; give models/ of a"
+            " results folder, or <state-dir>/<experiment>/client-<id>/model of a site",
+            public="the folder given is not a model folder",
+        )
+    _check(path, ABOUT)
+    try:
+        values = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+        if values.pop("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        schema = ""
+        if (path / SCHEMA).is_file():
+            _check(path, SCHEMA)
+            schema = (path / SCHEMA).read_text(encoding="utf-8")
+        values["schema"] = schema
+        about = About(**{f.name: values[f.name] for f in fields(About)})
+        if odd := [name for name, is_fit in _CHECKS.items() if not is_fit(about)]:
+            raise ValueError(f"it has a wrong value of {', '.join(odd)}")
+        return about
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path / ABOUT} cannot be read: {error}; use the version of this project"
+            " that wrote it"
+        ) from error
+
+
+def read_weights(path: Path, about: About, name: str) -> dict[str, NDArray[Any]]:
+    """Read the tensors of one model, checked against their hash.
+
+    Raises
+    ------
+    DataError
+        There is no such model here, or its file was changed.
+    """
+    here = [n for n in about.models if (path / f"{n}.safetensors").is_file()]
+    if not name and len(here) == 1:
+        name = here[0]
+    if name not in here:
+        raise DataError(
+            f"{path} has the models {', '.join(here) or '(none)'}, got"
+            f" {name or 'no name'}; choose one of them by --model NAME"
+        )
+    _check(path, f"{name}.safetensors")
+    return read_arrays(path / f"{name}.safetensors", "model", _CURE)[0]
+
+
+def _check(path: Path, name: str) -> None:
+    """Compare a file with its hash."""
+    try:
+        lines = (path / SUMS).read_text(encoding="utf-8").splitlines()
+        sums = {n: h for h, _, n in (line.partition("  ") for line in lines)}
+        found = _sha256(path / name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path / SUMS} cannot be read: {error}; {_CURE}") from error
+    if sums.get(name) != found:
+        raise DataError(
+            f"{path / name} is not the file that {SUMS} names: its SHA-256 is"
+            f" {found[:12]}..., not {sums.get(name, 'listed')[:12]}; {_CURE}"
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

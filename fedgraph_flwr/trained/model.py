@@ -1,0 +1,245 @@
+"""A trained model that predicts, without Flower and without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import datasets
+from clients.models.forms import Architecture
+
+from ..config import RunSettings, build
+from ..data import GraphPartition, GraphSet
+from ..device import choose_device
+from ..errors import ConfigError, DataError
+from .folder import EMBEDDING, About, read_about, read_weights
+from .predictions import Predictions
+
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """A model of a folder, ready to predict; made by :func:`load_model`."""
+
+    about: About
+    name: str
+    architecture: Architecture
+    module: nn.Module
+    settings: RunSettings
+    device: torch.device
+
+    def predict_folder(self, path: str | Path) -> Predictions:
+        """Predict all items of a file or folder, in the form of the run's own data.
+
+        Raises
+        ------
+        ConfigError, DataError
+            The data cannot be read, or do not fit the model.
+        """
+        settings = self.settings
+        has_tasks = self.about.kind in ("binary", "regression")
+        tasks = list(self.about.outputs) if has_tasks else []
+        items = datasets.load_new(settings, Path(path), tasks, schema=self.about.schema)
+        self._check(items.graphs)
+        found = self.outputs(_all_to_test(items.graphs, self.about.kind))
+        return self._named(found, items.names, items.column, unfit=items.unfit)
+
+    def predict_test(
+        self, path: str | Path | None = None, *, client: int | None = None
+    ) -> Predictions:
+        """Predict the test items of the run, whose score is that of the run.
+
+        Parameters
+        ----------
+        path : path, optional
+            The data that the client was trained on; for generated data nothing.
+        client : int, optional
+            Whose; not needed where only one client has the model.
+
+        Raises
+        ------
+        ConfigError, DataError
+            Nothing says which client's, the data are others, or edges were noisy.
+        """
+        if self.about.kind == EMBEDDING:
+            raise ConfigError(
+                f"model {self.name!r} embeds graphs, and its run tested none of them;"
+                " give the FOLDER of the graphs to embed, without --test"
+            )
+        if float(self.about.config.get("privacy.edge-epsilon", 0)) > 0:
+            raise ConfigError(
+                "the run measured its model on noisy edges, which are the client's own"
+                " secret: its score cannot be repeated on the graphs as they are;"
+                " predict new items instead"
+            )
+        owners = self.about.models[self.name]
+        if client is None and len(owners) != 1:
+            raise ConfigError(
+                f"model {self.name!r} is that of clients {owners}; say whose test items"
+                " by --client ID"
+            )
+        number = owners[0] if client is None else client
+        partition = self.read(path, number)
+        test = partition.test
+        # Validation and test items in one go, as the run itself measured them.
+        outputs = self.outputs(partition)[len(partition.val) :]
+        rows = partition.graph_ids[test].tolist()
+        column, names = datasets.name_items(self._at(path), number, rows)
+        return self._named(outputs, names, column, labels=partition.graphs.y[test])
+
+    def read(self, path: str | Path | None, client: int) -> GraphPartition:
+        """Read a client's data as the run did, with their split.
+
+        Raises
+        ------
+        ConfigError, DataError
+            As ``datasets.load_partition``; or the data do not fit the model.
+        """
+        settings = self._at(path)
+        if datasets.reads_files(settings) and not settings.data_dir:
+            raise ConfigError(
+                f"dataset {settings.dataset!r} is read from files; give the folder that"
+                " the client was trained on"
+            )
+        partition = datasets.load_partition(settings, client)
+        self._check(partition.graphs)
+        return partition
+
+    def _at(self, path: str | Path | None) -> RunSettings:
+        """Return the run's settings with the data at a path."""
+        place = "" if path is None else str(Path(path).expanduser().absolute())
+        return replace(self.settings, data_dir=place)
+
+    def outputs(self, partition: GraphPartition) -> NDArray[np.float32]:
+        """Predict the validation items of a partition, then its test items.
+
+        Returns
+        -------
+        float32 array, shape (num_val + num_test, num_outputs)
+            Logits, or the numbers that a regression predicts.
+
+        Raises
+        ------
+        DataError
+            An output is not finite.
+        """
+        with _as_in_a_run(self.settings.torch_threads):
+            data = self.architecture.collate(partition, self.device)
+            found = self.architecture.outputs(self.module, data).cpu().numpy()
+        if num_bad := int((~np.isfinite(found).all(axis=1)).sum()):
+            raise DataError(
+                f"model {self.name!r} predicts NaN or infinity for {num_bad} of"
+                f" {len(found)} items; look at their features, or train again with a"
+                " lower learning rate"
+            )
+        return found
+
+    def _named(
+        self, outputs: NDArray[Any], names: list[str], column: str, **more: Any
+    ) -> Predictions:
+        about = self.about
+        return Predictions(
+            outputs=outputs,
+            names=names,
+            column=column,
+            kind=about.kind,
+            metric=about.metric,
+            labels_of=list(about.outputs),
+            **more,
+        )
+
+    def _check(self, graphs: GraphSet) -> None:
+        """Refuse data whose features are others than those of the run."""
+        wanted, got = self.architecture.num_features, graphs.num_features
+        columns = self.about.columns
+        if got != wanted or (columns and graphs.columns and graphs.columns != columns):
+            raise DataError(
+                f"the model reads {wanted} features ({columns or 'as its run has them'}"
+                f"), these data have {got} ({graphs.columns or 'as read'}); give data"
+                " with the labels and attributes of the run's",
+                public="the data do not have the features that the model reads",
+            )
+
+
+def load_model(
+    folder: str | Path, name: str = "", *, device: str = "cpu", cache_dir: str = ""
+) -> TrainedModel:
+    """Load a model from a model folder.
+
+    Parameters
+    ----------
+    folder : path
+        ``models/`` of a results folder, a site's own ``model/``, or a copy.
+    name : str
+        Which of its models, e.g. "global" or "cluster-1"; not needed if it has one.
+    device : str
+        As the run-config key.
+    cache_dir : str
+        Folder for converted data; "" means as in runs.
+
+    Raises
+    ------
+    DataError
+        The folder is damaged or none, has no such model, or its weights do not predict
+        by themselves.
+    """
+    path = Path(folder).expanduser()
+    about = read_about(path)
+    if about.architecture is None:
+        raise DataError(f"the models in {path} cannot predict: {about.why_not}")
+    weights = read_weights(path, about, name)
+    if not name:
+        (name,) = (n for n in about.models if (path / f"{n}.safetensors").is_file())
+    architecture, where = (
+        Architecture.from_json(about.architecture),
+        choose_device(device),
+    )
+    if len(about.outputs) != architecture.num_classes:
+        raise DataError(
+            f"{path} names {len(about.outputs)} outputs of a model that has"
+            f" {architecture.num_classes}; copy the model folder again, whole"
+        )
+    tensors = {n: torch.from_numpy(np.array(a)) for n, a in weights.items()}
+    settings = build(RunSettings, {**RunSettings.defaults(), **about.config}, {})
+    return TrainedModel(
+        about=about,
+        name=name,
+        architecture=architecture,
+        module=architecture.load(tensors, where),
+        settings=replace(settings, cache_dir=cache_dir),
+        device=where,
+    )
+
+
+@contextmanager
+def _as_in_a_run(threads: int) -> Iterator[None]:
+    """Let torch round as it does at clients."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(before)
+
+
+def _all_to_test(graphs: GraphSet, kind: str) -> GraphPartition:
+    count = graphs.num_nodes if kind == "nodes" else len(graphs)
+    return GraphPartition(
+        client_id=0,
+        graphs=graphs,
+        graph_ids=np.arange(count),
+        train=_NONE,
+        val=_NONE,
+        test=np.arange(count),
+    )

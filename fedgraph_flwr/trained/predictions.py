@@ -1,0 +1,140 @@
+"""Predictions as a table, and the score where labels are known."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.tasks.multitask_scores import mean_absolute_error, roc_auc
+
+from ..files import inert, write_text
+from .folder import EMBEDDING
+
+_NUMBERS = ("regression", EMBEDDING)  # kinds whose outputs are told as they are
+_CUT = 0.5  # probability from which yes is predicted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """What a model predicts for some items.
+
+    Parameters
+    ----------
+    outputs : float32 array, shape (num_items, num_outputs)
+        Logits, numbers or embeddings.
+    names : list of str
+        Of the items.
+    column : str
+        What a name is, e.g. "graph"; "row" counts from 0, as a run counts its own data.
+    kind, metric : str
+        See ``About``.
+    labels_of : list of str
+        Name of each class, or of each task.
+    labels : array, optional
+        Classes, (num_items,), or labels of tasks, (num_items, num_outputs).
+    unfit : list of (str, str)
+        Items that cannot be predicted, and why.
+    """
+
+    outputs: NDArray[np.float32]
+    names: list[str]
+    column: str
+    kind: str
+    metric: str
+    labels_of: list[str]
+    labels: NDArray[Any] | None = None
+    unfit: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """Probability of each class, or of yes for each task: (num_items, num_outputs).
+
+        The outputs themselves where they are numbers or embeddings.
+        """
+        outputs = self.outputs.astype(np.float64)
+        if self.kind in _NUMBERS:
+            return outputs
+        from scipy.special import expit, softmax  # here: it takes a tenth of a second
+
+        found = expit(outputs) if self.kind == "binary" else softmax(outputs, axis=1)
+        return np.asarray(found, np.float64)
+
+    def score(self) -> float | None:
+        """Score in the metric of the run's results; None without labels.
+
+        NaN where labels allow no score.
+        """
+        if self.labels is None or not len(self.labels):
+            return None
+        if self.metric == "accuracy":
+            return float((self.outputs.argmax(1) == self.labels).mean())
+        measure = {"roc-auc": roc_auc, "mae": mean_absolute_error}[self.metric]
+        return measure(self.outputs, self.labels).mean
+
+    def header(self) -> list[str]:
+        """Names of the columns."""
+        if self.kind == "regression":
+            predicted = [f"prediction({t})" for t in self.labels_of]
+        elif self.kind == EMBEDDING:
+            predicted = list(self.labels_of)
+        elif self.kind == "binary":
+            predicted = [
+                f"{what}({t})" for t in self.labels_of for what in ("prediction", "p")
+            ]
+        else:
+            predicted = ["prediction", *(f"p({c})" for c in self.labels_of)]
+        labels = [] if self.labels is None else self._label_columns()
+        return [self.column, *predicted, *labels, "problem"]
+
+    def _label_columns(self) -> list[str]:
+        is_one = self.kind in ("classes", "nodes")
+        return ["label"] if is_one else [f"label({t})" for t in self.labels_of]
+
+    def rows(self) -> list[list[str]]:
+        """One row for each item; those that are unfit come last and say why."""
+        found = [
+            [name, *self._predicted(p, logits), *self._labelled(at), ""]
+            for at, (name, p, logits) in enumerate(
+                zip(self.names, self.probabilities, self.outputs, strict=True)
+            )
+        ]
+        empty = [""] * (len(self.header()) - 2)
+        return found + [[name, *empty, why] for name, why in self.unfit]
+
+    def _predicted(
+        self, p: NDArray[np.float64], logits: NDArray[np.float32]
+    ) -> list[str]:
+        told = [repr(float(v)) for v in p]
+        if self.kind in _NUMBERS:
+            return told
+        if self.kind == "binary":
+            yes = [str(int(v >= _CUT)) for v in p]
+            return [word for pair in zip(yes, told, strict=True) for word in pair]
+        return [self.labels_of[int(logits.argmax())], *told]
+
+    def _labelled(self, at: int) -> list[str]:
+        if self.labels is None:
+            return []
+        label = self.labels[at]
+        if label.ndim:
+            return ["" if np.isnan(v) else f"{v:g}" for v in label]
+        return [self.labels_of[int(label)]]
+
+    def write(self, path: str | Path) -> None:
+        """Write the table as CSV, its texts :func:`~fedgraph_flwr.files.inert`.
+
+        Raises
+        ------
+        StorageError
+        """
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        for row in (self.header(), *self.rows()):
+            writer.writerow(map(inert, row))
+        write_text(Path(path), text.getvalue())

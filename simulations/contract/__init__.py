@@ -1,0 +1,1 @@
+"""Checks that every method must pass, as functions and as a command."""

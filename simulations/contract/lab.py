@@ -1,0 +1,236 @@
+"""Runs of a few seconds, of any method on any of its tasks.
+
+A case is a method's name; on another than its first task, name and task's key.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+import datasets
+from clients.base import initial_arrays
+from fedgraph_flwr import client_app
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.node_config import is_site
+from fedgraph_flwr.registry import MethodOnTask, find_method
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.tasks import (
+    GRAPH_EMBEDDING,
+    MULTI_TASK_CLASSIFICATION,
+    NODE_CLASSIFICATION,
+)
+
+from ..inline import run_inline
+
+TINY: Mapping[str, Value] = {
+    "dataset": "synthetic",
+    "num-clients": 3,
+    "num-server-rounds": 3,
+    "local-epochs": 1,
+    "persist-optimizer": True,
+    "hidden-dim": 8,
+    "num-layers": 2,
+    "batch-size": 4,
+    "learning-rate": 0.01,
+    "shared-group": "convs",
+    "device": "cpu",
+}
+
+
+OF_TASK: Mapping[str, Mapping[str, Value]] = {
+    GRAPH_EMBEDDING.name: {
+        "shared-group": "all",
+        "batch-size": 8,
+        "embedding.rounds": "0",
+        "embedding.probe": False,  # most of the time of a small run
+    },
+    MULTI_TASK_CLASSIFICATION.name: {
+        "dataset": "BACE",
+        "features": "atoms-no-degree",
+        "shared-group": "all",
+        "batch-size": 8,
+    },
+    NODE_CLASSIFICATION.name: {
+        "dataset": "planted",
+        "shared-group": "all",
+        "local-epochs": 2,  # of one step each, the first where nothing has drifted yet
+    },
+}
+
+
+_SOON: Mapping[str, Value] = {"gcfl.min-round": 0, "gcfl.seq-length": 2}
+
+
+OF_METHOD: Mapping[str, Mapping[str, Value]] = {
+    "gcfl": _SOON,
+    "gcfl+": _SOON,
+    "gcfl+ multi-task": {
+        **_SOON,
+        "gcfl.mean-norm-threshold": 1.0,
+        "gcfl.max-norm-threshold": 0.0,
+    },
+    "fgcl": {"privacy.edge-epsilon": 2.0, "fgcl.num-negatives": 3},
+    "fedsage+": {"fedsage-plus.rounds": 3},
+    "adafgl": {"adafgl.federated-rounds": 2, "adafgl.personal-epochs": 2},
+}
+
+
+def row(case: str) -> MethodOnTask:
+    """Return a case's method on its task."""
+    method, _, key = case.partition(" ")
+    found = find_method(method)
+    task = next(t for t in found.clients if key in ("", t.key))
+    return found.on(task.labels[0], task.key)
+
+
+def own(case: str) -> dict[str, Value]:
+    """Return method and task of a case, and settings that these cannot do without."""
+    method, _, key = case.partition(" ")
+    named = {"method": method} | ({"task": key} if key else {})
+    of_task = OF_TASK.get(row(case).task.name, {})
+    return {**of_task, **named, **OF_METHOD.get(case, {})}
+
+
+def tiny(case: str, **overrides: Value) -> dict[str, Value]:
+    """Small settings of a case, with ``overrides``."""
+    return {**TINY, **own(case), **overrides}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, read back from its folder."""
+
+    path: Path
+    overrides: dict[str, Value]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of ``summary.json``."""
+        found: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
+        return found
+
+    @property
+    def sha(self) -> str:
+        """Hash of all weights."""
+        return str(self.summary["weights_sha256"])
+
+    @property
+    def clusters(self) -> dict[str, Any]:
+        """Clusters after each round."""
+        found: dict[str, Any] = json.loads((self.path / "clusters.json").read_text())
+        return dict(found["rounds"])
+
+    @property
+    def rounds(self) -> str:
+        """All evaluations, as written."""
+        return (self.path / "rounds.csv").read_text()
+
+    @property
+    def ledger(self) -> list[dict[str, str]]:
+        """Rows of bytes that travelled."""
+        return list(csv.DictReader((self.path / "ledger.csv").read_text().splitlines()))
+
+    def values(self, *metrics: str) -> dict[tuple[str, ...], float]:
+        """Map (round, client, split, point, metric) to the value."""
+        return {
+            tuple(r[k] for k in ("round", "client", "split", "point", "metric")): float(
+                r["value"]
+            )
+            for r in csv.DictReader(self.rounds.splitlines())
+            if r["metric"] in (metrics or ("accuracy", "roc-auc", "loss"))
+        }
+
+    @property
+    def models(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """The server's models."""
+        found = (self.path / "models").glob("*.safetensors")
+        return {p.stem: load_file(p) for p in found}
+
+
+def has_buffers(method: str) -> bool:
+    """Whether a method's model averages statistics that it does not train."""
+    return any("running_" in name for name in shared_keys(method))
+
+
+def shared_keys(method: str) -> list[str]:
+    """Names of the shared tensors of a method's toy model."""
+    run = resolve({**defaults(), **tiny(method)})
+    return list(
+        initial_arrays(run.method.client, run.spec(num_features=4, num_classes=2))
+    )
+
+
+class Lab:
+    """Runs toy federations in this process, below one folder.
+
+    Whoever makes one replaces ``datasets.load_partition`` by ``data.federation``.
+
+    Parameters
+    ----------
+    root : path
+    settings : mapping, optional
+        Run-config keys of every run.
+    finished : dict, optional
+        Where :meth:`once` finds runs that other laboratories have made.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        settings: Mapping[str, Value] | None = None,
+        *,
+        finished: dict[tuple[Any, ...], Run] | None = None,
+    ) -> None:
+        self.root, self.settings = root, dict(settings or {})
+        self._finished = {} if finished is None else finished
+
+    def run(
+        self,
+        case: str = "fedavg",
+        *,
+        nodes: int = 1,
+        node_configs: Iterable[Mapping[str, Any]] | None = None,
+        **overrides: Any,
+    ) -> Run:
+        """Run a case on simulated nodes, or on those with ``node_configs``."""
+        own_folder = self.root / secrets.token_hex(4)
+        config: dict[str, Value] = {
+            **tiny(case),
+            "results-dir": str(own_folder / "results"),
+            "state-dir": str(own_folder / "state"),
+            "cache-dir": str(self.root / "cache"),
+            **self.settings,
+            **overrides,
+        }
+        # What a site's operator has set: a folder that holds the data, and a home.
+        homes = {
+            "XDG_STATE_HOME": str(config["state-dir"]),
+            "FEDGRAPH_CACHE": str(config["cache-dir"]),
+        }
+        if node_configs and config["dataset"] not in ("synthetic", "planted"):
+            node_configs = [
+                {"data-path": "/toys", **node} if is_site(node) else node
+                for node in node_configs
+            ]
+        client_app.kept_data.clear()
+        with mock.patch.dict(os.environ, homes):
+            path = run_inline(config, num_nodes=nodes, node_configs=node_configs)
+        return Run(path, config)
+
+    def once(self, case: str, **overrides: Any) -> Run:
+        """Run as :meth:`run` does, but not twice; what is patched is not seen."""
+        key = (case, datasets.load_partition, *sorted(overrides.items()))
+        if key not in self._finished:
+            self._finished[key] = self.run(case, **overrides)
+        return self._finished[key]

@@ -1,0 +1,129 @@
+"""Make the folder that is published on Flower Hub: ``python -m simulations.publish``.
+
+Flower takes Python, TOML, Markdown, YAML and JSON from a folder. This command copies
+what a user of the app needs of that. ``docs/hub.md`` becomes the README. Pictures are
+left out of pages, and links to what is not published become plain text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import posixpath
+import re
+import shutil
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from flwr.cli.utils import collect_files, filter_paths_for_publish
+
+from fedgraph_flwr.errors import FedGraphError, StorageError
+from fedgraph_flwr.results.provenance import project_root
+
+NAME = "fedgraph-flwr"
+_FOLDERS = (
+    "clients",
+    "datasets",
+    "docs",
+    "examples",
+    "fedgraph_flwr",
+    "plugins",
+    "simulations",
+    "strategies",
+)
+_FILES = (".gitignore", "LICENSE", "pyproject.toml")
+_README, _README_SOURCE = "README.md", "docs/hub.md"
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+
+
+def publish(root: Path, target: Path) -> list[str]:
+    """Write the published set of the project at ``root`` and return its files.
+
+    Parameters
+    ----------
+    root : path
+    target : path
+        A folder that does not exist yet.
+
+    Raises
+    ------
+    StorageError
+        It exists, or cannot be written.
+    """
+    if target.exists():
+        raise StorageError(f"{target} exists: delete it, or name another folder")
+    found = filter_paths_for_publish(collect_files(root))
+    sources = {
+        _README if name == _README_SOURCE else name: name
+        for name in sorted(found)
+        if name in _FILES or name.split("/")[0] in _FOLDERS
+    }
+    try:
+        for name, source in sources.items():
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name.endswith(".md"):
+                text = (root / source).read_text(encoding="utf-8")
+                path.write_text(relink(text, source, name, sources), encoding="utf-8")
+            else:
+                shutil.copyfile(root / source, path)
+    except OSError as error:
+        raise StorageError(f"cannot write {target}: {error}") from error
+    return sorted(sources)
+
+
+def relink(text: str, source: str, target: str, published: Collection[str]) -> str:
+    """Adapt the links of a page that moves from ``source`` to ``target``.
+
+    Paths are relative to the project, with ``/``.
+
+    Parameters
+    ----------
+    text : str
+    source, target : str
+    published : collection of str
+        Files that links may lead to. Other links become text; pictures go.
+    """
+    known = {*published, *(posixpath.dirname(name) for name in published)}
+
+    def adapt(match: re.Match[str]) -> str:
+        is_picture, words, address = match.groups()
+        if re.match(r"[a-z]+:", address):
+            return match[0]
+        if is_picture:
+            return ""
+        path, mark, anchor = address.partition("#")
+        if not path:
+            return match[0]
+        folder = posixpath.dirname(source)
+        full = posixpath.normpath(posixpath.join(folder, path))
+        full = _README if full == _README_SOURCE else full
+        if full not in known:
+            return words
+        new = posixpath.relpath(full, posixpath.dirname(target) or ".")
+        return f"[{words}]({new}{mark}{anchor})"
+
+    return _LINK.sub(adapt, text)
+
+
+def main() -> int:
+    """Write the set below the folder that is named, and say where."""
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.publish", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("folder", type=Path, help=f"gets a folder {NAME}")
+    target = parser.parse_args().folder / NAME
+    try:
+        files = publish(project_root(), target)
+    except FedGraphError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(
+        f"{len(files)} files in {target}; publish them with: flwr app publish"
+        f" {target}\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

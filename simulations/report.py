@@ -1,0 +1,70 @@
+"""Make one HTML page of runs: ``python -m simulations.report RUN... [--open]``.
+
+A run may be a results folder or a folder of several. The page opens offline. The path
+of the page is printed. Exits with 2 if a folder holds no run or cannot be shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.report import REPORT, write_report
+
+_MARK = "config.json"
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Results folders at ``folder`` or directly below, by name; also unfinished ones.
+
+    Raises
+    ------
+    ConfigError
+        There is none.
+    """
+    if (folder / _MARK).is_file():
+        return [folder]
+    found = sorted(p.parent for p in folder.glob(f"*/{_MARK}"))
+    if not found:
+        raise ConfigError(
+            f"{folder} is no results folder and holds none: no {_MARK} there or one"
+            " level below; give the folder that a run printed at its end"
+        )
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; see the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.report",
+        description="Make one HTML page of runs, which opens offline.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="HTML",
+        help=f"file to write; default: {REPORT} in the run's folder, or, of several"
+        " runs, in the working folder",
+    )
+    parser.add_argument("--open", action="store_true", help="show it in a browser")
+    options = parser.parse_args(argv)
+    try:
+        runs = [run for folder in options.runs for run in find_runs(folder)]
+        place = runs[0] if len(runs) == 1 else Path.cwd()
+        out = write_report(runs, options.out or place / REPORT).resolve()
+    except FedGraphError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write(f"{out}\n")
+    if options.open and not webbrowser.open(out.as_uri()):
+        sys.stderr.write(f"no browser was found; open {out} yourself\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""How a run grows with its clients: start, round, server, memory, files on disk."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from fedgraph_flwr.config import Value
+
+from ..run import parse_assignment
+from .timing import console, in_own_process, print_table, resident_bytes
+
+_LINES = ("start s", "round s", "server ms", "peak MB", "checkpoint kB", "results kB")
+
+
+def run(config: dict[str, Value]) -> dict[str, float]:
+    """Run in this process; say what it took.
+
+    ``start s``: all that is no round: loading, roll call, summary, figures. ``server
+    ms``: of a round beside the clients' own time, per client. ``peak MB``: of server
+    and clients together.
+    """
+    from simulations.inline import run_inline
+
+    with tempfile.TemporaryDirectory() as scratch:
+        places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
+        wall, cpu = time.perf_counter(), time.process_time()
+        folder = run_inline({**config, **places})
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        with (folder / "times.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        in_rounds = sum(float(row["wall_s"]) for row in rows)
+        training = [r for r in rows if 1 <= int(r["round"]) <= _rounds(config)]
+        walls = [float(r["wall_s"]) for r in training]
+        beside = [float(r["wall_s"]) - float(r["client_compute_s"]) for r in training]
+        per_client = len(training) * int(config["num-clients"])
+        newest = max((folder / "checkpoint").iterdir())
+        return {
+            "clients": float(config["num-clients"]),
+            "start s": wall - in_rounds,
+            "round s": min(walls),
+            "server ms": 1000 * sum(beside) / per_client,
+            "CPU s": cpu,
+            "peak MB": resident_bytes(at_most=True) / 1e6,
+            "checkpoint kB": newest.stat().st_size / 1e3,
+            "results kB": sum(p.stat().st_size for p in _files(folder)) / 1e3,
+        }
+
+
+def _rounds(config: dict[str, Value]) -> int:
+    return int(config["num-server-rounds"])
+
+
+def _files(folder: Path) -> list[Path]:
+    return [p for p in folder.rglob("*") if p.is_file()]
+
+
+def measure_scale(arguments: argparse.Namespace) -> int:
+    """Print a row for each number of clients; draw them if a file is named."""
+    found = []
+    for count in arguments.clients:
+        config: dict[str, Value] = {
+            "method": arguments.method,
+            "dataset": arguments.dataset,
+            "num-clients": count,
+            "num-server-rounds": arguments.rounds,
+            "device": "cpu",
+            **dict(parse_assignment(text) for text in arguments.set),
+        }
+        found.append(in_own_process(run, config))
+        told = {k: f"{v:.4g}" for k, v in found[-1].items()}
+        console.print(", ".join(f"{k} {v}" for k, v in told.items()))
+    title = f"{arguments.method} on {arguments.dataset}, {arguments.rounds} rounds"
+    print_table(title, [{k: f"{v:.4g}" for k, v in row.items()} for row in found])
+    if arguments.figure:
+        draw(title, found, arguments.figure)
+    return 0
+
+
+def draw(title: str, found: list[dict[str, float]], path: Path) -> None:
+    """Draw each quantity over clients, both on logarithmic scales."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4.2), layout="constrained", dpi=150)
+    axes: Any = figure.add_subplot()
+    counts = [row["clients"] for row in found]
+    for name in _LINES:
+        axes.plot(counts, [row[name] for row in found], marker="o", label=name)
+    axes.set(xscale="log", yscale="log", xlabel="clients", title=title)
+    axes.legend(fontsize="small")
+    figure.savefig(path)

@@ -1,0 +1,172 @@
+"""Draw a run's state in the terminal: ``python -m simulations.watch RUN``.
+
+RUN is a results folder, or a folder of runs, of which the newest is watched. The
+command only reads files and ends with the run: 0 if it completed, 1 if it failed, 2 if
+there is none, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedgraph_flwr.audit_log import plain
+from fedgraph_flwr.errors import DataError, FedGraphError
+from fedgraph_flwr.report.gather import UNFINISHED, RunView, gather
+from fedgraph_flwr.report.page import mean_line
+
+from .report import find_runs
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_MOST_ROWS, _QUIET_S = 12, 60.0
+_SAMPLE = re.compile(r'fedgraph_(\w+)\{.*?(?:,site="([^"]*)")?\} (\S+)')
+
+
+def picture(view: RunView, width: int, now: float) -> RenderableType:
+    """Draw one state of a run, at most ``width`` characters wide.
+
+    ``now`` is the Unix time, to say how old the last news is.
+    """
+    done = view.rounds_done
+    planned = int(view.config.get("num-server-rounds", done) or 1)
+    head = f"{view.fact('method')} on {view.fact('dataset')}, seed {view.fact('seed')}"
+    bar = Table.grid()  # alone a bar does not end its line
+    bar.add_row(ProgressBar(total=planned, completed=done, width=min(60, width)))
+    parts: list[RenderableType] = [
+        Text(plain(f"{head} · {view.status}"), style="bold"),
+        Text(f"round {done} of {planned}{_left(view, done, planned)}"),
+        bar,
+    ]
+    points = mean_line(view.scores, list(view.scores)) if view.scores else []
+    if points:
+        t, value = points[-1]
+        words = f"mean {view.split} {view.metric} {value:.4f} after round {t:.0f}"
+        parts.append(Text(plain(words)))
+        parts.append(Text(_spark([v for _, v in points], min(60, width))))
+        parts.append(_table(view))
+    moved = {"up": 0, "down": 0}
+    for (direction, _), size in view.bytes_of.items():
+        moved[direction] = moved.get(direction, 0) + size
+    words = " · ".join(f"{d} {size / 1e6:.1f} MB" for d, size in moved.items())
+    parts.append(Text(words))
+    parts += [Text(plain(line), style="red") for line in _failures(view)]
+    if error := view.summary.get("error"):
+        parts.append(Text(plain(str(error)), style="red"))
+    quiet = now - _last_news(view.path)
+    if view.status == UNFINISHED and quiet > _QUIET_S:
+        words = f"nothing new for {quiet:.0f} s: a long round, or the run was killed"
+        parts.append(Text(words, style="yellow"))
+    return Group(*parts)
+
+
+def _left(view: RunView, done: int, planned: int) -> str:
+    """Time left by the rounds after the first, which also starts processes."""
+    seconds = [w for t, (w, _) in sorted(view.seconds.items()) if 1 < t <= done]
+    if not seconds or view.status != UNFINISHED:
+        return ""
+    minutes, rest = divmod(round(fmean(seconds[-10:]) * (planned - done)), 60)
+    return f" · about {minutes}:{rest:02d} left"
+
+
+def _spark(values: Sequence[float], width: int) -> str:
+    """Draw values as a line of blocks, the newest at the right."""
+    shown = values[-width:]
+    low, span = min(shown), (max(shown) - min(shown)) or 1.0
+    top = len(_BLOCKS) - 1
+    return "".join(_BLOCKS[round((v - low) / span * top)] for v in shown)
+
+
+def _table(view: RunView) -> Table:
+    """Last score of each client, the lowest first."""
+    last = {c: of[max(of)] for c, of in view.scores.items() if of}
+    is_better = view.summary.get("larger_is_better", True)
+    order = sorted(last, key=lambda c: (last[c] if is_better else -last[c], c))
+    more = len(order) - _MOST_ROWS
+    table = Table("client", view.metric, box=None, pad_edge=False)
+    for client in order[:_MOST_ROWS]:
+        table.add_row(str(client), f"{last[client]:.4f}")
+    if more > 0:
+        table.add_row(f"{more} more", "better")
+    return table
+
+
+def _failures(view: RunView) -> list[str]:
+    """Failures so far; of a run that goes on their numbers by site."""
+    if view.status != UNFINISHED:
+        found = view.summary.get("failures", [])
+        return [
+            f"round {f['round']}, client {f['client']} {f.get('site', '')}:"
+            f" {f['reason']}"
+            for f in found[-_MOST_ROWS:]
+        ]
+    try:
+        text = (view.path / "metrics.prom").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    lines = []
+    for name, site, value in _SAMPLE.findall(text):
+        if name in ("failures_total", "site_failures_total") and float(value) > 0:
+            whose = f"of site {site}" if site else "in all"
+            lines.append(f"{float(value):.0f} failures {whose}")
+    return lines
+
+
+def _last_news(folder: Path) -> float:
+    """Unix time at which a file of the run was last written."""
+    names = ("config.json", "rounds.csv", "times.csv", "metrics.prom")
+    found = [p.stat().st_mtime for n in names if (p := folder / n).is_file()]
+    return max(found, default=0.0)
+
+
+def watch(run: Path, console: Console, *, every_s: float, once: bool) -> int:
+    """Draw until the run ends, or once; returns the exit code."""
+    view = gather([run])[0]
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(picture(view, console.width, time.time()), refresh=True)
+            if once or view.status != UNFINISHED:
+                return int(view.status == "failed")
+            time.sleep(every_s)
+            try:
+                view = gather([run])[0]
+            except DataError:
+                if not run.is_dir():  # a run that is refused removes its folder
+                    raise
+                # A file was being replaced: the next look finds it whole.
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; see the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.watch",
+        description="Draw the state of a run while it goes on.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument("--once", action="store_true", help="draw the state and end")
+    options = parser.parse_args(argv)
+    if not options.every > 0:
+        parser.error(f"--every needs a number > 0, got {options.every}")
+    try:
+        run = max(find_runs(options.run), key=_last_news)
+        return watch(run, Console(), every_s=options.every, once=options.once)
+    except FedGraphError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Every check sees a method that is broken in its way, and passes one that is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulations.contract import __main__ as command
+from simulations.contract import checks
+from simulations.contract.checks import CHECKS, Broken
+
+RIGHT = "broken_methods:RIGHT"
+BROKEN = [
+    ("OVERFLOWS", checks.completes, "array .* holds NaN or infinity"),
+    ("REMEMBERS", checks.completes, "has no attribute 'before'"),
+    ("DRAWS", checks.same_seed_same_bytes, "other weights: .* generator of torch;"),
+    ("COUNTS", checks.same_seed_same_bytes, "other weights: something outlives a run"),
+    ("COUNTS", checks.same_bytes_in_any_process, "kept on a class or in the module"),
+    ("RESTLESS", checks.rests_at_rate_zero, "learning-rate 0, round 2 changes weights"),
+    ("HEAVY", checks.resumes_exactly, "stops after round 2 goes on to other weights"),
+    ("HEAVY", checks.resumes_after_a_kill, "killed after round 3 goes on to other"),
+    (
+        "FRAGILE",
+        checks.survives_a_failed_client,
+        "failed client of three stops .*KeyError",
+    ),
+    ("LEAKS", checks.protects_updates, "array shared/.* of client 0 depends on"),
+    ("TELLS", checks.completes, "facts are .'zeros'., expected"),
+]
+
+
+@pytest.mark.parametrize(("name", "check", "words"), BROKEN)
+def test_a_check_sees_what_is_broken_on_purpose(lab, name, check, words):
+    with pytest.raises(Broken, match=words):
+        check(lab, f"broken_methods:{name}")
+
+
+@pytest.mark.parametrize("check", dict.fromkeys(row[1] for row in BROKEN))
+def test_the_same_check_passes_a_method_that_is_not_broken(lab, check):
+    assert check(lab, RIGHT) is None
+
+
+def test_the_command_stops_at_a_method_that_does_not_run(capsys):
+    assert command.main(["broken_methods:OVERFLOWS"]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "runs BROKEN trains without a failure" in told
+    assert "holds NaN or infinity" in told
+    assert "Nothing else was looked at" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nosuch:METHOD"], "there is no plug-in 'nosuch'"),
+        (["fedavgg"], "Did you mean 'fedavg'"),
+        (
+            ["moon", "--task", "multi-task"],
+            "--task must be one of graph-",
+        ),
+        (["moon", "--set", "moon.mu=-1"], "moon.mu must be a finite number >= 0"),
+    ],
+)
+def test_what_cannot_be_looked_at_exits_with_2(arguments, words, capsys):
+    assert command.main(arguments) == 2
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.slow
+def test_the_command_finds_nothing_at_the_placebo(capsys):
+    assert command.main(["examples.placebo:METHOD"]) == 0
+    told = capsys.readouterr().out
+    assert told.count(" holds ") == 3 * len(CHECKS)
+    assert "BROKEN" not in told
+
+
+def test_the_command_names_what_is_broken_and_goes_on(monkeypatch, capsys):
+    few = [c for c in CHECKS if c.name in ("runs", "privacy", "bytes")]
+    monkeypatch.setattr(command, "CHECKS", few)
+    assert command.main(["broken_methods:LEAKS"]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "bytes holds every byte is counted" in told
+    assert "privacy BROKEN update-clip lets only noisy updates out" in told

@@ -1,0 +1,509 @@
+"""What a site's policy forbids does not leave it, whatever a run asks and sends.
+
+Every method, three kinds of attack: a run config that asks for more than is allowed; a
+site whose checks before the run are gone, so that the gate alone is left; and code of
+the method that goes around the noise.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import toys
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from matrix import one_per_strategy
+
+from clients.base import GraphClient
+from clients.privacy import site as privacy_site
+from clients.privacy.gaussian import epsilon_of
+from fedgraph_flwr import client_app
+from fedgraph_flwr.client_app import app
+from fedgraph_flwr.errors import DataError, RunFailedError
+from fedgraph_flwr.gate import HASHES
+from fedgraph_flwr.policy import Policy
+from fedgraph_flwr.resolve import defaults
+from fedgraph_flwr.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr.wire import pack, unpack
+from simulations.inline import InlineGrid
+
+STRICT = {
+    "update_clip_max": 0.5,
+    "update_noise_min": 3.0,
+    "min_examples": 5,
+    "scores": False,
+    "error_texts": False,
+}
+CLIPPED = {
+    "privacy.update-clip": 0.5,
+    "privacy.update-noise": 3.0,
+    "num-server-rounds": 2,
+}
+CLEAN = {"fgcl": {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}}
+POOLED = {"embedding.evaluation": "pooled"}
+CROSS = {"fedsage-plus.cross-client": True}
+# Each asks for something beyond a policy that allows clipped, noisy updates alone.
+GREEDY = [
+    *((m, CLEAN.get(m, {})) for m in toys.CASES),
+    *((m, POOLED) for m in toys.federated(GRAPH_EMBEDDING)),
+    ("fedsage+", CROSS),
+    ("gcfl+", {"gcfl.seq-source": "last-grad-norm"}),
+    ("spreadgnn", {"spreadgnn.seal": True}),
+    ("fedavg", {**CLIPPED, "privacy.update-clip": 0.6}),
+    ("fedavg", {**CLIPPED, "privacy.update-noise": 2.9}),
+    ("fedavg", {"privacy.edge-epsilon": 1.0, "features": "labels"}),
+]
+SENDS_MORE = {"fedgkd", "fedgta", "fedpub", "spreadgnn"}  # refused beside update-clip
+CAN_CLIP = sorted(set(toys.CASES) - SENDS_MORE)
+SENDS = [m for m in CAN_CLIP if toys.row(m).client.SENDS_UPDATES]
+IDS = [f"{m}-{'-'.join(map(str, o))}" for m, o in GREEDY]
+
+
+@pytest.fixture
+def left(monkeypatch):
+    """Contents of all that leaves nodes, in order, with the kind of message."""
+    found = []
+    deliver = InlineGrid.deliver
+
+    def keep(self, message):
+        reply = deliver(self, message)
+        kind = message.metadata.message_type
+        if reply.has_error():
+            found.append((kind, str(reply.error.reason).split("\nTraceback")[0]))
+        else:
+            found.append((kind, reply.content))
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "deliver", keep)
+    return found
+
+
+@pytest.fixture
+def own_data(monkeypatch):
+    """Let sites have data of their own: one set shared out is refused with noise."""
+    monkeypatch.setattr("datasets.is_cut", lambda _: False)
+
+
+def sites(root, **policy):
+    """Node-configs of two sites with a policy."""
+    named = toys.policy(root, **policy)
+    return [
+        {"clients": clients, "state-dir": str(root / clients), **named}
+        for clients in ("0,1", "2")
+    ]
+
+
+def told(content):
+    """Parcels of a reply, without the times."""
+    parcels, header = unpack(content)
+    times = ("started-at", "compute-s")
+    return header, {
+        c: toys.replace(
+            p, metrics={k: v for k, v in p.metrics.items() if k not in times}
+        )
+        for c, p in parcels.items()
+    }
+
+
+def assert_nothing_of_data(found):
+    """No array, score, count by class nor open hash is in what left."""
+    for kind, content in found:
+        if isinstance(content, str):
+            assert "PolicyError" in content, content
+            continue
+        assert not any(isinstance(r, ArrayRecord) for r in content.values()), kind
+        _, parcels = told(content)
+        for parcel in parcels.values():
+            assert not [n for n in parcel.metrics if n.startswith(("eval/", "class-"))]
+            assert not parcel.facts.get("raw-sha256")
+
+
+# Before the run ---------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize(("method", "options"), GREEDY, ids=IDS)
+def test_a_run_that_asks_for_more_is_refused_before_data_are_read(
+    tmp_path, monkeypatch, method, options
+):
+    monkeypatch.setattr("datasets.load_partition", lambda *_: pytest.fail("was read"))
+    (site, _) = sites(tmp_path, **STRICT)
+    config = {**defaults(), **toys.tiny(method), **options}
+    context = Context(1, 1, {**site, "data-path": "/x"}, RecordDict(), config)
+    reply = app(Message(pack({}, {"experiment": "e"}), 1, "query"), context)
+    header, parcels = told(reply.content)
+    assert parcels == {}
+    assert header["error"].startswith("PolicyError: this site's policy (update-")
+    for kind in ("train", "evaluate", "query.opening"):
+        content = pack({0: toys.Parcel()}, {"experiment": "e", "server-round": 1})
+        with pytest.raises(RunFailedError, match=r"PolicyError: this site's policy"):
+            app(Message(content, 1, kind), context)
+
+
+# The gate alone ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "options"), GREEDY, ids=IDS)
+def test_the_gate_holds_where_nothing_was_checked_before(
+    run, tmp_path, monkeypatch, left, method, options
+):
+    """The policy is tightened after roll call, and no check before the run is left."""
+    asks = ("pooled_evaluation", "raw_features", "statistics")
+    nodes = sites(tmp_path, **dict.fromkeys(asks, True))
+    deliver = InlineGrid.deliver
+
+    def tighten(self, message):
+        if message.metadata.message_type != "query":
+            monkeypatch.setattr(Policy, "check_run", lambda *_: None)
+            strict = toys.policy(tmp_path, **STRICT)
+            for context in self._contexts.values():
+                context.node_config |= strict
+        return deliver(self, message)
+
+    monkeypatch.setattr(InlineGrid, "deliver", tighten)
+    with suppress(RunFailedError):  # of methods that send nothing it goes on
+        run(method, node_configs=nodes, **{"num-server-rounds": 2, **options})
+    after = [(kind, c) for kind, c in left if kind != "query"]
+    assert after
+    assert_nothing_of_data(after)
+
+
+def without_noise(monkeypatch):
+    """Let methods draw and pay for noise, and send their update without it."""
+    privatised = GraphClient._privatised
+
+    def around(self, trained):
+        before = {n: t.clone() for n, t in trained.items()}
+        privatised(self, trained)
+        return before
+
+    monkeypatch.setattr(GraphClient, "_privatised", around)
+
+
+@pytest.mark.usefixtures("own_data")
+@pytest.mark.parametrize("method", SENDS)
+def test_an_update_that_went_around_the_noise_does_not_leave(
+    run, tmp_path, monkeypatch, left, method
+):
+    without_noise(monkeypatch)
+    config = {**CLIPPED, **CLEAN.get(method, {})}
+    with pytest.raises(RunFailedError, match="no clipped update with noise"):
+        run(method, node_configs=sites(tmp_path, **STRICT), **config)
+    assert_nothing_of_data(left)
+
+
+# Clipped and noisy: it leaves, and nothing beside it --------------------------------
+
+
+def everything(run, root, left, method, monkeypatch, *, other=False):
+    """All that leaves two sites, bytes of arrays, and hashes apart."""
+
+    def drawn(update, **_):
+        """Stand for what both worlds release."""
+        rng = np.random.default_rng(5)
+        return [rng.normal(0, 0.01, a.shape).astype(a.dtype) for a in update]
+
+    def world(settings, client_id):
+        own = toys.federation(settings, client_id)
+        if not other:
+            return own
+        if len(own.graphs) == 1:
+            graphs = toys.make_whole_graph(own.graphs.num_nodes, seed=50 + client_id)
+        else:
+            graphs = toys.random_graphs(len(own.graphs), seed=50 + client_id)
+        y = own.graphs.y.copy()
+        y[: len(y) // 2] = y[0]
+        return toys.replace(own, graphs=toys.replace(graphs, name=own.graphs.name, y=y))
+
+    left.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets.load_partition", world)
+        patch.setattr(privacy_site, "privatise_update", drawn)
+        config = {**CLIPPED, **CLEAN.get(method, {})}
+        finished = run(method, node_configs=sites(root, **STRICT), **config)
+    assert finished.summary["status"] == "completed"
+    assert finished.summary["failures"] == []
+    sent, hashes = {}, []
+    for kind, content in left:
+        header, parcels = told(content)
+        assert set(header) <= {"audit-head"}
+        for client, parcel in parcels.items():
+            arrays = {**parcel.arrays, **parcel.evaluation}
+            facts = {k: v for k, v in parcel.facts.items() if k not in HASHES}
+            blobs = {k: a.tobytes() for k, a in arrays.items()}
+            what = kind, parcel.error, dict(parcel.metrics), facts, blobs
+            sent.setdefault(client, []).append(what)
+            hashes += [v for k, v in parcel.facts.items() if k in HASHES and v]
+    return sent, hashes
+
+
+@pytest.mark.usefixtures("own_data")
+@one_per_strategy(SENDS)
+def test_nothing_but_noisy_updates_tells_the_data(
+    run, toy_data, tmp_path, left, method
+):
+    """Unlike without a policy: no score, and no hash that somebody else can make."""
+    ours, hashes = everything(run, tmp_path / "a", left, method, toy_data)
+    theirs, _ = everything(run, tmp_path / "b", left, method, toy_data, other=True)
+    assert ours == theirs
+    assert all(any(blobs for *_, blobs in parcels) for parcels in ours.values())
+    again, other_hashes = everything(run, tmp_path / "c", left, method, toy_data)
+    assert again == ours
+    assert len(hashes) == 3 * 3  # split, identity, model
+    assert not set(hashes) & set(other_hashes)  # keyed: the same data, other secrets
+
+
+@pytest.mark.usefixtures("own_data")
+@one_per_strategy(SENDS)
+def test_a_run_needs_no_scores_of_sites_to_complete(run, tmp_path, method):
+    config = {**CLIPPED, **CLEAN.get(method, {}), "privacy.update-clip": 1e-3}
+    finished = run(method, node_configs=sites(tmp_path, **STRICT), **config)
+    spent = finished.summary["privacy"]["per_client"]
+    assert {s["update-epsilon"] for s in spent.values()} == {
+        run(method, **config).summary["privacy"]["per_client"]["0"]["update-epsilon"]
+    }
+
+
+# Records, numbers and texts that a method should not send ---------------------------
+
+
+def leak_array(parcel, client):
+    return toys.replace(parcel, arrays={**parcel.arrays, "x": np.ones(3)})
+
+
+def leak_shared(parcel, client):
+    name = next(iter(parcel.arrays))
+    return toys.replace(parcel, arrays={**parcel.arrays, name: parcel.arrays[name] + 1})
+
+
+def leak_evaluation(parcel, client):
+    return toys.replace(parcel, evaluation={"labels": np.arange(3)})
+
+
+def leak_omega(parcel, client):
+    return toys.replace(parcel, evaluation={"omega": np.ones((2, 2), np.float32)})
+
+
+def leak_metric(parcel, client):
+    return toys.replace(parcel, metrics={**parcel.metrics, "label-of-graph-7": 1})
+
+
+def leak_name(parcel, client):
+    return toys.replace(parcel, metrics={**parcel.metrics, "eval/test/Mary/loss": 1})
+
+
+def leak_norm(parcel, client):
+    return toys.replace(parcel, metrics={**parcel.metrics, "grad-norm": 0.25})
+
+
+def leak_classes(parcel, client):
+    return toys.replace(parcel, metrics={**parcel.metrics, "class-count/0": 9})
+
+
+def leak_fact(parcel, client):
+    return toys.replace(parcel, facts={"patient": "Mary"})
+
+
+def leak_hash(parcel, client):
+    return toys.replace(parcel, facts={"raw-sha256": "a" * 64})
+
+
+def leak_checksum(parcel, client):
+    return toys.replace(parcel, facts={"told/whole": "a" * 64})
+
+
+LEAKS = [f for name, f in sorted(globals().items()) if name.startswith("leak_")]
+
+
+@pytest.mark.parametrize("leak", LEAKS, ids=lambda f: f.__name__)
+def test_a_reply_that_holds_more_stays_and_its_neighbour_goes_on(
+    run, tmp_path, monkeypatch, left, leak
+):
+    train = GraphClient.train
+
+    def leaking(self, parcel, header):
+        reply = train(self, parcel, header)
+        return leak(reply, self) if self.job.client_id == 1 else reply
+
+    monkeypatch.setattr(GraphClient, "train", leaking)
+    nodes = sites(tmp_path, **STRICT)
+    finished = run("fedavg", node_configs=nodes, **CLIPPED, **{"min-fit-replies": 0.5})
+    failures = finished.summary["failures"]
+    assert {f["client"] for f in failures} == {1}
+    for kind, content in left:
+        if kind != "train":
+            continue
+        _, parcels = told(content)
+        if 1 in parcels:
+            assert parcels[1].error.startswith("PolicyError: ")
+            assert "Mary" not in str(content)
+            assert set(parcels[1].metrics) == {  # what it drew is paid for
+                f"privacy/{n}" for n in ("update-epsilon", "update-delta", "secret")
+            }
+        else:
+            assert all(p.arrays and not p.error for p in parcels.values())
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (DataError("Mary is positive", public="row 7 is positive"), "DataError"),
+        (ValueError("Mary is positive"), "ValueError"),
+        (KeyError("Mary is positive"), "KeyError"),
+    ],
+)
+@pytest.mark.parametrize("where", ["a client", "all"])
+def test_errors_carry_no_values(
+    run, tmp_path, monkeypatch, left, error, expected, where
+):
+    def fail(*_, **__):
+        raise error
+
+    target = GraphClient if where == "a client" else "fedgraph_flwr.client_app"
+    name = "train" if where == "a client" else "_check_round"
+    if isinstance(target, str):
+        monkeypatch.setattr(f"{target}.{name}", fail)
+    else:
+        monkeypatch.setattr(target, name, fail)
+    with pytest.raises(RunFailedError, match=f"{expected}: what is wrong stands"):
+        run("fedavg", node_configs=sites(tmp_path, **STRICT), **CLIPPED)
+    assert "positive" not in str(left)
+    lenient = sites(tmp_path / "lenient", **{**STRICT, "error_texts": True})
+    with pytest.raises(RunFailedError) as caught:
+        run("fedavg", node_configs=lenient, **CLIPPED)
+    assert ("row 7" in str(caught.value)) == (expected == "DataError")
+    assert "Mary" not in str(caught.value)
+
+
+# Messages that no server of ours sends ----------------------------------------------
+
+
+def odd_messages():
+    """Contents, by kind, that a hostile server might send."""
+    weights = {"shared/x": np.ones(2, np.float32)}
+    good = {"experiment": "e", "server-round": 1, "keep-from": 0}
+    empty = pack({0: toys.Parcel()}, good)
+    yield "train", RecordDict()
+    yield "train", RecordDict({"header": MetricRecord({"a": 1})})
+    yield "train", RecordDict({"header": ConfigRecord({}), "0/model": ConfigRecord({})})
+    yield "train", pack({0: toys.Parcel(arrays=weights)}, good)
+    yield "train", pack({7: toys.Parcel()}, good)
+    yield "train", pack({0: toys.Parcel(facts={"spent/edge-epsilon": 9.0})}, good)
+    yield "evaluate", pack({0: toys.Parcel(error="x")}, good)
+    yield "evaluate", pack({0: toys.Parcel()}, {**good, "experiment": "../x"})
+    yield "query.opening", empty
+    for kind in ("train.model", "query.labels", "evaluate.all", "query.opening2"):
+        yield kind, empty
+
+
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize(("kind", "content"), list(odd_messages()))
+def test_an_odd_message_gets_no_answer_and_is_written_down(
+    toy_data, tmp_path, kind, content
+):
+    (site, _) = sites(tmp_path, **STRICT)
+    config = {**defaults(), **toys.tiny("fedavg"), **CLIPPED}
+    context = Context(1, 1, site, RecordDict(), config)
+    roll_call = Message(pack({}, {"experiment": "e"}), 1, "query")
+    assert "error" not in told(app(roll_call, context).content)[0]
+    found = []
+    try:
+        found.append((kind, app(Message(content, 1, kind), context).content))
+    except RunFailedError as refusal:
+        said = str(refusal)
+    else:
+        assert_nothing_of_data(found)
+        (parcel,) = told(found[0][1])[1].values()
+        said = parcel.error
+    is_kind_alone = said.endswith("Error: what is wrong stands in the log of the site")
+    assert is_kind_alone or said.startswith("PolicyError: ")
+    lines = (tmp_path / "0,1" / "audit.jsonl").read_text().splitlines()
+    assert '"outcome": "refused"' in lines[-1] or '"outcome": "failed"' in lines[-1]
+
+
+# Each key by itself, with the checks before the run gone ----------------------------
+
+KEYS = [
+    ("fclg", POOLED, "pooled-evaluation", ("embeddings", "labels", "graph_ids")),
+    ("fedsage+", CROSS, "raw-features", ("rows",)),
+    ("spreadgnn", {}, "sealed-only", ("to/",)),
+    ("fedavg", {}, "sealed-only", ("shared/",)),
+]
+
+
+@pytest.mark.parametrize(("method", "options", "key", "names"), KEYS)
+def test_each_key_holds_by_itself(
+    run, tmp_path, monkeypatch, left, method, options, key, names
+):
+    monkeypatch.setattr(Policy, "check_run", lambda *_: None)
+    asked = {key: True} if key == "sealed-only" else {"min-examples": 1}
+    nodes = sites(tmp_path, **asked)
+    with pytest.raises(RunFailedError, match=rf"policy \({key}\) does not let out"):
+        run(method, node_configs=nodes, **{"num-server-rounds": 2, **options})
+    for _, content in left:
+        for parcel in told(content)[1].values():
+            found = [*parcel.arrays, *parcel.evaluation]
+            assert not [n for n in found if n.startswith(names)]
+
+
+def test_sealed_letters_leave_a_site_that_seals(run, tmp_path, left):
+    options = {"spreadgnn.topology": "complete", "spreadgnn.seal": True}
+    finished = run(
+        "spreadgnn", node_configs=sites(tmp_path, sealed_only=True), **options
+    )
+    assert finished.summary["network"]["sealed"] is True
+    assert any(p.arrays for _, c in left for p in told(c)[1].values())
+
+
+def test_counts_by_class_need_consent_at_the_gate_too(run, tmp_path, monkeypatch, left):
+    introduce = client_app._introduce
+
+    def telling(*args, **kw):
+        return introduce(*args, **{**kw, "with_classes": True})
+
+    monkeypatch.setattr(client_app, "_introduce", telling)
+    with pytest.raises(DataError, match="numbers of graphs by class"):
+        run("fedavg", node_configs=sites(tmp_path, min_examples=1))
+    assert "class-count" not in str(left)
+
+
+def test_a_reply_that_is_too_large_stays(run, tmp_path, left):
+    with pytest.raises(RunFailedError, match=r"larger than its policy .*max = 2000"):
+        run("fedavg", node_configs=sites(tmp_path, reply_bytes_max=2000))
+    assert not [c for k, c in left if k == "train" and not isinstance(c, str)]
+
+
+def test_a_site_with_too_few_examples_takes_no_part_and_tells_no_number(run, tmp_path):
+    with pytest.raises(DataError, match="fewer training examples than min-ex") as said:
+        run("fedavg", node_configs=sites(tmp_path, min_examples=14))
+    assert "12" not in str(said.value).replace("client", "")
+
+
+def test_the_budget_of_updates_is_the_sites_over_all_runs(run, tmp_path):
+    """Two runs of one update of two clients each; the third run is refused."""
+    one = {"privacy.update-clip": 0.5, "privacy.update-noise": 3.0}
+    config = {**one, "num-server-rounds": 1}
+    budget = epsilon_of({3.0: 4}, 1e-5)
+    cap = {"update_clip_max": 0.5, "update_epsilon_max": round(budget + 0.01, 4)}
+    nodes = [sites(tmp_path, **cap)[0], {"clients": "2"}]
+    run("fedavg", node_configs=nodes, seed=1, **config)
+    run("fedavg", node_configs=nodes, seed=2, **config)
+    with pytest.raises(RunFailedError, match=r"over all runs to .*update-epsilon-max"):
+        run("fedavg", node_configs=nodes, seed=3, **config)
+
+
+def test_what_left_by_consent_is_written_down(run, tmp_path):
+    nodes = sites(tmp_path, pooled_evaluation=True)
+    run("fclg", node_configs=nodes, **POOLED, **{"num-server-rounds": 1})
+    text = (tmp_path / "2" / "audit.jsonl").read_text()
+    lines = [r for r in map(json.loads, text.splitlines()) if r["event"] == "answered"]
+    assert [r["consents"] for r in lines] == [["pooled-evaluation"]] * 3

@@ -1,0 +1,192 @@
+"""Attacks of a hostile server on what a site keeps: each was tried and is mended."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from pathlib import Path
+
+import pytest
+import toys
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from clients.base import GraphClient
+from clients.binding import bind_config, bind_run
+from fedgraph_flwr.client_app import app
+from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.gate import KINDS
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.wire import AUDIT_HEAD, Parcel, pack, unpack
+from simulations.inline import InlineGrid
+
+ONE_ROUND = {"num-server-rounds": 1}
+SCORES = {"eval/test/post_aggregation/accuracy": 0.75, "grad-norm": 0.5}
+
+
+@pytest.fixture
+def heads(monkeypatch):
+    """Heads of audit logs as the server receives them, with kinds of messages."""
+    found = []
+    deliver = InlineGrid.deliver
+
+    def keep(self, message):
+        reply = deliver(self, message)
+        if not reply.has_error():
+            head = unpack(reply.content)[1].get(AUDIT_HEAD)
+            found.append((message.metadata.message_type, head))
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "deliver", keep)
+    return found
+
+
+def lines(folder):
+    return [json.loads(x) for x in (folder / "audit.jsonl").read_text().splitlines()]
+
+
+def answer(node, kind, content, *, run_id=1, **config):
+    """Let a site answer one message."""
+    given = {**defaults(), **toys.tiny("fedavg"), **config}
+    context = Context(run_id, 1, node, RecordDict(), given)
+    return unpack(app(Message(content, 1, kind), context).content)
+
+
+def header(**more):
+    return {"experiment": "e", "server-round": 1, "keep-from": 0, **more}
+
+
+# What the head of the audit log tells ------------------------------------------------
+
+
+def test_the_head_of_the_log_confirms_no_guess_of_a_score(run, tmp_path, heads):
+    """All else of the line is known to the server; a score is one of few fractions."""
+    node = {"clients": "0,1,2", "state-dir": str(tmp_path)}
+    node |= toys.policy(tmp_path, scores=False)
+    run("fedavg", node_configs=[node], **ONE_ROUND)
+    (kind, head), last = heads[-1], lines(tmp_path)[-1]
+    assert kind == "evaluate"
+    assert last["withheld"] == ["scores"]
+    text = (tmp_path / "audit.jsonl").read_bytes().splitlines()[-1]
+    assert hashlib.sha256(text).hexdigest() == head
+    known = {k: v for k, v in last.items() if k != "salt"}
+    for right in range(last["examples"] + 1):
+        guess = json.dumps({**known, "score": right / last["examples"]})
+        assert hashlib.sha256(guess.encode()).hexdigest() != head
+
+
+# Failures ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", [{"scores": False}, {"min_examples": 1}])
+def test_a_failure_carries_no_number_but_privacy_and_time(
+    run, tmp_path, monkeypatch, policy
+):
+    counts = {} if "scores" in policy else {"class-count/0": 9, "num-examples": 7}
+
+    def failing(self, parcel, _):
+        return Parcel(error="ValueError: x", metrics={**SCORES, **counts})
+
+    monkeypatch.setattr(GraphClient, "train", failing)
+    left = []
+    deliver = InlineGrid.deliver
+
+    def keep(self, message):
+        reply = deliver(self, message)
+        if message.metadata.message_type == "train":
+            left.extend(unpack(reply.content)[0].values())
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "deliver", keep)
+    node = {"clients": "0,1,2", "state-dir": str(tmp_path)}
+    with pytest.raises(RunFailedError, match="ValueError: x"):
+        run("fedavg", node_configs=[{**node, **toys.policy(tmp_path, **policy)}])
+    assert left
+    assert all(set(p.metrics) == {"started-at", "compute-s"} for p in left)
+
+
+# A message that is too much for the log ----------------------------------------------
+
+
+@pytest.mark.usefixtures("task_identity")
+def test_a_message_for_very_many_clients_does_not_spoil_the_log(toy_data, tmp_path):
+    """Its line is longer than what is read to find the last line."""
+    node = {"clients": "0", "state-dir": str(tmp_path)}
+    call = pack({}, {"experiment": "e"})
+    answer(node, "query", call)
+    many = {f"{10**8 + c}/metrics": MetricRecord({}) for c in range(40_000)}
+    content = RecordDict({"header": ConfigRecord(header()), **many})
+    with pytest.raises(RunFailedError, match="node hosts clients"):
+        answer(node, "train", content)
+    text = (tmp_path / "audit.jsonl").read_text()
+    assert max(map(len, text.splitlines())) > 2**18
+    parcels, about = answer(node, "query", call)
+    assert set(parcels) == {0}
+    assert "error" not in about
+
+
+# A dry run deletes what it has left, and nothing else --------------------------------
+
+
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize("fresh_start", [True, False])
+@pytest.mark.parametrize("clients", [(0,), ()])
+def test_a_dry_run_cannot_delete_another_experiment(
+    toy_data, tmp_path, fresh_start, clients
+):
+    """It names one in mid-run, to a site that lets clients begin afresh or not."""
+    node = {"clients": "0", "state-dir": str(tmp_path)}
+    node |= {"fresh-start": True} if fresh_start else {}
+    config = resolve({**defaults(), **toys.tiny("fedavg")}).to_config()
+    bind_run(tmp_path, 5, "e", config)
+    kept = tmp_path / "e" / "client-0" / "round-000001.safetensors"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("state")
+    notes = sorted((tmp_path / "runs").iterdir())
+    for run_id in (5, 6):  # the run itself, turned into a dry one, and another run
+        for kind in KINDS:
+            content = pack(dict.fromkeys(clients, Parcel()), header())
+            try:
+                answer(node, kind, content, run_id=run_id, **{"dry-run": True})
+            except RunFailedError:
+                continue
+    assert kept.read_text() == "state"
+    assert set(notes) <= set((tmp_path / "runs").iterdir())
+    bind_config(tmp_path, "e", config)  # and it is bound to what it was
+
+
+# The policy file, changed between two looks ------------------------------------------
+
+
+def test_the_log_names_the_policy_that_was_applied(run, tmp_path, monkeypatch):
+    """The file is swapped after each time it is opened; a message opens it once."""
+    node = {"clients": "0,1,2", "state-dir": str(tmp_path)}
+    node |= toys.policy(tmp_path, scores=False)
+    path = Path(node["policy"])
+    strict, lenient = path.read_bytes(), b""
+    opened, given = Path.open, []
+
+    def swapping(place, mode="r", *more, **words):
+        handle = opened(place, mode, *more, **words)
+        if place == path and "r" in mode:
+            content = lenient if len(given) % 2 else strict
+            handle.close()
+            given.append(hashlib.sha256(content).hexdigest())
+            handle = (
+                io.BytesIO(content) if "b" in mode else io.StringIO(content.decode())
+            )
+        return handle
+
+    monkeypatch.setattr(Path, "open", swapping)
+    run("fedavg", node_configs=[node], **{**ONE_ROUND, "num-server-rounds": 2})
+    monkeypatch.undo()
+    asked = [x for x in lines(tmp_path) if x["event"] == "asked"]
+    assert [x["policy_sha256"] for x in asked] == given  # one opening each
+    assert len(set(given)) == 2
+    scored = [x for x in lines(tmp_path) if x.get("withheld") or x.get("score")]
+    hashes = {x["round"]: x["policy_sha256"] for x in asked if "round" in x}
+    is_strict = hashlib.sha256(strict).hexdigest()
+    assert {bool(line.get("withheld")) for line in scored} == {True, False}
+    for line in scored:
+        applied = hashes[line["round"]] == is_strict
+        assert applied == (line.get("withheld") == ["scores"])

@@ -1,0 +1,147 @@
+"""``site check`` against a real SuperLink: plain, over TLS, and gone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from deployment_files import EXAMPLES, superlink_command
+from typing_extensions import override
+
+from fedgraph_flwr.site.__main__ import main
+from fedgraph_flwr.site.findings import OK, PROBLEM
+from simulations.processes import Federation, environment, free_ports
+
+pytestmark = [
+    pytest.mark.deploy,
+    pytest.mark.timeout(600),
+    # Flower gives httpx the CA file as a text, as its SuperNodes do.
+    pytest.mark.filterwarnings("ignore:`verify=<str>` is deprecated"),
+]
+Findings = dict[str, dict[str, str]]
+Check = Callable[..., tuple[int, Findings]]
+
+
+class Secure(Federation):
+    """A SuperLink over TLS that knows SuperNodes by their keys; started by the unit."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tls = folder / "certificates"
+        for place in (self.tls, folder / "others"):
+            script = ["sh", str(EXAMPLES / "certificates.sh"), "127.0.0.1", str(place)]
+            subprocess.run([*script, "alice"], check=True)
+        for name in ("known", "stranger"):
+            key = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f"]
+            subprocess.run([*key, str(folder / name)], check=True)
+        super().__init__(folder, environment(folder / "flwr"), [])
+
+    @override
+    def profile(self) -> str:
+        return f'address = "{self.address}"\nroot-certificates = "{self.tls}/ca.crt"\n'
+
+    @override
+    def superlink_command(self) -> list[str]:
+        return superlink_command(self.folder, self.tls, self.address)
+
+    @override
+    def admit(self) -> None:
+        key = str(self.folder / "known.pub")
+        done = self.flwr("supernode", "register", key, "site")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    with Secure(tmp_path_factory.mktemp("secure")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    folder = tmp_path_factory.mktemp("plain")
+    with Federation(folder, environment(folder / "flwr"), []) as started:
+        yield started
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str]) -> Check:
+    """Run the command; its exit code, and what it found of the way to a SuperLink."""
+
+    def run(address: str, *words: str) -> tuple[int, Findings]:
+        code = main(["check", "--superlink", address, *words, "--json"])
+        told = json.loads(capsys.readouterr().out)
+        assert told["exit_code"] == code
+        of_link = ("SuperLink", "certificate", "clock", "key")
+        return code, {f["what"]: f for f in told["findings"] if f["what"] in of_link}
+
+    return run
+
+
+def states(found: Findings) -> dict[str, str]:
+    return {what: finding["state"] for what, finding in found.items()}
+
+
+def test_all_is_fine_with_the_right_certificate_and_a_key_that_is_known(
+    secure: Secure, check: Check
+) -> None:
+    words = ["--root-certificates", str(secure.tls / "ca.crt")]
+    words += ["--auth-supernode-private-key", str(secure.folder / "known")]
+    for _ in range(2):  # it signs off: the next check, and the SuperNode, find it free
+        code, found = check(secure.address, *words)
+        assert code == 0, found
+        assert states(found) == dict.fromkeys(found, OK)
+        assert list(found) == ["SuperLink", "certificate", "clock", "key"]
+        assert "names 127.0.0.1, valid until" in found["certificate"]["found"]
+        assert found["key"]["found"] == "known is admitted"
+
+
+def test_a_key_that_nobody_registered_is_refused_with_the_cure(
+    secure: Secure, check: Check
+) -> None:
+    words = ["--root-certificates", str(secure.tls / "ca.crt")]
+    words += ["--auth-supernode-private-key", str(secure.folder / "stranger")]
+    code, found = check(secure.address, *words)
+    assert code == 1
+    assert found["key"]["state"] == PROBLEM
+    assert "flwr supernode register" in found["key"]["cure"]
+
+
+def test_an_authority_that_signed_another_certificate_is_refused(
+    secure: Secure, check: Check
+) -> None:
+    other = secure.folder / "others" / "ca.crt"
+    key = secure.folder / "known"
+    words = ["--root-certificates", str(other)]
+    words += ["--auth-supernode-private-key", str(key)]
+    code, found = check(secure.address, *words)
+    assert code == 1
+    assert found["certificate"]["state"] == PROBLEM
+    assert "use the ca.crt that signed" in found["certificate"]["cure"]
+    assert "key" not in found or found["key"]["state"] != OK
+
+
+def test_without_tls_a_secure_superlink_is_none(secure: Secure, check: Check) -> None:
+    _, found = check(secure.address, "--insecure")
+    assert found["clock"]["state"] != OK
+
+
+def test_a_plain_superlink_is_fine_without_tls_alone(
+    plain: Federation, secure: Secure, check: Check
+) -> None:
+    code, found = check(plain.address, "--insecure")
+    assert code == 0, found
+    assert states(found) == {"SuperLink": OK, "clock": OK, "key": "not asked"}
+    ca = str(secure.tls / "ca.crt")
+    code, found = check(plain.address, "--root-certificates", ca)
+    assert code == 1
+    assert "does not speak TLS" in found["certificate"]["found"]
+
+
+def test_a_superlink_that_is_down_is_said_to_be_down(check: Check) -> None:
+    code, found = check(f"127.0.0.1:{free_ports(1)}", "--insecure")
+    assert code == 1
+    assert "cannot be reached" in found["SuperLink"]["found"]
+    assert "that the SuperLink runs" in found["SuperLink"]["cure"]

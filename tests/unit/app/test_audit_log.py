@@ -1,0 +1,265 @@
+"""The chain of an audit log: what is written, what survives, what is told of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fedgraph_flwr import audit_log
+from fedgraph_flwr.audit_log import START, AuditLog, check_log
+from fedgraph_flwr.errors import StorageError
+
+
+def sha256(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()
+
+
+def event(note="", **given):
+    return {"event": "answered", "run": 1, "message": "train", "note": note, **given}
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A log of six lines."""
+    path = tmp_path / "state" / "audit.jsonl"
+    for k in range(3):
+        AuditLog(path).add([event(f"a{k}"), event(f"b{k}")])
+    return path
+
+
+def split(path):
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def problems(path):
+    return check_log(path.read_bytes()).problems
+
+
+# Writing ----------------------------------------------------------------------------
+
+
+def test_lines_are_added_at_the_end_and_hold_the_hash_of_the_last(path):
+    before = path.read_bytes()
+    head = AuditLog(path).add([event("c\nd\x1b[31m")])
+    assert path.read_bytes().startswith(before)
+    found = check_log(path.read_bytes())
+    assert (found.problems, found.notices) == ([], [])
+    assert found.head == head == sha256(split(path)[-1].rstrip(b"\n"))
+    assert found.records[0]["prev"] == START
+    assert [r["line"] for r in found.records] == list(range(1, 8))
+    assert found.records[-1]["note"] == "c d[31m"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_numbers_that_json_lacks_and_endless_texts_are_written_all_the_same(path):
+    AuditLog(path).add(
+        [event("x" * 10**6, loss=float("nan"), sent={"a": float("inf")})]
+    )
+    last = check_log(path.read_bytes()).records[-1]
+    assert (last["loss"], last["sent"]) == ("nan", {"a": "inf"})
+    assert len(last["note"]) < 1100
+
+
+def test_writers_at_once_keep_one_chain(tmp_path, monkeypatch):
+    def in_pieces(file, content):  # as a system may
+        for at in range(0, len(content), 100):
+            file.write(content[at : at + 100])
+
+    monkeypatch.setattr(audit_log, "_write_all", in_pieces)
+    path, notes = tmp_path / "audit.jsonl", [str(n) * 300 for n in range(8)]
+
+    def write(note):
+        for _ in range(20):
+            AuditLog(path).add([event(note), event(note)])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, notes))
+    found = check_log(path.read_bytes())
+    assert found.problems == []
+    assert sorted(r["note"] for r in found.records) == sorted(notes * 40)
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(path, monkeypatch):
+    before = path.read_bytes()
+
+    def full(file, content):
+        file.write(content[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(audit_log, "_write_all", full)
+    with pytest.raises(StorageError, match=r"cannot be written: .*No space left") as e:
+        AuditLog(path).add([event("c")])
+    assert path.read_bytes() == before
+    assert str(path) not in e.value.public
+
+
+# Crashes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fragment", [b"{", b'{"line": 7, "prev": "', b"\xff\x00", b"x\ny"]
+)
+@pytest.mark.parametrize("ending", [b"", b"\n"])
+def test_a_line_that_a_crash_cut_short_is_told_and_kept(path, fragment, ending):
+    with path.open("ab") as file:
+        file.write(fragment + ending)
+    assert problems(path)
+    AuditLog(path).add([event("after")])
+    found = check_log(path.read_bytes())
+    assert found.problems == []
+    assert len(found.notices) == 1
+    assert "cut short by a crash; line" in found.notices[0]
+    assert fragment in path.read_bytes()
+    AuditLog(path).add([event("later")])
+    assert check_log(path.read_bytes()).problems == []
+
+
+def test_a_first_line_that_was_cut_short(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b'{"line": 1, "pr')
+    AuditLog(path).add([event("a")])
+    found = check_log(path.read_bytes())
+    assert (found.problems, len(found.notices)) == ([], 1)
+
+
+def test_a_whole_line_without_its_end_is_no_loss(path):
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    AuditLog(path).add([event("after")])
+    found = check_log(path.read_bytes())
+    assert (found.problems, found.notices) == ([], [])
+    assert len(found.records) == 7
+
+
+@pytest.mark.parametrize("cut", range(0, 400, 57))
+def test_wherever_a_write_stops_the_log_goes_on(path, monkeypatch, cut):
+    """Two lines are being written when the process is killed."""
+
+    def killed(file, content):
+        file.write(content[:cut])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(audit_log, "_write_all", killed)
+        with pytest.raises(KeyboardInterrupt):
+            AuditLog(path).add([event("c"), event("d")])
+    AuditLog(path).add([event("after")])
+    found = check_log(path.read_bytes())
+    assert found.problems == []
+    assert found.records[-1]["note"] == "after"
+
+
+def test_kills_at_random_moments(tmp_path):
+    """Real processes, killed while they write."""
+    path = tmp_path / "audit.jsonl"
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from fedgraph_flwr.audit_log import AuditLog\n"
+        "log = AuditLog(Path(sys.argv[1]))\n"
+        "print(1, flush=True)\n"
+        "while True: log.add([{'event': 'x', 'note': 'n' * 900}] * 50)\n"
+    )
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+    time.sleep(0.05)
+    for writer in writers:
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.communicate()
+    AuditLog(path).add([event("after")])
+    found = check_log(path.read_bytes())
+    assert found.problems == []
+    assert len(found.records) > 50
+
+
+def test_what_is_no_audit_log_is_not_written_to(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b"time,run\n" * 50_000)
+    before = path.read_bytes()
+    with pytest.raises(StorageError, match="does not end like an audit log"):
+        AuditLog(path).add([event()])
+    assert path.read_bytes() == before
+
+
+# Tampering --------------------------------------------------------------------------
+
+
+def changed(lines, at, old=b'"note": "a', new=b'"note": "z'):
+    assert old in lines[at]
+    return [*lines[:at], lines[at].replace(old, new), *lines[at + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "expected"),
+    [
+        (lambda n: changed(n, 0), "line 1 was changed after it was written: line 2"),
+        (lambda n: changed(n, 2), "line 3 was changed after it was written: line 4"),
+        (lambda n: n[:2] + n[3:], "line 3 is missing before line 4"),
+        (lambda n: n[:1] + n[4:], "lines 2 to 4 are missing before line 5"),
+        (lambda n: n[2:], "lines 1 to 2 are missing before line 3"),
+        (lambda n: [*n[:2], n[3], n[2], *n[4:]], "line 3 is missing before line 4"),
+        (lambda n: [*n[:3], n[1], *n[3:]], "line 2 stands after line 3: moved, or"),
+        (lambda n: [*n[:2], b"?\n", *n[3:]], "line 3 cannot be read: changed"),
+        (lambda n: [*n[:2], b"?\n", *n[2:]], "line 3 cannot be read"),
+        (lambda n: changed(n, 0, START.encode(), b"0" * 64), "line 1 is not the begin"),
+        (lambda n: [*n[:5], n[5][:20]], "line 6 is cut short at the end of the file"),
+        (lambda n: [*n, b"[]\n"], "line 7 cannot be read"),
+        (lambda n: changed(n, 2, b'"line": 3', b'"line": true'), "line 3 cannot be"),
+    ],
+)
+def test_what_was_changed_removed_or_moved_is_named(path, tamper, expected):
+    path.write_bytes(b"".join(tamper(split(path))))
+    assert problems(path)[0].startswith(expected)
+
+
+def test_a_change_cannot_pass_for_a_crash(path):
+    """Whoever calls a line cut short cannot mend the lines after it."""
+    lines = split(path)
+    torn = sha256(b"?")
+    head = sha256(lines[1].rstrip(b"\n"))
+    repair = {"line": 4, "prev": head, "event": "repair", "bytes": 1, "sha256": torn}
+    forged = [*lines[:2], b"?\n", json.dumps(repair).encode() + b"\n", *lines[4:]]
+    path.write_bytes(b"".join(forged))
+    assert problems(path) == [
+        "line 4 was changed after it was written: line 5 holds another hash of it"
+    ]
+
+
+def test_a_repair_of_nothing_is_a_problem(path):
+    AuditLog(path).add([{"event": "repair", "sha256": sha256(b"?")}])
+    assert problems(path) == [
+        "line 7 tells of a line cut short, which does not stand there"
+    ]
+
+
+def test_the_chain_cannot_show_a_cut_tail_or_a_log_written_anew(path, tmp_path):
+    """As docs/policy.md says: only one who knows a later head can."""
+    head = check_log(path.read_bytes()).head
+    path.write_bytes(b"".join(split(path)[:4]))
+    cut = check_log(path.read_bytes())
+    other = tmp_path / "other.jsonl"
+    AuditLog(other).add([event("quite another story")])
+    anew = check_log(other.read_bytes())
+    for found in (cut, anew):
+        assert found.problems == []
+        assert head not in found.hashes
+
+
+def test_an_endless_list_of_problems_is_cut(path):
+    lines = split(path)
+    path.write_bytes(b"".join([lines[0], lines[2]] * 500))
+    assert len(problems(path)) == 51

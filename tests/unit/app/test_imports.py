@@ -1,0 +1,77 @@
+"""What an entry point imports: each message of a site starts a process anew."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+# Each takes a tenth of a second to two seconds, and few runs need it.
+HEAVY = {
+    "dtaidistance",
+    "matplotlib",
+    "networkx",
+    "pandas",
+    "ray",
+    "rdkit",
+    "scipy",
+    "sklearn",
+    "sympy",
+    "torch_geometric",
+}
+LOAD = "from fedgraph_flwr.registry import METHODS, load_client as load\n"
+
+
+def imported(code):
+    """Names of all modules in a fresh process after ``code``."""
+    code += "\nimport json, sys; print(json.dumps(list(sys.modules)))"
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, check=True, capture_output=True, text=True)
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fedgraph_flwr.client_app",
+        "fedgraph_flwr.server_app",
+        "fedgraph_flwr.site.__main__",
+        "simulations.run, simulations.study, simulations.compare",
+    ],
+)
+def test_an_entry_point_imports_no_torch_and_no_heavy_library(name):
+    found = imported(f"import {name}")
+
+    assert not found & {*HEAVY, "torch"}
+    assert not {m for m in found if m.startswith("clients.tasks")}
+
+
+def test_a_method_imports_its_own_modules_alone():
+    found = imported(f"{LOAD}[load(c) for c in METHODS['fedprox'].clients.values()]")
+
+    papers = {m for m in found if m.startswith("clients.") and m.count(".") == 1}
+    others = ("fgcl", "fclg", "fedgkd", "spreadgnn", "fedsage_plus", "infomax")
+    assert "clients.fedavg" in papers
+    assert not papers & {f"clients.{name}" for name in others}
+
+
+def test_no_client_imports_a_heavy_library():
+    code = f"{LOAD}[load(c) for m in METHODS.values() for c in m.clients.values()]"
+
+    found = imported(code)
+
+    assert "torch" in found
+    assert not found & HEAVY
+
+
+def test_a_training_step_imports_no_compiler():
+    code = """import torch
+from clients.adam import FusedAdam
+weight = torch.nn.Parameter(torch.ones(3))
+weight.square().sum().backward()
+FusedAdam([weight], lr=0.1).step()
+assert weight[0] < 1"""
+
+    found = imported(code)
+
+    assert not found & {"torch._dynamo", "sympy"}

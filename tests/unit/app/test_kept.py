@@ -1,0 +1,88 @@
+"""What a process keeps of what it has loaded."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+import toys
+
+from fedgraph_flwr.kept import Kept, memory_share, num_bytes
+
+
+def visits(limit, keys):
+    """Keys that had to be made, in order; each value has 100 bytes."""
+    made, kept = [], Kept(limit)
+    for key in keys:
+
+        def make(key=key):
+            made.append(key)
+            return np.full(100, key, np.uint8)
+
+        assert (kept.get(key, make) == key).all()
+    return made, kept
+
+
+def test_what_fits_is_made_once():
+    made, kept = visits(300, [0, 1, 2] * 3)
+
+    assert made == [0, 1, 2]
+    assert len(kept) == 3
+
+
+def test_of_a_circle_that_does_not_fit_a_part_is_kept():
+    made, kept = visits(300, [0, 1, 2, 3, 4] * 3)
+
+    assert made == [0, 1, 2, 3, 4, 3, 4, 3, 4]
+    assert len(kept) == 4  # three, and the last
+
+
+def test_the_last_value_is_kept_though_it_does_not_fit():
+    made, _ = visits(10, [0, 0, 1, 1, 0])
+
+    assert made == [0, 1, 0]
+
+
+def test_cleared_it_is_empty_and_has_room_again():
+    _, kept = visits(100, [0])
+    kept.clear()
+
+    assert not len(kept)
+    kept.get(1, lambda: np.zeros(100, np.uint8))
+    assert kept.get(1, list).nbytes == 100
+
+
+def test_a_failure_is_not_kept():
+    kept = Kept(100)
+    with pytest.raises(ZeroDivisionError):
+        kept.get(0, lambda: 1 / 0)
+
+    assert kept.get(0, lambda: 5) == 5
+
+
+def test_bytes_are_those_of_arrays_and_tensors_each_once(tmp_path):
+    @dataclass
+    class Pair:
+        one: object
+        other: object
+
+    shared = np.zeros(10)
+    np.save(tmp_path / "a.npy", shared)
+    on_disk = np.load(tmp_path / "a.npy", mmap_mode="r")
+
+    assert num_bytes(Pair(shared, {"a": shared, "b": torch.zeros(3)})) == 80 + 12
+    assert num_bytes([on_disk, (None, "text")]) == 0
+
+
+def test_bytes_of_a_client_count_its_graphs_and_its_batches():
+    data = toys.row("fedavg").client.DATA.collate(toys.make_partition(), toys.CPU)
+    graphs = data.partition.graphs
+
+    size = num_bytes(data)
+
+    least = graphs.edge_index.nbytes + data.graphs.edge_index.nbytes
+    assert size > least + sum(b.edge_index.nbytes for b in data.evaluation)
+
+
+def test_a_process_keeps_no_more_than_half_the_memory():
+    assert 0 < memory_share() < 2**50

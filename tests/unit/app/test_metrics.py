@@ -1,0 +1,138 @@
+"""``metrics.prom``: Prometheus's text format, and the numbers of the run."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from deployment_files import EXAMPLES
+
+from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.results import folder as folder_module
+from fedgraph_flwr.results.metrics import METRICS
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
+_SAMPLE = re.compile(
+    rf"({_NAME})(?:\{{({_LABEL}(?:,{_LABEL})*)?\}})? ([^ ]+)( -?[0-9]+)?"
+)
+
+
+def parsed(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """Read Prometheus's text format 0.0.4 as strictly as its documentation."""
+    assert text.endswith("\n")
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    family, kinds = "", {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            mark, word, name, rest = line.split(" ", 3)
+            assert (mark, word) in {("#", "HELP"), ("#", "TYPE")}
+            assert re.fullmatch(_NAME, name)
+            if word == "TYPE":
+                assert rest in {"counter", "gauge"}
+                assert name not in kinds, f"two blocks of {name}"
+                assert name.endswith("_total") == (rest == "counter")
+                family, kinds[name] = name, rest
+            continue
+        match = _SAMPLE.fullmatch(line)
+        assert match, line
+        assert match[1] == family, f"{line} does not follow its TYPE"
+        pairs = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[2] or "")
+        labels = tuple(sorted(pairs))
+        assert labels not in found.get(family, {}), f"twice: {line}"
+        found.setdefault(family, {})[labels] = float(match[3])
+    return found
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["x 1", "# TYPE x gauge\ny 1\n", '# TYPE x gauge\nx{a="b} 1\n', "# TYPE x text\n"],
+)
+def test_the_parser_refuses_what_prometheus_does(bad):
+    with pytest.raises(AssertionError):
+        parsed(bad)
+
+
+def value(found, name, **labels):
+    """The one sample of a metric with these labels, whatever its run."""
+    wanted = set(labels.items())
+    (number,) = (v for k, v in found[f"fedgraph_{name}"].items() if wanted <= set(k))
+    return number
+
+
+NODES = [
+    {"clients": "0,2", "site-name": "north", "state-dir": "/s"},
+    {"clients": "1", "site-name": "south", "state-dir": "/s"},
+]
+
+
+def test_the_file_has_the_numbers_of_the_summary(once):
+    finished = once("fedavg")
+    summary, found = finished.summary, parsed((finished.path / METRICS).read_text())
+    assert value(found, "run_status") == 1
+    assert value(found, "run_info", method="fedavg", run=summary["run_id"]) == 1
+    assert value(found, "round") == value(found, "rounds") == summary["rounds"]
+    assert value(found, "bytes_total", direction="up") == summary["bytes_up"]
+    assert value(found, "bytes_total", direction="down") == summary["bytes_down"]
+    assert value(found, "score", split="test") == summary["final"]["mean"]
+    assert value(found, "failures_total") == 0
+    assert not [name for name in found if "_site_" in name]  # none has a name
+
+
+def test_it_is_written_after_every_round_and_names_sites(run, tmp_path, monkeypatch):
+    texts = []
+    real = folder_module.write_text
+
+    def spy(path, text):
+        real(path, text)
+        if path.name == METRICS:
+            texts.append(parsed(text))
+
+    monkeypatch.setattr(folder_module, "write_text", spy)
+    nodes = [{**node, "state-dir": str(tmp_path / node["site-name"])} for node in NODES]
+    finished = run("fedavg", node_configs=nodes)
+    assert [value(f, "round") for f in texts] == [0, 1, 2, 3, 3, 3]
+    assert [value(f, "run_status") for f in texts] == [0, 0, 0, 0, 0, 1]
+    last = texts[-1]
+    assert value(last, "site_clients", site="north") == 2
+    assert value(last, "site_last_round", site="south") == 3
+    assert value(last, "site_failures_total", site="south") == 0
+    assert finished.summary["sites"] == {"north": [0, 2], "south": [1]}
+
+
+def test_a_failed_run_says_so(run, tmp_path, monkeypatch):
+    real = folder_module.RunFolder.checkpoint
+
+    def fail(self, strategy):
+        real(self, strategy)
+        if self.so_far.last_round == 2:
+            raise RunFailedError("power cut")
+
+    monkeypatch.setattr(folder_module.RunFolder, "checkpoint", fail)
+    with pytest.raises(RunFailedError, match="power cut"):
+        run("fedavg", **{"results-dir": str(tmp_path)})
+    (path,) = tmp_path.iterdir()
+    found = parsed((path / METRICS).read_text())
+    assert value(found, "run_status") == 2
+    assert value(found, "round") == 2
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(run, tmp_path):
+    nodes = [{**node, "state-dir": str(tmp_path / node["site-name"])} for node in NODES]
+    finished = run("fedavg", node_configs=nodes)
+    names = set(parsed((finished.path / METRICS).read_text()))
+    board = json.loads((EXAMPLES / "grafana.json").read_text())
+    queries = [t["expr"] for panel in board["panels"] for t in panel["targets"]]
+    asked = set(re.findall(r"fedgraph_\w+", " ".join(queries)))
+    assert len(queries) >= 9
+    assert asked <= names
+
+
+@pytest.mark.parametrize("name", ["a b", 7, "", "x\n"])
+def test_a_site_with_an_odd_name_is_refused_at_roll_call(run, tmp_path, name):
+    node = {**NODES[0], "clients": "0,1,2", "site-name": name}
+    with pytest.raises(
+        RunFailedError, match="node-config site-name must be 1 to 40 letters"
+    ):
+        run("fedavg", node_configs=[{**node, "state-dir": str(tmp_path)}])

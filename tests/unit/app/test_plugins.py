@@ -1,0 +1,310 @@
+"""Methods and data sets of your own: where they may come from, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import toys
+
+from fedgraph_flwr import plugins
+from fedgraph_flwr.config import Settings
+from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.resolve import defaults, resolve
+
+METHOD = toys.PLUGIN
+
+
+def config(method="fgx:METHOD", **more):
+    return {**defaults(), **toys.TINY, "method": method, **more}
+
+
+def refused(words, method="fgx:METHOD", **more):
+    with pytest.raises(ConfigError, match=words):
+        resolve(config(method, **more))
+
+
+def test_the_examples_give_what_they_say(once):
+    def sha(method, **more):
+        return once(method, **more).sha
+
+    assert sha("examples.placebo:METHOD") == sha("fedavg")
+    half, prox = {"plugin.params": "mu = 0.5"}, {"fedprox.mu": 0.5}
+    assert sha("examples.pulled:METHOD", **half) == sha("fedprox", **prox)
+    assert sha("examples.pulled:METHOD") == sha("fedprox")
+    seen = {sha(f"examples.{m}:METHOD") for m in ("rooted", "norm_gin", "placebo")}
+    assert len(seen | {sha("fedavg", weighting="uniform")}) == 4
+    for file in (plugins._ROOT / "examples").glob("*.py"):
+        assert len(file.read_text().splitlines()) <= 25, file.name
+
+
+def test_a_run_says_which_source_it_had_and_what_its_parameters_were(once):
+    run = once("examples.pulled:METHOD", **{"plugin.params": "mu = 1"})
+    told = run.summary["config"]
+    assert told["plugin.params"] == "mu = 1.0"
+    assert told["plugin.method-sha256"] == plugins.sha256("examples.pulled")
+    assert told["plugin.dataset-sha256"] == ""
+    assert resolve({**defaults(), **told}).to_config() == told
+    assert not [key for key in once("fedavg").summary["config"] if "plugin" in key]
+
+
+# Where modules come from -------------------------------------------------------------
+
+
+def test_a_module_of_the_bundle_wins_over_an_installed_one(write_plugin, tmp_path):
+    write_plugin("plugins/json.py")
+    assert resolve(config("json:METHOD")).method.strategy is METHODS["fedavg"].strategy
+    assert plugins.origin("json") == tmp_path / "plugins" / "json.py"
+
+
+def test_a_package_may_be_a_plug_in(write_plugin):
+    write_plugin("plugins/fgx/server.py", "from fedgraph_flwr.api import FedAvg as S\n")
+    write_plugin(
+        "plugins/fgx/both.py",
+        "from fedgraph_flwr.api import Method\nfrom .server import S\n"
+        "METHOD = Method(strategy=S)\n",
+    )
+    assert resolve(config("fgx.both:METHOD")).settings.method == "fgx.both:METHOD"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fgx:", ":METHOD", "./fgx.py:METHOD", "/abs/fgx:METHOD", "..fgx:METHOD", "a-b:M",
+     "fgx:METHOD:X", "fgx:METHOD.params", "fgx :METHOD", "fgx:METHOD\n"],
+)  # fmt: skip
+def test_what_is_no_name_of_a_plug_in(write_plugin, name):
+    write_plugin("plugins/fgx.py")
+    refused("a plug-in is named module:NAME", name)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("x = (", "cannot be imported: SyntaxError"),
+        ("import nosuchpackage", "cannot be imported: ModuleNotFoundError: No module"),
+        ("raise SystemExit(3)", "cannot be imported: SystemExit: 3"),
+        ("1 / 0", "cannot be imported: ZeroDivisionError"),
+        ("METHOD = 3", "must be a Method of module 'fgx', but it is a int"),
+        (METHOD.replace("METHOD", "OTHER"), "it has none; what it has: OTHER"),
+        (METHOD.replace("()", "(strategy=3)"), "strategy of a method must be a class"),
+        (METHOD.replace("()", "(clients={})"), "with one at least, got {}"),
+        (
+            METHOD.replace("()", "(strategy=AbstractGraphStrategy)"),
+            "AbstractGraphStrategy lacks initialise, models, outgoing, restore, state",
+        ),
+        (
+            METHOD.replace("()", "(clients={GRAPH_CLASSIFICATION: GraphClient})"),
+            "client of task 'graph-classification' .*GraphClient lacks build_model",
+        ),
+        (METHOD.replace("()", "(clients={'graphs': GraphClient})"), "tasks as keys"),
+        (METHOD.replace("()", "(params=dict)"), "derived from Settings, got <class"),
+        (
+            "from fedgraph_flwr.api import *\nclass P(Settings):\n"
+            "    mu: float = number(0, 0)\nMETHOD = Method(params=P)\n",
+            "P must be decorated with @dataclass",
+        ),
+        (
+            "from dataclasses import dataclass\nfrom fedgraph_flwr.api import *\n"
+            "@dataclass(frozen=True, kw_only=True)\nclass P(Settings):\n"
+            "    mu: float = 0.1\nMETHOD = Method(params=P)\n",
+            "field 'mu' says nothing of the values",
+        ),
+    ],
+)
+def test_a_faulty_plug_in_is_refused_with_its_cure(write_plugin, source, words):
+    write_plugin("plugins/fgx.py", source)
+    refused(words)
+
+
+def test_a_module_that_nobody_has_is_refused_with_where_it_was_looked_for(write_plugin):
+    write_plugin("plugins/fgy.py")
+    refused("no plug-in 'fgx': .*plugins holds fgy, and no module .* installed")
+
+
+def test_a_foreign_package_called_plugins_is_named(write_plugin, tmp_path, monkeypatch):
+    write_plugin("plugins/fgx.py")
+    other = tmp_path / "other"
+    (other / "plugins").mkdir(parents=True)
+    (other / "plugins" / "__init__.py").touch()
+    (other / "plugins" / "fgx.py").write_text(METHOD)
+    monkeypatch.syspath_prepend(str(other))
+    refused(rf"imported from {other}/plugins/fgx.py, expected {tmp_path}/plugins")
+
+
+# Sites -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """Have a module installed that leaves a trace when it is imported."""
+    folder, trace = tmp_path / "installed", tmp_path / "imported"
+    folder.mkdir()
+    source = f"import pathlib\npathlib.Path({str(trace)!r}).touch()\n"
+    (folder / "outside_fgx.py").write_text(source + METHOD)
+    monkeypatch.syspath_prepend(str(folder))
+    yield trace
+    plugins.forget("outside_fgx")
+
+
+def test_a_site_imports_no_module_of_its_own_unless_its_operator_allows_it(
+    lab, outside
+):
+    """The server is trusted to import; in this process the module's trace tells."""
+    from fedgraph_flwr.node_config import check_plugins
+
+    run_config = config("outside_fgx:METHOD")
+    for node in ({"clients": "0"}, {"clients": "0", "plugins": "json, outside"}):
+        with pytest.raises(ConfigError, match="'outside_fgx', which is not in folder"):
+            check_plugins(run_config, node)
+    assert not outside.exists()
+    check_plugins(run_config, {"clients": "0", "plugins": "json, outside_fgx"})
+    check_plugins(run_config, {"partition-id": 0, "num-partitions": 1})
+    check_plugins(config("examples.placebo:METHOD"), {"clients": "0"})
+    with pytest.raises(ConfigError, match="the run's dataset is in module 'os'"):
+        check_plugins(config("fedavg", dataset="os:DATA"), {"clients": "0"})
+
+
+def test_a_run_at_sites_is_refused_by_name_and_goes_on_if_allowed(lab, outside):
+    sites = [{"clients": "0,1"}, {"clients": "2"}]
+    with pytest.raises(Exception, match="start the SuperNode with --node-config 'plug"):
+        lab.run("outside_fgx:METHOD", node_configs=sites)
+    allowed = [{**site, "plugins": "outside_fgx"} for site in sites]
+    found = lab.run("outside_fgx:METHOD", node_configs=allowed)
+    assert found.sha == lab.once("fedavg").sha
+
+
+def test_ends_with_different_sources_are_refused(lab, monkeypatch):
+    from fedgraph_flwr import client_app
+
+    tell = client_app.tell_plugins
+    monkeypatch.setattr(
+        client_app, "tell_plugins", lambda p: dict.fromkeys(tell(p), "0" * 64)
+    )
+    words = r"source of the plug-in \(method-sha256\) is \w{12} at the server and 0{12}"
+    with pytest.raises(ConfigError, match=words):
+        lab.run("examples.placebo:METHOD")
+
+
+# Source ------------------------------------------------------------------------------
+
+
+def hash_of(module):
+    plugins.forget()
+    return plugins.sha256(module)
+
+
+def test_the_hash_covers_what_a_plug_in_imports_of_the_bundle_and_no_more(write_plugin):
+    write_plugin(
+        "plugins/fgx.py", f"from plugins import near\nfrom .far import X\n{METHOD}"
+    )
+    write_plugin("plugins/near.py", "import plugins.deep.one\n")
+    write_plugin("plugins/far.py", "X = 1\n")
+    write_plugin("plugins/deep/one.py", "")
+    write_plugin("plugins/deep/two.py", "")
+    write_plugin("plugins/other.py", "")
+    first = hash_of("fgx")
+    write_plugin("plugins/other.py", "Y = 1\n")
+    assert hash_of("fgx") == first
+    seen = {first}
+    for name in ("fgx", "near", "far", "deep/two"):
+        write_plugin(f"plugins/{name}.py", f"{METHOD}X = {len(seen)}\n" * 2)
+        if name == "fgx":
+            write_plugin("plugins/fgx.py", f"from . import near, far\n{METHOD}# more\n")
+        seen.add(hash_of("fgx"))
+        if name == "near":
+            write_plugin("plugins/near.py", "import plugins.deep.one # more\n")
+            hash_of("fgx")
+    assert len(seen) == 5
+
+
+def test_a_resume_with_another_source_or_other_parameters_is_refused(write_plugin, lab):
+    source = (plugins.Path(__file__).parents[3] / "examples" / "pulled.py").read_text()
+    write_plugin("plugins/fgx.py", source)
+    part = lab.run("fgx:METHOD", **{"num-server-rounds": 1})
+    kept = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+    again = {**kept, "resume": str(part.path), "num-server-rounds": 2}
+    with pytest.raises(ConfigError, match=r"plugin.params was 'mu = 0.01' and is now"):
+        lab.run("fgx:METHOD", **again, **{"plugin.params": "mu = 0.02"})
+    assert lab.run("fgx:METHOD", **again).summary["resumed_from_round"] == 1
+    write_plugin("plugins/fgx.py", source + "# changed\n")
+    plugins.forget()
+    with pytest.raises(ConfigError, match=r"plugin.method-sha256 was '\w+' and is now"):
+        lab.run("fgx:METHOD", **again)
+
+
+def test_a_source_may_be_demanded(write_plugin):
+    write_plugin("plugins/fgx.py")
+    known = hash_of("fgx")
+    assert resolve(config(**{"plugin.method-sha256": known})).plugin is not None
+    refused("but 'fgx' has", **{"plugin.method-sha256": "0" * 64})
+    refused("but dataset is not a plug-in", **{"plugin.dataset-sha256": "0" * 64})
+    refused("64 hexadecimal digits", **{"plugin.method-sha256": "abc"})
+
+
+# Parameters --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("mu", r"key = value, .*got 'mu'"),
+        ("mu = ", "key = value"),
+        ("mu = 1, mu = 2", "key = value"),
+        ("mu = 1 } \n x = { y = 1", "which ends the table"),
+        ("mu = [1]", "mu = .1.; give a text, number"),
+        ("mu.a = 1", "; give a text, number"),
+        ("mu = 1979-05-27", "; give a text, number"),
+        ("mu = 'high'", "mu must be a finite number >= 0 .*got 'high'"),
+        ("mu = nan", "mu must be a finite number"),
+        ("mu = true", "mu must be a finite number"),
+        ("mu = -1", "mu must be a finite number >= 0"),
+        ("MU = 1", "unknown parameter 'MU'. Did you mean 'mu'"),
+        ("fedprox.mu = 1", "; give a text, number"),
+        ("learning-rate = 1", "unknown parameter 'learning-rate'"),
+        ("mu = " + "[" * 5000, "key = value"),
+    ],
+)
+def test_faulty_parameters_are_refused_by_name(given, words):
+    refused(words, "examples.pulled:METHOD", **{"plugin.params": given})
+
+
+def test_parameters_of_a_method_without_any_are_refused_or_told():
+    one = {"plugin.params": "mu = 1"}
+    refused("has no parameters of its own", "examples.placebo:METHOD", **one)
+    (told,) = resolve(config("fedavg", **one)).doubts
+    assert told.startswith("plugin.params is set to 'mu = 1', but method 'fedavg'")
+
+
+def test_parameters_survive_being_written(write_plugin):
+    write_plugin(
+        "plugins/fgx.py",
+        """
+        from dataclasses import dataclass
+        from fedgraph_flwr.api import *
+
+        @dataclass(frozen=True, kw_only=True)
+        class P(Settings):
+            TABLE = "fgx"
+            inner_width: int = integer(3, 1, 9)
+            mode: str = choice("a", "a", "it's \\"b\\"\\\\ \\x7f é")
+            is_on: bool = flag(False)
+
+        METHOD = Method(params=P)
+        """,
+    )
+    text = 'inner-width = 4, is-on = true, mode = "it\'s \\"b\\"\\\\ \\u007f é"'
+    first = resolve(config(**{"plugin.params": text}))
+    assert first.params.mode == 'it\'s "b"\\ \x7f é'
+    assert (first.params.inner_width, first.params.is_on) == (4, True)
+    again = resolve({**defaults(), **first.to_config()})
+    assert again == first
+
+
+def test_a_built_in_table_is_read_from_its_own_keys(write_plugin):
+    write_plugin(
+        "plugins/fgx.py",
+        "from fedgraph_flwr.api import *\n"
+        "from fedgraph_flwr.methods.fedavg import FedProxParams\n"
+        "METHOD = Method(params=FedProxParams)\n",
+    )
+    assert resolve(config(**{"fedprox.mu": 0.25})).params.mu == 0.25
+    assert issubclass(resolve(config()).method.params, Settings)

@@ -1,0 +1,195 @@
+"""The policy file of a site: what is in it holds; one that cannot be read forbids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import toys
+
+from fedgraph_flwr.errors import PolicyError, RunFailedError
+from fedgraph_flwr.policy import OPEN, Policy, policy_of
+from fedgraph_flwr.resolve import defaults
+
+SITE = {"clients": "0,1,2", "state-dir": "/s"}
+PAGE = Path(__file__).parents[3] / "docs" / "policy.md"
+
+
+def written(folder, text):
+    path = folder / "policy.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return {**SITE, "policy": str(path)}
+
+
+def test_every_key_of_a_file_is_read(tmp_path):
+    text = """
+    methods = ["fedavg", "gcfl+"]
+    datasets = ["smiles-csv", "tu:MUTAG"]
+    min-examples = 50
+    update-clip-max = 1
+    update-noise-min = 2.5
+    update-epsilon-max = 8
+    update-delta = 1e-6
+    edge-epsilon-max = 4.0
+    reply-bytes-max = 1_000_000
+    scores = false
+    error-texts = false
+    """
+    assert policy_of(written(tmp_path, text)) == Policy(
+        methods=("fedavg", "gcfl+"),
+        datasets=("smiles-csv", "tu:MUTAG"),
+        min_examples=50,
+        update_clip_max=1.0,
+        update_noise_min=2.5,
+        update_epsilon_max=8.0,
+        update_delta=1e-6,
+        edge_epsilon_max=4.0,
+        reply_bytes_max=1_000_000,
+        scores=False,
+        error_texts=False,
+    )
+    shares = "sealed-only = true\npooled-evaluation = true\nraw-features = true"
+    found = policy_of(written(tmp_path, shares))
+    assert found.sealed_only
+    assert found.pooled_evaluation
+    assert found.raw_features
+
+
+def test_a_site_without_a_file_shares_nothing_and_simulation_all():
+    found = policy_of(SITE)
+    assert found == Policy()
+    assert not found.pooled_evaluation
+    assert not found.raw_features
+    assert policy_of({"partition-id": 0, "num-partitions": 2}) == OPEN
+
+
+BAD = [
+    ("clip = 1", "unknown policy key 'clip'.*update-clip-max"),
+    ("update-clip-mx = 1", "unknown policy key.*Did you mean 'update-clip-max'"),
+    ("Scores = false", "unknown policy key 'Scores'. Did you mean 'scores'"),
+    ("[updates]\nclip = 1", "unknown policy key 'updates'"),
+    ("update-clip-max = '1'", "update-clip-max must be a finite number >= 0.*got '1'"),
+    ("update-clip-max = true", "update-clip-max must be a finite number"),
+    ("update-clip-max = -1", "update-clip-max must be a finite number >= 0"),
+    ("update-clip-max = nan", "update-clip-max must be a finite number"),
+    ("edge-epsilon-max = inf", "edge-epsilon-max must be a finite number"),
+    ("update-delta = 0", "update-delta must be a finite number > 0"),
+    ("min-examples = 1.5", "min-examples must be an int"),
+    ("scores = 'no'", "scores must be true or false, got 'no'"),
+    ("sealed-only = 1", "sealed-only must be true or false, got 1"),
+    ("methods = []", "methods must be a list of at least one name"),
+    ("methods = 'fedavg'", "methods must be a list of at least one name"),
+    ("methods = [1]", "methods must be a list of at least one name"),
+    ("methods = ['fedavgg']", "unknown method 'fedavgg'. Did you mean 'fedavg'"),
+    ("datasets = ['MUTAGG']", "MUTAGG"),
+    ("methods = {}", "methods must be a list of at least one name"),
+    ("update-noise-min = 1", "update-noise-min is set without update-clip-max"),
+    ("update-epsilon-max = 1", "update-epsilon-max is set without update-clip-max"),
+    ("update-clip-max = 1\nsealed-only = true", "sealed-only = true contradicts"),
+    ("update-clip-max = 1\npooled-evaluation = true", "pooled-evaluation = true contr"),
+    ("update-clip-max = 1\nraw-features = true", "raw-features = true contradicts"),
+    ("scores = false\nscores = true", "is not valid TOML"),
+    ("scores = ", "is not valid TOML"),
+    (b"\xff\xfe", "is not valid TOML"),
+    ("min-examples = " + "9" * 5000, "is not valid TOML|beyond 64 bits"),
+    ("a = " + "[" * 5000 + "]" * 5000, "is not valid TOML|nested"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), BAD, ids=lambda v: repr(v)[:30])
+def test_a_file_that_cannot_be_used_is_refused_with_the_reason(tmp_path, text, why):
+    with pytest.raises(PolicyError, match=f"(?s){why}") as caught:
+        policy_of(written(tmp_path, text))
+    assert str(tmp_path) in str(caught.value)
+    assert caught.value.public.startswith("this site's policy file cannot be used")
+
+
+@pytest.mark.parametrize("name", ["", "missing.toml", ".", "policy.toml", "/\0"])
+def test_a_file_that_is_none_is_refused(tmp_path, name):
+    path = name if name in ("", "policy.toml", "/\0") else str(tmp_path / name)
+    with pytest.raises(PolicyError, match=r"absolute path of a file|null"):
+        policy_of({**SITE, "policy": path})
+
+
+def test_a_file_without_permission_is_refused(tmp_path, monkeypatch):
+    node = written(tmp_path, "scores = true")
+
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(PolicyError, match="Permission denied"):
+        policy_of(node)
+
+
+def test_a_budget_needs_a_folder_that_no_run_can_change(tmp_path):
+    node = written(tmp_path, "edge-epsilon-max = 2.0")
+    policy_of(node)
+    with pytest.raises(
+        PolicyError, match="edge-epsilon-max needs node-config state-di"
+    ):
+        policy_of({k: v for k, v in node.items() if k != "state-dir"})
+
+
+def test_a_bad_file_refuses_even_what_every_policy_allows(run, tmp_path):
+    node = {**written(tmp_path, "scores = maybe"), "state-dir": str(tmp_path)}
+    with pytest.raises(RunFailedError, match="policy file cannot be used") as caught:
+        run("local", node_configs=[node])
+    assert "maybe" not in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+    assert (
+        "is not valid TOML: Invalid value (at line 1"
+        in (tmp_path / "audit.jsonl").read_text()
+    )
+
+
+def test_the_file_is_read_before_the_run_config(run, tmp_path, monkeypatch):
+    """A file that goes while a run is on stops the site in its next message."""
+    node = {**written(tmp_path, "scores = true"), "state-dir": str(tmp_path)}
+    monkeypatch.setattr(
+        "fedgraph_flwr.client_app.resolve",
+        lambda config: [
+            Path(node["policy"]).unlink(missing_ok=True),
+            toys.resolve(config),
+        ][1],
+    )
+    with pytest.raises(RunFailedError, match="policy file cannot be used"):
+        run("fedavg", node_configs=[node])
+
+
+@pytest.mark.parametrize(
+    ("key", "config", "allowed"),
+    [
+        ("methods", {"method": "fedavg"}, ["fedprox", "local"]),
+        ("datasets", {"dataset": "synthetic"}, ["smiles-csv"]),
+    ],
+)
+def test_other_names_are_refused_whatever_else_the_run_says(key, config, allowed):
+    policy = Policy(**{key: tuple(allowed)})
+    policy.check_names({**defaults(), key[:-1]: allowed[0]})
+    with pytest.raises(
+        PolicyError, match=rf"policy \({key}\) does not allow {key[:-1]}"
+    ):
+        policy.check_names({**defaults(), **config, "num-clients": "nonsense"})
+    with pytest.raises(PolicyError, match="does not allow"):
+        policy.check_names({})
+
+
+def test_the_page_lists_every_key_with_its_default():
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    found = {r.split("|")[1].strip(" `"): r.split("|")[2].strip(" `") for r in rows}
+    expected = {
+        Policy.key(f): "[]" if d == () else str(d).lower() for f, d in _defaults()
+    }
+    assert {k: v for k, v in found.items() if k in expected} == expected
+
+
+def _defaults():
+    return [(f.name, f.default) for f in Policy.config_fields().values()]
+
+
+def test_examples_of_the_page_are_policies(tmp_path):
+    blocks = PAGE.read_text().split("```toml\n")[1:]
+    assert len(blocks) == 2  # a hospital's and a bank's
+    for block in blocks:
+        policy_of(written(tmp_path, block.split("```")[0]))

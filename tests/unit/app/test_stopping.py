@@ -1,0 +1,86 @@
+"""A run that is stopped through Flower writes what it has computed."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from flwr.supercore.exit.exit_handler import trigger_exit_handlers
+
+from clients.base import GraphClient
+from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.stopping import STOPPED, check_stop, heeding_stops
+
+
+def only_summary(folder):
+    (path,) = (folder / "results").iterdir()
+    return json.loads((path / "summary.json").read_text())
+
+
+@pytest.fixture
+def in_round_two(monkeypatch):
+    """``in_round_two(action)``: client 0 does this before it trains in round 2."""
+
+    def install(action):
+        train = GraphClient.train
+
+        def patched(self, parcel, header):
+            if (self.job.client_id, header["server-round"]) == (0, 2):
+                action()
+            return train(self, parcel, header)
+
+        monkeypatch.setattr(GraphClient, "train", patched)
+
+    return install
+
+
+def test_in_a_simulation_flower_waits_for_the_summary(run, in_round_two, tmp_path):
+    """There the server's thread is not the one that Flower ends."""
+    is_training, raised = threading.Event(), []
+
+    def begin_to_end():
+        handlers = threading.Thread(
+            target=trigger_exit_handlers, kwargs={"run_before_force_exit": True}
+        )
+        handlers.start()
+        ended.append(handlers)
+        is_training.set()
+
+    def serve():
+        try:
+            with heeding_stops():
+                run("fedavg", **{"results-dir": str(tmp_path / "results")})
+        except RunFailedError as error:
+            raised.append(str(error))
+
+    ended: list[threading.Thread] = []
+    in_round_two(begin_to_end)
+    server = threading.Thread(target=serve)
+    server.start()
+    assert is_training.wait(timeout=60)
+    ended[0].join(timeout=60)  # Flower goes on to end the process only now
+    summary = only_summary(tmp_path)
+    assert (summary["status"], summary["rounds"]) == ("failed", 1)
+    assert STOPPED in summary["error"]
+    server.join(timeout=60)
+    assert raised == [STOPPED]
+    check_stop()  # a later run of this process is not stopped
+
+
+def test_in_a_deployment_the_signal_itself_ends_the_run(run, in_round_two, tmp_path):
+    def leave():
+        raise SystemExit(0)  # as Flower's handler of the signal does
+
+    in_round_two(leave)
+    with heeding_stops(), pytest.raises(SystemExit):
+        run("fedavg", **{"results-dir": str(tmp_path / "results")})
+    summary = only_summary(tmp_path)
+    assert (summary["status"], summary["rounds"]) == ("failed", 1)
+    assert STOPPED in summary["error"]
+
+
+def test_in_a_deployment_nothing_waits_for_itself():
+    with heeding_stops():
+        trigger_exit_handlers(run_before_force_exit=True)
+        check_stop()

@@ -1,0 +1,174 @@
+"""Trackers: what they are given, and what real ones hold afterwards."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedgraph_flwr import trackers
+from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError
+from simulations import track
+
+NAME = "test/accuracy/post_aggregation/mean"
+
+
+class Kept:
+    """A tracker that keeps what it is given."""
+
+    made: list[Kept]
+
+    def __init__(self, folder, config, first):
+        self.place, self.config, self.first = str(folder), config, first
+        self.steps, self.is_closed = {}, False
+        Kept.made.append(self)
+
+    def log(self, step, values):
+        self.steps.setdefault(step, {}).update(values)
+
+    def close(self):
+        self.is_closed = True
+
+
+class Broken(Kept):
+    def log(self, step, values):
+        Kept.made.append(self)
+        raise OSError("no network")
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """Let ``trackio`` be a tracker that this test reads, installed or not."""
+    Kept.made = []
+    monkeypatch.setattr(trackers, "TRACKERS", {"trackio": (Kept, "json")})
+    return Kept.made
+
+
+@pytest.fixture(scope="module")
+def finished(once):
+    return once("fedavg", **{"num-server-rounds": 3}).path
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+def means(folder: Path) -> dict[int, float]:
+    """Mean test accuracy by round, from the file itself."""
+    found: dict[int, list[float]] = {}
+    with (folder / "rounds.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if (row["split"], row["point"], row["metric"]) == (
+                "test",
+                "post_aggregation",
+                "accuracy",
+            ):
+                found.setdefault(int(row["round"]), []).append(float(row["value"]))
+    return {t: sum(v) / len(v) for t, v in found.items()}
+
+
+def test_a_run_and_its_import_tell_the_same(run, kept):
+    folder = run("fedavg", tracker="trackio", **{"num-server-rounds": 3}).path
+    trackers.import_run(folder, "trackio")
+    live, later = kept
+    assert live.is_closed
+    assert live.steps == later.steps
+    assert {t: v[NAME] for t, v in live.steps.items() if NAME in v} == pytest.approx(
+        means(folder)
+    )
+    assert not {"results-dir", "state-dir", "cache-dir", "resume"} & set(live.config)
+
+
+def test_a_tracker_changes_no_weights_and_may_break_down(
+    run, finished, kept, monkeypatch
+):
+    monkeypatch.setattr(trackers, "TRACKERS", {"trackio": (Broken, "json")})
+    broken = run("fedavg", tracker="trackio", **{"num-server-rounds": 3})
+    before = (finished / "rounds.csv").read_bytes()
+    assert (broken.path / "rounds.csv").read_bytes() == before
+    assert broken.summary["status"] == "completed"
+    assert len(kept) == 2  # made, and asked once
+    with pytest.raises(FedGraphError, match=r"trackio refused .*no network"):
+        trackers.import_run(finished, "trackio")
+
+
+def test_a_missing_package_is_refused_before_training(run, monkeypatch):
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="pip install wandb there, or set tracker"):
+        run("fedavg", tracker="wandb")
+
+
+def test_odd_values_and_names(kept, copy):
+    with (copy / "rounds.csv").open("a") as file:
+        file.write('3,0,test,update,"a<b>\nc",1.5,2\r\n3,0,test,update,bad,nan,2\r\n')
+    steps = trackers.steps_of_folder(copy)
+    assert steps[3]["test/a_b__c/update/client-0"] == 1.5
+    assert not any("bad" in name for name in steps[3])
+    with (copy / "rounds.csv").open("a") as file:
+        file.write("x,0,test,update,m,1,2\r\n")
+    with pytest.raises(DataError, match="cannot be imported"):
+        trackers.import_run(copy, "trackio")
+
+
+def test_folders_that_are_no_runs(kept, tmp_path):
+    with pytest.raises(DataError, match="is no results folder"):
+        trackers.import_run(tmp_path, "trackio")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(DataError, match="has no round yet"):
+        trackers.import_run(tmp_path, "trackio")
+
+
+def test_tensorboard_holds_the_scores(copy, capsys):
+    pytest.importorskip("tensorboard", reason="pip install tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert track.main([str(copy), "--to", "tensorboard"]) == 0
+    events = EventAccumulator(str(copy / "tensorboard"))
+    events.Reload()
+    found = {e.step: e.value for e in events.Scalars(NAME)}
+    assert found == pytest.approx(means(copy), rel=1e-6)
+    assert track.main([str(copy), "--to", "tensorboard"]) == 2
+    assert "would show each value twice" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of trackio's own packages
+def test_trackio_holds_the_scores(copy, tmp_path, monkeypatch):
+    pytest.importorskip("trackio", reason="pip install trackio")
+    import subprocess
+
+    # trackio reads its folder when it is imported: a process of its own.
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    command = [sys.executable, "-m", "simulations.track", str(copy), "--to", "trackio"]
+    subprocess.run(command, check=True, timeout=200, capture_output=True)
+    (database,) = (tmp_path / "trackio").glob("*.db")
+    with sqlite3.connect(database) as connection:
+        rows = connection.execute(
+            "select step, json_extract(metrics, ?) from metrics", (f'$."{NAME}"',)
+        ).fetchall()
+    assert {t: v for t, v in rows if v is not None} == pytest.approx(means(copy))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of MLflow's own packages
+@pytest.mark.parametrize("store", ["sqlite", "file"])
+def test_mlflow_holds_the_scores(copy, tmp_path, monkeypatch, store):
+    pytest.importorskip("mlflow", reason="pip install mlflow-skinny sqlalchemy alembic")
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    if store == "file":
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+        monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = MlflowClient(tracking_uri=trackers.import_run(copy, "mlflow"))
+    (run,) = client.search_runs(
+        [client.get_experiment_by_name(trackers.PROJECT).experiment_id]
+    )
+    history = client.get_metric_history(run.info.run_id, NAME)
+    assert {m.step: m.value for m in history} == pytest.approx(means(copy))
+    assert run.info.status == "FINISHED"

@@ -1,0 +1,154 @@
+"""Models of a user's own tables: the schema travels, targets are not needed."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+import toys
+
+from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.site.__main__ import main
+from fedgraph_flwr.trained import load_model
+from simulations.inline import run_inline
+
+HEAD = 'dataset = "{dataset}"\n'
+
+
+def write_graphs(folder, seed, *, targets=True, count=12):
+    """Paths and rings; a column of numbers, one of categories."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    graphs, nodes, edges = [], [], []
+    for g in range(count):
+        size = 3 + g % 3
+        graphs.append([f"g{g}", *(["ring" if g % 2 else "path"] if targets else [])])
+        for n in range(size):
+            nodes.append([f"g{g}", n, f"{rng.normal():.3f}", "CNO"[n % 3]])
+        links = [[f"g{g}", n, n + 1] for n in range(size - 1)]
+        edges += links + ([[f"g{g}", size - 1, 0]] if g % 2 else [])
+    head = ["graph", *(["shape"] if targets else [])]
+    write(folder / "graphs.csv", head, graphs)
+    write(folder / "nodes.csv", ["graph", "node", "charge", "element"], nodes)
+    write(folder / "edges.csv", ["graph", "source", "target"], edges)
+
+
+def write_nodes(folder, seed, *, targets=True, count=40):
+    """One ring of accounts, some of them without label."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    rows = [
+        [f"a{n}", f"{rng.normal() + n % 2:.3f}"]
+        + ([("" if n % 7 == 0 else ["good", "bad"][n % 2])] if targets else [])
+        for n in range(count)
+    ]
+    write(folder / "nodes.csv", ["node", "sum", *(["label"] * targets)], rows)
+    edges = [[f"a{n}", f"a{(n + 1) % count}"] for n in range(count)]
+    write(folder / "edges.csv", ["source", "target"], edges)
+
+
+def write(path, head, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([head, *rows])
+
+
+CASES = {"graphs-csv": (write_graphs, "fedavg"), "graph-csv": (write_nodes, "fedpub")}
+
+
+@pytest.fixture(params=CASES)
+def trained(request, tmp_path):
+    """A run on two sites' tables, and the model folder that site 1 keeps."""
+    make, method = CASES[request.param]
+    for site in (0, 1):
+        make(tmp_path / "data" / f"site-{site}", site)
+    schema = str(tmp_path / "data" / "schema.toml")
+    command = ["schema", str(tmp_path / "data" / "site-0"), "--out", schema]
+    assert main([*command, "--min-count", "1"]) == 0
+    places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results", "cache")}
+    own = {"dataset": request.param, "data-dir": str(tmp_path / "data")}
+    config = {"csv-label-kind": "classes"} if request.param == "graphs-csv" else {}
+    path = run_inline({**toys.TINY, **places, **own, **config, "method": method,
+        "num-clients": 2, "num-server-rounds": 2, "shared-group": "all"})  # fmt: skip
+    return tmp_path, path, make
+
+
+def test_tables_without_targets_are_predicted(trained):
+    root, path, make = trained
+    folder = root / "state" / path.name / "client-1" / "model"
+    assert "schema" in (folder / "SHA256SUMS").read_text()
+    model = load_model(folder)
+    make(root / "new", 1, targets=False)  # the same items, whose targets nobody knows
+    predicted = model.predict_folder(root / "new")
+    assert predicted.names[1] in ("g1", "a1")
+    # They are the items of site 1: on its test items the outputs are those of the run.
+    site = root / "site"
+    shutil.copytree(root / "data" / "site-1", site)
+    shutil.copy(root / "data" / "schema.toml", site)
+    test = model.predict_test(site)
+    assert test.column == predicted.column  # and not a number of a row
+    rows = [predicted.names.index(name) for name in test.names]
+    assert np.allclose(predicted.outputs[rows], test.outputs, atol=1e-5)
+    summary = toys.Run(path, {}).summary
+    assert test.score() == summary["final"]["per_client"]["1"]
+    predicted.write(root / "p.csv")
+    with (root / "p.csv").open(newline="") as file:
+        told = list(csv.DictReader(file))
+    assert set(told[0]) == {predicted.column, "prediction", "problem"} | {
+        f"p({label})" for label in predicted.labels_of
+    }
+    assert len(told) == len(predicted.names)
+
+
+def test_embeddings_of_new_graphs_are_those_that_the_run_kept(tmp_path, capsys):
+    for site in (0, 1):
+        write_graphs(tmp_path / "data" / f"site-{site}", site)
+    schema = str(tmp_path / "data" / "schema.toml")
+    command = ["schema", str(tmp_path / "data" / "site-0"), "--out", schema]
+    assert main([*command, "--min-count", "1"]) == 0
+    places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results", "cache")}
+    path = run_inline({**toys.TINY, **places, "data-dir": str(tmp_path / "data"),
+        "dataset": "graphs-csv", "csv-label-kind": "classes", "method": "infograph",
+        "num-clients": 2, "num-server-rounds": 1, "shared-group": "all",
+        "held-out": "auto"})  # fmt: skip
+    own = tmp_path / "state" / path.name / "client-1"
+    write_graphs(tmp_path / "new", 1, targets=False)
+    words = ["predict", str(own / "model"), str(tmp_path / "new"), "--out"]
+    assert main([*words, str(tmp_path / "e.csv")]) == 0
+    with (tmp_path / "e.csv").open(newline="") as file:
+        head, *rows = csv.reader(file)
+    kept = np.load(own / "embeddings.npz")["embeddings"]
+    assert head == ["graph", *(f"e{i}" for i in range(kept.shape[1])), "problem"]
+    assert [row[0] for row in rows] == [f"g{g}" for g in range(12)]
+    told = np.array([row[1:-1] for row in rows], np.float32)
+    assert told.std(0).max() > 0.01  # graphs differ
+    assert np.allclose(told, kept, rtol=1e-4, atol=1e-5)
+    shared = load_model(path / "models", "global").predict_folder(tmp_path / "new")
+    assert np.array_equal(shared.outputs, told)
+    assert shared.score() is None
+    with pytest.raises(ConfigError, match=r"its run tested none.*without --test"):
+        load_model(own / "model").predict_test(tmp_path / "data" / "site-1")
+
+
+def test_rows_that_do_not_fit_the_schema_are_told(trained):
+    root, path, make = trained
+    model = load_model(root / "state" / path.name / "client-0" / "model")
+    make(root / "new", 1, targets=False)
+    nodes = root / "new" / "nodes.csv"
+    lines = nodes.read_text().splitlines()
+    lines[3] = lines[3].replace(lines[3].split(",")[-2 if "," in lines[3][5:] else -1],
+        "much", 1)  # fmt: skip
+    nodes.write_text("\n".join(lines) + "\n")
+    predicted = model.predict_folder(root / "new")
+    named = dict(predicted.unfit)
+    assert list(named) == ["g0" if predicted.column == "graph" else "a2"]
+    assert all("nodes.csv, line 4" in why for why in named.values())
+    assert not named.keys() & set(predicted.names)
+    predicted.write(root / "p.csv")
+    with (root / "p.csv").open(newline="") as file:
+        *_, last = csv.DictReader(file)
+    assert (last[predicted.column], last["prediction"]) == (*named, "")
+    (root / "new" / "edges.csv").unlink()
+    with pytest.raises(DataError, match=r"edges\.csv|edges"):
+        model.predict_folder(root / "new")

@@ -1,0 +1,185 @@
+"""Runs that begin from a former model, and dry runs that keep nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from clients.binding import FOLDER, bind_run, forget
+from fedgraph_flwr import server_app
+from fedgraph_flwr.errors import ConfigError, WireError
+from fedgraph_flwr.results.warm_start import WarmStart
+
+ALL = {"shared-group": "all"}
+
+
+@pytest.fixture
+def starts(toy_data, monkeypatch):
+    """What strategies were initialised with."""
+    seen = []
+    make = server_app._make_strategy
+
+    def watched(*arguments):
+        strategy = make(*arguments)
+        original = strategy.initialise
+
+        def initialise(arrays):
+            seen.append(arrays)
+            original(arrays)
+
+        strategy.initialise = initialise
+        return strategy
+
+    monkeypatch.setattr(server_app, "_make_strategy", watched)
+    return seen
+
+
+def test_a_run_begins_with_the_very_tensors_of_the_former_model(run, starts):
+    former = run("fedavg", **ALL)
+    fresh = starts[0]
+    later = run("fedprox", **{"init-from": str(former.path)}, **ALL)
+    (file,) = (former.path / "models").glob("*.safetensors")
+    model = load_file(file)
+    assert model.keys() == starts[1].keys()
+    for name, array in starts[1].items():
+        assert array.tobytes() == model[name].tobytes()
+    assert any((fresh[n] != starts[1][n]).any() for n in fresh)
+    (told,) = later.summary["lineage"]
+    assert told["experiment"] == former.path.name
+    assert (told["model"], told["rounds"], told["method"]) == ("global", 3, "fedavg")
+    again = run("fedavg", **{"init-from": str(later.path / "models")}, **ALL)
+    assert [t["experiment"] for t in again.summary["lineage"]] == [
+        later.path.name, former.path.name
+    ]  # fmt: skip
+
+
+def test_without_training_the_model_is_the_former_one(run):
+    former = run("fedavg", **ALL)
+    still = {"learning-rate": 0.0, "init-from": str(former.path)}
+    later = run("fedavg", **still, **ALL)
+    models = [load_file(r.path / "models/global.safetensors") for r in (former, later)]
+    for name, array in models[0].items():
+        # An average of equal numbers, in double precision.
+        assert np.array_equal(array, models[1][name])
+
+
+def test_shared_convolutions_alone_can_be_a_start(run, starts):
+    former = run("fedavg")  # convs
+    run("gcfl", **{"init-from": str(former.path)})
+    assert all(name.startswith("convs.") for name in starts[1])
+
+
+def test_one_of_several_models_is_named_by_its_file(run, starts):
+    former = run("fedgkd")
+    with pytest.raises(ConfigError, match=r"files there: client-0.safetensors, cl"):
+        run("fedgkd", **{"init-from": str(former.path)})
+    chosen = former.path / "models" / "client-1.safetensors"
+    run("fedgkd", **{"init-from": str(chosen)})
+    model = load_file(chosen)
+    assert all((starts[-1][n] == model[n]).all() for n in starts[-1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"hidden-dim": 4, **ALL}, r"pre.weight: \(8, 4\) there, \(4, 4\) here"),
+        ({"num-layers": 3, **ALL}, r"convs.2.mlp.0.weight: None there"),
+    ],
+)
+def test_a_model_of_another_shape_is_refused_by_name(run, settings, match):
+    former = run("fedavg", **ALL)
+    with pytest.raises(ConfigError, match=match):
+        run("fedavg", **{"init-from": str(former.path), **settings})
+
+
+@pytest.mark.parametrize("given", ["/no/such/run", "/tmp"])
+def test_what_is_no_run_is_refused(run, given):
+    with pytest.raises(ConfigError, match=f"init-from = '{given}' does not lead to"):
+        run("fedavg", **{"init-from": given})
+
+
+def test_a_method_that_makes_its_start_itself_is_refused(run):
+    former = run("fedavg", **ALL)
+    with pytest.raises(ConfigError, match="method 'spreadgnn' cannot begin from"):
+        run("spreadgnn", **{"init-from": str(former.path)})
+
+
+def test_a_resumed_run_keeps_its_lineage_though_the_former_run_is_gone(run):
+    former = run("fedavg", **ALL)
+    later = run("fedavg", **{"init-from": str(former.path)}, **ALL)
+    lineage = later.summary["lineage"]
+    shutil.rmtree(former.path)
+    go_on = {**later.overrides, "resume": str(later.path), "num-server-rounds": 4}
+    assert run(**go_on).summary["lineage"] == lineage
+
+
+# Dry runs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["gcfl+", "fedgkd", "spreadgnn", "fedsage+", "fclg"])
+def test_a_dry_run_leaves_its_report_and_nothing_else(run, method):
+    found = run(method, nodes=2, **{"dry-run": True})
+    assert [p.name for p in found.path.iterdir()] == ["dry-run.json"]
+    report = json.loads((found.path / "dry-run.json").read_text())
+    assert report["seconds"] > 0
+    assert report["planned_rounds"] == 3
+    for client in "012":
+        entry = report["clients"][client]
+        assert entry["seconds"] > 0
+        assert entry["seconds"] <= report["seconds"]
+        assert entry["bytes_up"] > 0
+    state = Path(found.overrides["state-dir"])
+    kept = [p for p in state.rglob("*") if p.is_file()]
+    # The log of the site, and the key by which it is known, are no part of a run.
+    names = {p.relative_to(state).parts[0] for p in kept} - {"identity", "journal.csv"}
+    assert names <= {"audit.jsonl", "audit.lock"}, kept
+
+
+def test_its_bytes_are_those_of_a_first_round(run):
+    dry = run("fedavg", **{"dry-run": True})
+    full = run("fedavg")
+    report = json.loads((dry.path / "dry-run.json").read_text())
+    for way in ("up", "down"):
+        for client in "012":
+            expected = sum(
+                int(row["bytes"])
+                for row in full.ledger
+                if (row["round"], row["client"], row["direction"]) == ("1", client, way)
+            )
+            # Seconds and times are numbers of fixed size; the name is longer.
+            assert abs(report["clients"][client][f"bytes_{way}"] - expected) < 64
+
+
+def test_what_a_dry_run_drew_of_privacy_is_kept(run):
+    noisy = {"privacy.update-clip": 1.0, "dry-run": True}
+    found = run("fedavg", **noisy)
+    state = Path(found.overrides["state-dir"])
+    assert (state / found.path.name / "client-0").is_dir()
+
+
+def test_only_the_run_itself_can_be_forgotten(tmp_path):
+    config = {"dry-run": True}
+    bind_run(tmp_path, 1, "one", config)
+    bind_run(tmp_path, 2, "two", config)
+    (tmp_path / "one" / "client-0").mkdir(parents=True)
+    with pytest.raises(WireError, match="experiment 'two' at this site, now the serv"):
+        forget(tmp_path, 2, "one", config, [0])
+    with pytest.raises(WireError, match="seed was None and is now 1; refused"):
+        forget(tmp_path, 1, "one", {**config, "seed": 1}, [0])
+    assert (tmp_path / "one" / "client-0").is_dir()
+    forget(tmp_path, 1, "one", config, [0])
+    assert not (tmp_path / "one").exists()
+    assert {p.name for p in (tmp_path / FOLDER).iterdir()} >= {"2"}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_a_start_that_nobody_can_train_from_is_refused_at_once(tmp_path, value):
+    """Also where it is finite there, and infinite in this run's type."""
+    warm = WarmStart(path=tmp_path, arrays={"w": np.array([value])}, lineage=[])
+    with pytest.raises(ConfigError, match="has NaN or infinity in w; nobody"):
+        warm.start({"w": np.zeros(1, np.float32)})

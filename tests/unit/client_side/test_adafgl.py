@@ -1,0 +1,318 @@
+"""AdaFGL: links, smoothing, signed similarity, fusion, its two stages, what travels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import toys
+from oracles import adafgl as oracle
+from toys_fedgkd import ON_NODES, ROUND, make
+
+from clients.adafgl import homophily_score
+from clients.models.adafgl_nets import (
+    Branches,
+    Corrected,
+    Outputs,
+    branch_loss,
+    fused,
+    predicted_links,
+    signed_similarity,
+    smoothed,
+)
+from fedgraph_flwr import client_app
+from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.wire import Parcel
+
+STAGES = {"adafgl.federated-rounds": 2, "adafgl.personal-epochs": 2}
+LAST = {"server-round": 3}
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def random_edges(n=7, seed=0):
+    upper = np.triu(np.random.default_rng(seed).random((n, n)) < 0.4, 1)
+    upper[:, -1] = False  # the last node is isolated
+    return (upper | upper.T).astype(float)
+
+
+# Parts -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("least", [0.9, 0.97, 1.0])
+def test_links_agree_with_the_oracle(least):
+    known = torch.softmax(3 * drawn(8, 3), 1)
+    found = predicted_links(known, least)
+    np.testing.assert_array_equal(found, oracle.links(known.tolist(), least))
+    assert torch.equal(found, found.t())
+    alike = predicted_links(known[:1].expand(4, 3), 0.999)
+    np.testing.assert_array_equal(alike, 1 - np.eye(4))
+
+
+def test_smoothing_agrees_with_the_oracle():
+    x, w = drawn(7, 4), random_edges() * 0.3
+    found = smoothed(x, torch.from_numpy(w), 3)
+    np.testing.assert_allclose(found, oracle.smoothed(x, w, 3), atol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.2, 1.0])
+def test_signed_similarity_and_what_it_spreads_agree_with_the_oracle(beta):
+    f, edges = drawn(7, 3), random_edges(seed=2)
+    found = signed_similarity(f, torch.from_numpy(edges), beta)
+    want = oracle.signed_similarity(f.tolist(), edges, beta)
+    np.testing.assert_allclose(found, want, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_equal_or_absent_pairs_leave_finite_numbers_and_gradients(n):
+    f = torch.zeros(n, 3, requires_grad=True)
+    q = signed_similarity(f, torch.zeros(n, n), 0.0)
+    q.sum().backward()
+    assert torch.isfinite(q).all()
+    assert torch.isfinite(f.grad).all()
+
+
+def small_branches(hops=1):
+    sizes = {"width": 5, "hops": hops, "beta": 0.2, "dropout": 0.5}
+    return Branches(4, 3, **sizes, generator=seeded()).double()
+
+
+def corrected(n=7, hops=1):
+    x, links = drawn(n, 4, seed=1), torch.from_numpy(random_edges(n))
+    known = torch.softmax(drawn(n, 3, seed=2), 1)
+    return Corrected(x, smoothed(x, links, hops), links, known)
+
+
+def test_the_spread_logits_agree_with_the_oracle():
+    nets, graph = small_branches(), corrected()
+    with torch.no_grad():
+        out = nets(graph, None)
+        f = nets.spread(graph.smooth, nets.slopes[2], None)
+    signed = oracle.signed_similarity(f.tolist(), graph.links.tolist(), 0.2)
+    want = oracle.spread(f.tolist(), signed, 0.25)
+    np.testing.assert_allclose(out.spread, want, atol=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_fusion_agrees_with_the_oracle_and_rows_sum_to_one(share):
+    parts = [drawn(5, 3, seed=k) for k in range(4)]
+    known = torch.softmax(drawn(5, 3, seed=9), 1)
+    found = fused(Outputs(*parts), known, share)
+    homo, *others = (z.tolist() for z in parts)
+    want = oracle.fused(homo, others, known.tolist(), share)
+    np.testing.assert_allclose(found, want, atol=1e-12)
+    np.testing.assert_allclose(found.sum(1), 1)
+
+
+def test_each_loss_reaches_its_own_branch():
+    graph, y, train = corrected(), torch.tensor([0, 1, 2, 0, 1, 2, 0]), torch.arange(4)
+    for homo, hete in ((True, False), (False, True)):
+        nets = small_branches()
+        out = nets(graph, None)
+        branch_loss(out, graph.knowledge, y, train, homo, hete).backward()
+        reached = {
+            n.split(".")[0]
+            for n, p in nets.named_parameters()
+            if p.grad is not None and p.grad.any() and not n.startswith("slopes")
+        }
+        assert reached == ({"homo"} if homo else {"plain", "smooth", "spread"})
+
+
+def clique_graph(tmp_path, y, edges):
+    part = toys.make_node_partition()
+    client = make(tmp_path, method="adafgl", partition=part)
+    hat = torch.from_numpy(oracle.normalized(edges)).float()
+
+    class Graph(type(client.graph)):
+        def __init__(self):
+            pass
+
+        def propagate(self, x):
+            return hat @ x
+
+    return Graph(), torch.tensor(y)
+
+
+def test_the_homophily_score_by_hand_and_by_the_oracle(tmp_path):
+    rng = np.random.default_rng
+    two = np.kron(np.eye(2), np.ones((4, 4)) - np.eye(4))
+    graph, y = clique_graph(tmp_path, [0] * 4 + [1] * 4, two)
+    train = torch.arange(8)
+    scores = [homophily_score(graph, y, train, 2, rng(s)) for s in range(5)]
+    assert max(scores) == 1.0
+    ring = np.roll(np.eye(8), 1, 0) + np.roll(np.eye(8), -1, 0)
+    graph, y = clique_graph(tmp_path, [0, 1] * 4, ring)
+    found = homophily_score(graph, y, train, 2, rng(3))
+    order = rng(3).permutation(8)
+    want = oracle.homophily(ring, y.tolist(), order[:4], order[4:], 2)
+    assert found == want
+    assert homophily_score(graph, y, train[:0], 2, rng(0)) == 0.5
+
+
+# Stages ----------------------------------------------------------------------------
+
+
+def test_the_first_stage_is_fedavg(run, once):
+    ours = run("adafgl", **ON_NODES, **{"adafgl.federated-rounds": 9})
+    plain = once("fedavg", **ON_NODES)
+    for key, value in plain.values("loss", "accuracy").items():
+        assert ours.values("loss", "accuracy")[key] == value
+    for name, array in plain.models["global"].items():
+        found = ours.models["global"][f"extractor.{name}"]
+        np.testing.assert_array_equal(found, array)
+
+
+def test_no_array_goes_up_after_the_first_stage_and_the_model_down_once(
+    run, monkeypatch
+):
+    up, down = [], []
+    pack, unpack = client_app.pack, client_app.unpack
+
+    def spy_up(parcels, header=None):
+        up.append({c: bool(p.arrays) for c, p in parcels.items()})
+        return pack(parcels, header)
+
+    def spy_down(content):
+        parcels, header = unpack(content)
+        if "server-round" in header:
+            sent = {c: bool(p.arrays) for c, p in parcels.items()}
+            down.append((int(header["server-round"]), any(sent.values())))
+        return parcels, header
+
+    monkeypatch.setattr(client_app, "pack", spy_up)
+    monkeypatch.setattr(client_app, "unpack", spy_down)
+    run("adafgl", nodes=1, **STAGES, **{"num-server-rounds": 5})
+    by_round = {}
+    for number, has in down:
+        by_round[number] = has
+    assert by_round == {1: True, 2: True, 3: True, 4: False, 5: False, 6: False}
+    assert sum(any(c.values()) for c in up) == 2
+
+
+def personal(client):
+    """Let a client train a first round of its own."""
+    return client.train(toys.parcel(client), LAST)
+
+
+def test_a_round_of_its_own_keeps_the_extractor_and_trains_the_branches(tmp_path):
+    client = make(tmp_path, method="adafgl", **STAGES)
+    before = {n: t.detach().clone() for n, t in client.tensors().items()}
+    reply = personal(client)
+    assert reply.arrays == {}
+    moved = {n for n, t in client.tensors().items() if not torch.equal(t, before[n])}
+    assert moved == {n for n in before if n.startswith("branches.")}
+    assert np.isfinite(reply.metrics["eval/test/post_training/loss"])
+
+
+def test_a_later_round_goes_on_from_the_store_alone(tmp_path):
+    def make_one():
+        return make(tmp_path, method="adafgl", **STAGES)
+
+    first = make_one()
+    personal(first)
+    said = first.logits(None)
+    later = make_one()
+    message = Parcel(facts={"last-round": 3})
+    later.round = later.begin(message, {"server-round": 4})
+    torch.testing.assert_close(later.logits(None), said)
+
+
+def test_a_client_that_lost_its_store_is_refused(tmp_path):
+    client = make(tmp_path, method="adafgl", **STAGES)
+    with pytest.raises(DataError, match="no private state of client"):
+        client.train(Parcel(), {"server-round": 4})
+
+
+def test_a_client_without_training_nodes_keeps_what_the_extractor_says(tmp_path):
+    part = replace(toys.make_node_partition(), train=np.arange(0))
+    client = make(tmp_path, method="adafgl", partition=part, **STAGES)
+    with torch.no_grad():
+        known = torch.softmax(client.model.extractor(client.graph, None), 1)
+    personal(client)
+    torch.testing.assert_close(client.logits(None), known.log())
+
+
+def test_a_branch_that_is_sure_of_a_wrong_class_has_a_finite_loss(tmp_path):
+    client = make(tmp_path, method="adafgl", **STAGES, **{"adafgl.fusion": "hete"})
+    personal(client)
+    with torch.no_grad():
+        for z in ("plain", "smooth", "spread"):
+            bias = getattr(client.model.branches, z).layers[-1].bias
+            bias.copy_(torch.tensor([1e4, 0, -1e4]))
+    found = client.scores("post_training").metrics
+    assert np.isfinite(found["eval/test/post_training/loss"])
+
+
+def test_labels_of_validation_and_test_nodes_change_nothing(tmp_path):
+    part = toys.make_node_partition()
+    y = np.array(part.graphs.y)
+    held = np.concatenate([part.val, part.test])
+    y[held] = (y[held] + 1) % part.graphs.num_classes
+    other = replace(part, graphs=replace(part.graphs, y=y))
+    said = []
+    for k, p in enumerate((part, other)):
+        client = make(tmp_path / str(k), method="adafgl", partition=p, **STAGES)
+        personal(client)
+        said.append(client.logits(None))
+    assert torch.equal(*said)
+
+
+@pytest.mark.parametrize("fusion", ["soft", "hard", "homo", "hete"])
+def test_every_fusion_trains_two_rounds_in_a_row(run, fusion):
+    options = {**STAGES, "adafgl.fusion": fusion, "num-server-rounds": 4}
+    found = run("adafgl", **options).values("loss")
+    assert all(np.isfinite(v) for v in found.values())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"alpha": 1.0},
+        {"beta": 0.9},
+        {"link-cosine": 1.0},
+        {"hops": 1},
+        {"width": 3},
+        {"fusion": "homo"},
+        {"learning-rate": 0.1},
+        {"weight-decay": 0.5},
+        {"personal-epochs": 3},
+    ],
+)
+def test_each_setting_changes_what_is_learned(tmp_path, change):
+    changed = {f"adafgl.{k}": v for k, v in change.items()}
+    said = []
+    for k, options in enumerate(({}, changed)):
+        options = {**STAGES, "adafgl.link-cosine": 0.98, **options}
+        client = make(tmp_path / str(k), method="adafgl", **options)
+        personal(client)
+        said.append(client.logits(None))
+    assert not torch.equal(*said)
+
+
+def test_too_many_nodes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("clients.adafgl.MOST_NODES", 3)
+    client = make(tmp_path, method="adafgl", **STAGES)
+    with pytest.raises(DataError, match="adafgl takes at most 3 per client"):
+        personal(client)
+
+
+def test_it_has_no_model_to_predict_with():
+    client = toys.row("adafgl").client
+    with pytest.raises(ConfigError, match="train with fedavg to predict"):
+        client.architecture(None)
+
+
+def test_the_shared_names_are_the_extractors(tmp_path):
+    client = make(tmp_path, method="adafgl", **STAGES)
+    sent = client.train(toys.parcel(client), ROUND).arrays
+    assert {n.removeprefix(SHARED) for n in sent} == set(client.shared_keys)
+    assert all(n.startswith("extractor.") for n in client.shared_keys)

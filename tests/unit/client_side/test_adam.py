@@ -1,0 +1,65 @@
+"""The optimiser without the import of PyTorch's compiler, against PyTorch's own."""
+
+import pytest
+import torch
+from torch import nn
+
+from clients.adam import FusedAdam
+
+OURS = {
+    "adam": {},
+    "amsgrad": {"amsgrad": True},
+    "adamw": {"decoupled": True},
+}
+THEIRS = {
+    "adam": torch.optim.Adam,
+    "amsgrad": lambda *a, **k: torch.optim.Adam(*a, amsgrad=True, **k),
+    "adamw": torch.optim.AdamW,
+}
+
+
+def weights():
+    """Three tensors; the loss never looks at the last."""
+    torch.manual_seed(0)
+    return [nn.Parameter(torch.randn(s)) for s in ((3, 4), (5,), (2,))]
+
+
+def descend(made, steps, optimizer):
+    for number in range(steps):
+        optimizer.zero_grad(set_to_none=True)
+        matrix, vector, _ = made
+        loss = (matrix.sum() - number).square()
+        if number != 1:  # in the second step the vector has no gradient
+            loss = loss + (vector**3).sum()
+        loss.backward()
+        optimizer.step()
+    return [w.detach().clone() for w in made]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("kind", OURS)
+def test_it_steps_as_pytorchs_own_to_the_bit(kind, decay):
+    ours, theirs = weights(), weights()
+    one = FusedAdam(ours, lr=0.1, weight_decay=decay, **OURS[kind])
+    other = THEIRS[kind](theirs, lr=0.1, weight_decay=decay, fused=True)
+
+    found, expected = descend(ours, 5, one), descend(theirs, 5, other)
+
+    assert all(map(torch.equal, found, expected))
+    assert torch.equal(found[2], weights()[2])
+    assert not torch.equal(found[0], weights()[0])
+    for mine, its in zip(ours[:2], theirs[:2], strict=True):
+        assert one.state[mine].keys() == other.state[its].keys()
+        for name, value in other.state[its].items():
+            assert torch.equal(one.state[mine][name], value), name
+    assert one.state[ours[1]]["step"] == 4
+    assert ours[2] not in one.state
+
+
+def test_without_any_gradient_nothing_happens():
+    ours = weights()
+    optimizer = FusedAdam(ours, lr=0.1)
+    optimizer.step()
+
+    assert not optimizer.state
+    assert all(map(torch.equal, ours, weights()))

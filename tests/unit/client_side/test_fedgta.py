@@ -1,0 +1,211 @@
+"""FedGTA: propagated labels, moments, confidence, averages; neutral settings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import toys
+from oracles import fedgta as oracle
+from toys_fedgkd import ON_NODES, ROUND, make
+
+from clients.fedgta import label_moments, smoothing_confidence
+from clients.protocols import TellsClasses
+from fedgraph_flwr.errors import PolicyError
+from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS
+from fedgraph_flwr.policy import OPEN, Policy
+from fedgraph_flwr.wire import Parcel
+from strategies.fedgta import FedGTA, confident_average, moment_cosine
+
+
+def gta(tmp_path, **options):
+    return make(tmp_path, method="fedgta", **options)
+
+
+def dense(client):
+    return client.graph.adjacency.to_dense().numpy()
+
+
+def expected(client, temperature, **changes):
+    params = client.params
+    options = {
+        "steps": params.steps,
+        "alpha": params.alpha,
+        "reinforce": params.reinforce,
+    }
+    with torch.no_grad():
+        predicted = torch.softmax(client.logits(None), 1).double().numpy()
+    return oracle.soft_labels(
+        predicted,
+        client.graph.y.tolist(),
+        client.graph.train.tolist(),
+        dense(client),
+        t=temperature,
+        **{**options, **changes},
+    )
+
+
+# What a client makes ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reinforce", [True, False])
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_soft_labels_agree_with_the_oracle(tmp_path, steps, reinforce):
+    options = {"fedgta.steps": steps, "fedgta.reinforce": reinforce}
+    client = gta(tmp_path, **options, **{"fedgta.alpha": 0.3})
+    for t in (1.0, 20.0):
+        found = client.soft_labels(t)
+        np.testing.assert_allclose(found, expected(client, t), atol=1e-6)
+        np.testing.assert_allclose(found.sum(1), 1, atol=1e-12)
+    known = client.graph.y[client.graph.train]
+    at_train = client.soft_labels(1.0)[client.graph.train]
+    assert torch.equal(at_train.argmax(1), known)
+    assert set(at_train.unique().tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("kind", ["raw", "central", "hybrid"])
+def test_moments_agree_with_the_oracle(kind):
+    soft = np.random.default_rng(0).dirichlet([1, 1, 1], size=7)
+    found = label_moments(torch.from_numpy(soft), 4, kind)
+    np.testing.assert_allclose(found, oracle.moments(soft, 4, kind), atol=1e-12)
+    mixed = label_moments(torch.from_numpy(soft[::-1].copy()), 4, kind)
+    np.testing.assert_allclose(mixed, found, atol=1e-12)
+
+
+def test_moments_of_labels_are_shares_of_classes_at_every_order():
+    soft = torch.eye(3, dtype=torch.float64)[[0, 0, 1, 2]]
+    found = label_moments(soft, 5, "hybrid").view(2, 5, 3)
+    want = torch.tensor([0.5, 0.25, 0.25]).expand(5, 3).double()
+    torch.testing.assert_close(found[0], want)
+    torch.testing.assert_close(found[1, 0], torch.zeros(3).double())
+
+
+def test_confidence_agrees_with_the_oracle_and_the_closed_forms():
+    rng = np.random.default_rng(1)
+    soft, degree = rng.dirichlet([1, 1, 1], size=5), np.array([2.0, 0, 1, 4, 1])
+    found = smoothing_confidence(torch.from_numpy(soft), torch.from_numpy(degree))
+    edges = [[d] for d in degree]
+    assert float(found) == pytest.approx(oracle.confidence(soft, edges))
+    sure = torch.eye(3, dtype=torch.float64)[[0, 1, 2, 0, 0]]
+    d = torch.from_numpy(degree)
+    assert float(smoothing_confidence(sure, d)) == pytest.approx(3 / math.e * 8)
+    flat = torch.full((5, 3), 1 / 3, dtype=torch.float64)
+    want = (3 / math.e - math.log(3)) * 8
+    assert float(smoothing_confidence(flat, d)) == pytest.approx(want, rel=1e-5)
+    level = torch.full((5, 3), 1 / math.e, dtype=torch.float64)
+    assert 0 <= float(smoothing_confidence(level, d)) < 1e-6
+
+
+def test_what_is_sent_is_made_by_the_trained_model(tmp_path):
+    client = gta(tmp_path, **{"learning-rate": 0.1})
+    before = label_moments(client.soft_labels(1.0), 10, "hybrid").float().numpy()
+    sent = client.train(toys.parcel(client), ROUND).arrays
+    soft = expected(client, 1.0)
+    want = oracle.moments(soft, 10, "hybrid")
+    np.testing.assert_allclose(sent[MOMENTS], want, atol=1e-6)
+    assert not np.allclose(sent[MOMENTS], before, atol=1e-6)
+    h = oracle.confidence(expected(client, 20.0), dense(client))
+    assert float(sent[CONFIDENCE][0]) == pytest.approx(h, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["edges", "samples", "uniform"])
+def test_controls_of_the_confidence(tmp_path, kind):
+    client = gta(tmp_path, **{"fedgta.confidence": kind})
+    want = {"edges": dense(client).sum(), "samples": len(client.graph.train)}
+    sent = client.train(toys.parcel(client), ROUND).arrays
+    assert float(sent[CONFIDENCE][0]) == want.get(kind, 1.0)
+
+
+def test_labels_of_validation_and_test_nodes_change_nothing(tmp_path):
+    part = toys.make_node_partition()
+    y = np.array(part.graphs.y)
+    held = np.concatenate([part.val, part.test])
+    y[held] = (y[held] + 1) % part.graphs.num_classes
+    assert not np.array_equal(y, part.graphs.y)
+    other = replace(part, graphs=replace(part.graphs, y=y))
+    replies = []
+    for k, p in enumerate((part, other)):
+        client = gta(tmp_path / str(k), partition=p)
+        replies.append(client.train(toys.parcel(client), ROUND).arrays)
+    for name, array in replies[0].items():
+        np.testing.assert_array_equal(array, replies[1][name], err_msg=name)
+
+
+# What the server makes -------------------------------------------------------------
+
+
+def test_weights_agree_with_the_oracle():
+    rng = np.random.default_rng(3)
+    vectors, h = rng.normal(size=(5, 8)), rng.random(5)
+    for epsilon in (-1.0, 0.0, 0.2, 1.0):
+        q = confident_average(moment_cosine(list(vectors)), h, epsilon)
+        np.testing.assert_allclose(q, oracle.weights(vectors, h, epsilon), atol=1e-12)
+        np.testing.assert_allclose(q.sum(1), 1)
+        scaled = confident_average(moment_cosine(list(vectors)), 7 * h, epsilon)
+        np.testing.assert_allclose(scaled, q, atol=1e-12)
+
+
+def test_nobody_is_left_without_an_average():
+    zero = np.zeros(3)
+    none = confident_average(moment_cosine([zero, zero]), np.zeros(2), 0.5)
+    np.testing.assert_array_equal(none, np.eye(2))
+    same = confident_average(moment_cosine([np.ones(3)] * 2), np.zeros(2), 0.5)
+    np.testing.assert_array_equal(same, np.full((2, 2), 0.5))
+    alone = confident_average(np.ones((2, 2)), np.array([0.0, 2.0]), 1.0)
+    np.testing.assert_array_equal(alone, np.eye(2))
+
+
+def test_a_confidence_below_zero_is_that_clients_failure():
+    replies = {
+        c: Parcel(arrays={CONFIDENCE: np.array([h], np.float32)})
+        for c, h in ((0, 0.0), (1, -1.0))
+    }
+    found = FedGTA.misfits(object.__new__(FedGTA), replies)
+    assert list(found) == [1]
+    assert "must be >= 0" in found[1]
+
+
+# Neutral settings ------------------------------------------------------------------
+
+
+def test_everybody_alike_is_fedavg_and_nobody_alike_is_training_alone(run, once):
+    for changes, method in (
+        ({"fedgta.epsilon": -1.0, "fedgta.confidence": "uniform"}, "fedavg"),
+        ({"fedgta.epsilon": 1.0}, "local"),
+    ):
+        ours, theirs = run("fedgta", **changes), once(method, **ON_NODES)
+        for key, value in theirs.values("loss").items():
+            assert ours.values("loss")[key] == pytest.approx(value, abs=1e-5), key
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 1},
+        {"alpha": 0.9},
+        {"reinforce": False},
+        {"temperature": 0.1},
+        {"moments": "raw"},
+        {"moment-orders": 2},
+        {"confidence": "edges"},
+    ],
+)
+def test_each_setting_changes_what_is_sent(tmp_path, change):
+    changed = {f"fedgta.{k}": v for k, v in change.items()}
+    sent = []
+    for k, options in enumerate(({}, changed)):
+        client = gta(tmp_path / str(k), **options)
+        arrays = client.train(toys.parcel(client), ROUND).arrays
+        sent.append((arrays[MOMENTS].tolist(), arrays[CONFIDENCE].tolist()))
+    assert sent[0] != sent[1]
+
+
+def test_a_site_must_agree_to_tell_its_classes():
+    resolved = toys.resolved("fedgta")
+    assert issubclass(resolved.method.client, TellsClasses)
+    OPEN.check_run(resolved)
+    with pytest.raises(PolicyError, match=r"\(statistics\) does not allow .*'fedgta'"):
+        Policy().check_run(resolved)

@@ -1,0 +1,276 @@
+"""``site audit``: logs of a real run, whole, tampered with, and beside the server's."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+
+import pytest
+from flwr.app import Error, Message
+
+from fedgraph_flwr.audit_log import AuditLog, check_log
+from fedgraph_flwr.site.__main__ import main
+from fedgraph_flwr.wire import unpack
+from simulations.inline import InlineGrid
+
+NOISY = {
+    "privacy.update-clip": 0.5,
+    "privacy.update-noise": 3.0,
+    "num-server-rounds": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def logs(run, tmp_path_factory):
+    """Logs of two sites after two runs, and the server's of the same."""
+    root = tmp_path_factory.mktemp("sites")
+    nodes = [
+        {"clients": c, "state-dir": str(root / n)}
+        for n, c in (("a", "0,1"), ("b", "2"))
+    ]
+    results = {"results-dir": str(root / "results")}
+    run("fedavg", node_configs=nodes, seed=1, **results, **NOISY)
+    run("local", node_configs=nodes, **results, **{"num-server-rounds": 1})
+    return root
+
+
+@pytest.fixture
+def site(logs, tmp_path):
+    """Copies that a test may spoil: those of site a, and the server's."""
+    for source, name in (("a", "site"), ("results", "server"), ("b", "other")):
+        shutil.copy(logs / source / "audit.jsonl", tmp_path / f"{name}.jsonl")
+    return tmp_path
+
+
+def audit(folder, *more, log="site"):
+    return main(["audit", str(folder / f"{log}.jsonl"), *map(str, more)])
+
+
+def with_server(folder, log="site"):
+    return audit(folder, "--server", folder / "server.jsonl", log=log)
+
+
+def rewrite(path, change, *, keep=10**6):
+    """Write a log anew, as its owner can: each line changed, the chain whole."""
+    records = check_log(path.read_bytes()).records[:keep]
+    path.unlink()
+    AuditLog(path).add(
+        {k: v for k, v in change(dict(r)).items() if k not in ("line", "prev")}
+        for r in records
+    )
+    assert check_log(path.read_bytes()).problems == []
+
+
+@pytest.mark.parametrize("log", ["site", "other", "server"])
+def test_a_whole_log_has_no_problem(site, capsys, log):
+    assert audit(site, log=log) == 0
+    said = capsys.readouterr().out
+    assert "every line holds the hash of the last" in said
+    assert "no problem found" in said
+
+
+@pytest.mark.parametrize("log", ["site", "other"])
+def test_logs_of_site_and_server_agree(site, capsys, log):
+    assert with_server(site, log) == 0
+    said = capsys.readouterr().out
+    assert f"no problem found, and agrees with {site / 'server.jsonl'}" in said
+    rows = [line.split() for line in said.splitlines() if " fedavg " in line]
+    messages, not_ok, _, notion, epsilon, consents = rows[0][-6:]
+    assert (messages, not_ok, notion, consents) == ("4", "0", "update", "-")
+    assert 0 < float(epsilon) < 100
+
+
+def test_the_table_can_be_had_as_json_and_answers_as_csv(site, capsys):
+    assert audit(site, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == []
+    assert [r["method"] for r in found["runs"]] == ["fedavg", "local"]
+    assert audit(site, "--csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == 2 * (4 + 3)
+    assert {r["client"] for r in rows} == {"0", "1"}
+    assert int(rows[2]["sent"]) > 1000
+
+
+def test_a_changed_line_is_named_with_a_cure(site, capsys):
+    path = site / "site.jsonl"
+    path.write_text(path.read_text().replace('"client": 1', '"client": 0', 1))
+    assert audit(site) == 1
+    said = capsys.readouterr().out
+    assert "line 3 was changed after it was written: line 4 holds another hash" in said
+    assert "restore the log from a copy" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "keep", "expected"),
+    [
+        (lambda r: r, 9, "which no line of its log has: lines were cut off"),
+        (lambda r: r, 9, "the server asked, the site's log has no such message"),
+        (lambda r: {**r, "note": "x"}, 99, "or the log was written anew"),
+        (lambda r: {**r, "sha256": "0" * 64}, 99, "the server's log has no such reply"),
+        (
+            lambda r: {**r, "config_sha256": "0" * 64} if "config_sha256" in r else r,
+            99,
+            "the configuration was 000000000000 at the site",
+        ),
+        (
+            lambda r: {**r, "code_sha256": "0" * 64} if "code_sha256" in r else r,
+            99,
+            "the code was 000000000000 at the site",
+        ),
+    ],
+)
+def test_a_site_that_wrote_its_log_anew_is_found_by_the_server(
+    site, capsys, change, keep, expected
+):
+    rewrite(site / "site.jsonl", change, keep=keep)
+    assert audit(site) == 0  # the chain alone cannot show it
+    assert with_server(site) == 1
+    assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            lambda r: {**r, "sent": {}} if r.get("round") == 1 else r,
+            "train, round 1, client 0: the site sent",
+        ),
+        (
+            lambda r: {**r, "message": "evaluate"} if r.get("round") == 1 else r,
+            "train, round 1: the site was asked, the server's log has no such message",
+        ),
+    ],
+)
+def test_a_server_that_wrote_its_log_anew_is_found_by_the_site(
+    site, capsys, change, expected
+):
+    rewrite(site / "server.jsonl", change)
+    assert with_server(site) == 1
+    assert expected in capsys.readouterr().out
+
+
+def test_runs_of_another_server_are_not_compared(site, capsys):
+    AuditLog(site / "site.jsonl").add(
+        [{"event": "asked", "run": 5, "message": "train"}]
+    )
+    assert with_server(site) == 0
+    assert "has no line of the runs 5: they were not compared" in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_site_that_lost_its_log_does_not_agree_with_the_server(site, capsys):
+    (site / "site.jsonl").write_bytes(b"")
+    assert with_server(site) == 1
+    assert "the server's log knows none of the nodes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"node": []},
+        {"head": ["a"]},
+        {"head": {}},
+        {"message": "x\nno problem found, and agrees with all"},
+        {"sent": {"0": {"bytes": 1, "sha256": []}}},
+        {"sent": {"0\nno problem found": {"bytes": 1, "sha256": "a"}}},
+        {"head": "\x1b[2K"},
+    ],
+)
+def test_a_hostile_copy_of_the_servers_log_is_named(site, capsys, change):
+    """It is written around ``AuditLog``, which writes no such line."""
+    path = site / "server.jsonl"
+    lines = path.read_text().splitlines()
+    at = next(k for k, x in enumerate(lines) if '"received"' in x)
+    lines[at] = json.dumps({**json.loads(lines[at]), **change})
+    path.write_text("\n".join(lines) + "\n")
+    assert with_server(site) == 1
+    said = capsys.readouterr().out
+    assert "holds what this version never writes" in said
+    assert not [x for x in said.splitlines() if x.startswith("no problem")]
+    assert "\x1b" not in said
+
+
+def test_no_cell_of_the_table_is_a_formula(tmp_path, capsys):
+    note, method = "=HYPERLINK(0)", "@SUM(1)"
+    line = {"event": "answered", "run": 1, "note": note, "method": method, "loss": -1.5}
+    AuditLog(tmp_path / "site.jsonl").add([line])
+    assert audit(tmp_path, "--csv") == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    told = row["note"], row["method"], row["loss"]
+    assert told == (f"'{note}", f"'{method}", "-1.5")
+
+
+def test_a_log_that_was_moved_away_and_begun_anew(site, capsys):
+    lines = (site / "site.jsonl").read_bytes().splitlines(keepends=True)
+    (site / "site.jsonl").write_bytes(b"".join(lines[:6]))
+    rest = check_log(b"".join(lines[6:])).records
+    AuditLog(site / "new.jsonl").add(
+        {k: v for k, v in r.items() if k not in ("line", "prev")} for r in rest
+    )
+    server = ["--server", str(site / "server.jsonl")]
+    assert main(["audit", str(site / "site.jsonl"), *server]) == 1
+    parts = [str(site / name) for name in ("site.jsonl", "new.jsonl")]
+    assert main(["audit", *parts, *server]) == 1  # heads of the new part are others
+    assert "the server asked" not in capsys.readouterr().out.split("new.jsonl")[-1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"event": "answered", "run": 1, "sent": 3},
+        {"event": "received", "run": 1, "sent": {"0": 3}},
+        {"event": "answered", "run": "1", "sent": {"a": "b"}},
+        {"event": 3, "run": 1},
+        {"event": "asked"},
+        {"event": "answered", "run": 1, "client": []},
+        {"event": "answered", "run": 1, "sha256": {}},
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--csv"], ["--json"]])
+def test_lines_of_strange_types_are_named(site, capsys, line, more):
+    AuditLog(site / "site.jsonl").add([line])
+    assert audit(site, *more, "--server", site / "server.jsonl") == 1
+    if not more:
+        assert "holds what this version never writes" in capsys.readouterr().out
+
+
+def test_what_is_no_file_is_exit_code_2(tmp_path, capsys):
+    assert audit(tmp_path) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_an_empty_file_and_a_file_of_something_else(tmp_path):
+    (tmp_path / "site.jsonl").write_bytes(b"")
+    assert audit(tmp_path) == 0
+    (tmp_path / "site.jsonl").write_bytes(b"a,b\n1,2\n")
+    assert audit(tmp_path) == 1
+
+
+def test_refusals_and_lost_replies_are_in_both_logs(run, tmp_path, monkeypatch, capsys):
+    """A reply that the server never got is a difference, and is told as one."""
+    deliver = InlineGrid.deliver
+
+    def lose(self, message):
+        reply = deliver(self, message)
+        parcels, header = unpack(message.content)
+        if header.get("server-round") == 2 and 2 in parcels:
+            return Message(Error(2, "connection lost"), reply_to=message)
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "deliver", lose)
+    nodes = [{"clients": c, "state-dir": str(tmp_path / c)} for c in ("0", "1", "2")]
+    places = {"results-dir": str(tmp_path / "r"), "min-fit-replies": 0.5}
+    run("fedavg", node_configs=nodes, **places)
+    server = tmp_path / "r" / "audit.jsonl"
+    paths = {c: str(tmp_path / c / "audit.jsonl") for c in "02"}
+    assert main(["audit", paths["0"], "--server", str(server)]) == 0
+    capsys.readouterr()
+    assert main(["audit", paths["2"], "--server", str(server)]) == 1
+    said = capsys.readouterr().out
+    assert "train, round 2, client 2: the site sent" in said
+    lines = map(json.loads, server.read_text().splitlines())
+    assert [r["error"] for r in lines if "error" in r] == ["connection lost"]

@@ -1,0 +1,216 @@
+"""The benchmark: what it concludes, what it never runs twice, what it writes."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.results.provenance import project_root
+from simulations import benchmark, benchmark_runs
+from simulations.benchmark_output import html, latex, tex
+from simulations.benchmark_runs import known_results, same_code
+from simulations.benchmark_suite import load_suite, trials
+from simulations.benchmark_verdict import Duel, judge, ranks, sentence
+from simulations.markup import Sheet
+from simulations.tables.differences import Difference
+from simulations.tables.report import Report
+
+SEEDS = (1, 2, 3, 4, 5)
+TINY = """
+title = "Tiny"
+rule = "best_val"
+interval = "t"
+pairs = [[1, 1], [2, 2]]
+settings = { num-server-rounds = 1, patience = 0, local-epochs = 1 }
+[[data]]
+name = "planted"
+set = { dataset = "planted" }
+[method.fedavg]
+role = "rival"
+set = { method = "fedavg" }
+"""
+
+
+def difference(*values: float) -> Difference:
+    return Difference(values, SEEDS[: len(values)])
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ((0.0,) * 5, "no difference"),
+        ((0.0, 0.0), "no difference"),
+        ((1.0, 2.0, 1.0, 2.0, 1.5), "better"),
+        ((-1.0, -2.0, -1.0, -2.0, -1.5), "worse"),
+        ((1.0, -1.0, 0.5, -0.5, 0.0), "not separated"),
+        ((1.0, 2.0, 1.0, 2.0), "not separated"),  # four pairs are too few
+        ((1.0,) * 5, "not separated"),  # an interval without width
+        ((), "not separated"),
+    ],
+)
+def test_a_difference_is_judged_no_stronger_than_its_interval(
+    values: tuple[float, ...], word: str
+) -> None:
+    assert judge(difference(*values), "t") == word
+
+
+def test_runs_on_one_split_are_no_trials_of_their_own() -> None:
+    values = (1.0, 1.1, 0.9, 1.0, 1.1, 0.9)
+    one_split = Difference(values, (7,) * 6)
+    two_splits = Difference((1.0, 1.1, 0.9, -1.0, -1.1, -0.9), (7, 7, 7, 8, 8, 8))
+    assert judge(one_split, "t") == "better"
+    assert judge(one_split, "split-t") == judge(two_splits, "split-t")
+    assert judge(one_split, "split-t") == "not separated"
+
+
+def test_a_sentence_says_where_a_method_is_better_and_where_not() -> None:
+    good, none = difference(1, 2, 1, 2, 1.5), difference(0, 0, 0, 0, 0)
+    duels = [
+        Duel(candidate="a", opponent="b", data=d, difference=x, interval="t")
+        for d, x in (("D", good), ("E", none))
+    ]
+    found = sentence("a", duels)
+    assert found.startswith("a is shown to be better in some comparisons, not in all:")
+    assert "against b better on D, no difference on E." in found
+    assert "better than every opponent" in sentence("a", duels[:1])
+    assert "no difference to any opponent" in sentence("a", duels[1:])
+    assert "exactly 0 in each of 5 pairs" in sentence("a", duels[1:])
+
+
+def test_ranks_and_critical_difference_are_those_of_demsar() -> None:
+    # Demšar 2006, Sec. 3.2.2: k = 4 and N = 14 have the critical difference 1.25
+    scores = {str(d): {"a": 0.9, "b": 0.8, "c": 0.8, "d": 0.1} for d in range(14)}
+    found = ranks(scores)
+    assert found is not None
+    assert dict(found.mean) == {"a": 1.0, "b": 2.5, "c": 2.5, "d": 4.0}
+    assert found.critical == pytest.approx(1.25, abs=0.005)
+    assert found.p_value < 0.001
+    assert ranks({"D": {"a": 1.0, "b": 0.0}}) is None
+
+
+def test_suites_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    for old, new, words in (
+        ('"best_val"', '"best_test"', "rule is 'best_test'"),
+        ('"t"', '"u"', "interval is 'u'"),
+        ('"rival"', '"friend"', "role is 'friend'"),
+        ("[[1, 1], [2, 2]]", "[[1, 1], [1, 1]]", "twice"),
+        ("[[1, 1], [2, 2]]", "[]", "must not be empty"),
+        ("title", "titel", "not a suite"),
+    ):
+        (tmp_path / "bad.toml").write_text(TINY.replace(old, new))
+        with pytest.raises(ConfigError, match=words):
+            load_suite(str(tmp_path / "bad.toml"))
+    with pytest.raises(ConfigError, match=r"one of graphs, .*, got 'none'"):
+        load_suite("none")
+
+
+@pytest.mark.parametrize("names", ["", "fedavg,fedavg", " , "])
+def test_candidates_are_named_once(names: str) -> None:
+    with pytest.raises(ConfigError, match="each once"):
+        benchmark.participants(load_suite("smoke"), names)
+
+
+@pytest.mark.parametrize(
+    "name", ["smoke", "graphs", "molecules", "nodes-homophilic", "nodes-heterophilic"]
+)
+def test_every_trial_of_a_suite_can_be_run(name: str) -> None:
+    suite = load_suite(name)
+    found = list(trials(suite, list(suite.methods)))
+    places = sum(len(m.only or suite.data) for m in suite.methods)
+    assert len(found) == places * len(suite.grid)
+    changed = replace(found[0], config={**found[0].config, "hidden-dim": 7})
+    assert changed.row != found[0].row
+
+
+def test_results_of_changed_code_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        command = [
+            "git",
+            "-C",
+            str(tmp_path),
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=b",
+        ]
+        done = subprocess.run([*command, *words], capture_output=True, check=True)
+        return done.stdout.decode().strip()
+
+    for name in ("clients", "docs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text("1")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    commit = git("rev-parse", "HEAD")[:12]
+    monkeypatch.setattr(benchmark_runs, "project_root", lambda: tmp_path)
+    for name, is_same in (("docs", True), ("clients", False)):
+        (tmp_path / name / "a.py").write_text("2")
+        same_code.cache_clear()
+        assert same_code(commit) is is_same
+        assert not any(map(same_code, ("", "unknown", f"{commit}+", "0123456789ab")))
+    same_code.cache_clear()
+
+
+def test_words_are_escaped() -> None:
+    sheet = Sheet(headings=["a_b"], is_text=[True], cells=[["[0] & <x>"]])
+    reports = [Report(title="50 %", parts=[sheet, "#1 ± 2"])]
+    found = latex("T", reports, None)
+    assert r"a\_b" in found
+    assert r"{[0] \& $<$x$>$}" in found
+    assert tex("±") == r"$\pm$"
+    assert "&lt;x&gt;" in html("T", reports, None)
+    assert found.count(r"\toprule") == found.count(r"\bottomrule") == 1
+
+
+def test_a_file_is_no_folder_of_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a").touch()
+    given = ["smoke", "--methods", "fedavg", "--results", str(tmp_path / "a")]
+    assert benchmark.main(given) == 2
+    assert "--results must be a folder" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # ten seconds: three processes and six runs
+def test_a_killed_benchmark_goes_on(tmp_path: Path) -> None:
+    suite = str(tmp_path / "tiny.toml")
+    Path(suite).write_text(TINY)
+    results = tmp_path / "runs"
+    arguments = [suite, "--methods", "examples.placebo:METHOD", "--results"]
+    command = [sys.executable, "-m", "simulations.benchmark", *arguments, str(results)]
+    with subprocess.Popen(
+        command, cwd=project_root(), stderr=subprocess.DEVNULL
+    ) as process:
+        while process.poll() is None and not list(results.rglob("summary.json")):
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+    before = {p.parent for p in results.rglob("summary.json")}
+    assert before
+
+    assert benchmark.main([*arguments, str(results)]) == 0
+    after = {p.parent for p in results.rglob("summary.json")}
+    assert before < after
+    assert len(known_results("tiny", results)) == 4
+
+    assert benchmark.main([*arguments, str(results)]) == 0
+    assert {p.parent for p in results.rglob("summary.json")} == after
+    with (results / "differences.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    placebo = [row for row in rows if row["opponent"] == "fedavg"]
+    assert [
+        (row["word"], row["points"], row["low"], row["high"]) for row in placebo
+    ] == [("no difference", "0.000000", "0.000000", "0.000000")]
+    for name in ("benchmark.md", "benchmark.tex", "benchmark.html"):
+        assert "exactly 0 in each of 2 pairs" in (results / name).read_text()

@@ -1,0 +1,138 @@
+"""The files of ``examples/deployment``, read by the programs that they are for."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deployment_files import EXAMPLES, changed, variables
+from flwr.common.config import parse_config_args
+
+from fedgraph_flwr.node_config import KEYS, check_keys, hosted_clients, site_name
+
+_BIN = Path(sys.executable).parent
+UNITS = ("fedgraph-superlink.service", "fedgraph-supernode.service")
+
+
+def needs(program: str, package: str) -> pytest.MarkDecorator:
+    """Skip where a program of Debian's is not installed."""
+    found = shutil.which(program, path="/usr/sbin:/usr/bin:/bin")
+    reason = f"{program} is not installed: apt-get install {package}"
+    return pytest.mark.skipif(found is None, reason=reason)
+
+
+@needs("systemd-analyze", "systemd")
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_accepts_the_units(unit, tmp_path):
+    path = tmp_path / unit
+    path.write_text(changed(unit, {"/opt/fedgraph/bin": str(_BIN)}))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_node_config_of_the_example_is_one():
+    (given,) = [variables("supernode.env")["NODE_CONFIG"]]
+    node = parse_config_args([given])
+    assert set(node) <= set(KEYS)
+    assert check_keys(node) == []
+    assert site_name(node) == "north"
+    assert hosted_clients(node, 1) == [0]
+
+
+@needs("logrotate", "logrotate")
+def test_logrotate_accepts_its_file_and_moves_the_audit_log(tmp_path):
+    kept_log = tmp_path / "audit.jsonl"
+    kept_log.write_text("a,b\n1,2\n")
+    text = changed(
+        "fedgraph.logrotate",
+        {
+            "/var/lib/fedgraph/state": str(tmp_path),
+            "    su fedgraph fedgraph\n": "",  # there is no such user here
+        },
+    )
+    tmp_path.chmod(0o700)
+    file = tmp_path / "conf"
+    file.write_text(text)
+    file.chmod(0o600)
+    state = ["--state", str(tmp_path / "state"), "--force", str(file)]
+    subprocess.run(["logrotate", *state], check=True)
+    assert not kept_log.exists()  # the next message makes a new one
+    (kept,) = tmp_path.glob("audit.jsonl-*")
+    assert kept.read_text() == "a,b\n1,2\n"
+
+
+def certificates(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", str(EXAMPLES / "certificates.sh"), *names],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+
+
+@needs("openssl", "openssl")
+def test_certificates_are_private_and_made_once(tmp_path):
+    assert certificates(tmp_path, "fl.example.org", "c", "alice").returncode == 0
+    folder = tmp_path / "c"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    again = certificates(tmp_path, "fl.example.org", "c", "bob")
+    assert again.stdout.split()[1] == "c/analyst-bob.crt"
+    serials = {n for n in before if n.endswith(".srl")}
+    for name in before.keys() - serials:
+        assert (folder / name).read_bytes() == before[name]
+    assert {path.stat().st_mode & 0o77 for path in [folder, *folder.iterdir()]} == {0}
+    server = subprocess.run(
+        ["openssl", "x509", "-in", str(folder / "server.crt"), "-noout", "-text"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for name in (
+        "DNS:fl.example.org",
+        "IP Address:127.0.0.1",
+        "DNS:fedgraph-superlink",
+    ):
+        assert name in server
+    # A site trusts ca alone, the proxy's Control analysts-ca alone.
+    for authority, fits in (("analysts-ca", True), ("ca", False)):
+        ca = ["-CAfile", str(folder / f"{authority}.crt")]
+        checked = subprocess.run(
+            ["openssl", "verify", *ca, str(folder / "analyst-alice.crt")],
+            capture_output=True,
+            check=False,
+        )
+        assert (checked.returncode == 0) == fits
+
+
+@needs("openssl", "openssl")
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("host", "c"), "usage: "),
+        (("host", "c", "../x"), "an analyst's name has letters"),
+        (("host", "c", "a b"), "an analyst's name has letters"),
+        (("host", "/proc/none", "a"), "cannot create directory"),
+    ],
+)
+def test_certificates_are_refused(tmp_path, names, words):
+    done = certificates(tmp_path, *names)
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert not (tmp_path / "c").exists()
+
+
+def test_guides_name_files_that_are_there():
+    """A guide names no file that is not there."""
+    for guide in Path(EXAMPLES.parents[1] / "docs").glob("deployment*.md"):
+        for name in re.findall(r"examples/deployment/([\w.-]*\w)", guide.read_text()):
+            assert (EXAMPLES / name).is_file(), (guide.name, name)

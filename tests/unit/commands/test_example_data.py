@@ -1,0 +1,59 @@
+"""The example files of own data: what they hold, and that they can be read."""
+
+import hashlib
+
+import pytest
+
+from datasets.own_data import build
+from datasets.schema_infer import infer_schema
+from datasets.smiles_csv_table import CsvFormat, build_from_csv
+from simulations.example_data import BAD_SITE, BANKS, LABS, SITES, main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("example") / "new"
+    assert main([str(made)]) == 0
+    return made
+
+
+def test_whole_graphs_fit_the_schema_of_one_site_but_for_two_rows(folder):
+    schema, _ = infer_schema(folder / "graphs" / "north")
+    for site, count in SITES.items():
+        data, *_ = build(folder / "graphs" / site, schema)
+        bad = 2 if site == BAD_SITE else 0
+        assert len(data.bad) == bad
+        assert len(data.row) == count - bad
+        assert data.not_used == ["joint of edges.csv"]
+
+
+def test_banks_fit_the_schema_of_one(folder):
+    schema, _ = infer_schema(folder / "bank" / "bank-a")
+    for site, count in BANKS.items():
+        data, *_ = build(folder / "bank" / site, schema, bad_rows="refuse")
+        assert data.node_ptr.tolist() == [0, count]
+        assert 0.5 < (data.y >= 0).mean() < 0.8
+
+
+def test_molecules_are_smiles_with_a_number(folder):
+    form = CsvFormat("smiles", "", "refuse", "regression")
+    for lab, count in LABS.items():
+        path = folder / "molecules" / f"{lab}.csv"
+        found = build_from_csv("x", path, form, raw_sha256="")
+        assert found.tasks == ["solubility"]  # and not their id
+        assert len(found) == count
+
+
+def test_the_files_are_the_same_each_time(folder, tmp_path):
+    assert main([str(tmp_path / "again")]) == 0
+    sums = [
+        [hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(f.rglob("*.csv"))]
+        for f in (folder, tmp_path / "again")
+    ]
+    assert sums[0] == sums[1]
+
+
+def test_nothing_is_written_over(folder, capsys):
+    assert main([str(folder)]) == 2
+    assert "is not empty; name a new folder" in capsys.readouterr().out
+    assert main([str(folder / "graphs" / "north" / "nodes.csv" / "x")]) == 2

@@ -1,0 +1,117 @@
+"""Ctrl-C on a run under Flower: what goes on is said, at whatever moment it comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fedgraph_flwr.results.folder import short_id
+from simulations import flower
+
+# Answers as Flower's command line does; what it was asked is in `asked`.
+COMMAND = """#!/bin/bash
+cd "{folder}"
+echo "$1" >> asked
+case "$1" in
+    run) touch handing; [ -e quick ] || sleep 0.6; echo '{done}';;
+    log) touch followed; [ -e quick ] || sleep 9;;
+    stop) touch stopping; cat stop-answer;;
+    ls) echo "{{\\"runs\\": [{{\\"status\\": \\"$(cat status)\\"}}]}}";;
+esac
+"""
+DONE = '{"success": true, "run-id": 7}'
+ENDS = "so is run 7, which writes its results within half a minute"
+LATE = '{"success": false, "error-message": "Run 7 is already finished"}'
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder in which a stand-in for Flower's command line works."""
+    command = tmp_path / "flwr"
+    command.write_text(COMMAND.format(folder=tmp_path, done=DONE))
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "status").write_text("running")
+    (tmp_path / "stop-answer").write_text(DONE)
+    monkeypatch.setattr(flower, "BIN", tmp_path)
+    return tmp_path
+
+
+def press(folder: Path, *moments: str) -> None:
+    """Send Ctrl-C as soon as the files of these names are there, one after another."""
+
+    def wait_and_press() -> None:
+        for name in moments:
+            deadline = time.monotonic() + 30
+            while not (folder / name).exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+
+    threading.Thread(target=wait_and_press, daemon=True).start()
+
+
+def stopped(folder: Path) -> str:
+    with pytest.raises(KeyboardInterrupt) as stop:
+        flower.run_flower({"results-dir": str(folder / "results")}, num_nodes=2)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return str(stop.value)
+
+
+def asked(folder: Path) -> list[str]:
+    return (folder / "asked").read_text().split()
+
+
+def test_before_flower_has_the_run_it_is_stopped_once_it_has_it(folder, capfd):
+    press(folder, "handing")
+    assert stopped(folder) == f"; {ENDS}"
+    assert asked(folder)[0] == "run"
+    assert "stop" in asked(folder)  # following the log may begin after it
+    assert "Flower is asked to stop the run, once it has it" in capfd.readouterr().err
+
+
+def test_a_second_one_does_not_wait_and_says_how_to_find_out(folder):
+    press(folder, "handing", "handing")
+    assert "not known whether Flower took the run: `flwr ls`" in stopped(folder)
+    assert asked(folder) == ["run"]
+
+
+def test_in_the_middle_the_run_is_stopped_and_can_be_resumed(folder):
+    (folder / "quick").touch()
+    kept = folder / "results" / f"20260101T000000Z-gcfl-{short_id(7)}"
+    (kept / "checkpoint").mkdir(parents=True)
+    (kept / "checkpoint" / "round-000001.safetensors").touch()
+    press(folder, "followed")
+    assert stopped(folder) == f"; {ENDS}; to go on: --set resume={kept}"
+    assert "stop" in asked(folder)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("finished:completed", "run 7 had ended before (finished:completed), results"),
+        ("running", "run 7 may go on; to stop it: flwr stop 7 (Flower says: Run 7 is"),
+    ],
+)
+def test_what_flower_does_not_stop_is_told(folder, status, said):
+    (folder / "quick").touch()
+    (folder / "stop-answer").write_text(LATE)
+    press(folder, "followed")
+    # Flower knows the end of the run later than Ctrl-C comes.
+    command = folder / "flwr"
+    command.write_text(
+        command.read_text().replace("stop) ", f'stop) echo "{status}" > status; ')
+    )
+    assert said in stopped(folder)
+
+
+def test_an_answer_that_is_none_does_not_hide_what_goes_on(folder):
+    (folder / "quick").touch()
+    (folder / "stop-answer").write_text("no connection")
+    press(folder, "followed")
+    assert "run 7 may go on; to stop it: flwr stop 7 (flwr answered" in stopped(folder)

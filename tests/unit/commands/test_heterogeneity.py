@@ -1,0 +1,375 @@
+"""How graphs differ: walks and cosines, random graphs, groups, the command."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+
+import numpy as np
+import own_files
+import pytest
+import toys
+from oracles import anonymous_walks as oracle
+
+from simulations import heterogeneity
+from simulations.heterogeneity_groups import chance_p, overall, pair_table
+from simulations.heterogeneity_random import (
+    adjacency,
+    compare,
+    properties,
+    random_adjacency,
+)
+from simulations.heterogeneity_walks import (
+    anonymous_walks,
+    divergences,
+    feature_distributions,
+    walk_distributions,
+)
+
+GRAPHS = toys.random_graphs(12, seed=5)
+TRIANGLE = np.array([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
+QUICK = ("--graphs", "6", "--walk-length", "3", "--copies", "1", "--shuffles", "9")
+
+
+def rng():
+    return np.random.default_rng(3)
+
+
+def edges_of(graphs, g):
+    edges = graphs.edge_index[:, graphs.edge_ptr[g] : graphs.edge_ptr[g + 1]]
+    return list(zip(*edges.tolist(), strict=True))
+
+
+def walks(graphs, length, exact_up_to=10**6, num_samples=1, rng=None):
+    return walk_distributions(
+        graphs, length=length, exact_up_to=exact_up_to, num_samples=num_samples,
+        rng=rng or np.random.default_rng(0),
+    )  # fmt: skip
+
+
+def one_graph(num_nodes, edges, x=None):
+    x = np.zeros(num_nodes, np.uint8) if x is None else x
+    order = np.lexsort(edges[::-1])
+    return toys.replace(
+        GRAPHS, x=x, edge_index=np.asarray(edges)[:, order], y=np.zeros(1, np.int64),
+        node_ptr=np.array([0, num_nodes]), edge_ptr=np.array([0, edges.shape[1]]),
+    )  # fmt: skip
+
+
+def test_anonymous_walks_are_counted_by_bell_numbers():
+    assert [len(anonymous_walks(k)) for k in range(1, 6)] == [2, 5, 15, 52, 203]
+    assert list(anonymous_walks(4)) == sorted(set(anonymous_walks(4)))
+    every = {oracle.anonymous(w) for w in itertools.product(range(4), repeat=4)}
+    assert set(anonymous_walks(3)) == every
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_exact_distributions_agree_with_enumeration(length):
+    shares, is_exact = walks(GRAPHS, length)
+    assert is_exact.all()
+    for g, size in enumerate(np.diff(GRAPHS.node_ptr)):
+        slow = oracle.distribution(int(size), edges_of(GRAPHS, g), length)
+        expected = [float(slow.get(w, 0)) for w in anonymous_walks(length)]
+        np.testing.assert_allclose(shares[g], expected, rtol=1e-12)
+
+
+def test_one_way_edges_loops_and_dead_ends_agree_with_enumeration():
+    edges = np.array([[0, 0, 1, 2], [0, 1, 2, 3]])
+    shares, _ = walks(one_graph(4, edges), 3)
+    slow = oracle.distribution(4, list(zip(*edges.tolist(), strict=True)), 3)
+    expected = [float(slow.get(w, 0)) for w in anonymous_walks(3)]
+    np.testing.assert_allclose(shares[0], expected, rtol=1e-12)
+
+
+def test_blocks_do_not_matter(monkeypatch):
+    whole, _ = walks(GRAPHS, 4)
+    monkeypatch.setattr("simulations.heterogeneity_walks._BLOCK", 20)
+    np.testing.assert_array_equal(walks(GRAPHS, 4)[0], whole)
+    np.testing.assert_allclose(
+        divergences(whole, whole), slow_divergences(whole), rtol=1e-9, atol=1e-12
+    )
+
+
+def slow_divergences(shares):
+    dicts = [dict(enumerate(row)) for row in shares]
+    return [[oracle.jensen_shannon(p, q) for q in dicts] for p in dicts]
+
+
+def test_walks_of_a_triangle_by_hand():
+    """From any node: on, then back or to the third, each with probability 1/2."""
+    shares, _ = walks(one_graph(3, TRIANGLE), 2)
+    at = {walk: k for k, walk in enumerate(anonymous_walks(2))}
+    expected = np.zeros(5)
+    expected[[at[0, 1, 0], at[0, 1, 2]]] = 0.5
+    np.testing.assert_allclose(shares[0], expected)
+
+
+def test_renumbered_nodes_change_nothing():
+    turn = np.array([2, 0, 3, 1])
+    edges = np.array([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+    a, b = (walks(one_graph(4, e), 4)[0] for e in (edges, turn[edges]))
+    np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_drawn_walks_come_close_and_repeat():
+    exact, _ = walks(GRAPHS, 3)
+    drawn, is_exact = walks(GRAPHS, 3, exact_up_to=0, num_samples=20_000, rng=rng())
+    again, _ = walks(GRAPHS, 3, exact_up_to=0, num_samples=20_000, rng=rng())
+    assert not is_exact.any()
+    assert np.abs(drawn - exact).max() < 0.015  # four standard errors
+    np.testing.assert_array_equal(drawn, again)
+    assert (drawn != exact).any()
+
+
+def test_only_graphs_with_too_many_walks_are_drawn():
+    # A triangle has 3 * 2 * 2 walks of two steps.
+    for most, expected in ((12, True), (11, False)):
+        is_exact = walks(one_graph(3, TRIANGLE), 2, exact_up_to=most)[1]
+        assert is_exact.tolist() == [expected]
+
+
+def test_cosines_along_edges_by_hand():
+    x = np.array([[1, 0], [2, 0], [0, 3]], np.float32)
+    shares = feature_distributions(one_graph(3, TRIANGLE, x), bins=4)
+    np.testing.assert_allclose(shares, [[0, 0, 4 / 6, 2 / 6]])
+    column = np.array([0, 0, 1], np.uint8)  # the same directions as one-hot rows
+    np.testing.assert_array_equal(
+        feature_distributions(one_graph(3, TRIANGLE, column), bins=4), shares
+    )
+    nothing = feature_distributions(one_graph(3, TRIANGLE[:, :0], x), bins=4)
+    assert np.isnan(nothing).all()
+    opposite = np.array([[1, 0], [-1, 0], [0, 0]], np.float32)
+    shares = feature_distributions(one_graph(3, TRIANGLE, opposite), bins=4)
+    np.testing.assert_allclose(shares, [[2 / 6, 0, 4 / 6, 0]])
+
+
+def test_divergence_is_0_for_equal_and_1_for_disjoint_distributions():
+    found = divergences(np.eye(2), np.array([[1, 0], [0.5, 0.5]]))
+    # Entropy of (3/4, 1/4) less the mean of 0 and 1 bit.
+    half = -0.75 * math.log2(0.75) - 0.25 * math.log2(0.25) - 0.5
+    # Of (0, 1) and (1/2, 1/2) it is the same.
+    np.testing.assert_allclose(found, [[0, half], [1, half]], atol=1e-12)
+    unknown = divergences(np.eye(2), np.full((1, 2), np.nan))
+    assert np.isnan(unknown).all()
+
+
+def test_properties_by_hand():
+    # A triangle with a tail 2 - 3 and a node 4 alone; a loop and a repeat are dropped.
+    pairs = np.array([[0, 1, 2, 2, 3, 2], [1, 2, 0, 3, 3, 3]])
+    matrix = adjacency(5, pairs)
+    degree = np.array([2, 2, 3, 1, 0])
+    moment = ((degree - degree.mean()) ** 4).mean() / degree.var() ** 2
+    found = properties(matrix, rng())
+    path = (4 * 1 + 2 * 2) / 6
+    np.testing.assert_allclose(found, [moment, path, 80, (1 + 1 + 1 / 3) / 5])
+
+
+def test_properties_without_edges_are_unknown_or_0():
+    found = properties(adjacency(2, np.zeros((2, 0), int)), rng())
+    np.testing.assert_array_equal(found, [np.nan, np.nan, 50, 0])
+
+
+def test_paths_of_a_large_graph_start_at_drawn_nodes(monkeypatch):
+    ring = np.stack([np.arange(9), (np.arange(9) + 1) % 9])
+    whole = properties(adjacency(9, ring), rng())
+    monkeypatch.setattr("simulations.heterogeneity_random.MAX_SOURCES", 2)
+    np.testing.assert_allclose(properties(adjacency(9, ring), rng()), whole)
+
+
+def test_random_graphs_draw_every_pair_alike():
+    total = np.zeros((4, 4))
+    stream = rng()
+    for _ in range(600):
+        matrix = random_adjacency(4, 3, stream)
+        assert matrix.nnz == 6
+        total += matrix.toarray()
+    np.testing.assert_array_equal(total, total.T)
+    assert np.abs(total[np.triu_indices(4, 1)] / 600 - 0.5).max() < 0.09
+    assert not total.diagonal().any()
+    assert random_adjacency(1, 0, stream).nnz == 0
+    assert random_adjacency(3, 3, stream).nnz == 6
+
+
+def test_triangles_in_a_row_are_clustered_beyond_chance():
+    ring = np.arange(12)
+    near = [np.stack([ring, (ring + k) % 12]) for k in (1, 2)]
+    pairs = np.concatenate([*near, *(p[::-1] for p in near)], axis=1)
+    graph = one_graph(12, pairs)
+    six = graph.take(np.zeros(6, np.int64))
+    by_name = {c.name: c for c in compare(six, copies=3, rng=rng())}
+    clustering = by_name["clustering"]
+    assert clustering.real == pytest.approx(0.5)
+    assert clustering.random < 0.4
+    assert clustering.p < 0.01
+    assert by_name["kurtosis"].num_graphs == 0  # all degrees are equal
+    assert math.isnan(by_name["kurtosis"].p)
+    assert by_name["path"].num_graphs == 6
+
+
+APART = np.array(
+    [
+        [9, 1, 4, 6],
+        [1, 9, 8, np.nan],
+        [4, 8, 9, 3],
+        [6, np.nan, 3, 9],
+    ]
+)
+
+
+def test_pairs_are_averaged_by_group_without_the_diagonal():
+    table = pair_table(APART, np.array([0, 0, 1, 1]))
+    np.testing.assert_array_equal(table.count, [[1, 3], [3, 1]])
+    np.testing.assert_allclose(table.mean, [[1, 6], [6, 3]])
+    np.testing.assert_allclose(table.std, [[0, np.std([4, 6, 8])]] * 1 + [
+        [np.std([4, 6, 8]), 0]
+    ])  # fmt: skip
+    assert overall(APART, np.array([0, 0, 1, 1])) == (2.0, 6.0)
+    alone = pair_table(APART, np.array([0, 0, 0, 1]))
+    assert alone.count[1, 1] == 0
+    assert math.isnan(alone.mean[1, 1])
+
+
+def test_groups_that_are_alike_are_no_chance_and_mixed_ones_are():
+    spot = np.concatenate([rng().normal(0, 1, 8), rng().normal(9, 1, 8)])
+    apart = np.abs(spot[:, None] - spot)
+    groups, graphs = np.repeat([0, 1], 8), np.arange(16)
+    assert chance_p(apart, groups, graphs, shuffles=99, rng=rng()) == 0.01
+    assert chance_p(apart, graphs % 2, graphs, shuffles=99, rng=rng()) > 0.2
+    # Four clients in two clusters have three partitions: p cannot be small.
+    clients = np.repeat(np.arange(4), 4)
+    assert 0.2 < chance_p(apart, groups, clients, shuffles=199, rng=rng()) < 0.5
+    assert math.isnan(chance_p(apart, 0 * groups, graphs, shuffles=9, rng=rng()))
+
+
+def test_structure_is_a_distance_and_clients_move_as_one(monkeypatch):
+    options = heterogeneity._parser().parse_args([*QUICK, "--set", "dataset=PROTEINS"])
+    monkeypatch.setattr(heterogeneity, "load_partition", toys.federation)
+    options.set.append("num-clients=4")
+    groups = heterogeneity.load_groups(options)
+    seen = []
+
+    def spy(apart, alike, units, **rest):
+        seen.append((apart, units))
+        return chance_p(apart, alike, units, **rest)
+
+    monkeypatch.setattr(heterogeneity, "chance_p", spy)
+    heterogeneity.analyse(groups, [[0, 1], [2, 3]], options)
+    (structure, units), _ = seen
+    shares = np.concatenate([walks(group.graphs, 3)[0] for group in groups])
+    np.testing.assert_allclose(structure**2, divergences(shares, shares), atol=1e-12)
+    np.testing.assert_array_equal(units, np.repeat(np.arange(4), 6))
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_clients_of_a_federation_are_compared(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("simulations.markup.PIPE_WIDTH", 80)
+    monkeypatch.setattr(heterogeneity, "load_partition", toys.federation)
+    command = ["--set", "dataset=PROTEINS", "--set", "num-clients=3", *QUICK]
+    assert heterogeneity.main([*command, "--out", str(tmp_path / "a")]) == 0
+    out = capsys.readouterr().out
+    shown = [line for line in out.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, shown)) <= 80
+    assert "structure: mean 0." in out
+    assert "of graphs drawn at random" in " ".join(out.split())
+    found = rows(tmp_path / "a" / "pairs.csv")
+    assert [(r["group"], r["other_group"]) for r in found] == [
+        (f"client {a} toy", f"client {b} toy")
+        for a, b in itertools.combinations_with_replacement(range(3), 2)
+    ]
+    assert [r["structure_pairs"] for r in found] == [
+        "15", "36", "36", "15", "36", "15"
+    ]  # fmt: skip
+    assert len(rows(tmp_path / "a" / "random.csv")) == 12
+    assert (tmp_path / "a" / "heterogeneity.png").stat().st_size > 10_000
+    assert heterogeneity.main([*command, "--out", str(tmp_path / "b")]) == 0
+    for name in ("pairs.csv", "random.csv"):
+        first, second = ((tmp_path / x / name).read_bytes() for x in "ab")
+        assert first == second
+    other = [*command, "--seed", "1", "--out", str(tmp_path / "c")]
+    assert heterogeneity.main(other) == 0
+    assert rows(tmp_path / "c" / "pairs.csv") != found
+
+
+def test_own_tables_are_compared(tmp_path, capsys):
+    for client in range(2):
+        folder = tmp_path / f"client-{client}"
+        own_files.write(folder)
+    (tmp_path / "schema.toml").write_text(own_files.SCHEMA)
+    command = ["--set", "dataset=graphs-csv", "--set", f"data-dir={tmp_path}"]
+    code = heterogeneity.main([*command, "--set", "num-clients=2", *QUICK])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    assert "client 1" in out
+
+
+def test_clusters_of_a_run_are_compared(run, tmp_path, capsys, monkeypatch):
+    finished = run("gcfl+")
+    folder = finished.path
+    clusters = {"rounds": {"1": [[0, 1, 2]], "2": [[0, 2], [1]]}}
+    (folder / "clusters.json").write_text(json.dumps(clusters))
+    monkeypatch.setattr(heterogeneity, "load_partition", toys.federation)
+    command = ["--run", str(folder), *QUICK, "--out", str(tmp_path / "o")]
+    assert heterogeneity.main(command) == 0
+    assert "within cluster" in capsys.readouterr().out
+    found = rows(tmp_path / "o" / "clusters.csv")
+    assert [row["clients"] for row in found] == ["0 2", "1"]
+    assert [row["structure_pairs"] for row in found] == ["66", "15"]
+    clusters["rounds"]["3"] = [[0, 1], [1, 7]]
+    (folder / "clusters.json").write_text(json.dumps(clusters))
+    assert heterogeneity.main(command) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert "names clients [0, 1, 1, 7]" in err
+    (folder / "clusters.json").unlink()
+    assert heterogeneity.main(command) == 2
+    assert "has no clusters.json" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to compare; give names of data sets"),
+        (["COX2", "--set", "num-clients=3"], "--set num-clients names clients, but"),
+        (["COX2", "--run", "x"], "give either names of data sets or --run"),
+        (["--run", "/nowhere"], "/nowhere has no config.json; give the results folder"),
+        (["Nonsense"], "Nonsense"),
+        (["--set", "dataset"], "--set needs key=value"),
+        (["--set", "dataset=synthetic", "--set", "nonsense=1"], "nonsense"),
+        (
+            ["--set", "dataset=synthetic", "--graphs", "5000"],
+            "graphs of 10 groups are too many to compare all pairs (at most 10); set"
+            " --graphs to 1 or less",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr(heterogeneity, "_MAX_GRAPHS", 10)
+    arguments = [a if a != "5000" else "10" for a in arguments]
+    assert heterogeneity.main(arguments) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--walk-length", "8"], ["--graphs", "0"], ["--bins", "x"], ["--seed", "-1"]],
+)
+def test_numbers_out_of_range_are_refused(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        heterogeneity.main(["COX2", *arguments])
+    assert stopped.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_real_molecules_differ_from_random_graphs(data_dir, tmp_path):
+    command = ["MUTAG", "PTC_MR", "--set", f"data-dir={data_dir}", "--graphs", "20"]
+    assert heterogeneity.main([*command, "--out", str(tmp_path)]) == 0
+    found = {(r["group"], r["property"]): r for r in rows(tmp_path / "random.csv")}
+    assert float(found["MUTAG", "component"]["real"]) == 100
+    assert float(found["MUTAG", "path"]["p"]) < 1e-4
+    assert float(found["MUTAG", "clustering"]["real"]) == 0

@@ -1,0 +1,264 @@
+"""The page of runs: what it says, what it escapes, how a browser shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedgraph_flwr import report, server_app
+from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.report.charts import bar_chart, cluster_chart
+from fedgraph_flwr.report.replay import replay_command
+from simulations import report as command
+from simulations.run import parse_assignment
+
+HOSTILE = (
+    "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}\x1b[31m\u202e"
+)
+_VOID = {"meta", "br", "img", "link"}
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and text, and checks that tags are closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words += f"{data}\n"
+
+
+@pytest.fixture(scope="module")
+def runs(run):
+    """Two real runs on the same split and seed; the second trains alone."""
+    settings = {"num-server-rounds": 3}
+    with pytest.MonkeyPatch.context() as patch:  # other tests' runs make no report
+        patch.setattr(server_app, "write_own_report", report.write_own_report)
+        return run("fedavg", **settings).path, run("local", **settings).path
+
+
+@pytest.fixture
+def copy(runs, tmp_path):
+    """A copy of the first run, to damage."""
+    return Path(shutil.copytree(runs[0], tmp_path / "copy"))
+
+
+def change(folder: Path, **changes: object) -> None:
+    path = folder / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def page_of(*folders: Path, out: Path) -> Page:
+    return Page(report.write_report(folders, out).read_text(encoding="utf-8"))
+
+
+def test_a_run_writes_its_own_report(runs):
+    summary = json.loads((runs[0] / "summary.json").read_text())
+    page = Page((runs[0] / "report.html").read_text(encoding="utf-8"))
+    assert f"{summary['final']['mean']:.3f}" in page.words
+    assert "model of the last round" in page.words
+    assert summary["weights_sha256"][:12] in page.words
+
+
+def test_the_page_loads_nothing_and_runs_no_script(runs, tmp_path):
+    page = page_of(*runs, out=tmp_path / "r.html")
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
+    for _, attributes in page.tags:
+        assert not any(name.startswith("on") for name in attributes)
+        assert "src" not in attributes
+        assert attributes.get("href", "#").startswith("#")
+
+
+def test_links_lead_somewhere_and_ids_are_unique(runs, tmp_path):
+    page = page_of(*runs, out=tmp_path / "r.html")
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    assert {a["href"][1:] for _, a in page.tags if "href" in a} <= set(ids)
+
+
+def test_gains_are_scores_less_those_of_training_alone(runs, copy, tmp_path):
+    alone = json.loads((runs[1] / "summary.json").read_text())["final"]["per_client"]
+    change(copy, final={**final_of(copy), "per_client": shifted(alone, 0.25, -0.5)})
+    page = page_of(copy, runs[1], out=tmp_path / "r.html")
+    assert f"1 of {len(alone)} clients gained, 1 lost" in page.words
+    assert "client 1 has the lowest, -50.0" in page.words
+    change(copy, seed=999)
+    page = page_of(copy, runs[1], out=tmp_path / "r.html")
+    assert "No completed run of method local" in page.words
+
+
+def final_of(folder: Path) -> dict[str, object]:
+    return json.loads((folder / "summary.json").read_text())["final"]
+
+
+def shifted(scores: dict[str, float], *by: float) -> dict[str, float]:
+    return {c: v + (by[int(c)] if int(c) < len(by) else 0.0) for c, v in scores.items()}
+
+
+def test_what_sites_say_is_text(copy, tmp_path):
+    failure = {"round": 1, "client": 0, "site": HOSTILE, "reason": HOSTILE}
+    privacy = {"says": HOSTILE, "per_client": {"0": {"x": HOSTILE}}}
+    change(
+        copy,
+        failures=[failure],
+        sites={HOSTILE: [0]},
+        error=HOSTILE,
+        privacy=privacy,
+        method=HOSTILE,
+        metric=HOSTILE,
+        git_commit=HOSTILE,
+        config={"dataset": HOSTILE, HOSTILE: HOSTILE},
+    )
+    rows = (copy / "ledger.csv").read_text()
+    hostile = HOSTILE.replace('"', '""')
+    (copy / "ledger.csv").write_text(f'{rows}1,0,up,"{hostile}",5\r\n')
+    page = page_of(copy, out=tmp_path / "r.html")
+    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert "<script>alert(1)</script>" in page.words  # as text
+    assert "{{7*7}}" in page.words  # no template
+    assert "\x1b" not in page.words
+    assert "\u202e" not in page.words
+
+
+def test_an_unfinished_run_is_shown_as_far_as_it_came(copy, tmp_path):
+    (copy / "summary.json").unlink()
+    with (copy / "rounds.csv").open("a") as file:
+        file.write("9,0,te")  # killed while it wrote
+    page = page_of(copy, out=tmp_path / "r.html")
+    assert "was killed" in page.words
+    assert "3 of 3" in page.words
+
+
+def test_a_run_without_a_score_is_shown(copy, tmp_path):
+    for name in ("rounds.csv", "ledger.csv", "times.csv", "clusters.json"):
+        (copy / name).unlink()
+    nothing = {**final_of(copy), "mean": None, "std": None, "min": None, "max": None}
+    change(copy, status="failed", error="stopped", rules=["final"], final=nothing)
+    assert "has no score" in page_of(copy, out=tmp_path / "r.html").words
+
+
+@pytest.mark.parametrize("damage", [{"rules": 3}, {"final": "x"}, {"sites": [1]}])
+def test_a_damaged_summary_is_named(copy, tmp_path, damage):
+    change(copy, **damage)
+    with pytest.raises(DataError, match="cannot be shown"):
+        report.write_report([copy], tmp_path / "r.html")
+
+
+def test_no_report_fails_a_run(copy, monkeypatch):
+    told = []
+    monkeypatch.setattr(report, "log", lambda *words: told.append(words))
+    before = final_of(copy)
+    change(copy, final="x")
+    assert report.write_own_report(copy) is None
+    change(copy, final=before)
+    (copy / report.REPORT).unlink()
+    (copy / report.REPORT).mkdir()  # cannot be replaced by a file
+    assert report.write_own_report(copy) is None
+    monkeypatch.setattr(report, "gather", lambda _: 1 / 0)
+    assert report.write_own_report(copy) is None
+    kinds = [words[4] for words in told]
+    assert kinds == ["DataError", "StorageError", "ZeroDivisionError"]
+
+
+def test_the_command_to_repeat_gives_the_run_config_again(runs):
+    from fedgraph_flwr.resolve import defaults, resolve
+
+    page = Page((runs[0] / "report.html").read_text(encoding="utf-8"))
+    line = re.search(r"python -m simulations\.run .*", page.words)
+    words = shlex.split(line[0])
+    sets = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    chosen = dict(map(parse_assignment, sets))
+    again = resolve({**defaults(), "method": words[3], **chosen}).to_config()
+    before = json.loads((runs[0] / "config.json").read_text())
+    places = {"results-dir", "state-dir", "cache-dir"}
+    assert {k for k in before if before[k] != again[k]} <= places
+
+
+def test_the_command_to_repeat_names_only_what_was_chosen():
+    from fedgraph_flwr.resolve import defaults, resolve
+
+    chosen = {"hidden-dim": 7, "data-dir": "/a b", "learning-rate": 0.5}
+    config = resolve({**defaults(), "method": "fedavg", **chosen}).to_config()
+    assert replay_command(config) == (
+        "python -m simulations.run fedavg --engine inline --set 'data-dir=\"/a b\"'"
+        " --set hidden-dim=7 --set learning-rate=0.5"
+    )
+
+
+def test_the_command_prints_the_page_and_refuses_what_is_no_run(runs, tmp_path, capsys):
+    out = tmp_path / "both.html"
+    assert command.main([*map(str, runs), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    assert command.main([str(tmp_path)]) == 2
+    assert "is no results folder and holds none" in capsys.readouterr().err
+
+
+def test_charts_of_many_clients_stay_small():
+    halves = {t: [list(range(5000)), list(range(5000, 10_000))] for t in range(1, 50)}
+    assert len(cluster_chart(halves, name="x")) < 40_000
+    bars = bar_chart({c: c - 5000.0 for c in range(10_000)}, name="x", unit="points")
+    assert "client 9999" in bars
+    assert ">0<" in bars
+    assert len(bars) < 40_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_browser_shows_the_page_without_sideways_scrolling(runs, tmp_path, width):
+    """A frame of the given width tells how wide its content is."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    report.write_report(runs, tmp_path / "r.html")
+    # The page forbids scripts: this one is of the page around it, and measures it.
+    (tmp_path / "outer.html").write_text(
+        f"<iframe id=f src=r.html width={width} height=800></iframe><p id=o></p>"
+        "<script>f.onload=()=>{const d=f.contentDocument.documentElement;"
+        "o.textContent=`wide ${d.scrollWidth} of ${d.clientWidth} charts "
+        "${d.querySelectorAll('svg[role=img]').length}`}</script>"
+    )
+    done = subprocess.run(
+        [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--allow-file-access-from-files",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--virtual-time-budget=5000",
+            "--dump-dom",
+            (tmp_path / "outer.html").as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    wide, room, charts = map(
+        int, re.search(r"wide (\d+) of (\d+) charts (\d+)", done.stdout).groups()
+    )
+    assert wide <= room <= width
+    assert charts >= 7

@@ -1,0 +1,309 @@
+"""Commands of a site on small data of its own: check, baseline, predict."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import toys
+
+from fedgraph_flwr.site.__main__ import main
+from fedgraph_flwr.site.check_data import fingerprint
+from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN, Finding, exit_code, look
+from fedgraph_flwr.trained.folder import read_about
+from simulations.example_data import write_examples
+from simulations.inline import run_inline
+
+CONFIG = (
+    'dataset="smiles-csv" num-clients=2 num-server-rounds=2 hidden-dim=8 num-layers=1'
+    ' learning-rate=0.05 held-out=0.5 device="cpu"'
+)
+ATOMS = ["C", "N", "O", "CC", "CN", "CO", "CCl", "CBr", "CCC", "CCN", "CCO", "CNC"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Two sites' molecules, and a run of both with the state that each keeps."""
+    root = tmp_path_factory.mktemp("site")
+    (root / "data").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDGRAPH_CACHE", str(root / "cache"))
+        for number, tail in enumerate(("F", "I")):
+            rows = [f"{a}S{b}{tail}" for a in ATOMS for b in ("C", "N", "O", "CC")]
+            text = "".join(f"{m},{int('N' in m)}\n" for m in rows)
+            place = root / "data" / f"site-{number}.csv"
+            place.write_text("smiles,amine\n" + text)
+        results = run_inline({
+            "method": "fedavg", "dataset": "smiles-csv", "num-clients": 2,
+            "num-server-rounds": 2, "hidden-dim": 8, "num-layers": 1, "device": "cpu",
+            "learning-rate": 0.05, "held-out": 0.5, "data-dir": str(root / "data"),
+            "results-dir": str(root / "results"), "state-dir": str(root / "state"),
+        })  # fmt: skip
+        local = run_inline({
+            "method": "local", "dataset": "smiles-csv", "num-clients": 2,
+            "num-server-rounds": 2, "hidden-dim": 8, "num-layers": 1, "device": "cpu",
+            "learning-rate": 0.05, "held-out": 0.5, "data-dir": str(root / "data"),
+            "results-dir": str(root / "results"), "state-dir": str(root / "state"),
+        })  # fmt: skip
+        yield root, results, local
+
+
+def own_model(site, client=1):
+    root, results, _ = site
+    return root / "state" / results.name / f"client-{client}" / "model"
+
+
+def score(path, client):
+    summary = json.loads((path / "summary.json").read_text())
+    return summary["final"]["per_client"][str(client)]
+
+
+# baseline -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def alone(site, tmp_path_factory):
+    """What training alone at site 1 leaves."""
+    out = tmp_path_factory.mktemp("alone") / "model"
+    data = str(site[0] / "data" / "site-1.csv")
+    run_config = f'method="fedavg" {CONFIG}'
+    code = main(
+        [
+            "baseline",
+            data,
+            "--run-config",
+            run_config,
+            "--client",
+            "1",
+            "--out",
+            str(out),
+        ]
+    )
+    assert code == 0
+    return out
+
+
+def test_training_alone_gives_what_the_method_local_gives_in_a_run(site, alone):
+    about = read_about(alone)
+    assert about.scores["test roc-auc"] == score(site[2], 1)
+    theirs = site[0] / "state" / site[2].name / "client-1/model/client-1.safetensors"
+    assert (alone / "client-1.safetensors").read_bytes() == theirs.read_bytes()
+
+
+def test_join_or_not_is_read_from_the_sites_own_test_items(site, alone, capsys):
+    data = str(site[0] / "data" / "site-1.csv")
+    given = ["baseline", data, "--out", str(alone), "--against", str(own_model(site))]
+    assert main([*given, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["federated"] == score(site[1], 1)
+    assert told["alone"] == score(site[2], 1)
+    assert told["gain"] == told["federated"] - told["alone"]
+    assert told["low"] <= told["gain"] <= told["high"]
+    assert told["verdict"] in ("join", "do not join", "cannot tell")
+    assert main(given) == 0
+    assert f"verdict: {told['verdict']}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        ([], "give --run-config before a run, or --against after it"),
+        (["--run-config", 'method="nope"'], "unknown method 'nope'"),
+        (["--run-config", "method=fedavg"], "--run-config cannot be read"),
+        (["--run-config", "/no/such.toml"], "is not valid TOML"),
+        (
+            ["--run-config", f'method="infograph" {CONFIG}'],
+            "is for unsupervised graph embedding",
+        ),
+        (
+            ["--run-config", f'method="fedavg" {CONFIG}', "--client", "2"],
+            "client id must be in 0..1",
+        ),
+        (["--against", "/no/such/model"], "is not a model folder"),
+    ],
+)
+def test_what_cannot_be_a_baseline_is_refused(site, tmp_path, words, match, capsys):
+    data = str(site[0] / "data" / "site-1.csv")
+    code = main(["baseline", data, "--out", str(tmp_path / "out"), *words])
+    assert code == 2
+    assert re.search(match, capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_of_other_protocols_are_not_compared(site, alone, tmp_path, capsys):
+    data = str(site[0] / "data" / "site-1.csv")
+    copy = tmp_path / "other"
+    shutil.copytree(own_model(site), copy)
+    code = main(["baseline", data, "--out", str(copy), "--against", str(alone)])
+    assert code == 2
+    assert "holds a model of method 'fedavg'" in capsys.readouterr().err
+    again = ["--run-config", f'method="fedavg" {CONFIG}']
+    used = ["baseline", data, "--out", str(alone), *again]
+    assert main(used) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+# predict --------------------------------------------------------------------------
+
+
+def test_test_items_are_predicted_with_the_score_of_the_run(site, tmp_path, capsys):
+    data, out = str(site[0] / "data" / "site-1.csv"), tmp_path / "p.csv"
+    code = main(["predict", str(own_model(site)), data, "--test", "--out", str(out)])
+    assert code == 0
+    assert f"items: {score(site[1], 1)!r}" in capsys.readouterr().out
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["label(amine)"] for row in rows} == {"0", "1"}
+
+
+def test_new_items_that_do_not_fit_leave_exit_code_1(site, tmp_path, capsys):
+    (tmp_path / "new.csv").write_text("smiles\nCCO\nnonsense\n")
+    given = ["predict", str(site[1] / "models"), str(tmp_path / "new.csv")]
+    assert main([*given, "--out", str(tmp_path / "p.csv")]) == 1
+    assert "not predicted: line 3: not a SMILES string" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (None, "there is no file or folder"),
+        ("", "is empty"),
+        ("molecule\nCCO\n", "has no column 'smiles'"),
+        ("smiles\nnonsense\n", "has no usable molecule.*line 2"),
+        ("smiles,smiles\nC,C\n", "more than one column 'smiles'"),
+    ],
+)
+def test_files_that_cannot_be_predicted_are_named(site, tmp_path, text, match, capsys):
+    place = tmp_path / "new.csv"
+    if text is not None:
+        place.write_text(text)
+    given = ["predict", str(site[1] / "models"), str(place)]
+    assert main([*given, "--out", str(tmp_path / "p.csv")]) == 2
+    assert re.search(match, capsys.readouterr().err)
+    assert not (tmp_path / "p.csv").exists()
+
+
+# check ----------------------------------------------------------------------------
+
+
+def check(words, capsys):
+    code = main(["check", *words, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["exit_code"] == code
+    return code, {f["what"]: f for f in told["findings"]}
+
+
+def test_rows_left_out_and_doubts_of_the_run_are_findings(tmp_path, capsys):
+    (made, *_) = write_examples(tmp_path / "example")
+    west = made / "west"
+    assert main(["schema", str(made / "north"), "--out", f"{west}/schema.toml"]) == 0
+    capsys.readouterr()
+    run_config = (
+        'method="gcfl+" dataset="graphs-csv" csv-label-kind="classes" num-clients=3'
+        ' num-server-rounds=2 hidden-dim=8 num-layers=1 held-out=0.1 device="cpu"'
+        " gcfl.mean-norm-threshold=0.1 gcfl.max-norm-threshold=0.1 gcfl.seq-length=2"
+    )
+    node = f'clients="2" cache-dir="{tmp_path}/cache"'
+    words = [str(west), "--run-config", run_config, "--node-config", node]
+    _, found = check(words, capsys)
+    assert found["rows"]["state"] == OK
+    assert found["rows"]["found"].startswith("2 do not fit the schema")
+    assert "nodes.csv, line" in found["rows"]["found"]
+    assert "no cluster can be split" in found["run"]["found"]
+    assert found["splits"]["state"] == PROBLEM
+    assert "a held-out above 0.1" in found["splits"]["cure"]
+    _, found = check(
+        [*words, "--run-config", run_config.replace("=2 h", "=21 h")], capsys
+    )
+    assert "run" not in found
+
+
+def test_a_site_that_is_ready_passes(site, tmp_path, capsys):
+    root = site[0]
+    (tmp_path / "state").mkdir(mode=0o700)
+    node = (
+        f'clients="1" data-path="{root}/data/site-1.csv" state-dir="{tmp_path}/state"'
+    )
+    words = ["--run-config", f'method="fedavg" {CONFIG}', "--node-config", node]
+    code, found = check(words, capsys)
+    assert code == 0, found
+    assert found["splits"]["found"] == "20 to train, 10 to validate, 10 to test"
+    assert "0 of 40 graphs" in found["duplicates"]["found"]
+    assert "kB in and" in found["line"]["found"]
+    assert found["SuperLink"]["state"] == "not asked"
+    assert list((tmp_path / "state").iterdir()) == []  # nothing is left behind
+
+
+def test_problems_are_named_with_their_cure(site, tmp_path, capsys):
+    data = site[0] / "data" / "site-0.csv"
+    header, *rows = data.read_text().splitlines()
+    doubled = tmp_path / "own.csv"
+    doubled.write_text("\n".join([header, *rows[:12], *rows[:12], *rows[:12]]) + "\n")
+    (tmp_path / "state").mkdir(mode=0o755)
+    (tmp_path / "state").chmod(0o755)
+    node = f'clients="0" state-dir="{tmp_path}/state"'
+    words = [str(doubled), "--node-config", node]
+    words += ["--run-config", f'method="fedavg" {CONFIG}']
+    code, found = check(words, capsys)
+    assert code == 1
+    assert "others can read it" in found["state folder"]["found"]
+    assert "chmod 700" in found["state folder"]["cure"]
+    assert found["duplicates"]["state"] == PROBLEM
+    assert "test graphs are trained on too" in found["duplicates"]["found"]
+    assert found["splits"]["state"] == PROBLEM
+
+
+def test_a_file_with_a_wrong_label_is_named_in_full(site, tmp_path, capsys):
+    bad = tmp_path / "own.csv"
+    bad.write_text("smiles,amine\nCC,0\nCN,7\nCO,1\nC,0\n")
+    words = [str(bad), "--run-config", f'method="fedavg" {CONFIG}']
+    code, found = check(words, capsys)
+    assert code == 1
+    assert "own.csv, line 3, column 'amine'" in found["data"]["found"]
+    assert "training" not in found
+
+
+@pytest.mark.parametrize(
+    ("node", "match"),
+    [
+        ('client="0"', "unknown node-config key 'client'"),
+        ('clients="9"', "clients must be ids below 2"),
+        ('clients="0" colour="red"', "keys colour mean nothing here"),
+    ],
+)
+def test_a_node_config_that_would_not_hold_is_a_problem(site, node, match, capsys):
+    words = ["--node-config", node, "--run-config", f'method="fedavg" {CONFIG}']
+    code, found = check(words, capsys)
+    assert code == 1
+    assert match in found["node-config"]["found"]
+
+
+def test_an_unwritable_state_folder_is_a_problem(tmp_path, capsys):
+    for place in ("relative", "/proc/fedgraph"):
+        code, found = check(["--node-config", f'state-dir="{place}"'], capsys)
+        assert code == 1
+        assert found["state folder"]["state"] == PROBLEM
+
+
+def test_states_give_exit_codes():
+    def one(state):
+        return Finding(what="x", state=state, found="")
+
+    assert exit_code([one(OK)]) == 0
+    assert exit_code([one(OK), one(UNKNOWN)]) == 2
+    assert exit_code([one(PROBLEM), one(UNKNOWN)]) == 1
+    (blind,) = look("x", lambda: 1 / 0, "see")  # type: ignore[arg-type,return-value]
+    assert blind.state == UNKNOWN
+    assert "ZeroDivisionError" in blind.found
+
+
+def test_equal_graphs_have_one_fingerprint_and_others_another():
+    graphs = toys.random_graphs(12, dense=True)
+    twice = graphs.take(np.array([0, 1, 2, 1]))
+    prints = [fingerprint(twice, g) for g in range(4)]
+    assert prints[1] == prints[3]
+    assert len(set(prints)) == 3

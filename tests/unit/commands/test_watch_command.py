@@ -1,0 +1,91 @@
+"""The state of a run in the terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedgraph_flwr.report.gather import gather
+from simulations import watch
+
+
+@pytest.fixture(scope="module")
+def finished(once):
+    return once("fedavg", **{"num-server-rounds": 3}).path
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A copy that is new: other files' tests may have made the run long ago."""
+    to = tmp_path / "copy"
+    return Path(shutil.copytree(finished, to, copy_function=shutil.copyfile))
+
+
+def drawn(folder: Path, *, width: int = 80, now: float | None = None) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    now = time.time() if now is None else now
+    console.print(watch.picture(gather([folder])[0], width, now))
+    return console.file.getvalue()
+
+
+def test_a_run_that_goes_on(copy):
+    (copy / "summary.json").unlink()
+    text = drawn(copy)
+    assert "unfinished" in text
+    assert "round 3 of 3" in text
+    assert "nothing new" not in text
+    late = drawn(copy, now=time.time() + 100)
+    assert "nothing new for" in late
+    assert all(len(line) <= 40 for line in drawn(copy, width=40).splitlines())
+
+
+def test_it_ends_with_the_run(copy, monkeypatch, capsys):
+    summary = (copy / "summary.json").read_text()
+    (copy / "summary.json").unlink()
+    looks = []
+
+    def finish(seconds):
+        looks.append(seconds)
+        failed = {**json.loads(summary), "status": "failed", "error": "too few"}
+        (copy / "summary.json").write_text(json.dumps(failed))
+
+    monkeypatch.setattr(watch.time, "sleep", finish)
+    assert watch.main([str(copy), "--every", "0.5"]) == 1
+    assert looks == [0.5]
+    assert "too few" in capsys.readouterr().out
+
+
+def test_sites_cannot_steer_the_terminal(copy):
+    summary = json.loads((copy / "summary.json").read_text())
+    bad = {"round": 1, "client": 0, "site": "\x1b[2J", "reason": "[red]x\n\x1b]0;y\x07"}
+    (copy / "summary.json").write_text(json.dumps({**summary, "failures": [bad]}))
+    text = drawn(copy)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[red]x" in text  # no markup of ours
+
+
+def test_failures_by_site_while_it_goes_on(copy):
+    (copy / "summary.json").unlink()
+    (copy / "metrics.prom").write_text(
+        'fedgraph_failures_total{run="1"} 2\n'
+        'fedgraph_site_failures_total{run="1",site="west"} 2\n'
+        'fedgraph_site_failures_total{run="1",site="east"} 0\n'
+    )
+    text = drawn(copy)
+    assert "2 failures in all" in text
+    assert "2 failures of site west" in text
+    assert "east" not in text
+
+
+def test_no_run_is_refused(tmp_path, capsys):
+    assert watch.main([str(tmp_path)]) == 2
+    assert "is no results folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        watch.main([str(tmp_path), "--every", "nan"])

@@ -1,0 +1,605 @@
+"""Malformed tables and schemas: each message names file, line, column or key, cure."""
+
+import re
+
+import own_files
+import pytest
+
+from datasets.own_data import build
+from datasets.schema import Schema, read_schema, to_toml, write_schema
+from fedgraph_flwr.errors import FedGraphError
+
+G, N, E, S = own_files.GRAPHS, own_files.NODES, own_files.EDGES, own_files.SCHEMA
+# What is written, where the message must point, what it says, and words of the cure.
+TABLES = {
+    "no graphs": ({"graphs": None}, r"has no graphs.csv", "write it"),
+    "no edges": ({"edges": None}, r"has no edges.csv", "write it"),
+    "no nodes": ({"nodes": None}, r"has no nodes.csv", "write it"),
+    "empty graphs": ({"graphs": ""}, r"graphs.csv, line 1: is empty", "must name"),
+    "empty nodes": ({"nodes": ""}, r"nodes.csv, line 1: is empty", "must name"),
+    "only a header": (
+        {"graphs": "graph,label\n"},
+        r"nodes.csv, line 2, column 'graph': graph 'g1' is not in graphs.csv",
+        "add it there",
+    ),
+    "no graph column": (
+        {"graphs": G.replace("graph,", "Graph,")},
+        r"graphs.csv, line 1: has no column 'graph'. Did you mean 'Graph'\?",
+        "rename",
+    ),
+    "no node column": (
+        {"nodes": N.replace("node", "atom", 1)},
+        r"nodes.csv, line 1: has no column 'node'",
+        "rename",
+    ),
+    "no target": (
+        {"graphs": G.replace("label", "labels")},
+        r"graphs.csv, line 1: has no column 'label'. Did you mean 'labels'",
+        "rename",
+    ),
+    "no feature": (
+        {"nodes": N.replace("age", "years")},
+        r"nodes.csv, line 1: has no column 'age'",
+        "correct the schema",
+    ),
+    "no source": (
+        {"edges": E.replace("source", "from")},
+        r"edges.csv, line 1: has no column 'source'",
+        "rename",
+    ),
+    "no graph of edges": (
+        {"edges": "source,target\na,b\n"},
+        r"edges.csv, line 1: has no column 'graph'",
+        "add",
+    ),
+    "column twice": (
+        {"graphs": G.replace("label", "graph")},
+        r"graphs.csv, line 1: has two columns 'graph'",
+        "rename",
+    ),
+    "column without name": (
+        {"edges": E.replace("weight", "")},
+        r"edges.csv, line 1: column 4 has the name ''",
+        "give it a name",
+    ),
+    "column with a bell": (
+        {"edges": E.replace("weight", "we\aight")},
+        r"edges.csv, line 1: column 4 has the name 'we\\x07ight'",
+        "give it a name",
+    ),
+    "semicolons": (
+        {"graphs": G.replace(",", ";")},
+        r"graphs.csv, line 1: the column 'graph;label' has ';'",
+        "separated by commas",
+    ),
+    "tabs": (
+        {"edges": E.replace(",", "\t")},
+        r"edges.csv, line 1: .*has '\\t' in its name",
+        "separated by commas",
+    ),
+    "too few cells": (
+        {"graphs": G.replace("g2,yes", "g2")},
+        r"graphs.csv, line 3: has 1 cell\(s\), but line 1 names 2",
+        "complete the line",
+    ),
+    "too many cells": (
+        {"nodes": N.replace("g2,a,30", "g2,a,3,0")},
+        r"nodes.csv, line 4: has 5 cell\(s\), but line 1 names 4",
+        "put cells with commas in quotes",
+    ),
+    "not UTF-8": (
+        {"graphs": G.encode() + b"\xff,no\n"},
+        r"graphs.csv, line \d+: cannot be read as CSV",
+        "UTF-8",
+    ),
+    "UTF-16": (
+        {"graphs": G.encode("utf-16")},
+        r"graphs.csv, line 1: cannot be read as CSV",
+        "UTF-8",
+    ),
+    "a quote amid a cell": (
+        {"graphs": G.replace("g2", '"g"2')},
+        r"graphs.csv, line 3: cannot be read as CSV",
+        "save it",
+    ),
+    "an open quote": (
+        {"graphs": G.replace("g3", '"g3')},
+        r"graphs.csv, line \d+: cannot be read as CSV",
+        "save it",
+    ),
+    "a NUL": (
+        {"nodes": N.replace("g2,a", "g2,\0a")},
+        r"edges.csv, line 3, column 'source': node 'a' is not in nodes.csv",
+        "add it there",
+    ),
+    "graph twice": (
+        {"graphs": G + "g1,yes\n"},
+        r"graphs.csv, line 5, column 'graph': graph 'g1' is there twice",
+        "rename or delete",
+    ),
+    "graph without name": (
+        {"graphs": G + ",yes\n"},
+        r"graphs.csv, line 5, column 'graph': is empty",
+        "give it a name",
+    ),
+    "graph without node": (
+        {"graphs": G + "g4,yes\n"},
+        r"graphs.csv, line 5, column 'graph': graph 'g4' has no row in nodes.csv",
+        "add its nodes",
+    ),
+    "unknown class": (
+        {"graphs": G.replace("yes", "Yes")},
+        r"graphs.csv, line 3, column 'label': 'Yes' is none of .*'no', 'yes'",
+        "correct it, or list it in the schema",
+    ),
+    "no class": (
+        {"graphs": G.replace("yes", "")},
+        r"graphs.csv, line 3, column 'label': is empty",
+        "correct it",
+    ),
+    "unknown split": (
+        {"graphs": "graph,label,split\ng1,no,train\ng2,yes,valid\ng3,no,test\n"},
+        r"graphs.csv, line 3, column 'split': must be train, val or test, got 'valid'",
+        "delete the column",
+    ),
+    "no split": (
+        {"graphs": "graph,label,split\ng1,no,train\ng2,yes,\ng3,no,test\n"},
+        r"graphs.csv, line 3, column 'split': must be train, val or test, got ''",
+        "delete the column",
+    ),
+    "node of no graph": (
+        {"nodes": N + "g9,a,1,x\n"},
+        r"nodes.csv, line 8, column 'graph': graph 'g9' is not in graphs.csv",
+        "add it there",
+    ),
+    "node twice": (
+        {"nodes": N + "g2,a,1,x\n"},
+        r"nodes.csv, line 8, column 'node': the graph has another node of this name",
+        "rename or delete",
+    ),
+    "node without name": (
+        {"nodes": N + "g2,,1,x\n"},
+        r"nodes.csv, line 8, column 'node': is empty",
+        "give it a name",
+    ),
+    "a word for a number": (
+        {"nodes": N.replace("30", "old")},
+        r"nodes.csv, line 4, column 'age': must be a finite number, got 'old'",
+        "correct it",
+    ),
+    "a decimal comma": (
+        {"nodes": N.replace("30", '"3,0"')},
+        r"nodes.csv, line 4, column 'age': must be a finite number, got '3,0'",
+        "correct it",
+    ),
+    "infinity": (
+        {"nodes": N.replace("30", "inf")},
+        r"nodes.csv, line 4, column 'age': must be a finite number, got 'inf'",
+        "correct it",
+    ),
+    "beyond float32": (
+        {"nodes": N.replace("30", "1e300")},
+        r"nodes.csv, line 4, column 'age': must be a finite number, got '1e300'",
+        "correct it",
+    ),
+    "a number with a unit": (
+        {"nodes": N.replace("30", "30 mg")},
+        r"nodes.csv, line 4, column 'age': must be a finite number, got '30 mg'",
+        "correct it",
+    ),
+    "missing number": (
+        {"schema": S.replace('missing = "indicator"', "")},
+        r"nodes.csv, line 5, column 'age': is empty",
+        'missing = "indicator" in the schema of all sites',
+    ),
+    "missing category": (
+        {"nodes": N.replace("20,y", "20,")},
+        r"nodes.csv, line 3, column 'kind': is empty",
+        "complete it",
+    ),
+    "unknown category": (
+        {"schema": S.replace("other = true", "")},
+        r"nodes.csv, line 5, column 'kind': 'z' is none of .*'x', 'y'",
+        "set other = true in the schema of all sites",
+    ),
+    "edge of no graph": (
+        {"edges": E + "g9,a,b,1\n"},
+        r"edges.csv, line 6, column 'graph': graph 'g9' is not in graphs.csv",
+        "add it there",
+    ),
+    "edge from no node": (
+        {"edges": E + "g1,z,b,1\n"},
+        r"edges.csv, line 6, column 'source': node 'z' is not in nodes.csv with this",
+        "add it there",
+    ),
+    "edge to a node of another graph": (
+        {"edges": E + "g1,a,c,1\n"},
+        r"edges.csv, line 6, column 'target': node 'c' is not in nodes.csv with this",
+        "add it there",
+    ),
+    "two sets of graphs": (
+        {"X_graph_indicator.txt": "1\n"},
+        r"more than one set of graphs \(X_graph_indicator.txt, nodes.csv\)",
+        "keep one",
+    ),
+    "csv and parquet": (
+        {"nodes.parquet": "x"},
+        r"has nodes.csv and nodes.parquet",
+        "delete one",
+    ),
+    "no parquet": (
+        {"nodes": None, "nodes.parquet": "x"},
+        r"nodes.parquet, row 1: cannot be read as Parquet",
+        "write it again",
+    ),
+}
+NODE_TABLES = {
+    "no label": (
+        {"nodes": own_files.NODE_NODES.replace("label", "class")},
+        r"nodes.csv, line 1: has no column 'label'",
+        "rename",
+    ),
+    "unknown class of a node": (
+        {"nodes": own_files.NODE_NODES.replace("bad", "worse")},
+        r"nodes.csv, line 4, column 'label': 'worse' is none of",
+        "correct it",
+    ),
+    "node of the graph twice": (
+        {"nodes": own_files.NODE_NODES + "a,1,ok\n"},
+        r"nodes.csv, line 6, column 'node': node 'a' is there twice",
+        "rename or delete",
+    ),
+    "split without label": (
+        {"nodes": "node,age,label,split\na,1,ok,train\nb,2,,val\n"},
+        r"nodes.csv, line 3, column 'split': a node without label must have no split",
+        "empty one",
+    ),
+    "edge to nothing": (
+        {"edges": own_files.NODE_EDGES + "a,\n"},
+        r"edges.csv, line 5, column 'target': node '' is not in nodes.csv",
+        "add it there",
+    ),
+}
+TARGETS = {
+    "binary": ("0.5", r"a target must be 0 or 1, or empty .*got '0.5'"),
+    "regression": ("high", r"a target must be a finite number, or empty .*got 'high'"),
+}
+_NUMBER = '\n[[feature]]\ncolumn = "age"\nkind = "number"\n'
+SCHEMAS = {
+    "no TOML": (S.replace("format = 1", "format = "), r"not valid TOML.*line 1", ""),
+    "binary file": (b"\x80\x04\x95", r"not valid TOML", "UTF-8"),
+    "empty": ("", r"line 1: the file: format must be 1, got nothing", ""),
+    "no format": (S.replace("format = 1", ""), r"line 1: .*format must be 1", ""),
+    "later format": (S.replace("= 1", "= 2", 1), r"line 1: .*format must be 1,.*2", ""),
+    "true format": (S.replace("= 1", "= true", 1), r"format must be 1, got True", ""),
+    "unknown key": ("extra = 1\n" + S, r"line 1: .*unknown key 'extra'", "delete it"),
+    "no dataset": (
+        S.replace('dataset = "graphs-csv"', ""),
+        r"line 1: the file: dataset must be 'graphs-csv' or 'graph-csv', got nothing",
+        "",
+    ),
+    "unknown dataset": (
+        S.replace("graphs-csv", "csv"),
+        r"line 2: the file: dataset must be .* got 'csv'",
+        "",
+    ),
+    "list as dataset": (
+        S.replace('"graphs-csv"', "[]"),
+        r"line 2: the file: dataset must be",
+        "",
+    ),
+    "no target": (
+        'format = 1\ndataset = "graphs-csv"' + _NUMBER,
+        r"target must be a table \[target\], got nothing",
+        "",
+    ),
+    "unknown kind of target": (
+        S.replace('kind = "classes"', 'kind = "class"'),
+        r"line 5: \[target\]: kind must be 'classes' or 'binary' or 'regression'",
+        "",
+    ),
+    "no columns": (
+        S.replace('columns = ["label"]', "columns = []"),
+        r"line 6: \[target\]: columns must be a list of different names",
+        "",
+    ),
+    "column as text": (
+        S.replace('["label"]', '"label"'),
+        r"line 6: \[target\]: columns must be a list",
+        "",
+    ),
+    "two columns of classes": (
+        S.replace('["label"]', '["a", "b"]'),
+        r"line 6: \[target\]: columns must be one column if they are classes",
+        "",
+    ),
+    "one class": (
+        S.replace('["no", "yes"]', '["no"]'),
+        r"line 7: \[target\]: classes must be two classes or more",
+        "",
+    ),
+    "class twice": (
+        S.replace('["no", "yes"]', '["no", "no"]'),
+        r"line 7: \[target\]: classes must be a list of different names",
+        "",
+    ),
+    "classes of numbers": (
+        S.replace('["no", "yes"]', "[0, 1]"),
+        r"line 7: \[target\]: classes must be a list of different names",
+        "",
+    ),
+    "classes of regression": (
+        S.replace('kind = "classes"', 'kind = "regression"'),
+        r"line 7: \[target\]: classes must be left out if kind is 'regression'",
+        "",
+    ),
+    "feature without column": (
+        S.replace('column = "age"\n', ""),
+        r"line 9: \[\[feature\]\] 1: column must be the name of a column",
+        "",
+    ),
+    "feature twice": (
+        S.replace('column = "kind"', 'column = "age"'),
+        r"line 17: \[\[feature\]\] 2: column must be a column that no other",
+        "",
+    ),
+    "a key as feature": (
+        S.replace('column = "age"', 'column = "node"'),
+        r"line 10: \[\[feature\]\] 1: column must be .*none of graph, node, split",
+        "",
+    ),
+    "spaces around a name": (
+        S.replace('"age"', '" age"'),
+        r"line 10: \[\[feature\]\] 1: column must be",
+        "",
+    ),
+    "unknown kind of feature": (
+        S.replace('kind = "number"', 'kind = "float"'),
+        r"line 11: \[\[feature\]\] 1: kind must be 'number' or 'category'",
+        "",
+    ),
+    "scale 0": (
+        S.replace("scale = 10.0", "scale = 0"),
+        r"line 13: \[\[feature\]\] 1: scale must be a finite number > 0, got 0",
+        "",
+    ),
+    "scale NaN": (S.replace("scale = 10.0", "scale = nan"), r"line 13: .*got nan", ""),
+    "shift as text": (
+        S.replace("shift = 20.0", 'shift = "20"'),
+        r"line 12: \[\[feature\]\] 1: shift must be a finite number, got '20'",
+        "",
+    ),
+    "infinite shift": (
+        S.replace("shift = 20.0", "shift = -inf"),
+        r"line 12: .*shift must be a finite number",
+        "",
+    ),
+    "unknown rule for missing values": (
+        S.replace('"indicator"', '"mean"'),
+        r"line 14: .*missing must be 'refuse' or 'indicator', got 'mean'",
+        "",
+    ),
+    "categories of a number": (
+        S.replace("scale = 10.0", 'categories = ["x"]'),
+        r"line 13: .*unknown key 'categories'",
+        "delete it",
+    ),
+    "no categories": (
+        S.replace('categories = ["x", "y"]\n', ""),
+        r"\[\[feature\]\] 2: categories must be a list of different names",
+        "",
+    ),
+    "category twice": (
+        S.replace('["x", "y"]', '["x", "x"]'),
+        r"line 19: .*categories must be a list of different names",
+        "",
+    ),
+    "a line break in a category": (
+        S.replace('["x", "y"]', r'["x", "y\n"]'),
+        r"line 19: .*categories must be",
+        "",
+    ),
+    "other as text": (
+        S.replace("other = true", 'other = "yes"'),
+        r"line 20: .*other must be true or false, got 'yes'",
+        "",
+    ),
+    "degree beside features": (
+        S.replace("format = 1", "format = 1\ndegree = 4"),
+        r"line 2: the file: degree must be there if and only if",
+        "delete it",
+    ),
+    "neither degree nor features": (
+        S.split("[[feature]]")[0],
+        r"line 1: the file: degree must be an int such as 16, or add a \[\[feature",
+        "",
+    ),
+    "degree 0": (
+        S.split("[[feature]]")[0].replace("format = 1", "format = 1\ndegree = 0"),
+        r"line 2: the file: degree must be an int from 1",
+        "",
+    ),
+    "features as a table": (
+        S.split("[[feature]]")[0] + "[feature]\nage = 1\n",
+        r"feature must be tables, each below a line \[\[feature\]\]",
+        "",
+    ),
+    "regression of nodes": (
+        own_files.NODE_SCHEMA.replace('"classes"', '"regression"'),
+        r"line 4: \[target\]: kind must be 'classes' for graph-csv",
+        "",
+    ),
+    "another target of nodes": (
+        own_files.NODE_SCHEMA.replace('["label"]', '["age"]'),
+        r"line 5: \[target\]: columns must be \['label'\] for graph-csv",
+        "",
+    ),
+    "the label as feature": (
+        own_files.NODE_SCHEMA.replace('column = "age"', 'column = "label"'),
+        r"line 8: \[\[feature\]\] 1: column must be no column of \[target\]",
+        "",
+    ),
+}
+
+
+def refused(folder, pattern, cure):
+    with pytest.raises(FedGraphError) as caught:
+        build(folder, read_schema(folder / "schema.toml"), bad_rows="refuse")
+    error = caught.value
+    assert re.search(pattern, str(error), re.DOTALL), str(error)
+    assert cure in str(error)
+    return error
+
+
+def secret_free(error):
+    """What other sites may read has no value of the data, no column and no path."""
+    for word in ("g1", "g9", "Yes", "old", "30 mg", "1e300", "age", "/tmp", "label"):
+        assert not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", error.public)
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_tables_of_whole_graphs(tmp_path, case):
+    changes, pattern, cure = TABLES[case]
+    named = {k: v for k, v in changes.items() if k in ("graphs", "nodes", "edges")}
+    schema = changes.get("schema", S)
+    folder = own_files.write(tmp_path, **named, schema=schema)
+    for name in set(changes) - {*named, "schema"}:
+        (folder / name).write_text(changes[name])
+    error = refused(folder, pattern, cure)
+    assert error.public
+    secret_free(error)
+
+
+@pytest.mark.parametrize("case", NODE_TABLES)
+def test_tables_of_one_graph(tmp_path, case):
+    changes, pattern, cure = NODE_TABLES[case]
+    secret_free(refused(own_files.write_graph(tmp_path, **changes), pattern, cure))
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_targets(tmp_path, kind):
+    value, pattern = TARGETS[kind]
+    schema = S.replace('kind = "classes"', f'kind = "{kind}"')
+    schema = schema.replace('classes = ["no", "yes"]', "")
+    graphs = f"graph,label\ng1,1\ng2,{value}\ng3,0\n"
+    folder = own_files.write(tmp_path, graphs, schema=schema)
+    refused(folder, r"graphs.csv, line 3, column 'label': " + pattern, "correct it")
+
+
+@pytest.mark.parametrize("case", SCHEMAS)
+def test_schemas(tmp_path, case):
+    schema, pattern, cure = SCHEMAS[case]
+    folder = own_files.write(tmp_path, schema=schema)
+    refused(folder, r"schema.toml.*" + pattern, cure or "correct it")
+
+
+def test_there_are_sixty_and_all_differ():
+    assert len(TABLES) + len(NODE_TABLES) + len(TARGETS) + len(SCHEMAS) >= 60
+
+
+def test_every_bad_row_is_listed_in_the_order_of_files(tmp_path):
+    nodes = N.replace("30", "old").replace("60", "older")
+    folder = own_files.write(
+        tmp_path, G.replace("yes", "maybe"), nodes, E + "g1,a,q,1\n"
+    )
+    with pytest.raises(FedGraphError, match=r"no usable graph") as caught:
+        build(folder, read_schema(folder / "schema.toml"))
+    found = re.findall(r"(\w+.csv), line (\d+)", str(caught.value))
+    assert found == [
+        ("graphs.csv", "3"),
+        ("nodes.csv", "4"),
+        ("nodes.csv", "7"),
+        ("edges.csv", "6"),
+    ]
+
+
+@pytest.mark.parametrize("cell", ["1_000", "\u0663", "1\u00a00"])
+@pytest.mark.parametrize("column", ["age", "label"])
+def test_numbers_that_python_alone_reads_are_refused(tmp_path, cell, column):
+    """float() takes underscores and digits of every script."""
+    nodes, graphs, schema = N, G, S
+    if column == "age":
+        nodes, where = N.replace("30", cell), "nodes.csv, line 4"
+    else:
+        graphs, where = f"graph,label\ng1,1\ng2,{cell}\ng3,0\n", "graphs.csv, line 3"
+        schema = S.replace('kind = "classes"', 'kind = "regression"')
+        schema = schema.replace('classes = ["no", "yes"]', "")
+    folder = own_files.write(tmp_path, graphs, nodes, schema=schema)
+    refused(folder, f"{where}, column '{column}'.*a finite number", "correct it")
+
+
+def test_each_bad_row_names_the_graph_that_is_left_out(tmp_path):
+    nodes = N.replace("30", "old") + "g3,a,1,x\n" * ("g3,a" in N)
+    folder = own_files.write(tmp_path, G + "g9,yes\n", nodes)
+    *_, unfit = build(folder, read_schema(folder / "schema.toml"))
+    named = dict(unfit)
+    assert "nodes.csv, line 4" in named[N.splitlines()[3].split(",")[0]]
+    assert "has no row in nodes.csv" in named["g9"]
+    assert "another node of this name" in named.get("g3", "another node of this name")
+
+
+@pytest.mark.parametrize(
+    ("tail", "match"),
+    [
+        ("g3\n", r"graphs.csv, line 8: has 1 cell"),
+        ("g3,no\ng4\n", r"graphs.csv, line 9: has 1 cell"),
+        ('g3,"no', r"graphs.csv, line 8: cannot be read as CSV"),
+        ('g3\n"', r"graphs.csv, line 8: has 1 cell"),  # the first that is wrong
+        ("g3,maybe\n", r"graphs.csv, line 8, column 'label'"),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_are_counted_past_empty_ones_and_cells_of_several(
+    tmp_path, tail, match, end
+):
+    text = 'graph,label\n\n"g\n1",no\n\n" g2 ",yes\n' + tail  # rows on 4 and 6, 7
+    text = text.replace('" g2 "', '"g\n2"').replace("\n", end)
+    folder = own_files.write(tmp_path)
+    (folder / "graphs.csv").write_text(text, newline="")
+    with pytest.raises(FedGraphError, match=match):
+        build(folder, read_schema(folder / "schema.toml"), bad_rows="refuse")
+
+
+def test_tables_of_another_schema_are_given_up(tmp_path):
+    rows = "".join(f"g1,n{i},old,x\n" for i in range(10_001))
+    folder = own_files.write(tmp_path, nodes="graph,node,age,kind\n" + rows)
+    with pytest.raises(FedGraphError, match=r"more than 10000 rows do not fit"):
+        build(folder, read_schema(folder / "schema.toml"))
+
+
+def test_a_schema_survives_being_written(tmp_path):
+    folder = own_files.write(tmp_path)
+    first = read_schema(folder / "schema.toml")
+    write_schema(first, tmp_path / "again.toml")
+    assert read_schema(tmp_path / "again.toml") == first
+    assert "shift = 20.0" in to_toml(first)
+
+
+def test_the_hash_of_a_schema_is_of_what_it_says(tmp_path):
+    one = read_schema(own_files.write(tmp_path / "a") / "schema.toml")
+    commented = "# made by us\n" + S.replace("shift = 20.0", "shift = 20")
+    two = read_schema(own_files.write(tmp_path / "b", schema=commented) / "schema.toml")
+    other = S.replace("shift = 20.0", "shift = 21")
+    three = read_schema(own_files.write(tmp_path / "c", schema=other) / "schema.toml")
+    assert one.sha256 == two.sha256 != three.sha256
+
+
+def test_odd_but_printable_names_survive(tmp_path):
+    schema = Schema(
+        dataset="graphs-csv",
+        target_kind="classes",
+        targets=('a "b" \\ c',),
+        classes=("ja, nein", "ü # 😀", "\u202fx"[1:]),
+        degree=3,
+    )
+    write_schema(schema, tmp_path / "schema.toml")
+    assert read_schema(tmp_path / "schema.toml") == schema
+
+
+def test_a_schema_is_not_written_over_another(tmp_path):
+    folder = own_files.write(tmp_path)
+    schema = read_schema(folder / "schema.toml")
+    with pytest.raises(FedGraphError, match=r"is there already; sites may use it"):
+        write_schema(schema, folder / "schema.toml")
+    with pytest.raises(FedGraphError, match=r"cannot be written.*choose another --out"):
+        write_schema(schema, folder / "no" / "schema.toml")

@@ -1,0 +1,164 @@
+"""Sites that are late: when a round stops waiting, and by which name they are told."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import toys
+from flwr.app import Message
+
+from fedgraph_flwr.errors import ConfigError, RunFailedError, WireError
+from fedgraph_flwr.wire import SITE, Parcel, pack, unpack
+from simulations.inline import InlineGrid
+from strategies.fedavg import FedAvg
+from strategies.introductions import read_introduction
+from strategies.report import ClientInfo
+
+_COUNTS = ("num-train", "num-val", "num-test", "num-features", "num-classes")
+SITES = {0: "north", 1: "west", 2: "south"}
+
+
+class Sites(InlineGrid):
+    """A node for each client; ``delays`` in seconds after which it has answered.
+
+    ``broken``: what a client sends in place of a good reply.
+    """
+
+    def __init__(self, delays: dict[int, float], broken: dict[int, Parcel]) -> None:
+        self.delays, self.broken = delays, broken
+        self.ready_at: dict[str, float] = {}
+        self.busy_until: dict[int, float] = {}
+        nodes = [{"clients": c} for c in SITES]
+        super().__init__(self.answer, nodes, run_config={}, run_id=1)
+
+    def answer(self, message: Message, context) -> Message:
+        client = context.node_config["clients"]
+        key = message.metadata.message_id
+        self.ready_at[key] = self.busy_until.get(client, 0.0)  # one after the other
+        if message.metadata.message_type == "query":
+            parcel = Parcel(
+                metrics={**dict.fromkeys(_COUNTS, 1), "group": 1},
+                facts={"split-hash": "", "raw-sha256": "", SITE: SITES[client]},
+            )
+            return Message(pack({client: parcel}), reply_to=message)
+        self.busy_until[client] = time.monotonic() + self.delays.get(client, 0.0)
+        self.ready_at[key] = self.busy_until[client]
+        assert list(unpack(message.content)[0]) == [client]
+        good = Parcel(
+            arrays={"shared/w": np.float32([client, 1])},
+            metrics={"num-examples": 1, "compute-s": 0.0, "started-at": 0.0},
+        )
+        return Message(pack({client: self.broken.get(client, good)}), reply_to=message)
+
+    def pull_messages(self, message_ids):
+        now = time.monotonic()
+        ready = [i for i in message_ids if self.ready_at.get(i, 0.0) <= now]
+        return super().pull_messages(ready)
+
+
+def play(delays=(), broken=(), *, rounds=1, **config):
+    """Train; return strategy, reports of rounds and seconds."""
+    settings = toys.resolved(
+        **{
+            "num-server-rounds": rounds,
+            "round-timeout-s": 60.0,
+            "min-fit-replies": 0.6,
+            "late-after-s": 0.2,
+            **config,
+        }
+    )
+    reports = []
+    strategy = FedAvg(
+        settings.settings,
+        settings.params,
+        experiment="e",
+        observer=lambda _, report: reports.append(report),
+    )
+    grid = Sites(dict(delays), dict(broken))
+    strategy.roll_call(grid)
+    strategy.initialise({"w": np.zeros(2, np.float32)})
+    begin = time.monotonic()
+    for number in range(1, rounds + 1):
+        messages = strategy.configure_train(number, None, None, grid)
+        replies = strategy.exchange(grid, messages, settings.settings.round_timeout_s)
+        try:
+            strategy.aggregate_train(number, replies)
+        finally:
+            strategy.close_round()
+            strategy.tell_observer()
+    return strategy, reports, time.monotonic() - begin
+
+
+def test_a_round_waits_for_a_late_site_no_longer_than_it_says():
+    strategy, (report,), seconds = play({1: 600.0})
+    assert report.failures == {1: "no reply within late-after-s = 0.2 of the others"}
+    assert 0.2 <= seconds < 30
+    assert strategy.theta["w"][0] == 1.0  # of clients 0 and 2
+
+
+def test_whoever_comes_within_that_time_counts():
+    _, (report,), _ = play({1: 0.05}, **{"late-after-s": 3.0})
+    assert report.failures == {}
+
+
+def test_without_the_setting_a_round_waits_for_its_timeout():
+    settings = {"late-after-s": 0.0, "round-timeout-s": 0.4}
+    _, (report,), seconds = play({1: 600.0}, **settings)
+    assert report.failures == {1: "no reply before the round's timeout"}
+    assert seconds >= 0.4
+
+
+def test_only_good_replies_make_a_quorum():
+    """Else a broken site would cut off a late one whose reply the round needs."""
+    for bad in (Parcel(error="disk full"), Parcel(arrays={"x": np.zeros(1)})):
+        _, (report,), seconds = play({1: 0.5}, {2: bad})
+        assert set(report.failures) == {2}
+        assert seconds >= 0.5
+
+
+def test_a_late_site_is_told_by_name_and_not_waited_for_twice(caplog):
+    strategy, reports, seconds = play({1: 600.0}, rounds=3, **{"late-after-s": 0.1})
+    words = "(west) did not answer within late-after-s = 0.1 of the others"
+    assert caplog.text.count(words) == 1
+    assert [r.failures[1] for r in reports[1:]] == [
+        "has not answered since round 1"
+    ] * 2
+    assert seconds < 30
+    assert strategy.sites == SITES
+
+
+def test_a_failure_names_its_site(caplog):
+    settings = {"min-fit-replies": 1.0, "late-after-s": 0.0}
+    with pytest.raises(RunFailedError, match=r"client 2 \(south\): disk full\."):
+        play((), {2: Parcel(error="disk full")}, **settings)
+    assert "round 1, failed: client 2 (south): disk full" in caplog.text
+
+
+def test_a_deadline_after_everybody_is_refused():
+    with pytest.raises(ConfigError, match="late-after-s is 5, but min-fit-replies is"):
+        toys.resolved(**{"late-after-s": 5.0})
+
+
+@pytest.mark.parametrize("name", ["a b", "a\nb", 'a"b', "", "-a", "x" * 41, "ä", "{}"])
+def test_what_could_break_a_line_is_no_name(name):
+    parcel = Parcel(
+        metrics={**dict.fromkeys(_COUNTS, 1), "group": 1},
+        facts={"split-hash": "", "raw-sha256": "", SITE: name},
+    )
+    with pytest.raises(WireError, match=r"site-name is .* expected 1 to 40 letters"):
+        read_introduction(0, 5, parcel)
+
+
+def test_a_name_survives_a_checkpoint_and_none_leaves_no_trace():
+    told = {"num_" + k: 1 for k in ("train", "val", "test", "features", "classes")}
+    info = ClientInfo(
+        client=0, node_id=7, group=1, split_hash="", raw_sha256="", site="north", **told
+    )
+    assert ClientInfo.from_json(info.to_json()).site == "north"
+    unnamed = ClientInfo(
+        client=0, node_id=7, group=1, split_hash="", raw_sha256="", **told
+    )
+    assert "site" not in unnamed.to_json()
+    assert ClientInfo.from_json(unnamed.to_json()).site == ""
