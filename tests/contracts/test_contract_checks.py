@@ -34,6 +34,7 @@ def test_a_check_sees_what_is_broken_on_purpose(lab, name, check, words):
         check(lab, f"broken_methods:{name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", dict.fromkeys(row[1] for row in BROKEN))
 def test_the_same_check_passes_a_method_that_is_not_broken(lab, check):
     assert check(lab, RIGHT) is None

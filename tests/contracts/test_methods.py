@@ -48,6 +48,7 @@ def test_the_same_seed_gives_the_same_bytes_on_any_nodes(lab, method, nodes):
     checks.same_bytes_on_any_nodes(lab, method, nodes=nodes)
 
 
+@pytest.mark.slow
 @ONE_PER_STRATEGY
 def test_the_same_seed_gives_the_same_bytes_again(lab, method):
     checks.same_seed_same_bytes(lab, method)
@@ -122,7 +123,8 @@ def test_identical_clients_give_that_client_back(run, toy_data, method):
 
 
 @ONE_PER_STRATEGY
-@pytest.mark.parametrize("stop_after", mostly_slow([1, 2], fast=[2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("stop_after", [1, 2])
 def test_resuming_equals_never_stopping(lab, method, stop_after):
     checks.resumes_exactly(lab, method, stop_after=stop_after)
 

@@ -42,7 +42,7 @@ def on_nodes(run):
 
 
 @pytest.mark.parametrize(
-    "method", mostly_slow([*HAVE_BOTH, *NODES_ONLY], fast=HAVE_BOTH)
+    "method", mostly_slow([*HAVE_BOTH, *NODES_ONLY], fast=["gcfl+"])
 )
 def test_the_same_seed_gives_the_same_bytes_on_any_number_of_nodes(on_nodes, method):
     runs = [on_nodes(method, nodes=n, **{"num-clients": 5}) for n in (1, 2, 5)]
@@ -63,7 +63,8 @@ def test_the_order_of_replies_does_not_matter(on_nodes, method, monkeypatch):
 
 
 @BOTH
-@pytest.mark.parametrize("stop_after", mostly_slow([1, 3], fast=[3]))
+@pytest.mark.slow
+@pytest.mark.parametrize("stop_after", [1, 3])
 def test_resuming_equals_never_stopping(on_nodes, method, stop_after):
     whole = on_nodes(method, **{"num-server-rounds": 5})
     part = on_nodes(method, **{"num-server-rounds": stop_after})

@@ -11,9 +11,10 @@ import shutil
 import signal
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -279,16 +280,12 @@ def deploy(
 def test_a_late_site_is_named_and_comes_back(
     federation: Guarded, folder: Path, tmp_path: Path
 ) -> None:
-    config = {**RUN, "num-server-rounds": 6, "min-fit-replies": 0.5, "late-after-s": 12}
+    config = {**RUN, "num-server-rounds": 8, "min-fit-replies": 0.5, "late-after-s": 12}
     results = tmp_path / "late"
     run_id = federation.submit({**config, "results-dir": str(results)})
-    await_text(lambda: federation.log(run_id), "round 1/6")
-    app = await_client_app(folder / "flwr", federation.pid("site-1"))
-    os.kill(app, signal.SIGSTOP)
-    try:
+    await_text(lambda: federation.log(run_id), "round 1/8")
+    with stopped_client_apps(folder / "flwr", federation.pid("site-1")):
         await_text(lambda: federation.log(run_id), "failed (west)")
-    finally:
-        os.kill(app, signal.SIGCONT)
     federation.wait(run_id, limit_s=600)
     (path,) = (p for p in results.iterdir() if p.is_dir())  # and the audit log
     summary, log = read_summary(path), federation.log(run_id)
@@ -317,15 +314,34 @@ def await_text(read: Callable[[], str], text: str, limit_s: float = 300) -> None
         time.sleep(1)
 
 
-def await_client_app(home: Path, supernode: int, limit_s: float = 120) -> int:
-    """Wait for the process in which a SuperNode's clients train; return its id."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        for pid in flower.pids(home, "flwr-clientapp"):
-            if supernode in ancestors(pid):
-                return pid
-        time.sleep(0.05)
-    raise AssertionError("no ClientApp has started")
+@contextmanager
+def stopped_client_apps(home: Path, supernode: int) -> Iterator[None]:
+    """Stop every process in which a SuperNode's clients train, until the block ends.
+
+    One that has answered and is about to exit may be found first, so later ones
+    are stopped as well.
+    """
+    stopped, ended = set(), threading.Event()
+
+    def stop() -> None:
+        while not ended.wait(0.05):
+            for pid in set(flower.pids(home, "flwr-clientapp")) - stopped:
+                if supernode in ancestors(pid):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGSTOP)
+                        stopped.add(pid)
+
+    thread = threading.Thread(target=stop, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        for pid in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    assert stopped, "no ClientApp has started"
 
 
 def ancestors(pid: int) -> list[int]:

@@ -263,6 +263,7 @@ def test_what_is_missing_or_cut_short_is_left_out(run, kept):
     assert kept["embeddings-round-1.png"].get_suptitle().startswith("? on ?")
 
 
+@pytest.mark.slow
 def test_colours_are_visible_in_the_file(run):
     write_round(run, 0)
     image = assert_drawn(draw_embeddings(run)[0])
@@ -272,6 +273,7 @@ def test_colours_are_visible_in_the_file(run):
         assert (np.abs(image - shown).max(axis=2) < 0.05).sum() > 50
 
 
+@pytest.mark.slow
 def test_libraries_are_imported_only_to_draw():
     code = (
         "import sys, fedgraph_flwr.figures.embedding;"

@@ -46,6 +46,7 @@ def test_an_entry_point_imports_no_torch_and_no_heavy_library(name):
     assert not {m for m in found if m.startswith("clients.tasks")}
 
 
+@pytest.mark.slow
 def test_a_method_imports_its_own_modules_alone():
     found = imported(f"{LOAD}[load(c) for c in METHODS['fedprox'].clients.values()]")
 
@@ -55,6 +56,7 @@ def test_a_method_imports_its_own_modules_alone():
     assert not papers & {f"clients.{name}" for name in others}
 
 
+@pytest.mark.slow
 def test_no_client_imports_a_heavy_library():
     code = f"{LOAD}[load(c) for m in METHODS.values() for c in m.clients.values()]"
 
@@ -64,6 +66,7 @@ def test_no_client_imports_a_heavy_library():
     assert not found & HEAVY
 
 
+@pytest.mark.slow
 def test_a_training_step_imports_no_compiler():
     code = """import torch
 from clients.adam import FusedAdam

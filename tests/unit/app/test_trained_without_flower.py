@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import toys
 
 from simulations.inline import run_inline
@@ -22,6 +23,7 @@ sys.meta_path.insert(0, Block())
 """
 
 
+@pytest.mark.slow
 def test_five_lines_predict_new_molecules_without_flower(tmp_path):
     molecules = ["CCO", "CCN", "CCC", "c1ccccc1", "CC=O", "CNC", "COC", "CCCl", "CN"]
     rows = "".join(f"{m},{i % 2}\n" for i, m in enumerate(molecules * 2))

@@ -690,6 +690,7 @@ def test_every_site_keeps_the_embeddings_of_the_last_model(once, tmp_path, optio
 # Evaluation: local ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_local_scores_are_those_of_each_client(run):
     probed = {"num-clients": 2, "embedding.probe": True, "embedding.rounds": "0,1"}
     finished = run("fclg", **probed)

@@ -219,6 +219,7 @@ def test_the_server_mends_the_mean_of_omegas_that_noise_has_bent():
     np.testing.assert_allclose(server.theta[OMEGA], expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_noisy_updates_leave_a_usable_omega(run):
     noisy = {"privacy.update-clip": 0.1, "privacy.update-noise": 1.0}
     finished = run("fedgmtl", **MASKS, **noisy)

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import toys
+from matrix import mostly_slow
 
 from clients.privacy import laplace, lifetime
 from clients.privacy.lifetime import FOLDER, OF_RUN_FOLDER, EdgeRecord
@@ -282,7 +283,7 @@ NOISE = {
 }
 
 
-@pytest.mark.parametrize("kind", NOISE)
+@pytest.mark.parametrize("kind", mostly_slow(NOISE, fast=["edges"]))
 def test_a_client_whose_ledger_says_less_than_it_told_refuses(run, tmp_path, kind):
     method, noise = NOISE[kind]
     finished = run(method, **noise, **{"state-dir": str(tmp_path / "state")})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import toys
 from flwr.app import Message, MessageType
+from matrix import mostly_slow
 from toys_spreadgnn import federation, start
 
 from clients.base import GraphClient
@@ -312,7 +313,7 @@ def test_a_run_of_another_config_does_not_go_on_with_an_experiment(
     assert finished.summary["status"] == "completed"
 
 
-@pytest.mark.parametrize("told", [1, 4, 5])
+@pytest.mark.parametrize("told", mostly_slow([1, 4, 5], fast=[4]))
 def test_a_relay_that_turns_back_the_round_is_found_out(spread, monkeypatch, told):
     def keep(strategy, server_round, mail):
         if server_round == 3:

@@ -110,6 +110,7 @@ def test_without_the_setting_a_round_waits_for_its_timeout():
     assert seconds >= 0.4
 
 
+@pytest.mark.slow
 def test_only_good_replies_make_a_quorum():
     """Else a broken site would cut off a late one whose reply the round needs."""
     for bad in (Parcel(error="disk full"), Parcel(arrays={"x": np.zeros(1)})):
