@@ -55,6 +55,14 @@ if TYPE_CHECKING:
 
 CPU = torch.device("cpu")
 PLUGIN = "from fedgraph_flwr.api import *\nMETHOD = Method()\n"
+# What clients send beside shared tensors; a site that clips updates refuses these
+# methods, and fedsage+ with cross-client.
+SENT_BESIDE = {
+    "fedgkd": {"fedgkd/features-x", "fedgkd/features-h"},
+    "fedgta": {"fedgta/confidence", "fedgta/moments"},
+    "fedpub": {"fedpub/embedding"},
+    "spreadgnn": {"to/all"},
+}
 
 
 def clean_triangles(

@@ -150,14 +150,6 @@ def test_too_few_replies_stop_the_run_and_keep_what_was_computed(lab, method):
     checks.stops_with_too_few_replies(lab, method)
 
 
-SENT_BESIDE = {
-    "fedgkd": {"fedgkd/features-x", "fedgkd/features-h"},
-    "fedgta": {"fedgta/confidence", "fedgta/moments"},
-    "fedpub": {"fedpub/embedding"},
-    "spreadgnn": {"to/all"},
-}
-
-
 @ALL
 def test_only_shared_tensors_travel(run, method, monkeypatch):
     sent: set[str] = set()
@@ -173,7 +165,7 @@ def test_only_shared_tensors_travel(run, method, monkeypatch):
     row = toys.row(method)
     prefix = "delta/" if method.startswith("gcfl") else "shared/"
     shared = {prefix + n for n in toys.shared_keys(method)}
-    beside = SENT_BESIDE.get(method, set())
+    beside = toys.SENT_BESIDE.get(method, set())
     assert sent == (shared | beside if row.has_server_model else beside)
     if row.task is GRAPH_CLASSIFICATION:
         private = ("pre", "post", "readout")

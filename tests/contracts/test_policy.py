@@ -62,8 +62,7 @@ GREEDY = [
     ("fedavg", {**CLIPPED, "privacy.update-noise": 2.9}),
     ("fedavg", {"privacy.edge-epsilon": 1.0, "features": "labels"}),
 ]
-SENDS_MORE = {"fedgkd", "fedgta", "fedpub", "spreadgnn"}  # refused beside update-clip
-CAN_CLIP = sorted(set(toys.CASES) - SENDS_MORE)
+CAN_CLIP = sorted(set(toys.CASES) - toys.SENT_BESIDE.keys())
 SENDS = [m for m in CAN_CLIP if toys.row(m).client.SENDS_UPDATES]
 IDS = [f"{m}-{'-'.join(map(str, o))}" for m, o in GREEDY]
 

@@ -22,14 +22,8 @@ OPTIONS = {
     "fgcl": {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0},
     "fedgmtl": {"privacy.update-clip": 0.1, "privacy.update-noise": 1.0},
 }
-SENDS_MORE = {
-    "fedgkd",
-    "fedgta",
-    "fedpub",
-    "spreadgnn",
-}  # and fedsage+ with cross-client
 SENDS_NOTHING = {m for m in toys.CASES if not toys.row(m).client.SENDS_UPDATES}
-ALLOWED = sorted(set(toys.CASES) - SENDS_MORE - SENDS_NOTHING)
+ALLOWED = sorted(set(toys.CASES) - toys.SENT_BESIDE.keys() - SENDS_NOTHING)
 
 
 def noisy(method):
@@ -57,7 +51,7 @@ def test_a_run_with_noisy_updates_completes_and_says_what_it_cost(run, method):
     )
 
 
-@pytest.mark.parametrize("method", sorted(SENDS_MORE))
+@pytest.mark.parametrize("method", sorted(toys.SENT_BESIDE))
 def test_methods_that_send_more_than_updates_are_refused(method):
     with pytest.raises(ConfigError, match=r"privacy\.update-clip is 0\.5, but"):
         toys.resolved(method, **NOISY)

@@ -280,10 +280,10 @@ def deploy(
 def test_a_late_site_is_named_and_comes_back(
     federation: Guarded, folder: Path, tmp_path: Path
 ) -> None:
-    config = {**RUN, "num-server-rounds": 8, "min-fit-replies": 0.5, "late-after-s": 12}
+    config = {**RUN, "num-server-rounds": 6, "min-fit-replies": 0.5, "late-after-s": 12}
     results = tmp_path / "late"
     run_id = federation.submit({**config, "results-dir": str(results)})
-    await_text(lambda: federation.log(run_id), "round 1/8")
+    await_text(lambda: federation.log(run_id), "round 1/6")
     with stopped_client_apps(folder / "flwr", federation.pid("site-1")):
         await_text(lambda: federation.log(run_id), "failed (west)")
     federation.wait(run_id, limit_s=600)

@@ -39,7 +39,10 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "status").write_text("running")
     (tmp_path / "stop-answer").write_text(DONE)
     monkeypatch.setattr(flower, "BIN", tmp_path)
-    return tmp_path
+    # A shell that starts tests in the background has Ctrl-C ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield tmp_path
+    signal.signal(signal.SIGINT, before)
 
 
 def press(folder: Path, *moments: str) -> None:
