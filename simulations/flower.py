@@ -27,6 +27,7 @@ from fedgraph_flwr.terminal import announced
 
 BIN = Path(sys.executable).parent
 _POLL_S = 1.0
+_SELDOM_S = 30.0
 _LOG_GRACE_S = 5.0
 _ANSWER_S = 300.0
 _UNKNOWN = (
@@ -69,7 +70,7 @@ def run_flower(
             log = _apart([str(BIN / "flwr"), "log", str(run_id)])
         if early:
             raise KeyboardInterrupt
-        status, details = wait(run_id)
+        status, details = wait(run_id, log)
         with suppress(subprocess.TimeoutExpired):
             log.wait(_LOG_GRACE_S)
     except KeyboardInterrupt:
@@ -128,10 +129,11 @@ def submit(
     return int(answer["run-id"])
 
 
-def wait(run_id: int) -> tuple[str, str]:
+def wait(run_id: int, log: subprocess.Popen[str] | None = None) -> tuple[str, str]:
     """Wait until a run has finished; return its status and what Flower says of it.
 
     The status is, e.g., finished:completed; of a failed run Flower keeps the error.
+    Until ``log``, a process that follows the run, has ended, Flower is seldom asked.
     """
     while True:
         begin = time.monotonic()
@@ -139,7 +141,13 @@ def wait(run_id: int) -> tuple[str, str]:
         if status.startswith("finished"):
             return status, details
         # A question costs a process that imports Flower: seconds on a busy machine.
-        time.sleep(max(_POLL_S, 2 * (time.monotonic() - begin)))
+        pause = max(_POLL_S, 2 * (time.monotonic() - begin))
+        if log is not None:
+            with suppress(subprocess.TimeoutExpired):
+                log.wait(max(pause, _SELDOM_S))
+                log = None
+            continue
+        time.sleep(pause)
 
 
 def _look(run_id: int) -> tuple[str, str]:

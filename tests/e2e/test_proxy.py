@@ -311,7 +311,7 @@ def await_text(read: Callable[[], str], text: str, limit_s: float = 300) -> None
     deadline = time.monotonic() + limit_s
     while text not in read():
         assert time.monotonic() < deadline, read()
-        time.sleep(1)
+        time.sleep(4)  # to ask costs a process that imports Flower
 
 
 @contextmanager
