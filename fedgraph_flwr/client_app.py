@@ -45,6 +45,7 @@ from .node_config import (
     check_identity,
     check_keys,
     check_plugins,
+    check_resident,
     hosted_clients,
     hosts_any,
     ignored_folders,
@@ -53,6 +54,7 @@ from .node_config import (
     site_name,
     trusted_peers,
 )
+from .resident import hand_over, is_resident
 from .resolve import Resolved, resolve
 from .results.model_folder import keep_own_model
 from .terminal import log_failure
@@ -87,6 +89,12 @@ class SiteApp(ClientApp):
 
     @override
     def __call__(self, message: Message, context: Context) -> Message:
+        if is_resident(context.node_config):
+            return hand_over(message, context)
+        return self.answer(message, context)
+
+    def answer(self, message: Message, context: Context) -> Message:
+        """Answer in this process."""
         return watch(message, context, super().__call__)
 
 
@@ -211,6 +219,7 @@ def _prepare(context: Context) -> tuple[Resolved, list[int]]:
     policy.check_run(resolved)
     check_keys(node)
     site_name(node)
+    check_resident(node)
     trusted_peers(node)
     check_identity(resolved, node)
     settings = own_folders(resolved.settings, node)

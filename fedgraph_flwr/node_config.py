@@ -29,6 +29,7 @@ FRESH_START = "fresh-start"  # true: a client whose state is lost may begin anew
 PEERS = "peers"
 SITE_NAME = "site-name"
 PLUGINS = "plugins"  # modules that are not in the bundle, and may be imported
+RESIDENT = "resident"  # true: one process answers all messages of a run
 _SIMULATION = ("partition-id", "num-partitions")
 _RUN_FOLDERS = ("data-dir", "state-dir", "cache-dir")  # for simulation only
 KEYS = (
@@ -41,6 +42,7 @@ KEYS = (
     PEERS,
     SITE_NAME,
     PLUGINS,
+    RESIDENT,
     *_SIMULATION,
 )
 _PEER = re.compile(r"([0-9]+):([0-9a-f]{32})")
@@ -124,6 +126,20 @@ def site_name(node: NodeConfig) -> str:
             f" start the SuperNode with, e.g., --node-config '{SITE_NAME}=\"north\"'"
         )
     return name
+
+
+def check_resident(node: NodeConfig) -> None:
+    """Refuse a value of ``resident`` that is neither true nor false.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if not isinstance(given := node.get(RESIDENT, False), bool):
+        raise ConfigError(
+            f"node-config {RESIDENT} must be true or false, got {shown(given)}; start"
+            f" the SuperNode with --node-config '{RESIDENT}=true'"
+        )
 
 
 def trusted_peers(node: NodeConfig) -> dict[int, str] | None:

@@ -22,7 +22,8 @@ RUN: dict[str, Value] = {
     "num-server-rounds": 2,
     "hidden-dim": 8,
 }
-SITES = [f'clients="{clients}"' for clients in ("0", "1,3", "2")]
+# Sites with and without a resident worker, which are to give the same bytes.
+SITES = ['clients="0"', 'clients="1,3" resident=true', 'clients="2" resident=true']
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,238 @@
+"""Node-config ``resident``: one process answers all messages of a run at a site.
+
+Flower starts a process for each message, which imports PyTorch and loads the data
+again. With ``resident=true`` that process hands its message to another one that stays
+(:mod:`fedgraph_flwr.resident_worker`), through a socket that only this user can open.
+At most one worker serves a state folder. It belongs to one run, one SuperNode, one
+node-config, one version of the code and one state of the data: if any of them changes,
+the next message starts another.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from logging import INFO
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.common.logger import log
+
+from clients.store import default_state_dir
+
+from .audit_log import code_hash
+from .errors import RunFailedError
+from .files import make_folder, replacing
+from .node_config import RESIDENT, NodeConfig
+
+RECORD = "resident.json"  # in the site's state folder
+_LOCK = "resident.lock"
+_WORKER = "fedgraph_flwr.resident_worker"
+_TRIES, _START_S, _END_S, _POLL_S = 3, 120.0, 10.0, 0.05
+_MOST_FILES = 10_000  # of a data folder; what lies behind them is not looked at
+_started: list[subprocess.Popen[bytes]] = []  # nobody waits for them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A worker: what it serves, and how to reach it.
+
+    Parameters
+    ----------
+    key : str
+        See :func:`key_of`.
+    address : str
+        Its socket, in a folder that only this user can enter.
+    secret : str
+        What both ends must know, hexadecimal.
+    process : str
+        See :func:`identity`.
+    """
+
+    key: str
+    address: str
+    secret: str
+    process: str
+
+    def write(self, root: Path) -> None:
+        """Leave it in a state folder, for this user's eyes."""
+        with replacing(root / RECORD) as partial:
+            partial.touch(mode=0o600)
+            partial.write_text(json.dumps(asdict(self)))
+
+
+def read_record(root: Path) -> Record | None:
+    """Return the record of a state folder, None if there is none that can be read."""
+    try:
+        return Record(**json.loads((root / RECORD).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def identity(pid: int) -> str:
+    """Process id and, where the system tells it, when it started; "" if it is gone."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        pass
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "" if Path("/proc/self/stat").exists() else str(pid)
+    return "" if fields[0] == "Z" else f"{pid} {fields[19]}"
+
+
+def lives(process: str) -> bool:
+    """Whether the process of an :func:`identity` is still there."""
+    return bool(process) and identity(int(process.split()[0])) == process
+
+
+def is_resident(node: NodeConfig) -> bool:
+    """Whether the operator wants a worker."""
+    return node.get(RESIDENT) is True
+
+
+def state_folder(node: NodeConfig) -> Path:
+    """Return the state folder of a site."""
+    return Path(str(node.get("state-dir", "")) or default_state_dir())
+
+
+def key_of(context: Context, parent: str) -> str:
+    """Hash of all that a worker depends on: another key means another worker."""
+    node = context.node_config
+    parts = [
+        code_hash(),
+        str(Path(__file__).resolve()),
+        context.run_id,
+        sorted((name, repr(value)) for name, value in node.items()),
+        _signature(Path(str(node.get("data-path", "")))),
+        parent,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _signature(path: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of the files of a data folder, or of one file."""
+    if not path.name:
+        return []
+    found = []
+    for file in [path, *path.rglob("*")][:_MOST_FILES]:
+        with suppress(OSError):
+            about = file.stat()
+            found.append((str(file), about.st_size, about.st_mtime_ns))
+    return sorted(found)
+
+
+def hand_over(message: Message, context: Context) -> Message:
+    """Let the worker answer a message, and start it if there is none.
+
+    Raises
+    ------
+    RunFailedError
+        What the app itself raises; or the worker does not start, or has ended while it
+        answered.
+    """
+    root, parent = state_folder(context.node_config), identity(os.getppid())
+    key = key_of(context, parent)
+    with _worker(root, key, parent) as connection:
+        try:
+            connection.send((message, context))
+            reply = connection.recv()
+        except (EOFError, OSError):
+            raise RunFailedError(
+                "this site's resident worker ended while it answered; its log may say"
+                " why. The next message starts another one"
+            ) from None
+    if isinstance(reply, Message):
+        return reply
+    raise RunFailedError(str(reply))
+
+
+@contextmanager
+def _worker(root: Path, key: str, parent: str) -> Iterator[Connection]:
+    """Connect to the worker of a key; it is about to wait for a message."""
+    make_folder(root)
+    for _ in range(_TRIES):
+        with (root / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            record = read_record(root)
+            if record is None or record.key != key or not lives(record.process):
+                if record is not None:
+                    end(record)
+                record = _start(root, key, parent)
+        connection = _connect(record)
+        if connection is not None:
+            with connection:
+                yield connection
+            return
+    raise RunFailedError("this site's resident worker cannot be reached; see its log")
+
+
+def _connect(record: Record) -> Connection | None:
+    """Connect, and wait until the worker has nothing else to do."""
+    try:
+        connection = Client(record.address, authkey=bytes.fromhex(record.secret))
+    except (OSError, EOFError, AuthenticationError):
+        end(record)
+        return None
+    try:
+        connection.recv()
+    except (EOFError, OSError):  # it has ended, and has begun nothing
+        connection.close()
+        return None
+    return connection
+
+
+def _start(root: Path, key: str, parent: str) -> Record:
+    (root / RECORD).unlink(missing_ok=True)
+    path = os.pathsep.join(filter(None, sys.path))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", _WORKER, str(root), key, parent],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+    )
+    _started.append(process)
+    log(INFO, "starting this site's resident worker, process %d", process.pid)
+
+    def listens() -> bool:
+        record = read_record(root)
+        return record is not None and record.key == key
+
+    if not _await(lambda: listens() or process.poll() is not None, _START_S):
+        process.kill()
+    if (record := read_record(root)) is None or record.key != key:
+        raise RunFailedError(
+            f"this site's resident worker has not started within {_START_S:.0f} s; its"
+            f" log says why. Start the SuperNode without {RESIDENT} to do without it"
+        )
+    return record
+
+
+def end(record: Record) -> None:
+    """End a worker, and wait until it is gone: what it keeps is whole at any moment."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        if not lives(record.process):
+            return
+        with suppress(ProcessLookupError):
+            os.kill(int(record.process.split()[0]), sign)
+        _await(lambda: not lives(record.process), _END_S)
+
+
+def _await(is_so: Callable[[], bool], limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not (found := is_so()) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return found

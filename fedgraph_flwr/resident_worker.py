@@ -1,0 +1,113 @@
+"""The process that stays at a site: ``python -m fedgraph_flwr.resident_worker``.
+
+:mod:`fedgraph_flwr.resident` starts it. It answers one message after another. It ends
+when nothing was asked for ten minutes, or when another worker has taken its place; and
+at once, whatever it is doing, when its SuperNode is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import sys
+import threading
+import time
+from logging import INFO, WARNING
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, Listener
+from multiprocessing.reduction import register
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.common.logger import log
+
+from .client_app import app
+from .errors import RunFailedError
+from .resident import Record, identity, lives, read_record
+from .terminal import log_failure
+
+IDLE_S = 600.0
+register(memoryview, lambda view: (bytes, (view.tobytes(),)))  # arrays of replies
+_LOOK_S = 1.0
+
+
+def serve(root: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
+    """Answer messages until there is a reason to end; return it.
+
+    Parameters
+    ----------
+    root : path
+        State folder of the site.
+    key : str
+        Of :func:`fedgraph_flwr.resident.key_of`.
+    parent : str
+        Process that starts the site's ClientApps, as ``identity`` tells it.
+    idle_s : float
+        Seconds without a message after which it ends.
+    """
+    secret = secrets.token_bytes(32)
+    waiting: queue.Queue[Connection] = queue.Queue()
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    with Listener(family="AF_UNIX", authkey=secret) as listener:
+        own = Record(
+            key=key,
+            address=str(listener.address),
+            secret=secret.hex(),
+            process=identity(os.getpid()),
+        )
+        threading.Thread(target=_accept, args=(listener, waiting), daemon=True).start()
+        own.write(root)
+        last = time.monotonic()
+        while True:
+            try:
+                with waiting.get(timeout=_LOOK_S) as connection:
+                    _answer(connection)
+                last = time.monotonic()
+            except queue.Empty:
+                pass
+            if read_record(root) != own:
+                return "another one has taken its place"
+            if time.monotonic() > last + idle_s:
+                return f"nothing was asked for {idle_s:.0f} s"
+
+
+def _watch(parent: str) -> None:
+    """End with the SuperNode, as its ClientApps do."""
+    while lives(parent):
+        time.sleep(_LOOK_S)
+    os._exit(1)
+
+
+def _accept(listener: Listener, waiting: queue.Queue[Connection]) -> None:
+    while True:
+        try:
+            waiting.put(listener.accept())
+        except (AuthenticationError, EOFError, ConnectionError):  # a stranger, or gone
+            continue
+        except OSError:  # the listener is closed
+            return
+
+
+def _answer(connection: Connection) -> None:
+    """Answer one message; whoever asked may be gone, or ask something strange."""
+    try:
+        connection.send(True)
+        connection.send(_reply(*connection.recv()))
+    except Exception as error:
+        log(WARNING, "the resident worker gave a message up: %r", error)
+
+
+def _reply(message: Message, context: Context) -> Message | str:
+    try:
+        return app.answer(message, context)
+    except RunFailedError as error:  # its text is what others may know
+        return str(error)
+    except Exception as error:
+        log_failure("this site's resident worker cannot answer", error)
+        return "this site cannot answer; its log says why"
+
+
+if __name__ == "__main__":
+    given, *texts = sys.argv[1:]
+    log(INFO, "this site's resident worker ends: %s", serve(Path(given), *texts))

@@ -1,0 +1,263 @@
+"""Node-config ``resident``: one process answers all messages of a run at a site."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from pathlib import Path
+
+import pytest
+import toys
+from flwr.app import Context, Message, RecordDict
+
+from fedgraph_flwr import resident, resident_worker
+from fedgraph_flwr.client_app import app
+from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.resident import RECORD, Record, end, identity, key_of, read_record
+from fedgraph_flwr.resolve import defaults
+from fedgraph_flwr.wire import pack, unpack
+from simulations.drill_targets import targets
+from simulations.drill_trials import read_summary
+from simulations.inline import run_inline
+
+HERE = identity(os.getppid())
+pytestmark = pytest.mark.usefixtures("task_identity")
+
+
+@pytest.fixture
+def node(tmp_path):
+    """Node-config of a site with a worker, which is ended with the test."""
+    yield {"clients": "0", "state-dir": str(tmp_path / "state"), "resident": True}
+    if record := read_record(tmp_path / "state"):
+        end(record)
+
+
+def context(node, run=1, **config):
+    given = {**defaults(), **toys.tiny("fedavg"), "dataset": "synthetic", **config}
+    return Context(run, 1, node, RecordDict(), given)
+
+
+def ask(node, run=1, kind="query", **config):
+    """Call the roll, or send another message; return header and parcels."""
+    content = pack({}, {"experiment": "e"})
+    if kind != "query":
+        content = pack({0: toys.Parcel()}, {"experiment": "e", "server-round": 1})
+    reply = app(Message(content, 1, kind), context(node, run, **config))
+    parcels, header = unpack(reply.content)
+    return header, parcels
+
+
+def worker(node) -> Record:
+    record = read_record(Path(node["state-dir"]))
+    assert record is not None
+    return record
+
+
+def gone(record: Record, limit_s: float = 20) -> bool:
+    deadline = time.monotonic() + limit_s
+    while resident.lives(record.process) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not resident.lives(record.process)
+
+
+# What a worker depends on -----------------------------------------------------------
+
+
+def test_another_worker_for_anything_that_changes(node, tmp_path, monkeypatch):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "graphs.csv").write_text("graph\n")
+    node["data-path"] = str(data)
+    keys = [key_of(context(node), "1 1")]
+    assert key_of(context(node), "1 1") == keys[0]
+    keys.append(key_of(context(node, run=2), "1 1"))
+    keys.append(key_of(context(node), "1 2"))
+    keys.append(key_of(context({**node, "clients": "0,1"}), "1 1"))
+    (data / "graphs.csv").write_text("graph\n0\n")
+    keys.append(key_of(context(node), "1 1"))
+    (data / "nodes.csv").touch()
+    keys.append(key_of(context(node), "1 1"))
+    monkeypatch.setattr(resident, "code_hash", lambda: "other")
+    keys.append(key_of(context(node), "1 1"))
+    assert len(set(keys)) == len(keys)
+
+
+def test_one_file_is_data_too(node, tmp_path):
+    file = tmp_path / "0.csv"
+    file.write_text("a\n")
+    node["data-path"] = str(file)
+    before = key_of(context(node), "")
+    file.write_text("b, and more\n")
+    assert key_of(context(node), "") != before
+
+
+def test_a_process_is_told_from_a_later_one_of_its_number():
+    own = identity(os.getpid())
+    assert resident.lives(own)
+    number, started = own.split()
+    assert not resident.lives(f"{number} {int(started) + 1}")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    past = identity(ended.pid)
+    ended.wait()
+    assert not resident.lives(past)
+    assert identity(ended.pid) == ""
+    assert not resident.lives("")
+
+
+def test_a_value_that_is_neither_true_nor_false_is_refused(node):
+    header, parcels = ask({**node, "resident": "yes"})
+    assert "node-config resident must be true or false, got 'yes'" in header["error"]
+    assert parcels == {}
+
+
+def test_a_record_that_cannot_be_read_is_none(tmp_path):
+    for text in ("", "{", "[]", '{"key": "a"}', '{"other": 1}'):
+        (tmp_path / RECORD).write_text(text)
+        assert read_record(tmp_path) is None
+
+
+# How it ends ------------------------------------------------------------------------
+
+
+def test_it_ends_when_nothing_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(resident_worker, "_LOOK_S", 0.01)
+    said = resident_worker.serve(tmp_path, "key", HERE, idle_s=0.05)
+    assert said.startswith("nothing was asked for")
+    assert worker({"state-dir": str(tmp_path)}).key == "key"
+
+
+def test_it_ends_when_another_has_taken_its_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(resident_worker, "_LOOK_S", 0.01)
+    write = Record.write
+    monkeypatch.setattr(
+        Record, "write", lambda self, root: write(replace(self, key="other"), root)
+    )
+    said = resident_worker.serve(tmp_path, "key", HERE)
+    assert said == "another one has taken its place"
+
+
+@pytest.mark.slow
+def test_it_ends_with_its_supernode(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as parent:
+        record = resident._start(tmp_path, "key", identity(parent.pid))
+        assert resident.lives(record.process)
+        parent.kill()
+    assert gone(record)
+
+
+# Messages ---------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_one_process_answers_all_messages_of_a_run(node):
+    _, parcels = ask(node)
+    (alone,) = ask({**node, "resident": False})[1].values()
+    assert (parcels[0].error, parcels[0].facts) == ("", alone.facts)
+    first = worker(node)
+    ask(node)
+    assert worker(node) == first
+    with pytest.raises(RunFailedError, match=r"."):
+        ask(node, kind="query.unknown")
+    assert worker(node) == first
+    ask(node, run=2)
+    assert worker(node) != first
+    assert gone(first)
+
+
+@pytest.mark.slow
+def test_only_this_user_reaches_it(node):
+    ask(node)
+    record, state = worker(node), Path(node["state-dir"])
+    for path in (state / RECORD, Path(record.address).parent):
+        assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
+    with pytest.raises((AuthenticationError, EOFError, OSError)):
+        Client(record.address, authkey=secrets.token_bytes(32))
+    stranger = Client(record.address, authkey=bytes.fromhex(record.secret))
+    stranger.recv()
+    stranger.send("no message")
+    stranger.close()
+    assert ask(node)[1][0].error == ""  # goes on
+    assert worker(node) == record
+
+
+@pytest.mark.slow
+def test_one_that_was_killed_is_followed_by_another(node, monkeypatch):
+    ask(node)
+    first = worker(node)
+    os.kill(int(first.process.split()[0]), signal.SIGKILL)
+    assert ask(node)[1][0].error == ""
+    second = worker(node)
+    assert second != first
+
+    connect = resident._connect
+
+    def connect_and_kill(record):
+        connection = connect(record)
+        os.kill(int(record.process.split()[0]), signal.SIGKILL)
+        return connection
+
+    monkeypatch.setattr(resident, "_connect", connect_and_kill)
+    with pytest.raises(RunFailedError, match="resident worker ended while it answered"):
+        ask(node)
+    monkeypatch.undo()
+    assert ask(node)[1][0].error == ""
+
+
+@pytest.mark.slow
+def test_one_that_hangs_is_ended(node):
+    ask(node)
+    third = worker(node)
+    end(third)
+    with subprocess.Popen(["sleep", "60"]) as hangs:
+        replace(third, process=identity(hangs.pid)).write(Path(node["state-dir"]))
+        assert ask(node)[1][0].error == ""
+        assert hangs.wait(20) != 0
+    assert worker(node).address != third.address
+
+
+@pytest.mark.slow
+def test_one_that_cannot_start_is_said_so(node, monkeypatch):
+    monkeypatch.setattr(resident, "_WORKER", "fedgraph_flwr.no_such_module")
+    with pytest.raises(RunFailedError, match="resident worker has not started"):
+        ask(node)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["gcfl+", "fedgkd", "spreadgnn-sealed", "fclg"])
+def test_a_run_gives_the_same_bytes(tmp_path, method):
+    (target,) = targets([method], tmp_path, num_rounds=3)
+    own = {k: v for k, v in target.overrides.items() if not k.endswith("-dir")}
+    found = []
+    for is_on in (False, True):
+        root = tmp_path / str(is_on)
+        sites = [
+            {
+                "clients": clients,
+                "state-dir": str(root / clients),
+                "data-path": str(tmp_path / "molecules"),
+                "cache-dir": str(tmp_path / "cache"),
+                "resident": is_on,
+            }
+            for clients in ("0,1", "2,3")
+        ]
+        config = {**own, "results-dir": str(root / "results")}
+        run = run_inline(config, num_nodes=1, node_configs=sites)
+        found.append(read_summary(run)["weights_sha256"])
+        logs = [root / site["clients"] / "audit.jsonl" for site in sites]
+        answers = [json.loads(x) for log in logs for x in log.read_text().splitlines()]
+        assert sum(x["event"] == "answered" for x in answers) > 8
+        for site in sites:
+            record = read_record(Path(str(site["state-dir"])))
+            assert (record is not None) == is_on
+            if record:
+                end(record)
+    assert found[0] == found[1]
