@@ -23,7 +23,7 @@ from rich.console import Console
 
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 
-from .drill_flower import DeploymentEngine, RayEngine
+from .drill_flower import DeploymentEngine, RayEngine, ResidentEngine
 from .drill_inline import InlineEngine
 from .drill_targets import Target, names, targets
 from .drill_trials import (
@@ -42,6 +42,7 @@ _ENGINES: dict[str, type[InlineEngine | RayEngine | DeploymentEngine]] = {
     "inline": InlineEngine,
     "ray": RayEngine,
     "deployment": DeploymentEngine,
+    "resident": ResidentEngine,
 }
 console = Console(stderr=True, highlight=False)
 
@@ -172,7 +173,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--engine", choices=list(_ENGINES), default="inline",
-        help="inline: a process; ray: flwr run; deployment: SuperLink and SuperNodes",
+        help="inline: a process; ray: flwr run; deployment: SuperLink and SuperNodes;"
+        " resident: SuperNodes with a worker",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--jobs", type=int, default=1, help="trials side by side")

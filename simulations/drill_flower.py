@@ -64,6 +64,7 @@ class _FlowerEngine(ABC):
     most_kills = 0
     loses_runs = True
     _COMMANDS: ClassVar[dict[str, str]]
+    _TRAINS: ClassVar[str] = "clientapp"
 
     def __init__(self, out: Path) -> None:
         self._out, self._home = out, out / "flwr"
@@ -149,13 +150,13 @@ class _FlowerEngine(ABC):
     def _living(self, kind: str) -> list[int]:
         """Find processes of a kind that have not outlived what started them.
 
-        ClientApps only once they are at work: for one that has not begun Flower starts
-        another.
+        Those that train only once they are at work: for a ClientApp that has not begun
+        Flower starts another.
         """
         found = flower.pids(self._home, self._COMMANDS[kind])
-        if kind == "clientapp":
+        if kind == self._TRAINS:
             found = [pid for pid in found if has_loaded(pid, "libtorch")]
-        leads = kind in ("superlink", "supernode")
+        leads = kind in ("superlink", "supernode", "worker")
         return [pid for pid in found if leads or not is_orphan(pid)]
 
     def _await_end(self, folder: Path, since: float) -> None:
@@ -239,10 +240,12 @@ class DeploymentEngine(_FlowerEngine):
         "serverapp": "flwr-serverapp",
         "superlink": "flower-superlink",
     }
+    _NODE_CONFIG: ClassVar[str] = ""
 
     def __init__(self, out: Path) -> None:
         super().__init__(out)
         places = f'data-path="{out}/molecules" cache-dir="{out}/cache"'
+        places += self._NODE_CONFIG
         sites = [f'clients="{hosted}" {places}' for hosted in _HOSTED]
         self._federation = Federation(out, self._environment, sites)
 
@@ -277,6 +280,18 @@ class DeploymentEngine(_FlowerEngine):
     def close(self) -> None:
         """End everything."""
         self._federation.close()
+
+
+class ResidentEngine(DeploymentEngine):
+    """The same with a worker at each site, which trains in the ClientApps' place."""
+
+    name = "resident"
+    _COMMANDS: ClassVar[dict[str, str]] = {
+        "worker": "fedgraph_flwr.resident_worker",
+        **DeploymentEngine._COMMANDS,
+    }
+    _TRAINS: ClassVar[str] = "worker"
+    _NODE_CONFIG: ClassVar[str] = " resident=true"
 
 
 def newest_round(folder: Path) -> int:

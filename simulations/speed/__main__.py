@@ -10,6 +10,7 @@ from .memory import NUM_NODES, measure_memory
 from .molecules import measure_molecules
 from .rounds import compare_round, measure_overhead
 from .scale import measure_scale
+from .sites import measure_sites
 from .views import measure_views
 
 
@@ -51,6 +52,14 @@ def _parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE",
         help="a run-config key for every method; may be repeated",
     )  # fmt: skip
+
+    part = parts.add_parser(
+        "sites", help="a round over SuperNodes, with workers or not"
+    )
+    part.set_defaults(measure=measure_sites)
+    part.add_argument("--sites", type=int, default=3)
+    part.add_argument("--rounds", type=int, default=10, help="per run")
+    part.add_argument("--method", default="fedavg")
 
     part = parts.add_parser("scale", help="how a run grows with its clients")
     part.set_defaults(measure=measure_scale)

@@ -1,0 +1,74 @@
+"""A round over SuperNodes of this machine: with a process per message, and with workers.
+
+Both kinds of sites serve runs in turns, on one SuperLink. The same run inline is the
+work itself; what is beyond it are processes, messages and waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import tempfile
+from pathlib import Path
+
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.errors import RunFailedError
+
+from ..inline import run_inline
+from ..processes import Federation, environment
+from .timing import print_table
+
+_LIMIT_S = 1800.0
+_KINDS = {"a process per message": "", "resident=true": " resident=true"}
+
+
+def measure_sites(arguments: argparse.Namespace) -> int:
+    """Print the median seconds of a round of each kind."""
+    config: dict[str, Value] = {
+        "method": arguments.method,
+        "dataset": "synthetic",
+        "num-clients": arguments.sites,
+        "num-server-rounds": arguments.rounds,
+        "patience": 0,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        rows = _measure(config, arguments.sites, Path(folder))
+    title = f"{arguments.method} on synthetic, {arguments.sites} sites"
+    print_table(f"{title}, {arguments.rounds} rounds", rows)
+    return 0
+
+
+def _measure(config: dict[str, Value], sites: int, root: Path) -> list[dict[str, str]]:
+    places = {
+        f"{kind}-dir": str(root / "inline" / kind) for kind in ("results", "state")
+    }
+    found = {"inline, one process": run_inline({**config, **places})}
+    for number, (kind, given) in enumerate(_KINDS.items()):
+        folder = root / str(number)
+        folder.mkdir()
+        nodes = [f'clients="{c}"{given}' for c in range(sites)]
+        with Federation(folder, environment(folder / "flwr"), nodes) as federation:
+            results = folder / "results"
+            run_id = federation.submit({**config, "results-dir": str(results)})
+            status = federation.wait(run_id, limit_s=_LIMIT_S)
+            if status != "finished:completed":
+                raise RunFailedError(f"{status}\n{federation.log(run_id)}")
+        (found[kind],) = (p for p in results.iterdir() if p.is_dir())
+    work = statistics.median(_rounds(found["inline, one process"]))
+    return [
+        {
+            "sites": kind,
+            "first round s": f"{times[0]:.2f}",
+            "later rounds s (median)": f"{statistics.median(times[1:]):.2f}",
+            "least to most": f"{min(times[1:]):.2f} to {max(times[1:]):.2f}",
+            "beside the work s": f"{statistics.median(times[1:]) - work:.2f}",
+        }
+        for kind, path in found.items()
+        for times in [_rounds(path)]
+    ]
+
+
+def _rounds(path: Path) -> list[float]:
+    with (path / "times.csv").open(newline="") as file:
+        return [float(row["seconds"]) for row in csv.DictReader(file)]
