@@ -53,9 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a run-config key for every method; may be repeated",
     )  # fmt: skip
 
-    part = parts.add_parser(
-        "sites", help="a round over SuperNodes, with workers or not"
-    )
+    part = parts.add_parser("sites", help="a round over SuperNodes, resident or not")
     part.set_defaults(measure=measure_sites)
     part.add_argument("--sites", type=int, default=3)
     part.add_argument("--rounds", type=int, default=10, help="per run")
