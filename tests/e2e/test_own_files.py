@@ -19,7 +19,7 @@ from simulations.inline import run_inline
 from simulations.processes import Federation, environment
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
-CLIENTS, LOST = range(4), 2
+CLIENTS, LOST, LAST = range(4), 2, 3
 RUN: dict[str, Value] = {
     "dataset": "smiles-csv",
     "features": "atoms-no-degree",
@@ -49,7 +49,8 @@ def federation(folder: Path, together: Path) -> Iterator[Federation]:
         own = folder / f"hospital-{client}" / f"table-{client}.csv"
         own.parent.mkdir()
         own.write_bytes((together / f"{client}.csv").read_bytes())
-        sites.append(f'clients="{client}" data-path="{own}"')
+        stays = str(client < LAST).lower()
+        sites.append(f'clients="{client}" data-path="{own}" resident={stays}')
     with Federation(folder, environment(folder / "flwr"), sites) as started:
         yield started
 

@@ -41,7 +41,11 @@ pytestmark = [
         reason="nginx is not installed: apt-get install nginx-light",
     ),
 ]
-SITES = {"north": 'clients="0"', "west": 'clients="1,3"', "south": 'clients="2"'}
+SITES = {
+    "north": 'clients="0" resident=true',
+    "west": 'clients="1,3"',  # whose ClientApp is stopped
+    "south": 'clients="2" resident=true',
+}
 RUN: dict[str, Value] = {
     "method": "gcfl+",
     "dataset": "synthetic",

@@ -67,6 +67,7 @@ class Hospitals(Guarded):
         sites = {
             name: f'clients="{client}" data-path="{self.data[name]}"'
             f' cache-dir="{folder}/cache-{client}"'
+            f" resident={str(name != BAD).lower()}"
             for client, name in enumerate(SITES)
         }
         super().__init__(folder, sites)
