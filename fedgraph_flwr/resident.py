@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from .files import make_folder, replacing
 from .node_config import RESIDENT, NodeConfig
 
 RECORD = "resident.json"  # in the site's state folder
+SOCKETS = "fedgraph-resident-"  # begin of the names of sockets' folders
 _LOCK = "resident.lock"
 _WORKER = "fedgraph_flwr.resident_worker"
 _TRIES, _START_S, _END_S, _POLL_S = 3, 120.0, 10.0, 0.05
@@ -64,6 +66,12 @@ class Record:
     address: str
     secret: str
     process: str
+
+    def clear(self) -> None:
+        """Delete the folder of the socket, which outlives a worker that was killed."""
+        folder = Path(self.address).parent
+        if folder.name.startswith(SOCKETS):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def write(self, root: Path) -> None:
         """Leave it in a state folder, for this user's eyes."""
@@ -225,10 +233,11 @@ def end(record: Record) -> None:
     """End a worker, and wait until it is gone: what it keeps is whole at any moment."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         if not lives(record.process):
-            return
+            break
         with suppress(ProcessLookupError):
             os.kill(int(record.process.split()[0]), sign)
         _await(lambda: not lives(record.process), _END_S)
+    record.clear()
 
 
 def _await(is_so: Callable[[], bool], limit_s: float) -> bool:

@@ -13,18 +13,20 @@ import secrets
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from logging import INFO, WARNING
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from multiprocessing.reduction import register
 from pathlib import Path
+from tempfile import mkdtemp
 
 from flwr.app import Context, Message
 from flwr.common.logger import log
 
 from .client_app import app
 from .errors import RunFailedError
-from .resident import Record, identity, lives, read_record
+from .resident import SOCKETS, Record, identity, lives, read_record
 from .terminal import log_failure
 
 IDLE_S = 600.0
@@ -46,16 +48,20 @@ def serve(root: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
     idle_s : float
         Seconds without a message after which it ends.
     """
-    secret = secrets.token_bytes(32)
+    secret, socket = secrets.token_bytes(32), Path(mkdtemp(prefix=SOCKETS)) / "socket"
     waiting: queue.Queue[Connection] = queue.Queue()
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    with Listener(family="AF_UNIX", authkey=secret) as listener:
-        own = Record(
-            key=key,
-            address=str(listener.address),
-            secret=secret.hex(),
-            process=identity(os.getpid()),
-        )
+    own = Record(
+        key=key,
+        address=str(socket),
+        secret=secret.hex(),
+        process=identity(os.getpid()),
+    )
+    threading.Thread(target=_watch, args=(parent, own), daemon=True).start()
+    with (
+        ExitStack() as stack,
+        Listener(str(socket), family="AF_UNIX", authkey=secret) as listener,
+    ):
+        stack.callback(own.clear)
         threading.Thread(target=_accept, args=(listener, waiting), daemon=True).start()
         own.write(root)
         last = time.monotonic()
@@ -72,10 +78,11 @@ def serve(root: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
                 return f"nothing was asked for {idle_s:.0f} s"
 
 
-def _watch(parent: str) -> None:
+def _watch(parent: str, own: Record) -> None:
     """End with the SuperNode, as its ClientApps do."""
     while lives(parent):
         time.sleep(_LOOK_S)
+    own.clear()
     os._exit(1)
 
 

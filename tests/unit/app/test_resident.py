@@ -132,7 +132,9 @@ def test_it_ends_when_nothing_is_asked(tmp_path, monkeypatch):
     monkeypatch.setattr(resident_worker, "_LOOK_S", 0.01)
     said = resident_worker.serve(tmp_path, "key", HERE, idle_s=0.05)
     assert said.startswith("nothing was asked for")
-    assert worker({"state-dir": str(tmp_path)}).key == "key"
+    record = worker({"state-dir": str(tmp_path)})
+    assert record.key == "key"
+    assert not Path(record.address).parent.exists()
 
 
 def test_it_ends_when_another_has_taken_its_place(tmp_path, monkeypatch):
@@ -152,6 +154,7 @@ def test_it_ends_with_its_supernode(tmp_path):
         assert resident.lives(record.process)
         parent.kill()
     assert gone(record)
+    assert not Path(record.address).parent.exists()
 
 
 # Messages ---------------------------------------------------------------------------
@@ -197,6 +200,7 @@ def test_one_that_was_killed_is_followed_by_another(node, monkeypatch):
     assert ask(node)[1][0].error == ""
     second = worker(node)
     assert second != first
+    assert not Path(first.address).parent.exists()
 
     connect = resident._connect
 
