@@ -17,6 +17,7 @@ from .errors import ConfigError
 
 METRIC = "privacy/"  # prefix under which clients report what they have spent
 EDGE = "edge-epsilon"  # largest of a client's graphs
+UPDATE_EPSILON = "update-epsilon"
 EDGE_TRAIN = "edge-epsilon-train"  # where validation and test graphs are shared,
 EDGE_SHARED = "edge-epsilon-shared"  # of training graphs, and of these
 OVER_RUNS = "-lifetime"  # ending of each of the three: in all runs together
@@ -235,7 +236,7 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
     ``features`` is the setting of that name: some say something of the edges.
     """
     edge = edge_totals(spent)
-    update = [s for s in spent.values() if "update-epsilon" in s]
+    update = [s for s in spent.values() if UPDATE_EPSILON in s]
     parts = []
     if edge:
         only = f" adjacency only, features {features!r} depend on edges;"
@@ -247,11 +248,11 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
             f" not protected: {UNPROTECTED}"
         )
     if update:
-        worst = max(update, key=lambda s: s["update-epsilon"])
+        worst = max(update, key=lambda s: s[UPDATE_EPSILON])
         parts.append(
-            f"updates: ({worst['update-epsilon']:.4g}, {worst['update-delta']:g})-DP"
+            f"updates: ({worst[UPDATE_EPSILON]:.4g}, {worst['update-delta']:g})-DP"
             " for a client's whole data, at most, of its updates alone;"
-            f"{_by_client('update-epsilon', spent)}"
+            f"{_by_client(UPDATE_EPSILON, spent)}"
             f" the run as a whole is not private: {EXACT} leave in every round"
         )
     if not parts:

@@ -28,6 +28,7 @@ from fedgraph_flwr.terminal import announced
 BIN = Path(sys.executable).parent
 _POLL_S = 1.0
 _SELDOM_S = 30.0
+_STOP_S, _LOOK_S = 20.0, 0.1
 _LOG_GRACE_S = 5.0
 _ANSWER_S = 300.0
 _UNKNOWN = (
@@ -99,6 +100,7 @@ def submit(
     overrides: Mapping[str, Value], *, num_nodes: int, num_gpus: float = 0.0
 ) -> int:
     """Hand a run to the SuperLink, which starts if it must, and return its id."""
+    _stop_strays()
     if here := os.environ.get("FEDGRAPH_DATA"):
         # The SuperLink has the environment of the shell that started it, not ours.
         overrides = {"data-dir": str(Path(here).resolve()), **overrides}
@@ -127,6 +129,32 @@ def submit(
             f"flwr run refused the run: {answer.get('error-message', done)}"
         )
     return int(answer["run-id"])
+
+
+def _stop_strays() -> None:
+    """Stop a SuperLink whose folder was deleted: a clone that was made again.
+
+    Nothing can start in a folder that is no more.
+    """
+    home = os.environ.get("FLWR_HOME", "")
+    for pid in pids(home, "flower-superlink"):
+        with suppress(OSError):
+            if not str(Path(f"/proc/{pid}/cwd").readlink()).endswith(" (deleted)"):
+                continue
+            sys.stderr.write("stopping the SuperLink of a folder that was deleted\n")
+            stop_superlink()
+            deadline = time.monotonic() + _STOP_S
+            while not is_gone(pid) and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return status.rpartition(")")[2].split()[0] == "Z"
 
 
 def wait(run_id: int, log: subprocess.Popen[str] | None = None) -> tuple[str, str]:

@@ -5,10 +5,12 @@ He et al. 2021 (SpreadGNN), arXiv:2106.02743, Sec. 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from logging import WARNING
 from typing import final
 
 import numpy as np
+from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -16,6 +18,7 @@ from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA
 from fedgraph_flwr.methods.multitask import RECORD, RECORD_IDS
+from fedgraph_flwr.privacy import UPDATE_EPSILON
 from fedgraph_flwr.wire import Parcel
 
 from .fedavg import FedAvg
@@ -34,7 +37,7 @@ def with_unit_trace(omega: NDArray[np.generic]) -> NDArray[np.generic]:
     if not trace > 0:
         raise WireError(
             f"the mean covariance of tasks has trace {trace:g}, which must be > 0;"
-            " lower privacy.update-noise, or look at what the clients send"
+            " look at what the clients send"
         )
     return ((exact + exact.T) / (2 * trace)).astype(omega.dtype)
 
@@ -43,7 +46,8 @@ def with_unit_trace(omega: NDArray[np.generic]) -> NDArray[np.generic]:
 class FedGMTL(FedAvg):
     """One model and one Omega for all.
 
-    A mean of covariances of trace 1 is one itself.
+    A mean of covariances of trace 1 is one itself. Noise on updates may leave none;
+    then that of the round before stays.
     """
 
     @override
@@ -59,18 +63,32 @@ class FedGMTL(FedAvg):
             for c, p in replies.items()
         }
         weights = {c: self.weight(c) for c in replies}
-        if not any(weights.values()):
+        if not any(weights.values()) or self._are_noisy(replies):
             return {}
         if sum(weights[c] * trace for c, trace in traces.items()) > 0:
             return {}
         return {
-            c: f"its covariance of tasks has trace {trace:g}, which must be > 0; lower"
-            " privacy.update-noise, or look at that client"
+            c: f"its covariance of tasks has trace {trace:g}, which must be > 0; look"
+            " at that client"
             for c, trace in traces.items()
             if not trace > 0
         }
 
     @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
+        before = self.theta[OMEGA]
         super().step(server_round, replies)
-        self.theta = {**self.theta, OMEGA: with_unit_trace(self.theta[OMEGA])}
+        after = self.theta[OMEGA]
+        if self._are_noisy(replies) and not np.trace(after.astype(np.float64)) > 0:
+            log(
+                WARNING,
+                "round %d: noise on updates left no covariance of tasks; that of the"
+                " round before stays",
+                server_round,
+            )
+            after = before
+        self.theta = {**self.theta, OMEGA: with_unit_trace(after)}
+
+    def _are_noisy(self, replies: Iterable[int]) -> bool:
+        """Whether all put noise on their updates: one alone may only say so."""
+        return all(UPDATE_EPSILON in self.spent.get(c, {}) for c in replies)

@@ -17,11 +17,7 @@ from fedgraph_flwr.errors import ConfigError
 from simulations.contract import checks
 from simulations.contract.privacy import NOISY
 
-# Omega, of trace 1, would not outlast stronger noise, which differs by processor.
-OPTIONS = {
-    "fgcl": {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0},
-    "fedgmtl": {"privacy.update-clip": 0.1, "privacy.update-noise": 1.0},
-}
+OPTIONS = {"fgcl": {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}}
 SENDS_NOTHING = {m for m in toys.CASES if not toys.row(m).client.SENDS_UPDATES}
 ALLOWED = sorted(set(toys.CASES) - toys.SENT_BESIDE.keys() - SENDS_NOTHING)
 

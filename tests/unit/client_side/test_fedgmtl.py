@@ -191,7 +191,7 @@ def test_the_server_averages_omega_by_training_graphs(run):
 
 
 def test_a_mean_that_is_no_covariance_is_refused():
-    with pytest.raises(WireError, match=r"has trace -1, which must be > 0; lower priv"):
+    with pytest.raises(WireError, match=r"has trace -1, which must be > 0; look"):
         with_unit_trace(-np.eye(2, dtype=np.float32) / 2)
     tilted = np.array([[0.6, 0.2], [0.1, 0.5]], np.float32)
     mended = with_unit_trace(tilted)
@@ -217,6 +217,17 @@ def test_the_server_mends_the_mean_of_omegas_that_noise_has_bent():
     server.step(1, replies)
     expected = np.array([[1.0, 0.3], [0.3, 3.0]]) / 4
     np.testing.assert_allclose(server.theta[OMEGA], expected, rtol=1e-6)
+
+
+def test_noise_that_leaves_no_covariance_leaves_that_of_the_round_before(run, caplog):
+    noisy = {"privacy.update-clip": 0.1, "privacy.update-noise": 300.0}
+    with caplog.at_level("WARNING", logger="flwr"):
+        finished = run("fedgmtl", **MASKS, **noisy, **{"num-server-rounds": 6})
+    assert finished.summary["status"] == "completed", finished.summary["error"]
+    assert finished.summary["failures"] == []
+    assert "left no covariance of tasks; that of the round before stays" in caplog.text
+    (model,) = finished.models.values()
+    assert np.trace(model[OMEGA]) == pytest.approx(1)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -68,6 +69,21 @@ def stopped(folder: Path) -> str:
 
 def asked(folder: Path) -> list[str]:
     return (folder / "asked").read_text().split()
+
+
+def test_the_superlink_of_a_folder_that_was_deleted_is_stopped(folder, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(folder / "home"))
+    (folder / "quick").touch()
+    (folder / "status").write_text("finished:completed")
+    place = folder / "clone"
+    place.mkdir()
+    sleeper = ["bash", "-c", "exec -a flower-superlink sleep 60"]
+    with subprocess.Popen(sleeper, cwd=place) as superlink:
+        flower.submit({}, num_nodes=1)
+        assert superlink.poll() is None
+        place.rmdir()
+        flower.submit({}, num_nodes=1)
+        assert superlink.wait(20) == -signal.SIGTERM
 
 
 def test_before_flower_has_the_run_it_is_stopped_once_it_has_it(folder, capfd):
