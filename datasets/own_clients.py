@@ -24,6 +24,7 @@ from .node_clients import TEST, TRAIN, VAL, draw_roles
 from .own_data import OwnData, describe_bad, load_folder
 from .raw import hint_of_near
 from .schema import GRAPH_CSV, GRAPHS_CSV, SCHEMA_FILE, Schema, read_schema
+from .smiles_csv import SMILES_CSV, client_file, load_client_file
 from .splits import MIN_GRAPHS, split_client
 from .tables import find_tables, holds_tables
 
@@ -147,8 +148,12 @@ def list_bad_rows(settings: RunSettings, client_id: int) -> list[str]:
     Raises
     ------
     ConfigError, DataError
-        As :func:`load_own`.
+        As :func:`load_own`, or :func:`~datasets.smiles_csv.load_client_file`.
     """
+    if settings.dataset == SMILES_CSV:
+        name = client_file(settings, client_id).name
+        bad = load_client_file(settings, client_id).bad
+        return [f"{name}, line {line}: {reason}" for line, reason in bad]
     if settings.dataset not in OWN_TABLES:
         return []
     return list(load_own(settings, client_id)[1].bad)

@@ -61,7 +61,7 @@ def describe(
 def left_out(
     resolved: Resolved, folder: Path, client: int, cache_dir: str
 ) -> list[Finding]:
-    """Name rows of own tables that do not fit the schema; nothing if all fit.
+    """Name rows of own tables that cannot be used; nothing if all can.
 
     They are no problem where the run leaves them out (``csv-bad-rows``); where it
     refuses them, reading has said so.
@@ -70,7 +70,7 @@ def left_out(
     if not bad:
         return []
     more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-    found = f"{len(bad)} do not fit the schema, their graphs or nodes are left out: "
+    found = f"{len(bad)} cannot be used, their graphs or nodes are left out: "
     return [
         Finding(what="rows", state=OK, found=found + "; ".join(bad[:_SHOWN]) + more)
     ]

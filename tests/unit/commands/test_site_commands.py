@@ -211,7 +211,7 @@ def test_rows_left_out_and_doubts_of_the_run_are_findings(tmp_path, capsys):
     words = [str(west), "--run-config", run_config, "--node-config", node]
     _, found = check(words, capsys)
     assert found["rows"]["state"] == OK
-    assert found["rows"]["found"].startswith("2 do not fit the schema")
+    assert found["rows"]["found"].startswith("2 cannot be used")
     assert "nodes.csv, line" in found["rows"]["found"]
     assert "no cluster can be split" in found["run"]["found"]
     assert found["splits"]["state"] == PROBLEM
@@ -255,6 +255,18 @@ def test_problems_are_named_with_their_cure(site, tmp_path, capsys):
     assert found["duplicates"]["state"] == PROBLEM
     assert "test graphs are trained on too" in found["duplicates"]["found"]
     assert found["splits"]["state"] == PROBLEM
+
+
+def test_molecules_that_are_left_out_are_a_finding(tmp_path, capsys):
+    own = tmp_path / "own.csv"
+    good = "".join(f"{'C' * n}O,{n % 2}\n" for n in range(1, 30))
+    own.write_text(f"smiles,amine\nnonsense,0\n{good}C(,1\n")
+    words = [str(own), "--run-config", f'method="fedavg" {CONFIG}']
+    _, found = check([*words, "--node-config", f'cache-dir="{tmp_path}"'], capsys)
+    assert found["rows"]["state"] == OK
+    assert found["rows"]["found"].startswith("2 cannot be used")
+    assert "own.csv, line 2: " in found["rows"]["found"]
+    assert "own.csv, line 32: " in found["rows"]["found"]
 
 
 def test_a_file_with_a_wrong_label_is_named_in_full(site, tmp_path, capsys):
