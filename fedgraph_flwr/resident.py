@@ -3,9 +3,8 @@
 Flower starts a process for each message, which imports PyTorch and loads the data
 again. With ``resident=true`` that process hands its message to another one that stays
 (:mod:`fedgraph_flwr.resident_worker`), through a socket that only this user can open.
-At most one worker serves a state folder. It belongs to one run, one SuperNode, one
-node-config, one version of the code and one state of the data: if any of them changes,
-the next message starts another.
+A run has one worker at a SuperNode. It belongs to one version of the code and one state
+of the data: if one of them changes, the next message ends it and starts another.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ from .errors import RunFailedError
 from .files import make_folder, replacing
 from .node_config import RESIDENT, NodeConfig
 
-RECORD = "resident.json"  # in the site's state folder
-SOCKETS = "fedgraph-resident-"  # begin of the names of sockets' folders
 _LOCK = "resident.lock"
+SOCKETS = "fedgraph-resident-"  # begin of the names of sockets' folders
 _WORKER = "fedgraph_flwr.resident_worker"
 _TRIES, _START_S, _END_S, _POLL_S = 3, 120.0, 10.0, 0.05
 _MOST_FILES = 10_000  # of a data folder; what lies behind them is not looked at
@@ -73,17 +71,17 @@ class Record:
         if folder.name.startswith(SOCKETS):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def write(self, root: Path) -> None:
-        """Leave it in a state folder, for this user's eyes."""
-        with replacing(root / RECORD) as partial:
+    def write(self, place: Path) -> None:
+        """Leave it in a file, for this user's eyes."""
+        with replacing(place) as partial:
             partial.touch(mode=0o600)
             partial.write_text(json.dumps(asdict(self)))
 
 
-def read_record(root: Path) -> Record | None:
-    """Return the record of a state folder, None if there is none that can be read."""
+def read_record(place: Path) -> Record | None:
+    """Return the record in a file, None if there is none that can be read."""
     try:
-        return Record(**json.loads((root / RECORD).read_text()))
+        return Record(**json.loads(place.read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -113,9 +111,13 @@ def is_resident(node: NodeConfig) -> bool:
     return node.get(RESIDENT) is True
 
 
-def state_folder(node: NodeConfig) -> Path:
-    """Return the state folder of a site."""
-    return Path(str(node.get("state-dir", "")) or default_state_dir())
+def record_file(node: NodeConfig, run: int) -> Path:
+    """File of the record of a run's worker, in the site's state folder.
+
+    SuperNodes of one machine may share that folder, and serve several runs at a time.
+    """
+    root = Path(str(node.get("state-dir", "")) or default_state_dir())
+    return root / f"resident-{_digest([_words(node), run])[:16]}.json"
 
 
 def key_of(context: Context, parent: str) -> str:
@@ -124,12 +126,18 @@ def key_of(context: Context, parent: str) -> str:
     parts = [
         code_hash(),
         str(Path(__file__).resolve()),
-        context.run_id,
-        sorted((name, repr(value)) for name, value in node.items()),
         _signature(Path(str(node.get("data-path", "")))),
         parent,
     ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return _digest(parts)
+
+
+def _words(node: NodeConfig) -> list[tuple[str, str]]:
+    return sorted((name, repr(value)) for name, value in node.items())
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _signature(path: Path) -> list[tuple[str, int, int]]:
@@ -153,9 +161,10 @@ def hand_over(message: Message, context: Context) -> Message:
         What the app itself raises; or the worker does not start, or has ended while it
         answered.
     """
-    root, parent = state_folder(context.node_config), identity(os.getppid())
+    place = record_file(context.node_config, context.run_id)
+    parent = identity(os.getppid())
     key = key_of(context, parent)
-    with _worker(root, key, parent) as connection:
+    with _worker(place, key, parent) as connection:
         try:
             connection.send((message, context))
             reply = connection.recv()
@@ -170,17 +179,17 @@ def hand_over(message: Message, context: Context) -> Message:
 
 
 @contextmanager
-def _worker(root: Path, key: str, parent: str) -> Iterator[Connection]:
+def _worker(place: Path, key: str, parent: str) -> Iterator[Connection]:
     """Connect to the worker of a key; it is about to wait for a message."""
-    make_folder(root)
+    make_folder(place.parent)
     for _ in range(_TRIES):
-        with (root / _LOCK).open("w") as lock:
+        with (place.parent / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            record = read_record(root)
+            record = read_record(place)
             if record is None or record.key != key or not lives(record.process):
                 if record is not None:
                     end(record)
-                record = _start(root, key, parent)
+                record = _start(place, key, parent)
         connection = _connect(record)
         if connection is not None:
             with connection:
@@ -204,11 +213,11 @@ def _connect(record: Record) -> Connection | None:
     return connection
 
 
-def _start(root: Path, key: str, parent: str) -> Record:
-    (root / RECORD).unlink(missing_ok=True)
+def _start(place: Path, key: str, parent: str) -> Record:
+    place.unlink(missing_ok=True)
     path = os.pathsep.join(filter(None, sys.path))
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", _WORKER, str(root), key, parent],
+        [sys.executable, "-P", "-m", _WORKER, str(place), key, parent],
         env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
     )
@@ -216,12 +225,12 @@ def _start(root: Path, key: str, parent: str) -> Record:
     log(INFO, "starting this site's resident worker, process %d", process.pid)
 
     def listens() -> bool:
-        record = read_record(root)
+        record = read_record(place)
         return record is not None and record.key == key
 
     if not _await(lambda: listens() or process.poll() is not None, _START_S):
         process.kill()
-    if (record := read_record(root)) is None or record.key != key:
+    if (record := read_record(place)) is None or record.key != key:
         raise RunFailedError(
             f"this site's resident worker has not started within {_START_S:.0f} s; its"
             f" log says why. Start the SuperNode without {RESIDENT} to do without it"

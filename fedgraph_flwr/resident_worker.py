@@ -34,13 +34,13 @@ register(memoryview, lambda view: (bytes, (view.tobytes(),)))  # arrays of repli
 _LOOK_S = 1.0
 
 
-def serve(root: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
+def serve(place: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
     """Answer messages until there is a reason to end; return it.
 
     Parameters
     ----------
-    root : path
-        State folder of the site.
+    place : path
+        File in which those who ask look for this process.
     key : str
         Of :func:`fedgraph_flwr.resident.key_of`.
     parent : str
@@ -56,14 +56,14 @@ def serve(root: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
         secret=secret.hex(),
         process=identity(os.getpid()),
     )
-    threading.Thread(target=_watch, args=(parent, own), daemon=True).start()
+    threading.Thread(target=_watch, args=(parent, own, place), daemon=True).start()
     with (
         ExitStack() as stack,
         Listener(str(socket), family="AF_UNIX", authkey=secret) as listener,
     ):
         stack.callback(own.clear)
         threading.Thread(target=_accept, args=(listener, waiting), daemon=True).start()
-        own.write(root)
+        own.write(place)
         last = time.monotonic()
         while True:
             try:
@@ -72,17 +72,19 @@ def serve(root: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
                 last = time.monotonic()
             except queue.Empty:
                 pass
-            if read_record(root) != own:
+            if read_record(place) != own:
                 return "another one has taken its place"
             if time.monotonic() > last + idle_s:
+                place.unlink(missing_ok=True)
                 return f"nothing was asked for {idle_s:.0f} s"
 
 
-def _watch(parent: str, own: Record) -> None:
+def _watch(parent: str, own: Record, place: Path) -> None:
     """End with the SuperNode, as its ClientApps do."""
     while lives(parent):
         time.sleep(_LOOK_S)
     own.clear()
+    place.unlink(missing_ok=True)
     os._exit(1)
 
 

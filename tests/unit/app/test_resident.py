@@ -22,7 +22,14 @@ from flwr.app import Context, Message, RecordDict
 from fedgraph_flwr import resident, resident_worker
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.resident import RECORD, Record, end, identity, key_of, read_record
+from fedgraph_flwr.resident import (
+    Record,
+    end,
+    identity,
+    key_of,
+    read_record,
+    record_file,
+)
 from fedgraph_flwr.resolve import defaults
 from fedgraph_flwr.wire import pack, unpack
 from simulations.drill_targets import targets
@@ -36,9 +43,15 @@ pytestmark = pytest.mark.usefixtures("task_identity")
 @pytest.fixture
 def node(tmp_path):
     """Node-config of a site with a worker, which is ended with the test."""
-    yield {"clients": "0", "state-dir": str(tmp_path / "state"), "resident": True}
-    if record := read_record(tmp_path / "state"):
-        end(record)
+    yield {
+        "clients": "0",
+        "state-dir": str(tmp_path / "state"),
+        "data-path": str(tmp_path / "data"),
+        "resident": True,
+    }
+    for place in (tmp_path / "state").glob("resident-*.json"):
+        if record := read_record(place):
+            end(record)
 
 
 def context(node, run=1, **config):
@@ -56,8 +69,8 @@ def ask(node, run=1, kind="query", **config):
     return header, parcels
 
 
-def worker(node) -> Record:
-    record = read_record(Path(node["state-dir"]))
+def worker(node, run=1) -> Record:
+    record = read_record(record_file(node, run))
     assert record is not None
     return record
 
@@ -76,12 +89,9 @@ def test_another_worker_for_anything_that_changes(node, tmp_path, monkeypatch):
     data = tmp_path / "data"
     data.mkdir()
     (data / "graphs.csv").write_text("graph\n")
-    node["data-path"] = str(data)
     keys = [key_of(context(node), "1 1")]
     assert key_of(context(node), "1 1") == keys[0]
-    keys.append(key_of(context(node, run=2), "1 1"))
     keys.append(key_of(context(node), "1 2"))
-    keys.append(key_of(context({**node, "clients": "0,1"}), "1 1"))
     (data / "graphs.csv").write_text("graph\n0\n")
     keys.append(key_of(context(node), "1 1"))
     (data / "nodes.csv").touch()
@@ -89,6 +99,9 @@ def test_another_worker_for_anything_that_changes(node, tmp_path, monkeypatch):
     monkeypatch.setattr(resident, "code_hash", lambda: "other")
     keys.append(key_of(context(node), "1 1"))
     assert len(set(keys)) == len(keys)
+    other = {**node, "clients": "0,1"}
+    files = {record_file(n, run) for n in (node, other) for run in (1, 2)}
+    assert len(files) == 4
 
 
 def test_one_file_is_data_too(node, tmp_path):
@@ -121,8 +134,8 @@ def test_a_value_that_is_neither_true_nor_false_is_refused(node):
 
 def test_a_record_that_cannot_be_read_is_none(tmp_path):
     for text in ("", "{", "[]", '{"key": "a"}', '{"other": 1}'):
-        (tmp_path / RECORD).write_text(text)
-        assert read_record(tmp_path) is None
+        (tmp_path / "record").write_text(text)
+        assert read_record(tmp_path / "record") is None
 
 
 # How it ends ------------------------------------------------------------------------
@@ -130,11 +143,9 @@ def test_a_record_that_cannot_be_read_is_none(tmp_path):
 
 def test_it_ends_when_nothing_is_asked(tmp_path, monkeypatch):
     monkeypatch.setattr(resident_worker, "_LOOK_S", 0.01)
-    said = resident_worker.serve(tmp_path, "key", HERE, idle_s=0.05)
+    said = resident_worker.serve(tmp_path / "record", "key", HERE, idle_s=0.05)
     assert said.startswith("nothing was asked for")
-    record = worker({"state-dir": str(tmp_path)})
-    assert record.key == "key"
-    assert not Path(record.address).parent.exists()
+    assert not (tmp_path / "record").exists()
 
 
 def test_it_ends_when_another_has_taken_its_place(tmp_path, monkeypatch):
@@ -143,14 +154,14 @@ def test_it_ends_when_another_has_taken_its_place(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Record, "write", lambda self, root: write(replace(self, key="other"), root)
     )
-    said = resident_worker.serve(tmp_path, "key", HERE)
+    said = resident_worker.serve(tmp_path / "record", "key", HERE)
     assert said == "another one has taken its place"
 
 
 @pytest.mark.slow
 def test_it_ends_with_its_supernode(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as parent:
-        record = resident._start(tmp_path, "key", identity(parent.pid))
+        record = resident._start(tmp_path / "record", "key", identity(parent.pid))
         assert resident.lives(record.process)
         parent.kill()
     assert gone(record)
@@ -171,16 +182,35 @@ def test_one_process_answers_all_messages_of_a_run(node):
     with pytest.raises(RunFailedError, match=r"."):
         ask(node, kind="query.unknown")
     assert worker(node) == first
-    ask(node, run=2)
+    ask(node, run=2)  # runs may go on side by side
+    assert worker(node, run=2) != first
+    ask(node)
+    assert worker(node) == first
+    assert resident.lives(first.process)
+    data = Path(node["data-path"])
+    data.touch()
+    ask(node)
     assert worker(node) != first
     assert gone(first)
 
 
 @pytest.mark.slow
+def test_sites_that_share_a_state_folder_have_a_worker_each(node):
+    other = {**node, "clients": "1"}
+    ask(node)
+    first = worker(node)
+    assert ask(other)[1][1].error == ""
+    assert worker(other) != first
+    ask(node)
+    assert worker(node) == first
+    assert resident.lives(first.process)
+
+
+@pytest.mark.slow
 def test_only_this_user_reaches_it(node):
     ask(node)
-    record, state = worker(node), Path(node["state-dir"])
-    for path in (state / RECORD, Path(record.address).parent):
+    record = worker(node)
+    for path in (record_file(node, 1), Path(record.address).parent):
         assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
     with pytest.raises((AuthenticationError, EOFError, OSError)):
         Client(record.address, authkey=secrets.token_bytes(32))
@@ -222,7 +252,7 @@ def test_one_that_hangs_is_ended(node):
     third = worker(node)
     end(third)
     with subprocess.Popen(["sleep", "60"]) as hangs:
-        replace(third, process=identity(hangs.pid)).write(Path(node["state-dir"]))
+        replace(third, process=identity(hangs.pid)).write(record_file(node, 1))
         assert ask(node)[1][0].error == ""
         assert hangs.wait(20) != 0
     assert worker(node).address != third.address
@@ -260,7 +290,10 @@ def test_a_run_gives_the_same_bytes(tmp_path, method):
         answers = [json.loads(x) for log in logs for x in log.read_text().splitlines()]
         assert sum(x["event"] == "answered" for x in answers) > 8
         for site in sites:
-            record = read_record(Path(str(site["state-dir"])))
+            record = next(
+                map(read_record, Path(str(site["state-dir"])).glob("resident-*.json")),
+                None,
+            )
             assert (record is not None) == is_on
             if record:
                 end(record)
