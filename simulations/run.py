@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
+import os
 import signal
 import sys
 import tomllib
@@ -220,6 +221,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs", type=int, default=1, help="runs side by side (inline engine only)"
     )
+    parser.add_argument(
+        "--plan", action="store_true",
+        help="measure one round, print what the runs will need, and start none",
+    )  # fmt: skip
     return parser
 
 
@@ -236,10 +241,39 @@ def main(argv: list[str] | None = None) -> int:
         console.print(f"[red]refused[/]: {escape(str(error))}", soft_wrap=True)
         return _REFUSED
     try:
-        return _tell(runs, arguments)
+        return _foretell(runs, arguments) if arguments.plan else _tell(runs, arguments)
     except KeyboardInterrupt as stop:
         console.print(f"[red]stopped[/] by Ctrl-C{escape(str(stop))}", soft_wrap=True)
         return _STOPPED
+
+
+def _foretell(runs: list[dict[str, Value]], arguments: argparse.Namespace) -> int:
+    """Print the plan of the runs."""
+    from .plan import num_actors, print_plan
+
+    actors = 1
+    if arguments.engine == "flower":
+        import torch
+
+        actors = num_actors(
+            arguments.nodes,
+            gpus=arguments.gpus,
+            cores=os.cpu_count() or 1,
+            devices=torch.cuda.device_count(),
+        )
+    try:
+        if not actors:
+            raise ConfigError(
+                f"--gpus {arguments.gpus:g} leaves room for no actor: this machine has"
+                f" {torch.cuda.device_count()} GPU(s); give a smaller share, or 0"
+            )
+        print_plan(
+            runs[0], actors=actors, num_runs=len(runs), side_by_side=arguments.jobs
+        )
+    except FedGraphError as error:
+        console.print(f"[red]refused[/]: {escape(str(error))}", soft_wrap=True)
+        return _REFUSED
+    return _COMPLETED
 
 
 def _tell(runs: list[dict[str, Value]], arguments: argparse.Namespace) -> int:
