@@ -83,26 +83,33 @@ class Score:
     accuracy: float
     loss: float
     num_examples: int
+    logits: Tensor  # (num_examples, num_classes), on the host
+    y: Tensor  # (num_examples,), on the host
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: ClientData) -> dict[str, Score]:
     """Accuracy and mean cross-entropy on the "val" and "test" graphs."""
-    hits, losses = [], []
+    hits, losses, outputs, labels = [], [], [], []
     for batch in data.evaluation:
         logits = model(batch, None)
+        outputs.append(logits)
+        labels.append(batch.y)
         hits.append(logits.argmax(1) == batch.y)
         losses.append(nn.functional.cross_entropy(logits, batch.y, reduction="none"))
     both = torch.stack([torch.cat(hits).to(torch.float64), torch.cat(losses).double()])
     both = both.cpu()  # (2, num_val + num_test)
-    parts = {"val": both[:, : data.num_val], "test": both[:, data.num_val :]}
+    logits, y = torch.cat(outputs).cpu(), torch.cat(labels).cpu()
+    parts = {"val": slice(0, data.num_val), "test": slice(data.num_val, len(y))}
     return {
         split: Score(
-            accuracy=float(part[0].mean()),
-            loss=float(part[1].mean()),
-            num_examples=part.shape[1],
+            accuracy=float(both[0, rows].mean()),
+            loss=float(both[1, rows].mean()),
+            num_examples=len(y[rows]),
+            logits=logits[rows],
+            y=y[rows],
         )
-        for split, part in parts.items()
+        for split, rows in parts.items()
     }
 
 

@@ -137,14 +137,32 @@ def cluster_scores(
     clusters = _k_means(x, num_classes, seed)
     predicted = match_clusters(y, clusters, num_classes)
     counts = _count_pairs(y, predicted, num_classes)
-    right, total = counts.diagonal(), counts.sum(axis=0) + counts.sum(axis=1)
     return {
-        "accuracy": float(right.sum() / len(y)),
-        "macro-f1": float(np.mean(2 * right / np.maximum(total, 1))),
+        "accuracy": float(counts.diagonal().sum() / len(y)),
+        "macro-f1": float(np.mean(np.nan_to_num(class_f1(y, predicted, num_classes)))),
         "nmi": float(normalized_mutual_info_score(y, clusters)),
         "ari": float(adjusted_rand_score(y, clusters)),
         "smallest-cluster": float(counts.sum(axis=0).min() / len(y)),
     }
+
+
+def class_f1(labels: Ints, predicted: Ints, num_classes: int) -> Floats:
+    """F1 of each class, NaN where neither labels nor predictions have it.
+
+    Parameters
+    ----------
+    labels, predicted : ndarray of int, shape (N,)
+        In [0, num_classes).
+    num_classes : int
+
+    Returns
+    -------
+    ndarray of float64, shape (num_classes,)
+        In [0, 1]; 0 where a class is predicted or present, and never both.
+    """
+    counts = _count_pairs(labels, predicted, num_classes)
+    total = counts.sum(axis=0) + counts.sum(axis=1)
+    return np.where(total > 0, 2 * counts.diagonal() / np.maximum(total, 1), np.nan)
 
 
 def all_scores(

@@ -25,6 +25,7 @@ LABEL_KINDS = {
 }
 _NEVER_EARLY: Mapping[str, Value] = {"patience": 0, "min-rounds": 0}
 NO_SCORE = "no-score-task-"  # and its number: metric where labels allow no score
+CLASS_SCORES = ("macro-f1", "roc-auc")  # reported beside accuracy
 OF_MEAN = "-of-mean"  # after an error's name: that of predicting the labels' mean
 POOLED = -1  # stands for "all clients together" where a client id is expected
 
@@ -250,6 +251,7 @@ GRAPH_CLASSIFICATION = Task(
     splits=("val", "test"),
     headline="test",
     rules=("final", "best_val", "best_snapshot"),
+    also=CLASS_SCORES,
     require={
         "held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,"),
         "evaluate-every": (_every_round, "1, as best_snapshot reads every round,"),
@@ -304,6 +306,7 @@ NODE_CLASSIFICATION = Task(
     splits=("val", "test"),
     headline="test",
     rules=("best_val", "final", "best_val_trained"),
+    also=CLASS_SCORES,
     # Patience: FedGKD Sec. 5.1. Rounds at least: ours, as FedAvg stands still on Cora
     # for some 25 rounds before it learns.
     automatic={"patience": 20, "min-rounds": 50},

@@ -264,6 +264,7 @@ def _data_report(
 ) -> Report:
     kind = next(d.interval for d in suite.data if d.name == data)
     columns = {"pairs": "pairs", "rounds": "rounds", suite.rule: suite.rule}
+    columns |= {metric: f"{suite.rule}:{metric}" for metric in suite.also}
     study = Study(
         name=suite.name,
         paper="",

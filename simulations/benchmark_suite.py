@@ -1,6 +1,7 @@
 """Suites of the benchmark: TOML files with frozen data, splits, seeds, grid and rivals.
 
-Keys of a file: ``title``; ``rule``, by which scores are read; ``interval``, a key of
+Keys of a file: ``title``; ``rule``, by which scores are read; ``also``, metrics shown
+beside the headline's, e.g. macro-f1 (none if left out); ``interval``, a key of
 ``INTERVALS``; ``pairs`` of run seed and split seed; ``[settings]`` of all runs;
 ``[grid]``, key -> values tried for every method; ``[[data]]`` with ``name``, ``set``
 and, if it differs, ``interval``; ``[method.<name>]`` with ``role`` (rival or control),
@@ -24,6 +25,7 @@ from fedgraph_flwr.resolve import defaults, resolve
 from .presets_format import flatten
 from .tables.intervals import INTERVALS
 from .tables.naming import EXECUTION_KEYS
+from .tables.results import METRICS
 
 FOLDER = Path(__file__).with_name("suites")
 ROLES = ("rival", "control")
@@ -61,6 +63,7 @@ class Suite:
     grid: tuple[Mapping[str, Value], ...]
     data: tuple[SuiteData, ...]
     methods: tuple[SuiteMethod, ...] = field(default=())
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +117,7 @@ def load_suite(name: str) -> Suite:
         ) from error
     names = {d.name for d in suite.data}
     _check(path, "rule", [suite.rule], RULES)
+    _check(path, "also", list(suite.also), METRICS)
     _check(path, "interval", [d.interval for d in suite.data], INTERVALS)
     _check(path, "role", [m.role for m in suite.methods], ROLES)
     _check(path, "only", [n for m in suite.methods for n in m.only], names)
@@ -151,6 +155,7 @@ def _suite(name: str, given: dict[str, Any]) -> Suite:
         name=name,
         title=given.pop("title"),
         rule=given.pop("rule"),
+        also=tuple(given.pop("also", ())),
         pairs=tuple((int(a), int(b)) for a, b in given.pop("pairs")),
         settings=flatten("settings", given.pop("settings", {})),
         grid=tuple(dict(zip(grid, point, strict=True)) for point in points),

@@ -24,7 +24,7 @@ from .tables.embedding import START
 from .tables.groups import Group, baseline, group_runs, shared_differences
 from .tables.naming import nearest_preset, with_settings
 from .tables.report import Report, by_row, make_report
-from .tables.results import RULES, Result, from_run
+from .tables.results import METRICS, RULES, Result, at_metric, from_run
 from .tables.runs import Found, Run, find_runs
 from .tables.studies import OWN_START, Study, StudyTable, Target, load_study
 
@@ -38,23 +38,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     out, err = consoles()
     try:
-        runs, problems = usable_runs(find_runs(options.folders))
+        metric = options.metric
+        runs, problems = usable_runs(find_runs(options.folders), metric)
         tell_unused(problems, err)
         if not runs:
             raise FedGraphError(
-                f"none of the {len(problems)} runs found was completed; there is"
-                " nothing to compare"
+                f"none of the {len(problems)} runs found was completed"
+                f"{metric and f' and states {metric}'}; there is nothing to compare"
             )
         groups = group_runs(runs, apart=options.apart)
         for group in groups:
-            report = compare(group, options.rule or group.headline)
+            report = compare(group, options.rule or group.headline, metric)
             if options.markdown:
                 text = markdown(report.title, report.parts)
                 out.print(text, "", soft_wrap=True, markup=False, highlight=False)
             else:
                 print_terminal(report.title, report.parts, out)
         if options.figure is not None:
-            for path in draw_gains(groups, options.figure, rule=options.rule):
+            for path in draw_gains(
+                groups, options.figure, rule=options.rule, metric=metric
+            ):
                 err.print(f"drawn: {path}", markup=False, soft_wrap=True)
     except FedGraphError as error:
         err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
@@ -62,12 +65,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def usable_runs(found: Found) -> tuple[list[Run], list[str]]:
-    """Separate the runs whose scores can be used from the reasons for all others."""
+def usable_runs(found: Found, metric: str = "") -> tuple[list[Run], list[str]]:
+    """Separate the runs whose scores can be used from the reasons for all others.
+
+    ``metric`` is what they must state; "" is each run's headline.
+    """
     runs, problems = [], list(found.left_out)
     for run in found.runs:
         try:
-            _, partial = from_run(run, run.method, per_client=True)
+            result, partial = from_run(run, run.method, per_client=True)
+            at_metric(result, metric or result.metric)
         except DataError as error:
             problems.append(str(error))
         else:
@@ -76,35 +83,40 @@ def usable_runs(found: Found) -> tuple[list[Run], list[str]]:
     return runs, problems
 
 
-def compare(group: Group, rule: str) -> Report:
+def compare(group: Group, rule: str, metric: str = "") -> Report:
     """Word the table of a group."""
-    study, results = make_study(group, rule)
+    study, results = make_study(group, rule, metric)
     return make_report(study, study.tables[0], by_row(results))
 
 
-def make_study(group: Group, rule: str) -> tuple[Study, list[Result]]:
+def make_study(group: Group, rule: str, metric: str = "") -> tuple[Study, list[Result]]:
     """Make a study of a group of runs.
 
     Columns and targets are those of a model: the study ``fclg`` for embeddings,
     ``gcfl`` for all else. Each row is compared with self-train, with FedAvg and, if it
-    is known, with its own round 0.
+    is known, with its own round 0. ``metric`` is one beside the headline's; "" is the
+    headline, and the only one that papers state.
     """
-    results = [
+    measured = [
         from_run(run, label, per_client=True)[0]
         for label, runs in group.rows.items()
         for run in runs
     ]
+    results = [at_metric(r, metric or r.metric) for r in measured]
+    is_headline = all(
+        r.metric == m.metric for r, m in zip(results, measured, strict=True)
+    )
     model = load_study(MODELS.get(str(group.runs[0].summary.get("task")), MODEL))
     targets = {
         label: _at_rule(target, model.rule, rule)
         for label, runs in group.rows.items()
-        if (target := _target(model, runs[0])) is not None
+        if is_headline and (target := _target(model, runs[0])) is not None
     }
     bases = [b for m in ("local", "fedavg") if (b := baseline(group, m))]
     differences = [(row, b) for b in bases for row in group.rows if row != b]
     if model.name != MODEL and all(START in r.scores for r in results):
         differences += [(row, OWN_START) for row in group.rows]
-    metrics = sorted({_metric(run) for run in group.runs})
+    metrics = sorted({_metric(run, metric) for run in group.runs})
     data = group.data and f", data {group.data}"
     table = StudyTable(
         title=f"{group.dataset}: {' / '.join(metrics)}, {group.split[2]} clients{data}",
@@ -138,8 +150,9 @@ def _at_rule(target: Target, old: str, new: str) -> Target:
     return replace(target, scores=scores)
 
 
-def _metric(run: Run) -> str:
-    return f"{run.summary.get('split', 'test')} {run.summary.get('metric')}"
+def _metric(run: Run, metric: str) -> str:
+    name = metric or run.summary.get("metric")
+    return f"{run.summary.get('split', 'test')} {name}"
 
 
 def _notes(group: Group, rule: str, model: Study) -> list[str]:
@@ -166,7 +179,9 @@ def _notes(group: Group, rule: str, model: Study) -> list[str]:
     return notes
 
 
-def draw_gains(groups: Sequence[Group], out: Path, *, rule: str | None) -> list[Path]:
+def draw_gains(
+    groups: Sequence[Group], out: Path, *, rule: str | None, metric: str = ""
+) -> list[Path]:
     """Draw each group's gain over self-train, one panel per row of its table.
 
     ``rule`` None is the headline of each group's task.
@@ -201,6 +216,7 @@ def draw_gains(groups: Sequence[Group], out: Path, *, rule: str | None) -> list[
             self_trained,
             name,
             rule=rule or group.headline,
+            metric=metric,
             labels=[label for label, _ in pairs],
         )
         drawn += [path] if path else []
@@ -229,6 +245,13 @@ def _parser() -> argparse.ArgumentParser:
         choices=RULES,
         help="round at which gains and differences are read (default: the headline of"
         " the task, best_val for nodes and final for others)",
+    )
+    parser.add_argument(
+        "--metric",
+        choices=METRICS,
+        default="",
+        help="what is compared (default: the headline of the task); rounds are chosen"
+        " by the headline all the same",
     )
     parser.add_argument(
         "--markdown", action="store_true", help="print GitHub tables for docs/"

@@ -16,6 +16,7 @@ from ..job import ModelSpec, P
 from ..models.forms import Architecture
 from ..models.gin import GIN
 from ..training import evaluate
+from .class_scores import class_scores
 
 
 def build_gin(
@@ -62,9 +63,15 @@ class GraphClassifierClient(GraphClient[P]):
 
     @override
     def scores(self, point: str) -> Parcel:
-        """Accuracy and mean cross-entropy on validation and test graphs."""
+        """Accuracy and mean cross-entropy on validation and test graphs.
+
+        On test graphs also macro-F1 and ROC-AUC.
+        """
         metrics: Metrics = {}
-        for split, score in evaluate(self.model, self.data).items():
+        measured = evaluate(self.model, self.data)
+        beside = class_scores(measured["test"].logits, measured["test"].y)
+        metrics |= {f"eval/test/{point}/{name}": v for name, v in beside.items()}
+        for split, score in measured.items():
             metrics[f"eval/{split}/{point}/accuracy"] = score.accuracy
             metrics[f"eval/{split}/{point}/loss"] = score.loss
             metrics[f"count/{split}"] = score.num_examples

@@ -17,6 +17,7 @@ from ..graphs.whole_graph import NodeData, WholeGraph
 from ..job import ModelSpec, P
 from ..models.forms import Architecture
 from ..models.node_gnn import NodeGNN
+from .class_scores import class_scores
 
 
 class NodeClassifierClient(GraphClient[P]):
@@ -80,7 +81,10 @@ class NodeClassifierClient(GraphClient[P]):
     @override
     @torch.no_grad()
     def scores(self, point: str) -> Parcel:
-        """Accuracy and mean cross-entropy on validation and test nodes."""
+        """Accuracy and mean cross-entropy on validation and test nodes.
+
+        On test nodes also macro-F1 and ROC-AUC.
+        """
         logits = self.logits(None)
         metrics: Metrics = {}
         for split in ("val", "test"):
@@ -93,4 +97,6 @@ class NodeClassifierClient(GraphClient[P]):
             loss = nn.functional.cross_entropy(found, y, reduction="none")
             metrics[f"eval/{split}/{point}/accuracy"] = float(hits)
             metrics[f"eval/{split}/{point}/loss"] = float(loss.double().mean())
+            beside = class_scores(found, y) if split == "test" else {}
+            metrics |= {f"eval/test/{point}/{name}": v for name, v in beside.items()}
         return Parcel(metrics=metrics)

@@ -25,6 +25,7 @@ def draw_gain(
     out: Path,
     *,
     rule: str = "final",
+    metric: str = "",
     labels: Sequence[str] | None = None,
 ) -> Path | None:
     """Draw each client's mean gain over self-train, paired by seed.
@@ -37,6 +38,8 @@ def draw_gain(
         PNG file to write.
     rule : str
         ``"final"``, ``"best_val"`` or ``"best_snapshot"``, on both sides.
+    metric : str
+        Of the scores; "" is the runs' headline.
     labels : sequence of str, optional
         Panel of each run; one panel per method when left out.
 
@@ -46,23 +49,25 @@ def draw_gain(
         ``out``, or None when no run has a self-train partner with its seed.
     """
     local = {s.get("seed"): s for s in map(read_summary, local_runs)}
-    dataset, panels = "", dict[str, list[dict[int, float]]]()
+    dataset, measured, panels = "", "", dict[str, list[dict[int, float]]]()
     names = labels if labels is not None else [""] * len(runs)
     for run_dir, name in zip(runs, names, strict=True):
         summary = read_summary(run_dir)
         partner = local.get(summary.get("seed"))
-        ours, theirs = client_scores(summary, rule), client_scores(partner or {}, rule)
+        ours = client_scores(summary, rule, metric)
+        theirs = client_scores(partner or {}, rule, metric)
         gains = {c: 100 * (ours[c] - theirs[c]) for c in ours if c in theirs}
         if gains:
             dataset = str(summary.get("dataset", ""))
+            measured = metric or str(summary.get("metric", "accuracy"))
             panels.setdefault(name or str(summary.get("method")), []).append(gains)
     if not panels:
         return None
-    return save(_gain_figure(panels, dataset, rule), out)
+    return save(_gain_figure(panels, dataset, rule, measured), out)
 
 
 def _gain_figure(
-    panels: Mapping[str, list[dict[int, float]]], dataset: str, rule: str
+    panels: Mapping[str, list[dict[int, float]]], dataset: str, rule: str, metric: str
 ) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -112,7 +117,7 @@ def _gain_figure(
     dots = "; dots: single seeds" if num_seeds[-1] > 1 else ""
     figure.supylabel("gain over self-train (points)", fontsize=10)
     figure.suptitle(
-        f"Gain in test accuracy over self-train, {dataset}\n",
+        f"Gain in test {metric} over self-train, {dataset}\n",
         fontsize=12,
         fontweight="bold",
         x=0.01,

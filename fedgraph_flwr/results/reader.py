@@ -153,9 +153,18 @@ def value_table(
     return rounds, np.array(rows, dtype=np.float64)
 
 
-def client_scores(summary: Mapping[str, Any], rule: str) -> dict[int, float]:
-    """Give the test score of each client by one selection rule; empty if absent."""
-    values = (summary.get(rule) or {}).get("per_client") or {}
+def client_scores(
+    summary: Mapping[str, Any], rule: str, metric: str = ""
+) -> dict[int, float]:
+    """Give the test score of each client by one selection rule; empty if absent.
+
+    ``metric`` is one beside the headline's; "" or the headline's own is the headline.
+    """
+    row = summary.get(rule) or {}
+    if metric in ("", summary.get("metric")):
+        values = row.get("per_client") or {}
+    else:
+        values = (row.get("also_per_client") or {}).get(metric) or {}
     return {int(c): float(v) for c, v in values.items() if v is not None}
 
 

@@ -38,7 +38,9 @@ class RunRecord:
         }
         self.unscored: dict[tuple[str, int], Table] = {}
         self.by_ownership: dict[tuple[str, str], Table] = {}
-        self.also: dict[str, Table] = {metric: {} for metric in task.also}
+        self.also: dict[str, Table] = {
+            prefix + m: {} for prefix in _TABLES.values() for m in task.also
+        }
 
     def add(self, report: RoundReport) -> None:
         """Add one round, complete or not."""
@@ -125,10 +127,20 @@ class RunRecord:
         values = self.tables[split].get(server_round, {})
         return float(np.mean(list(values.values()))) if values else float("nan")
 
-    def also_at(self, server_round: int) -> dict[str, float]:
-        """Client means of the metrics beside the headline's, after one round."""
-        found = {m: table.get(server_round) for m, table in self.also.items()}
-        return {m: float(np.mean([*v.values()])) for m, v in found.items() if v}
+    def also_at(self, server_round: int, rule: str) -> dict[str, Any]:
+        """Metrics beside the headline's, after the round that a rule read.
+
+        ``also`` has their means over the clients that have such a score,
+        ``also_per_client`` each client's.
+        """
+        prefix = TRAINED if rule == "best_val_trained" else ""
+        found = {m: self.also[prefix + m].get(server_round) for m in self.task.also}
+        return {
+            "also": {m: float(np.mean([*v.values()])) for m, v in found.items() if v},
+            "also_per_client": {
+                m: {str(c): v[c] for c in sorted(v)} for m, v in found.items() if v
+            },
+        }
 
     def own_and_unseen(self, last: int) -> dict[str, dict[str, float]] | None:
         """Client means over own and unseen tasks after the last round, by point.
@@ -166,9 +178,8 @@ class RunRecord:
         if metric.startswith(NO_SCORE):
             task = int(metric.removeprefix(NO_SCORE))
             return self.unscored.setdefault((split, task), {})
-        is_headline = (split, point) == (self.task.headline, "post_aggregation")
-        if metric in self.also and is_headline:
-            return self.also[metric]
+        if metric in self.task.also and split == self.task.headline:
+            return self.also[_TABLES[point] + metric] if point in _TABLES else None
         whose = metric.removeprefix(f"{self.task.metric}-")
         if split == self.task.headline and whose in OWNERSHIP:
             return self.by_ownership.setdefault((point, whose), {})

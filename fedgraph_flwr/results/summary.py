@@ -119,9 +119,10 @@ def _scores(
         )
         for rule in task.rules_for(folder.resolved.settings)
     }
-    for row in by_rule.values():
-        if task.also and (read_at := row.get("round", last)) is not None:
-            row["also"] = so_far.also_at(read_at)
+    for rule, row in by_rule.items():
+        read_at = row.get("round", last if rule == "final" else None)
+        if task.also and read_at is not None:
+            row |= so_far.also_at(read_at, rule)
     return {
         **by_rule,
         **_tasks(strategy, so_far.unscored),

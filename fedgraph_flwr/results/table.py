@@ -92,6 +92,8 @@ def _extreme(summary: dict[str, Any], row: dict[str, Any], which: str) -> str:
 
 def _errors(summary: dict[str, Any]) -> list[str]:
     """For regression: the other error, and the error of predicting the mean."""
+    if summary["larger_is_better"]:
+        return []
     lines = []
     for rule in summary["rules"]:
         found = summary[rule].get("also", {})

@@ -8,7 +8,7 @@ import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedgraph_flwr.errors import DataError
@@ -20,7 +20,10 @@ from .naming import row_name
 from .runs import Found, Run
 
 RULES = tuple(PROTOCOLS)
-ERRORS = frozenset(t.metric for t in TASKS if not t.larger_is_better)
+METRICS = tuple(dict.fromkeys(m for t in TASKS for m in (t.metric, *t.also)))
+ERRORS = frozenset(
+    m for t in TASKS if not t.larger_is_better for m in (t.metric, *t.also)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +57,11 @@ class Result:
     scores : mapping
         Measure -> value, without the measures that the run does not have. A measure is
         one of ``RULES``, ``start``, ``validation`` (the score by which ``best_val``
-        chose), ``clusters``, ``ARI``, or ``final:<metric>``, ``start:<metric>`` and
-        ``round-<t>`` of embeddings.
+        chose), ``clusters``, ``ARI``, ``<rule>:<metric>`` and ``start:<metric>`` of
+        metrics beside the headline's, or ``round-<t>`` of embeddings.
     clients : mapping
-        Rule -> client -> score; empty unless the study needs single clients.
+        Rule, or ``<rule>:<metric>``, -> client -> score; empty unless the study needs
+        single clients.
     """
 
     row: str
@@ -130,7 +134,8 @@ def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Result, list[str]
         scores |= more
     spent = ((s.get("privacy") or {}).get("per_client") or {}).values()
     commit = str(s.get("git_commit") or "")
-    rules = [rule for rule in RULES if per_client and run.per_client(rule)]
+    clients = {rule: run.per_client(rule) for rule in RULES}
+    clients |= {f"{rule}:{m}": run.per_client(rule, m) for rule, m in _beside(run)}
     result = Result(
         row=row,
         dataset=run.dataset,
@@ -145,9 +150,41 @@ def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Result, list[str]
         wall_s=round(float(s.get("wall_s") or 0.0), 1),
         data=hash_data(run.data, int(s["num_clients"])),
         scores=scores,
-        clients={rule: run.per_client(rule) for rule in rules},
+        clients={k: v for k, v in clients.items() if per_client and v},
     )
     return result, partial
+
+
+def at_metric(result: Result, metric: str) -> Result:
+    """Return the result with another metric's scores in place of the headline's.
+
+    Raises
+    ------
+    DataError
+        The run states no such metric.
+    """
+    if metric == result.metric:
+        return result
+    tail = f":{metric}"
+    found = {
+        measure.removesuffix(tail): score
+        for measure, score in result.scores.items()
+        if measure.endswith(tail)
+    }
+    if not set(RULES) & set(found):
+        known = {m.partition(":")[2] for m in result.scores if ":" in m}
+        raise DataError(
+            f"{result.row} on {result.dataset}, seed {result.seed}: the run states no"
+            f" {metric}, but {', '.join([result.metric, *sorted(known)])}; take one of"
+            " these, or run it again with this version"
+        )
+    kept = {k: v for k, v in result.scores.items() if k in ("clusters", "ARI")}
+    clients = {
+        measure.removesuffix(tail): of
+        for measure, of in result.clients.items()
+        if measure.endswith(tail)
+    }
+    return replace(result, metric=metric, scores={**found, **kept}, clients=clients)
 
 
 def hash_data(data: Mapping[str, str], num_clients: int) -> str:
@@ -175,25 +212,34 @@ def _scores(run: Run) -> dict[str, float]:
     found: dict[str, Any] = {rule: (s.get(rule) or {}).get("mean") for rule in RULES}
     found |= {
         "validation": (s.get("best_val") or {}).get("validation"),
-        START: _start(run),
         "clusters": s.get("num_clusters"),
         "ARI": s.get("adjusted_rand_index"),
+        **{f"{rule}:{m}": s[rule]["also"][m] for rule, m in _beside(run)},
+        **_start(run),
     }
     return {name: float(v) for name, v in found.items() if v is not None}
 
 
-def _start(run: Run) -> float | None:
-    """Mean over clients of the score of round 0, which only ``rounds.csv`` has."""
-    path = run.path / "rounds.csv"
-    s = run.summary
-    wanted = ("0", str(s.get("split", "test")), str(s.get("metric")))
+def _beside(run: Run) -> list[tuple[str, str]]:
+    """Rules and the metrics that they state beside the headline's."""
+    return [
+        (rule, metric)
+        for rule in RULES
+        for metric in (run.summary.get(rule) or {}).get("also") or {}
+    ]
+
+
+def _start(run: Run) -> dict[str, float]:
+    """Means over clients of the scores of round 0, which only ``rounds.csv`` has."""
+    path, headline = run.path / "rounds.csv", str(run.summary.get("metric"))
+    split = str(run.summary.get("split", "test"))
+    names = {headline: START, **{m: f"{START}:{m}" for _, m in _beside(run)}}
+    found: dict[str, list[float]] = {}
     if not path.is_file():
-        return None
+        return {}
     with path.open(newline="", encoding="utf-8") as file:
-        scores = [
-            float(row["value"])
-            for row in csv.DictReader(file)
-            if row["point"] == "post_aggregation"
-            and (row["round"], row["split"], row["metric"]) == wanted
-        ]
-    return statistics.fmean(scores) if scores else None
+        for row in csv.DictReader(file):
+            at = row["round"], row["split"], row["point"]
+            if at == ("0", split, "post_aggregation") and row["metric"] in names:
+                found.setdefault(names[row["metric"]], []).append(float(row["value"]))
+    return {name: statistics.fmean(scores) for name, scores in found.items()}

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.results.reader import client_scores
 
 from .naming import EXECUTION_KEYS, plain_settings
 
@@ -59,10 +60,9 @@ class Run:
         """First rule of the run's task."""
         return str((self.summary.get("rules") or ["final"])[0])
 
-    def per_client(self, rule: str) -> dict[int, float]:
+    def per_client(self, rule: str, metric: str = "") -> dict[int, float]:
         """Test score of each client by ``rule``; empty if it was not measured."""
-        values = (self.summary.get(rule) or {}).get("per_client") or {}
-        return {int(c): float(v) for c, v in values.items() if v is not None}
+        return client_scores(self.summary, rule, metric)
 
 
 @dataclass(kw_only=True)

@@ -156,8 +156,8 @@ def test_gain_is_paired_by_seed(
     monkeypatch.setattr(gain, "_gain_figure", lambda *args: kept.append(args))
     monkeypatch.setattr(gain, "save", lambda _, path: path)
     gain.draw_gain(runs, local, tmp_path / "gain.png")
-    panels, dataset, rule = kept[0]
-    assert (dataset, rule) == ("synthetic", "final")
+    panels, dataset, rule, metric = kept[0]
+    assert (dataset, rule, metric) == ("synthetic", "final", "accuracy")
     # seed 3 has no partner
     assert [g[0] for g in panels["gcfl+"]] == [pytest.approx(10), pytest.approx(-20)]
 

@@ -225,3 +225,32 @@ def test_a_failed_resume_keeps_the_hashes_of_what_was_computed(run):
         )
     assert part.summary["split_hash"] == before["split_hash"]
     assert part.summary["weights_sha256"] == before["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("case", "rules"),
+    [
+        ("fedavg", ("final", "best_val")),
+        ("fedavg node-classification", ("final", "best_val", "best_val_trained")),
+    ],
+)
+def test_metrics_beside_accuracy_are_read_at_the_rules_round(run, case, rules):
+    finished = run(case, **{"num-server-rounds": 4})
+    summary = finished.summary
+    for metric in ("macro-f1", "roc-auc"):
+        rows = finished.values(metric)
+        for rule in rules:
+            point = "post_training" if rule.endswith("trained") else "post_aggregation"
+            at = str(summary[rule].get("round", 4))
+            expected = {
+                client: value
+                for (round_, client, split, where, _), value in rows.items()
+                if (round_, split, where) == (at, "test", point)
+            }
+            assert len(expected) == 3
+            assert summary[rule]["also_per_client"][metric] == expected
+            mean = sum(expected.values()) / 3
+            assert summary[rule]["also"][metric] == pytest.approx(mean)
+    assert summary["metric"] == "accuracy"
+    assert "also" not in summary.get("best_snapshot", {})  # which reads no one round
+    assert "macro-f1" not in summary_table(summary)

@@ -101,6 +101,11 @@ def test_suites_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     for old, new, words in (
         ('"best_val"', '"best_test"', "rule is 'best_test'"),
         ('"t"', '"u"', "interval is 'u'"),
+        (
+            "settings =",
+            'also = ["f1"]\nsettings =',
+            "also is 'f1', allowed are accuracy",
+        ),
         ('"rival"', '"friend"', "role is 'friend'"),
         ("[[1, 1], [2, 2]]", "[[1, 1], [1, 1]]", "twice"),
         ("[[1, 1], [2, 2]]", "[]", "must not be empty"),
@@ -186,7 +191,7 @@ def test_a_file_is_no_folder_of_results(
 @pytest.mark.slow  # ten seconds: three processes and six runs
 def test_a_killed_benchmark_goes_on(tmp_path: Path) -> None:
     suite = str(tmp_path / "tiny.toml")
-    Path(suite).write_text(TINY)
+    Path(suite).write_text(TINY.replace("settings =", 'also = ["roc-auc"]\nsettings ='))
     results = tmp_path / "runs"
     arguments = [suite, "--methods", "examples.placebo:METHOD", "--results"]
     command = [sys.executable, "-m", "simulations.benchmark", *arguments, str(results)]
@@ -214,3 +219,8 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path) -> None:
     ] == [("no difference", "0.000000", "0.000000", "0.000000")]
     for name in ("benchmark.md", "benchmark.tex", "benchmark.html"):
         assert "exactly 0 in each of 2 pairs" in (results / name).read_text()
+    text = (results / "benchmark.md").read_text()
+    table = text[text.index("## planted") :]
+    head = next(line for line in table.splitlines() if line.startswith("| row"))
+    assert "| best_val | roc-auc |" in head
+    assert "macro-f1" not in text

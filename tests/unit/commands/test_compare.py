@@ -516,3 +516,47 @@ def test_a_wide_table_becomes_several_that_fit(capsys):
     assert all(text in told for text in [*headings, *cells[0]])  # none is broken
     assert told.count("fedavg") == 3
     assert fitting(sheet, 500) == [list(range(10))]
+
+
+def beside(accuracy: list[float], f1: list[float]) -> dict[str, object]:
+    """Entries of a run whose macro-F1 differs from its accuracy."""
+    row = {
+        "mean": sum(accuracy) / 2,
+        "per_client": {str(c): a for c, a in enumerate(accuracy)},
+        "also": {"macro-f1": sum(f1) / 2},
+        "also_per_client": {"macro-f1": {str(c): v for c, v in enumerate(f1)}},
+    }
+    return {"final": row}
+
+
+def test_another_metric_is_compared_only_if_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method, f1 in (("local", [0.2, 0.4]), ("fedavg", [0.5, 0.3])):
+        more = beside([0.7, 0.9], f1)
+        write_run(tmp_path, method, 1, [0.7, 0.9], dataset="PROTEINS", **more)
+    given = [str(tmp_path), "--markdown"]
+    assert compare.main(given) == 0
+    told = capsys.readouterr().out
+    assert "macro-f1" not in told
+    assert "0.8000" in told
+    png = tmp_path / "gain.png"
+    assert compare.main([*given, "--metric", "macro-f1", "--figure", str(png)]) == 0
+    out = capsys.readouterr().out
+    assert "## PROTEINS: test macro-f1" in out
+    assert "| fedavg | 1 | 200 | 0.4000 |" in out
+    assert "0.8000" not in out
+    assert "Paper:" not in out  # which states accuracies
+    # per client 0.5 - 0.2 and 0.3 - 0.4, mean 0.1
+    assert "| fedavg - local | 1 | +10.00 - | -0.1000 | 1/2 |" in out
+    assert png.is_file()
+
+
+def test_a_run_without_the_metric_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, "fedavg", 1, [0.7, 0.9])
+    assert compare.main([str(tmp_path), "--metric", "roc-auc"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the run states no roc-auc, but accuracy;" in told
+    assert "was completed and states roc-auc" in told

@@ -1,0 +1,65 @@
+"""Macro-F1 and ROC-AUC of classifiers against scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import softmax
+from sklearn import metrics
+
+from clients.tasks.class_scores import class_scores
+from fedgraph_flwr.embedding_scores import class_f1
+
+
+def scored(logits, y):
+    return class_scores(torch.tensor(logits), torch.tensor(np.asarray(y)))
+
+
+@pytest.mark.parametrize("num_classes", [2, 5])
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=20, deadline=None)
+def test_scores_are_scikit_learns(num_classes, seed):
+    rng = np.random.default_rng(seed)
+    logits = np.repeat(rng.normal(size=(10, num_classes)), 3, axis=0)  # with ties
+    y = np.concatenate(
+        [np.arange(num_classes), rng.integers(num_classes, size=30 - num_classes)]
+    )
+    shares = softmax(logits, axis=1)
+    how = {} if num_classes == 2 else {"multi_class": "ovr", "average": "macro"}
+    area = metrics.roc_auc_score(y, shares[:, 1] if not how else shares, **how)
+    f1 = metrics.f1_score(y, logits.argmax(1), average="macro")
+    assert scored(logits, y) == pytest.approx({"macro-f1": f1, "roc-auc": area})
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=20, deadline=None)
+def test_classes_without_a_row_are_left_out_of_roc_auc(seed):
+    rng = np.random.default_rng(seed)
+    logits, y = rng.normal(size=(20, 5)), rng.permutation(np.arange(20) % 3)
+    shares = softmax(logits, axis=1)
+    areas = [metrics.roc_auc_score(y == k, shares[:, k]) for k in range(3)]
+    f1 = metrics.f1_score(y, logits.argmax(1), average="macro")
+    expected = {"macro-f1": f1, "roc-auc": np.mean(areas)}
+    assert scored(logits, y) == pytest.approx(expected)
+
+
+def test_one_class_alone_has_no_roc_auc_and_wrong_predictions_count():
+    logits = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    # Class 0: F1 = 2 * 2 / (2 + 3); class 1 is predicted and has no row: 0
+    assert scored(logits, [0, 0, 0]) == pytest.approx({"macro-f1": (0.8 + 0) / 2})
+    assert np.isnan(class_f1(np.zeros(3, int), np.array([0, 0, 1]), 3)[2])
+
+
+def test_confident_predictions_are_ranked_and_not_tied():
+    """Softmax in float64 rounds both first rows to 1."""
+    logits = np.array([[60.0, 0.0], [50.0, 0.0], [55.0, 0.0]])
+    assert softmax(logits, axis=1)[:, 0].tolist() == [1.0, 1.0, 1.0]
+    assert scored(logits, [0, 1, 0])["roc-auc"] == 1.0
+
+
+def test_nothing_is_scored_without_rows_and_no_auc_of_what_is_not_finite():
+    assert scored(np.zeros((0, 2)), np.zeros(0, int)) == {}
+    assert set(scored(np.array([[np.nan, 0.0], [0.0, 1.0]]), [0, 1])) == {"macro-f1"}
