@@ -414,6 +414,13 @@ class GraphClient(ClassicClient, Generic[P]):
         return digest.hexdigest()
 
 
+def private_names(client: type[GraphClient[P]], spec: ModelSpec[P]) -> list[str]:
+    """Names of the model's tensors that never leave a client."""
+    model = client.build_model(spec)
+    shared = set(client.shared_names(model, spec.settings))
+    return [name for name in model.state_dict() if name not in shared]
+
+
 def initial_arrays(client: type[GraphClient[P]], spec: ModelSpec[P]) -> NamedArrays:
     """Return the shared tensors before round 1, for the server."""
     model = client.build_model(spec)

@@ -152,7 +152,7 @@ def opening(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train every hosted client that the message has a parcel for."""
-    return _serve(message, context, lambda client, *mail: client.train(*mail))
+    return _serve(message, context, _train)
 
 
 @app.evaluate()
@@ -384,6 +384,17 @@ def _store(resolved: Resolved, client_id: int, experiment: str) -> ClientStore:
 def _root(resolved: Resolved) -> Path:
     configured = resolved.settings.state_dir
     return Path(configured) if configured else default_state_dir()
+
+
+def _train(client: GraphClient[Any], parcel: Parcel, header: Header) -> Parcel:
+    """Train, unless the run's configuration holds this client out from training."""
+    if client.job.client_id in client.job.settings.never_train:
+        raise WireError(
+            f"client {client.job.client_id} is asked to train, but held-out-clients of"
+            " the run config holds it out; both ends must run the same version of"
+            " fedgraph_flwr"
+        )
+    return client.train(parcel, header)
 
 
 def _open(client: GraphClient[Any], _: Parcel, __: Header) -> Parcel:

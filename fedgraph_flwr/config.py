@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from .errors import ConfigError, unknown_name
+from .participation import LIST, SHARE, held_out_clients
 from .retired import KEYS as RETIRED_KEYS
 
 AUTO = "auto"
@@ -244,6 +245,15 @@ def round_list(default: str) -> Any:
     return setting(default, Rule(str, pattern=_ROUNDS, words=words))
 
 
+def client_choice(default: str) -> Any:
+    """Declare a field that names clients, or a share of them."""
+    words = (
+        "a share of the clients such as '0.2', numbers of clients separated by commas,"
+        " or empty"
+    )
+    return setting(default, Rule(str, pattern=f"({SHARE}|{LIST})?", words=words))
+
+
 def task_masks(default: str) -> Any:
     """Declare a field that says which client has labels of which tasks."""
     words = (
@@ -414,6 +424,7 @@ class RunSettings(Settings):
     min_rounds: int = integer("auto", 0, MOST_ROUNDS, auto=True)
     evaluate_every: int = integer(1, 1, MOST_ROUNDS)
     client_fraction: float = number(1.0, 0, 1, low_open=True)
+    held_out_clients: str = client_choice("")
     partition: str = choice(
         "auto",
         "chunks",
@@ -490,12 +501,26 @@ class RunSettings(Settings):
                 " config"
             )
 
+        _ = self.never_train  # which checks it
+
+    @property
+    def never_train(self) -> frozenset[int]:
+        """Clients that ``held-out-clients`` holds out from training."""
+        if not self.held_out_clients:
+            return frozenset()
+        given = self.held_out_clients, self.num_clients, self.split_seed
+        return held_out_clients(*given)
+
     @property
     def clients_per_round(self) -> int:
         """How many clients train in a round, as ``client-fraction`` says."""
-        return max(1, round(self.client_fraction * self.num_clients))
+        return max(1, round(self.client_fraction * self._num_training))
 
     @property
     def is_sampled(self) -> bool:
         """Whether clients are drawn anew for each round."""
-        return self.clients_per_round < self.num_clients
+        return self.clients_per_round < self._num_training
+
+    @property
+    def _num_training(self) -> int:
+        return self.num_clients - len(self.never_train)

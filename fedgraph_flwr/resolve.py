@@ -179,6 +179,12 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
             f"client-fraction must be 1 for {name}, got {settings.client_fraction:g}:"
             f" {params.NEEDS_ALL}; set client-fraction to 1 in the run config"
         )
+    if settings.held_out_clients and (why := method.strategy.NO_HOLD_OUT):
+        raise ConfigError(
+            f"held-out-clients must be empty for {name}, got"
+            f" {settings.held_out_clients!r}: {why}; leave held-out-clients out of the"
+            " run config, or take a method with a common model, e.g. fedavg"
+        )
     return Resolved(
         settings=settings,
         params=params,

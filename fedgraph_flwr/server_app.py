@@ -41,7 +41,7 @@ from .server_log import AuditedGrid
 from .stopping import STOPPED, heeding_stops
 from .terminal import LastWord, announced, log_failure
 from .trackers import NONE, Tracking, check_installed
-from .wording import client_ranges, clients_by_site
+from .wording import client_ranges, clients_by_site, shortened
 
 app = ServerApp()
 
@@ -297,10 +297,15 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
             f" {widths}; choose one data set for all clients, or, for methods that"
             ' allow it, shared-group="convs"'
         )
-    from clients.base import initial_arrays  # here: it takes a second
+    from clients.base import initial_arrays, private_names  # here: it takes a second
 
     num_features, num_classes = widths[min(widths)]
-    return initial_arrays(
-        resolved.method.client,
-        resolved.spec(num_features=num_features, num_classes=num_classes),
-    )
+    client = resolved.method.client
+    spec = resolved.spec(num_features=num_features, num_classes=num_classes)
+    if resolved.settings.never_train and (own := private_names(client, spec)):
+        raise ConfigError(
+            "held-out-clients needs a model that travels as a whole, but clients keep"
+            f" {shortened(own)} to themselves, which a client that never trains never"
+            " learns; set shared-group to 'all', or take another method, e.g. fedavg"
+        )
+    return initial_arrays(client, spec)

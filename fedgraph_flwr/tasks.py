@@ -109,6 +109,12 @@ class EmbeddingSettings(TaskSettings):
                 " of its own, got 'pooled': embeddings of different encoders cannot be"
                 " clustered together; set it to 'local' in the run config"
             )
+        if settings.held_out_clients:
+            raise ConfigError(
+                "held-out-clients must be empty for embeddings, got"
+                f" {settings.held_out_clients!r}: all clients' embeddings are measured"
+                " after the same rounds; leave held-out-clients out of the run config"
+            )
         late = [r for r in self.drawn_rounds() if r > settings.num_server_rounds]
         if late or (self.figure_rounds and not self.pools):
             raise ConfigError(

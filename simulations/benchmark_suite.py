@@ -1,11 +1,12 @@
 """Suites of the benchmark: TOML files with frozen data, splits, seeds, grid and rivals.
 
 Keys of a file: ``title``; ``rule``, by which scores are read; ``also``, metrics shown
-beside the headline's, e.g. macro-f1 (none if left out); ``interval``, a key of
-``INTERVALS``; ``pairs`` of run seed and split seed; ``[settings]`` of all runs;
-``[grid]``, key -> values tried for every method; ``[[data]]`` with ``name``, ``set``
-and, if it differs, ``interval``; ``[method.<name>]`` with ``role`` (rival or control),
-``set`` and, if not all, ``only`` (names of data).
+beside the headline's, e.g. macro-f1, or "held-out clients" (none if left out);
+``interval``, a key of ``INTERVALS``; ``pairs`` of run seed and split seed;
+``[settings]`` of all runs; ``[grid]``, key -> values tried for every method;
+``[[data]]`` with ``name``, ``set`` and, if it differs, ``interval``;
+``[method.<name>]`` with ``role`` (rival or control), ``set`` and, if not all, ``only``
+(names of data).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fedgraph_flwr.resolve import defaults, resolve
 from .presets_format import flatten
 from .tables.intervals import INTERVALS
 from .tables.naming import EXECUTION_KEYS
-from .tables.results import METRICS
+from .tables.results import HELD_OUT, METRICS
 
 FOLDER = Path(__file__).with_name("suites")
 ROLES = ("rival", "control")
@@ -117,7 +118,7 @@ def load_suite(name: str) -> Suite:
         ) from error
     names = {d.name for d in suite.data}
     _check(path, "rule", [suite.rule], RULES)
-    _check(path, "also", list(suite.also), METRICS)
+    _check(path, "also", list(suite.also), (*METRICS, HELD_OUT))
     _check(path, "interval", [d.interval for d in suite.data], INTERVALS)
     _check(path, "role", [m.role for m in suite.methods], ROLES)
     _check(path, "only", [n for m in suite.methods for n in m.only], names)

@@ -73,6 +73,9 @@ class AbstractGraphStrategy(Strategy):
 
     HAS_MODEL: ClassVar[bool] = True  # common to several clients
     TAKES_START: ClassVar[bool] = True  # hands out what :meth:`initialise` is given
+    # Why no client can be held out from training; "" where the server has a model for
+    # a client that never trains.
+    NO_HOLD_OUT: ClassVar[str] = "its server has no model for clients that never train"
 
     def __init__(
         self,
@@ -161,8 +164,12 @@ class AbstractGraphStrategy(Strategy):
         return {}
 
     def clusters(self) -> list[list[int]]:
-        """Return the sets of clients with one server model; one unless overridden."""
-        return [sorted(self.clients)]
+        """Return the sets of clients that train one server model; all by default."""
+        return [self.trainers()]
+
+    def trainers(self) -> list[int]:
+        """Return all clients but those held out from training, ascending."""
+        return sorted(set(self.clients) - self.settings.never_train)
 
     def weight(self, client: int) -> float:
         """Weight of a client's model in an average, as ``weighting`` says."""

@@ -22,6 +22,8 @@ from .replies import Layout, layout_of
 class FedAvg(AbstractGraphStrategy):
     """One global model: the mean of the clients', weighted as ``weighting`` says."""
 
+    NO_HOLD_OUT = ""
+
     @override
     def initialise(self, arrays: NamedArrays) -> None:
         self.theta = arrays

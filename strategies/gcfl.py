@@ -185,6 +185,7 @@ def _advance(
 class GCFL(AbstractGraphStrategy):
     """GCFL (cosine of last updates) or, with ``use_dtw``, GCFL+ (DTW of histories)."""
 
+    NO_HOLD_OUT = ""
     params: GCFLParams
 
     def __init__(self, *args: Any, use_dtw: bool, **kwargs: Any) -> None:
@@ -195,19 +196,28 @@ class GCFL(AbstractGraphStrategy):
 
     @override
     def initialise(self, arrays: NamedArrays) -> None:
-        """Begin with one cluster that holds everybody."""
-        clients = tuple(sorted(self.clients))
+        """Begin with one cluster that holds everybody who trains."""
+        clients = tuple(self.trainers())
         self.gcfl = GCFLState(
             clusters=(clients,), theta=(arrays,), history=dict.fromkeys(clients, ())
         )
 
     @override
     def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
-        """Theta of the client's cluster, one object for all its members."""
-        sent: dict[int, NamedArrays] = {}
+        """Theta of the client's cluster, one object for all its members.
+
+        A client that is held out from training has no update to be clustered by: it is
+        sent the model of the cluster with most clients, the first of equals.
+        """
+        largest = max(range(len(self.gcfl.clusters)), key=self._size)
+        common = with_prefix(SHARED, self.gcfl.theta[largest])
+        sent = dict.fromkeys(sorted(self.settings.never_train), common)
         for members, theta in zip(self.gcfl.clusters, self.gcfl.theta, strict=True):
             sent |= dict.fromkeys(members, with_prefix(SHARED, theta))
         return sent
+
+    def _size(self, position: int) -> tuple[int, int]:
+        return len(self.gcfl.clusters[position]), -position
 
     @override
     def uplink(self, server_round: int, client: int) -> Layout:
@@ -260,7 +270,8 @@ class GCFL(AbstractGraphStrategy):
         """Say once which cluster cannot be judged because a client is missing."""
         replied, least = set(replies), self.params.min_cluster_size
         self._missing = {
-            c: self._missing.get(c, server_round) for c in set(self.clients) - replied
+            c: self._missing.get(c, server_round)
+            for c in set(self.trainers()) - replied
         }
         if server_round <= self.params.min_round:
             return

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedgraph_flwr.wire import NamedArrays, Parcel
 
+HELD_OUT = "held_out"  # point of evaluations of clients that never train
 NOWHERE = -1  # node of a client that has none
 _EVAL = "eval"
 
@@ -18,7 +19,8 @@ class Evaluation:
 
     ``server_round`` is the round whose model was measured: a model received in
     round t is the aggregate of round t - 1. ``point`` is "post_aggregation" (the
-    received model), "post_training" (the trained one) or "update".
+    received model), "post_training" (the trained one), "held_out" (the model received
+    by a client that never trains) or "update".
     """
 
     server_round: int

@@ -26,7 +26,13 @@ from fedgraph_flwr.wire import (
 from fedgraph_flwr.wording import shortened, tell_reasons, with_sites
 
 from .replies import Expected, Phase, check_privacy, misfit, read_reply
-from .report import LedgerEntry, RoundReport, busy_seconds, read_evaluations
+from .report import (
+    HELD_OUT,
+    LedgerEntry,
+    RoundReport,
+    busy_seconds,
+    read_evaluations,
+)
 
 if TYPE_CHECKING:
     from .base import AbstractGraphStrategy
@@ -102,10 +108,10 @@ class Round:
         return self._sent
 
     def _sample(self) -> list[int]:
-        """Clients that train in this round, ascending: ``client-fraction`` of all."""
+        """Clients that train in this round: ``client-fraction`` of all that ever do."""
         settings, number = self._strategy.settings, self.report.server_round
         rng = numpy_rng(settings.seed, "server", number, "clients")
-        everyone = sorted(self._strategy.clients)
+        everyone = self._strategy.trainers()
         count = min(settings.clients_per_round, len(everyone))
         chosen = rng.choice(everyone, size=count, replace=False)
         return sorted(int(c) for c in chosen)
@@ -128,9 +134,10 @@ class Round:
         report.client_compute_s = sum(seconds.values())
         report.busy_s = busy_seconds(good.values(), self._began_at, time.time())
         for client, parcel in good.items():
-            report.evaluations += read_evaluations(
-                report.server_round, client, parcel.metrics
-            )
+            found = read_evaluations(report.server_round, client, parcel.metrics)
+            if client in strategy.settings.never_train:
+                found = [replace(e, point=HELD_OUT) for e in found]
+            report.evaluations += found
         report.evaluations += strategy.evaluator(report.server_round - 1, good)
         report.files = strategy.evaluator.files()
         self.good = {c: replace(p, evaluation={}) for c, p in good.items()}

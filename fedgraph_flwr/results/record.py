@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from strategies.report import LedgerEntry, RoundReport
+from strategies.report import HELD_OUT, LedgerEntry, RoundReport
 
 from ..tasks import NO_SCORE, Task
-from .selection import TRAINED, Table
+from .selection import TRAINED, Table, summarize
 
 OWNERSHIP = ("own", "unseen")  # tasks of which a client has labels, and the others
 _TABLES = {"post_aggregation": "", "post_training": TRAINED}
@@ -41,6 +41,7 @@ class RunRecord:
         self.also: dict[str, Table] = {
             prefix + m: {} for prefix in _TABLES.values() for m in task.also
         }
+        self.held_out: dict[str, Table] = {m: {} for m in (task.metric, *task.also)}
 
     def add(self, report: RoundReport) -> None:
         """Add one round, complete or not."""
@@ -134,7 +135,18 @@ class RunRecord:
         ``also_per_client`` each client's.
         """
         prefix = TRAINED if rule == "best_val_trained" else ""
-        found = {m: self.also[prefix + m].get(server_round) for m in self.task.also}
+        return self._also(
+            {m: self.also[prefix + m] for m in self.task.also}, server_round
+        )
+
+    def held_out_at(self, server_round: int) -> dict[str, Any]:
+        """Scores of clients that never train, on the models after a round."""
+        values = self.held_out[self.task.metric].get(server_round, {})
+        beside = {m: self.held_out[m] for m in self.task.also}
+        return summarize(values, "final") | self._also(beside, server_round)
+
+    def _also(self, tables: Mapping[str, Table], server_round: int) -> dict[str, Any]:
+        found = {m: table.get(server_round) for m, table in tables.items()}
         return {
             "also": {m: float(np.mean([*v.values()])) for m, v in found.items() if v},
             "also_per_client": {
@@ -175,6 +187,9 @@ class RunRecord:
 
     def _table(self, split: str, point: str, metric: str) -> Table | None:
         """Table that an evaluation belongs to; None if no result is read from it."""
+        if point == HELD_OUT:
+            is_read = split == self.task.headline
+            return self.held_out.get(metric) if is_read else None
         if metric.startswith(NO_SCORE):
             task = int(metric.removeprefix(NO_SCORE))
             return self.unscored.setdefault((split, task), {})

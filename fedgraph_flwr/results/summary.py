@@ -123,8 +123,10 @@ def _scores(
         read_at = row.get("round", last if rule == "final" else None)
         if task.also and read_at is not None:
             row |= so_far.also_at(read_at, rule)
+    never = folder.resolved.settings.never_train
     return {
         **by_rule,
+        "held_out_clients": so_far.held_out_at(last) if never else None,
         **_tasks(strategy, so_far.unscored),
         "own_and_unseen": so_far.own_and_unseen(last),
     }
@@ -191,7 +193,7 @@ def _rand_index(
     from sklearn.metrics import adjusted_rand_score  # here: it takes a second
 
     found = {c: k for k, members in enumerate(clusters) for c in members}
-    order = sorted(planted)
+    order = sorted(found)
     return float(
         adjusted_rand_score([planted[c] for c in order], [found[c] for c in order])
     )

@@ -35,7 +35,7 @@ def summary_table(summary: dict[str, Any]) -> str:
     out.print(table)
     for rule in summary["rules"]:
         out.print(f"{rule}: {_selected_by(summary, rule)}", highlight=False)
-    for line in [*_errors(summary), *_cautions(summary)]:
+    for line in [*_held_out(summary), *_errors(summary), *_cautions(summary)]:
         out.print(line, highlight=False)
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
@@ -88,6 +88,18 @@ def _extreme(summary: dict[str, Any], row: dict[str, Any], which: str) -> str:
     sizes = summary["num_examples"]
     size = min(sizes[c] for c, v in row["per_client"].items() if v == row[which])
     return f"{row[which]:.4f}" + (f" (n={size})" if size < _TINY else "")
+
+
+def _held_out(summary: dict[str, Any]) -> list[str]:
+    """Say how clients that never train score, if there are any."""
+    row = summary.get("held_out_clients")
+    if not row or row["mean"] is None:
+        return []
+    return [
+        f"{row['num_clients']} clients held out from training: {summary['metric']}"
+        f" {row['mean']:.4f}, min {row['min']:.4f}, max {row['max']:.4f}"
+        " (model of the last round)"
+    ]
 
 
 def _errors(summary: dict[str, Any]) -> list[str]:

@@ -32,6 +32,7 @@ _OWN = {
     *PLACES,
     "method",
     "client-fraction",
+    "held-out-clients",
     "dry-run",
     "device",
     "min-fit-replies",

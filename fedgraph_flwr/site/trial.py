@@ -112,6 +112,7 @@ def run_one(
             **resolved.to_config(),
             "results-dir": f"{scratch}/results",
             "client-fraction": 1.0,
+            "held-out-clients": "",
         }
         with _quietly():
             results = run_inline(run_config, node_configs=[node], only=[client])

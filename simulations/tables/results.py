@@ -20,6 +20,7 @@ from .naming import row_name
 from .runs import Found, Run
 
 RULES = tuple(PROTOCOLS)
+HELD_OUT = "held-out clients"
 METRICS = tuple(dict.fromkeys(m for t in TASKS for m in (t.metric, *t.also)))
 ERRORS = frozenset(
     m for t in TASKS if not t.larger_is_better for m in (t.metric, *t.also)
@@ -57,8 +58,9 @@ class Result:
     scores : mapping
         Measure -> value, without the measures that the run does not have. A measure is
         one of ``RULES``, ``start``, ``validation`` (the score by which ``best_val``
-        chose), ``clusters``, ``ARI``, ``<rule>:<metric>`` and ``start:<metric>`` of
-        metrics beside the headline's, or ``round-<t>`` of embeddings.
+        chose), ``clusters``, ``ARI``, ``held-out clients``, ``<rule>:<metric>`` and
+        ``start:<metric>`` of metrics beside the headline's, or ``round-<t>`` of
+        embeddings.
     clients : mapping
         Rule, or ``<rule>:<metric>``, -> client -> score; empty unless the study needs
         single clients.
@@ -209,11 +211,14 @@ def _by_number(measure: str) -> list[str | int]:
 
 def _scores(run: Run) -> dict[str, float]:
     s = run.summary
+    held_out = s.get("held_out_clients") or {}
     found: dict[str, Any] = {rule: (s.get(rule) or {}).get("mean") for rule in RULES}
     found |= {
         "validation": (s.get("best_val") or {}).get("validation"),
         "clusters": s.get("num_clusters"),
         "ARI": s.get("adjusted_rand_index"),
+        HELD_OUT: held_out.get("mean"),
+        **{f"{HELD_OUT}:{m}": v for m, v in (held_out.get("also") or {}).items()},
         **{f"{rule}:{m}": s[rule]["also"][m] for rule, m in _beside(run)},
         **_start(run),
     }

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import toys
-from matrix import one_per_strategy
+from matrix import mostly_slow, one_per_strategy
+from safetensors.numpy import load_file
 
 from clients.base import GraphClient
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.results.table import summary_table
+from fedgraph_flwr.tasks import GRAPH_EMBEDDING
+from strategies.fedavg import FedAvg
 
 NEED_ALL = [m for m in toys.CASES if toys.row(m).params.NEEDS_ALL]
 ONE_PER_STRATEGY = one_per_strategy(set(toys.CASES) - set(NEED_ALL))
@@ -189,3 +193,161 @@ def test_every_client_is_drawn_as_often(run, trained):
     counts = np.bincount(np.concatenate(list(trained.values())), minlength=6)
     assert counts.sum() == 180
     assert counts.min() > 15  # 30 expected, standard deviation 3.9
+
+
+HELD_OUT = {"num-clients": 6, "held-out-clients": "1,4", "shared-group": "all"}
+ALLOW = [
+    m
+    for m in toys.CASES
+    if not toys.row(m).strategy.NO_HOLD_OUT
+    and toys.row(m).task is not GRAPH_EMBEDDING
+    and m != "fedstar"  # a part of its model stays with each client
+]
+
+
+@pytest.mark.parametrize("method", mostly_slow(ALLOW, fast=["fedavg", "gcfl+"]))
+def test_held_out_clients_never_train_and_stand_apart(run, trained, method):
+    finished = run(method, nodes=2, **HELD_OUT)
+    summary = finished.summary
+    assert {c for clients in trained.values() for c in clients} == {0, 2, 3, 5}
+    assert summary["failures"] == []
+    apart, metric = summary["held_out_clients"], summary["metric"]
+    for rule in summary["rules"]:
+        assert set(summary[rule]["per_client"]) == set("0235")
+    assert [c for cluster in summary["clusters"] for c in sorted(cluster)] == [
+        0,
+        2,
+        3,
+        5,
+    ]
+    seen = finished.values(metric)
+    last = str(summary["rounds"])
+    at = "test", "held_out", metric
+    assert apart["per_client"] == {c: seen[(last, c, *at)] for c in "14"}
+    assert apart["mean"] == pytest.approx(sum(apart["per_client"].values()) / 2)
+    assert {k[0] for k in seen if k[1] in "14"} == {last}
+    table = " ".join(summary_table(summary).split())
+    words = f"2 clients held out from training: {metric} {apart['mean']:.4f}"
+    assert words in table
+    if "macro-f1" in summary["final"].get("also", {}):
+        assert set(apart["also_per_client"]["macro-f1"]) == {"1", "4"}
+
+
+def test_held_out_clients_change_nothing_but_who_trains(run):
+    """Clients 3 to 5 of six are held out: the others train as if alone."""
+    few = {"shared-group": "all", "num-server-rounds": 2}
+    alone = run("fedavg", **{**few, "num-clients": 3})
+    held_out = {"num-clients": 6, "held-out-clients": "3,4,5"}
+    apart = run("fedavg", **few, **held_out)
+    (ours,), (theirs,) = apart.models.values(), alone.models.values()
+    for name, tensor in ours.items():
+        np.testing.assert_array_equal(tensor, theirs[name])
+    assert apart.summary["final"] == alone.summary["final"]
+    assert alone.summary["held_out_clients"] is None
+
+
+def test_a_clients_model_that_is_sent_is_that_of_the_largest_cluster(run):
+    eager = {**EAGER, "num-clients": 7, "num-server-rounds": 4, "shared-group": "all"}
+    finished = run("gcfl", **eager, **{"held-out-clients": "6"})
+    clusters = finished.summary["clusters"]
+    sizes = [len(members) for members in clusters]
+    assert len(sizes) > 1
+    largest = finished.models[f"cluster-{sizes.index(max(sizes))}"]
+    sent = run_of_client(finished, 6)
+    assert sent.keys() == largest.keys()
+    for name, tensor in largest.items():
+        np.testing.assert_array_equal(sent[name], tensor)
+
+
+def run_of_client(finished, client):
+    """Read the model that a client kept at the end."""
+    state = Path(str(finished.overrides["state-dir"])) / finished.path.name
+    (file,) = (state / f"client-{client}").rglob("*.safetensors")
+    return load_file(file)
+
+
+def test_resuming_holds_out_the_same_clients(run, trained):
+    given = {**HELD_OUT, "held-out-clients": "0.34", "num-server-rounds": 4}
+    whole = run("gcfl+", **given)
+    never = set(range(6)) - {c for clients in trained.values() for c in clients}
+    assert len(never) == 2
+    part = run("gcfl+", **{**given, "num-server-rounds": 2})
+    trained.clear()
+    again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+    resumed = run("gcfl+", **given, **again, resume=str(part.path))
+    assert not never & {c for clients in trained.values() for c in clients}
+    assert resumed.sha == whole.sha
+    assert resumed.rounds == whole.rounds
+    for key in ("held_out_clients", "final"):
+        assert resumed.summary[key] == whole.summary[key]
+
+
+def test_a_share_of_clients_is_held_out_by_the_split_seed_alone(run):
+    def held_out(**options):
+        given = {**HELD_OUT, "held-out-clients": "0.5", "num-server-rounds": 1}
+        return set(
+            run("fedavg", **given, **options).summary["held_out_clients"]["per_client"]
+        )
+
+    first = held_out()
+    assert len(first) == 3
+    assert held_out(seed=11) == first
+    assert any(held_out(**{"split-seed": s}) != first for s in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("6", "below 6, each once, got '6'"),
+        ("1,1", "below 6, each once, got '1,1'"),
+        ("0,1,2,3,4,5", "which is 6 of 6"),
+        ("0.05", "which is 0 of 6"),
+        (".95", "which is 6 of 6"),
+        ("1.0", "must be a share of the clients such as '0.2'"),
+        ("a", "must be a share of the clients such as '0.2'"),
+    ],
+)
+def test_a_choice_of_clients_that_cannot_be_held_out_is_refused(text, words):
+    with pytest.raises(ConfigError, match=f"held-out-clients .*{re.escape(words)}"):
+        toys.resolved("fedavg", **{**HELD_OUT, "held-out-clients": text})
+
+
+@pytest.mark.parametrize("method", sorted({*toys.CASES} - {*ALLOW, "fedstar"}))
+def test_methods_without_a_model_for_newcomers_hold_nobody_out(method):
+    found = toys.row(method)
+    reason = found.strategy.NO_HOLD_OUT
+    if found.task is GRAPH_EMBEDDING:
+        reason = "measured after the same rounds"
+    with pytest.raises(ConfigError, match=f"held-out-clients must be empty .*{reason}"):
+        toys.resolved(method, **HELD_OUT)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("fedavg", {"shared-group": "convs"}), ("fedstar", {})]
+)
+def test_a_model_that_does_not_travel_whole_holds_nobody_out(run, method, options):
+    with pytest.raises(ConfigError, match=r"keep .* to themselves, which a"):
+        run(method, **{**HELD_OUT, **options})
+
+
+def test_a_held_out_client_refuses_to_train(run, monkeypatch):
+    monkeypatch.setattr(FedAvg, "trainers", lambda self: sorted(self.clients))
+    with pytest.raises(
+        RunFailedError, match="client 4 is asked to train, but held-out"
+    ):
+        run("fedavg", **HELD_OUT)
+
+
+def test_at_sites_a_client_held_out_tells_what_its_policy_lets_out(run, tmp_path):
+    nodes = [
+        {"clients": clients, "data-path": "/toys", "state-dir": str(tmp_path / clients)}
+        for clients in ("0,2,3,5", "1", "4")
+    ]
+    nodes[1] |= toys.policy(tmp_path, scores=False)
+    at_sites = run("fedavg", node_configs=nodes, **HELD_OUT)
+    simulated = run("fedavg", **HELD_OUT).summary
+    assert at_sites.sha == simulated["weights_sha256"]
+    summary = at_sites.summary
+    assert summary["final"] == simulated["final"]
+    told = simulated["held_out_clients"]["per_client"]
+    assert summary["held_out_clients"]["per_client"] == {"4": told["4"]}

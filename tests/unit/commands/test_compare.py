@@ -560,3 +560,16 @@ def test_a_run_without_the_metric_is_named(
     told = " ".join(capsys.readouterr().err.split())
     assert "the run states no roc-auc, but accuracy;" in told
     assert "was completed and states roc-auc" in told
+
+
+def test_clients_held_out_from_training_have_a_column(tmp_path: Path) -> None:
+    apart = {"mean": 0.25, "per_client": {"2": 0.25}, "also": {"macro-f1": 0.125}}
+    more = beside([0.7, 0.9], [0.5, 0.3])
+    write_run(tmp_path, "fedavg", 1, [0.7, 0.9], held_out_clients=apart, **more)
+    write_run(tmp_path, "moon", 1, [0.7, 0.9], held_out_clients=None, **more)
+    (scores,) = sheets_of(tmp_path)
+    assert scores["fedavg"]["held-out clients"] == "0.2500"
+    assert scores["moon"]["held-out clients"] == "-"
+    (group,) = group_runs(find_runs([tmp_path]).runs)
+    sheet = compare.compare(group, "final", "macro-f1").parts[0]
+    assert "0.1250" in sheet.cells[0]
