@@ -35,6 +35,7 @@ from .own_clients import check_hosted_folder, own_graph_client, own_graphs_clien
 from .plugged import plugged_client
 from .schema import GRAPH_CSV, GRAPHS_CSV
 from .smiles_csv import SMILES_CSV, check_csv_settings, check_hosted_file
+from .split_noise import add_noise, check_noise
 from .task_masks import ALL as ALL_TASKS
 from .task_masks import mask_tasks
 from .tu import load_tu
@@ -53,8 +54,8 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
     settings : RunSettings
         ``dataset``, ``partition``, ``features``, ``num_clients``, ``split_seed``,
         ``dirichlet_alpha``, ``dominance``, ``held_out``, ``data_dir``, ``cache_dir``,
-        ``task_masks`` and, for a user's own molecules, the ``csv_``
-        settings are read.
+        ``task_masks``, the ``split_noise_`` settings and, for a user's own molecules,
+        the ``csv_`` settings are read.
     client_id : int
         In ``range(settings.num_clients)``.
 
@@ -78,6 +79,11 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
             f" {settings.num_clients}, got {client_id}; start as many nodes as"
             " num-clients says"
         )
+    return add_noise(_load(info, settings, client_id), settings)
+
+
+def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPartition:
+    """Load a client's graphs as they are in the files."""
     if info.own is not None:
         return plugged_client(info.own, settings, client_id)
     if info.name == PLANTED:
@@ -215,6 +221,7 @@ def check_settings(settings: RunSettings) -> None:
             f" dataset {settings.dataset!r}, got {settings.task_masks!r}; set"
             " task-masks in the run config, or dataset to one with several labels"
         )
+    check_noise(settings, label_kind(settings))
     if info.name == SMILES_CSV:
         check_csv_settings(settings)
 

@@ -470,6 +470,9 @@ class RunSettings(Settings):
     tell_statistics: bool = flag(False)
     seed: int = integer(10, 0, 2**31 - 1)
     split_seed: int = integer(123, 0, 2**31 - 1)
+    split_noise_features: float = number(0.0, 0, 1)
+    split_noise_edges: float = number(0.0, 0, 1)
+    split_noise_labels: float = number(0.0, 0, 1)
 
     local_epochs: int = integer("auto", 0, 100_000, auto=True)
     batch_size: int = integer("auto", 1, MOST_STEPS, auto=True)

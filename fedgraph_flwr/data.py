@@ -222,6 +222,8 @@ class GraphPartition:
     whole_sha256 : str
         Checksum of labels and sizes of the whole set that the client's graphs are part
         of; "" where they are no part of one.
+    noise : str
+        Noise that ``datasets.split_noise`` put on the graphs, in words; "" for none.
     source : str
         Name of the file that ``graph_ids`` are rows of, where each client has a file
         of its own.
@@ -238,6 +240,7 @@ class GraphPartition:
     task_ids: tuple[int, ...] | None = None
     shares_held_out: bool = False
     whole_sha256: str = ""
+    noise: str = ""
     source: str = field(default="", compare=False)
     split_hash: str = field(default="", compare=False)
     data_hash: str = field(default="", compare=False)
@@ -265,11 +268,12 @@ class GraphPartition:
 
 
 def hash_split(partition: GraphPartition, *, with_files: bool = True) -> str:
-    """SHA-256 over data set, client id, sorted graph ids of each split, tasks, files.
+    """SHA-256 over data set, client, graph ids of each split, tasks, noise, files.
 
-    Tasks count only where the client does not have all. Files count by their checksum,
-    unless they are generated, or ``with_files`` is false: where edges and labels are
-    private, a hash of the files would confirm a guess of them.
+    Tasks count only where the client does not have all, noise where there is some.
+    Files count by their checksum, unless they are generated, or ``with_files`` is
+    false: where edges and labels are private, a hash of the files would confirm a guess
+    of them.
     """
     graphs = partition.graphs
     digest = hashlib.sha256(f"{graphs.name}/{partition.client_id}".encode())
@@ -278,6 +282,8 @@ def hash_split(partition: GraphPartition, *, with_files: bool = True) -> str:
         digest.update(f"/{split}:{','.join(map(str, ids.tolist()))}".encode())
     if partition.task_ids is not None:
         digest.update(f"/tasks:{','.join(map(str, partition.task_ids))}".encode())
+    if partition.noise:
+        digest.update(f"/noise:{partition.noise}".encode())
     if with_files and graphs.raw_sha256:
         digest.update(f"/files:{graphs.raw_sha256}".encode())
     return digest.hexdigest()

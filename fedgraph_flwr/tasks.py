@@ -109,6 +109,12 @@ class EmbeddingSettings(TaskSettings):
                 " of its own, got 'pooled': embeddings of different encoders cannot be"
                 " clustered together; set it to 'local' in the run config"
             )
+        if settings.split_noise_labels:
+            raise ConfigError(
+                "split-noise-labels must be 0 for embeddings, got"
+                f" {settings.split_noise_labels:g}: no label is learned from, and those"
+                " that judge stay right; set it to 0 in the run config"
+            )
         if settings.held_out_clients:
             raise ConfigError(
                 "held-out-clients must be empty for embeddings, got"

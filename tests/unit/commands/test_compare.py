@@ -567,7 +567,7 @@ def test_clients_held_out_from_training_have_a_column(tmp_path: Path) -> None:
     more = beside([0.7, 0.9], [0.5, 0.3])
     write_run(tmp_path, "fedavg", 1, [0.7, 0.9], held_out_clients=apart, **more)
     write_run(tmp_path, "moon", 1, [0.7, 0.9], held_out_clients=None, **more)
-    (scores,) = sheets_of(tmp_path)
+    scores, _ = sheets_of(tmp_path)
     assert scores["fedavg"]["held-out clients"] == "0.2500"
     assert scores["moon"]["held-out clients"] == "-"
     (group,) = group_runs(find_runs([tmp_path]).runs)
