@@ -423,6 +423,7 @@ class RunSettings(Settings):
     patience: int = integer("auto", 0, MOST_ROUNDS, auto=True)
     min_rounds: int = integer("auto", 0, MOST_ROUNDS, auto=True)
     evaluate_every: int = integer(1, 1, MOST_ROUNDS)
+    evaluate_on: str = choice("own", "own", "all")
     client_fraction: float = number(1.0, 0, 1, low_open=True)
     held_out_clients: str = client_choice("")
     partition: str = choice(

@@ -179,6 +179,13 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
             f"client-fraction must be 1 for {name}, got {settings.client_fraction:g}:"
             f" {params.NEEDS_ALL}; set client-fraction to 1 in the run config"
         )
+    if settings.evaluate_on == "all" and privacy.edge_epsilon > 0:
+        raise ConfigError(
+            "evaluate-on must be 'own' in a run with noise on edges"
+            f" (privacy.edge-epsilon {privacy.edge_epsilon:g}), got 'all': every client"
+            " would need other clients' graphs, whose noise is theirs to draw; set it"
+            " to 'own' in the run config"
+        )
     if settings.held_out_clients and (why := method.strategy.NO_HOLD_OUT):
         raise ConfigError(
             f"held-out-clients must be empty for {name}, got"

@@ -308,4 +308,18 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
             f" {shortened(own)} to themselves, which a client that never trains never"
             " learns; set shared-group to 'all', or take another method, e.g. fedavg"
         )
+    if resolved.settings.evaluate_on == "all":
+        if len(set(widths.values())) > 1:
+            raise ConfigError(
+                "evaluate-on must be 'own' if clients differ in (features, classes), as"
+                f" {shortened(widths)}: no model fits the others' graphs; set it to"
+                " 'own' in the run config"
+            )
+        try:
+            client.architecture(spec)
+        except ConfigError as error:
+            raise ConfigError(
+                f"evaluate-on must be 'own' for {resolved.settings.method!r}, got"
+                f" 'all': {error}"
+            ) from error
     return initial_arrays(client, spec)

@@ -27,6 +27,7 @@ _NEVER_EARLY: Mapping[str, Value] = {"patience": 0, "min-rounds": 0}
 NO_SCORE = "no-score-task-"  # and its number: metric where labels allow no score
 CLASS_SCORES = ("macro-f1", "roc-auc")  # reported beside accuracy
 OF_MEAN = "-of-mean"  # after an error's name: that of predicting the labels' mean
+ON_ALL = "-on-all"  # after a metric's name: on the test sets of all clients
 POOLED = -1  # stands for "all clients together" where a client id is expected
 
 
@@ -114,6 +115,12 @@ class EmbeddingSettings(TaskSettings):
                 "split-noise-labels must be 0 for embeddings, got"
                 f" {settings.split_noise_labels:g}: no label is learned from, and those"
                 " that judge stay right; set it to 0 in the run config"
+            )
+        if settings.evaluate_on == "all":
+            raise ConfigError(
+                "evaluate-on must be 'own' for embeddings, got 'all': they predict"
+                " nothing; embedding.evaluation 'pooled' scores all clients' graphs"
+                " together"
             )
         if settings.held_out_clients:
             raise ConfigError(

@@ -34,7 +34,7 @@ from .markup import Sheet, consoles, markdown
 from .tables import file
 from .tables.differences import TIE, Difference, from_start, pair
 from .tables.report import NONE, Report, by_row, make_report
-from .tables.results import HELD_OUT, Result
+from .tables.results import HELD_OUT, ON_ALL, Result
 from .tables.studies import Study, StudyTable
 
 Found = dict[str, dict[str, list[Result]]]  # data set -> method -> results
@@ -264,7 +264,9 @@ def _data_report(
 ) -> Report:
     kind = next(d.interval for d in suite.data if d.name == data)
     columns = {"pairs": "pairs", "rounds": "rounds", suite.rule: suite.rule}
-    columns |= {m: m if m == HELD_OUT else f"{suite.rule}:{m}" for m in suite.also}
+    columns |= {
+        m: m if m in (HELD_OUT, ON_ALL) else f"{suite.rule}:{m}" for m in suite.also
+    }
     study = Study(
         name=suite.name,
         paper="",

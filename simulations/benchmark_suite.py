@@ -26,7 +26,7 @@ from fedgraph_flwr.resolve import defaults, resolve
 from .presets_format import flatten
 from .tables.intervals import INTERVALS
 from .tables.naming import EXECUTION_KEYS
-from .tables.results import HELD_OUT, METRICS
+from .tables.results import HELD_OUT, METRICS, ON_ALL
 
 FOLDER = Path(__file__).with_name("suites")
 ROLES = ("rival", "control")
@@ -118,7 +118,7 @@ def load_suite(name: str) -> Suite:
         ) from error
     names = {d.name for d in suite.data}
     _check(path, "rule", [suite.rule], RULES)
-    _check(path, "also", list(suite.also), (*METRICS, HELD_OUT))
+    _check(path, "also", list(suite.also), (*METRICS, HELD_OUT, ON_ALL))
     _check(path, "interval", [d.interval for d in suite.data], INTERVALS)
     _check(path, "role", [m.role for m in suite.methods], ROLES)
     _check(path, "only", [n for m in suite.methods for n in m.only], names)

@@ -24,7 +24,15 @@ from .tables.embedding import START
 from .tables.groups import Group, baseline, group_runs, shared_differences
 from .tables.naming import nearest_preset, with_settings
 from .tables.report import Report, by_row, make_report
-from .tables.results import HELD_OUT, METRICS, RULES, Result, at_metric, from_run
+from .tables.results import (
+    HELD_OUT,
+    METRICS,
+    ON_ALL,
+    RULES,
+    Result,
+    at_metric,
+    from_run,
+)
 from .tables.runs import Found, Run, find_runs
 from .tables.studies import OWN_START, Study, StudyTable, Target, load_study
 
@@ -129,7 +137,7 @@ def make_study(group: Group, rule: str, metric: str = "") -> tuple[Study, list[R
             model,
             rule=rule,
             paper=model.paper if targets else "",
-            columns={**model.columns, HELD_OUT: HELD_OUT},
+            columns={**model.columns, HELD_OUT: HELD_OUT, ON_ALL: ON_ALL},
             tables=(table,),
             targets=targets,
         ),

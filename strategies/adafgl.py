@@ -26,6 +26,7 @@ class AdaFGL(FedAvg):
     ``settled`` are the clients that have begun training on their own.
     """
 
+    ONE_MODEL = False
     NO_HOLD_OUT = "every client ends with a model that it trains by itself"
     params: AdaFGLParams
 

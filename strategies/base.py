@@ -73,6 +73,7 @@ class AbstractGraphStrategy(Strategy):
 
     HAS_MODEL: ClassVar[bool] = True  # common to several clients
     TAKES_START: ClassVar[bool] = True  # hands out what :meth:`initialise` is given
+    ONE_MODEL: ClassVar[bool] = False  # after the last round, sent to all clients
     # Why no client can be held out from training; "" where the server has a model for
     # a client that never trains.
     NO_HOLD_OUT: ClassVar[str] = "its server has no model for clients that never train"

@@ -22,6 +22,7 @@ from .replies import Layout, layout_of
 class FedAvg(AbstractGraphStrategy):
     """One global model: the mean of the clients', weighted as ``weighting`` says."""
 
+    ONE_MODEL = True
     NO_HOLD_OUT = ""
 
     @override

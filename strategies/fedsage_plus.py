@@ -28,6 +28,7 @@ class FedSagePlus(AbstractOpeningStrategy, FedAvg):
     Rows are forgotten when all clients have; ``given`` remembers how many there were.
     """
 
+    ONE_MODEL = False
     NO_HOLD_OUT = "every client trains a generator of neighbours for its own graph"
     params: FedSagePlusParams
 

@@ -27,7 +27,7 @@ from fedgraph_flwr.privacy import (
     SECRET,
 )
 from fedgraph_flwr.privacy import METRIC as PRIVACY
-from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN
+from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN, ON_ALL
 from fedgraph_flwr.wire import (
     FRESH_START,
     NamedArrays,
@@ -71,6 +71,8 @@ _RANGES = tuple(  # a metric's name -> its least and largest value
         (f"(?:{_OF_CLUSTERS}){_TRANSFORMED}", 0.0, 1.0),
         (f"ari{_TRANSFORMED}", -1.0, 1.0),
         ("(?:probe|svm)-accuracy", 0.0, 1.0),
+        (f"(?:accuracy|roc-auc){ON_ALL}", 0.0, 1.0),
+        (f"mae{ON_ALL}", 0.0, _LARGEST),
         (f"roc-auc{_OVER_TASKS}", 0.0, 1.0),
         (f"(?:mae|rmse)(?:{OF_MEAN}|{_OVER_TASKS})", 0.0, _LARGEST),
         (f"{NO_SCORE}(?P<task>[0-9]{{1,6}})", 1.0, 1.0),

@@ -9,7 +9,7 @@ import numpy as np
 
 from strategies.report import HELD_OUT, LedgerEntry, RoundReport
 
-from ..tasks import NO_SCORE, Task
+from ..tasks import NO_SCORE, ON_ALL, Task
 from .selection import TRAINED, Table, summarize
 
 OWNERSHIP = ("own", "unseen")  # tasks of which a client has labels, and the others
@@ -41,6 +41,7 @@ class RunRecord:
         self.also: dict[str, Table] = {
             prefix + m: {} for prefix in _TABLES.values() for m in task.also
         }
+        self.on_all: Table = {}
         self.held_out: dict[str, Table] = {m: {} for m in (task.metric, *task.also)}
 
     def add(self, report: RoundReport) -> None:
@@ -145,6 +146,31 @@ class RunRecord:
         beside = {m: self.held_out[m] for m in self.task.also}
         return summarize(values, "final") | self._also(beside, server_round)
 
+    def on_all_at(
+        self, server_round: int, sizes: Mapping[int, int], *, is_one_model: bool
+    ) -> dict[str, Any]:
+        """Scores of clients' models on the test sets of all, after the last round.
+
+        Parameters
+        ----------
+        server_round : int
+        sizes : mapping
+            Client -> size of its test set.
+        is_one_model : bool
+            All clients have the same model. If none scored its model elsewhere, the
+            score is then the mean of their own, weighted by sizes.
+        """
+        values = self.on_all.get(server_round, {})
+        if is_one_model and not values:
+            own = {
+                **self.tables[self.task.headline].get(server_round, {}),
+                **self.held_out[self.task.metric].get(server_round, {}),
+            }
+            if total := sum(sizes[c] for c in own):
+                mean = sum(sizes[c] * own[c] for c in sorted(own)) / total
+                values = dict.fromkeys(own, mean)
+        return summarize(values, "final")
+
     def _also(self, tables: Mapping[str, Table], server_round: int) -> dict[str, Any]:
         found = {m: table.get(server_round) for m, table in tables.items()}
         return {
@@ -187,6 +213,8 @@ class RunRecord:
 
     def _table(self, split: str, point: str, metric: str) -> Table | None:
         """Table that an evaluation belongs to; None if no result is read from it."""
+        if metric == self.task.metric + ON_ALL:
+            return self.on_all
         if point == HELD_OUT:
             is_read = split == self.task.headline
             return self.held_out.get(metric) if is_read else None

@@ -124,9 +124,16 @@ def _scores(
         if task.also and read_at is not None:
             row |= so_far.also_at(read_at, rule)
     never = folder.resolved.settings.never_train
+    on_all = folder.resolved.settings.evaluate_on == "all" and is_complete
+    sizes = {c: i.num_test for c, i in strategy.clients.items()}
     return {
         **by_rule,
         "held_out_clients": so_far.held_out_at(last) if never else None,
+        "on_all_clients": (
+            so_far.on_all_at(last, sizes, is_one_model=strategy.ONE_MODEL)
+            if on_all
+            else None
+        ),
         **_tasks(strategy, so_far.unscored),
         "own_and_unseen": so_far.own_and_unseen(last),
     }

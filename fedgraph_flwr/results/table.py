@@ -35,7 +35,7 @@ def summary_table(summary: dict[str, Any]) -> str:
     out.print(table)
     for rule in summary["rules"]:
         out.print(f"{rule}: {_selected_by(summary, rule)}", highlight=False)
-    for line in [*_held_out(summary), *_errors(summary), *_cautions(summary)]:
+    for line in [*_beside(summary), *_errors(summary), *_cautions(summary)]:
         out.print(line, highlight=False)
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
@@ -90,16 +90,20 @@ def _extreme(summary: dict[str, Any], row: dict[str, Any], which: str) -> str:
     return f"{row[which]:.4f}" + (f" (n={size})" if size < _TINY else "")
 
 
-def _held_out(summary: dict[str, Any]) -> list[str]:
-    """Say how clients that never train score, if there are any."""
-    row = summary.get("held_out_clients")
-    if not row or row["mean"] is None:
-        return []
-    return [
-        f"{row['num_clients']} clients held out from training: {summary['metric']}"
-        f" {row['mean']:.4f}, min {row['min']:.4f}, max {row['max']:.4f}"
-        " (model of the last round)"
-    ]
+def _beside(summary: dict[str, Any]) -> list[str]:
+    """Say how clients that never train score, and models on all clients' test sets."""
+    lines = []
+    for key, words in (
+        ("held_out_clients", "clients held out from training"),
+        ("on_all_clients", "clients' models on the test sets of all clients"),
+    ):
+        row = summary.get(key)
+        if row and row["mean"] is not None:
+            lines.append(
+                f"{row['num_clients']} {words}: {summary['metric']} {row['mean']:.4f},"
+                f" min {row['min']:.4f}, max {row['max']:.4f} (last round)"
+            )
+    return lines
 
 
 def _errors(summary: dict[str, Any]) -> list[str]:

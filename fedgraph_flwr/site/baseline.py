@@ -33,6 +33,7 @@ _OWN = {
     "method",
     "client-fraction",
     "held-out-clients",
+    "evaluate-on",
     "dry-run",
     "device",
     "min-fit-replies",

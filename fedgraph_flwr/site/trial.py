@@ -113,6 +113,7 @@ def run_one(
             "results-dir": f"{scratch}/results",
             "client-fraction": 1.0,
             "held-out-clients": "",
+            "evaluate-on": "own",
         }
         with _quietly():
             results = run_inline(run_config, node_configs=[node], only=[client])

@@ -20,7 +20,7 @@ from .naming import row_name
 from .runs import Found, Run
 
 RULES = tuple(PROTOCOLS)
-HELD_OUT = "held-out clients"
+HELD_OUT, ON_ALL = "held-out clients", "on all clients"
 METRICS = tuple(dict.fromkeys(m for t in TASKS for m in (t.metric, *t.also)))
 ERRORS = frozenset(
     m for t in TASKS if not t.larger_is_better for m in (t.metric, *t.also)
@@ -58,9 +58,9 @@ class Result:
     scores : mapping
         Measure -> value, without the measures that the run does not have. A measure is
         one of ``RULES``, ``start``, ``validation`` (the score by which ``best_val``
-        chose), ``clusters``, ``ARI``, ``held-out clients``, ``<rule>:<metric>`` and
-        ``start:<metric>`` of metrics beside the headline's, or ``round-<t>`` of
-        embeddings.
+        chose), ``clusters``, ``ARI``, ``held-out clients``, ``on all clients``,
+        ``<rule>:<metric>`` and ``start:<metric>`` of metrics beside the headline's, or
+        ``round-<t>`` of embeddings.
     clients : mapping
         Rule, or ``<rule>:<metric>``, -> client -> score; empty unless the study needs
         single clients.
@@ -218,6 +218,7 @@ def _scores(run: Run) -> dict[str, float]:
         "clusters": s.get("num_clusters"),
         "ARI": s.get("adjusted_rand_index"),
         HELD_OUT: held_out.get("mean"),
+        ON_ALL: (s.get("on_all_clients") or {}).get("mean"),
         **{f"{HELD_OUT}:{m}": v for m, v in (held_out.get("also") or {}).items()},
         **{f"{rule}:{m}": s[rule]["also"][m] for rule, m in _beside(run)},
         **_start(run),
