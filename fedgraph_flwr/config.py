@@ -148,6 +148,17 @@ class Rule:
         return bad
 
 
+class _ClientChoice(Rule):
+    """A text in which a number stands for itself: 0.2 for "0.2", 3 for "3"."""
+
+    def allows(self, value: object) -> bool:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return super().allows(f"{value:g}" if is_number else value)
+
+    def bad_values(self) -> list[object]:
+        return [True, 1.5, -1, "no/such"]
+
+
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
@@ -251,7 +262,8 @@ def client_choice(default: str) -> Any:
         "a share of the clients such as '0.2', numbers of clients separated by commas,"
         " or empty"
     )
-    return setting(default, Rule(str, pattern=f"({SHARE}|{LIST})?", words=words))
+    pattern = f"({SHARE}|{LIST})?"
+    return setting(default, _ClientChoice(str, pattern=pattern, words=words))
 
 
 def task_masks(default: str) -> Any:
@@ -368,6 +380,8 @@ def build(
             value = automatic[key]
         if rule.kind is float and isinstance(value, int) and rule.allows(value):
             value = float(value)
+        if rule.kind is str and not isinstance(value, str) and rule.allows(value):
+            value = f"{value:g}"
         values[f.name] = value
     if unpublished:
         raise ConfigError(

@@ -303,6 +303,8 @@ def test_a_share_of_clients_is_held_out_by_the_split_seed_alone(run):
         ("0,1,2,3,4,5", "which is 6 of 6"),
         ("0.05", "which is 0 of 6"),
         (".95", "which is 6 of 6"),
+        (1.5, "must be a share of the clients such as '0.2'"),
+        (True, "must be a share of the clients such as '0.2'"),
         ("1.0", "must be a share of the clients such as '0.2'"),
         ("a", "must be a share of the clients such as '0.2'"),
     ],
@@ -351,3 +353,11 @@ def test_at_sites_a_client_held_out_tells_what_its_policy_lets_out(run, tmp_path
     assert summary["final"] == simulated["final"]
     told = simulated["held_out_clients"]["per_client"]
     assert summary["held_out_clients"]["per_client"] == {"4": told["4"]}
+
+
+def test_a_number_may_stand_without_quotes():
+    def given(value):
+        settings = toys.resolved("fedavg", **{**HELD_OUT, "held-out-clients": value})
+        return settings.settings.held_out_clients
+
+    assert [given(0.5), given(".5"), given(3)] == ["0.5", ".5", "3"]
