@@ -35,6 +35,7 @@ from .config import MOST_ROUNDS
 from .data import GraphPartition, hash_split
 from .device import choose_device
 from .disclosure import full_reason, public_reason
+from .elsewhere import check_elsewhere, score_elsewhere
 from .errors import ConfigError, DataError, RunFailedError, WireError
 from .gate import visit
 from .kept import Kept
@@ -288,7 +289,14 @@ def _serve_all(
         try:
             reply = action(client, parcel, header)
             if action is _assess:
-                reply = _with_elsewhere(resolved, client, reply)
+                device = client.job.device
+                reply = score_elsewhere(
+                    resolved,
+                    client,
+                    reply,
+                    load=lambda c: load_data(resolved, c, device, None),
+                    is_own=is_own,
+                )
             return _guarded(reply, store)
         except Exception as error:  # what it drew before is paid for all the same
             raise _FailedAfterDrawing(client.spent()) from error
@@ -417,59 +425,6 @@ def _assess(client: GraphClient[Any], parcel: Parcel, header: Header) -> Parcel:
     return reply
 
 
-def _with_elsewhere(
-    resolved: Resolved, client: GraphClient[Any], reply: Parcel
-) -> Parcel:
-    """Add the score of the last model on all clients' test sets, if the run wants it.
-
-    Of a model that all clients have, the server knows it from their own scores.
-    """
-    partition = client.data.partition
-    if is_site(visit().node):
-        _check_elsewhere(resolved, partition)
-    wanted = resolved.settings.evaluate_on == "all"
-    if not wanted or _has_one_model(resolved, partition):
-        return reply
-    from clients.elsewhere import score_on_all
-
-    everyone = range(resolved.settings.num_clients)
-    data = (load_data(resolved, c, client.job.device, None) for c in everyone)
-    found = score_on_all(client, data)
-    return replace(reply, metrics={**reply.metrics, **found.metrics})
-
-
-def _has_one_model(resolved: Resolved, partition: GraphPartition) -> bool:
-    """Whether all clients have the same model, whole, after the last round."""
-    from clients.base import private_names
-
-    graphs = partition.graphs
-    spec = resolved.spec(
-        num_features=graphs.num_features, num_classes=graphs.num_classes
-    )
-    one = resolved.method.strategy.ONE_MODEL
-    return one and not private_names(resolved.method.client, spec)
-
-
-def _check_elsewhere(resolved: Resolved, partition: GraphPartition) -> None:
-    """Refuse to evaluate models of single clients or clusters at other sites.
-
-    Raises
-    ------
-    ConfigError
-    """
-    if resolved.settings.evaluate_on == "all" and not _has_one_model(
-        resolved, partition
-    ):
-        raise ConfigError(
-            "evaluate-on must be 'own' at sites for method"
-            f" {resolved.settings.method!r} with shared-group"
-            f" {resolved.settings.shared_group!r}, got 'all': models of single clients"
-            " or clusters, or the clients' test data, would have to travel to other"
-            " sites; set it to 'own', or use a method with one common model and"
-            " shared-group 'all'"
-        )
-
-
 def _check_memory(
     resolved: Resolved,
     client_id: int,
@@ -541,7 +496,7 @@ def _introduce(
     partition = load_data(resolved, client_id, device, None).partition
     visit().policy.check_data(partition)
     if is_own:
-        _check_elsewhere(resolved, partition)
+        check_elsewhere(resolved, partition)
     graphs = partition.graphs
     # A hash of the files would confirm a guess of every edge and label.
     is_private = resolved.privacy.is_on and is_own

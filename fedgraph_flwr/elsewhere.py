@@ -1,0 +1,86 @@
+"""Models on the test sets of all clients: where that is possible (``evaluate-on``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from .data import GraphPartition
+from .errors import ConfigError
+from .resolve import Resolved
+from .wire import Parcel
+
+if TYPE_CHECKING:
+    from clients.base import GraphClient
+    from clients.graphs.batching import ClientData
+
+
+def score_elsewhere(
+    resolved: Resolved,
+    client: GraphClient[Any],
+    reply: Parcel,
+    *,
+    load: Callable[[int], ClientData],
+    is_own: bool,
+) -> Parcel:
+    """Add the score of the last model on all clients' test sets, if the run wants it.
+
+    Of a model that all clients have, the server knows it from their own scores.
+
+    Parameters
+    ----------
+    resolved : Resolved
+    client : GraphClient
+        Right after the closing evaluation.
+    reply : Parcel
+        Its answer.
+    load : callable
+        Loads the data of a client.
+    is_own : bool
+        An operator configured this node, which has no other clients' data.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`check_elsewhere`.
+    """
+    partition = client.data.partition
+    if is_own:
+        check_elsewhere(resolved, partition)
+    wanted = resolved.settings.evaluate_on == "all"
+    if not wanted or _has_one_model(resolved, partition):
+        return reply
+    from clients.elsewhere import score_on_all
+
+    found = score_on_all(client, map(load, range(resolved.settings.num_clients)))
+    return replace(reply, metrics={**reply.metrics, **found.metrics})
+
+
+def check_elsewhere(resolved: Resolved, partition: GraphPartition) -> None:
+    """Refuse, at a site, to evaluate models of single clients or clusters elsewhere.
+
+    Raises
+    ------
+    ConfigError
+    """
+    settings = resolved.settings
+    if settings.evaluate_on == "own" or _has_one_model(resolved, partition):
+        return
+    raise ConfigError(
+        f"evaluate-on must be 'own' at sites for method {settings.method!r} with"
+        f" shared-group {settings.shared_group!r}, got 'all': models of single clients"
+        " or clusters, or the clients' test data, would have to travel to other sites;"
+        " set it to 'own', or use a method with one common model and shared-group 'all'"
+    )
+
+
+def _has_one_model(resolved: Resolved, partition: GraphPartition) -> bool:
+    """Whether all clients have the same model, whole, after the last round."""
+    from clients.base import private_names  # here: it takes a second
+
+    method, graphs = resolved.method, partition.graphs
+    spec = resolved.spec(
+        num_features=graphs.num_features, num_classes=graphs.num_classes
+    )
+    return method.strategy.ONE_MODEL and not private_names(method.client, spec)
