@@ -40,7 +40,7 @@ def class_scores(logits: Tensor, y: Tensor) -> dict[str, float]:
     num_classes, labels = logits.shape[1], y.cpu().numpy()
     f1 = class_f1(labels, logits.argmax(1).cpu().numpy(), num_classes)
     found = {"macro-f1": float(np.nanmean(f1))}
-    if torch.isfinite(logits).all():
+    if num_classes > 1 and torch.isfinite(logits).all():
         is_class = (labels[:, None] == np.arange(num_classes)).astype(np.float64)
         area = roc_auc(_log_odds(logits.double().cpu().numpy()), is_class).mean
         found |= {} if np.isnan(area) else {"roc-auc": area}
@@ -49,8 +49,12 @@ def class_scores(logits: Tensor, y: Tensor) -> dict[str, float]:
 
 def _log_odds(logits: Array) -> Array:
     """Log-odds of each class against the rest; probabilities near 1 would tie."""
-    odds = np.zeros_like(logits)
-    for k in range(logits.shape[1] if logits.shape[1] > 1 else 0):
-        others = np.delete(logits, k, axis=1)
-        odds[:, k] = logits[:, k] - np.logaddexp.reduce(others, axis=1)
+    nothing = np.full((len(logits), 1), -np.inf)
+    below = np.logaddexp.accumulate(logits[:, :-1], axis=1)
+    above = np.logaddexp.accumulate(logits[:, :0:-1], axis=1)[:, ::-1]
+    others = np.logaddexp(
+        np.concatenate([nothing, below], axis=1),
+        np.concatenate([above, nothing], axis=1),
+    )
+    odds: Array = logits - others
     return odds

@@ -63,3 +63,7 @@ def test_confident_predictions_are_ranked_and_not_tied():
 def test_nothing_is_scored_without_rows_and_no_auc_of_what_is_not_finite():
     assert scored(np.zeros((0, 2)), np.zeros(0, int)) == {}
     assert set(scored(np.array([[np.nan, 0.0], [0.0, 1.0]]), [0, 1])) == {"macro-f1"}
+
+
+def test_a_data_set_of_one_class_has_no_roc_auc():
+    assert scored(np.zeros((2, 1)), [0, 0]) == {"macro-f1": 1.0}
