@@ -43,7 +43,7 @@ pytestmark = [
 ]
 SITES = {
     "north": 'clients="0" resident=true',
-    "west": 'clients="1,3"',  # whose ClientApp is stopped
+    "west": 'clients="1,3" resident=true',
     "south": 'clients="2" resident=true',
 }
 RUN: dict[str, Value] = {
@@ -284,38 +284,38 @@ def deploy(
 def test_a_late_site_is_named_and_comes_back(
     federation: Guarded, folder: Path, tmp_path: Path
 ) -> None:
-    config = {**RUN, "num-server-rounds": 6, "min-fit-replies": 0.5, "late-after-s": 12}
+    config = {**RUN, "num-server-rounds": 99, "min-fit-replies": 0.5}
+    config |= {"late-after-s": 15}
     results = tmp_path / "late"
     run_id = federation.submit({**config, "results-dir": str(results)})
-    await_text(lambda: federation.log(run_id), "round 1/6")
+    await_that(lambda: gauge(results, "site_last_round", "west") > 0)
     with stopped_client_apps(folder / "flwr", federation.pid("site-1")):
-        await_text(lambda: federation.log(run_id), "failed (west)")
-    federation.wait(run_id, limit_s=600)
-    (path,) = (p for p in results.iterdir() if p.is_dir())  # and the audit log
-    summary, log = read_summary(path), federation.log(run_id)
-    (tmp_path / "log.txt").write_text(log)
-    assert summary["status"] == "completed", summary["error"]
-    failed = [f for f in summary["failures"] if f.get("site") == "west"]
-    assert {f["client"] for f in failed} == {1, 3}
-    words = "no reply within late-after-s = 12 of the others"
-    assert words in {f["reason"] for f in failed}
-    assert "(west) did not answer within late-after-s = 12" in log
-    found = dict(
-        x.rsplit(" ", 1) for x in (path / "metrics.prom").read_text().splitlines()
-    )
-    run = f'run="{summary["run_id"]}"'
-    assert found[f"fedgraph_run_status{{{run}}}"] == "1"
-    last = int(found[f'fedgraph_site_last_round{{{run},site="west"}}'])
-    assert last > max(f["round"] for f in failed)  # it came back
-    assert int(found[f'fedgraph_site_failures_total{{{run},site="west"}}']) >= 2
+        await_that(lambda: gauge(results, "site_failures_total", "west") >= 2)
+    failed_in = gauge(results, "site_last_round", "north")
+    # It comes back, however busy the machine is; the run ends with the federation.
+    await_that(lambda: gauge(results, "site_last_round", "west") > failed_in)
+    log = federation.log(run_id)
+    assert "(west) did not answer within late-after-s = 15" in log
+    assert "failed (west)" in log
+    assert gauge(results, "site_failures_total", "west") % 2 == 0  # both its clients
+    assert gauge(results, "site_failures_total", "north") == 0
 
 
-def await_text(read: Callable[[], str], text: str, limit_s: float = 300) -> None:
-    """Wait until a text is there."""
+def gauge(results: Path, name: str, site: str) -> int:
+    """Value of a site's metric in the run's ``metrics.prom``, 0 before it is there."""
+    for path in results.glob("*/metrics.prom"):
+        for line in path.read_text().splitlines():
+            if line.startswith(f"fedgraph_{name}{{") and f'site="{site}"' in line:
+                return int(line.rsplit(" ", 1)[1])
+    return 0
+
+
+def await_that(is_so: Callable[[], bool], limit_s: float = 300) -> None:
+    """Wait until something is so."""
     deadline = time.monotonic() + limit_s
-    while text not in read():
-        assert time.monotonic() < deadline, read()
-        time.sleep(4)  # to ask costs a process that imports Flower
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
 
 
 @contextmanager
@@ -325,7 +325,8 @@ def stopped_client_apps(home: Path, supernode: int) -> Iterator[None]:
     One that has answered and is about to exit may be found first, so later ones
     are stopped as well.
     """
-    stopped, ended = set(), threading.Event()
+    stopped: set[int] = set()
+    ended = threading.Event()
 
     def stop() -> None:
         while not ended.wait(0.05):
