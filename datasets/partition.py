@@ -98,8 +98,7 @@ def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPart
     seed = settings.split_seed
     if info.name == SYNTHETIC:
         rows = synthetic.client_rows(client_id)
-        whole = synthetic.load_client(client_id, seed, cache_dir=settings.cache_dir)
-        graphs = whole.take(np.arange(len(whole)))
+        graphs = whole = synthetic.generate_client(client_id, seed)
         group = synthetic.client_group(client_id)
     else:
         whole = load_tu(

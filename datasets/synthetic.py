@@ -9,19 +9,13 @@ GCFL+ clusters by, develop differently.
 
 from __future__ import annotations
 
-import hashlib
 import random
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
-
-from .cache import CACHE_FORMAT, cache_root, open_or_build
 
 GRAPHS_PER_CLIENT = (160, 200)  # by group: one and two batches of 128 to train on
 NUM_NODES = (20, 36)  # smallest and largest graph
@@ -41,33 +35,9 @@ def client_group(client_id: int) -> int:
 
 def client_rows(client_id: int) -> IntArray:
     """Rows of a client's graphs in the data set of all clients, in client order."""
-    groups = [client_group(client) for client in range(client_id)]
-    start = sum(GRAPHS_PER_CLIENT[group] for group in groups)
+    of_group_1 = client_id // 5 * 2 + sum(map(client_group, range(client_id % 5)))
+    start = np.dot(GRAPHS_PER_CLIENT, (client_id - of_group_1, of_group_1))
     return np.arange(start, start + GRAPHS_PER_CLIENT[client_group(client_id)])
-
-
-def load_client(client_id: int, seed: int, *, cache_dir: str = "") -> GraphSet:
-    """Return what :func:`generate_client` makes, memory-mapped from our cache.
-
-    On a SuperNode every message runs in a new process, which would otherwise import
-    PyTorch Geometric and draw the graphs again.
-    """
-    recipe = (
-        CACHE_FORMAT,
-        GRAPHS_PER_CLIENT,
-        NUM_NODES,
-        EDGES_PER_NEW_NODE,
-        LABEL_NOISE,
-        MAX_DEGREE,
-        version("torch-geometric"),
-        seed,
-        client_id,
-    )
-    fingerprint = hashlib.sha256(repr(recipe).encode()).hexdigest()[:16]
-    entry = cache_root(cache_dir) / f"synthetic-{fingerprint}"
-    return open_or_build(
-        entry, GraphSet, lambda _scratch: generate_client(client_id, seed)
-    )
 
 
 def generate_client(client_id: int, seed: int) -> GraphSet:
@@ -86,7 +56,8 @@ def generate_client(client_id: int, seed: int) -> GraphSet:
 
     Source
     ------
-    Ours. Graphs: ``torch_geometric.datasets.graph_generator`` ``ERGraph``, ``BAGraph``.
+    Ours. Graphs are to the bit those of PyTorch Geometric's ``erdos_renyi_graph`` and
+    ``barabasi_albert_graph``, if torch, NumPy and Python are seeded alike.
     """
     group = client_group(client_id)
     num_graphs = GRAPHS_PER_CLIENT[group]
@@ -95,11 +66,12 @@ def generate_client(client_id: int, seed: int) -> GraphSet:
     flips = noise.random(num_graphs) < LABEL_NOISE
     edges: list[IntArray] = []
     num_nodes: list[int] = []
+    sizes, rng = random.Random(), np.random.RandomState()
     for graph, kind in enumerate(kinds.tolist()):
-        with _forked_rng(derive_seed(seed, "synthetic", client_id, graph)):
-            nodes, edge_index = _generate(kind)
-        num_nodes.append(nodes)
-        edges.append(edge_index)
+        own_seed = derive_seed(seed, "synthetic", client_id, graph)
+        sizes.seed(own_seed)
+        num_nodes.append(sizes.randint(*NUM_NODES))
+        edges.append(_generate(kind, num_nodes[-1], own_seed % 2**32, rng))
     degrees = [
         np.bincount(edge_index[0], minlength=nodes)
         for edge_index, nodes in zip(edges, num_nodes, strict=True)
@@ -118,44 +90,55 @@ def generate_client(client_id: int, seed: int) -> GraphSet:
     )
 
 
-def _generate(kind: int) -> tuple[int, IntArray]:
-    """Draw one graph: number of nodes, and edges (2, num_edges) in both directions."""
-    # here, because it takes seconds to import
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*torch.jit.script.*", DeprecationWarning)
-        from torch_geometric.datasets.graph_generator import BAGraph, ERGraph
+def _generate(
+    kind: int,
+    nodes: int,
+    seed: int,
+    rng: np.random.RandomState,
+) -> IntArray:
+    """Draw one graph: edges (2, num_edges) in both directions, in order.
 
-    nodes = random.randint(*NUM_NODES)
-    graph = BAGraph(nodes, EDGES_PER_NEW_NODE)()
+    Notes
+    -----
+    PyTorch Geometric draws from NumPy's old generator and from torch's, which is the
+    same Mersenne Twister. Seeded with ``seed``, ``rng`` is either of them.
+    """
+    pairs = nodes * (nodes - 1) // 2
+    rng.seed(seed)
+    # One draw for the first attachment, one for each pair of nodes.
+    words = rng.randint(0, 2**32, size=1 + pairs, dtype=np.uint32)
+    rng.seed(seed)
+    adjacent = _attach(nodes, int(words[0] % EDGES_PER_NEW_NODE), rng)
     if kind == 0:
         # The density of a Barabasi-Albert graph of this size, which has no closed
         # form (repeated edges merge), so that edge numbers do not tell the classes.
-        density = graph.edge_index.shape[1] / (nodes * (nodes - 1))
-        graph = ERGraph(nodes, density)()
-    edge_index: IntArray = graph.edge_index.numpy()
-    return nodes, edge_index
+        density = np.float32(np.count_nonzero(adjacent) / (nodes * (nodes - 1)))
+        uniform = (words[1:] & (2**24 - 1)).astype(np.float32) / np.float32(2**24)
+        adjacent = np.zeros((nodes, nodes), bool)
+        adjacent[np.triu_indices(nodes, 1)] = uniform < density
+        adjacent |= adjacent.T
+    return np.stack(np.nonzero(adjacent))
 
 
-@contextmanager
-def _forked_rng(seed: int) -> Iterator[None]:
-    """Seed the global generators for a moment, then restore them.
+def _attach(
+    nodes: int,
+    shift: int,
+    rng: np.random.RandomState,
+) -> NDArray[np.bool_]:
+    """Adjacency of a Barabasi-Albert graph, (nodes, nodes); the first pair's shift.
 
-    PyTorch Geometric's generators draw from the global torch and NumPy streams and
-    take no generator as argument. Seeding them is the only way to make a graph
-    repeatable, and restoring them keeps that invisible: whoever else draws from them
-    gets the numbers it would have got. (Not across threads, as ever with globals.)
+    New node i attaches to two ends, drawn from all ends of edges before it and its own.
     """
-    import torch
-
-    torch_state = torch.get_rng_state()  # the CPU's: no GPU is touched or woken
-    numpy_state = np.random.get_state()  # noqa: NPY002 - saved for others, see above
-    python_state = random.getstate()
-    try:
-        torch.default_generator.manual_seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002 - BAGraph draws from it
-        random.seed(seed)
-        yield
-    finally:
-        torch.set_rng_state(torch_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002 - restored, see above
-        random.setstate(python_state)
+    m = EDGES_PER_NEW_NODE
+    new = np.arange(nodes).repeat(m)[: nodes * m]  # sources: node i at m places
+    sources = np.concatenate([np.arange(m), new[m * m :]])
+    num_sources = np.arange(2 * m, len(sources) + 1, m)  # with those of the new node
+    drawn = rng.randint(0, (2 * num_sources - m).repeat(m)).tolist()
+    targets = [(i + shift) % m for i in range(m)]
+    of, counts = sources.tolist(), num_sources.repeat(m).tolist()
+    for place, known in zip(drawn, counts, strict=True):
+        targets.append(of[place] if place < known else targets[place - known])
+    adjacent = np.zeros((nodes, nodes), bool)
+    adjacent[sources, targets] = True
+    adjacent.flat[:: nodes + 1] = False  # no self-loops
+    return adjacent | adjacent.T

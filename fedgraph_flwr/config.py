@@ -31,6 +31,7 @@ MOST_ROUNDS = 999_999  # names of checkpoints have six digits
 MOST_CLIENTS = 100_000
 MOST_STEPS = 10**9  # epochs in total, graphs of a batch
 MOST_STEP = 1000.0  # learning rates
+_MANY_CLIENTS, _SELDOM = 1000, 5  # from so many on, checkpoints after so many rounds
 _TOML_DEPTH = 20  # of tables and lists
 _SHOWN = 200  # characters of a wrong value that an error repeats
 _TASKS = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"
@@ -39,6 +40,7 @@ Value = bool | int | float | str
 # May differ between a run and its continuation.
 RESUME_MAY_CHANGE = {
     "resume",
+    "checkpoint-every",
     "num-server-rounds",
     "results-dir",
     "state-dir",
@@ -410,6 +412,12 @@ def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) 
             check_value(key, value, rules[key])
 
 
+def checkpoint_period(run_config: Mapping[str, Value]) -> int:
+    """Say how many rounds lie between checkpoints; for run configs of any version."""
+    few = 1 if int(run_config["num-clients"]) < _MANY_CLIENTS else _SELDOM
+    return int(run_config.get("checkpoint-every", 1)) or few
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(Settings):
     """Settings of every method; "auto" is the value of the data set or the method."""
@@ -438,6 +446,7 @@ class RunSettings(Settings):
     min_rounds: int = integer("auto", 0, MOST_ROUNDS, auto=True)
     evaluate_every: int = integer(1, 1, MOST_ROUNDS)
     evaluate_on: str = choice("own", "own", "all")
+    checkpoint_every: int = integer(0, 0, MOST_ROUNDS)
     client_fraction: float = number(1.0, 0, 1, low_open=True)
     held_out_clients: str = client_choice("")
     partition: str = choice(
@@ -528,6 +537,11 @@ class RunSettings(Settings):
             return frozenset()
         given = self.held_out_clients, self.num_clients, self.split_seed
         return held_out_clients(*given)
+
+    def is_checkpoint(self, server_round: int, last_round: int) -> bool:
+        """Whether the server keeps its state and matrices after this round."""
+        every = checkpoint_period(self.to_config())
+        return server_round == last_round or server_round % every == 0
 
     @property
     def clients_per_round(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from logging import INFO
 from statistics import fmean
 
@@ -35,11 +36,14 @@ class RoundWriter:
         self._clock = Clock(folder.resolved.settings.num_server_rounds)
 
     def __call__(self, strategy: AbstractGraphStrategy, report: RoundReport) -> None:
-        """Write a round; one that is complete also gets a checkpoint and a line."""
-        self._folder.record(report)
+        """Write a round; a complete one gets a line and, if it is due, a checkpoint."""
+        settings = self._folder.resolved.settings
+        is_kept = settings.is_checkpoint(report.server_round, strategy.last_round)
+        self._folder.record(report if is_kept else replace(report, arrays={}))
         self._folder.meter(strategy)
         if report.is_complete:
-            self._folder.checkpoint(strategy)
+            if is_kept:
+                self._folder.checkpoint(strategy)
             line = progress_line(self._folder, report, self._clock, strategy.sites)
             network = strategy.network() if isinstance(strategy, Relay) else None
             seal = describe_seal(network.is_sealed if network else None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
-import os
 import signal
 import sys
 import tomllib
@@ -223,7 +222,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--plan", action="store_true",
-        help="measure one round, print what the runs will need, and start none",
+        help="start nothing; say about how many actors, how much memory and time a run"
+        " takes, from two rounds of a few clients",
     )  # fmt: skip
     return parser
 
@@ -237,43 +237,29 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.jobs > 1 and arguments.engine != "inline":
             raise ConfigError("--jobs needs --engine inline: Flower shares one machine")
         runs = plan(arguments)
+        if arguments.plan:
+            _tell_plan(runs, arguments)
+            return _COMPLETED
     except FedGraphError as error:
         console.print(f"[red]refused[/]: {escape(str(error))}", soft_wrap=True)
         return _REFUSED
     try:
-        return _foretell(runs, arguments) if arguments.plan else _tell(runs, arguments)
+        return _tell(runs, arguments)
     except KeyboardInterrupt as stop:
         console.print(f"[red]stopped[/] by Ctrl-C{escape(str(stop))}", soft_wrap=True)
         return _STOPPED
 
 
-def _foretell(runs: list[dict[str, Value]], arguments: argparse.Namespace) -> int:
-    """Print the plan of the runs."""
-    from .plan import num_actors, print_plan
+def _tell_plan(runs: list[dict[str, Value]], arguments: argparse.Namespace) -> None:
+    """Print what one of the runs would take, and how many there are."""
+    from .planning import describe_plan  # here: what it imports is for it alone
 
-    actors = 1
-    if arguments.engine == "flower":
-        import torch
-
-        actors = num_actors(
-            arguments.nodes,
-            gpus=arguments.gpus,
-            cores=os.cpu_count() or 1,
-            devices=torch.cuda.device_count(),
-        )
-    try:
-        if not actors:
-            raise ConfigError(
-                f"--gpus {arguments.gpus:g} leaves room for no actor: this machine has"
-                f" {torch.cuda.device_count()} GPU(s); give a smaller share, or 0"
-            )
-        print_plan(
-            runs[0], actors=actors, num_runs=len(runs), side_by_side=arguments.jobs
-        )
-    except FedGraphError as error:
-        console.print(f"[red]refused[/]: {escape(str(error))}", soft_wrap=True)
-        return _REFUSED
-    return _COMPLETED
+    words = describe_plan(
+        runs[0], engine=arguments.engine, nodes=arguments.nodes, gpus=arguments.gpus
+    )
+    console.print(escape(words), soft_wrap=True)
+    if len(runs) > 1:
+        console.print(f"There are {len(runs)} such runs, {arguments.jobs} at a time.")
 
 
 def _tell(runs: list[dict[str, Value]], arguments: argparse.Namespace) -> int:

@@ -128,12 +128,11 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
     @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """W_i <- sum_j q_ij W_j over the clients that replied."""
-        q = self.personalise(server_round, replies)
         models = [select(SHARED, p.arrays) for p in replies.values()]
-        self.personal |= dict(zip(replies, mix(models, q), strict=True))
-        self.keep("q", replies, q)
+        averages, own, in_all = self.average(server_round, replies, models)
+        self.personal |= dict(zip(replies, averages, strict=True))
         for row, client in enumerate(replies):
-            measured = {"self_weight": q[row, row], "weight_in_all": q[:, row].sum()}
+            measured = {"self_weight": own[row], "weight_in_all": in_all[row]}
             self.report.evaluations += [
                 Evaluation(
                     server_round=server_round,
@@ -147,12 +146,26 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
                 for metric, value in measured.items()
             ]
 
+    def average(
+        self,
+        server_round: int,
+        replies: Mapping[int, Parcel],
+        models: Sequence[NamedArrays],
+    ) -> tuple[list[NamedArrays], NDArray[np.float64], NDArray[np.float64]]:
+        """Average by q; also its diagonal and the sums of its columns, (num_replies,).
+
+        The run keeps q. Whoever needs no matrix of all clients overrides this.
+        """
+        q = self.personalise(server_round, replies)
+        self.keep("q", replies, q)
+        return mix(models, q), q.diagonal(), q.sum(axis=0)
+
     def keep(
         self, name: str, replies: Mapping[int, Parcel], matrix: NDArray[np.float64]
     ) -> None:
         """Let the run store a matrix of clients that replied, NaN for the others."""
         everybody = sorted(self.clients)
-        at = [everybody.index(c) for c in replies]
+        at = np.searchsorted(everybody, list(replies))
         full = np.full((len(everybody), len(everybody)), np.nan)
         full[np.ix_(at, at)] = matrix
         self.report.arrays[name] = full

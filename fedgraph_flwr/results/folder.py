@@ -17,6 +17,7 @@ from flwr.common.logger import log
 from strategies.base import AbstractGraphStrategy
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
+from ..config import checkpoint_period
 from ..errors import ConfigError, DataError, StorageError
 from ..files import (
     make_folder,
@@ -131,13 +132,13 @@ class RunFolder:
     def _reopen(cls, path: Path, resolved: Resolved, *, run_id: int) -> RunFolder:
         """Go back to the last checkpoint of a run; nothing in its folder changes yet.
 
-        A run that stopped in its first round has none; that round is repeated.
+        A run that stopped before its first checkpoint begins again.
         """
         before = read_config(path)
         folder = cls(path, resolved, run_id=str(run_id))
         try:
             check_same_config(path, before, resolved)
-            folder._go_back(int(before["num-server-rounds"]))
+            folder._go_back(int(before["num-server-rounds"]), checkpoint_period(before))
         except BaseException:
             folder.close()
             raise
@@ -258,7 +259,7 @@ class RunFolder:
             self.path, self.so_far.last_round, arrays, meta
         )
 
-    def _go_back(self, planned: int) -> None:
+    def _go_back(self, planned: int, checkpoint_every: int) -> None:
         """Set everything to what it was at the last checkpoint.
 
         If the run now goes on beyond its last ``planned`` round, that round is repeated
@@ -271,7 +272,7 @@ class RunFolder:
             cure = "restore them from a copy, or start a new run"
             self._resumed_at = first = header_marks(COLUMNS)
             self.so_far.reread(csv.DictReader(self._files.read(first, cure)[ROUNDS]))
-            if (last := last_round_of(self.path / ROUNDS)) > 1:
+            if (last := last_round_of(self.path / ROUNDS)) > checkpoint_every:
                 raise DataError(
                     f"{self.path} has rows of round {last}, but its checkpoints are"
                     f" gone: {cure}"

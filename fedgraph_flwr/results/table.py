@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ..tasks import OF_MEAN, POOLED
+from ..wording import client_ranges, shortened
 from .network import describe_network
 
 _WIDTH = 80
+_MOST_CLUSTERS, _MOST_LETTERS = 10, 300
 _TINY = 50  # examples; the size of a smaller test set stands beside its score
 
 
@@ -39,7 +41,7 @@ def summary_table(summary: dict[str, Any]) -> str:
         out.print(line, highlight=False)
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
-    out.print(f"clusters {summary['clusters']}{planted}", highlight=False)
+    out.print(f"{_clusters(summary['clusters'])}{planted}", highlight=False)
     for entry in summary.get("clusters_held_up", []):
         out.print(
             f"cluster {entry['cluster']} could not split: client {entry['client']} was"
@@ -64,6 +66,18 @@ def summary_table(summary: dict[str, Any]) -> str:
         highlight=False,
     )
     text: str = out.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def _clusters(clusters: list[list[int]]) -> str:
+    """Write clusters by ranges of clients; of many, the largest ones and the rest."""
+    shown = sorted(clusters, key=len, reverse=True)[:_MOST_CLUSTERS]
+    if len(clusters) <= _MOST_CLUSTERS:
+        shown = clusters
+    words = [shortened(client_ranges(c), _MOST_LETTERS) for c in shown]
+    text = f"clusters {' | '.join(words)}" if words else "clusters: none"
+    if (rest := len(clusters) - len(shown)) > 0:
+        return f"{text} | and {rest} more, none larger"
     return text
 
 

@@ -56,6 +56,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+def list_rounds(path: Path, folder: str) -> list[int]:
+    names = (p.stem for p in (path / folder).iterdir())
+    return sorted(int(n.removeprefix("round-")) for n in names)
+
+
 # A stop at any moment --------------------------------------------------------------
 
 
@@ -105,6 +110,41 @@ def test_early_stopping_stops_where_it_would_have(run, once, tmp_path):
     again = resumed(run, part, NODES)
     assert again.summary["rounds"] == whole.summary["rounds"]
     assert again.sha == whole.sha
+
+
+@pytest.mark.slow
+@ALL
+@pytest.mark.parametrize("at", [2, 4])
+def test_a_stop_two_rounds_after_the_last_checkpoint(run, once, method, at, tmp_path):
+    part = stopped(run, method, tmp_path, at=at, **{"checkpoint-every": 2})
+    assert resumed(run, part, method).sha == once(method, **ROUNDS).sha
+
+
+def test_rounds_between_checkpoints_keep_rows_but_no_matrices(run, once, tmp_path):
+    whole = once("fedpub", **ROUNDS)
+    part = stopped(run, "fedpub", tmp_path, at=4, **{"checkpoint-every": 2})
+    again = resumed(run, part, "fedpub")
+    assert again.sha == whole.sha
+    assert again.rounds == whole.rounds
+    assert list_rounds(again.path, "rounds") == [2, 4, 5]
+    assert list_rounds(again.path, "checkpoint") == [4, 5]
+    assert list_rounds(whole.path, "rounds") == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("given", "num_clients", "expected"),
+    [(0, 999, [1, 2, 3, 4, 5, 6]), (0, 1000, [5, 6]), (4, 1000, [4, 6])],
+)
+def test_many_clients_have_fewer_checkpoints(given, num_clients, expected):
+    settings = toys.run_settings(checkpoint_every=given, num_clients=num_clients)
+    assert [r for r in range(1, 7) if settings.is_checkpoint(r, 6)] == expected
+
+
+def test_rows_beyond_the_first_checkpoint_without_one_are_refused(run, tmp_path):
+    part = stopped(run, "fedavg", tmp_path, at=4, **{"checkpoint-every": 2})
+    shutil.rmtree(part.path / "checkpoint")
+    with pytest.raises(DataError, match="rows of round 4, but its checkpoints"):
+        resumed(run, part, "fedavg")
 
 
 @pytest.mark.parametrize("planned", [1, 4, 6])

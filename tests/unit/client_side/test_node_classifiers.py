@@ -15,7 +15,7 @@ from fedgraph_flwr.tasks import NODE_CLASSIFICATION
 from fedgraph_flwr.wire import Parcel, with_prefix
 from strategies.averaging import weighted_mean
 from strategies.personal import mix
-from strategies.self_weight import self_weights
+from strategies.self_weight import pull_to_mean, self_weights
 
 ROUND = {"server-round": 1}
 ON_NODES = sorted(m for m, row in METHODS.items() if NODE_CLASSIFICATION in row.clients)
@@ -208,6 +208,44 @@ def test_weights_that_do_not_fit_are_refused(weights):
     models = [{"w": np.ones(1)}] * 2
     with pytest.raises(ValueError, match=r"weights must be of shape \(num_rows, 2\)"):
         mix(models, weights)
+
+
+@pytest.mark.parametrize("a", [0.0, 0.3, 1.0])
+def test_self_weights_average_as_their_matrix_does(a):
+    rng = np.random.default_rng(0)
+    models = [
+        {"w": rng.normal(size=(40, 50)).astype(np.float32), "n": np.array([7, i])}
+        for i in range(9)
+    ]
+    for ours, theirs in zip(
+        pull_to_mean(models, a), mix(models, self_weights(9, a)), strict=True
+    ):
+        np.testing.assert_allclose(ours["w"], theirs["w"], rtol=2e-7, atol=1e-8)
+        assert ours["n"].tolist() == theirs["n"].tolist() == [7, 0]
+        assert ours["w"].dtype == np.float32
+
+
+def test_many_self_weights_need_no_matrix_and_few_are_as_they_were(monkeypatch):
+    run = toys.resolved("self-weight", **{"self-weight.a": 0.5})
+    strategy = run.method.make_strategy(run.settings, run.params, experiment="e")
+    strategy.clients = {c: toys.info(c, num_train=5) for c in (0, 1)}
+    replies = {
+        c: Parcel(arrays=with_prefix(SHARED, {"w": np.array([v], np.float32)}))
+        for c, v in ((0, 4.0), (1, 8.0))
+    }
+    seen = []
+    for many in (3, 2):
+        monkeypatch.setattr("strategies.self_weight._MANY", many)
+        strategy.report.arrays.clear()
+        strategy.report.evaluations.clear()
+        strategy.initialise({"w": np.zeros(1, np.float32)})
+        strategy.step(1, replies)
+        sent = [float(a[SHARED + "w"][0]) for a in strategy.outgoing(2).values()]
+        told = [(e.client, e.metric, e.value) for e in strategy.report.evaluations]
+        seen.append((sent, told, list(strategy.report.arrays)))
+    assert seen[0][:2] == seen[1][:2]
+    assert seen[0][0] == [5.0, 7.0]
+    assert [found[2] for found in seen] == [["q"], []]
 
 
 def test_a_personal_strategy_keeps_the_model_of_who_did_not_reply():

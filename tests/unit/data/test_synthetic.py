@@ -10,6 +10,7 @@ import toys
 import datasets
 from datasets import synthetic
 from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.seeding import derive_seed
 
 
 def settings(**changes):
@@ -80,6 +81,32 @@ def test_same_seed_same_graphs_whatever_came_before(graphs):
     assert not np.array_equal(
         synthetic.generate_client(2, 123).edge_index, graphs[0].edge_index
     )
+
+
+@pytest.mark.slow  # the import alone takes seconds
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_graphs_are_those_of_pytorch_geometric(graphs):
+    from torch_geometric.utils import barabasi_albert_graph, erdos_renyi_graph
+
+    for client, data in enumerate(graphs):
+        for i in range(40):
+            seed = derive_seed(123, "synthetic", client, i)
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002 - what PyTorch Geometric uses
+            nodes = int(data.node_ptr[i + 1] - data.node_ptr[i])
+            expected = barabasi_albert_graph(nodes, synthetic.EDGES_PER_NEW_NODE)
+            if i % 2 == 0:
+                density = expected.shape[1] / (nodes * (nodes - 1))
+                expected = erdos_renyi_graph(nodes, density)
+            own = slice(data.edge_ptr[i], data.edge_ptr[i + 1])
+            assert np.array_equal(data.edge_index[:, own], expected)
+
+
+def test_rows_of_clients_follow_each_other():
+    ends = [synthetic.client_rows(client)[[0, -1]] for client in range(12)]
+    sizes = [synthetic.GRAPHS_PER_CLIENT[c % 5 in (1, 3)] for c in range(12)]
+    assert [last - first + 1 for first, last in ends] == sizes
+    assert [first for first, _ in ends] == np.cumsum([0, *sizes[:-1]]).tolist()
 
 
 def test_global_random_streams_are_left_alone():
