@@ -187,9 +187,10 @@ def read_numbers(cells: Sequence[str]) -> NDArray[np.float64]:
     try:
         if is_plain("".join(cells)):
             return np.array(list(map(float, cells)), np.float64)
-        return np.array([_number(cell) for cell in cells], np.float64)
     except ValueError:
-        return np.array([_number(cell) for cell in cells], np.float64)
+        pass
+    known = {cell: _number(cell) for cell in set(cells)}  # categories are few
+    return np.array([known[cell] for cell in cells], np.float64)
 
 
 def is_plain(text: str) -> bool:

@@ -25,7 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Commands for the operator of a site. Nothing leaves the site.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in COMMANDS:
+    given = list(sys.argv[1:] if argv is None else argv)
+    chosen = [name for name in COMMANDS if name in given[:1]]
+    for name in chosen or COMMANDS:  # imports of the others may take seconds
         module = import_module(f"fedgraph_flwr.site.{name.replace('-', '_')}")
         words = (module.__doc__ or "").strip()
         added = commands.add_parser(
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         module.add_arguments(added)
         added.set_defaults(run=module.run)
-    args = parser.parse_args(argv)
+    args = parser.parse_args(given)
     try:
         return int(args.run(args))
     except FedGraphError as error:

@@ -46,6 +46,15 @@ def test_an_entry_point_imports_no_torch_and_no_heavy_library(name):
     assert not {m for m in found if m.startswith("clients.tasks")}
 
 
+def test_a_sites_command_imports_no_other_commands():
+    call = "main(['schema', '/no/such/folder', '--out', 'x'])"
+
+    found = imported(f"from fedgraph_flwr.site.__main__ import main\nassert {call} == 2")
+
+    assert "fedgraph_flwr.site.schema" in found
+    assert not found & {"flwr", "fedgraph_flwr.site.check", "simulations"}
+
+
 @pytest.mark.slow
 def test_a_method_imports_its_own_modules_alone():
     found = imported(f"{LOAD}[load(c) for c in METHODS['fedprox'].clients.values()]")
