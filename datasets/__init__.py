@@ -18,6 +18,7 @@ from .catalog import (
     reads_files,
 )
 from .diffusion import load_diffusion
+from .molecules import LEFT_OUT
 from .new_items import NewItems, load_new
 from .own_clients import list_bad_rows, name_items, read_schema_text
 from .partition import check_hosted, check_settings, load_partition
@@ -26,6 +27,7 @@ from .schema import read_schema
 
 __all__ = [
     "DATASETS",
+    "LEFT_OUT",
     "DatasetInfo",
     "NewItems",
     "cache_root",

@@ -110,7 +110,7 @@ def load_moleculenet(
         warn_once(
             f"{name}: RDKit refuses {len(found.bad)} of {len(found.bad) + len(found)}"
             f" molecules of {path}; they are left out, by row from 0:"
-            f"{list_all(found.bad, 'row')}"
+            + "".join(f"\n    {row}" for row in list_all(found.bad, "row"))
         )
     return found
 

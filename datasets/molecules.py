@@ -34,7 +34,9 @@ from .cache import CACHE_FORMAT
 log = logging.getLogger("flwr.fedgraph")
 
 FORMAT = 2  # part of every fingerprint: raise it when atoms or bonds are read otherwise
-SHOWN = 5  # rows that an error names; the log names all
+SHOWN = 5  # rows that an error or a warning names; `site check` names all
+
+LEFT_OUT = "left out"  # what a warning of such rows is about
 
 BadRow = tuple[int, str]  # its number, and why it cannot be used
 
@@ -186,14 +188,28 @@ class MoleculeBuilder:
 
 
 @cache
-def warn_once(text: str) -> None:
-    """Log a warning about a file once per process, however many clients load it."""
-    log.warning("%s", text)
+def warn_once(text: str, about: str = "") -> None:
+    """Log a warning about a file once per process, however many clients load it.
+
+    The record's attribute ``about`` is ``about``.
+    """
+    log.warning("%s", text, extra={"about": about})
 
 
-def list_all(bad: Sequence[BadRow], word: str) -> str:
-    """Name every row with the reason, one per line."""
-    return "".join(f"\n    {word} {row}: {reason}" for row, reason in bad)
+def warn_left_out(told: str, bad: Sequence[str]) -> None:
+    """Warn of rows that are left out: the first few, and where to read all."""
+    named = "".join(f"\n    {row}" for row in bad[:SHOWN])
+    if len(bad) > SHOWN:
+        named += (
+            f"\n    and {len(bad) - SHOWN} more; python -m fedgraph_flwr.site check"
+            " names all"
+        )
+    warn_once(f"{told}:{named}", about=LEFT_OUT)
+
+
+def list_all(bad: Sequence[BadRow], word: str) -> list[str]:
+    """Name every row with the reason."""
+    return [f"{word} {row}: {reason}" for row, reason in bad]
 
 
 def list_rows(bad: Sequence[BadRow], word: str) -> str:

@@ -19,9 +19,9 @@ from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.seeding import derive_seed
 
 from .encode import ROLES
-from .molecules import warn_once
+from .molecules import list_all, warn_left_out, warn_once
 from .node_clients import TEST, TRAIN, VAL, draw_roles
-from .own_data import OwnData, describe_bad, load_folder
+from .own_data import OwnData, load_folder
 from .raw import hint_of_near
 from .schema import GRAPH_CSV, GRAPHS_CSV, SCHEMA_FILE, Schema, read_schema
 from .smiles_csv import SMILES_CSV, client_file, load_client_file
@@ -124,8 +124,12 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
         bad_rows=settings.csv_bad_rows,
         cache_dir=settings.cache_dir,
     )
-    if told := describe_bad(folder, data):
-        warn_once(told)
+    if data.bad:
+        warn_left_out(
+            f"{len(data.bad)} row(s) of {folder} do not fit the schema; their graphs or"
+            " nodes are left out",
+            data.bad,
+        )
     if data.not_used:
         warn_once(f"{folder}: not used: {', '.join(data.not_used)}")
     return folder, data
@@ -152,8 +156,7 @@ def list_bad_rows(settings: RunSettings, client_id: int) -> list[str]:
     """
     if settings.dataset == SMILES_CSV:
         name = client_file(settings, client_id).name
-        bad = load_client_file(settings, client_id).bad
-        return [f"{name}, line {line}: {reason}" for line, reason in bad]
+        return list_all(load_client_file(settings, client_id).bad, f"{name}, line")
     if settings.dataset not in OWN_TABLES:
         return []
     return list(load_own(settings, client_id)[1].bad)

@@ -29,7 +29,6 @@ log = logging.getLogger("flwr.fedgraph")
 
 _VERSION = 1  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
-_LISTED = 1000  # problems that the log lists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,15 +259,3 @@ def _check(
             " shows",
             public=f"a client's folder has no usable {word}",
         )
-
-
-def describe_bad(folder: Path, data: OwnData) -> str:
-    """List rows that were left out, one per line; "" if there is none."""
-    if not data.bad:
-        return ""
-    listed = "".join(f"\n    {text}" for text in data.bad[:_LISTED])
-    more = len(data.bad) - _LISTED
-    return (
-        f"{len(data.bad)} row(s) of {folder} do not fit the schema; their graphs or"
-        f" nodes are left out:{listed}" + (f"\n    and {more} more" * (more > 0))
-    )

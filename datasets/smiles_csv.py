@@ -18,9 +18,9 @@ from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import ConfigError, DataError
 
 from .cache import cache_root, open_or_build
-from .molecules import Molecules, fingerprint
+from .molecules import Molecules, fingerprint, list_all, warn_left_out
 from .raw import hint_of_near
-from .smiles_csv_table import CsvFormat, build_from_csv, warn_left_out
+from .smiles_csv_table import CsvFormat, build_from_csv
 from .splits import MIN_GRAPHS
 
 log = logging.getLogger("flwr.fedgraph")
@@ -113,7 +113,9 @@ def load_client_file(settings: RunSettings, client_id: int) -> Molecules:
     _check_same_tasks(files, sets)
     own = client_id if is_folder else 0
     if bad := sets[own].bad:
-        warn_left_out(files[own], bad, len(bad) + len(sets[own]))
+        count = len(bad) + len(sets[own])
+        told = f"{len(bad)} of {count} rows of {files[own]} cannot be used"
+        warn_left_out(told, list_all(bad, "line"))
     _check_client(sets[own], client_id, files[own])
     if len(sets) == settings.num_clients:  # else others, elsewhere, may have labels
         _check_every_task(sets, settings.data_dir)

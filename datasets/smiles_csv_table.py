@@ -21,9 +21,7 @@ from .molecules import (
     BadRow,
     MoleculeBuilder,
     Molecules,
-    list_all,
     list_rows,
-    warn_once,
 )
 
 log = logging.getLogger("flwr.fedgraph")
@@ -115,8 +113,6 @@ def build_from_csv(
         if builder.add(cells[smiles_at].strip(), row):
             labels.append(values)
     bad = sorted([*odd, *((line_of_row[row], why) for row, why in builder.bad)])
-    if bad:
-        warn_left_out(path, bad, len(records))
     if not labels:
         raise DataError(
             f"{path} has no usable row; give a CSV file with a line of column names and"
@@ -137,14 +133,6 @@ def build_from_csv(
         tasks,
         raw_sha256=raw_sha256,
         bad=bad,
-    )
-
-
-def warn_left_out(path: Path, bad: Sequence[BadRow], num_rows: int) -> None:
-    """List every row of a file that cannot be used, with its line and the reason."""
-    warn_once(
-        f"{len(bad)} of {num_rows} rows of {path} cannot be used:"
-        f"{list_all(bad, 'line')}"
     )
 
 

@@ -1,8 +1,8 @@
 """Users' tables, read in blocks of rows: CSV, Parquet, and files in TU's layout.
 
 Everything comes out as text, cell by cell; ``encode`` turns it into numbers. Blocks
-keep the memory of a file of millions of cells small, and make reading twice as fast as
-blocks of 65 536 rows: rows that live longer are traversed by Python's garbage collector.
+keep the memory of a file of millions of cells small. Small blocks are also read faster:
+Python's garbage collector visits rows that live longer again and again.
 """
 
 from __future__ import annotations

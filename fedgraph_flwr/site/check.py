@@ -82,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     ]
     found += _link(args)
     found += _node(node, resolved)
-    found += _data(args, node, resolved)
+    with check_data.rows_are_findings():
+        found += _data(args, node, resolved)
     print(as_json(found) if args.json else as_table(found))
     return exit_code(found)
 
@@ -168,7 +169,7 @@ def _data(
             ),
             "correct the data",
         )
-    if any(finding.state != OK for finding in found if finding.what.startswith("data")):
+    if any(f.state != OK for f in found if f.what.startswith(("data", "rows"))):
         return found
     return found + look(
         "training",

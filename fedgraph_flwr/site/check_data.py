@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,6 @@ from ..results.dry_run import REPORT
 from .findings import OK, PROBLEM, Finding
 from .trial import run_one
 
-_SHOWN = 5  # rows that a finding names
 _FEW = 10  # test items, below which a score says nothing
 _PLAIN = "fedavg"  # stands in for a method that one client cannot run alone
 
@@ -29,7 +30,7 @@ _PLAIN = "fedavg"  # stands in for a method that one client cannot run alone
 def read(
     resolved: Resolved, folder: Path, client: int, cache_dir: str
 ) -> GraphPartition:
-    """Load the client's data as a run does.
+    """Load the client's data as a run does that leaves out bad rows.
 
     Raises
     ------
@@ -61,25 +62,44 @@ def describe(
 def left_out(
     resolved: Resolved, folder: Path, client: int, cache_dir: str
 ) -> list[Finding]:
-    """Name rows of own tables that cannot be used; nothing if all can.
+    """Name all rows of own tables that cannot be used; nothing if all can.
 
-    They are no problem where the run leaves them out (``csv-bad-rows``); where it
-    refuses them, reading has said so.
+    They are a problem if the run refuses them (``csv-bad-rows``).
     """
     bad = datasets.list_bad_rows(_own(resolved.settings, folder, cache_dir), client)
     if not bad:
         return []
-    more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-    found = f"{len(bad)} cannot be used, their graphs or nodes are left out: "
+    found = [f"{len(bad)} cannot be used, their graphs or nodes are left out:", *bad]
+    is_refused = resolved.settings.csv_bad_rows == "refuse"
     return [
-        Finding(what="rows", state=OK, found=found + "; ".join(bad[:_SHOWN]) + more)
+        Finding(
+            what="rows",
+            state=PROBLEM if is_refused else OK,
+            found="\n".join(found),
+            cure="correct them, or agree with all sites on csv-bad-rows 'skip'",
+        )
     ]
 
 
+@contextlib.contextmanager
+def rows_are_findings() -> Iterator[None]:
+    """Keep warnings of rows that are left out from the log: a finding names them."""
+    logger = logging.getLogger("flwr.fedgraph")
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return getattr(record, "about", "") != datasets.LEFT_OUT
+
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
+
+
 def _own(settings: RunSettings, folder: Path, cache_dir: str) -> RunSettings:
-    """Return settings of a run that reads this folder."""
+    """Return settings of a run that reads this folder, and leaves out bad rows."""
     place = str(folder.expanduser().absolute())
-    return replace(settings, data_dir=place, cache_dir=cache_dir)
+    return replace(settings, data_dir=place, cache_dir=cache_dir, csv_bad_rows="skip")
 
 
 def _splits(partition: GraphPartition, held_out: float) -> Finding:

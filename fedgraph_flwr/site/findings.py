@@ -70,7 +70,8 @@ def as_table(findings: Sequence[Finding]) -> str:
     width = max(len(finding.state) for finding in findings)
     lines = []
     for f in findings:
-        lines.append(f"{f.state:<{width}}  {f.what}: {f.found}")
+        more = f"\n{'':<{width}}    "
+        lines.append(f"{f.state:<{width}}  {f.what}: {f.found}".replace("\n", more))
         if f.cure and f.state != OK:
             lines.append(f"{'':<{width}}    -> {f.cure}")
     counts = {s: sum(f.state == s for f in findings) for s in (PROBLEM, UNKNOWN)}

@@ -48,8 +48,9 @@ def test_an_entry_point_imports_no_torch_and_no_heavy_library(name):
 
 def test_a_sites_command_imports_no_other_commands():
     call = "main(['schema', '/no/such/folder', '--out', 'x'])"
+    load = "from fedgraph_flwr.site.__main__ import main"
 
-    found = imported(f"from fedgraph_flwr.site.__main__ import main\nassert {call} == 2")
+    found = imported(f"{load}\nassert {call} == 2")
 
     assert "fedgraph_flwr.site.schema" in found
     assert not found & {"flwr", "fedgraph_flwr.site.check", "simulations"}

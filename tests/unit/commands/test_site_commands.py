@@ -260,13 +260,34 @@ def test_problems_are_named_with_their_cure(site, tmp_path, capsys):
 def test_molecules_that_are_left_out_are_a_finding(tmp_path, capsys):
     own = tmp_path / "own.csv"
     good = "".join(f"{'C' * n}O,{n % 2}\n" for n in range(1, 30))
-    own.write_text(f"smiles,amine\nnonsense,0\n{good}C(,1\n")
-    words = [str(own), "--run-config", f'method="fedavg" {CONFIG}']
-    _, found = check([*words, "--node-config", f'cache-dir="{tmp_path}"'], capsys)
+    own.write_text(f"smiles,amine\nnonsense,0\n{good}" + "C(,1\n" * 9)
+    words = [str(own), "--node-config", f'cache-dir="{tmp_path}"']
+    config = f'method="fedavg" {CONFIG}'
+    _, found = check([*words, "--run-config", config], capsys)
     assert found["rows"]["state"] == OK
-    assert found["rows"]["found"].startswith("2 cannot be used")
-    assert "own.csv, line 2: " in found["rows"]["found"]
-    assert "own.csv, line 32: " in found["rows"]["found"]
+    assert found["training"]["state"] == OK
+    told, *rows = found["rows"]["found"].splitlines()
+    assert told.startswith("10 cannot be used")
+    lines = [2, *range(32, 41)]
+    for row, line in zip(rows, lines, strict=True):
+        assert row.startswith(f"own.csv, line {line}: ")
+    _, found = check(
+        [*words, "--run-config", f'{config} csv-bad-rows="refuse"'], capsys
+    )
+    assert found["rows"]["state"] == PROBLEM
+    assert "'skip'" in found["rows"]["cure"]
+    assert "training" not in found
+
+
+def test_check_tells_rows_that_are_left_out_once(tmp_path, capsys, caplog):
+    (made, *_) = write_examples(tmp_path / "example")
+    assert main(["schema", f"{made}/north", "--out", f"{made}/west/schema.toml"]) == 0
+    config = 'method="fedavg" dataset="graphs-csv" num-clients=3 num-server-rounds=2'
+    words = ["check", f"{made}/west", "--run-config", config]
+    main([*words, "--node-config", f'clients="2" cache-dir="{tmp_path}/cache"'])
+    told = capsys.readouterr().out + caplog.text
+    assert told.count("nodes.csv, line 22, column 'warmth'") == 1
+    assert "not used: joint of edges.csv" in told
 
 
 def test_a_file_with_a_wrong_label_is_named_in_full(site, tmp_path, capsys):
