@@ -76,9 +76,9 @@ class GraphClient(ClassicClient, Generic[P]):
             This client's model cannot predict by itself; the message says why.
         """
         raise ConfigError(
-            "the model embeds graphs and predicts nothing; use the embeddings that"
-            " each client keeps (embeddings.npz), or train with infograph, whose model"
-            " embeds new graphs"
+            f"{cls.__name__} names no architecture, from which to build the model"
+            " again; choose a method of this project, or give the class the function"
+            " architecture"
         )
 
     @classmethod

@@ -9,6 +9,7 @@ not once per batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +25,7 @@ from .job import Job, ModelSpec
 from .losses.contrast import distill_kl, distill_mse, nt_xent
 from .losses.terms import model_contrast
 from .mixins import RemembersModel
+from .models.forms import Architecture
 from .models.weighted_gin import WeightedGIN
 from .tasks.graph_embedder import EmbeddingClient
 
@@ -41,14 +43,17 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
     @classmethod
     def build_model(cls, spec: ModelSpec[FCLGParams]) -> WeightedGIN:
         """Make the encoder, the same for every client."""
-        return WeightedGIN(
-            spec.num_features,
-            hidden_dim=spec.settings.hidden_dim,
-            num_layers=spec.settings.num_layers,
-            activation=spec.params.activation,
-            norm=spec.params.norm,
-            generator=spec.common_generator(),
-        )
+        made: WeightedGIN = cls.architecture(spec).build(spec.common_generator())
+        return made
+
+    @override
+    @classmethod
+    def architecture(cls, spec: ModelSpec[FCLGParams]) -> Architecture:
+        """Make it of all layers; its outputs are embeddings, by the graphs alone."""
+        params, settings = spec.params, spec.settings
+        options = {"activation": params.activation, "norm": params.norm}
+        found = spec.architecture("weighted-gin", options)
+        return replace(found, num_classes=settings.num_layers * settings.hidden_dim)
 
     @classmethod
     def diffusion(cls, params: FCLGParams) -> DiffusionSpec:

@@ -6,7 +6,7 @@ Either may add FedProx's term, MOON's, or both to its own loss.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TypeVar, final
 
 import torch
@@ -80,12 +80,8 @@ class InfoGraphClient(InfoMaxClient[InfoGraphParams]):
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[InfoGraphParams]) -> InfoGraph:
-        return InfoGraph(
-            spec.num_features,
-            hidden_dim=spec.settings.hidden_dim,
-            num_layers=spec.settings.num_layers,
-            generator=spec.common_generator(),
-        )
+        made: InfoGraph = cls.architecture(spec).build(spec.common_generator())
+        return made
 
     @override
     @classmethod
@@ -118,12 +114,15 @@ class MVGRLClient(InfoMaxClient[MVGRLParams]):
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[MVGRLParams]) -> MVGRL:
-        return MVGRL(
-            spec.num_features,
-            hidden_dim=spec.settings.hidden_dim,
-            num_layers=spec.settings.num_layers,
-            generator=spec.common_generator(),
-        )
+        made: MVGRL = cls.architecture(spec).build(spec.common_generator())
+        return made
+
+    @override
+    @classmethod
+    def architecture(cls, spec: ModelSpec[MVGRLParams]) -> Architecture:
+        """Make it of both views; its outputs are embeddings."""
+        found = spec.architecture("mvgrl", asdict(cls.diffusion(spec.params)))
+        return replace(found, num_classes=spec.settings.hidden_dim)
 
     @classmethod
     def diffusion(cls, params: MVGRLParams) -> DiffusionSpec:  # noqa: ARG003

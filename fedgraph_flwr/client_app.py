@@ -205,11 +205,9 @@ def _load(
     client = resolved.method.client
     if not issubclass(client, Diffuses):
         return data
-    from clients.graphs.diffusion_view import CollatedDiffusion
-
-    graphs, spec = partition.graphs, client.diffusion(resolved.params)
-    edges = datasets.load_diffusion(graphs, spec, cache_dir=settings.cache_dir)
-    return replace(data, view=CollatedDiffusion(edges, graphs.node_ptr, device))
+    spec, cache_dir = client.diffusion(resolved.params), settings.cache_dir
+    edges = datasets.load_diffusion(partition.graphs, spec, cache_dir=cache_dir)
+    return data.with_view(edges)
 
 
 def _prepare(context: Context) -> tuple[Resolved, list[int]]:

@@ -9,7 +9,7 @@ import logging
 import math
 import multiprocessing
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields, replace  # noqa: F401  as toys.replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ import torch
 from flwr.app import Error, Message
 
 from clients.graphs.batching import Batch, CollatedGraphs
-from clients.graphs.diffusion_view import CollatedDiffusion
 from clients.privacy.laplace import Adjacency, Triangles
 from clients.protocols import Diffuses
 from clients.store import ClientStore
@@ -146,8 +145,7 @@ def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrid
     data = run.method.client.DATA.collate(partition, CPU)
     if issubclass(run.method.client, Diffuses):
         spec, graphs = run.method.client.diffusion(run.params), partition.graphs
-        view = CollatedDiffusion(diffuse(graphs, spec), graphs.node_ptr, CPU)
-        data = replace(data, view=view)
+        data = data.with_view(diffuse(graphs, spec))
     store = ClientStore(root, "experiment", client_id=partition.client_id)
     site = run.site(store, is_secret=False)
     return run.method.client(run.job(data, store, site, CPU))

@@ -8,7 +8,7 @@ vectorised gathers whose result equals the loader's, batch for batch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
+from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, WeightedEdges
 from fedgraph_flwr.errors import DataError
 
 from .csr import csr, gather, row_pointer, send
@@ -270,6 +270,11 @@ class ClientData:
             evaluation=tuple(batches),
             num_val=len(partition.val),
         )
+
+    def with_view(self, edges: WeightedEdges) -> Self:
+        """Add the second view of the graphs."""
+        ptr, device = self.partition.graphs.node_ptr, self.graphs.device
+        return replace(self, view=CollatedDiffusion(edges, ptr, device))
 
     def batches(self, *, max_nodes: int = 200_000) -> Iterator[Batch]:
         """All graphs in order, in batches of about ``max_nodes`` nodes."""

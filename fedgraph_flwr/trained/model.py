@@ -134,6 +134,10 @@ class TrainedModel:
         """
         with _as_in_a_run(self.settings.torch_threads):
             data = self.architecture.collate(partition, self.device)
+            if spec := self.architecture.diffusion():
+                graphs, cache_dir = partition.graphs, self.settings.cache_dir
+                edges = datasets.load_diffusion(graphs, spec, cache_dir=cache_dir)
+                data = data.with_view(edges)
             found = self.architecture.outputs(self.module, data).cpu().numpy()
         if num_bad := int((~np.isfinite(found).all(axis=1)).sum()):
             raise DataError(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgraph_flwr.data import GraphPartition
+from fedgraph_flwr.data import DiffusionSpec, GraphPartition
 from fedgraph_flwr.errors import DataError, unknown_name
 from fedgraph_flwr.wording import shortened
 
@@ -25,7 +25,9 @@ _MOST_TIMES = 8  # as many numbers as its tensors have may a layer of a model ha
 # Module of this room that has a form of that name in ``FORMS``.
 MODULES: Mapping[str, str] = {
     "gin": "whole_graphs",
-    "infograph": "whole_graphs",
+    "infograph": "embedders",
+    "mvgrl": "embedders",
+    "weighted-gin": "embedders",
     "gcn": "nodes",
     "graphsage": "nodes",
     "masked-gcn": "nodes",
@@ -33,7 +35,7 @@ MODULES: Mapping[str, str] = {
     "multi-task": "molecules",
     "weighted": "weighted",
 }
-EMBEDDERS = ("infograph",)  # forms whose outputs are embeddings
+EMBEDDERS = ("infograph", "mvgrl", "weighted-gin")  # outputs are embeddings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +168,11 @@ class Architecture:
         """
         return self._form().outputs(model, data, self.options)
 
+    def diffusion(self) -> DiffusionSpec | None:
+        """Give the second view that the model reads; None if it reads none."""
+        view = self._form().view
+        return view(self.options) if view else None
+
     def shape(self) -> dict[str, Any]:
         """Arguments that most models take."""
         return {
@@ -188,8 +195,12 @@ Generator = torch.Generator
 
 @dataclass(frozen=True)
 class Form:
-    """How models of one kind are built, what they read, and what they predict."""
+    """How models of one kind are built, what they read, and what they predict.
+
+    ``view`` reads a model's options: the second view of graphs that it predicts by.
+    """
 
     make: Callable[[Architecture, Generator, Generator], nn.Module]
     data: type[ClientData]
     outputs: Callable[[Any, Any, Mapping[str, Any]], Tensor]
+    view: Callable[[Mapping[str, Any]], DiffusionSpec] | None = None

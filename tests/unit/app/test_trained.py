@@ -16,6 +16,7 @@ import torch
 import toys
 
 import datasets
+from clients.tasks.graph_embedder import EmbeddingClient
 from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.results.warm_start import read_start
@@ -125,10 +126,10 @@ def test_shared_tensors_alone_are_refused_and_the_cure_is_named(once):
         load_model(found.path / "models")
 
 
-def test_methods_that_embed_say_so(once):
-    found = once("mvgrl")
-    with pytest.raises(DataError, match=r"predicts nothing.*train with infograph"):
-        load_model(own_folder(found, 0))
+def test_a_client_without_architecture_is_refused_by_name():
+    spec = toys.resolved("fclg").spec(num_features=3, num_classes=2)
+    with pytest.raises(ConfigError, match=r"EmbeddingClient names no architecture.*; "):
+        EmbeddingClient.architecture(spec)
 
 
 def test_noisy_runs_predict_new_graphs_but_cannot_repeat_their_score(run):

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import toys
+from matrix import mostly_slow
 
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.site.__main__ import main
@@ -101,7 +102,10 @@ def test_tables_without_targets_are_predicted(trained):
     assert len(told) == len(predicted.names)
 
 
-def test_embeddings_of_new_graphs_are_those_that_the_run_kept(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "method", mostly_slow(["fclg", "infograph", "mvgrl"], fast=["mvgrl"])
+)
+def test_embeddings_of_new_graphs_are_those_that_the_run_kept(tmp_path, method):
     for site in (0, 1):
         write_graphs(tmp_path / "data" / f"site-{site}", site)
     schema = str(tmp_path / "data" / "schema.toml")
@@ -109,7 +113,7 @@ def test_embeddings_of_new_graphs_are_those_that_the_run_kept(tmp_path, capsys):
     assert main([*command, "--min-count", "1"]) == 0
     places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results", "cache")}
     path = run_inline({**toys.TINY, **places, "data-dir": str(tmp_path / "data"),
-        "dataset": "graphs-csv", "csv-label-kind": "classes", "method": "infograph",
+        "dataset": "graphs-csv", "csv-label-kind": "classes", "method": method,
         "num-clients": 2, "num-server-rounds": 1, "shared-group": "all",
         "held-out": "auto"})  # fmt: skip
     own = tmp_path / "state" / path.name / "client-1"
