@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph_flwr.audit_log import REPAIR, START, Checked, check_log
+from fedgraph_flwr.audit_words import name_message
 from fedgraph_flwr.entries import ANSWERED, ASKED
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.files import inert
-from fedgraph_flwr.server_log import RECEIVED, RUN
+from fedgraph_flwr.server_log import ENDED, RECEIVED, RUN
 
 Key = tuple[Any, ...]
 _HASHES = ("sha256", "config_sha256", "code_sha256")
@@ -35,6 +36,7 @@ _ASK = "both operators look at that message; each keeps a copy of both logs"
 _NUMBERS = ("run", "round", "node", "client")
 _TEXTS = ("event", "message", "method", "head", *_HASHES)
 _TABLES = ("received", "sent", "spent_before", "spent_after")
+ROLL_CALL = name_message("query")
 _MOST = 20  # differences of a kind that are listed
 
 
@@ -138,12 +140,11 @@ def compare(site: list[Checked], server: Checked) -> list[str]:
     """Say where a site's logs and the server's differ, about the nodes of the site.
 
     Messages of runs that the server's log has no line of are not compared: they are of
-    another server.
+    another server. Nor is a roll call whose answer the server did not wait for.
     """
-    lines = [r for log in site for r in log.records]
-    runs, nodes = _runs_of(server.records, RUN), _nodes_of(lines, ASKED)
-    ours = [r for r in lines if r.get("run") in runs]
-    theirs = [r for r in server.records if r.get("node") in nodes]
+    ours, theirs = _of_site(site, server)
+    unheard = _unheard(ours, theirs, server)
+    heard = [r for r in ours if r.get("run") not in unheard]
     if _nodes_of(server.records, RECEIVED) and not theirs:
         return [
             "the server's log knows none of the nodes that the site's log names: both"
@@ -151,10 +152,45 @@ def compare(site: list[Checked], server: Checked) -> list[str]:
         ]
     return [
         *_shortened(_unknown_heads(site, theirs)),
-        *_shortened(_differing_messages(ours, theirs)),
-        *_shortened(_differing_replies(ours, theirs)),
+        *_shortened(_differing_messages(heard, theirs)),
+        *_shortened(_differing_replies(heard, theirs)),
         *_shortened(_differing_runs(ours, server.records)),
     ]
+
+
+def _of_site(
+    site: list[Checked], server: Checked
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the site's lines of this server's runs, and the server's of the site."""
+    lines = [r for log in site for r in log.records]
+    runs, nodes = _runs_of(server.records, RUN), _nodes_of(lines, ASKED)
+    return (
+        [r for r in lines if r.get("run") in runs],
+        [r for r in server.records if r.get("node") in nodes],
+    )
+
+
+def _unheard(
+    ours: Sequence[Mapping[str, Any]],
+    theirs: Sequence[Mapping[str, Any]],
+    server: Checked,
+) -> set[int]:
+    """Find runs that were refused before the site's answer to the roll call came.
+
+    The server's log has nothing of the site in them, the site's the roll call alone.
+    """
+    refused = {
+        r["run"]
+        for r in server.records
+        if r.get("event") == ENDED and r.get("outcome") == "refused"
+    }
+    known = {r.get("run") for r in theirs}
+    further = {
+        r["run"]
+        for r in ours
+        if r.get("event") in (ASKED, ANSWERED) and r.get("message") != ROLL_CALL
+    }
+    return refused & _runs_of(ours, ASKED) - known - further
 
 
 def _not_compared(site: list[Checked], server: Checked) -> list[str]:
@@ -167,6 +203,8 @@ def _not_compared(site: list[Checked], server: Checked) -> list[str]:
         " of another server, or their lines are gone": runs,
         "the site's log has no line of the nodes {}: they were not compared, and are"
         " other sites, or lines of this one are gone": nodes,
+        "the server refused the runs {} before this site's answer to the roll call had"
+        " come: it was not compared": _unheard(*_of_site(site, server), server),
     }
     return [
         words.format(", ".join(map(str, sorted(of))))

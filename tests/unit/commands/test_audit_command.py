@@ -162,6 +162,28 @@ def test_runs_of_another_server_are_not_compared(site, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("outcome", "message", "code"),
+    [("refused", "roll call", 0), ("failed", "roll call", 1), ("refused", "train", 1)],
+)
+def test_a_roll_call_that_ended_before_the_answer_came(
+    site, capsys, outcome, message, code
+):
+    """Another site refused the run: the server reads no further answer."""
+    about = {"run": 5, "message": message}
+    asked = {"event": "asked", "node": 7, **about}
+    answered = {"event": "answered", "client": 0, "outcome": "ok", **about}
+    AuditLog(site / "site.jsonl").add([asked, {**answered, "sent": {"metrics": 9}}])
+    AuditLog(site / "server.jsonl").add(
+        [{"event": "run", "run": 5}, {"event": "ended", "run": 5, "outcome": outcome}]
+    )
+    assert with_server(site) == code
+    told = capsys.readouterr().out
+    note = "refused the runs 5 before this site's answer to the roll call had come"
+    assert (note in told) == (code == 0)
+    assert (f"run 5, {message}: the site was asked" in told) == (code == 1)
+
+
 def test_a_site_that_lost_its_log_does_not_agree_with_the_server(site, capsys):
     (site / "site.jsonl").write_bytes(b"")
     assert with_server(site) == 1
