@@ -19,7 +19,9 @@ import pytest
 import toys
 from flwr.app import Context, Message, RecordDict
 
-from fedgraph_flwr import resident, resident_worker
+import datasets
+from datasets import partition
+from fedgraph_flwr import client_app, resident, resident_worker
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.resident import (
@@ -38,6 +40,15 @@ from simulations.inline import run_inline
 
 HERE = identity(os.getppid())
 pytestmark = pytest.mark.usefixtures("task_identity")
+
+
+@pytest.fixture(autouse=True)
+def same_data(monkeypatch):
+    """Load in this process what a worker loads, whatever other tests have left."""
+    monkeypatch.setattr(datasets, "load_partition", partition.load_partition)
+    client_app.kept_data.clear()
+    yield
+    client_app.kept_data.clear()
 
 
 @pytest.fixture
@@ -141,15 +152,22 @@ def test_a_record_that_cannot_be_read_is_none(tmp_path):
 # How it ends ------------------------------------------------------------------------
 
 
-def test_it_ends_when_nothing_is_asked(tmp_path, monkeypatch):
+@pytest.fixture
+def quick(monkeypatch):
+    """Look often, and do not end this process with that which started it."""
     monkeypatch.setattr(resident_worker, "_LOOK_S", 0.01)
+    monkeypatch.setattr(resident_worker, "_watch", lambda *_: None)
+
+
+@pytest.mark.usefixtures("quick")
+def test_it_ends_when_nothing_is_asked(tmp_path):
     said = resident_worker.serve(tmp_path / "record", "key", HERE, idle_s=0.05)
     assert said.startswith("nothing was asked for")
     assert not (tmp_path / "record").exists()
 
 
+@pytest.mark.usefixtures("quick")
 def test_it_ends_when_another_has_taken_its_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(resident_worker, "_LOOK_S", 0.01)
     write = Record.write
     monkeypatch.setattr(
         Record, "write", lambda self, root: write(replace(self, key="other"), root)
