@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 import textwrap
 from pathlib import Path
 
@@ -17,6 +18,8 @@ import datasets
 from fedgraph_flwr import client_app, embedding_scores, plugins, server_app
 from fedgraph_flwr.results import summary
 from simulations.contract.lab import Lab
+
+OWN_PACKAGES = {"clients", "datasets", "fedgraph_flwr", "simulations", "strategies"}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,6 +60,27 @@ def fleeting_files():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+def _contents() -> dict[tuple[str, str], object]:
+    """What the application's modules name: functions, classes and constants."""
+    return {
+        (name, key): value
+        for name, module in list(sys.modules.items())
+        if name.split(".")[0] in OWN_PACKAGES
+        for key, value in list(vars(module).items())
+        if key.strip("_").isupper() or (callable(value) and not key.startswith("__"))
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_modules_untouched():
+    """Fail a test file that leaves a module other than it found it."""
+    before = _contents()
+    yield
+    after = _contents()
+    left = [f"{a}.{b}" for (a, b), v in before.items() if after.get((a, b), v) is not v]
+    assert not left, f"changed for every later test: {', '.join(left)}"
 
 
 @pytest.fixture

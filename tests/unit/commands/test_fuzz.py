@@ -180,6 +180,7 @@ def behave(monkeypatch, action) -> None:
         monkeypatch.setattr(fuzz_cases.os, name, lambda *_: None)
     monkeypatch.setattr(fuzz_cases.resource, "setrlimit", lambda *_: None)
     monkeypatch.setattr(fuzz_cases, "_move_home", lambda _: None)
+    monkeypatch.setattr(fuzz_cases, "_be_small", lambda: None)
     monkeypatch.setattr(fuzz_data, "execute", action)
 
 
