@@ -146,7 +146,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
         """Adam of the extractor; from the client's own first round on, of branches."""
         settings, stored = self.job.settings, self.round.stored
         if not self.is_personal:
-            return make_optimizer(self.model.extractor, settings, stored)
+            return make_optimizer(self.model.extractor.parameters(), settings, stored)
         own = replace(
             settings,
             optimizer="adam",
@@ -154,7 +154,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
             weight_decay=self.params.weight_decay,
         )
         trained = stored if _KNOWLEDGE in stored else {}
-        return make_optimizer(self._branches(), own, trained)
+        return make_optimizer(self._branches().parameters(), own, trained)
 
     def _branches(self) -> nn.Module:
         """Networks that the loss reaches: Adam's state has no place for others."""

@@ -33,6 +33,7 @@ from .adam import Optimizer
 from .classic import ClassicClient, Header
 from .graphs.batching import ClientData
 from .job import Job, ModelSpec, P
+from .marks import done_by_stacks
 from .models.forms import Architecture
 from .optimizer import make_optimizer, optimizer_tensors
 from .round import Round, recall
@@ -66,6 +67,7 @@ class GraphClient(ClassicClient, Generic[P]):
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
         """Model before round 1."""
 
+    @done_by_stacks
     @classmethod
     def architecture(cls, spec: ModelSpec[P]) -> Architecture:  # noqa: ARG003
         """Model without its tensors, for predictions outside of a run.
@@ -127,24 +129,30 @@ class GraphClient(ClassicClient, Generic[P]):
         shared = set(self.shared_keys)
         return [n for n in self.tensors() if n not in shared]
 
+    @done_by_stacks
     def optimizer(self) -> Optimizer:
         """Make the optimiser of this round, of all parameters."""
-        return make_optimizer(self.model, self.job.settings, self.round.stored)
+        parameters = self.model.parameters()
+        return make_optimizer(parameters, self.job.settings, self.round.stored)
 
     def num_epochs(self) -> int:
         """Local epochs in this round."""
         return self.job.settings.local_epochs
 
+    @done_by_stacks
     def trained_on(self) -> IntArray:
         """Positions of the graphs to train on, ascending: all training graphs."""
         return self.data.partition.train
 
+    @done_by_stacks
     def begin_epoch(self, epoch: int) -> None:
         """Do what must be done before local epoch ``epoch``, counted from 0."""
 
+    @done_by_stacks
     def end_step(self) -> None:
         """Do what must be done after each step of the optimiser."""
 
+    @done_by_stacks
     def end_epoch(self, epoch: int) -> None:
         """Do what must be done after local epoch ``epoch``."""
 
@@ -194,16 +202,23 @@ class GraphClient(ClassicClient, Generic[P]):
         """
         self.round = self.begin(parcel, header)
         optimizer = self.optimizer()
+        return self.finish(optimizer, self.practise(optimizer), header)
+
+    @done_by_stacks
+    def practise(self, optimizer: Optimizer) -> Parcel:
+        """Evaluate the model, train it, evaluate it again; return scores and loss."""
         received = self._measure_if_due("post_aggregation")
         loss = self._train(optimizer)
-        trained = self._measure_if_due("post_training")
+        return join(received, loss, self._measure_if_due("post_training"))
+
+    def finish(self, optimizer: Optimizer, practised: Parcel, header: Header) -> Parcel:
+        """Make the reply of a trained client, and store its state."""
         # Before the state: who must not or cannot send has not done the round.
         sent = self.uplink(self._privatised(self._detached(self.shared_keys)))
         self._save(optimizer, keep_from=int(header.get("keep-from", 0)))
         count = len(self.data.partition.train)
         told = Parcel(metrics={"num-examples": count, **self.round.told()})
-        spent = Parcel(metrics=self.spent())
-        return join(told, received, Parcel(metrics=loss), trained, sent, spent)
+        return join(told, practised, sent, Parcel(metrics=self.spent()))
 
     @override
     def assess(self, parcel: Parcel, header: Header) -> Parcel:
@@ -310,20 +325,28 @@ class GraphClient(ClassicClient, Generic[P]):
             if name in stored:
                 named[name].copy_(stored[name])
 
-    def _train(self, optimizer: Optimizer) -> Metrics:
+    @done_by_stacks
+    def _train(self, optimizer: Optimizer) -> Parcel:
         """Train, if there is anything to do; return the loss of the last epoch."""
         num_epochs = self.num_epochs()
         if not num_epochs or not len(self.trained_on()):
-            return {}
-        seed, client = self.job.settings.seed, self.job.client_id
-        stream = (seed, client, self.round.number)
-        order = torch.Generator().manual_seed(derive_seed(*stream, "train"))
-        noise = torch.Generator(self.job.device)
-        noise.manual_seed(derive_seed(*stream, "dropout"))
+            return Parcel()
+        order, noise = self.generators(self.job.device)
         self.model.train()
-        loss = self.run_epochs(optimizer, num_epochs, order=order, noise=noise)
-        return {"eval/train/post_training/loss": loss}
+        return train_loss(
+            self.run_epochs(optimizer, num_epochs, order=order, noise=noise)
+        )
 
+    def generators(
+        self, device: torch.device
+    ) -> tuple[torch.Generator, torch.Generator]:
+        """Streams of this round: of the order of batches (on the CPU), and of noise."""
+        stream = self.job.settings.seed, self.job.client_id, self.round.number
+        order = torch.Generator().manual_seed(derive_seed(*stream, "train"))
+        noise = torch.Generator(device).manual_seed(derive_seed(*stream, "dropout"))
+        return order, noise
+
+    @done_by_stacks
     def run_epochs(
         self,
         optimizer: Optimizer,
@@ -374,20 +397,22 @@ class GraphClient(ClassicClient, Generic[P]):
             return {}
         return self.job.site.spent(self.data.partition)
 
-    def _measure_if_due(self, point: str) -> Parcel:
-        """Measure a model after a round that ``evaluate-every`` picks, or the last."""
+    def is_due(self, point: str) -> bool:
+        """Whether ``evaluate-every`` picks the model at a point, or it is the last."""
         settings, is_trained = self.job.settings, point == "post_training"
         after = self.round.number if is_trained else self.round.number - 1
         is_last = after == settings.num_server_rounds
-        if after % settings.evaluate_every and not is_last:
-            return self._sizes()
-        return self._measure(point)
+        return is_last or after % settings.evaluate_every == 0
+
+    def _measure_if_due(self, point: str) -> Parcel:
+        return self._measure(point) if self.is_due(point) else self.sizes()
 
     def _measure(self, point: str) -> Parcel:
         self.model.eval()
-        return join(self._sizes(), self.scores(point))
+        return join(self.sizes(), self.scores(point))
 
-    def _sizes(self) -> Parcel:
+    def sizes(self) -> Parcel:
+        """Metric of the number of training graphs."""
         return Parcel(metrics={"count/train": len(self.data.partition.train)})
 
     def _save(self, optimizer: Optimizer, *, keep_from: int) -> None:
@@ -412,6 +437,11 @@ class GraphClient(ClassicClient, Generic[P]):
             digest.update(name.encode())
             digest.update(tensor.cpu().numpy().tobytes())
         return digest.hexdigest()
+
+
+def train_loss(loss: float) -> Parcel:
+    """Make the metric of the mean loss of a round's last epoch."""
+    return Parcel(metrics={"eval/train/post_training/loss": loss})
 
 
 def private_names(client: type[GraphClient[P]], spec: ModelSpec[P]) -> list[str]:

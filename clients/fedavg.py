@@ -17,6 +17,7 @@ from fedgraph_flwr.methods.fedavg import FedAvgParams, FedProxParams, LocalParam
 
 from .base import GraphClient
 from .losses.terms import pull
+from .marks import done_by_stacks
 from .mixins import SelfTrain
 from .tasks.node_classifier import NodeClassifierClient
 
@@ -29,11 +30,16 @@ class Proximal(GraphClient[FedProxParams]):
     round.
     """
 
+    @done_by_stacks
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Loss of the task + (mu / 2) ||w - w_received||^2 over the shared tensors."""
         plain = super().loss(batch, generator)  # type: ignore[safe-super]
-        return plain + pull(self.tensors(), self.round.received, self.params.mu / 2)
+        return plain + pull(self.tensors(), self.round.received, self.pull_weight())
+
+    def pull_weight(self) -> float:
+        """Mu / 2."""
+        return self.params.mu / 2
 
 
 class LimitedSelfTrain(SelfTrain[LocalParams]):

@@ -11,6 +11,7 @@ from typing_extensions import override
 from fedgraph_flwr.methods.self_weight import SelfWeightParams
 
 from .losses.terms import pull
+from .marks import done_by_stacks
 from .tasks.node_classifier import NodeClassifierClient
 
 
@@ -18,6 +19,7 @@ from .tasks.node_classifier import NodeClassifierClient
 class SelfWeightClient(NodeClassifierClient[SelfWeightParams]):
     """Sends its trained model and nothing else."""
 
+    @done_by_stacks
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Cross-entropy + lambda ||W - W_received||^2 over all tensors.
@@ -26,5 +28,9 @@ class SelfWeightClient(NodeClassifierClient[SelfWeightParams]):
         ------
         Pan et al. 2023 (FedGKD), Algorithm 1.
         """
-        plain, weight = super().loss(batch, generator), self.params.proximal_lambda
-        return plain + pull(self.tensors(), self.round.received, weight)
+        plain = super().loss(batch, generator)
+        return plain + pull(self.tensors(), self.round.received, self.pull_weight())
+
+    def pull_weight(self) -> float:
+        """Lambda."""
+        return self.params.proximal_lambda

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +30,26 @@ def epoch_batches(
     are the positions to train on; None: all training graphs.
     """
     train = data.partition.train if train is None else train
+    for positions in epoch_positions(train, batch_size, generator, min_batch=min_batch):
+        yield data.graphs.batch(positions)
+
+
+def epoch_positions(
+    train: IntArray, batch_size: int, generator: torch.Generator, *, min_batch: int = 1
+) -> Iterator[IntArray]:
+    """Positions of each batch, as :func:`epoch_batches` takes them."""
     order: IntArray = torch.randperm(len(train), generator=generator).numpy()
-    begins = list(range(0, len(order), batch_size))
-    if len(begins) > 1 and len(order) - begins[-1] < min_batch:
-        begins.pop()
+    begins = batch_begins(len(train), batch_size, min_batch)
     for begin, end in itertools.pairwise([*begins, len(order)]):
-        yield data.graphs.batch(train[order[begin:end]])
+        yield train[order[begin:end]]
+
+
+def batch_begins(num_graphs: int, batch_size: int, min_batch: int = 1) -> list[int]:
+    """Where each batch of an epoch begins."""
+    begins = list(range(0, num_graphs, batch_size))
+    if len(begins) > 1 and num_graphs - begins[-1] < min_batch:
+        begins.pop()
+    return begins
 
 
 def train_epochs(
@@ -76,41 +89,19 @@ def train_epochs(
     return float(mean)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Score:
-    """Result of one evaluation of one split."""
-
-    accuracy: float
-    loss: float
-    num_examples: int
-    logits: Tensor  # (num_examples, num_classes), on the host
-    y: Tensor  # (num_examples,), on the host
-
-
 @torch.no_grad()
-def evaluate(model: nn.Module, data: ClientData) -> dict[str, Score]:
-    """Accuracy and mean cross-entropy on the "val" and "test" graphs."""
-    hits, losses, outputs, labels = [], [], [], []
-    for batch in data.evaluation:
-        logits = model(batch, None)
-        outputs.append(logits)
-        labels.append(batch.y)
-        hits.append(logits.argmax(1) == batch.y)
-        losses.append(nn.functional.cross_entropy(logits, batch.y, reduction="none"))
-    both = torch.stack([torch.cat(hits).to(torch.float64), torch.cat(losses).double()])
-    both = both.cpu()  # (2, num_val + num_test)
-    logits, y = torch.cat(outputs).cpu(), torch.cat(labels).cpu()
-    parts = {"val": slice(0, data.num_val), "test": slice(data.num_val, len(y))}
-    return {
-        split: Score(
-            accuracy=float(both[0, rows].mean()),
-            loss=float(both[1, rows].mean()),
-            num_examples=len(y[rows]),
-            logits=logits[rows],
-            y=y[rows],
-        )
-        for split, rows in parts.items()
-    }
+def evaluate(model: nn.Module, data: ClientData) -> tuple[Tensor, Tensor]:
+    """Evaluate the "val", then the "test" graphs, on the device.
+
+    Returns
+    -------
+    logits : tensor, shape (num_val + num_test, num_classes)
+    losses : tensor, shape (num_val + num_test,)
+        Cross-entropy of each graph.
+    """
+    logits = torch.cat([model(batch, None) for batch in data.evaluation])
+    y = torch.cat([batch.y for batch in data.evaluation])
+    return logits, nn.functional.cross_entropy(logits, y, reduction="none")
 
 
 def gradient_norm(parameters: list[nn.Parameter]) -> float:

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from logging import WARNING
@@ -59,6 +59,7 @@ from .resident import hand_over, is_resident
 from .resolve import Resolved, resolve
 from .results.model_folder import keep_own_model
 from .terminal import log_failure
+from .together import Trained, stacks, train_ahead, trains_stacked
 from .watch import watch
 from .wire import (
     CLASS_COUNT,
@@ -115,6 +116,7 @@ def query(message: Message, context: Context) -> Message:
         resolved, hosted = _prepare(context)
         experiment = str(unpack(message.content)[1].get("experiment", ""))
         root, config = _root(resolved), resolved.to_config()
+        trains_stacked(resolved)  # or it refuses
         bind_run(root, context.run_id, experiment, config)
         bind_config(root, experiment, config)
     except Exception as error:  # reported to the server, which names the node
@@ -266,7 +268,7 @@ def _serve_all(
         bind_config(root, experiment, resolved.to_config())
         return experiment
 
-    def answer(client_id: int, parcel: Parcel) -> Parcel:
+    def ready(client_id: int, parcel: Parcel, *, is_stacked: bool) -> GraphClient[Any]:
         _check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND, 0))
         experiment = bound()
         store = _store(resolved, client_id, experiment)
@@ -281,11 +283,31 @@ def _serve_all(
         )
         visit().releases[client_id] = site.released
         _check_memory(resolved, client_id, store, site, parcel)
-        client = _make_client(resolved, client_id, store, site, context.node_config)
+        node = context.node_config
+        client = _make_client(
+            resolved, client_id, store, site, node, is_stacked=is_stacked
+        )
         if is_own:  # for the audit log
             visit().before[client_id] = client.spent()
+        return client
+
+    def begin(client_id: int) -> GraphClient[Any]:
+        client = ready(client_id, parcels[client_id], is_stacked=True)
+        _check_may_train(client)
+        client.round = client.begin(parcels[client_id], header)
+        return client
+
+    def answer(client_id: int, parcel: Parcel) -> Parcel:
+        trained = ahead.pop(client_id, None)
+        if trained is None:
+            client = ready(client_id, parcel, is_stacked=False)
+        else:
+            client = trained.client
         try:
-            reply = action(client, parcel, header)
+            if trained is None:
+                reply = action(client, parcel, header)
+            else:
+                reply = client.finish(trained.optimizer, trained.practised, header)
             if action is _assess:
                 device = client.job.device
                 reply = score_elsewhere(
@@ -293,15 +315,22 @@ def _serve_all(
                     client,
                     reply,
                     load=lambda c: load_data(resolved, c, device, None),
-                    is_own=is_own,
+                    is_own=is_site(context.node_config),
                 )
-            return _guarded(reply, store)
+            return _guarded(reply, client.job.store)
         except Exception as error:  # what it drew before is paid for all the same
             raise _FailedAfterDrawing(client.spent()) from error
 
-    return Message(
-        pack(_answer_all(sorted(parcels), parcels, answer)), reply_to=message
-    )
+    ids, replies = sorted(parcels), {}
+    ahead: dict[int, Trained] = {}
+    if action is not _train or not trains_stacked(resolved):
+        replies = _answer_all(ids, parcels, answer)
+    else:
+        for some in stacks(ids, resolved):
+            ahead = train_ahead(some, begin)
+            spent = {c: (t.began, t.seconds) for c, t in ahead.items()}
+            replies |= _answer_all(some, parcels, answer, spent)
+    return Message(pack(replies), reply_to=message)
 
 
 def _check_round(name: str, value: Scalar | None) -> None:
@@ -325,9 +354,15 @@ def _amount(name: str, value: Scalar) -> float:
 
 
 def _answer_all(
-    ids: list[int], parcels: Mapping[int, Parcel], answer: Answer
+    ids: Sequence[int],
+    parcels: Mapping[int, Parcel],
+    answer: Answer,
+    spent: Mapping[int, tuple[float, float]] | None = None,
 ) -> dict[int, Parcel]:
-    """Answer for each client; one that raises is reported and the others go on."""
+    """Answer for each client; one that raises is reported and the others go on.
+
+    ``spent`` says when work for a client began before, and how many seconds it took.
+    """
     replies: dict[int, Parcel] = {}
     failed: dict[int, Exception] = {}
     import torch
@@ -335,7 +370,8 @@ def _answer_all(
     # Vanishing gradients become denormal numbers, which CPUs compute 10x slower.
     torch.set_flush_denormal(True)
     for client_id in ids:
-        started_at, begin = time.time(), time.perf_counter()
+        started_at, before = (spent or {}).get(client_id, (time.time(), 0.0))
+        begin = time.perf_counter() - before
         try:
             reply = answer(client_id, parcels.get(client_id, Parcel()))
         except _FailedAfterDrawing as drawn:
@@ -376,12 +412,17 @@ def _make_client(
     store: ClientStore,
     site: PrivateSite,
     node: NodeConfig,
+    *,
+    is_stacked: bool,
 ) -> GraphClient[Any]:
+    """Make a client; the model of one that is to be stacked lies on the host."""
+    import torch
+
     device = choose_device(resolved.settings.device)
     takes_weights = resolved.params.TAKES_WEIGHTS
     is_private = resolved.privacy.edge_epsilon > 0 and not takes_weights
     data = load_data(resolved, client_id, device, site if is_private else None)
-    job = resolved.job(data, store, site, device)
+    job = resolved.job(data, store, site, torch.device("cpu") if is_stacked else device)
     job = replace(job, may_restart=_may_restart(node), trusted=trusted_peers(node))
     return resolved.method.client(job)
 
@@ -396,14 +437,18 @@ def _root(resolved: Resolved) -> Path:
 
 
 def _train(client: GraphClient[Any], parcel: Parcel, header: Header) -> Parcel:
-    """Train, unless the run's configuration holds this client out from training."""
+    _check_may_train(client)
+    return client.train(parcel, header)
+
+
+def _check_may_train(client: GraphClient[Any]) -> None:
+    """Refuse if the run's configuration holds this client out from training."""
     if client.job.client_id in client.job.settings.never_train:
         raise WireError(
             f"client {client.job.client_id} is asked to train, but held-out-clients of"
             " the run config holds it out; both ends must run the same version of"
             " fedgraph_flwr"
         )
-    return client.train(parcel, header)
 
 
 def _open(client: GraphClient[Any], _: Parcel, __: Header) -> Parcel:

@@ -37,6 +37,7 @@ from .wire import (
     NO_CLIENTS,
     OPENING,
     SITE,
+    STACKED,
     TOLD,
     NamedArrays,
     Parcel,
@@ -53,7 +54,7 @@ HASHES = ("split-hash", "identity", "raw-sha256", "weights-sha256")
 _EVAL = "eval/(?:train|val|test|all)/post_(?:aggregation|training)/[a-z0-9-]+"
 _SCORES = re.compile(f"{_EVAL}|{GRAD_NORM}")
 _METRICS = re.compile(
-    f"{_EVAL}|{GRAD_NORM}|{FRESH_START}|group|started-at|compute-s"
+    f"{_EVAL}|{GRAD_NORM}|{FRESH_START}|{STACKED}|group|started-at|compute-s"
     "|num-(?:train|val|test|features|classes|examples)|count/(?:train|val|test|all)"
     f"|{CLASS_COUNT}[0-9]+|{PRIVACY}[a-z-]+|(?:{SILENT}|{UNUSABLE})[0-9]+"
 )

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from flwr.app import RecordDict
 
+from fedgraph_flwr.config import MOST_CLIENTS
 from fedgraph_flwr.embedding_scores import METRICS, TRANSFORMS
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.gcfl import GRAD_NORM
@@ -30,6 +31,7 @@ from fedgraph_flwr.privacy import METRIC as PRIVACY
 from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN, ON_ALL
 from fedgraph_flwr.wire import (
     FRESH_START,
+    STACKED,
     NamedArrays,
     Parcel,
     Records,
@@ -265,6 +267,8 @@ def _wrong_metric(name: str, value: float, expected: Expected) -> str:
     of_rounds = name == FRESH_START or _COMPLAINT.fullmatch(name)
     if of_rounds and expected.phase is not Phase.OPENING:
         bounds = (0.0, _MOST_ROUNDS)
+    elif name == STACKED and is_training:
+        bounds = (2.0, float(MOST_CLIENTS))
     elif name in ("compute-s", "started-at") or (name == GRAD_NORM and is_training):
         bounds = (0.0, 1e12 if name != GRAD_NORM else _LARGEST)
     elif match := _EVAL.fullmatch(name):

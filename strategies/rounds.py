@@ -18,6 +18,7 @@ from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import (
     FRESH_START,
     OPENING,
+    STACKED,
     Parcel,
     Scalar,
     pack,
@@ -131,6 +132,8 @@ class Round:
         seconds = {c: p.metrics["compute-s"] for c, p in good.items()}
         if self.phase is not Phase.CLOSING:  # which is no measure of a round
             strategy.compute_s |= seconds
+        together = [int(p.metrics.get(STACKED, 0)) for p in good.values()]
+        strategy.stacked = max([strategy.stacked, *together])
         report.client_compute_s = sum(seconds.values())
         report.busy_s = busy_seconds(good.values(), self._began_at, time.time())
         for client, parcel in good.items():

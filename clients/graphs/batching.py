@@ -178,6 +178,11 @@ class CollatedGraphs:
         self.degree = torch.from_numpy(graphs.degrees()).to(device)
         self.y = torch.from_numpy(np.ascontiguousarray(graphs.y)).to(device)
 
+    @property
+    def pointers(self) -> tuple[IntArray, IntArray]:
+        """First row of each graph among all nodes, and among all edges."""
+        return self._node_ptr, self._edge_ptr
+
     def node_rows(self, positions: IntArray) -> Tensor:
         """Rows, among all nodes, of the nodes of the graphs at ``positions``."""
         return gather(self._node_ptr, positions, self.device)[0]

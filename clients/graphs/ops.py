@@ -83,7 +83,11 @@ def relu_dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tens
     """
     if generator is None or p == 0:
         return torch.relu(x)
-    mask, scale = dropout_mask(x, p, generator)
+    return relu_masked(x, *dropout_mask(x, p, generator))
+
+
+def relu_masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """ReLU, times a mask of 0 and ``scale``."""
     return _ReluDropout.apply(x, mask, scale)  # type: ignore[no-any-return,no-untyped-call]
 
 
@@ -91,11 +95,21 @@ def dropout_mask(
     like: Tensor, p: float, generator: torch.Generator
 ) -> tuple[Tensor, float]:
     """Draw a mask of 0 and 1 / (1 - p), laid out as ``like``; also return the scale."""
+    words = torch.empty((like.numel() + 3) // 4, dtype=torch.int64, device=like.device)
+    draw_words(words, generator)
+    return mask_of(words, like, p)
+
+
+def draw_words(words: Tensor, generator: torch.Generator) -> None:
+    """Fill with 64 random bits each; two draws give what one of both lengths gives."""
+    words.random_(-(2**63), None, generator=generator)
+
+
+def mask_of(words: Tensor, like: Tensor, p: float) -> tuple[Tensor, float]:
+    """Make a mask and its scale from random words; one word serves four entries."""
     level = round(p * 2**16)
     scale = 2**16 / (2**16 - level)
-    words = torch.empty((like.numel() + 3) // 4, dtype=torch.int64, device=like.device)
-    words.random_(-(2**63), None, generator=generator)
-    draws = words.view(torch.int16)[: like.numel()].view(like.shape)
+    draws = words.view(torch.int16).flatten()[: like.numel()].view(like.shape)
     mask = torch.empty_like(like)
     torch.ge(draws, level - 2**15, out=mask)
     return mask.mul_(scale), scale

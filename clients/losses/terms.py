@@ -28,14 +28,16 @@ def pull(
     """
     if not weight:
         return torch.zeros(())
-    drift = torch.stack(
-        [
-            (named[n] - w).square().sum()
-            for n, w in received.items()
-            if named[n].requires_grad
-        ]
-    ).sum()
-    return weight * drift
+    moved = [named[n] - w for n, w in received.items() if named[n].requires_grad]
+    return weight * torch.stack([m.square().sum() for m in moved]).sum()
+
+
+def pull_each(
+    named: Mapping[str, Tensor], received: Mapping[str, Tensor], weight: float
+) -> Tensor:
+    """:func:`pull` of each of several models: tensors of shape (C, ...) give (C,)."""
+    moved = [named[n] - w for n, w in received.items() if named[n].requires_grad]
+    return weight * torch.stack([m.square().flatten(1).sum(1) for m in moved]).sum(0)
 
 
 def model_contrast(

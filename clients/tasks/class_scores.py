@@ -1,27 +1,60 @@
-"""Scores of a classifier beside its accuracy: macro-F1 and ROC-AUC."""
+"""Scores of a classifier: accuracy, loss, macro-F1 and ROC-AUC."""
 
 from __future__ import annotations
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.data import GraphPartition, IntArray
 from fedgraph_flwr.embedding_scores import class_f1
+from fedgraph_flwr.wire import Parcel
 
 from .multitask_scores import roc_auc
 
 Array = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 
 
-def class_scores(logits: Tensor, y: Tensor) -> dict[str, float]:
-    """Score predictions of one class per row.
+def class_scores(
+    partition: GraphPartition, point: str, logits: Floats, losses: Floats
+) -> Parcel:
+    """Score predictions for the validation, then the test rows, as metrics of a reply.
 
     Parameters
     ----------
-    logits : float tensor, shape (N, C)
-    y : int64 tensor, shape (N,)
-        In [0, C).
+    partition : GraphPartition
+    point : str
+        Of the round.
+    logits : float array, shape (num_val + num_test, num_classes)
+    losses : float array, shape (num_val + num_test,)
+        Of each row.
+
+    Returns
+    -------
+    Parcel
+        ``metrics``: ``count/<split>``, and after ``eval/<split>/<point>/`` accuracy and
+        loss, the mean of ``losses``; for test rows also macro-f1 and roc-auc.
+    """
+    found: dict[str, int | float] = {}
+    first = 0
+    for split in ("val", "test"):
+        y = partition.graphs.y[partition.positions(split)]
+        rows, first = slice(first, first + len(y)), first + len(y)
+        found[f"count/{split}"] = len(y)
+        if not len(y):
+            continue
+        own = f"eval/{split}/{point}/"
+        found[own + "accuracy"] = float((logits[rows].argmax(1) == y).mean())
+        found[own + "loss"] = float(losses[rows].astype(np.float64).mean())
+        beside = f1_and_auc(logits[rows], y) if split == "test" else {}
+        found |= {own + name: value for name, value in beside.items()}
+    return Parcel(metrics=found)
+
+
+def f1_and_auc(logits: Floats, y: IntArray) -> dict[str, float]:
+    """Macro-F1 and ROC-AUC of at least one row.
 
     Returns
     -------
@@ -32,17 +65,15 @@ def class_scores(logits: Tensor, y: Tensor) -> dict[str, float]:
         the rest, as ``sklearn.metrics.roc_auc_score(multi_class="ovr")``. That function
         refuses a test set without rows of some class; here the mean is over classes
         that some rows have and some have not. With two classes it is the usual
-        ROC-AUC. Without N, without any such class, or with logits that are not finite,
-        a score is left out.
+        ROC-AUC. Without any such class, or with logits that are not finite, it is left
+        out.
     """
-    if not len(y):
-        return {}
-    num_classes, labels = logits.shape[1], y.cpu().numpy()
-    f1 = class_f1(labels, logits.argmax(1).cpu().numpy(), num_classes)
+    num_classes = logits.shape[1]
+    f1 = class_f1(y, logits.argmax(1), num_classes)
     found = {"macro-f1": float(np.nanmean(f1))}
-    if num_classes > 1 and torch.isfinite(logits).all():
-        is_class = (labels[:, None] == np.arange(num_classes)).astype(np.float64)
-        area = roc_auc(_log_odds(logits.double().cpu().numpy()), is_class).mean
+    if num_classes > 1 and np.isfinite(logits).all():
+        is_class = (y[:, None] == np.arange(num_classes)).astype(np.float64)
+        area = roc_auc(_log_odds(logits.astype(np.float64)), is_class).mean
         found |= {} if np.isnan(area) else {"roc-auc": area}
     return found
 

@@ -10,9 +10,10 @@ from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import Parcel
 
-from ..base import GraphClient, Metrics
+from ..base import GraphClient
 from ..graphs.batching import Batch
 from ..job import ModelSpec, P
+from ..marks import done_by_stacks
 from ..models.forms import Architecture
 from ..models.gin import GIN
 from ..training import evaluate
@@ -45,34 +46,33 @@ class GraphClassifierClient(GraphClient[P]):
 
     model: GIN
 
+    @done_by_stacks
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> GIN:
         widths = spec.num_features, spec.num_classes
         return build_gin(spec.settings, *widths, client_id=spec.client_id)
 
+    @done_by_stacks
     @override
     @classmethod
     def architecture(cls, spec: ModelSpec[P]) -> Architecture:
         return spec.architecture("gin")
 
+    @done_by_stacks
     @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy of the batch."""
         return nn.functional.cross_entropy(self.model(batch, generator), batch.y)
 
+    @done_by_stacks
     @override
     def scores(self, point: str) -> Parcel:
         """Accuracy and mean cross-entropy on validation and test graphs.
 
         On test graphs also macro-F1 and ROC-AUC.
         """
-        metrics: Metrics = {}
-        measured = evaluate(self.model, self.data)
-        beside = class_scores(measured["test"].logits, measured["test"].y)
-        metrics |= {f"eval/test/{point}/{name}": v for name, v in beside.items()}
-        for split, score in measured.items():
-            metrics[f"eval/{split}/{point}/accuracy"] = score.accuracy
-            metrics[f"eval/{split}/{point}/loss"] = score.loss
-            metrics[f"count/{split}"] = score.num_examples
-        return Parcel(metrics=metrics)
+        logits, losses = evaluate(self.model, self.data)
+        return class_scores(
+            self.data.partition, point, logits.cpu().numpy(), losses.cpu().numpy()
+        )

@@ -11,10 +11,11 @@ from typing_extensions import override
 from fedgraph_flwr.wire import Parcel
 
 from ..adam import Optimizer
-from ..base import GraphClient, Metrics
+from ..base import GraphClient
 from ..graphs.batching import ClientData
 from ..graphs.whole_graph import NodeData, WholeGraph
 from ..job import ModelSpec, P
+from ..marks import done_by_stacks
 from ..models.forms import Architecture
 from ..models.node_gnn import NodeGNN
 from .class_scores import class_scores
@@ -32,12 +33,14 @@ class NodeClassifierClient(GraphClient[P]):
     data: NodeData
     model: NodeGNN
 
+    @done_by_stacks
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> NodeGNN:
         made: NodeGNN = cls.architecture(spec).build(spec.common_generator())
         return made
 
+    @done_by_stacks
     @override
     @classmethod
     def architecture(cls, spec: ModelSpec[P]) -> Architecture:
@@ -48,16 +51,19 @@ class NodeClassifierClient(GraphClient[P]):
         """The client's graph."""
         return self.data.whole
 
+    @done_by_stacks
     def logits(self, generator: torch.Generator | None) -> Tensor:
         """Logits of every node, (num_nodes, num_classes); dropout iff a generator."""
         return self.model(self.graph, generator)  # type: ignore[no-any-return]
 
+    @done_by_stacks
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy over the training nodes of ``batch``, a WholeGraph."""
         logits = self.logits(generator)[batch.train]
         return nn.functional.cross_entropy(logits, batch.y[batch.train])
 
+    @done_by_stacks
     @override
     def run_epochs(
         self,
@@ -78,6 +84,7 @@ class NodeClassifierClient(GraphClient[P]):
             last = loss.detach()
         return float(last)
 
+    @done_by_stacks
     @override
     @torch.no_grad()
     def scores(self, point: str) -> Parcel:
@@ -85,18 +92,9 @@ class NodeClassifierClient(GraphClient[P]):
 
         On test nodes also macro-F1 and ROC-AUC.
         """
-        logits = self.logits(None)
-        metrics: Metrics = {}
-        for split in ("val", "test"):
-            nodes = self.graph.nodes(split)
-            metrics[f"count/{split}"] = len(nodes)
-            if not len(nodes):
-                continue
-            found, y = logits[nodes], self.graph.y[nodes]
-            hits = (found.argmax(1) == y).double().mean()
-            loss = nn.functional.cross_entropy(found, y, reduction="none")
-            metrics[f"eval/{split}/{point}/accuracy"] = float(hits)
-            metrics[f"eval/{split}/{point}/loss"] = float(loss.double().mean())
-            beside = class_scores(found, y) if split == "test" else {}
-            metrics |= {f"eval/test/{point}/{name}": v for name, v in beside.items()}
-        return Parcel(metrics=metrics)
+        held_out = torch.cat([self.graph.val, self.graph.test])
+        logits, y = self.logits(None)[held_out], self.graph.y[held_out]
+        losses = nn.functional.cross_entropy(logits, y, reduction="none")
+        return class_scores(
+            self.data.partition, point, logits.cpu().numpy(), losses.cpu().numpy()
+        )

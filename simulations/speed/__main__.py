@@ -11,6 +11,7 @@ from .molecules import measure_molecules
 from .rounds import compare_round, measure_overhead
 from .scale import measure_scale
 from .sites import measure_sites
+from .stacked import measure_stacked
 from .views import measure_views
 
 
@@ -58,6 +59,15 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--sites", type=int, default=3)
     part.add_argument("--rounds", type=int, default=10, help="per run")
     part.add_argument("--method", default="fedavg")
+
+    part = parts.add_parser("stacked", help="small clients, one by one and as one")
+    part.set_defaults(measure=measure_stacked)
+    part.add_argument("--clients", type=int, nargs="+", default=[5, 50])
+    part.add_argument("--method", default="fedavg")
+    part.add_argument("--dataset", default="NCI1")
+    part.add_argument("--device", default="auto")
+    part.add_argument("--rounds", type=int, default=5, help="to take medians of")
+    _add_repeats(part, 3)
 
     part = parts.add_parser("scale", help="how a run grows with its clients")
     part.set_defaults(measure=measure_scale)

@@ -58,7 +58,7 @@ def test_a_model_of_ones_own_is_right_where_it_is_right(run, monkeypatch):
     def mark(self, _):
         with toys.torch.no_grad():
             self.tensors()["convs.0.weight"].fill_(self.job.client_id)
-        return {}
+        return toys.Parcel()
 
     monkeypatch.setattr(NodeClassifierClient, "logits", say)
     monkeypatch.setattr(GraphClient, "_train", mark)

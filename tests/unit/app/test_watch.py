@@ -178,9 +178,9 @@ def test_a_warning_is_said_once_in_a_run(
 def warn_at_every_message(monkeypatch, name):
     make = client_app._make_client
 
-    def warning(resolved, client_id, *others):
+    def warning(resolved, client_id, *others, **more):
         log_of(name)("client %d has few graphs", client_id)
-        return make(resolved, client_id, *others)
+        return make(resolved, client_id, *others, **more)
 
     monkeypatch.setattr(client_app, "_make_client", warning)
 

@@ -110,7 +110,9 @@ def test_a_client_that_must_not_send_has_not_done_the_round(tmp_path):
 
 
 def optimizer_of(client):
-    return make_optimizer(client.model, client.job.settings, client.round.stored)
+    return make_optimizer(
+        client.model.parameters(), client.job.settings, client.round.stored
+    )
 
 
 def test_private_layers_and_moments_come_back_in_the_next_round(tmp_path):

@@ -12,6 +12,7 @@ from torch_geometric.loader import DataLoader
 
 from clients.base import initial_arrays
 from clients.graphs.batching import ClientData, CollatedGraphs
+from clients.tasks.class_scores import class_scores
 from clients.tasks.graph_classifier import GraphClassifierClient, build_gin
 from clients.training import evaluate, train_epochs
 from fedgraph_flwr.data import GraphSet
@@ -104,7 +105,9 @@ def test_training_without_dropout_equals_a_plain_pyg_loop(model):
 
 def test_evaluation_equals_one_graph_at_a_time(model):
     partition = toys.make_partition(num_graphs=35)
-    scores = evaluate(model, ClientData.collate(partition, toys.CPU, max_nodes=20))
+    data = ClientData.collate(partition, toys.CPU, max_nodes=20)
+    logits, losses = evaluate(model, data)
+    scores = class_scores(partition, "here", logits.numpy(), losses.numpy()).metrics
     reference = twin(model, 4, 2)
     graphs = toys.to_pyg(partition.graphs)
     for split in ("val", "test"):
@@ -114,11 +117,11 @@ def test_evaluation_equals_one_graph_at_a_time(model):
         ]
         y = torch.from_numpy(partition.graphs.y[chosen])
         logits = torch.stack(one_by_one)
-        assert scores[split].num_examples == len(chosen) == 7
+        assert scores[f"count/{split}"] == len(chosen) == 7
         hits = (logits.argmax(1) == y).double().mean().item()
-        assert scores[split].accuracy == pytest.approx(hits)
+        assert scores[f"eval/{split}/here/accuracy"] == pytest.approx(hits)
         expected = torch.nn.functional.cross_entropy(logits, y).item()
-        assert scores[split].loss == pytest.approx(expected, abs=1e-6)
+        assert scores[f"eval/{split}/here/loss"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_paper_model_shares_24960_numbers_and_nothing_private():

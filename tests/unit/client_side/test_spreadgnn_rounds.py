@@ -168,7 +168,7 @@ def test_models_follow_the_recursion_of_dpa_sgd(spread, monkeypatch, name, perio
         t = self.round.number - 1
         g = towards(t, self.job.client_id, bias.double().tolist())
         bias -= rate * bias.new_tensor(g)
-        return {}
+        return Parcel()
 
     def look(self, point):
         if point == "post_aggregation":
@@ -472,7 +472,7 @@ def test_a_client_whose_model_is_not_finite_says_so_itself(spread, monkeypatch):
     def diverge(self, optimizer):
         if self.job.client_id == 1 and self.round.number == 2:
             self.model.head.bias.data[0] = math.nan
-        return {}
+        return Parcel()
 
     monkeypatch.setattr(GraphClient, "_train", diverge)
     monkeypatch.setattr(SpreadGNNClient, "scores", lambda *_: Parcel())

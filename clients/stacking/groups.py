@@ -1,0 +1,119 @@
+"""Which clients of a process train as one, and that they do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from logging import WARNING
+from typing import Any
+
+from flwr.common.logger import log
+
+from fedgraph_flwr.wire import Parcel
+
+from ..adam import Optimizer
+from ..base import GraphClient
+from ..graphs.whole_graph import NodeData
+from ..marks import is_done_by_stacks
+from ..optimizer import num_steps
+from ..tasks.graph_classifier import GraphClassifierClient
+from ..tasks.node_classifier import NodeClassifierClient
+from ..training import batch_begins
+from .stack import GraphStack, NodeStack, Stack
+
+# What a stack does in place of its clients.
+_STEPS = (
+    "build_model",
+    "architecture",
+    "practise",
+    "_train",
+    "run_epochs",
+    "optimizer",
+    "trained_on",
+    "begin_epoch",
+    "end_step",
+    "end_epoch",
+    "loss",
+    "logits",
+    "scores",
+)
+_STACKS: dict[type[GraphClient[Any]], type[Stack[Any]]] = {
+    GraphClassifierClient: GraphStack,
+    NodeClassifierClient: NodeStack,
+}
+
+
+def stack_of(client: type[GraphClient[Any]]) -> type[Stack[Any]] | None:
+    """Return what trains clients of a class as one; None if nothing does.
+
+    A class that overrides a step of training in a way of its own trains one by one.
+    """
+    for part in client.__mro__:
+        for name in _STEPS:
+            step = vars(part).get(name)
+            is_abstract = getattr(step, "__isabstractmethod__", False)
+            if step and not is_abstract and not is_done_by_stacks(step):
+                return None
+    found = (s for task, s in _STACKS.items() if issubclass(client, task))
+    return next((s for s in found if s.takes(client)), None)
+
+
+def practise_together(
+    clients: Sequence[GraphClient[Any]],
+) -> dict[int, tuple[Optimizer, Parcel]]:
+    """Train those clients that can be trained as one with another.
+
+    Parameters
+    ----------
+    clients : sequence of GraphClient
+        At the start of their round. Their models lie on the host, whatever the device.
+
+    Returns
+    -------
+    dict of int to (Optimizer, Parcel)
+        By client, for :meth:`GraphClient.finish`; of those that were trained.
+    """
+    groups: dict[Hashable, list[tuple[GraphClient[Any], Optimizer]]] = defaultdict(list)
+    for client in clients:
+        optimizer = client.optimizer()
+        if (key := _key(client, optimizer)) is not None:
+            groups[key].append((client, optimizer))
+    done: dict[int, tuple[Optimizer, Parcel]] = {}
+    for members in groups.values():
+        if len(members) < 2:
+            continue
+        own, optimizers = zip(*members, strict=True)
+        try:
+            stack = stack_of(type(own[0]))
+            assert stack is not None
+            practised = stack(own, optimizers).practise()
+        except Exception as error:  # e.g. out of memory: none of them has changed
+            log(WARNING, "cannot train %d clients as one, so one by one: %s: %s",
+                len(own), type(error).__name__, error)  # fmt: skip
+            continue
+        for client, optimizer, parcel in zip(own, optimizers, practised, strict=True):
+            done[client.job.client_id] = optimizer, parcel
+    return done
+
+
+def _key(client: GraphClient[Any], optimizer: Optimizer) -> Hashable | None:
+    """Return what clients of one stack have in common; None for a client of none."""
+    stack, data = stack_of(type(client)), client.data
+    num_train = len(client.trained_on())
+    if stack is None or not stack.NETWORK.fits(client.model):
+        return None
+    if not num_train or not client.num_epochs() or not len(data.partition.held_out):
+        return None
+    settings = client.job.settings
+    x = data.whole.x if isinstance(data, NodeData) else data.graphs.x
+    is_whole = isinstance(data, NodeData)
+    begins = batch_begins(num_train, settings.batch_size, client.MIN_BATCH)
+    return (
+        type(client),
+        tuple((n, tuple(t.shape)) for n, t in client.tensors().items()),
+        tuple(client.round.received),
+        type(x),
+        client.num_epochs(),
+        1 if is_whole else len(begins),
+        num_steps(optimizer),
+    )

@@ -1,0 +1,306 @@
+"""Clients that train as one do what each would do by itself."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import toys
+from safetensors.numpy import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import datasets
+from clients.fedavg import Proximal
+from clients.graphs.batching import CollatedGraphs
+from clients.graphs.ops import dropout_mask
+from clients.stacking import stack
+from clients.stacking.batch import JoinedGraphs
+from clients.stacking.groups import practise_together, stack_of
+from clients.stacking.masks import draw_masks
+from clients.tasks.graph_classifier import GraphClassifierClient
+from clients.tasks.node_classifier import NodeClassifierClient
+from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.registry import METHODS, joined, load_client
+from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION, NODE_CLASSIFICATION
+from fedgraph_flwr.wire import Parcel, with_prefix
+
+ON_GRAPHS = ["local", "fedavg", "fedprox", "gcfl", "gcfl+"]
+ON_NODES = [f"{m} node-classification" for m in ("local", "fedavg", "fedprox")]
+ON_NODES += ["self-weight"]
+WIDE = {"hidden-dim": 8, "dropout": 0.5, "num-clients": 5, "batch-size": 8}
+
+
+@pytest.fixture
+def stacks(monkeypatch):
+    """Sizes of the stacks that were trained."""
+    seen = []
+    practise = stack.Stack.practise
+
+    def counted(self):
+        seen.append(len(self.clients))
+        return practise(self)
+
+    monkeypatch.setattr(stack.Stack, "practise", counted)
+    return seen
+
+
+def tensors(run):
+    """Everything that server and clients stored, by file and name."""
+    places = [run.path, run.overrides["state-dir"]]
+    files = [f for place in places for f in Path(place).rglob("*.safetensors")]
+    return {
+        ("/".join(path.parts[-2:]), name): array
+        for path in files
+        for name, array in load_file(path).items()
+    }
+
+
+def assert_alike(found, expected, *, tolerance=1e-5):
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        np.testing.assert_allclose(
+            found[name], array, atol=tolerance, err_msg=str(name)
+        )
+
+
+@pytest.mark.parametrize("case", [*ON_GRAPHS, *ON_NODES])
+def test_a_run_is_that_of_clients_one_by_one(run, stacks, case):
+    """Clients have graphs of their own number and size, and a last, smaller batch."""
+    one, many = (run(case, **WIDE, stacked=how) for how in ("off", "on"))
+    assert max(stacks) > 1
+    assert one.summary["stacked"] == 0
+    assert many.summary["stacked"] == max(stacks)
+    assert_alike(tensors(many), tensors(one))
+    for name, value in one.values().items():
+        assert many.values()[name] == pytest.approx(value, abs=1e-4), name
+
+
+@pytest.mark.parametrize("case", ["fedavg", "fedprox", "fedavg node-classification"])
+def test_equal_shapes_give_equal_bytes(run, stacks, monkeypatch, case):
+    """Where batched products are to the bit those of single matrices."""
+
+    def equally_large(settings, client_id):
+        return replace(toys.federation(settings, 0), client_id=client_id)
+
+    monkeypatch.setattr(datasets, "load_partition", equally_large)
+    monkeypatch.setattr(torch, "bmm", one_by_one(torch.mm))
+    monkeypatch.setattr(torch, "baddbmm", one_by_one(torch.addmm))
+    keys = {**WIDE, "batch-size": 32}  # all graphs: as many nodes in each batch
+    one, many = (run(case, **keys, stacked=how) for how in ("off", "on"))
+    assert set(stacks) == {5}
+    assert many.sha == one.sha
+
+
+def one_by_one(product):
+    """Make a batched product of single ones: libraries may compute the two apart."""
+
+    def call(*batches):
+        return torch.stack([product(*rows) for rows in zip(*batches, strict=True)])
+
+    return call
+
+
+def test_adam_goes_on_from_what_is_stored(run, stacks):
+    keys = {**WIDE, "persist-optimizer": True}
+    one, many = (run("fedavg", **keys, stacked=how) for how in ("off", "on"))
+    assert stacks
+    found = tensors(many)
+    assert any(name == "adam/exp_avg" for _, name in found)
+    assert_alike(found, tensors(one))
+
+
+def test_noise_is_charged_to_stacked_clients(run, stacks):
+    keys = {**WIDE, "privacy.update-clip": 0.5, "privacy.update-noise": 3.0}
+    one, many = (run("fedavg", **keys, stacked=how) for how in ("off", "on"))
+    assert stacks
+    assert many.summary["privacy"] == one.summary["privacy"]
+    assert one.summary["privacy"]
+
+
+def test_resuming_equals_never_stopping(run, stacks):
+    whole = run("gcfl+", **WIDE, stacked="on")
+    half = run("gcfl+", **{**WIDE, "num-server-rounds": 1}, stacked="on")
+    again = run(
+        "gcfl+",
+        **WIDE,
+        stacked="on",
+        resume=str(half.path),
+        **{"state-dir": half.overrides["state-dir"]},
+    )
+    assert again.sha == whole.sha
+
+
+def test_without_a_gpu_clients_train_one_by_one(run, stacks):
+    run("fedavg", **WIDE)
+    assert stacks == []
+
+
+@pytest.mark.parametrize("case", ["moon", "fedgkd", "fedavg multi-task"])
+def test_a_method_that_cannot_is_refused(run, case):
+    with pytest.raises(RunFailedError, match="stacked is 'on', but clients of method"):
+        run(case, stacked="on")
+
+
+def test_which_methods_can():
+    can = {
+        f"{name} {task.key}"
+        for name, method in METHODS.items()
+        for task, client in method.clients.items()
+        if stack_of(load_client(client))
+    }
+    on_graphs = {f"{name} {GRAPH_CLASSIFICATION.key}" for name in ON_GRAPHS}
+    plain = {*ON_GRAPHS, "self-weight", "fedgta"}
+    assert can == on_graphs | {f"{name} {NODE_CLASSIFICATION.key}" for name in plain}
+
+
+def test_a_loss_of_ones_own_is_never_left_out():
+    class Smooth(GraphClassifierClient):
+        def loss(self, batch, generator):
+            return super().loss(batch, generator) * 2
+
+    class Counts(NodeClassifierClient):
+        def end_step(self):
+            pass
+
+    assert stack_of(GraphClassifierClient)
+    assert stack_of(Smooth) is None
+    assert stack_of(joined(Proximal, Smooth)) is None
+    assert stack_of(Counts) is None
+
+
+def test_clients_of_other_widths_or_steps_stack_apart(tmp_path):
+    sizes = [(20, 4), (20, 4), (90, 4), (95, 4), (20, 5)]
+    clients = [
+        begun(tmp_path, toys.make_partition(k, num_graphs=n, num_features=f))
+        for k, (n, f) in enumerate(sizes)
+    ]
+    assert set(practise_together(clients)) == {0, 1, 2, 3}
+
+
+def test_a_width_that_random_words_do_not_divide_trains_one_by_one(tmp_path):
+    partitions = [toys.make_partition(k) for k in range(2)]
+    for width, expected in ((6, set()), (8, {0, 1})):
+        clients = [begun(tmp_path, p, **{"hidden-dim": width}) for p in partitions]
+        assert set(practise_together(clients)) == expected
+    clients = [begun(tmp_path, p, **{"hidden-dim": 6}, dropout=0.0) for p in partitions]
+    assert set(practise_together(clients)) == {0, 1}
+
+
+def test_one_bad_client_of_a_stack_is_one_bad_client(run, stacks, monkeypatch):
+    begin = GraphClassifierClient.begin
+
+    def bad(self, parcel, header):
+        if self.job.client_id == 1:
+            raise ValueError("no graphs today")
+        return begin(self, parcel, header)
+
+    monkeypatch.setattr(GraphClassifierClient, "begin", bad)
+    many = run("fedavg", **WIDE, **{"min-fit-replies": 0.5}, stacked="on")
+    assert set(stacks) == {3}  # one client has a batch more
+    failed = many.summary["failures"]
+    assert {(f["client"], f["reason"]) for f in failed} == {
+        (1, "ValueError: no graphs today")
+    }
+
+
+def test_a_stack_that_fails_leaves_its_clients_to_themselves(run, monkeypatch, caplog):
+    one = run("fedavg", **WIDE, stacked="off")
+
+    def full(*_):
+        raise torch.OutOfMemoryError("2 GiB too few")
+
+    monkeypatch.setattr(stack.GraphStack, "train", full)
+    caplog.set_level("WARNING", "flwr")
+    many = run("fedavg", **WIDE, stacked="on")
+    assert many.sha == one.sha
+    assert "clients as one, so one by one: OutOfMemoryError: 2 GiB" in caplog.text
+
+
+def test_masks_are_those_of_the_clients_own_streams():
+    sizes = [np.array([3, 5]), np.array([2, 1])]
+    drawn = draw_masks(
+        sizes, streams(2), width=8, dropout=0.3, device=toys.CPU
+    )  # fmt: skip
+    for client, generator in enumerate(streams(2)):
+        for layer, rows in enumerate(sizes):
+            like = torch.zeros(2, int(rows.max()), 8)
+            mask, scale = drawn.of(layer, like)
+            own = torch.zeros(int(rows[client]), 8)
+            expected, same = dropout_mask(own, 0.3, generator)
+            assert scale == same
+            assert torch.equal(mask[client, : len(own)], expected)
+
+
+def streams(count):
+    return [torch.Generator().manual_seed(k) for k in range(count)]
+
+
+def test_a_stacked_batch_holds_each_clients_own():
+    partitions = [toys.make_partition(k, num_graphs=6 + k) for k in range(3)]
+    single = [CollatedGraphs(p.graphs, toys.CPU) for p in partitions]
+    positions = [p.train[::-1].copy() for p in partitions]
+    joined_batch = JoinedGraphs(single).batch(positions)
+    count, width = joined_batch.x.shape[:2]
+    height = len(joined_batch.y) // count
+    blocks = joined_batch.adjacency.to_dense().view(count, width, count, width)
+    members = joined_batch.membership.to_dense().view(count, height, count, width)
+    for k, (graphs, chosen) in enumerate(zip(single, positions, strict=True)):
+        own = graphs.batch(chosen)
+        n, g = len(own.x), own.num_graphs
+        assert torch.equal(joined_batch.x[k, :n], own.x)
+        assert not joined_batch.x[k, n:].any()
+        assert torch.equal(blocks[k, :n, k, :n], own.adjacency.to_dense())
+        assert torch.equal(members[k, :g, k, :n], own.membership.to_dense())
+        assert torch.equal(joined_batch.y.view(count, height)[k, :g], own.y)
+        weight = joined_batch.weight.view(count, height)[k]
+        assert weight[:g].tolist() == pytest.approx([1 / g] * g)
+        assert not weight[g:].any()
+        graph_of_node = joined_batch.graph_of_node.view(count, width)[k] - k * height
+        assert torch.equal(graph_of_node[:n], own.graph_of_node)
+        assert set(graph_of_node[n:].tolist()) <= {height - 1}
+        blocks[k, :n, k, :n] = members[k, :g, k, :n] = 0
+    assert not blocks.any()
+    assert not members.any()
+
+
+class Counter(TorchDispatchMode):
+    """Counts operators as they reach a device."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = collections.Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+def test_operators_do_not_grow_with_clients(tmp_path, method):
+    """A round of 50 clients launches at most half as many again as one of 5."""
+    counts = {}
+    for count in (5, 50):
+        partitions = [toys.make_partition(k, num_graphs=20) for k in range(count)]
+        clients = [begun(tmp_path, p, method, **WIDE) for p in partitions]
+        with Counter() as counter:
+            assert len(practise_together(clients)) == count
+        counts[count] = counter.seen
+    grown = counts[50] - counts[5]
+    assert counts[50].total() <= 1.5 * counts[5].total(), grown
+
+
+def begun(root, partition, method="fedavg", **overrides):
+    """Make a client at the start of round 1."""
+    given = {"hidden-dim": 8, "dropout": 0.5, "batch-size": 32, **overrides}
+    client = toys.make_client(
+        root / str(partition.client_id), method, partition=partition, **given
+    )
+    start = {n: t.detach().numpy() for n, t in client.tensors().items()}
+    arrays = with_prefix(SHARED, {n: start[n] for n in client.shared_keys})
+    client.round = client.begin(Parcel(arrays=arrays), {"server-round": 1})
+    return client
