@@ -54,6 +54,7 @@ class GraphClient(ClassicClient, Generic[P]):
     MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
     DATA: ClassVar[type[ClientData]] = ClientData
 
+    @done_by_stacks
     def __init__(self, job: Job[P]) -> None:
         self.job, self.params, self.data = job, job.params, job.data
         self.model = self.build_model(job.spec).to(job.device)
@@ -175,6 +176,7 @@ class GraphClient(ClassicClient, Generic[P]):
 
     # Answering a message ---------------------------------------------------------
 
+    @done_by_stacks
     @override
     def train(self, parcel: Parcel, header: Header) -> Parcel:
         """Evaluate the received model, train it, evaluate again, store, reply.
@@ -404,9 +406,11 @@ class GraphClient(ClassicClient, Generic[P]):
         is_last = after == settings.num_server_rounds
         return is_last or after % settings.evaluate_every == 0
 
+    @done_by_stacks
     def _measure_if_due(self, point: str) -> Parcel:
         return self._measure(point) if self.is_due(point) else self.sizes()
 
+    @done_by_stacks
     def _measure(self, point: str) -> Parcel:
         self.model.eval()
         return join(self.sizes(), self.scores(point))

@@ -9,7 +9,7 @@ import logging
 import math
 import multiprocessing
 from collections.abc import Callable
-from dataclasses import fields, replace  # noqa: F401  as toys.replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,13 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 CPU = torch.device("cpu")
+
+
+def renewed(partition, **changes):
+    """Change a partition, whose hashes are made again."""
+    return replace(partition, **changes, split_hash="", data_hash="")
+
+
 PLUGIN = "from fedgraph_flwr.api import *\nMETHOD = Method()\n"
 # What clients send beside shared tensors; a site that clips updates refuses these
 # methods, and fedsage+ with cross-client.

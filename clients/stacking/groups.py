@@ -13,6 +13,7 @@ from fedgraph_flwr.wire import Parcel
 
 from ..adam import Optimizer
 from ..base import GraphClient
+from ..graphs.batching import ClientData
 from ..graphs.whole_graph import NodeData
 from ..marks import is_done_by_stacks
 from ..optimizer import num_steps
@@ -23,9 +24,13 @@ from .stack import GraphStack, NodeStack, Stack
 
 # What a stack does in place of its clients.
 _STEPS = (
+    "__init__",
     "build_model",
     "architecture",
+    "train",
     "practise",
+    "_measure_if_due",
+    "_measure",
     "_train",
     "run_epochs",
     "optimizer",
@@ -48,7 +53,8 @@ def stack_of(client: type[GraphClient[Any]]) -> type[Stack[Any]] | None:
 
     A class that overrides a step of training in a way of its own trains one by one.
     """
-    for part in client.__mro__:
+    own = client.__mro__[: client.__mro__.index(GraphClient) + 1]
+    for part in own:
         for name in _STEPS:
             step = vars(part).get(name)
             is_abstract = getattr(step, "__isabstractmethod__", False)
@@ -102,6 +108,10 @@ def _key(client: GraphClient[Any], optimizer: Optimizer) -> Hashable | None:
     num_train = len(client.trained_on())
     if stack is None or not stack.NETWORK.fits(client.model):
         return None
+    if type(data) not in (ClientData, NodeData) or set(_STEPS) & set(vars(client)):
+        return None  # batches, or a step, of the client's own
+    if not all(t.requires_grad for t in client.tensors().values()):
+        return None  # some are frozen
     if not num_train or not client.num_epochs() or not len(data.partition.held_out):
         return None
     settings = client.job.settings

@@ -80,6 +80,83 @@ def test_a_run_is_that_of_clients_one_by_one(run, stacks, case):
         assert many.values()[name] == pytest.approx(value, abs=1e-4), name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "more"),
+    [
+        ("fedavg", {"optimizer": "adamw", "persist-optimizer": True}),
+        ("fedavg", {"optimizer": "amsgrad", "persist-optimizer": True}),
+        ("fedavg", {"client-fraction": 0.6}),
+        ("fedavg", {"held-out-clients": "1", "shared-group": "all"}),
+        ("fedavg", {"batch-size": 100, "local-epochs": 3}),
+        ("fedavg", {"dropout": 0.0}),
+        ("fedavg", {"dropout": 0.37, "num-layers": 1}),
+        ("fedavg", {"shared-group": "all", "evaluate-on": "all"}),
+        ("fedavg", {"patience": 1, "min-rounds": 1}),
+        ("fedprox", {"fedprox.mu": 5.0}),
+        ("fedprox", {"fedprox.mu": 0.0}),
+        ("gcfl+", {"gcfl.seq-source": "last-grad-norm", "gcfl.min-round": 0}),
+        ("local", {"local.epochs": 2}),
+        ("fedavg node-classification", {"evaluate-every": 2}),
+        ("fedavg node-classification", {"num-layers": 3, "dropout": 0.2}),
+        ("fedavg node-classification", {"num-layers": 1}),
+        ("self-weight", {"self-weight.proximal-lambda": 1.0}),
+        ("fedgta", {}),
+    ],
+    ids=str,
+)
+def test_so_it_is_with_any_setting(run, stacks, case, more):
+    one, many = (run(case, **{**WIDE, **more, "stacked": how}) for how in ("off", "on"))
+    assert stacks
+    assert_alike(tensors(many), tensors(one))
+    assert many.values() == pytest.approx(one.values(), abs=1e-4)
+    for what in ("failures", "privacy", "num_examples", "clusters"):
+        assert many.summary.get(what) == one.summary.get(what)
+
+
+def own_graphs(kind, client):
+    partition = toys.make_partition(client, num_graphs=20, dense=kind == "real rows")
+    if kind == "one graph to train on" and client < 3:
+        return toys.renewed(partition, train=partition.train[:1])
+    return partition
+
+
+def own_nodes(kind, client):
+    partition = toys.make_node_partition(client, num_nodes=20 + 5 * client)
+    graphs = partition.graphs
+    if kind == "sparse rows":
+        at = np.arange(len(graphs.x))
+        x = np.zeros((len(at), 40), np.float32)
+        x[at, at % 40] = 1 + at
+        return toys.renewed(partition, graphs=replace(graphs, x=x, num_features=40))
+    if kind == "nodes without a class":
+        y = graphs.y.copy()
+        y[partition.train[-3:]] = -1
+        graphs = replace(graphs, y=y)
+        return toys.renewed(partition, graphs=graphs, train=partition.train[:-3])
+    none = {"nobody to test": "test", "nobody to train on": "train"}
+    return (
+        toys.renewed(partition, **{none[kind]: np.arange(0)}) if client else partition
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "make"),
+    [
+        *(("fedavg", k, own_graphs) for k in ("real rows", "one graph to train on")),
+        ("fedavg node-classification", "sparse rows", own_nodes),
+        ("fedavg node-classification", "nodes without a class", own_nodes),
+        ("fedavg node-classification", "nobody to test", own_nodes),
+        ("fedavg node-classification", "nobody to train on", own_nodes),
+    ],
+)
+def test_data_of_all_forms(run, stacks, monkeypatch, case, kind, make):
+    monkeypatch.setattr(datasets, "load_partition", lambda _, c: make(kind, c))
+    one, many = (run(case, **WIDE, stacked=how) for how in ("off", "on"))
+    assert bool(stacks) == (kind != "nobody to train on")
+    assert_alike(tensors(many), tensors(one))
+
+
 @pytest.mark.parametrize("case", ["fedavg", "fedprox", "fedavg node-classification"])
 def test_equal_shapes_give_equal_bytes(run, stacks, monkeypatch, case):
     """Where batched products are to the bit those of single matrices."""
@@ -167,10 +244,31 @@ def test_a_loss_of_ones_own_is_never_left_out():
         def end_step(self):
             pass
 
+    class Whole(GraphClassifierClient):
+        def train(self, parcel, header):
+            return super().train(parcel, header)
+
+    class Frozen(NodeClassifierClient):
+        def __init__(self, job):
+            super().__init__(job)
+            self.model.readout.requires_grad_(False)
+
     assert stack_of(GraphClassifierClient)
     assert stack_of(Smooth) is None
     assert stack_of(joined(Proximal, Smooth)) is None
-    assert stack_of(Counts) is None
+    assert [stack_of(c) for c in (Counts, Whole, Frozen)] == [None] * 3
+
+
+@pytest.mark.parametrize("change", ["frozen", "own loss", "other model"])
+def test_a_changed_client_trains_by_itself(tmp_path, change):
+    clients = [begun(tmp_path, toys.make_partition(k)) for k in range(3)]
+    if change == "frozen":
+        clients[0].model.post.requires_grad_(False)
+    elif change == "own loss":
+        clients[0].loss = lambda *_: torch.zeros((), requires_grad=True)
+    else:
+        clients[0].model.__class__ = type("Other", (type(clients[0].model),), {})
+    assert set(practise_together(clients)) == {1, 2}
 
 
 def test_clients_of_other_widths_or_steps_stack_apart(tmp_path):
