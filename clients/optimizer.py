@@ -91,13 +91,21 @@ def join_optimizers(
     """Make one optimiser of stacked parameters from those of each row.
 
     All have made equally many steps, and have parameters in the order of ``stacked``.
+
+    Raises
+    ------
+    ValueError
+        Some have made a step, and others none.
     """
     parameters = list(stacked)
     made = make_optimizer(parameters, settings, {})
     rows = list(zip(*map(_parameters, optimizers), strict=True))
     for parameter, own in zip(parameters, rows, strict=True):
         states = [o.state.get(p) for o, p in zip(optimizers, own, strict=True)]
-        if known := [s for s in states if s]:
+        known = [s for s in states if s]
+        if 0 < len(known) < len(states):
+            raise ValueError("some of the optimisers have made a step, others none")
+        if known:
             made.state[parameter] = {
                 name: torch.stack([s[name] for s in known]).to(parameter.device)
                 for name in known[0]

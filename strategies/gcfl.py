@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, SHARED, GCFLParams
 from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
+from fedgraph_flwr.wording import client_ranges, name_clients, shortened
 
 from .averaging import check_same_layout
 from .base import AbstractGraphStrategy
@@ -254,16 +255,14 @@ class GCFL(AbstractGraphStrategy):
             list(before.clusters[position]) for position in split
         ]
         for position in split:
+            whole = before.clusters[position]
+            parts = [m for m in self.gcfl.clusters if set(m) <= set(whole)]
             log(
                 INFO,
                 "round %d: split %s into %s",
                 server_round,
-                list(before.clusters[position]),
-                [
-                    list(m)
-                    for m in self.gcfl.clusters
-                    if set(m) <= set(before.clusters[position])
-                ],
+                shortened(name_clients(whole)),
+                shortened("; ".join(map(client_ranges, parts))),
             )
 
     def _look_for_missing(self, server_round: int, replies: Iterable[int]) -> None:

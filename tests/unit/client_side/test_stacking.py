@@ -87,6 +87,7 @@ def test_a_run_is_that_of_clients_one_by_one(run, stacks, case):
         ("fedavg", {"optimizer": "adamw", "persist-optimizer": True}),
         ("fedavg", {"optimizer": "amsgrad", "persist-optimizer": True}),
         ("fedavg", {"client-fraction": 0.6}),
+        ("fedavg", {"client-fraction": 0.6, "persist-optimizer": True}),
         ("fedavg", {"held-out-clients": "1", "shared-group": "all"}),
         ("fedavg", {"batch-size": 100, "local-epochs": 3}),
         ("fedavg", {"dropout": 0.0}),
