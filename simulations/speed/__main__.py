@@ -10,6 +10,7 @@ from .memory import NUM_NODES, measure_memory
 from .molecules import measure_molecules
 from .rounds import compare_round, measure_overhead
 from .scale import measure_scale
+from .server import measure_server
 from .sites import measure_sites
 from .stacked import measure_stacked
 from .views import measure_views
@@ -67,6 +68,11 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--dataset", default="NCI1")
     part.add_argument("--device", default="auto")
     part.add_argument("--rounds", type=int, default=5, help="to take medians of")
+    _add_repeats(part, 3)
+
+    part = parts.add_parser("server", help="what strategies compute for many clients")
+    part.set_defaults(measure=measure_server)
+    part.add_argument("--clients", type=int, nargs="+", default=[200, 1000])
     _add_repeats(part, 3)
 
     part = parts.add_parser("scale", help="how a run grows with its clients")

@@ -51,7 +51,7 @@ def measure_stacked(arguments: argparse.Namespace) -> int:
     for count in arguments.clients:
         own = {**config, "num-clients": count}
         bare = _bare_seconds(own, arguments.rounds)
-        rows.append(_row(count, "bare loop, CPU", bare, bare))
+        rows.append(_row(count, "bare loop", bare, bare))
         for mode in ("off", "on"):
             times = [
                 _seconds({**own, "stacked": mode}) for _ in range(arguments.repeats)
@@ -60,10 +60,11 @@ def measure_stacked(arguments: argparse.Namespace) -> int:
             spread = f"{min(times):.3f} to {max(times):.3f}"
             operators = _operators({**own, "stacked": mode})
             what = "one by one" if mode == "off" else "stacked"
-            row = _row(count, f"{what}, {device.type}", seconds, bare)
+            row = _row(count, what, seconds, bare)
             rows.append({**row, "least to most": spread, "operators": str(operators)})
     print_table(
-        f"{arguments.dataset}, {arguments.method}, a round after the first {_WARM_UP}",
+        f"{arguments.dataset}, {arguments.method}, {device.type}: a round; ms more per"
+        " client than the bare loop on a CPU",
         rows,
     )
     if device.type == "cuda":
@@ -77,7 +78,7 @@ def _row(count: int, what: str, seconds: float, bare: float) -> dict[str, str]:
         "clients": str(count),
         "what": what,
         "s": f"{seconds:.3f}",
-        "ms per client beside the bare loop": f"{1000 * (seconds - bare) / count:.1f}",
+        "ms more": f"{1000 * (seconds - bare) / count:.1f}",
         "least to most": "",
         "operators": "",
     }

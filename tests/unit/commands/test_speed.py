@@ -68,6 +68,27 @@ def test_a_round_is_told_beside_plain_loops(monkeypatch, capsys):
     assert float(found[-1][2][:-1]) == pytest.approx(best / 4, abs=0.01)
 
 
+def test_parts_of_the_server_are_timed(capsys):
+    assert main(["server", "--clients", "3", "6", "--repeats", "1"]) == 0
+    found = cells(capsys.readouterr().out)
+    assert [row[0] for row in found] == ["3"] * 7 + ["6"] * 7
+    assert all(float(row[2]) >= 0 for row in found)
+
+
+@pytest.mark.slow
+def test_stacks_are_told_beside_clients_one_by_one(capsys):
+    given = ["--dataset", "synthetic", "--clients", "3", "6"]
+    assert main(["stacked", *given, "--rounds", "1", "--repeats", "1"]) == 0
+    _, _, table = capsys.readouterr().out.rpartition("synthetic, fedavg, cpu")
+    found = [row for row in cells(table) if row[1] != "bare loop"]
+    assert [row[:2] for row in found] == [
+        [count, what] for count in "36" for what in ("one by one", "stacked")
+    ]
+    one_of_3, stack_of_3, one_of_6, stack_of_6 = (int(row[-1]) for row in found)
+    assert one_of_6 == pytest.approx(2 * one_of_3, rel=0.1)
+    assert stack_of_6 <= 2 * stack_of_3  # two stacks, as there are two sizes
+
+
 def test_overhead_is_the_time_that_no_client_computes(monkeypatch, capsys):
     times = {"wall_s": "1", "busy_s": "0.5", "client_compute_s": "1"}
     summary = {"wall_s": 8, "overhead_s": 2, "times": [times] * 3}
