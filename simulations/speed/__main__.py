@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--clients", type=int, nargs="+", default=[10, 100, 1000])
     part.add_argument("--method", default="fedavg")
     part.add_argument("--dataset", default="planted")
+    part.add_argument("--nodes", type=int, default=0, help="of Flower; 0: no Flower")
     part.add_argument("--rounds", type=int, default=3)
     part.add_argument("--figure", type=Path, help="file to draw to")
     part.add_argument(

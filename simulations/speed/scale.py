@@ -17,35 +17,39 @@ from .timing import console, in_own_process, print_table, resident_bytes
 _LINES = ("start s", "round s", "server ms", "peak MB", "checkpoint kB", "results kB")
 
 
-def run(config: dict[str, Value]) -> dict[str, float]:
-    """Run in this process; say what it took.
+def run(config: dict[str, Value], num_nodes: int = 0) -> dict[str, float]:
+    """Run in this process, or through Flower on some nodes; say what it took.
 
     ``start s``: all that is no round: loading, roll call, summary, figures. ``server
-    ms``: of a round beside the clients' own time, per client. ``peak MB``: of server
-    and clients together.
+    ms``: of a round in which no client computes, per client. ``CPU s`` and ``peak MB``:
+    of server and clients together; not of Flower's processes.
     """
+    from simulations.flower import run_flower
     from simulations.inline import run_inline
 
     with tempfile.TemporaryDirectory() as scratch:
         places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
         wall, cpu = time.perf_counter(), time.process_time()
-        folder = run_inline({**config, **places})
+        given = {**config, **places}
+        folder = (
+            run_flower(given, num_nodes=num_nodes) if num_nodes else run_inline(given)
+        )
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         with (folder / "times.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
         in_rounds = sum(float(row["wall_s"]) for row in rows)
         training = [r for r in rows if 1 <= int(r["round"]) <= _rounds(config)]
         walls = [float(r["wall_s"]) for r in training]
-        beside = [float(r["wall_s"]) - float(r["client_compute_s"]) for r in training]
+        beside = [float(r["wall_s"]) - float(r["busy_s"]) for r in training]
         per_client = len(training) * int(config["num-clients"])
         newest = max((folder / "checkpoint").iterdir())
+        here = {"CPU s": cpu, "peak MB": resident_bytes(at_most=True) / 1e6}
         return {
             "clients": float(config["num-clients"]),
             "start s": wall - in_rounds,
             "round s": min(walls),
             "server ms": 1000 * sum(beside) / per_client,
-            "CPU s": cpu,
-            "peak MB": resident_bytes(at_most=True) / 1e6,
+            **({} if num_nodes else here),
             "checkpoint kB": newest.stat().st_size / 1e3,
             "results kB": sum(p.stat().st_size for p in _files(folder)) / 1e3,
         }
@@ -71,10 +75,13 @@ def measure_scale(arguments: argparse.Namespace) -> int:
             "device": "cpu",
             **dict(parse_assignment(text) for text in arguments.set),
         }
-        found.append(in_own_process(run, config))
+        found.append(in_own_process(run, config, arguments.nodes))
         told = {k: f"{v:.4g}" for k, v in found[-1].items()}
         console.print(", ".join(f"{k} {v}" for k, v in told.items()))
-    title = f"{arguments.method} on {arguments.dataset}, {arguments.rounds} rounds"
+    how = f"Flower, {arguments.nodes} nodes" if arguments.nodes else "inline"
+    title = (
+        f"{arguments.method} on {arguments.dataset}, {arguments.rounds} rounds, {how}"
+    )
     print_table(title, [{k: f"{v:.4g}" for k, v in row.items()} for row in found])
     if arguments.figure:
         draw(title, found, arguments.figure)
@@ -89,6 +96,8 @@ def draw(title: str, found: list[dict[str, float]], path: Path) -> None:
     axes: Any = figure.add_subplot()
     counts = [row["clients"] for row in found]
     for name in _LINES:
+        if name not in found[0]:
+            continue
         axes.plot(counts, [row[name] for row in found], marker="o", label=name)
     axes.set(xscale="log", yscale="log", xlabel="clients", title=title)
     axes.legend(fontsize="small")
