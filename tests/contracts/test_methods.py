@@ -99,7 +99,7 @@ def test_methods_that_need_every_round_measured_say_so(method):
         resolve(own)
 
 
-@FEDERATED
+@one_per_strategy(toys.federated())
 def test_identical_clients_give_that_client_back(run, toy_data, method):
     def twin(settings, client_id):
         one = replace(toys.federation(settings, 0), client_id=client_id)

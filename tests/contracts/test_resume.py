@@ -64,7 +64,8 @@ def list_rounds(path: Path, folder: str) -> list[int]:
 # A stop at any moment --------------------------------------------------------------
 
 
-@ALL
+# Of what clients keep: nothing, layers, a former model, views, a graph, a branch.
+@one_per_strategy(toys.CASES, also=["moon", "fclg", "fgcl", "fedavg multi-task"])
 @pytest.mark.parametrize("at", mostly_slow([1, 2], fast=[2]))
 def test_a_server_killed_before_a_checkpoint(lab, method, at):
     checks.resumes_after_a_kill(lab, method, at=at, num_rounds=3)

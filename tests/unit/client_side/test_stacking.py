@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from matrix import mostly_slow
 from safetensors.numpy import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -68,7 +69,10 @@ def assert_alike(found, expected, *, tolerance=1e-5):
         )
 
 
-@pytest.mark.parametrize("case", [*ON_GRAPHS, *ON_NODES])
+@pytest.mark.parametrize(
+    "case",
+    mostly_slow([*ON_GRAPHS, *ON_NODES], fast=["fedprox", "gcfl+", "self-weight"]),
+)
 def test_a_run_is_that_of_clients_one_by_one(run, stacks, case):
     """Clients have graphs of their own number and size, and a last, smaller batch."""
     one, many = (run(case, **WIDE, stacked=how) for how in ("off", "on"))
