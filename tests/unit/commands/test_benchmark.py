@@ -18,7 +18,7 @@ from fedgraph_flwr.results.provenance import project_root
 from simulations import benchmark, benchmark_runs
 from simulations.benchmark_output import html, latex, tex
 from simulations.benchmark_runs import known_results, same_code
-from simulations.benchmark_suite import load_suite, trials
+from simulations.benchmark_suite import FOLDER, load_suite, trials
 from simulations.benchmark_verdict import Duel, judge, ranks, sentence
 from simulations.markup import Sheet
 from simulations.tables.differences import Difference
@@ -124,9 +124,7 @@ def test_candidates_are_named_once(names: str) -> None:
         benchmark.participants(load_suite("smoke"), names)
 
 
-@pytest.mark.parametrize(
-    "name", ["smoke", "graphs", "molecules", "nodes-homophilic", "nodes-heterophilic"]
-)
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.toml")))
 def test_every_trial_of_a_suite_can_be_run(name: str) -> None:
     suite = load_suite(name)
     found = list(trials(suite, list(suite.methods)))
