@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
+import os
 import signal
 import sys
 import tomllib
@@ -16,6 +17,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from threading import Thread
 
 from rich.console import Console
 from rich.markup import escape
@@ -110,7 +112,7 @@ def execute(
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        arguments.jobs, mp_context=context, initializer=_ignore_interrupts
+        arguments.jobs, mp_context=context, initializer=_start_worker
     ) as pool:
         futures = {
             pool.submit(_beside, overrides, arguments): overrides for overrides in runs
@@ -175,6 +177,23 @@ def _beside(
 def _ignore_interrupts() -> None:
     """Let a process that waits for work die with its parent, without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _start_worker() -> None:
+    """Prepare a process of the pool.
+
+    A pool whose process was killed leaves its workers behind: each would finish its
+    run, take those already queued, and then wait for ever.
+    """
+    _ignore_interrupts()
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # at once: whoever goes on makes this run again
 
 
 def _seed(overrides: Mapping[str, Value]) -> Value:
