@@ -12,13 +12,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from textwrap import fill
 
 from rich.markup import escape
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 
+from .benchmark_leaderboard import read_page, suite_part, write_page
 from .benchmark_output import write_all
 from .benchmark_runs import (
     Known,
@@ -30,7 +30,7 @@ from .benchmark_runs import (
 )
 from .benchmark_suite import FOLDER, Suite, SuiteMethod, Trial, load_suite, trials
 from .benchmark_verdict import EQUAL, START, Duel, Ranks, mean_scores, ranks, sentence
-from .markup import Sheet, consoles, markdown
+from .markup import Sheet, consoles
 from .tables import file
 from .tables.differences import TIE, Difference, from_start, pair
 from .tables.report import NONE, Report, by_row, make_report
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.results.exists() and not options.results.is_dir():
             raise ConfigError(f"--results must be a folder, got {options.results}")
         suite = load_suite(options.suite)
+        others = read_page(options.leaderboard) if options.leaderboard else {}
         methods = participants(suite, options.methods)
         planned = list(trials(suite, methods))
         known = known_results(suite.name, options.results)
@@ -72,8 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             keep(suite, planned, known)
             tell(f"kept: {kept_path(suite.name)}")
         if options.leaderboard:
-            text = leaderboard(suite, reports[0], known)
-            options.leaderboard.write_text(text, encoding="utf-8")
+            part = suite_part(suite.name, reports, rows_of(planned, known))
+            page = write_page({**others, suite.name: part})
+            options.leaderboard.write_text(page, encoding="utf-8")
+            tell(f"written: {options.leaderboard}")
         for line in reports[0].parts:
             tell(line if isinstance(line, str) else "")
     except FedGraphError as error:
@@ -287,32 +290,10 @@ def _data_report(
     return replace(report, parts=[*report.parts, f"Chosen by validation: {words}."])
 
 
-def leaderboard(suite: Suite, verdict: Report, known: Known) -> str:
-    """Write the page of a suite's ranks from kept rows; see docs/benchmark.md.
-
-    Raises
-    ------
-    FedGraphError
-        A row is not in the kept file.
-    """
-    path = kept_path(suite.name)
-    kept = {r.key for r in file.read(path)} if path.is_file() else set()
-    if missing := [r for r in known.values() if r.key not in kept]:
-        raise FedGraphError(
-            f"--leaderboard is made from kept rows, but {len(missing)} runs are not in"
-            f" {path}; add --keep"
-        )
-    rule = (
-        f"A row of [benchmark-{suite.name}.csv](runs/benchmark-{suite.name}.csv) is"
-        " submitted as a change to this repository. It needs the module of the method"
-        " in `examples/`, all pairs of the suite with `--keep`, and the same bytes when"
-        " we run it again. The command that made this page, and what the words mean:"
-        " [benchmark](benchmark.md)."
-    )
-    title = f"# Leaderboard: {suite.name}"
-    parts = [fill(p, 118) if isinstance(p, str) else p for p in verdict.parts]
-    body = markdown(verdict.title, parts)
-    return "\n\n".join([title, fill(rule, 118), body]) + "\n"
+def rows_of(planned: Sequence[Trial], known: Known) -> list[Result]:
+    """Results of these trials; a folder may hold those of other methods too."""
+    rows = {t.row for t in planned}
+    return [r for r in known.values() if r.row in rows]
 
 
 def keep(suite: Suite, planned: Sequence[Trial], known: Known) -> None:
@@ -323,8 +304,7 @@ def keep(suite: Suite, planned: Sequence[Trial], known: Known) -> None:
     FedGraphError
         Nothing of it was made by the code of a commit.
     """
-    rows = {t.row for t in planned}
-    results = [r for r in known.values() if r.row in rows and same_code(r.commit)]
+    results = [r for r in rows_of(planned, known) if same_code(r.commit)]
     if not results:
         raise FedGraphError(
             "--keep found no run of the code of a commit; commit your changes, run the"
@@ -353,7 +333,10 @@ def _parser() -> argparse.ArgumentParser:
         "--keep", action="store_true", help="add rows to docs/runs of this project"
     )
     parser.add_argument(
-        "--leaderboard", type=Path, metavar="MD", help="also write this page"
+        "--leaderboard",
+        type=Path,
+        metavar="MD",
+        help="also write the suite's part of this page",
     )
     return parser
 

@@ -13,15 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.results.provenance import project_root
 from simulations import benchmark, benchmark_runs
+from simulations.benchmark_leaderboard import read_page, suite_part, write_page
 from simulations.benchmark_output import html, latex, tex
-from simulations.benchmark_runs import known_results, same_code
+from simulations.benchmark_runs import kept_path, known_results, same_code
 from simulations.benchmark_suite import FOLDER, load_suite, trials
 from simulations.benchmark_verdict import Duel, judge, ranks, sentence
 from simulations.markup import Sheet
 from simulations.tables.differences import Difference
+from simulations.tables.file import read
 from simulations.tables.report import Report
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -186,29 +188,135 @@ def test_a_file_is_no_folder_of_results(
     assert "--results must be a folder" in capsys.readouterr().err
 
 
-@pytest.mark.slow  # ten seconds: three processes and six runs
-def test_a_killed_benchmark_goes_on(tmp_path: Path) -> None:
+def test_a_leaderboard_keeps_the_parts_of_other_suites(tmp_path: Path) -> None:
+    page = tmp_path / "leaderboard.md"
+    assert read_page(page) == {}
+    result = read(kept_path("smoke"))[0]
+    reports = [Report(title="Verdict", parts=["Nothing."])]
+    part = suite_part("smoke", reports, [result])
+    page.write_text(write_page({"b": "Text of b.\n\n### Ranks: b", "smoke": part}))
+    found = read_page(page)
+    assert found == {"b": "Text of b.\n\n### Ranks: b", "smoke": part}
+    assert write_page(found) == page.read_text()
+    assert f"by the code of {result.commit}." in part
+    with pytest.raises(FedGraphError, match=r"1 runs are not in .*; add --keep"):
+        suite_part("smoke", reports, [replace(result, seed=99)])
+
+
+def test_a_page_that_is_no_leaderboard_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("# Mine\n")
+    given = ["smoke", "--methods", "fedavg", "--results", str(tmp_path / "runs")]
+    assert benchmark.main([*given, "--leaderboard", str(page)]) == 2
+    assert "page that begins with '# Leaderboard'" in capsys.readouterr().err
+    assert page.read_text() == "# Mine\n"
+
+
+def test_each_kept_suite_has_its_part_of_the_leaderboard() -> None:
+    docs = project_root() / "docs"
+    files = docs.glob("runs/benchmark-*.csv")
+    kept = {path.stem.removeprefix("benchmark-") for path in files}
+    text = (docs / "leaderboard.md").read_text()
+    parts = read_page(docs / "leaderboard.md")
+    assert parts.keys() == kept
+    assert write_page(parts) == text
+    for suite, part in parts.items():
+        commits = {result.commit for result in read(kept_path(suite))}
+        assert f"by the code of {', '.join(sorted(commits))}." in part
+
+
+def folders(results: Path) -> set[Path]:
+    return {path.parent for path in results.rglob("summary.json")}
+
+
+def processes_of(command: str) -> list[int]:
+    """Workers and others that this process started, by their parent's number."""
+    found = subprocess.run(
+        ["ps", "--ppid", command, "-o", "pid="],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def wait_for_end(pids: list[int]) -> None:
+    deadline = time.monotonic() + 20
+    while alive := [pid for pid in pids if lives(pid)]:
+        assert time.monotonic() < deadline, f"processes {alive} outlived their parent"
+        time.sleep(0.05)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; a dead one may wait for somebody to ask how it ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return "\nState:\tZ" not in status
+
+
+def test_workers_end_with_the_process_that_started_them() -> None:
+    code = (
+        "import multiprocessing as m, time\n"
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "from simulations import run\n"
+        "if __name__ == '__main__':\n"
+        "    pool = ProcessPoolExecutor(1, m.get_context('spawn'),"
+        " initializer=run._start_worker)\n"
+        "    pool.submit(time.sleep, 60)\n"
+        "    print(pool.submit(time.sleep, 60), flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=project_root(), stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        workers = processes_of(str(process.pid))
+        process.kill()
+    assert len(workers) == 2  # one tracks resources
+    wait_for_end(workers)
+
+
+@pytest.mark.slow  # half a minute: three benchmarks of four runs
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     suite = str(tmp_path / "tiny.toml")
     Path(suite).write_text(TINY.replace("settings =", 'also = ["roc-auc"]\nsettings ='))
-    results = tmp_path / "runs"
-    arguments = [suite, "--methods", "examples.placebo:METHOD", "--results"]
+    results, whole = tmp_path / "runs", tmp_path / "whole"
+    arguments = [suite, "--methods", "examples.placebo:METHOD", "--jobs", jobs]
+    arguments.append("--results")
     command = [sys.executable, "-m", "simulations.benchmark", *arguments, str(results)]
     with subprocess.Popen(
         command, cwd=project_root(), stderr=subprocess.DEVNULL
     ) as process:
-        while process.poll() is None and not list(results.rglob("summary.json")):
+        while process.poll() is None and not folders(results):
             time.sleep(0.02)
+        workers = processes_of(str(process.pid))
         os.kill(process.pid, signal.SIGKILL)
-    before = {p.parent for p in results.rglob("summary.json")}
+    assert len(workers) == (3 if jobs == "2" else 0)  # one tracks resources
+    wait_for_end(workers)
+    before = folders(results)
     assert before
 
     assert benchmark.main([*arguments, str(results)]) == 0
-    after = {p.parent for p in results.rglob("summary.json")}
+    after = folders(results)
     assert before < after
-    assert len(known_results("tiny", results)) == 4
+    found = known_results("tiny", results)
+    assert len(found) == 4
 
     assert benchmark.main([*arguments, str(results)]) == 0
-    assert {p.parent for p in results.rglob("summary.json")} == after
+    assert folders(results) == after
+    assert benchmark.main([*arguments, str(whole)]) == 0
+    undisturbed = known_results("tiny", whole)
+    assert {k: (r.weights, r.scores) for k, r in found.items()} == {
+        k: (r.weights, r.scores) for k, r in undisturbed.items()
+    }
+    differences = (results / "differences.csv").read_text()
+    assert differences == (whole / "differences.csv").read_text()
     with (results / "differences.csv").open() as file:
         rows = list(csv.DictReader(file))
     placebo = [row for row in rows if row["opponent"] == "fedavg"]
