@@ -31,9 +31,8 @@ test-all: .venv/.installed ## every test, with Ray, real data and SuperLink/Supe
 all-e2e:
 	$(ENV) pytest $(XDIST) tests/e2e
 
-# One process more than cores: beside it, tests of deployment mostly wait.
 all-others:
-	$(ENV) pytest -n $$(( $$(nproc) + 1 )) --maxprocesses 8 --dist loadfile tests/contracts tests/unit
+	$(ENV) pytest $(XDIST) tests/contracts tests/unit
 
 check: .venv/.installed ## format, lint, types, import directions
 	$(ENV) ruff format --check . && ruff check . && mypy && lint-imports

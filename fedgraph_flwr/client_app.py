@@ -5,9 +5,6 @@ The node's configuration says which clients it hosts; see ``node_config``.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +13,6 @@ from logging import WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
@@ -24,22 +20,18 @@ from typing_extensions import override
 
 import datasets
 from clients.binding import bind_config, bind_run, check_run, forget
-from clients.privacy.noisy_views import site_secret
 from clients.privacy.site import PrivateSite, check_features, noisy_partition
-from clients.protocols import Diffuses, Introduces, Opens
+from clients.protocols import Diffuses, Opens
 from clients.store import ClientStore, default_state_dir
-from strategies.replies import WEIGHTS_HASH
 
-from .agreement import tell_data, tell_plugins
 from .config import MOST_ROUNDS
-from .data import GraphPartition, hash_split
 from .device import choose_device
 from .disclosure import full_reason, public_reason
-from .elsewhere import check_elsewhere, score_elsewhere
-from .errors import ConfigError, DataError, RunFailedError, WireError
+from .elsewhere import score_elsewhere
+from .errors import DataError, RunFailedError, WireError
 from .gate import visit
+from .introduction import guarded, identity, introduce, own_name
 from .kept import Kept
-from .likeness import TELLS, measure
 from .node_config import (
     FRESH_START,
     NodeConfig,
@@ -62,14 +54,11 @@ from .terminal import log_failure
 from .together import Trained, stacks, train_ahead, trains_stacked
 from .watch import watch
 from .wire import (
-    CLASS_COUNT,
     LAST_ROUND,
     NO_CLIENTS,
     OPENING,
     SAME_DATA,
-    SITE,
     SPENT,
-    TOLD,
     Parcel,
     Scalar,
     pack,
@@ -116,12 +105,13 @@ def query(message: Message, context: Context) -> Message:
         resolved, hosted = _prepare(context)
         experiment = str(unpack(message.content)[1].get("experiment", ""))
         root, config = _root(resolved), resolved.to_config()
+        device = choose_device(resolved.settings.device)
         trains_stacked(resolved)  # or it refuses
         bind_run(root, context.run_id, experiment, config)
         bind_config(root, experiment, config)
     except Exception as error:  # reported to the server, which names the node
         log_failure("this node refused the roll call", error)
-        words = {"error": _reason(error), **_own_name(context.node_config)}
+        words = {"error": _reason(error), **own_name(context.node_config)}
         return Message(pack({}, words), reply_to=message)
     for key in check_keys(context.node_config):
         log(WARNING, "node-config key %r is ignored: it means nothing here", key)
@@ -135,10 +125,10 @@ def query(message: Message, context: Context) -> Message:
     parcels = _answer_all(
         hosted,
         {},
-        lambda c, _: _introduce(
+        lambda c, _: introduce(
             resolved,
-            c,
-            experiment,
+            load_data(resolved, c, device, None).partition,
+            _store(resolved, c, experiment),
             with_classes=visit().policy.pooled_evaluation,
             is_own=is_site(context.node_config),
         ),
@@ -317,7 +307,7 @@ def _serve_all(
                     load=lambda c: load_data(resolved, c, device, None),
                     is_own=is_site(context.node_config),
                 )
-            return _guarded(reply, client.job.store)
+            return guarded(reply, client.job.store)
         except Exception as error:  # what it drew before is paid for all the same
             raise _FailedAfterDrawing(client.spent()) from error
 
@@ -484,7 +474,7 @@ def _check_memory(
     partition = load_data(resolved, client_id, device, None).partition
     visit().policy.check_data(partition)
     told = parcel.facts.get(SAME_DATA)
-    if told and told != _identity(resolved, partition, store, is_own=site.is_secret):
+    if told and told != identity(resolved, partition, store, is_own=site.is_secret):
         words = (
             f"data of client {client_id} are not those that it had at roll call, or its"
             " state folder is another: restore both, or start a new run"
@@ -497,102 +487,6 @@ def _check_memory(
             last_round=int(parcel.facts.get(LAST_ROUND, 0)),
             sends_updates=resolved.method.client.SENDS_UPDATES,
         )
-
-
-def _identity(
-    resolved: Resolved, partition: GraphPartition, store: ClientStore, *, is_own: bool
-) -> str:
-    """Fingerprint of a client's data; at a private site no guess can be checked by it.
-
-    "" in a private simulation, which has no secret for that.
-    """
-    if not resolved.privacy.is_on:
-        return partition.data_hash
-    if not is_own:
-        return ""
-    return _keyed(store, partition.data_hash)
-
-
-def _keyed(store: ClientStore, told: str) -> str:
-    """Hash what a client tells with a secret of its site."""
-    key = site_secret(store.folder).encode()
-    return hmac.new(key, told.encode(), hashlib.sha256).hexdigest()
-
-
-def _guarded(reply: Parcel, store: ClientStore) -> Parcel:
-    """Key the hash of a model if only noisy updates may reveal anything of the data."""
-    told = reply.facts.get(WEIGHTS_HASH)
-    if not told or not visit().policy.needs_clip:
-        return reply
-    return replace(reply, facts={**reply.facts, WEIGHTS_HASH: _keyed(store, str(told))})
-
-
-def _introduce(
-    resolved: Resolved,
-    client_id: int,
-    experiment: str,
-    *,
-    with_classes: bool,
-    is_own: bool,
-) -> Parcel:
-    device = choose_device(resolved.settings.device)
-    partition = load_data(resolved, client_id, device, None).partition
-    visit().policy.check_data(partition)
-    if is_own:
-        check_elsewhere(resolved, partition)
-    graphs = partition.graphs
-    # A hash of the files would confirm a guess of every edge and label.
-    is_private = resolved.privacy.is_on and is_own
-    store = _store(resolved, client_id, experiment)
-    client, told = resolved.method.client, {}
-    if issubclass(client, Introduces):
-        told = client.introduction(resolved.params, store)
-    is_hidden = resolved.privacy.update_clip > 0 and is_site(visit().node)
-    told = {**told, **tell_data(partition, tells_labels=not is_hidden)}
-    told |= tell_plugins(resolved.plugin)
-    if resolved.settings.tell_statistics and visit().policy.statistics:
-        is_binary = datasets.label_kind(resolved.settings) == "binary"
-        told[TELLS] = measure(partition, is_binary=is_binary).to_json()
-    split = hash_split(partition, with_files=not is_private)
-    if is_hidden:  # splits keep shares of classes: it would confirm a guess of labels
-        split = _keyed(store, split)
-    by_class: dict[str, int] = {}
-    tasks: dict[str, str] = {}
-    if partition.tasks:
-        tasks["tasks"] = json.dumps(partition.tasks)
-        tasks["task-ids"] = json.dumps(partition.owned_tasks)
-    if with_classes and not graphs.has_tasks and not resolved.privacy.is_on:
-        known = graphs.y[graphs.y >= 0]  # a node may have no label
-        counts = np.bincount(known, minlength=graphs.num_classes)
-        by_class = {f"{CLASS_COUNT}{k}": int(n) for k, n in enumerate(counts)}
-    return Parcel(
-        metrics={
-            **by_class,
-            "num-train": len(partition.train),
-            "num-val": len(partition.val),
-            "num-test": len(partition.test),
-            "num-features": graphs.num_features,
-            "num-classes": graphs.num_classes,
-            "group": partition.group,
-        },
-        facts={
-            "split-hash": split,
-            "identity": _identity(resolved, partition, store, is_own=is_own),
-            "raw-sha256": "" if is_private else graphs.raw_sha256,
-            **tasks,
-            **_own_name(visit().node),
-            **{TOLD + name: text for name, text in told.items()},
-        },
-    )
-
-
-def _own_name(node: NodeConfig) -> dict[str, Scalar]:
-    """Name of this site, for the coordinator; nothing if it has none, or a bad one."""
-    try:
-        name = site_name(node)
-    except ConfigError:
-        return {}
-    return {SITE: name} if name else {}
 
 
 def _reason(error: Exception) -> str:

@@ -33,11 +33,11 @@ def pull(
 
 
 def pull_each(
-    named: Mapping[str, Tensor], received: Mapping[str, Tensor], weight: float
+    named: Mapping[str, Tensor], received: Mapping[str, Tensor], weights: Tensor
 ) -> Tensor:
     """:func:`pull` of each of several models: tensors of shape (C, ...) give (C,)."""
     moved = [named[n] - w for n, w in received.items() if named[n].requires_grad]
-    return weight * torch.stack([m.square().flatten(1).sum(1) for m in moved]).sum(0)
+    return weights * torch.stack([m.square().flatten(1).sum(1) for m in moved]).sum(0)
 
 
 def model_contrast(

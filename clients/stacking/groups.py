@@ -81,8 +81,12 @@ def practise_together(
     """
     groups: dict[Hashable, list[tuple[GraphClient[Any], Optimizer]]] = defaultdict(list)
     for client in clients:
-        optimizer = client.optimizer()
-        if (key := _key(client, optimizer)) is not None:
+        try:
+            optimizer = client.optimizer()
+            key = _key(client, optimizer)
+        except Exception:  # whoever trains this client by itself finds the reason
+            continue
+        if key is not None:
             groups[key].append((client, optimizer))
     done: dict[int, tuple[Optimizer, Parcel]] = {}
     for members in groups.values():

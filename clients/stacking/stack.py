@@ -66,6 +66,9 @@ class Stack(ABC, Generic[B]):
             name: self._stacked([c.round.received[name] for c in clients])
             for name in clients[0].round.received
         }
+        self._pulls = [
+            c.pull_weight() if isinstance(c, Pulls) else 0.0 for c in clients
+        ]
         streams = [c.generators(self.device) for c in clients]
         self.orders = [order for order, _ in streams]
         self.noises = [noise for _, noise in streams]
@@ -113,9 +116,9 @@ class Stack(ABC, Generic[B]):
         """Make one step of the optimiser; return the losses before it, shape (C,)."""
         optimizer.zero_grad(set_to_none=True)
         loss = losses(batch, self._masks(batch))
-        pulling = self.clients[0]
-        if isinstance(pulling, Pulls) and self.received and pulling.pull_weight():
-            loss = loss + pull_each(self.named, self.received, pulling.pull_weight())
+        if self.received and any(self._pulls):
+            weights = torch.tensor(self._pulls, device=self.device)
+            loss = loss + pull_each(self.named, self.received, weights)
         loss.sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return loss.detach()

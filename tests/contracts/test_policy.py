@@ -464,12 +464,12 @@ def test_sealed_letters_leave_a_site_that_seals(run, tmp_path, left):
 
 
 def test_counts_by_class_need_consent_at_the_gate_too(run, tmp_path, monkeypatch, left):
-    introduce = client_app._introduce
+    introduce = client_app.introduce
 
     def telling(*args, **kw):
         return introduce(*args, **{**kw, "with_classes": True})
 
-    monkeypatch.setattr(client_app, "_introduce", telling)
+    monkeypatch.setattr(client_app, "introduce", telling)
     with pytest.raises(DataError, match="numbers of graphs by class"):
         run("fedavg", node_configs=sites(tmp_path, min_examples=1))
     assert "class-count" not in str(left)

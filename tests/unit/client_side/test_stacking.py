@@ -18,6 +18,7 @@ import datasets
 from clients.fedavg import Proximal
 from clients.graphs.batching import CollatedGraphs
 from clients.graphs.ops import dropout_mask
+from clients.marks import done_by_stacks
 from clients.stacking import stack
 from clients.stacking.batch import JoinedGraphs
 from clients.stacking.groups import practise_together, stack_of
@@ -309,6 +310,34 @@ def test_one_bad_client_of_a_stack_is_one_bad_client(run, stacks, monkeypatch):
     assert {(f["client"], f["reason"]) for f in failed} == {
         (1, "ValueError: no graphs today")
     }
+
+
+@pytest.mark.parametrize("step", ["optimizer", "num_epochs", "pull_weight"])
+def test_a_step_that_fails_for_one_client_fails_it_alone(
+    run, stacks, monkeypatch, step
+):
+    make = getattr(Proximal, step)
+
+    @done_by_stacks
+    def bad(self):
+        if self.job.client_id == 1:
+            raise ValueError("not today")
+        return make(self)
+
+    monkeypatch.setattr(Proximal, step, bad, raising=False)
+    many = run("fedprox", **WIDE, **{"min-fit-replies": 0.5}, stacked="on")
+    failed = {(f["client"], f["reason"]) for f in many.summary["failures"]}
+    assert failed == {(1, "ValueError: not today")}
+
+
+def test_each_client_is_pulled_by_its_own_weight(run, stacks, monkeypatch):
+    def own(self):
+        return 3.0 * self.job.client_id
+
+    monkeypatch.setattr(Proximal, "pull_weight", own)
+    one, many = (run("fedprox", **WIDE, stacked=how) for how in ("off", "on"))
+    assert stacks
+    assert_alike(tensors(many), tensors(one))
 
 
 def test_a_stack_that_fails_leaves_its_clients_to_themselves(run, monkeypatch, caplog):

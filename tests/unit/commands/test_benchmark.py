@@ -288,9 +288,9 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     suite = str(tmp_path / "tiny.toml")
     Path(suite).write_text(TINY.replace("settings =", 'also = ["roc-auc"]\nsettings ='))
     results, whole = tmp_path / "runs", tmp_path / "whole"
-    arguments = [suite, "--methods", "examples.placebo:METHOD", "--jobs", jobs]
-    arguments.append("--results")
+    arguments = [suite, "--methods", "examples.placebo:METHOD", "--results"]
     command = [sys.executable, "-m", "simulations.benchmark", *arguments, str(results)]
+    command += ["--jobs", jobs]
     with subprocess.Popen(
         command, cwd=project_root(), stderr=subprocess.DEVNULL
     ) as process:

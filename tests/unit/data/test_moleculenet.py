@@ -15,9 +15,9 @@ import datasets
 from clients.graphs.batching import CollatedGraphs
 from datasets import atoms, graph_partitions
 from datasets.moleculenet import RAW, load_moleculenet
-from fedgraph_flwr.client_app import _introduce
 from fedgraph_flwr.data import SPLITS
 from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.introduction import introduce
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.seeding import numpy_rng
 from strategies.introductions import read_introduction
@@ -360,10 +360,12 @@ def test_methods_for_classes_refuse_tasks(method, name, words):
         resolve(config)
 
 
-def test_clients_introduce_themselves_by_tasks_and_not_by_classes(chains):
+def test_clients_introduce_themselves_by_tasks_and_not_by_classes(chains, tmp_path):
     run = toys.resolved("fedavg", **{"dataset": "PROTEINS", "num-clients": 4})
     object.__setattr__(run, "settings", chains(device="cpu"))
-    parcel = _introduce(run, 1, "an-experiment", with_classes=True, is_own=False)
+    partition = datasets.load_partition(run.settings, 1)
+    store = toys.ClientStore(tmp_path, "an-experiment", client_id=1)
+    parcel = introduce(run, partition, store, with_classes=True, is_own=False)
     info = read_introduction(1, 7, parcel)
     assert (info.tasks, info.class_counts, info.num_classes) == (("p_np",), (), 1)
 

@@ -1,0 +1,138 @@
+"""What a client tells of itself: at roll call, and so that it is known again."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import replace
+
+import numpy as np
+
+import datasets
+from clients.privacy.noisy_views import site_secret
+from clients.protocols import Introduces
+from clients.store import ClientStore
+from strategies.replies import WEIGHTS_HASH
+
+from .agreement import tell_data, tell_plugins
+from .data import GraphPartition, hash_split
+from .elsewhere import check_elsewhere
+from .errors import ConfigError
+from .gate import visit
+from .likeness import TELLS, measure
+from .node_config import NodeConfig, is_site, site_name
+from .resolve import Resolved
+from .wire import CLASS_COUNT, SITE, TOLD, Parcel, Scalar
+
+
+def identity(
+    resolved: Resolved, partition: GraphPartition, store: ClientStore, *, is_own: bool
+) -> str:
+    """Fingerprint of a client's data; at a private site no guess can be checked by it.
+
+    "" in a private simulation, which has no secret for that.
+    """
+    if not resolved.privacy.is_on:
+        return partition.data_hash
+    if not is_own:
+        return ""
+    return keyed(store, partition.data_hash)
+
+
+def keyed(store: ClientStore, told: str) -> str:
+    """Hash what a client tells with a secret of its site."""
+    key = site_secret(store.folder).encode()
+    return hmac.new(key, told.encode(), hashlib.sha256).hexdigest()
+
+
+def guarded(reply: Parcel, store: ClientStore) -> Parcel:
+    """Key the hash of a model if only noisy updates may reveal anything of the data."""
+    told = reply.facts.get(WEIGHTS_HASH)
+    if not told or not visit().policy.needs_clip:
+        return reply
+    return replace(reply, facts={**reply.facts, WEIGHTS_HASH: keyed(store, str(told))})
+
+
+def introduce(
+    resolved: Resolved,
+    partition: GraphPartition,
+    store: ClientStore,
+    *,
+    with_classes: bool,
+    is_own: bool,
+) -> Parcel:
+    """Say what a client's data look like, as far as its site and the run allow.
+
+    Parameters
+    ----------
+    resolved : Resolved
+    partition : GraphPartition
+        Of the client.
+    store : ClientStore
+        Of its private state.
+    with_classes : bool
+        Whether graphs or nodes of each class may be counted.
+    is_own : bool
+        Whether the client is a site, which has data of its own.
+
+    Raises
+    ------
+    PolicyError, DataError
+        The site's policy or the run cannot take these data.
+    """
+    visit().policy.check_data(partition)
+    if is_own:
+        check_elsewhere(resolved, partition)
+    graphs = partition.graphs
+    # A hash of the files would confirm a guess of every edge and label.
+    is_private = resolved.privacy.is_on and is_own
+    client, told = resolved.method.client, {}
+    if issubclass(client, Introduces):
+        told = client.introduction(resolved.params, store)
+    is_hidden = resolved.privacy.update_clip > 0 and is_site(visit().node)
+    told = {**told, **tell_data(partition, tells_labels=not is_hidden)}
+    told |= tell_plugins(resolved.plugin)
+    if resolved.settings.tell_statistics and visit().policy.statistics:
+        is_binary = datasets.label_kind(resolved.settings) == "binary"
+        told[TELLS] = measure(partition, is_binary=is_binary).to_json()
+    split = hash_split(partition, with_files=not is_private)
+    if is_hidden:  # splits keep shares of classes: it would confirm a guess of labels
+        split = keyed(store, split)
+    by_class: dict[str, int] = {}
+    tasks: dict[str, str] = {}
+    if partition.tasks:
+        tasks["tasks"] = json.dumps(partition.tasks)
+        tasks["task-ids"] = json.dumps(partition.owned_tasks)
+    if with_classes and not graphs.has_tasks and not resolved.privacy.is_on:
+        known = graphs.y[graphs.y >= 0]  # a node may have no label
+        counts = np.bincount(known, minlength=graphs.num_classes)
+        by_class = {f"{CLASS_COUNT}{k}": int(n) for k, n in enumerate(counts)}
+    return Parcel(
+        metrics={
+            **by_class,
+            "num-train": len(partition.train),
+            "num-val": len(partition.val),
+            "num-test": len(partition.test),
+            "num-features": graphs.num_features,
+            "num-classes": graphs.num_classes,
+            "group": partition.group,
+        },
+        facts={
+            "split-hash": split,
+            "identity": identity(resolved, partition, store, is_own=is_own),
+            "raw-sha256": "" if is_private else graphs.raw_sha256,
+            **tasks,
+            **own_name(visit().node),
+            **{TOLD + name: text for name, text in told.items()},
+        },
+    )
+
+
+def own_name(node: NodeConfig) -> dict[str, Scalar]:
+    """Name of this site, for the coordinator; nothing if it has none, or a bad one."""
+    try:
+        name = site_name(node)
+    except ConfigError:
+        return {}
+    return {SITE: name} if name else {}
