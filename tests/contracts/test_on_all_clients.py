@@ -9,7 +9,7 @@ from matrix import mostly_slow
 
 from clients.base import GraphClient
 from clients.tasks.node_classifier import NodeClassifierClient
-from fedgraph_flwr import client_app, elsewhere, server_app
+from fedgraph_flwr import elsewhere, introduction, server_app
 from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
@@ -140,7 +140,7 @@ def test_a_site_reads_no_other_clients_data_even_if_it_was_not_asked(
             checked(resolved, partition)
         introduced.add(partition.client_id)
 
-    for module in (elsewhere, client_app):
+    for module in (elsewhere, introduction):
         monkeypatch.setattr(module, "check_elsewhere", once)
     with pytest.raises(RunFailedError, match="evaluate-on must be 'own' at sites"):
         run("local", node_configs=sites(tmp_path), **ALL)

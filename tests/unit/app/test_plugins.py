@@ -173,11 +173,11 @@ def test_a_run_at_sites_is_refused_by_name_and_goes_on_if_allowed(lab, outside):
 
 
 def test_ends_with_different_sources_are_refused(lab, monkeypatch):
-    from fedgraph_flwr import client_app
+    from fedgraph_flwr import introduction
 
-    tell = client_app.tell_plugins
+    tell = introduction.tell_plugins
     monkeypatch.setattr(
-        client_app, "tell_plugins", lambda p: dict.fromkeys(tell(p), "0" * 64)
+        introduction, "tell_plugins", lambda p: dict.fromkeys(tell(p), "0" * 64)
     )
     words = r"source of the plug-in \(method-sha256\) is \w{12} at the server and 0{12}"
     with pytest.raises(ConfigError, match=words):
