@@ -115,6 +115,7 @@ class GraphClient(ClassicClient, Generic[P]):
 
     # Where papers differ ---------------------------------------------------------
 
+    @done_by_stacks
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:
         """Make the reply after training: the trained shared tensors.
 
@@ -157,6 +158,7 @@ class GraphClient(ClassicClient, Generic[P]):
     def end_epoch(self, epoch: int) -> None:
         """Do what must be done after local epoch ``epoch``."""
 
+    @done_by_stacks
     def extra_state(self) -> dict[str, Tensor]:
         """Further tensors to keep; the next round finds them in ``stored``."""
         return {}
@@ -213,6 +215,7 @@ class GraphClient(ClassicClient, Generic[P]):
         loss = self._train(optimizer)
         return join(received, loss, self._measure_if_due("post_training"))
 
+    @done_by_stacks
     def finish(self, optimizer: Optimizer, practised: Parcel, header: Header) -> Parcel:
         """Make the reply of a trained client, and store its state."""
         # Before the state: who must not or cannot send has not done the round.
@@ -242,6 +245,7 @@ class GraphClient(ClassicClient, Generic[P]):
 
     # Steps of a round ------------------------------------------------------------
 
+    @done_by_stacks
     def begin(self, parcel: Parcel, header: Header) -> Round:
         """Read a message, and set the model to its state at the start of the round.
 
@@ -339,6 +343,7 @@ class GraphClient(ClassicClient, Generic[P]):
             self.run_epochs(optimizer, num_epochs, order=order, noise=noise)
         )
 
+    @done_by_stacks
     def generators(
         self, device: torch.device
     ) -> tuple[torch.Generator, torch.Generator]:
@@ -399,6 +404,7 @@ class GraphClient(ClassicClient, Generic[P]):
             return {}
         return self.job.site.spent(self.data.partition)
 
+    @done_by_stacks
     def is_due(self, point: str) -> bool:
         """Whether ``evaluate-every`` picks the model at a point, or it is the last."""
         settings, is_trained = self.job.settings, point == "post_training"
@@ -415,6 +421,7 @@ class GraphClient(ClassicClient, Generic[P]):
         self.model.eval()
         return join(self.sizes(), self.scores(point))
 
+    @done_by_stacks
     def sizes(self) -> Parcel:
         """Metric of the number of training graphs."""
         return Parcel(metrics={"count/train": len(self.data.partition.train)})

@@ -16,6 +16,7 @@ from .base import GraphClient
 from .graphs.batching import Batch
 from .job import Job, P
 from .losses.terms import model_contrast
+from .marks import done_by_stacks
 
 _PREVIOUS = "previous/"
 
@@ -25,6 +26,7 @@ class SelfTrain(GraphClient[P]):
 
     SENDS_UPDATES = False
 
+    @done_by_stacks
     @override
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:
         return Parcel()

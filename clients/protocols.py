@@ -72,12 +72,3 @@ class Diffuses(Protocol):
     def diffusion(cls, params: Any) -> DiffusionSpec:
         """How the second view is made."""
         ...
-
-
-@runtime_checkable
-class Pulls(Protocol):
-    """Adds to its loss the squared distance to the received tensors, times a weight."""
-
-    def pull_weight(self) -> float:
-        """Weight of the squared distance."""
-        ...

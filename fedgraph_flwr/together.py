@@ -96,8 +96,10 @@ def train_ahead(
         except Exception:
             continue
     torch.set_flush_denormal(True)
-    done = practise_together(list(clients.values()))
-    torch.set_flush_denormal(False)
+    try:
+        done = practise_together(list(clients.values()))
+    finally:
+        torch.set_flush_denormal(False)
     own = (time.perf_counter() - begin_s) / max(1, len(done))
     return {
         client_id: Trained(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.privacy import noisy_views, site
-from fedgraph_flwr import client_app
+from fedgraph_flwr import introduction
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import FedGraphError, RunFailedError
 
@@ -181,7 +181,7 @@ def _site(hosted: str, config: Mapping[str, Value]) -> dict[str, str]:
 def _give(secrets: Mapping[str, str]) -> None:
     """Let clients draw noise of the secrets of others: of the run that is compared."""
     found: Any
-    for found in (site, client_app):  # which have the function under its name
+    for found in (site, introduction):  # which have the function under its name
         found.site_secret = lambda folder: _secret(folder, secrets[folder.name])
 
 

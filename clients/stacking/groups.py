@@ -13,7 +13,7 @@ from fedgraph_flwr.wire import Parcel
 
 from ..adam import Optimizer
 from ..base import GraphClient
-from ..graphs.batching import ClientData
+from ..graphs.batching import ClientData, CollatedGraphs
 from ..graphs.whole_graph import NodeData
 from ..marks import is_done_by_stacks
 from ..optimizer import num_steps
@@ -22,25 +22,33 @@ from ..tasks.node_classifier import NodeClassifierClient
 from ..training import batch_begins
 from .stack import GraphStack, NodeStack, Stack
 
-# What a stack does in place of its clients.
+# What a stack does in place of its clients, or what depends on where their models lie.
 _STEPS = (
     "__init__",
     "build_model",
     "architecture",
+    "begin",
     "train",
     "practise",
+    "is_due",
+    "sizes",
     "_measure_if_due",
     "_measure",
     "_train",
+    "generators",
     "run_epochs",
     "optimizer",
     "trained_on",
     "begin_epoch",
     "end_step",
     "end_epoch",
+    "graph",
     "loss",
     "logits",
     "scores",
+    "uplink",
+    "extra_state",
+    "finish",
 )
 _STACKS: dict[type[GraphClient[Any]], type[Stack[Any]]] = {
     GraphClassifierClient: GraphStack,
@@ -112,8 +120,13 @@ def _key(client: GraphClient[Any], optimizer: Optimizer) -> Hashable | None:
     num_train = len(client.trained_on())
     if stack is None or not stack.NETWORK.fits(client.model):
         return None
-    if type(data) not in (ClientData, NodeData) or set(_STEPS) & set(vars(client)):
-        return None  # batches, or a step, of the client's own
+    if (
+        type(data) not in (ClientData, NodeData)
+        or type(data.graphs) is not CollatedGraphs
+    ):
+        return None
+    if set(_STEPS) & set(vars(client)):
+        return None  # a step of the client's own
     if not all(t.requires_grad for t in client.tensors().values()):
         return None  # some are frozen
     if not num_train or not client.num_epochs() or not len(data.partition.held_out):

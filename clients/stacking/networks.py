@@ -45,8 +45,10 @@ class Network(ABC, Generic[B]):
     @classmethod
     def fits(cls, model: nn.Module) -> bool:
         """Whether a model is one that the network computes."""
+        if type(model) is not cls.MODEL:
+            return False
         has_masks = model.dropout == 0 or model.readout.in_features % WORD == 0  # type: ignore[operator, union-attr]
-        return type(model) is cls.MODEL and bool(has_masks)
+        return bool(has_masks)
 
     @abstractmethod
     def mask_sizes(self, batch: B) -> Sequence[IntArray]:

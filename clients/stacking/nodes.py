@@ -58,7 +58,8 @@ def stack_nodes(graphs: Sequence[WholeGraph]) -> StackedNodes:
         x=_features(graphs, num_nodes, height),
         normalized=_blocks([g.normalized for g in graphs], num_nodes, height, height),
         train=(torch.stack(own) + first).flatten(),
-        y=torch.cat([g.y[rows] for g, rows in zip(graphs, own, strict=True)]),
+        # A node that stands for padding may have no class, which is -1.
+        y=torch.cat([g.y[r] for g, r in zip(graphs, own, strict=True)]).clamp(min=0),
         weight=torch.from_numpy(weight).to(device, kind).flatten(),
         num_nodes=num_nodes,
     )

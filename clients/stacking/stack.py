@@ -25,7 +25,6 @@ from ..base import GraphClient, join, train_loss
 from ..graphs.whole_graph import NodeData
 from ..losses.terms import pull_each
 from ..optimizer import join_optimizers, part_optimizer
-from ..protocols import Pulls
 from ..tasks.class_scores import class_scores
 from ..tasks.node_classifier import NodeClassifierClient
 from ..training import epoch_positions
@@ -66,9 +65,8 @@ class Stack(ABC, Generic[B]):
             name: self._stacked([c.round.received[name] for c in clients])
             for name in clients[0].round.received
         }
-        self._pulls = [
-            c.pull_weight() if isinstance(c, Pulls) else 0.0 for c in clients
-        ]
+        pulls = _pulls(clients[0])
+        self._pulls = [c.pull_weight() for c in clients] if pulls else []  # type: ignore[attr-defined]
         streams = [c.generators(self.device) for c in clients]
         self.orders = [order for order, _ in streams]
         self.noises = [noise for _, noise in streams]
@@ -161,6 +159,12 @@ class Stack(ABC, Generic[B]):
                 own[name].data, own[name].grad = row, slope
         if self.clients[0].job.settings.persist_optimizer:
             part_optimizer(optimizer, self.optimizers)
+
+
+def _pulls(client: GraphClient[Any]) -> bool:
+    """Whether the class whose loss a client has adds a pull to it."""
+    owner = next(c for c in type(client).__mro__ if "loss" in vars(c))
+    return "pull_weight" in vars(owner)
 
 
 Losses = Callable[[B, "Masks | None"], Tensor]

@@ -47,6 +47,7 @@ class NodeClassifierClient(GraphClient[P]):
         return spec.architecture(cls.FORM)
 
     @property
+    @done_by_stacks
     def graph(self) -> WholeGraph:
         """The client's graph."""
         return self.data.whole
