@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from logging import WARNING
-from typing import Any
+from typing import Any, TypeAlias
 
 from flwr.common.logger import log
 
@@ -50,6 +50,7 @@ _STEPS = (
     "extra_state",
     "finish",
 )
+Key: TypeAlias = tuple[type[Stack[Any]], Hashable]
 _STACKS: dict[type[GraphClient[Any]], type[Stack[Any]]] = {
     GraphClassifierClient: GraphStack,
     NodeClassifierClient: NodeStack,
@@ -87,7 +88,7 @@ def practise_together(
     dict of int to (Optimizer, Parcel)
         By client, for :meth:`GraphClient.finish`; of those that were trained.
     """
-    groups: dict[Hashable, list[tuple[GraphClient[Any], Optimizer]]] = defaultdict(list)
+    groups: dict[Key, list[tuple[GraphClient[Any], Optimizer]]] = defaultdict(list)
     for client in clients:
         try:
             optimizer = client.optimizer()
@@ -97,13 +98,11 @@ def practise_together(
         if key is not None:
             groups[key].append((client, optimizer))
     done: dict[int, tuple[Optimizer, Parcel]] = {}
-    for members in groups.values():
+    for (stack, _), members in groups.items():
         if len(members) < 2:
             continue
         own, optimizers = zip(*members, strict=True)
         try:
-            stack = stack_of(type(own[0]))
-            assert stack is not None
             practised = stack(own, optimizers).practise()
         except Exception as error:  # e.g. out of memory: none of them has changed
             log(WARNING, "cannot train %d clients as one, so one by one: %s: %s",
@@ -114,8 +113,8 @@ def practise_together(
     return done
 
 
-def _key(client: GraphClient[Any], optimizer: Optimizer) -> Hashable | None:
-    """Return what clients of one stack have in common; None for a client of none."""
+def _key(client: GraphClient[Any], optimizer: Optimizer) -> Key | None:
+    """Return a stack and what its clients have in common; None for a client of none."""
     stack, data = stack_of(type(client)), client.data
     num_train = len(client.trained_on())
     if stack is None or not stack.NETWORK.fits(client.model):
@@ -135,7 +134,7 @@ def _key(client: GraphClient[Any], optimizer: Optimizer) -> Hashable | None:
     x = data.whole.x if isinstance(data, NodeData) else data.graphs.x
     is_whole = isinstance(data, NodeData)
     begins = batch_begins(num_train, settings.batch_size, client.MIN_BATCH)
-    return (
+    return stack, (
         type(client),
         tuple((n, tuple(t.shape)) for n, t in client.tensors().items()),
         tuple(client.round.received),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar, final
 
 import numpy as np
@@ -110,6 +111,11 @@ class Stack(ABC, Generic[B]):
             Rows of each client: of validation, then of test.
         """
 
+    def mean_entropy(self, logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """Cross-entropy of rows times their weights, summed for each client: (C,)."""
+        entropy = nn.functional.cross_entropy(logits, y, reduction="none")
+        return (entropy * weight).view(len(self.clients), -1).sum(1)
+
     def step(self, optimizer: Optimizer, batch: B, losses: Losses[B]) -> Tensor:
         """Make one step of the optimiser; return the losses before it, shape (C,)."""
         optimizer.zero_grad(set_to_none=True)
@@ -178,16 +184,23 @@ class GraphStack(Stack[StackedBatch]):
 
     @override
     def train(self, optimizer: Optimizer) -> Tensor:
-        graphs = JoinedGraphs([c.data.graphs for c in self.clients])
         counts = [len(c.trained_on()) for c in self.clients]
         of_all = torch.tensor(counts, device=self.device)
         for _ in range(self.clients[0].num_epochs()):
             total = torch.zeros(len(counts), device=self.device)
             for positions in self._epoch():
-                batch = graphs.batch(positions)
+                batch = self._graphs.batch(positions)
                 loss = self.step(optimizer, batch, self._losses)
                 total += loss * torch.from_numpy(batch.num_graphs).to(self.device)
         return total / of_all
+
+    @cached_property
+    def _graphs(self) -> JoinedGraphs:
+        return JoinedGraphs([c.data.graphs for c in self.clients])
+
+    @cached_property
+    def _held_out(self) -> StackedBatch:
+        return self._graphs.batch([c.data.partition.held_out for c in self.clients])
 
     def _epoch(self) -> Iterator[tuple[IntArray, ...]]:
         """Positions of the graphs of each client's next batch."""
@@ -205,15 +218,11 @@ class GraphStack(Stack[StackedBatch]):
     def _losses(self, batch: StackedBatch, masks: Masks | None) -> Tensor:
         """Mean cross-entropy of each client's graphs, shape (C,)."""
         logits = self.network.logits(batch, self.named, masks)
-        entropy = nn.functional.cross_entropy(
-            logits.flatten(0, 1), batch.y, reduction="none"
-        )
-        return (entropy * batch.weight).view(len(logits), -1).sum(1)
+        return self.mean_entropy(logits.flatten(0, 1), batch.y, batch.weight)
 
     @override
     def evaluate(self) -> tuple[Tensor, Tensor, list[IntArray]]:
-        graphs = JoinedGraphs([c.data.graphs for c in self.clients])
-        batch = graphs.batch([c.data.partition.held_out for c in self.clients])
+        batch = self._held_out
         logits = self.network.logits(batch, self.named, None)
         height, flat = logits.shape[1], logits.flatten(0, 1)
         losses = nn.functional.cross_entropy(flat, batch.y, reduction="none")
@@ -234,25 +243,23 @@ class NodeStack(Stack[StackedNodes]):
 
     @override
     def train(self, optimizer: Optimizer) -> Tensor:
-        graphs = self._graphs()
         for _ in range(self.clients[0].num_epochs()):
-            loss = self.step(optimizer, graphs, self._losses)
+            loss = self.step(optimizer, self._graphs, self._losses)
         return loss
 
+    @cached_property
     def _graphs(self) -> StackedNodes:
         return stack_nodes([_whole(c).whole for c in self.clients])
 
     def _losses(self, graphs: StackedNodes, masks: Masks | None) -> Tensor:
         """Mean cross-entropy of each client's training nodes, shape (C,)."""
         logits = self.network.logits(graphs, self.named, masks)
-        entropy = nn.functional.cross_entropy(
-            logits.flatten(0, 1)[graphs.train], graphs.y, reduction="none"
-        )
-        return (entropy * graphs.weight).view(len(logits), -1).sum(1)
+        chosen = logits.flatten(0, 1)[graphs.train]
+        return self.mean_entropy(chosen, graphs.y, graphs.weight)
 
     @override
     def evaluate(self) -> tuple[Tensor, Tensor, list[IntArray]]:
-        logits = self.network.logits(self._graphs(), self.named, None)
+        logits = self.network.logits(self._graphs, self.named, None)
         held_out = [c.data.partition.held_out for c in self.clients]
         height, ends = logits.shape[1], np.cumsum([len(h) for h in held_out])
         rows = np.concatenate([k * height + h for k, h in enumerate(held_out)])
