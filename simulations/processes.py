@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,22 +23,54 @@ from fedgraph_flwr.results.provenance import project_root
 from . import flower
 
 _BIN = Path(sys.executable).parent
-_PORTS, _TRIES = (41000, 60000), 200
+_PORTS, _BLOCK, _MOST_HELD = range(20000, 32000), 20, 50
 _HOOKS = Path(__file__).parent / "hooks"
 _POLL_S, _ASK_S, _START_S, _END_S = 0.5, 5.0, 120.0, 20.0
 HEARTBEAT_S = 15  # Flower's own is 30 s: who is gone is noticed after two
 
 
-def free_ports(count: int) -> int:
-    """Return the first of so many ports in a row on which nothing listens.
+_HELD: deque[int] = deque()  # descriptors of the names of this process's blocks
 
-    From anywhere in the range: another federation may be about to take the same.
+
+def free_ports(count: int) -> int:
+    """Return the first of so many ports in a row that nobody uses.
+
+    Below the ports that the system gives to connections, of which any may be taken
+    between this answer and its use. A block's name is held until this process ends or
+    has asked for 50 others, so no other federation is given the same.
+
+    Raises
+    ------
+    RunFailedError
+        There are none.
     """
-    for _ in range(_TRIES):
-        first = secrets.choice(range(*_PORTS, count))
-        if not any(_listens(port) for port in range(first, first + count)):
+    assert count <= _BLOCK
+    blocks = list(_PORTS[::_BLOCK])
+    random.SystemRandom().shuffle(blocks)
+    for first in blocks:
+        holder = socket.socket(socket.AF_UNIX)
+        try:
+            holder.bind(f"\0fedgraph-ports-{first}")
+        except OSError:
+            holder.close()
+            continue
+        if all(_is_free(port) for port in range(first, first + count)):
+            _HELD.append(holder.detach())
+            if len(_HELD) > _MOST_HELD:
+                os.close(_HELD.popleft())
             return first
+        holder.close()
     raise RunFailedError(f"no {count} free ports in a row found within {_PORTS}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _listens(port: int) -> bool:
