@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import read_arrays, remove, write_arrays, write_npz
+from fedgraph_flwr.files import Flushes, read_arrays, remove, write_arrays, write_npz
 
 from .binding import check_experiment
 
@@ -44,6 +44,9 @@ class ClientStore:
     experiment : str
         Chosen by the server; the same after a resume.
     client_id : int
+    flushes : Flushes, optional
+        Of the message that is answered; without it each state is flushed as it is
+        written.
 
     Raises
     ------
@@ -51,8 +54,16 @@ class ClientStore:
         As :func:`~clients.binding.check_experiment`.
     """
 
-    def __init__(self, root: Path, experiment: str, *, client_id: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        experiment: str,
+        *,
+        client_id: int,
+        flushes: Flushes | None = None,
+    ) -> None:
         check_experiment(experiment)
+        self._flushes = flushes
         self.experiment, self.client_id = experiment, client_id
         self.folder = root / experiment / f"client-{client_id}"
 
@@ -77,8 +88,9 @@ class ClientStore:
             A file cannot be written, or an old one not deleted.
         """
         arrays = {n: t.detach().cpu().numpy() for n, t in tensors.items()}
-        write_arrays(self._path(server_round), arrays, self._about(server_round))
-        done = self.rounds()
+        about = self._about(server_round)
+        write_arrays(self._path(server_round), arrays, about, self._flushes)
+        done = {*self.rounds(), server_round}
         base = max((r for r in done if r <= keep_from), default=0)
         for other in done:
             if other < base or other > server_round:

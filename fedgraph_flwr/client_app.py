@@ -29,6 +29,7 @@ from .device import choose_device
 from .disclosure import full_reason, public_reason
 from .elsewhere import score_elsewhere
 from .errors import DataError, RunFailedError, WireError
+from .files import Flushes
 from .gate import visit
 from .introduction import guarded, identity, introduce, own_name
 from .kept import Kept
@@ -261,7 +262,7 @@ def _serve_all(
     def ready(client_id: int, parcel: Parcel, *, is_stacked: bool) -> GraphClient[Any]:
         _check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND, 0))
         experiment = bound()
-        store = _store(resolved, client_id, experiment)
+        store = _store(resolved, client_id, experiment, flushes)
         is_own = is_site(context.node_config)
         policy = visit().policy
         site = resolved.site(
@@ -313,13 +314,14 @@ def _serve_all(
 
     ids, replies = sorted(parcels), {}
     ahead: dict[int, Trained] = {}
-    if action is not _train or not trains_stacked(resolved):
-        replies = _answer_all(ids, parcels, answer)
-    else:
-        for some in stacks(ids, resolved):
-            ahead = train_ahead(some, begin)
-            spent = {c: (t.began, t.seconds) for c, t in ahead.items()}
-            replies |= _answer_all(some, parcels, answer, spent)
+    with Flushes() as flushes:  # states are on the disk before the server hears of them
+        if action is not _train or not trains_stacked(resolved):
+            replies = _answer_all(ids, parcels, answer)
+        else:
+            for some in stacks(ids, resolved):
+                ahead = train_ahead(some, begin)
+                spent = {c: (t.began, t.seconds) for c, t in ahead.items()}
+                replies |= _answer_all(some, parcels, answer, spent)
     return Message(pack(replies), reply_to=message)
 
 
@@ -417,8 +419,11 @@ def _make_client(
     return resolved.method.client(job)
 
 
-def _store(resolved: Resolved, client_id: int, experiment: str) -> ClientStore:
-    return ClientStore(_root(resolved), experiment, client_id=client_id)
+def _store(
+    resolved: Resolved, client_id: int, experiment: str, flushes: Flushes | None = None
+) -> ClientStore:
+    root = _root(resolved)
+    return ClientStore(root, experiment, client_id=client_id, flushes=flushes)
 
 
 def _root(resolved: Resolved) -> Path:

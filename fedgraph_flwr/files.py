@@ -10,8 +10,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +23,45 @@ from safetensors.numpy import save_file
 from .errors import DataError, StorageError
 
 Arrays = Mapping[str, NDArray[np.generic]]
+_FLUSHERS = 4  # threads, which wait for the disk and do not compute
 _ABOUT = "about"  # entry with the checksum and the text
 
 
+class Flushes:
+    """Files that threads flush and rename while the caller goes on.
+
+    All are in place when this is left: many files wait for the disk as long as one.
+
+    Raises
+    ------
+    StorageError
+        When it is left: a file could not be flushed or renamed.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_FLUSHERS, "flush")
+        self._begun: dict[Path, Future[None]] = {}
+
+    def place(self, partial: Path, path: Path) -> None:
+        """Begin to let a file become ``path``."""
+        self._begun[path] = self._threads.submit(_place, partial, path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._threads.shutdown()
+        errors = {path: flushed.exception() for path, flushed in self._begun.items()}
+        for path, error in errors.items():
+            if error is not None and kind is None:
+                raise _unwritable(path, error) from error
+
+
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, flushes: Flushes | None = None) -> Iterator[Path]:
     """Give a file to write, which becomes ``path`` once it is on the disk.
+
+    With ``flushes`` that is when those are left, at the latest.
 
     Raises
     ------
@@ -37,17 +72,30 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
+        (flushes.place if flushes else _place)(partial, path)
+    except BaseException as error:
+        _discard(partial)
+        if isinstance(error, OSError | SafetensorError):
+            raise _unwritable(path, error) from error
+        raise
+
+
+def _place(partial: Path, path: Path) -> None:
+    try:
         sync(partial)
         partial.replace(path)
         sync(path.parent)
-    except (OSError, SafetensorError) as error:
-        raise _unwritable(path, error) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    except BaseException:
+        _discard(partial)
+        raise
 
 
-def _unwritable(path: Path, error: Exception) -> StorageError:
+def _discard(partial: Path) -> None:
+    with suppress(OSError):
+        partial.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: BaseException) -> StorageError:
     return StorageError(
         f"cannot write {path}: {error}; make room on that disk, or make the folder"
         " writable, then resume"
@@ -119,12 +167,14 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=2, sort_keys=False) + "\n")
 
 
-def write_arrays(path: Path, arrays: Arrays, meta: str = "") -> None:
+def write_arrays(
+    path: Path, arrays: Arrays, meta: str = "", flushes: Flushes | None = None
+) -> None:
     """Write named arrays, and a text beside them, as safetensors with a checksum."""
     contiguous = {n: np.asarray(a, order="C") for n, a in arrays.items()}
     # One entry: of several, safetensors writes another order each time.
     about = json.dumps([_checksum(contiguous, meta), meta])
-    with replacing(path) as partial:
+    with replacing(path, flushes) as partial:
         save_file(contiguous, partial, metadata={_ABOUT: about})
 
 

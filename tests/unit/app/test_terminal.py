@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 
 import pytest
 
 import datasets
 from clients.base import GraphClient
-from fedgraph_flwr import server_app, terminal
+from fedgraph_flwr import files, server_app, terminal
 from fedgraph_flwr.errors import DataError, RunFailedError, StorageError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.folder import RunFolder
@@ -95,6 +96,16 @@ def test_a_full_disk_of_all_clients_is_named_once(run, monkeypatch, logged):
     assert "clients 0-2: StorageError: cannot write" in str(error.value)
     assert "client-*/x" in str(error.value)
     assert sum("no space left" in m for m in logged.messages) == 2  # site and server
+
+
+def test_a_site_answers_when_its_states_are_on_the_disk(run, monkeypatch):
+    def fails(path: Path) -> None:
+        if "round-000001" in path.name and "client-1" in str(path):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(files, "sync", fails)
+    with pytest.raises(RunFailedError, match=r"StorageError: cannot write .*client-1"):
+        run("fedavg")
 
 
 def test_a_summary_that_cannot_be_written_does_not_hide_the_first_error(

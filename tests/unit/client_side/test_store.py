@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from safetensors.numpy import save_file
@@ -12,7 +14,9 @@ from clients.store import (
     ClientStore,
     default_state_dir,
 )
+from fedgraph_flwr import files
 from fedgraph_flwr.errors import DataError, StorageError, WireError
+from fedgraph_flwr.files import Flushes
 
 
 @pytest.fixture
@@ -126,6 +130,49 @@ def test_a_resumed_run_overwrites_the_future_and_ignores_it(store):
     store.save(2, {"w": torch.tensor([20.0])})
     assert store.load(3)["w"].tolist() == [20]
     assert store.rounds() == [1, 2]  # round 3 was of the run that went further
+
+
+def test_a_message_leaves_whole_states_on_the_disk(tmp_path, monkeypatch):
+    flushed: list[str] = []
+
+    def slowly(path) -> None:
+        time.sleep(0.02)
+        flushed.append(path.name)
+
+    monkeypatch.setattr(files, "sync", slowly)
+    with Flushes() as flushes:
+        begin = time.monotonic()
+        for client in range(8):
+            of_client = ClientStore(tmp_path, "e", client_id=client, flushes=flushes)
+            of_client.save(1, {"w": torch.ones(3)})
+        waited = time.monotonic() - begin
+    assert waited < 8 * 2 * 0.02, "each waited for the disk"
+    names = [f"client-{c}" for c in range(8)]
+    assert sorted(n for n in flushed if n.startswith("client-")) == names
+    assert len(flushed) == 16  # each file before it has its name, and each folder after
+    for client in range(8):
+        store = ClientStore(tmp_path, "e", client_id=client)
+        assert store.load(2)["w"].tolist() == [1, 1, 1]
+        assert [p.name for p in store.folder.iterdir()] == ["round-000001.safetensors"]
+
+
+def test_a_state_that_cannot_be_flushed_is_named_and_the_one_before_stays(
+    tmp_path, monkeypatch
+):
+    ClientStore(tmp_path, "e", client_id=0).save(1, {"w": torch.ones(3)})
+
+    def fails(_) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(files, "sync", fails)
+    words = r"cannot write .*round-000002.*Input/output error.*make room"
+    flushes = Flushes()
+    store = ClientStore(tmp_path, "e", client_id=0, flushes=flushes)
+    store.save(2, {"w": torch.zeros(3)}, keep_from=1)
+    with pytest.raises(StorageError, match=words), flushes:
+        pass
+    assert store.load(3)["w"].tolist() == [1, 1, 1]
+    assert len(list(store.folder.iterdir())) == 1
 
 
 def test_a_half_written_file_is_never_read(store):
