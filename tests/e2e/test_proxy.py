@@ -30,7 +30,6 @@ from typing_extensions import override
 from fedgraph_flwr.config import Value
 from simulations import flower
 from simulations.drill_trials import read_summary
-from simulations.inline import run_inline
 from simulations.processes import Federation, environment
 
 pytestmark = [
@@ -50,8 +49,10 @@ RUN: dict[str, Value] = {
     "method": "gcfl+",
     "dataset": "synthetic",
     "num-clients": 4,
-    "num-server-rounds": 2,
+    "num-server-rounds": 99,  # it ends with the federation
     "hidden-dim": 8,
+    "min-fit-replies": 0.5,
+    "late-after-s": 15,
 }
 FLEET, CONTROL = "/v1/fleet/pull-messages", "/v1/control/list-runs"
 
@@ -259,17 +260,6 @@ def test_a_site_cannot_start_runs(federation: Guarded, folder: Path) -> None:
         assert flwr.returncode != 0, flwr.stdout
 
 
-def test_a_run_through_the_proxy_gives_the_bytes_of_the_inline_run(
-    federation: Guarded, tmp_path: Path
-) -> None:
-    places = {f"{kind}-dir": str(tmp_path / kind) for kind in ("results", "state")}
-    inline = read_summary(run_inline({**RUN, **places}))
-    summary, _ = deploy(federation, RUN, tmp_path / "deployed")
-    assert summary["status"] == "completed", summary["error"]
-    assert summary["weights_sha256"] == inline["weights_sha256"]
-    assert summary["sites"] == {"north": [0], "south": [2], "west": [1, 3]}
-
-
 def deploy(
     federation: Guarded, config: dict[str, Value], results: Path
 ) -> tuple[dict, str]:
@@ -284,15 +274,13 @@ def deploy(
 def test_a_late_site_is_named_and_comes_back(
     federation: Guarded, folder: Path, tmp_path: Path
 ) -> None:
-    config = {**RUN, "num-server-rounds": 99, "min-fit-replies": 0.5}
-    config |= {"late-after-s": 15}
     results = tmp_path / "late"
-    run_id = federation.submit({**config, "results-dir": str(results)})
+    run_id = federation.submit({**RUN, "results-dir": str(results)})
     await_that(lambda: gauge(results, "site_last_round", "west") > 0)
     with stopped_client_apps(folder / "flwr", federation.pid("site-1")):
         await_that(lambda: gauge(results, "site_failures_total", "west") >= 2)
     failed_in = gauge(results, "site_last_round", "north")
-    # It comes back, however busy the machine is; the run ends with the federation.
+    # It comes back, however busy the machine is.
     await_that(lambda: gauge(results, "site_last_round", "west") > failed_in)
     log = federation.log(run_id)
     assert "(west) did not answer within late-after-s = 15" in log
