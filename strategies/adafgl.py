@@ -33,6 +33,7 @@ class AdaFGL(FedAvg):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.settled: set[int] = set()
+        self.first_choice = self.params.federated_rounds + 1
         # What patience would count are two models, one after the other.
         self.stopper = lambda _evaluations: False
 
@@ -42,8 +43,8 @@ class AdaFGL(FedAvg):
         super().summary()
         log(
             INFO,
-            "adafgl: rounds 1 to %d average, later ones are the clients' own; all are"
-            " run, patience does not count",
+            "adafgl: rounds 1 to %d average, later ones are the clients' own, and a"
+            " result is chosen among these; all are run, patience does not count",
             self.params.federated_rounds,
         )
 

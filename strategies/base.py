@@ -100,6 +100,7 @@ class AbstractGraphStrategy(Strategy):
         self.last_rounds: dict[int, int] = {}  # the last good reply of each client
         self.keep_from = 0  # round of the oldest checkpoint, for clients' states
         self.first_round = 1
+        self.first_choice = 1  # results of earlier rounds are not the method's
         self.last_round = settings.num_server_rounds
         self.directory = Directory(settings, experiment=experiment)
         self.compute_s: dict[int, float] = {}  # seconds of each client's last reply

@@ -60,13 +60,17 @@ def best_val(
     protocol: str = "best_val",
     *,
     larger_is_better: bool = True,
+    first: int = 1,
 ) -> dict[str, Any]:
-    """Test score in the round of the best mean validation score, from round 1.
+    """Test score in the round of the best mean validation score, from ``first`` on.
 
     ``validation`` is the score that won; see :func:`choose`.
     """
-    chosen = choose(val, larger_is_better=larger_is_better)
-    return {**_read(test, chosen, protocol), "validation": chosen.score}
+    chosen = choose(val, larger_is_better=larger_is_better, first=first)
+    found = {**_read(test, chosen, protocol), "validation": chosen.score}
+    if first > 1:
+        found["protocol"] += f"; of the rounds from {first} on"
+    return found
 
 
 @dataclass(frozen=True)
@@ -212,22 +216,25 @@ def read(
     snapshots: Sequence[tuple[int, Sequence[int]]],
     last_round: int,
     larger_is_better: bool = True,
+    first: int = 1,
 ) -> dict[str, Any]:
     """Read the result of one rule (a key of ``PROTOCOLS``) on ``split``.
 
-    ``tables`` has one for each split, and with the prefix ``TRAINED`` another.
+    ``tables`` has one for each split, and with the prefix ``TRAINED`` another. Rules
+    that choose by validation choose no round before ``first``.
     """
     table = tables[split]
     rules: dict[str, Callable[[], dict[str, Any]]] = {
         "final": lambda: final(table, last_round),
         "best_val": lambda: best_val(
-            tables["val"], table, larger_is_better=larger_is_better
+            tables["val"], table, larger_is_better=larger_is_better, first=first
         ),
         "best_val_trained": lambda: best_val(
             tables[TRAINED + "val"],
             tables[TRAINED + split],
             "best_val_trained",
             larger_is_better=larger_is_better,
+            first=first,
         ),
         "best_snapshot": lambda: best_snapshot(table, snapshots, last_round),
         "best_test": lambda: best_test(table, larger_is_better=larger_is_better),

@@ -117,6 +117,7 @@ def _scores(
             snapshots=so_far.snapshots,
             last_round=last,
             larger_is_better=task.larger_is_better,
+            first=strategy.first_choice,
         )
         for rule in task.rules_for(folder.resolved.settings)
     }

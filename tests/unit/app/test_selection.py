@@ -53,6 +53,12 @@ def test_best_val_ignores_the_start_and_takes_the_earliest_of_ties():
     assert found["validation"] == pytest.approx(sum(VAL[2].values()) / len(VAL[2]))
 
 
+def test_best_val_chooses_no_round_before_the_first():
+    found = best_val(VAL, TEST, first=3)
+    assert (found["round"], found["mean"]) == (3, pytest.approx(0.65))
+    assert best_val(VAL, TEST, first=4)["round"] is None
+
+
 def test_of_errors_the_smallest_is_best():
     found = best_val(VAL, TEST, larger_is_better=False)
     assert found["round"] == 1

@@ -198,6 +198,16 @@ def test_no_array_goes_up_after_the_first_stage_and_the_model_down_once(
     assert sum(any(c.values()) for c in up) == 2
 
 
+def test_a_result_is_chosen_among_the_clients_own_rounds(run):
+    few = {"num-server-rounds": 6, "adafgl.federated-rounds": 4}
+    found = run("adafgl", **ON_NODES, **few).summary
+    for rule in ("best_val", "best_val_trained"):
+        assert found[rule]["round"] > 4
+        assert found[rule]["protocol"].endswith("; of the rounds from 5 on")
+    alone = run("adafgl", **ON_NODES, **few | {"adafgl.federated-rounds": 6}).summary
+    assert alone["best_val"]["mean"] is None  # no client trained by itself
+
+
 def personal(client):
     """Let a client train a first round of its own."""
     return client.train(toys.parcel(client), LAST)
