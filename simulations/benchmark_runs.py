@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from fedgraph_flwr.config import Value
+from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.results.provenance import git_commit, project_root
 
 from .benchmark_suite import Suite, Trial, settings_row
@@ -79,13 +80,25 @@ def make_missing(
     options: argparse.Namespace,
     tell: Tell,
 ) -> list[str]:
-    """Run what is not known and add it to ``known``; returns what failed, in words."""
+    """Run what is not known and add it to ``known``; returns what failed, in words.
+
+    Raises
+    ------
+    FedGraphError
+        Its runs are to be kept, and could not be: the code here is that of no commit.
+    """
     missing: dict[Key, Mapping[str, Value]] = {}
     for trial, pair in wanted:
         key = (trial.row, *pair)
         if key not in known:
             folder = {"results-dir": str(options.results.resolve())}
             missing[key] = {**trial.overrides(*pair), **folder}
+    if missing and options.keep and not same_code(git_commit()):
+        raise FedGraphError(
+            f"--keep keeps results of committed code, and {len(missing)} runs are to be"
+            f" made with that of {git_commit()}; commit your changes, pages of a"
+            " benchmark before this too, or leave --keep out"
+        )
     failed: list[str] = []
     start = time.monotonic()
     how = argparse.Namespace(jobs=options.jobs, engine="inline", nodes=1, gpus=0.0)

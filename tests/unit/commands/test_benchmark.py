@@ -203,6 +203,23 @@ def test_a_leaderboard_keeps_the_parts_of_other_suites(tmp_path: Path) -> None:
         suite_part("smoke", reports, [replace(result, seed=99)])
 
 
+@pytest.mark.parametrize("commit", ["abc+dirty", "unknown"])
+def test_what_cannot_be_kept_is_refused_before_it_is_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    commit: str,
+) -> None:
+    monkeypatch.setattr(benchmark_runs, "git_commit", lambda: commit)
+    suite = tmp_path / "tiny.toml"
+    suite.write_text(TINY)
+    given = [str(suite), "--methods", "fedavg", "--results", str(tmp_path / "runs")]
+    assert benchmark.main([*given, "--keep"]) == 2
+    said = capsys.readouterr().err
+    assert f"with that of {commit}; commit your changes" in said
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_page_that_is_no_leaderboard_is_not_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
