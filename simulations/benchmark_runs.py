@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from clients.store import default_state_dir
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.results.provenance import git_commit, project_root
@@ -110,6 +112,8 @@ def make_missing(
             for run in find_runs([outcome]).runs:
                 result = read_run(run)
                 known[_key(result)] = result
+            # Private state, up to 2 GB a run, serves a resume alone.
+            shutil.rmtree(default_state_dir() / outcome.name, ignore_errors=True)
         else:
             failed.append(f"{name}: {outcome}")
         spent = time.monotonic() - start

@@ -55,9 +55,10 @@ def real_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def fleeting_files():
-    """Wait for no disk: what tests write need not outlive a power cut."""
+def fleeting_files(tmp_path_factory):
+    """Wait for no disk, and leave nothing in the home of the user."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state-home")))
         patch.setattr(os, "fsync", lambda _: None)
         yield
 

@@ -125,7 +125,8 @@ def test_from_tables_to_predictions(
 ) -> None:
     for name in SITES:  # each alone, before it joins
         found = {x["what"]: x["state"] for x in hospitals.reports[name]["findings"]}
-        assert hospitals.checked[name] == 0, found
+        machine = {found.pop("disk"), found.pop("device")}  # not the test's to choose
+        assert hospitals.checked[name] == (1 if "problem" in machine else 0), found
         assert {"certificate", "key", "schema", "data", "training"} <= found.keys()
         assert set(found.values()) == {"ok"}
     alone = {name: tmp_path / f"alone-{name}" for name in SITES}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from clients.store import default_state_dir
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.results.provenance import project_root
 from simulations import benchmark, benchmark_runs
@@ -329,6 +330,8 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     assert benchmark.main([*arguments, str(results)]) == 0
     assert folders(results) == after
     assert benchmark.main([*arguments, str(whole)]) == 0
+    for folder in folders(whole):  # what a run leaves for a resume is not kept
+        assert not (default_state_dir() / folder.name).exists()
     undisturbed = known_results("tiny", whole)
     assert {k: (r.weights, r.scores) for k, r in found.items()} == {
         k: (r.weights, r.scores) for k, r in undisturbed.items()

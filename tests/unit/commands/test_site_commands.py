@@ -6,11 +6,13 @@ import csv
 import json
 import re
 import shutil
+from collections import namedtuple
 
 import numpy as np
 import pytest
 import toys
 
+from fedgraph_flwr.site import check_machine
 from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.site.check_data import fingerprint
 from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN, Finding, exit_code, look
@@ -190,6 +192,18 @@ def test_files_that_cannot_be_predicted_are_named(site, tmp_path, text, match, c
 # check ----------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """Have room and memory, whatever is true of the machine that runs the tests."""
+    free = {"disk": 2**31, "memory": 2**31}  # the least of both
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(
+        check_machine.shutil, "disk_usage", lambda _: usage(2**40, 0, free["disk"])
+    )
+    monkeypatch.setattr(check_machine, "_free_memory", lambda: free["memory"])
+    return free
+
+
 def check(words, capsys):
     code = main(["check", *words, "--json"])
     told = json.loads(capsys.readouterr().out)
@@ -236,6 +250,20 @@ def test_a_site_that_is_ready_passes(site, tmp_path, capsys):
     assert "kB in and" in found["line"]["found"]
     assert found["SuperLink"]["state"] == "not asked"
     assert list((tmp_path / "state").iterdir()) == []  # nothing is left behind
+
+
+@pytest.mark.parametrize(("what", "finding"), [("disk", "disk"), ("memory", "device")])
+def test_a_machine_without_room_is_not_ready(
+    machine, site, tmp_path, capsys, what, finding
+):
+    (tmp_path / "state").mkdir(mode=0o700)
+    words = [f"{site[0]}/data/site-1.csv", "--run-config", f'method="fedavg" {CONFIG}']
+    words += ["--node-config", f'clients="1" state-dir="{tmp_path}/state"']
+    machine[what] -= 1
+    code, found = check(words, capsys)
+    assert code == 1
+    assert found[finding]["state"] == PROBLEM
+    assert "2 GiB is the least" in found[finding]["cure"]
 
 
 def test_problems_are_named_with_their_cure(site, tmp_path, capsys):
