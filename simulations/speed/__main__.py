@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .memory import NUM_NODES, measure_memory
 from .molecules import measure_molecules
+from .peers import measure_peers
 from .rounds import compare_round, measure_overhead
 from .scale import measure_scale
 from .server import measure_server
@@ -68,6 +69,17 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--dataset", default="NCI1")
     part.add_argument("--device", default="auto")
     part.add_argument("--rounds", type=int, default=5, help="to take medians of")
+    _add_repeats(part, 3)
+
+    part = parts.add_parser("peers", help="a round of FedAvg beside a peer's code")
+    part.set_defaults(measure=measure_peers)
+    part.add_argument(
+        "--peer-python", required=True, metavar="FILE",
+        help="Python of an environment that has the package fedgraph",
+    )  # fmt: skip
+    part.add_argument("--dataset", default="PROTEINS", help="of the TU collection")
+    part.add_argument("--clients", type=int, default=10)
+    part.add_argument("--rounds", type=int, default=30, help="per run")
     _add_repeats(part, 3)
 
     part = parts.add_parser("server", help="what strategies compute for many clients")

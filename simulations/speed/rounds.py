@@ -8,6 +8,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedgraph_flwr.data import GraphPartition
 from fedgraph_flwr.resolve import defaults, resolve
 
 from ..flower import run_flower
+from ..inline import run_inline
 from .plain import PlainGIN, PlainPyG
 from .timing import console, median_seconds, print_table
 
@@ -168,9 +170,20 @@ def measure_overhead(arguments: argparse.Namespace) -> int:
 
 def flower_rounds(overrides: dict[str, Value], num_nodes: int) -> dict[str, Any]:
     """Run through Flower and Ray; return the summary with per-round times added."""
+    return _with_times(partial(run_flower, num_nodes=num_nodes), overrides)
+
+
+def inline_rounds(overrides: dict[str, Value]) -> dict[str, Any]:
+    """Run in this process; return the same."""
+    return _with_times(run_inline, overrides)
+
+
+def _with_times(
+    run: Callable[[dict[str, Value]], Path], overrides: dict[str, Value]
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
-        folder = run_flower({**overrides, **places}, num_nodes=num_nodes)
+        folder = run({**overrides, **places})
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
         with (folder / "times.csv").open(newline="") as file:
             summary["times"] = list(csv.DictReader(file))

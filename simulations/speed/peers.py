@@ -1,0 +1,138 @@
+"""A round of FedAvg beside a peer's published code, the package ``fedgraph``.
+
+Each run has processes of its own. The kinds of runs take turns, so that a busy machine
+slows all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from datasets import cache_root
+from datasets.tu_raw import find_raw
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.errors import FedGraphError, RunFailedError
+
+from .peer_run import VERSION, Run, peer_config, run_peer
+from .rounds import flower_rounds, inline_rounds
+from .timing import console, in_own_process, print_table
+
+# The work that both do: FedAvg as in the paper of GCFL, from which both descend.
+WORK: dict[str, Value] = {
+    "method": "fedavg",
+    "partition": "chunks",
+    "features": "labels",
+    "held-out": 0.2,
+    "local-epochs": 1,
+    "batch-size": 128,
+    "optimizer": "adam",
+    "learning-rate": 0.001,
+    "weight-decay": 0.0005,
+    "persist-optimizer": True,
+    "hidden-dim": 64,
+    "num-layers": 3,
+    "dropout": 0.5,
+    "patience": 0,
+    "seed": 10,
+    "split-seed": 123,
+    "device": "cpu",
+}
+
+
+def measure_peers(arguments: argparse.Namespace) -> int:
+    """Print seconds of a round and of the start, of the peer's code and of ours."""
+    config: dict[str, Value] = {
+        **WORK,
+        "dataset": arguments.dataset,
+        "num-clients": arguments.clients,
+        "num-server-rounds": arguments.rounds,
+    }
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            found = _runs(config, arguments, Path(scratch))
+    except FedGraphError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    print_table(
+        f"{arguments.dataset}, fedavg, {arguments.clients} clients,"
+        f" {arguments.rounds} rounds, median of {arguments.repeats} runs",
+        [_row(kind, runs) for kind, runs in found.items()],
+    )
+    return 0
+
+
+def _runs(
+    config: dict[str, Value], arguments: argparse.Namespace, scratch: Path
+) -> dict[str, list[Run]]:
+    cores = len(os.sched_getaffinity(0))
+    raw = scratch / "TUDataset" / arguments.dataset / "raw"
+    find_raw(arguments.dataset, "", cache_root("")).place(raw)
+    given = peer_config(config, cores, scratch)
+    kinds: dict[str, Callable[[], Run]] = {
+        f"fedgraph {VERSION}": lambda: run_peer(arguments.peer_python, given),
+        "ours, one process": lambda: run_ours(config, 0),
+        f"ours, Flower on {cores} nodes": lambda: run_ours(config, cores),
+    }
+    found: dict[str, list[Run]] = {kind: [] for kind in kinds}
+    for _ in range(arguments.repeats):
+        for kind, action in kinds.items():
+            run = action()
+            found[kind].append(run)
+            load = ", ".join(f"{load:.1f}" for load in os.getloadavg())
+            console.print(f"{kind}: {run.round:.3f} s per round, then a load of {load}")
+            check_same_graphs([runs[0] for runs in found.values() if runs])
+    return found
+
+
+def check_same_graphs(runs: list[Run]) -> None:
+    """Refuse to compare runs whose clients have other graphs.
+
+    Raises
+    ------
+    RunFailedError
+        Numbers of graphs differ.
+    """
+    if any(run.graphs != runs[0].graphs for run in runs):
+        shown = " and ".join(str(run.graphs) for run in runs)
+        raise RunFailedError(
+            f"clients have other (graphs, test graphs), so there is nothing to compare:"
+            f" {shown}"
+        )
+
+
+def run_ours(config: dict[str, Value], num_nodes: int) -> Run:
+    """Run through Flower and Ray on some nodes; in one new process if 0."""
+    begin = time.monotonic()
+    summary = (
+        flower_rounds(config, num_nodes)
+        if num_nodes
+        else in_own_process(inline_rounds, config)
+    )
+    wall = time.monotonic() - begin
+    in_rounds = summary["times"][1 : int(config["num-server-rounds"])]
+    graphs = [
+        (sum(counts), summary["num_examples"][str(client)])
+        for client, counts in enumerate(summary["class_counts"])
+    ]
+    seconds = [float(row["wall_s"]) for row in in_rounds]
+    return Run(seconds, wall, float(summary["final"]["mean"]), graphs)
+
+
+def _row(kind: str, runs: list[Run]) -> dict[str, str]:
+    seconds = [run.round for run in runs]
+    starts = [run.start for run in runs]
+    return {
+        "what": kind,
+        "s per round": f"{statistics.median(seconds):.3f}",
+        "least to most": f"{min(seconds):.3f} to {max(seconds):.3f}",
+        "start s": f"{statistics.median(starts):.0f}",
+        "starts": f"{min(starts):.0f} to {max(starts):.0f}",
+        "accuracy": f"{statistics.median(run.accuracy for run in runs):.3f}",
+    }
