@@ -15,7 +15,6 @@ from fedgraph_flwr.config import Value
 from simulations.drill_targets import write_molecules
 from simulations.drill_trials import read_summary
 from simulations.fingerprint import fingerprints
-from simulations.inline import run_inline
 from simulations.processes import Federation, environment
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
@@ -26,7 +25,6 @@ RUN: dict[str, Value] = {
     "num-clients": len(CLIENTS),
     "hidden-dim": 8,
 }
-FGCL: dict[str, Value] = {**RUN, "method": "fgcl", "num-server-rounds": 1}
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def together(folder: Path) -> Path:
-    """A folder with a file per client, as the inline engine takes them."""
-    return write_molecules(folder / "together")
-
-
-@pytest.fixture(scope="module")
-def federation(folder: Path, together: Path) -> Iterator[Federation]:
+def federation(folder: Path) -> Iterator[Federation]:
     """Four sites, whose files have names and folders of their own."""
-    sites = []
+    sites, together = [], write_molecules(folder / "together")
     for client in CLIENTS:
         own = folder / f"hospital-{client}" / f"table-{client}.csv"
         own.parent.mkdir()
@@ -55,27 +47,11 @@ def federation(folder: Path, together: Path) -> Iterator[Federation]:
         yield started
 
 
-def test_sites_with_a_file_each_give_the_bytes_of_the_inline_run(
-    federation: Federation, together: Path, tmp_path: Path
-) -> None:
-    config: dict[str, Value] = {**FGCL, "fgcl.views": "clean"}
-    places = {f"{kind}-dir": str(tmp_path / kind) for kind in ("results", "state")}
-    inline = run_inline({**config, **places, "data-dir": str(together)})
-    status, deployed = deploy(federation, config, tmp_path / "deployed")
-
-    ours, expected = read_summary(deployed), read_summary(inline)
-    assert status == "finished:completed", ours["error"]
-    assert ours["weights_sha256"] == expected["weights_sha256"]
-    assert ours["split_hash"] == expected["split_hash"]
-    assert len(set(ours["data_sha256"].values())) == len(CLIENTS)
-    assert ours["data_sha256"] == expected["data_sha256"]
-    assert (deployed / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
-
-
 def test_ledger_and_noise_stay_with_their_site(
     federation: Federation, folder: Path, tmp_path: Path
 ) -> None:
-    config: dict[str, Value] = {**FGCL, "privacy.edge-epsilon": 2.0}
+    fgcl: dict[str, Value] = {**RUN, "method": "fgcl", "num-server-rounds": 1}
+    config = {**fgcl, "privacy.edge-epsilon": 2.0}
     status, private = deploy(federation, config, tmp_path / "deployed")
 
     summary = read_summary(private)

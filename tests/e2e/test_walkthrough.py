@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.test_deployment import check_same_run
 from e2e.test_proxy import Guarded, deploy, proxies
 from typing_extensions import override
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.site.__main__ import main
-from simulations.drill_trials import read_summary
 from simulations.example_data import write_examples
 from simulations.inline import run_inline
 
@@ -141,13 +141,13 @@ def test_from_tables_to_predictions(
     assert summary["status"] == "completed", log
     assert summary["sites"] == {name: [c] for c, name in enumerate(SITES)}
     assert len(summary["clusters"]) > 1
-    # Proxies, TLS and resident workers change no byte.
+    # Files of sites, proxies, TLS and resident workers change no byte.
     places = {
         f"{kind}-dir": str(tmp_path / f"inline-{kind}") for kind in ("results", "state")
     }
     inline = run_inline({**RUN, **places, "data-dir": str(tmp_path / "graphs")})
-    assert summary["weights_sha256"] == read_summary(inline)["weights_sha256"]
     (experiment,) = (path.name for path in results.iterdir() if path.is_dir())
+    check_same_run(results / experiment, inline)
     for client, name in enumerate(SITES):
         model = tmp_path / f"site-{client}" / experiment / f"client-{client}" / "model"
         check_predictions(
