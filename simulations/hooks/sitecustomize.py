@@ -8,7 +8,7 @@ told by environment variables; without them nothing is.
 noticed after two. Apps keep theirs, in one of which they must have started.
 ``FEDGRAPH_POLL_S``: how long a SuperNode waits before it asks for
 a message again, 3 s without it. ``FEDGRAPH_WITNESS``: a file in which ClientApps write
-down every noise they draw (:mod:`simulations.drill_witness`).
+down every noise they draw (:mod:`simulations.drill.witness`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _hurry(supernode: Any) -> None:
 
 def _watch(_: Any) -> None:
     sys.path.append(str(Path(__file__).resolve().parents[2]))  # last: the bundle counts
-    from simulations.drill_witness import keep_witness
+    from simulations.drill.witness import keep_witness
 
     keep_witness(Path(os.environ["FEDGRAPH_WITNESS"]))
 

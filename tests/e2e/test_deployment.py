@@ -11,7 +11,7 @@ import pytest
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.site.__main__ import main
-from simulations.drill_trials import read_summary
+from simulations.drill.trials import read_summary
 from simulations.inline import run_inline
 from simulations.processes import Federation, environment
 

@@ -12,8 +12,8 @@ import pytest
 from e2e.test_deployment import deploy
 
 from fedgraph_flwr.config import Value
-from simulations.drill_targets import write_molecules
-from simulations.drill_trials import read_summary
+from simulations.drill.targets import write_molecules
+from simulations.drill.trials import read_summary
 from simulations.fingerprint import fingerprints
 from simulations.processes import Federation, environment
 

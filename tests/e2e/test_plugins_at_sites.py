@@ -9,7 +9,7 @@ import pytest
 import toys
 
 from fedgraph_flwr.config import Value
-from simulations.drill_trials import read_summary
+from simulations.drill.trials import read_summary
 from simulations.inline import run_inline
 from simulations.processes import Federation, environment
 

@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.config import Value
 from simulations import flower
-from simulations.drill_trials import read_summary
+from simulations.drill.trials import read_summary
 from simulations.processes import Federation, environment
 
 pytestmark = [

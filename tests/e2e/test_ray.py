@@ -10,7 +10,7 @@ import pytest
 
 from fedgraph_flwr.config import Value
 from simulations import flower
-from simulations.drill_trials import read_summary
+from simulations.drill.trials import read_summary
 from simulations.inline import run_inline
 from simulations.processes import environment, free_ports, kill
 from simulations.run import main

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulations import flower
-from simulations.drill_trials import read_summary
+from simulations.drill.trials import read_summary
 from simulations.inline import run_inline
 from simulations.processes import environment, free_ports, kill
 

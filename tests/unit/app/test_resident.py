@@ -34,8 +34,8 @@ from fedgraph_flwr.resident import (
 )
 from fedgraph_flwr.resolve import defaults
 from fedgraph_flwr.wire import pack, unpack
-from simulations.drill_targets import targets
-from simulations.drill_trials import read_summary
+from simulations.drill.targets import targets
+from simulations.drill.trials import read_summary
 from simulations.inline import run_inline
 
 HERE = identity(os.getppid())

@@ -13,8 +13,8 @@ from clients.privacy import noisy_views
 from clients.privacy.laplace import add_noise
 from clients.privacy.ledger import Ledger
 from fedgraph_flwr.errors import DataError
-from simulations.audit import main
-from simulations.audit_attacks import (
+from simulations.audit.__main__ import main
+from simulations.audit.attacks import (
     Reader,
     best_possible,
     bound,
@@ -24,8 +24,8 @@ from simulations.audit_attacks import (
     ratios,
     seen_weakening,
 )
-from simulations.audit_game import make_game
-from simulations.audit_rows import attack, play_here
+from simulations.audit.game import make_game
+from simulations.audit.rows import attack, play_here
 
 LEVEL = 0.05
 ONE = {"fgcl.views": "one"}

@@ -16,12 +16,13 @@ import pytest
 from clients.store import default_state_dir
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.results.provenance import project_root
-from simulations import benchmark, benchmark_runs
-from simulations.benchmark_leaderboard import read_page, suite_part, write_page
-from simulations.benchmark_output import html, latex, tex
-from simulations.benchmark_runs import kept_path, known_results, same_code
-from simulations.benchmark_suite import FOLDER, load_suite, trials
-from simulations.benchmark_verdict import Duel, judge, ranks, sentence
+from simulations.benchmark import __main__ as benchmark
+from simulations.benchmark import runs as kept_runs
+from simulations.benchmark.leaderboard import read_page, suite_part, write_page
+from simulations.benchmark.output import html, latex, tex
+from simulations.benchmark.runs import kept_path, known_results, same_code
+from simulations.benchmark.suite import FOLDER, load_suite, trials
+from simulations.benchmark.verdict import Duel, judge, ranks, sentence
 from simulations.markup import Sheet
 from simulations.tables.differences import Difference
 from simulations.tables.file import read
@@ -160,7 +161,7 @@ def test_results_of_changed_code_are_not_taken(
     git("add", "-A")
     git("commit", "-qm", "one")
     commit = git("rev-parse", "HEAD")[:12]
-    monkeypatch.setattr(benchmark_runs, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(kept_runs, "project_root", lambda: tmp_path)
     for name, is_same in (("docs", True), ("clients", False)):
         (tmp_path / name / "a.py").write_text("2")
         same_code.cache_clear()
@@ -211,7 +212,7 @@ def test_what_cannot_be_kept_is_refused_before_it_is_run(
     capsys: pytest.CaptureFixture[str],
     commit: str,
 ) -> None:
-    monkeypatch.setattr(benchmark_runs, "git_commit", lambda: commit)
+    monkeypatch.setattr(kept_runs, "git_commit", lambda: commit)
     suite = tmp_path / "tiny.toml"
     suite.write_text(TINY)
     given = [str(suite), "--methods", "fedavg", "--results", str(tmp_path / "runs")]

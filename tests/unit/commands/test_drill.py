@@ -14,10 +14,11 @@ import pytest
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.results.provenance import project_root
-from simulations import drill, flower, processes
-from simulations.drill_inline import InlineEngine
-from simulations.drill_targets import NUM_ROUNDS, names, targets
-from simulations.drill_trials import (
+from simulations import flower, processes
+from simulations.drill import __main__ as drill
+from simulations.drill.inline import InlineEngine
+from simulations.drill.targets import NUM_ROUNDS, names, targets
+from simulations.drill.trials import (
     NO_REASON,
     Moment,
     Outcome,
@@ -28,7 +29,7 @@ from simulations.drill_trials import (
     measure,
     run_trial,
 )
-from simulations.drill_witness import ledger_faults
+from simulations.drill.witness import ledger_faults
 
 REFERENCE = Reference(
     weights="abc",
@@ -333,7 +334,7 @@ def test_processes_of_flower_get_the_settings_of_a_drill(tmp_path):
         text=True,
         check=False,
     )
-    expected = "15 15 30 True simulations.drill_witness"
+    expected = "15 15 30 True simulations.drill.witness"
     assert done.stdout.strip() == expected, done.stderr
     assert (tmp_path / "flwr").is_dir()
 

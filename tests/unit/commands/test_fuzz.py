@@ -9,15 +9,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedgraph_flwr.config import AUTO
 from fedgraph_flwr.errors import DataError, FedGraphError
-from simulations import (
-    fuzz,
-    fuzz_cases,
-    fuzz_config,
-    fuzz_data,
-    fuzz_mutations,
-    fuzz_records,
-)
-from simulations.fuzz_cases import BAD, GOOD, Case, Judged, Place, Result, run_case
+from simulations.fuzz import __main__ as fuzz
+from simulations.fuzz import cases, config, data, mutations, records
+from simulations.fuzz.cases import BAD, GOOD, Case, Judged, Place, Result, run_case
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +30,7 @@ def place(tmp_path, monkeypatch):
         work=tmp_path / "work", canary=tmp_path / "canary", shared=tmp_path / "shared"
     )
     (made.work / "home").mkdir(parents=True)
-    fuzz_cases.plant(made.canary)
+    cases.plant(made.canary)
     return made
 
 
@@ -45,15 +39,15 @@ def untouched(rng, *rest):
     return "nothing", rest[-1]
 
 
-@pytest.mark.parametrize("name", sorted(fuzz_data._FORMATS))
+@pytest.mark.parametrize("name", sorted(data._FORMATS))
 def test_files_are_sound_before_they_are_damaged(name, place, monkeypatch):
-    monkeypatch.setattr(fuzz_data, "_damage", lambda *_: None)
+    monkeypatch.setattr(data, "_damage", lambda *_: None)
     for change in ("of_file", "of_bytes", "of_lines"):
-        monkeypatch.setattr(fuzz_data, change, untouched)
+        monkeypatch.setattr(data, change, untouched)
     rng = random.Random(1)
     monkeypatch.setattr(rng, "choice", lambda options: _first(options))
     monkeypatch.setattr(rng, "random", lambda: 0.9)
-    fuzz_data._FORMATS[name](rng, place, lambda _: None)
+    data._FORMATS[name](rng, place, lambda _: None)
 
 
 def _first(options):
@@ -65,11 +59,11 @@ def _first(options):
 def test_run_configs_are_sound_before_they_are_changed(kind, place, monkeypatch):
     rng = random.Random(1)
     monkeypatch.setattr(rng, "random", lambda: 0.1 if kind == "sites" else 0.9)
-    monkeypatch.setattr(fuzz_config, "_METHODS", ("local",))
-    monkeypatch.setattr(fuzz_config, "_FOLDERS", ("csv-smiles-column",) * 2)
-    monkeypatch.setattr(fuzz_config, "_keys", lambda _: ["patience", "min-rounds"])
-    monkeypatch.setattr(fuzz_config, "value", lambda _: AUTO)
-    fuzz_config.execute(rng, place, lambda _: None)
+    monkeypatch.setattr(config, "_METHODS", ("local",))
+    monkeypatch.setattr(config, "_FOLDERS", ("csv-smiles-column",) * 2)
+    monkeypatch.setattr(config, "_keys", lambda _: ["patience", "min-rounds"])
+    monkeypatch.setattr(config, "value", lambda _: AUTO)
+    config.execute(rng, place, lambda _: None)
 
 
 def reply(client=1) -> RecordDict:
@@ -77,7 +71,7 @@ def reply(client=1) -> RecordDict:
         {
             "header": ConfigRecord({}),
             f"{client}/arrays": ArrayRecord(
-                {"safetensors": Array(fuzz_records._packed(b"")["safetensors"].numpy())}
+                {"safetensors": Array(records._packed(b"")["safetensors"].numpy())}
             ),
             f"{client}/metrics": MetricRecord({"num-examples": 3, "compute-s": 0.1}),
         }
@@ -88,10 +82,10 @@ def test_messages_are_disturbed_in_many_ways():
     told = set()
     for number in range(300):
         content = reply()
-        blob = fuzz_records.save({"model/x": fuzz_records.np.ones(3, "float32")})
-        content["1/arrays"] = fuzz_records._packed(blob)
+        blob = records.save({"model/x": records.np.ones(3, "float32")})
+        content["1/arrays"] = records._packed(blob)
         before = {k: str(v) for k, v in content.items()}
-        what = fuzz_records.disturb(random.Random(number), content, 1, is_reply=True)
+        what = records.disturb(random.Random(number), content, 1, is_reply=True)
         told.add(what.partition(" ")[0])
         assert "nothing" in what or {k: str(v) for k, v in content.items()} != before
     assert {"no", "record", "the", "blob", "array", "metric", "fact", "error"} <= told
@@ -99,33 +93,33 @@ def test_messages_are_disturbed_in_many_ways():
 
 def test_a_message_that_merely_says_something_else_is_not_made(monkeypatch):
     """Damage that leaves arrays of the same shapes is drawn again."""
-    blob = fuzz_records.save({"model/x": fuzz_records.np.ones(50, "float32")})
+    blob = records.save({"model/x": records.np.ones(50, "float32")})
     drawn = []
 
-    def damage(rng, data):
+    def damage(rng, given):
         drawn.append(len(drawn))
-        return "how", bytes(len(data)) if len(drawn) > 2 else data[:-4] + bytes(4)
+        return "how", bytes(len(given)) if len(drawn) > 2 else given[:-4] + bytes(4)
 
-    monkeypatch.setattr(fuzz_records, "of_bytes", damage)
+    monkeypatch.setattr(records, "of_bytes", damage)
     content = reply()
-    content["1/arrays"] = fuzz_records._packed(blob)
+    content["1/arrays"] = records._packed(blob)
     rng = random.Random(1)
     monkeypatch.setattr(rng, "choice", lambda options: options[0])
-    assert fuzz_records._blob(rng, content, 1) == "blob of 1/arrays: how"
+    assert records._blob(rng, content, 1) == "blob of 1/arrays: how"
     assert len(drawn) == 3
 
 
 def test_mail_that_is_missing_is_not_malformed():
-    blob = fuzz_records.save({"from/0": fuzz_records.np.ones(3, "uint8")})
+    blob = records.save({"from/0": records.np.ones(3, "uint8")})
     for number in range(30):
         content = reply()
-        content["1/arrays"] = fuzz_records._packed(blob)
-        fuzz_records._drop(random.Random(number), content, 1)
+        content["1/arrays"] = records._packed(blob)
+        records._drop(random.Random(number), content, 1)
         assert len(content) == 2
         assert "1/arrays" in content
-        content["1/arrays"] = fuzz_records._packed(blob)
-        fuzz_records._arrays(random.Random(number), content, 1)
-        assert fuzz_records.load(fuzz_records._read(content, "1/arrays"))
+        content["1/arrays"] = records._packed(blob)
+        records._arrays(random.Random(number), content, 1)
+        assert records.load(records._read(content, "1/arrays"))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +133,7 @@ def test_mail_that_is_missing_is_not_malformed():
     ],
 )
 def test_exceptions_of_others_are_found_in_a_reason(text, found):
-    assert fuzz_cases.strangers(text) == found
+    assert cases.strangers(text) == found
 
 
 def result(outcome: str, **more) -> Result:
@@ -175,13 +169,13 @@ def behave(monkeypatch, action) -> None:
         def set_forkserver_preload(self, _):
             pass
 
-    monkeypatch.setattr(fuzz_cases.multiprocessing, "get_context", lambda _: Context())
+    monkeypatch.setattr(cases.multiprocessing, "get_context", lambda _: Context())
     for name in ("dup2", "chdir"):
-        monkeypatch.setattr(fuzz_cases.os, name, lambda *_: None)
-    monkeypatch.setattr(fuzz_cases.resource, "setrlimit", lambda *_: None)
-    monkeypatch.setattr(fuzz_cases, "_move_home", lambda _: None)
-    monkeypatch.setattr(fuzz_cases, "_be_small", lambda: None)
-    monkeypatch.setattr(fuzz_data, "execute", action)
+        monkeypatch.setattr(cases.os, name, lambda *_: None)
+    monkeypatch.setattr(cases.resource, "setrlimit", lambda *_: None)
+    monkeypatch.setattr(cases, "_move_home", lambda _: None)
+    monkeypatch.setattr(cases, "_be_small", lambda: None)
+    monkeypatch.setattr(data, "execute", action)
 
 
 def raising(error):
@@ -209,7 +203,7 @@ def beside(rng, place, note):
         (raising(RecursionError("deep")), "foreign"),
         (raising(MemoryError()), "memory"),
         (raising(Judged("changed", "other weights")), "changed"),
-        (raising(DataError(f"got {fuzz_cases.SECRET!r}")), "leak"),
+        (raising(DataError(f"got {cases.SECRET!r}")), "leak"),
         (writing, "outside"),
         (beside, "outside"),
         (lambda *_: None, "accepted"),
@@ -265,7 +259,7 @@ def test_what_cannot_be_done_is_refused(tmp_path, capsys, arguments, says):
 def test_json_is_changed_into_json_or_garbage():
     content = {"a": [1, {"b": 2.0}], "c": "text"}
     texts = [
-        fuzz_mutations.of_json(random.Random(n), json.loads(json.dumps(content)))[1]
+        mutations.of_json(random.Random(n), json.loads(json.dumps(content)))[1]
         for n in range(50)
     ]
     assert len(set(texts)) > 20
@@ -274,7 +268,7 @@ def test_json_is_changed_into_json_or_garbage():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("kind", sorted(fuzz_cases.MODULES))
+@pytest.mark.parametrize("kind", sorted(cases.MODULES))
 def test_a_few_malformed_cases_are_refused(kind, tmp_path, capsys):
     out = tmp_path / "out"
     code = fuzz.main(["--kind", kind, "--cases", "4", "--seed", "7", "--out", str(out)])

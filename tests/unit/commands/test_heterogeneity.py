@@ -13,15 +13,15 @@ import pytest
 import toys
 from oracles import anonymous_walks as oracle
 
-from simulations import heterogeneity
-from simulations.heterogeneity_groups import chance_p, overall, pair_table
-from simulations.heterogeneity_random import (
+from simulations.heterogeneity import __main__ as heterogeneity
+from simulations.heterogeneity.groups import chance_p, overall, pair_table
+from simulations.heterogeneity.random_graphs import (
     adjacency,
     compare,
     properties,
     random_adjacency,
 )
-from simulations.heterogeneity_walks import (
+from simulations.heterogeneity.walks import (
     anonymous_walks,
     divergences,
     feature_distributions,
@@ -85,7 +85,7 @@ def test_one_way_edges_loops_and_dead_ends_agree_with_enumeration():
 
 def test_blocks_do_not_matter(monkeypatch):
     whole, _ = walks(GRAPHS, 4)
-    monkeypatch.setattr("simulations.heterogeneity_walks._BLOCK", 20)
+    monkeypatch.setattr("simulations.heterogeneity.walks._BLOCK", 20)
     np.testing.assert_array_equal(walks(GRAPHS, 4)[0], whole)
     np.testing.assert_allclose(
         divergences(whole, whole), slow_divergences(whole), rtol=1e-9, atol=1e-12
@@ -174,7 +174,7 @@ def test_properties_without_edges_are_unknown_or_0():
 def test_paths_of_a_large_graph_start_at_drawn_nodes(monkeypatch):
     ring = np.stack([np.arange(9), (np.arange(9) + 1) % 9])
     whole = properties(adjacency(9, ring), rng())
-    monkeypatch.setattr("simulations.heterogeneity_random.MAX_SOURCES", 2)
+    monkeypatch.setattr("simulations.heterogeneity.random_graphs.MAX_SOURCES", 2)
     np.testing.assert_allclose(properties(adjacency(9, ring), rng()), whole)
 
 

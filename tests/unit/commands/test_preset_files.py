@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedgraph_flwr.errors import ConfigError
-from simulations.presets import list_presets, load_preset, main
+from simulations.presets import list_presets, load_preset
+from simulations.presets.__main__ import main
 
 
 def test_descriptions_are_lines_that_tell_presets_apart() -> None:

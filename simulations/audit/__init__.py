@@ -1,0 +1,1 @@
+"""Attack the privacy of edges."""

@@ -1,0 +1,1 @@
+"""A method beside rivals and controls."""

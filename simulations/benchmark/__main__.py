@@ -1,0 +1,345 @@
+"""A method against rivals and controls: ``python -m simulations.benchmark smoke``.
+
+Exits with 0 if every run is there, 1 if one failed, 2 if nothing could be started, 130
+after Ctrl-C. Start it again to go on: a finished run is never made twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.markup import escape
+
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.errors import ConfigError, FedGraphError
+
+from ..markup import Sheet, consoles
+from ..tables import file
+from ..tables.differences import TIE, Difference, from_start, pair
+from ..tables.report import NONE, Report, by_row, make_report
+from ..tables.results import HELD_OUT, ON_ALL, Result
+from ..tables.studies import Study, StudyTable
+from .leaderboard import read_page, suite_part, write_page
+from .output import write_all
+from .runs import (
+    Known,
+    choose,
+    kept_path,
+    known_results,
+    make_missing,
+    same_code,
+)
+from .suite import FOLDER, Suite, SuiteMethod, Trial, load_suite, trials
+from .verdict import EQUAL, START, Duel, Ranks, mean_scores, ranks, sentence
+
+Found = dict[str, dict[str, list[Result]]]  # data set -> method -> results
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    _, err = consoles()
+
+    def tell(line: str) -> None:
+        err.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    try:
+        if options.jobs < 1:
+            raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
+        if options.results.exists() and not options.results.is_dir():
+            raise ConfigError(f"--results must be a folder, got {options.results}")
+        suite = load_suite(options.suite)
+        others = read_page(options.leaderboard) if options.leaderboard else {}
+        methods = participants(suite, options.methods)
+        planned = list(trials(suite, methods))
+        known = known_results(suite.name, options.results)
+        failed = [
+            *make_missing([(t, suite.pairs[0]) for t in planned], known, options, tell)
+        ]
+        chosen = chosen_trials(suite, planned, known)
+        rest = [(t, p) for t in chosen for p in suite.pairs]
+        failed += [] if failed else make_missing(rest, known, options, tell)
+        found = collect(suite, chosen, known)
+        reports, duels, ranking = make_reports(suite, methods, chosen, found)
+        title = f"Benchmark {suite.name}"
+        for path in write_all(options.results, title, reports, duels, ranking):
+            tell(f"written: {path}")
+        if options.keep:
+            keep(suite, planned, known)
+            tell(f"kept: {kept_path(suite.name)}")
+        if options.leaderboard:
+            part = suite_part(suite.name, reports, rows_of(planned, known))
+            page = write_page({**others, suite.name: part})
+            options.leaderboard.write_text(page, encoding="utf-8")
+            tell(f"written: {options.leaderboard}")
+        for line in reports[0].parts:
+            tell(line if isinstance(line, str) else "")
+    except FedGraphError as error:
+        err.print(f"[red]refused[/]: {escape(str(error))}", soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        tell("stopped by Ctrl-C; the same command goes on")
+        return 130
+    for line in failed:
+        tell(f"failed: {line}")
+    return 1 if failed else 0
+
+
+def participants(suite: Suite, names: str) -> list[SuiteMethod]:
+    """Candidates first, then the suite's own methods that are no candidates.
+
+    Raises
+    ------
+    ConfigError
+        There is no candidate, or one is named twice.
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise ConfigError(
+            "--methods needs names of methods separated by commas, each once, got"
+            f" {names!r}; give e.g. fedavg,fgx:METHOD"
+        )
+    own = {m.name: m for m in suite.methods}
+    plain: dict[str, dict[str, Value]] = {name: {"method": name} for name in wanted}
+    candidates = [
+        replace(own[n], role="candidate")
+        if n in own
+        else SuiteMethod(name=n, role="candidate", settings=plain[n])
+        for n in wanted
+    ]
+    return candidates + [m for n, m in own.items() if n not in wanted]
+
+
+def chosen_trials(suite: Suite, planned: Sequence[Trial], known: Known) -> list[Trial]:
+    """Choose one trial for each method and data set, by validation."""
+    groups: dict[tuple[str, str], list[Trial]] = {}
+    for trial in planned:
+        groups.setdefault((trial.data, trial.method), []).append(trial)
+    found = (choose(suite, tried, known) for tried in groups.values())
+    return [trial for trial in found if trial is not None]
+
+
+def collect(suite: Suite, chosen: Sequence[Trial], known: Known) -> Found:
+    """Results of the chosen trials, named after the methods."""
+    found: Found = {data.name: {} for data in suite.data}
+    for trial in chosen:
+        keys = [(trial.row, *p) for p in suite.pairs]
+        results = [replace(known[k], row=trial.method) for k in keys if k in known]
+        found[trial.data][trial.method] = results
+    return found
+
+
+def make_reports(
+    suite: Suite,
+    methods: Sequence[SuiteMethod],
+    chosen: Sequence[Trial],
+    found: Found,
+) -> tuple[list[Report], list[Duel], Ranks | None]:
+    """Word the verdict, the ranks and a table for each data set."""
+    candidates = [m.name for m in methods if m.role == "candidate"]
+    duels = [
+        Duel(candidate=c, opponent=m, data=d.name, difference=diff, interval=d.interval)
+        for d in suite.data
+        for c in candidates
+        for m in [*(m.name for m in methods if m.name != c), START]
+        if (diff := _subtract(c, m, found[d.name], suite.rule)) and diff.num_pairs
+    ]
+    complete = {
+        d: mean_scores(
+            {
+                m: [r.scores[suite.rule] for r in of if suite.rule in r.scores]
+                for m, of in rows.items()
+                if len(of) == len(suite.pairs)
+            }
+        )
+        for d, rows in found.items()
+    }
+    ranking = ranks(complete)
+    reports = [_verdict_report(suite, candidates, duels, methods, found, ranking)]
+    if duels:
+        reports.append(_duel_report(duels))
+    reports += [_data_report(suite, d.name, chosen, found[d.name]) for d in suite.data]
+    return reports, duels, ranking
+
+
+def _subtract(
+    candidate: str, opponent: str, rows: dict[str, list[Result]], rule: str
+) -> Difference | None:
+    ours = rows.get(candidate, [])
+    if any(r.is_error for r in ours):
+        raise ConfigError("a benchmark needs scores in which larger is better")
+    if opponent == START:
+        return from_start(ours, rule)
+    return pair(ours, rows[opponent], rule) if opponent in rows else None
+
+
+def _verdict_report(
+    suite: Suite,
+    candidates: Sequence[str],
+    duels: Sequence[Duel],
+    methods: Sequence[SuiteMethod],
+    found: Found,
+    ranking: Ranks | None,
+) -> Report:
+    roles = ", ".join(f"{m.name} ({m.role})" for m in methods)
+    lacking = [
+        f"{m.name} on {d}"
+        for m in methods
+        for d, rows in found.items()
+        if (not m.only or d in m.only) and len(rows.get(m.name, [])) < len(suite.pairs)
+    ]
+    open_claims = sum(d.word != EQUAL for d in duels)
+    parts: list[Sheet | str] = [sentence(c, duels) for c in candidates]
+    parts.append(
+        f"{suite.title}. Methods: {roles}. Rule {suite.rule}; {len(suite.pairs)} pairs"
+        f" of run seed and split seed. Each method tried {len(suite.grid)} settings on"
+        " each data set, and kept the best by validation on the first pair."
+    )
+    parts.append(
+        f"Intervals are of 95 % each, not corrected for their number: of {open_claims}"
+        f" comparisons about {0.05 * open_claims:.1f} may exclude 0 by chance."
+    )
+    if lacking:
+        parts.append(f"INCOMPLETE, no verdict on: {', '.join(lacking)}.")
+    if ranking is None:
+        parts.append("No ranks: they need two methods and two data sets, complete.")
+        return Report(title="Verdict", parts=parts)
+    friedman = "no test by Friedman (it needs three methods and unequal ranks)"
+    if not math.isnan(ranking.p_value):
+        friedman = f"Friedman's p = {ranking.p_value:.3f}"
+    parts.append(
+        Sheet(
+            headings=["method", "mean rank"],
+            is_text=[True, False],
+            cells=[[m, f"{rank:.2f}"] for m, rank in ranking.mean.items()],
+        )
+    )
+    parts.append(
+        f"Ranks over {ranking.num_data} data sets: {friedman}, Nemenyi's critical"
+        f" difference {ranking.critical:.2f}."
+    )
+    return Report(title="Verdict", parts=parts)
+
+
+def _duel_report(duels: Sequence[Duel]) -> Report:
+    headings = ["data", "candidate", "opponent", "pairs", "points [95 %]", "judged"]
+    cells = []
+    for d in duels:
+        low, high = d.difference.interval(d.interval)
+        gains = d.difference.gains
+        gain = sum(g > TIE for g in gains)
+        cells.append(
+            [
+                d.data,
+                d.candidate,
+                d.opponent,
+                str(d.difference.num_pairs),
+                f"{d.difference.mean:+.2f} [{low:+.2f}, {high:+.2f}]",
+                d.word,
+                "/".join(map(str, d.wins)),
+                f"{gain}/{len(gains)}" if gains else NONE,
+                f"{100 * min(gains):+.2f}" if gains else NONE,
+            ]
+        )
+    headings += ["win/tie/loss", "clients that gain", "worst client"]
+    is_text = [h in ("data", "candidate", "opponent", "judged") for h in headings]
+    return Report(
+        title="Differences",
+        parts=[
+            Sheet(
+                headings=headings,
+                is_text=is_text,
+                cells=cells,
+            ),
+            "Points of the score. Worst client: its mean difference, in points."
+            f" {START}: the candidate's own model before training.",
+        ],
+    )
+
+
+def _data_report(
+    suite: Suite, data: str, chosen: Sequence[Trial], rows: dict[str, list[Result]]
+) -> Report:
+    kind = next(d.interval for d in suite.data if d.name == data)
+    columns = {"pairs": "pairs", "rounds": "rounds", suite.rule: suite.rule}
+    columns |= {
+        m: m if m in (HELD_OUT, ON_ALL) else f"{suite.rule}:{m}" for m in suite.also
+    }
+    study = Study(
+        name=suite.name,
+        paper="",
+        rule=suite.rule,
+        tables=(),
+        interval=kind,
+        columns={**columns, START: "start", "MB": "MB", "seconds": "wall_s"},
+    )
+    found = by_row(r for of in rows.values() for r in of)
+    if not found:
+        return Report(title=data, parts=["No runs."])
+    report = make_report(study, StudyTable(title=data, rows=tuple(rows)), found)
+    words = "; ".join(
+        f"{t.method}: {', '.join(f'{k}={v}' for k, v in t.point.items()) or 'defaults'}"
+        for t in chosen
+        if t.data == data
+    )
+    return replace(report, parts=[*report.parts, f"Chosen by validation: {words}."])
+
+
+def rows_of(planned: Sequence[Trial], known: Known) -> list[Result]:
+    """Results of these trials; a folder may hold those of other methods too."""
+    rows = {t.row for t in planned}
+    return [r for r in known.values() if r.row in rows]
+
+
+def keep(suite: Suite, planned: Sequence[Trial], known: Known) -> None:
+    """Add results of committed code to the suite's kept file.
+
+    Raises
+    ------
+    FedGraphError
+        Nothing of it was made by the code of a commit.
+    """
+    results = [r for r in rows_of(planned, known) if same_code(r.commit)]
+    if not results:
+        raise FedGraphError(
+            "--keep found no run of the code of a commit; commit your changes, run the"
+            " benchmark in an empty folder, and keep that"
+        )
+    path = kept_path(suite.name)
+    old = file.read(path) if path.is_file() else []
+    file.write(path, file.merge([r for r in old if same_code(r.commit)], results))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.benchmark",
+        description="Compare methods with rivals and controls, and say what is shown.",
+    )
+    suites = ", ".join(sorted(path.stem for path in FOLDER.glob("*.toml")))
+    parser.add_argument("suite", metavar="SUITE", help=f"one of {suites}")
+    parser.add_argument(
+        "--methods", required=True, help="candidates, e.g. fedprox,fgx:METHOD"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
+    parser.add_argument(
+        "--results", type=Path, required=True, help="folder of runs and tables"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="add rows to docs/runs of this project"
+    )
+    parser.add_argument(
+        "--leaderboard",
+        type=Path,
+        metavar="MD",
+        help="also write the suite's part of this page",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""A benchmark as Markdown, LaTeX, HTML, CSV and a figure of ranks."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from fedgraph_flwr.figures.style import PALETTE, bare, save
+
+from ..markup import Sheet, markdown
+from ..tables.report import Report
+from .verdict import Duel, Ranks
+
+_TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#",
+    "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}", "±": r"$\pm$", "<": r"$<$", ">": r"$>$",
+    "`": "'", "|": r"$|$", "š": r"\v{s}",
+}  # fmt: skip
+_STYLE = (
+    "body{font:16px/1.5 sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse;display:block;overflow-x:auto}"
+    "td,th{padding:.2rem .6rem;border-bottom:1px solid #ccc;text-align:right}"
+    ".text{text-align:left}img{max-width:100%}"
+)
+
+
+def write_all(
+    folder: Path,
+    title: str,
+    reports: Sequence[Report],
+    duels: Sequence[Duel],
+    found: Ranks | None,
+) -> list[Path]:
+    """Write all forms into a folder; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    image = draw_ranks(found, folder / "ranks.png") if found else None
+    texts = {
+        "benchmark.md": markdown_page(title, reports, image),
+        "benchmark.tex": latex(title, reports, image),
+        "benchmark.html": html(title, reports, image),
+        "differences.csv": differences_csv(duels),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in texts] + ([image] if image else [])
+
+
+def markdown_page(title: str, reports: Sequence[Report], image: Path | None) -> str:
+    """Write a page for GitHub."""
+    parts = [f"# {title}", *(markdown(r.title, r.parts) for r in reports)]
+    if image:
+        parts.append(f"![Mean ranks with the critical difference]({image.name})")
+    return "\n\n".join(parts) + "\n"
+
+
+def differences_csv(duels: Sequence[Duel]) -> str:
+    """Write one line for each candidate, opponent and data set."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    heads = [
+        "candidate",
+        "opponent",
+        "data",
+        "pairs",
+        "points",
+        "low",
+        "high",
+        "interval",
+        "word",
+    ]
+    writer.writerow([*heads, "won", "tied", "lost"])
+    for d in duels:
+        low, high = d.difference.interval(d.interval)
+        numbers = [f"{x:.6f}" for x in (d.difference.mean, low, high)]
+        about = [d.candidate, d.opponent, d.data, d.difference.num_pairs]
+        writer.writerow([*about, *numbers, d.interval, d.word, *d.wins])
+    return out.getvalue()
+
+
+def latex(title: str, reports: Sequence[Report], image: Path | None) -> str:
+    """Write a document of its own, with tables by booktabs."""
+    lines = [
+        r"\documentclass{article}",
+        r"\usepackage[T1]{fontenc}",
+        r"\usepackage{booktabs,graphicx}",
+        r"\usepackage[margin=2cm]{geometry}",
+        r"\setlength{\parindent}{0pt}",
+        r"\begin{document}",
+        rf"\section*{{{tex(title)}}}",
+    ]
+    for report in reports:
+        lines.append(rf"\subsection*{{{tex(report.title)}}}")
+        for part in report.parts:
+            lines += [tex(part), ""] if isinstance(part, str) else _tabular(part)
+    if image:
+        lines.append(rf"\includegraphics[width=\textwidth]{{{image.name}}}")
+    return "\n".join([*lines, r"\end{document}", ""])
+
+
+def tex(text: str) -> str:
+    """Escape a text for LaTeX."""
+    return "".join(_TEX.get(letter, letter) for letter in text)
+
+
+def _tabular(sheet: Sheet) -> list[str]:
+    columns = "".join("l" if is_text else "r" for is_text in sheet.is_text)
+    # A cell that begins with [ would be read as an option of the line before it.
+    rows = [
+        " & ".join(f"{{{tex(c)}}}" for c in cells) + r" \\" for cells in sheet.cells
+    ]
+    heading = " & ".join(tex(h) for h in sheet.headings) + r" \\"
+    return [
+        r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule", heading, r"\midrule", *rows, r"\bottomrule",
+        r"\end{tabular}}", "",
+    ]  # fmt: skip
+
+
+def html(title: str, reports: Sequence[Report], image: Path | None) -> str:
+    """Write a page that needs no other file and no network."""
+    lines = [
+        "<!doctype html><html lang=en><meta charset=utf-8>",
+        "<meta name=viewport content='width=device-width'>",
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>",
+        f"<h1>{escape(title)}</h1>",
+    ]
+    for report in reports:
+        lines.append(f"<h2>{escape(report.title)}</h2>")
+        for part in report.parts:
+            lines += (
+                [f"<p>{escape(part)}</p>"] if isinstance(part, str) else _table(part)
+            )
+    if image:
+        data = base64.b64encode(image.read_bytes()).decode()
+        lines.append(
+            f"<img alt='Mean ranks and critical difference'"
+            f" src='data:image/png;base64,{data}'>"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _table(sheet: Sheet) -> list[str]:
+    classes = [" class=text" if is_text else "" for is_text in sheet.is_text]
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        found = zip(cells, classes, strict=True)
+        return "".join(f"<{tag}{k}>{escape(c)}</{tag}>" for c, k in found)
+
+    rows = [f"<tr>{line('td', cells)}</tr>" for cells in sheet.cells]
+    return ["<table>", f"<tr>{line('th', sheet.headings)}</tr>", *rows, "</table>"]
+
+
+def draw_ranks(found: Ranks, path: Path) -> Path:
+    """Draw mean ranks; grey reaches one critical difference from the best."""
+    from matplotlib.figure import Figure
+
+    names = list(found.mean)
+    height = 0.35 * len(names) + 1.2
+    figure = Figure(figsize=(8.4, height), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    best = min(found.mean.values())
+    axes.axvspan(best, best + found.critical, color="0.9", zorder=0)
+    axes.plot(list(found.mean.values()), range(len(names)), "o", color=PALETTE[0])
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlim(0.8, len(names) + 0.2)
+    axes.set_xlabel(
+        f"mean rank over {found.num_data} data sets, 1 is best\ngrey: not separated"
+        f" from the best (critical difference {found.critical:.2f})"
+    )
+    bare(axes)
+    return save(figure, path)

@@ -1,0 +1,193 @@
+"""Suites of the benchmark: TOML files with frozen data, splits, seeds, grid and rivals.
+
+Keys of a file: ``title``; ``rule``, by which scores are read; ``also``, metrics shown
+beside the headline's, e.g. macro-f1, or "held-out clients" (none if left out);
+``interval``, a key of ``INTERVALS``; ``pairs`` of run seed and split seed;
+``[settings]`` of all runs; ``[grid]``, key -> values tried for every method;
+``[[data]]`` with ``name``, ``set`` and, if it differs, ``interval``;
+``[method.<name>]`` with ``role`` (rival or control), ``set`` and, if not all, ``only``
+(names of data).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedgraph_flwr.config import Value, read_toml
+from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.resolve import defaults, resolve
+
+from ..presets.form import flatten
+from ..tables.intervals import INTERVALS
+from ..tables.naming import EXECUTION_KEYS
+from ..tables.results import HELD_OUT, METRICS, ON_ALL
+
+FOLDER = Path(__file__).parents[1] / "suites"
+ROLES = ("rival", "control")
+RULES = ("best_val", "final")  # the others select on test data
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteData:
+    """One data set with its partition; ``settings`` are run-config keys."""
+
+    name: str
+    settings: Mapping[str, Value]
+    interval: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteMethod:
+    """One method of a suite; ``role`` is rival, control or candidate."""
+
+    name: str
+    role: str
+    settings: Mapping[str, Value]
+    only: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Content of a file; ``grid`` holds every combination of its values."""
+
+    name: str
+    title: str
+    rule: str
+    pairs: tuple[tuple[int, int], ...]
+    settings: Mapping[str, Value]
+    grid: tuple[Mapping[str, Value], ...]
+    data: tuple[SuiteData, ...]
+    methods: tuple[SuiteMethod, ...] = field(default=())
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A method on a data set with one point of the grid; run once for each pair."""
+
+    data: str
+    method: str
+    point: Mapping[str, Value]
+    config: Mapping[str, Value]
+
+    def overrides(self, seed: int, split_seed: int) -> dict[str, Value]:
+        """Run config of one run."""
+        return {**self.config, "seed": seed, "split-seed": split_seed}
+
+    @property
+    def row(self) -> str:
+        """Name in the file of kept results: it changes with every setting."""
+        resolved = resolve({**defaults(), **self.config}).to_config()
+        return settings_row(resolved)
+
+
+def settings_row(resolved: Mapping[str, Value]) -> str:
+    """Name method, data set and the hash of all settings that change a result."""
+    kept = {k: v for k, v in resolved.items() if k not in EXECUTION_KEYS}
+    text = json.dumps(kept, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"{resolved['method']} on {resolved['dataset']} #{digest}"
+
+
+def load_suite(name: str) -> Suite:
+    """Read a suite of the folder ``suites``, or a file of your own by its path.
+
+    Raises
+    ------
+    ConfigError
+        There is none of this name, or its file does not keep to the format.
+    """
+    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in FOLDER.glob("*.toml")))
+        raise ConfigError(
+            f"suite must be one of {known}, got {name!r}; give one of them, or the path"
+            " of a file of your own that ends in .toml"
+        )
+    try:
+        suite = _suite(path.stem, dict(read_toml(path)))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}: not a suite ({error!r}); see simulations/benchmark/suite.py"
+        ) from error
+    names = {d.name for d in suite.data}
+    _check(path, "rule", [suite.rule], RULES)
+    _check(path, "also", list(suite.also), (*METRICS, HELD_OUT, ON_ALL))
+    _check(path, "interval", [d.interval for d in suite.data], INTERVALS)
+    _check(path, "role", [m.role for m in suite.methods], ROLES)
+    _check(path, "only", [n for m in suite.methods for n in m.only], names)
+    if len(names) < len(suite.data) or len(set(suite.pairs)) < len(suite.pairs):
+        raise ConfigError(f"{path}: a data set or a pair stands there twice")
+    if not suite.pairs or not suite.data or not suite.grid:
+        raise ConfigError(
+            f"{path}: pairs, data and values of the grid must not be empty"
+        )
+    return suite
+
+
+def trials(suite: Suite, methods: list[SuiteMethod]) -> Iterator[Trial]:
+    """List all trials; the configuration of each is checked.
+
+    Raises
+    ------
+    ConfigError
+        A method does not fit the data, or a setting is refused.
+    """
+    for data, method in itertools.product(suite.data, methods):
+        if method.only and data.name not in method.only:
+            continue
+        for point in suite.grid:
+            config = {**suite.settings, **data.settings, **point, **method.settings}
+            resolve({**defaults(), **config})
+            yield Trial(data=data.name, method=method.name, point=point, config=config)
+
+
+def _suite(name: str, given: dict[str, Any]) -> Suite:
+    usual = given.pop("interval")
+    grid = given.pop("grid", {})
+    points = itertools.product(*grid.values())
+    suite = Suite(
+        name=name,
+        title=given.pop("title"),
+        rule=given.pop("rule"),
+        also=tuple(given.pop("also", ())),
+        pairs=tuple((int(a), int(b)) for a, b in given.pop("pairs")),
+        settings=flatten("settings", given.pop("settings", {})),
+        grid=tuple(dict(zip(grid, point, strict=True)) for point in points),
+        data=tuple(
+            SuiteData(
+                name=d.pop("name"),
+                settings=flatten("set", d.pop("set")),
+                interval=d.pop("interval", usual),
+                **d,
+            )
+            for d in given.pop("data")
+        ),
+        methods=tuple(
+            SuiteMethod(
+                name=key,
+                role=m.pop("role"),
+                settings=flatten("set", m.pop("set")),
+                only=tuple(m.pop("only", ())),
+                **m,
+            )
+            for key, m in given.pop("method").items()
+        ),
+    )
+    if given:
+        raise ValueError(f"unknown keys {sorted(given)}")
+    return suite
+
+
+def _check(path: Path, key: str, found: list[str], allowed: Any) -> None:
+    for value in found:
+        if value not in allowed:
+            raise ConfigError(
+                f"{path}: {key} is {value!r}, allowed are {', '.join(sorted(allowed))}"
+            )

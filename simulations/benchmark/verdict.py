@@ -1,0 +1,159 @@
+"""What a benchmark says: differences, ranks, and a sentence that claims no more."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..tables.differences import ENOUGH_PAIRS, TIE, Difference
+
+START = "untrained"
+BETTER, WORSE, OPEN, EQUAL = "better", "worse", "not separated", "no difference"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duel:
+    """A candidate against an opponent on one data set."""
+
+    candidate: str
+    opponent: str
+    data: str
+    difference: Difference
+    interval: str
+
+    @property
+    def word(self) -> str:
+        """One of ``BETTER``, ``WORSE``, ``OPEN``, ``EQUAL``; see :func:`judge`."""
+        return judge(self.difference, self.interval)
+
+    @property
+    def wins(self) -> tuple[int, int, int]:
+        """Pairs won, tied and lost."""
+        values = self.difference.values
+        won, lost = sum(v > TIE for v in values), sum(v < -TIE for v in values)
+        return won, len(values) - won - lost, lost
+
+
+def judge(difference: Difference, interval: str) -> str:
+    """Judge a difference by its interval.
+
+    Differences of 0 in every pair are ``EQUAL``, whatever the number of pairs. Equal
+    differences other than 0 have an interval without width, which would claim more than
+    a handful of pairs can show: they are ``OPEN``.
+    """
+    values = difference.values
+    if values and all(abs(v) <= TIE for v in values):
+        return EQUAL
+    low, high = difference.interval(interval)
+    if difference.num_pairs < ENOUGH_PAIRS or math.isnan(low) or high - low <= TIE:
+        return OPEN
+    if low > TIE:
+        return BETTER
+    return WORSE if high < -TIE else OPEN
+
+
+def sentence(candidate: str, duels: Sequence[Duel]) -> str:
+    """Say in one sentence what the intervals show of a candidate.
+
+    Its own model before training is named, but is no opponent that it has to beat.
+    """
+    mine = [d for d in duels if d.candidate == candidate]
+    if not mine:
+        return f"{candidate} was compared with nothing."
+    against = [d for d in mine if d.opponent != START] or mine
+    words = Counter(d.word for d in against)
+    total = len(against)
+    if words[EQUAL] == total:
+        head = "no difference to any opponent"
+    elif words[BETTER] == total:
+        head = "shown to be better than every opponent on every data set"
+    elif words[WORSE] == total:
+        head = "shown to be worse than every opponent on every data set"
+    elif not words[BETTER] and words[WORSE]:
+        head = "not shown to be better than any opponent, and worse than some"
+    elif not words[BETTER]:
+        head = "not shown to be better than any opponent"
+    elif words[WORSE]:
+        head = "better than some opponents and worse than others"
+    else:
+        head = "shown to be better in some comparisons, not in all"
+    opponents = dict.fromkeys(d.opponent for d in mine)
+    parts = [_against(o, [d for d in mine if d.opponent == o]) for o in opponents]
+    return f"{candidate} is {head}: {'; '.join(parts)}."
+
+
+def _against(opponent: str, duels: Sequence[Duel]) -> str:
+    pairs = sum(d.difference.num_pairs for d in duels)
+    if all(d.word == EQUAL for d in duels):
+        return f"against {opponent} no difference (exactly 0 in each of {pairs} pairs)"
+    places = [
+        f"{word} on {', '.join(named)}"
+        for word in (BETTER, EQUAL, OPEN, WORSE)
+        if (named := [d.data for d in duels if d.word == word])
+    ]
+    return f"against {opponent} {', '.join(places)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """Mean ranks over data sets; 1 is best. NaN where a test cannot be made."""
+
+    mean: Mapping[str, float]
+    num_data: int
+    p_value: float
+    critical: float
+
+
+def ranks(scores: Mapping[str, Mapping[str, float]]) -> Ranks | None:
+    """Rank methods on each data set, and test ranks as Demšar does.
+
+    Parameters
+    ----------
+    scores : mapping
+        Data set -> method -> mean score, larger is better. Only methods that every
+        data set has are ranked.
+
+    Returns
+    -------
+    Ranks or None
+        None with fewer than two methods or data sets. ``critical`` is Nemenyi's
+        critical difference at 5 %, ``p_value`` that of Friedman's test, which needs
+        three methods.
+
+    Source
+    ------
+    Demšar, *Statistical Comparisons of Classifiers over Multiple Data Sets*, JMLR 7,
+    2006, Sec. 3.2.
+    """
+    from scipy.stats import friedmanchisquare, rankdata, studentized_range
+
+    methods = [m for m in next(iter(scores.values()), {}) if _everywhere(m, scores)]
+    k, n = len(methods), len(scores)
+    if k < 2 or n < 2:
+        return None
+    table = np.array([[round(of[m], 9) for m in methods] for of in scores.values()])
+    ranked = rankdata(-table, axis=1)
+    varies = bool(np.any(ranked != ranked[:, :1]))
+    p = float(friedmanchisquare(*ranked.T).pvalue) if k > 2 and varies else math.nan
+    q = float(studentized_range.ppf(0.95, k, np.inf)) / math.sqrt(2)
+    mean = dict(zip(methods, ranked.mean(axis=0).tolist(), strict=True))
+    return Ranks(
+        mean=dict(sorted(mean.items(), key=lambda item: item[1])),
+        num_data=n,
+        p_value=p,
+        critical=q * math.sqrt(k * (k + 1) / (6 * n)),
+    )
+
+
+def mean_scores(of_rows: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Mean score of each method."""
+    return {m: statistics.fmean(v) for m, v in of_rows.items() if v}
+
+
+def _everywhere(method: str, scores: Mapping[str, Mapping[str, float]]) -> bool:
+    return all(method in of for of in scores.values())

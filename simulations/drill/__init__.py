@@ -1,0 +1,1 @@
+"""Kill runs, resume them, compare the end."""

@@ -1,0 +1,1 @@
+"""Malformed input, and what the application does with it."""

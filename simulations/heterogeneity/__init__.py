@@ -1,0 +1,1 @@
+"""How much graphs differ, within and between groups."""

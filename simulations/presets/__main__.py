@@ -1,0 +1,23 @@
+"""List presets: ``python -m simulations.presets [PART OF A NAME]``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from . import list_presets
+
+
+def main(argv: list[str] | None = None) -> int:
+    """List presets whose name contains the given text: name and description."""
+    part = " ".join(sys.argv[1:] if argv is None else argv)
+    found = {n: text for n, text in list_presets().items() if part in n}
+    width = max(map(len, found), default=0)
+    for name, description in found.items():
+        sys.stdout.write(f"{name:<{width}}  {description}\n")
+    return 0 if found else 1
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as other commands before `| head`
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""Families of presets: one TOML file, many presets as the product of its axes.
+
+::
+
+    description = "{row} on {data}{variant}"
+    axes = ["row", "data", "variant"]
+
+    [config]                                # of every preset
+    split-seed = 0
+
+    [row.fclg-h]                            # an option of axis "row"
+    text = "FCLG-H"                         # stands for {row} in the description
+    config = { method = "fclg", fclg.inter = "nodes" }
+
+    [data.enzymes]
+    text = "ENZYMES"
+    config = { dataset = "ENZYMES" }
+
+    [variant.""]                            # adds nothing to the preset's name
+
+    [[variant.iid]]                         # cases of one option: the first that fits
+    only.data = ["enzymes"]
+    text = ", IID"
+    config = { partition = "iid" }
+
+    [[variant.iid]]
+    text = ", IID"
+    config = { partition = "iid-classwise" }
+
+A preset takes one option of each axis. Its name is their names, joined by "-" in the
+order of ``axes``. The config of later axes overrides that of earlier ones, and all
+override ``[config]``. ``only`` restricts an option, or a case of it, to some options of
+other axes; where no case of an option fits, the combination is no preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from string import Formatter
+from typing import Any, TypeGuard
+
+from fedgraph_flwr.config import Value
+from fedgraph_flwr.errors import ConfigError
+
+from .form import Preset, check_entries, flatten, need_table
+
+_FAMILY = ("description", "paper", "config", "axes")
+_CASE = ("text", "config", "only")
+_EMPTY = '""'
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """Settings that an option adds if the other axes take one of ``only``'s options."""
+
+    place: str
+    text: str
+    config: Mapping[str, Value]
+    only: Mapping[str, list[str]]
+
+    def fits(self, options: Mapping[str, str]) -> bool:
+        """Whether the case holds, given the option of every axis."""
+        return all(options[axis] in allowed for axis, allowed in self.only.items())
+
+
+_Axes = Mapping[str, Mapping[str, list[_Case]]]  # axis -> option -> cases
+
+
+def expand(content: Mapping[str, Any]) -> list[Preset]:
+    """Make the presets of a family.
+
+    Parameters
+    ----------
+    content : mapping
+        What stands in its file.
+
+    Returns
+    -------
+    list of Preset
+        In the order of the options, the last axis fastest. Nothing keeps two
+        combinations from having one name.
+
+    Raises
+    ------
+    ConfigError
+        The content does not keep to the format, or a part of it makes no preset.
+    """
+    axes = _read_axes(content)
+    common = flatten("[config]", content.get("config", {}))
+    template = str(content.get("description", ""))
+    presets, used = [], set()
+    for name, cases in _combinations(axes):
+        config = dict(common)
+        for case in cases.values():
+            config |= case.config
+            used.add(case.place)
+        description = _describe(template, cases)
+        presets.append(Preset(name=name, description=description, config=config))
+    _check_used(axes, used)
+    return presets
+
+
+def _combinations(axes: _Axes) -> Iterator[tuple[str, dict[str, _Case]]]:
+    """Yield each preset's name with the case of each axis."""
+    for names in product(*axes.values()):
+        options = dict(zip(axes, names, strict=True))
+        cases = {
+            axis: case
+            for axis, option in options.items()
+            if (case := next((c for c in axes[axis][option] if c.fits(options)), None))
+        }
+        if len(cases) < len(axes):
+            continue
+        if not any(names):
+            raise ConfigError(
+                'a preset has no name, since all its options are ""; name one of them,'
+                " or keep them apart by only"
+            )
+        yield "-".join(filter(None, names)), cases
+
+
+def _describe(template: str, cases: Mapping[str, _Case]) -> str:
+    try:
+        fields = {field for _, field, _, _ in Formatter().parse(template)} - {None}
+        if fields <= set(cases):
+            return template.format(**{axis: case.text for axis, case in cases.items()})
+    except ValueError:  # a brace without its other, or a format
+        pass
+    allowed = ", ".join(f"{{{axis}}}" for axis in cases)
+    raise ConfigError(f"description may have {allowed} in braces, got {template!r}")
+
+
+def _check_used(axes: _Axes, used: set[str]) -> None:
+    for _, case in _all_cases(axes):
+        if case.place not in used:
+            raise ConfigError(
+                f"{case.place} makes no preset: its only, or that of other options,"
+                " rules it out, or an earlier case always fits; correct only, or"
+                " delete it"
+            )
+
+
+def _all_cases(axes: _Axes) -> Iterator[tuple[str, _Case]]:
+    """Yield every case with its axis."""
+    for axis, options in axes.items():
+        for cases in options.values():
+            for case in cases:
+                yield axis, case
+
+
+def _read_axes(content: Mapping[str, Any]) -> _Axes:
+    names = content.get("axes")
+    if not _are_names(names) or set(names) & set(_FAMILY):
+        raise ConfigError(
+            "axes must list the axes in the order of preset names, each once and none"
+            f" called {', '.join(_FAMILY)}, as in axes = ['method', 'data'];"
+            f" got {names!r}"
+        )
+    check_entries("the family", content, (*_FAMILY, *names))
+    axes: dict[str, dict[str, list[_Case]]] = {}
+    for axis in names:
+        options = need_table(f"[{axis}]", content.get(axis, {}))
+        if not options:
+            raise ConfigError(
+                f"axis {axis!r} has no options; add a table [{axis}.<option>] for"
+                " each, or take it out of axes"
+            )
+        axes[axis] = {
+            option: _read_cases(f"[{axis}.{option or _EMPTY}]", entry)
+            for option, entry in options.items()
+        }
+    for axis, case in _all_cases(axes):
+        _check_only(case, {a: list(o) for a, o in axes.items() if a != axis})
+    return axes
+
+
+def _read_cases(place: str, entry: object) -> list[_Case]:
+    """Read an option: one table, or a list of them."""
+    if not isinstance(entry, list):
+        return [_read_case(place, entry)]
+    return [_read_case(f"{place} case {i}", case) for i, case in enumerate(entry, 1)]
+
+
+def _read_case(place: str, entry: object) -> _Case:
+    table = need_table(place, entry)
+    check_entries(place, table, _CASE)
+    return _Case(
+        place=place,
+        text=str(table.get("text", "")),
+        config=flatten(f"{place} config", table.get("config", {})),
+        only=need_table(f"{place} only", table.get("only", {})),
+    )
+
+
+def _check_only(case: _Case, others: Mapping[str, list[str]]) -> None:
+    """Refuse names that ``others``, the other axes and their options, do not have."""
+    for axis, options in case.only.items():
+        known = others.get(axis)
+        if known is None:
+            cure = f"name one of the other axes: {', '.join(others)}"
+        elif not _are_names(options) or set(options) - set(known):
+            cure = f"list some of {', '.join(o or _EMPTY for o in known)}"
+        else:
+            continue
+        raise ConfigError(f"{case.place} only has {axis} = {options!r}; {cure}")
+
+
+def _are_names(value: object) -> TypeGuard[list[str]]:
+    """Whether it is a list of different texts, and not empty."""
+    return (
+        isinstance(value, list)
+        and all(isinstance(name, str) for name in value)
+        and 0 < len(value) == len(set(value))
+    )
