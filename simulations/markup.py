@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
@@ -12,6 +13,7 @@ from rich.table import Table
 
 _PADDING = 3  # of a column: a space on either side, and one for the edges
 PIPE_WIDTH = 140  # rich assumes 80 columns where there is no terminal
+PAGE_WIDTH = 118  # of the prose of pages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +40,17 @@ def tell_unused(lines: Iterable[str], err: Console) -> None:
 def markdown(title: str, parts: Iterable[Sheet | str]) -> str:
     """Write a title, tables and paragraphs for GitHub."""
     blocks = [
-        part
+        paragraph(part)
         if isinstance(part, str)
         else "\n".join(pipe_table(part.headings, part.is_text, part.cells))
         for part in parts
     ]
     return "\n\n".join([f"### {title}", *blocks])
+
+
+def paragraph(text: str) -> str:
+    """Break a paragraph of a page into lines, only at spaces."""
+    return fill(text, PAGE_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def print_terminal(title: str, parts: Iterable[Sheet | str], console: Console) -> None:

@@ -18,7 +18,7 @@ from rich.markup import escape
 
 from fedgraph_flwr.errors import FedGraphError, unknown_name
 
-from .markup import consoles, markdown, tell_unused
+from .markup import consoles, markdown, paragraph, tell_unused
 from .tables import file
 from .tables.controls import control_results
 from .tables.figures import draw_study
@@ -120,10 +120,12 @@ def page(study: Study, found: Rows) -> str:
     name = study.name
     head = [
         f"# Tables of runs: {name}",
-        f"Made by `python -m simulations.study {name} --csv docs/runs/{name}.csv --page"
-        f" docs/runs/{name}.md` from [{name}.csv]({name}.csv); do not edit. What the"
-        f" tables say: [results](../results-{name}.md).",
-        rule_words(rule for rule in RULES if rule in measures) + ".",
+        paragraph(
+            f"Made by `python -m simulations.study {name} --csv docs/runs/{name}.csv"
+            f" --page docs/runs/{name}.md` from [{name}.csv]({name}.csv); do not edit."
+            f" What the tables say: [results](../results-{name}.md)."
+        ),
+        paragraph(rule_words(rule for rule in RULES if rule in measures) + "."),
     ]
     return "\n\n".join([*head, *(markdown(r.title, r.parts) for r in reports)]) + "\n"
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import fill
 
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 
-from ..markup import markdown
+from ..markup import markdown, paragraph
 from ..tables import file
 from ..tables.report import Report
 from ..tables.results import Result
@@ -22,7 +21,6 @@ _RULE = (
     " needs the module of the method in `examples/`, all pairs of the suite with"
     " `--keep`, and the same bytes when we run it again."
 )
-_WIDTH = 118
 
 
 def read_page(path: Path) -> dict[str, str]:
@@ -48,7 +46,7 @@ def read_page(path: Path) -> dict[str, str]:
 def write_page(parts: Mapping[str, str]) -> str:
     """Write the page; parts are ordered by their suites' names."""
     texts = [f"## {name}\n\n{parts[name]}" for name in sorted(parts)]
-    return "\n\n".join([_TITLE, fill(_RULE, _WIDTH), *texts]) + "\n"
+    return "\n\n".join([_TITLE, paragraph(_RULE), *texts]) + "\n"
 
 
 def suite_part(suite: str, reports: Sequence[Report], rows: Sequence[Result]) -> str:
@@ -76,8 +74,6 @@ def suite_part(suite: str, reports: Sequence[Report], rows: Sequence[Result]) ->
         )
     commits = ", ".join(sorted({r.commit for r in rows}))
     source = f"Rows: [{path.name}](runs/{path.name}), by the code of {commits}."
-    texts = [fill(source, _WIDTH)]
-    for report in reports:
-        parts = [fill(p, _WIDTH) if isinstance(p, str) else p for p in report.parts]
-        texts.append(markdown(f"{report.title}: {suite}", parts))
+    texts = [paragraph(source)]
+    texts += [markdown(f"{r.title}: {suite}", r.parts) for r in reports]
     return "\n\n".join(texts)

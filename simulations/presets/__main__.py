@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 
@@ -10,7 +11,11 @@ from . import list_presets
 
 def main(argv: list[str] | None = None) -> int:
     """List presets whose name contains the given text: name and description."""
-    part = " ".join(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.presets", description="List presets."
+    )
+    parser.add_argument("part", nargs="?", default="", help="of a preset's name")
+    part = parser.parse_args(argv).part
     found = {n: text for n, text in list_presets().items() if part in n}
     width = max(map(len, found), default=0)
     for name, description in found.items():

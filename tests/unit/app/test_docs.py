@@ -19,11 +19,6 @@ PAGES = sorted(
     for pattern in ("*.md", "docs/**/*.md", "datasets/*.md", "simulations/*.md")
     for page in ROOT.glob(pattern)
 )
-PROSE = [  # pages that are written by hand; tables of runs and notes are not
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
-    *(ROOT / name / "README.md" for name in ("datasets", "simulations")),
-    *DOCS.glob("*.md"),
-]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 INTERVAL = re.compile(r"[+-]\d+\.\d+ \[[+-]\d+\.\d+, [+-]\d+\.\d+\]")
 
@@ -88,7 +83,7 @@ def prose(text):
     return [x for x in text.splitlines() if not x.startswith(("|", "    ", "![", "<"))]
 
 
-@pytest.mark.parametrize("page", PROSE, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_lines_of_prose_are_at_most_120_characters(page):
     assert [line for line in prose(page.read_text()) if len(line) > 120] == []
 

@@ -171,7 +171,7 @@ def test_results_on_other_data_replace_none_and_are_refused():
     assert len(merge(known, [result("c", 1, 0.6), result("a", 2, 0.6, data="x")])) == 4
 
 
-@pytest.mark.parametrize("name", ["fclg", "fedgkd", "fgcl", "spreadgnn"])
+@pytest.mark.parametrize("name", ["fclg", "fedgkd", "fgcl", "gcfl", "spreadgnn"])
 def test_pages_of_runs_are_made_from_their_files(name):
     """Make them again by the command in their heading if this fails."""
     found = by_row(read(DOCS / "runs" / f"{name}.csv"))
