@@ -23,7 +23,7 @@ from .new_items import NewItems, load_new
 from .own_clients import list_bad_rows, name_items, read_schema_text
 from .partition import check_hosted, check_settings, load_partition
 from .raw import describe_source
-from .schema import read_schema
+from .schema_read import read_schema
 
 __all__ = [
     "DATASETS",

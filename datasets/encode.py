@@ -16,7 +16,7 @@ from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError
 
 from .schema import CATEGORY, INDICATOR, Feature, Schema
-from .tables import Block, Table
+from .table import Block, Table
 
 ROLES = {"train": 0, "val": 1, "test": 2}
 NO_ROLE = -1

@@ -15,7 +15,8 @@ from fedgraph_flwr.errors import ConfigError, DataError
 from .catalog import find_dataset, has_own_graphs, has_schema
 from .molecules import MoleculeBuilder
 from .own_data import build
-from .schema import GRAPHS_CSV, SCHEMA_FILE, read_schema
+from .schema import GRAPHS_CSV, SCHEMA_FILE
+from .schema_read import read_schema
 from .smiles_csv_table import find_column, read_table
 from .tu import load_tu
 

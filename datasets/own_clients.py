@@ -23,7 +23,8 @@ from .molecules import list_all, warn_left_out, warn_once
 from .node_clients import TEST, TRAIN, VAL, draw_roles
 from .own_data import OwnData, load_folder
 from .raw import hint_of_near
-from .schema import GRAPH_CSV, GRAPHS_CSV, SCHEMA_FILE, Schema, read_schema
+from .schema import GRAPH_CSV, GRAPHS_CSV, SCHEMA_FILE, Schema
+from .schema_read import read_schema
 from .smiles_csv import SMILES_CSV, client_file, load_client_file
 from .splits import MIN_GRAPHS, split_client
 from .tables import find_tables, holds_tables

@@ -23,7 +23,8 @@ from .cache import CACHE_FORMAT, cache_root, checksum, open_or_build
 from .encode import Problems
 from .own_graphs import RawGraphs, read_graph, read_graphs
 from .schema import GRAPHS_CSV, KEYS, SPLIT, Schema
-from .tables import Table, Tables, find_tables
+from .table import Table, Tables
+from .tables import find_tables
 
 log = logging.getLogger("flwr.fedgraph")
 

@@ -23,7 +23,7 @@ from .encode import (
     need_columns,
 )
 from .schema import SPLIT, Schema
-from .tables import Block, Table, Tables
+from .table import Block, Table, Tables
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,8 @@ from .schema import (
     Schema,
     is_name,
 )
-from .tables import Table, find_tables, holds_tables, is_one_graph
+from .table import Table
+from .tables import find_tables, holds_tables, is_one_graph
 
 MIN_COUNT = 10
 DEFAULT_DEGREE = 16

@@ -11,9 +11,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.figures import draw_all
 from fedgraph_flwr.figures.tasks import site_rounds
+
+from .report import find_runs
 
 SUMMARY = "summary.json"
 
@@ -28,16 +30,8 @@ def find_folders(folder: Path) -> list[Path]:
     """
     if site_rounds(folder):
         return [folder]
-    found = [folder] if (folder / SUMMARY).is_file() else []
-    found += sorted(p.parent for p in folder.glob(f"*/{SUMMARY}"))
-    if not found:
-        raise ConfigError(
-            f"{folder} is not a results folder and holds none: no {SUMMARY} there or"
-            " one level below; give the folder that a run printed at its end, or,"
-            " after a run with spreadgnn.seal = true, <state-dir>/<run>/client-<id>"
-            " of a site"
-        )
-    return found
+    sealed = "after a run with spreadgnn.seal = true, <state-dir>/<run>/client-<id>"
+    return find_runs(folder, SUMMARY, f", or, {sealed} of a site")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -108,5 +108,11 @@ def pipe_table(
     return [_pipes(cells) for cells in (headings, rules, *rows)]
 
 
+def count_table(headings: Sequence[str], rows: Iterable[Iterable[object]]) -> list[str]:
+    """Lines of a GitHub table of names and, in all columns but the first, numbers."""
+    is_text = [True] + [False] * (len(headings) - 1)
+    return pipe_table(headings, is_text, (map(str, cells) for cells in rows))
+
+
 def _pipes(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

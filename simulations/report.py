@@ -18,21 +18,29 @@ from fedgraph_flwr.report import REPORT, write_report
 _MARK = "config.json"
 
 
-def find_runs(folder: Path) -> list[Path]:
-    """Results folders at ``folder`` or directly below, by name; also unfinished ones.
+def find_runs(folder: Path, mark: str = _MARK, cure: str = "") -> list[Path]:
+    """Results folders at ``folder`` or directly below, by name.
+
+    Parameters
+    ----------
+    folder : Path
+    mark : str
+        A file that each of them has; by default unfinished runs have it too.
+    cure : str
+        What else can be given.
 
     Raises
     ------
     ConfigError
         There is none.
     """
-    if (folder / _MARK).is_file():
+    if (folder / mark).is_file():
         return [folder]
-    found = sorted(p.parent for p in folder.glob(f"*/{_MARK}"))
+    found = sorted(p.parent for p in folder.glob(f"*/{mark}"))
     if not found:
         raise ConfigError(
-            f"{folder} is no results folder and holds none: no {_MARK} there or one"
-            " level below; give the folder that a run printed at its end"
+            f"{folder} is no results folder and holds none: no {mark} there or one"
+            f" level below; give the folder that a run printed at its end{cure}"
         )
     return found
 

@@ -35,7 +35,7 @@ from rich.markup import escape
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.results.provenance import git_commit
 
-from ..markup import consoles, pipe_table
+from ..markup import consoles, count_table
 from ..run import parse_assignment
 from .attacks import most_showable
 from .pool import known_game, play_all
@@ -78,9 +78,7 @@ HEADINGS = (
 def table(rows: Sequence[Row]) -> list[str]:
     """Lines of a GitHub table."""
     headings = [*HEADINGS, *(f"{a}{w}" for a in ATTACKS for w in ("", ": epsilon >="))]
-    return pipe_table(
-        headings, [True] + [False] * (len(headings) - 1), map(_cells, rows)
-    )
+    return count_table(headings, map(_cells, rows))
 
 
 def _cells(row: Row) -> list[str]:

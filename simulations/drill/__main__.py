@@ -23,6 +23,7 @@ from rich.console import Console
 
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 
+from ..markup import count_table
 from .flower import DeploymentEngine, RayEngine, ResidentEngine
 from .inline import InlineEngine
 from .targets import Target, names, targets
@@ -129,7 +130,7 @@ def table(trials: Sequence[Trial]) -> str:
         counts = [sum(t.verdict == v for t in own) for v in _VERDICTS]
         kills, anew = sum(len(t.kills) for t in own), sum(t.anew for t in own)
         rows.append([name, len(own), kills, *counts, anew])
-    return _markdown(columns, rows)
+    return "\n".join(count_table(columns, rows)) + "\n"
 
 
 def table_of_victims(trials: Sequence[Trial]) -> str:
@@ -140,12 +141,7 @@ def table_of_victims(trials: Sequence[Trial]) -> str:
     for name in [*dict.fromkeys(t.method for t in trials), "**sum**"]:
         own = [kind for method, kind in killed if name in (method, "**sum**")]
         rows.append([name, *map(own.count, kinds)])
-    return _markdown(["method", *kinds], rows)
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
-    return "".join("| " + " | ".join(map(str, cells)) + " |\n" for cells in lines)
+    return "\n".join(count_table(["method", *kinds], rows)) + "\n"
 
 
 def write(trials: Sequence[Trial], out: Path) -> None:

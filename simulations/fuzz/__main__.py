@@ -23,6 +23,7 @@ from rich.markup import escape
 
 from fedgraph_flwr.errors import ConfigError, FedGraphError, unknown_name
 
+from ..markup import count_table
 from .cases import BAD, GOOD, LIMIT_S, MODULES, Case, Result, folder_of, run_case
 
 _EVERY = 20  # cases: how often the tables are written
@@ -97,14 +98,12 @@ def table(results: Sequence[Result]) -> str:
     """Count outcomes by kind, as a Markdown table."""
     outcomes = [o for o in (*GOOD, *BAD) if any(r.outcome == o for r in results)]
     columns = ["kind", "cases", *outcomes, "bad"]
-    lines = ["| " + " | ".join(columns) + " |"]
-    lines.append("|---" + "|---:" * (len(columns) - 1) + "|")
+    rows = []
     for kind in [*dict.fromkeys(r.kind for r in results), "**sum**"]:
         own = [r for r in results if kind in (r.kind, "**sum**")]
         counts = [sum(r.outcome == o for r in own) for o in outcomes]
-        cells = [kind, len(own), *counts, sum(r.is_bad for r in own)]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append([kind, len(own), *counts, sum(r.is_bad for r in own)])
+    return "\n".join(count_table(columns, rows)) + "\n"
 
 
 def write(results: Sequence[Result], out: Path) -> None:

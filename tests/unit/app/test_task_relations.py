@@ -180,7 +180,7 @@ def test_the_command_draws_what_a_folder_has(folder, capsys):
 
 def test_the_command_refuses_a_folder_without_runs(tmp_path, capsys):
     assert figures.main([str(tmp_path / "none")]) == 2
-    assert "is not a results folder and holds none" in capsys.readouterr().err
+    assert "is no results folder and holds none" in capsys.readouterr().err
 
 
 def test_a_broken_file_draws_nothing(folder):

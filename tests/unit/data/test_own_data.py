@@ -8,7 +8,7 @@ import toys
 from datasets import load_partition
 from datasets.own_data import build, load_folder
 from datasets.own_graphs import _both_ways
-from datasets.schema import read_schema
+from datasets.schema_read import read_schema
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.seeding import numpy_rng
 
@@ -100,7 +100,7 @@ def test_a_file_of_a_spreadsheet(tmp_path):
 
 
 def test_more_empty_lines_than_a_block_end_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.tables._BLOCK", 2)
+    monkeypatch.setattr("datasets.tables.BLOCK", 2)
     nodes = own_files.NODES.replace("g2,c", "\n\n\n\n\n\ng2,c")
     data, _ = made(own_files.write(tmp_path, nodes=nodes))
     plain, _ = made(own_files.write(tmp_path))

@@ -6,7 +6,8 @@ import own_files
 import pytest
 
 from datasets.own_data import build
-from datasets.schema import Schema, read_schema, to_toml, write_schema
+from datasets.schema import Schema, to_toml, write_schema
+from datasets.schema_read import read_schema
 from fedgraph_flwr.errors import FedGraphError
 
 G, N, E, S = own_files.GRAPHS, own_files.NODES, own_files.EDGES, own_files.SCHEMA

@@ -4,8 +4,9 @@ import own_files
 import pytest
 
 from datasets.own_data import build
-from datasets.schema import read_schema, to_toml
+from datasets.schema import to_toml
 from datasets.schema_infer import infer_schema
+from datasets.schema_read import read_schema
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.site.__main__ import main

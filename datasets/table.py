@@ -1,0 +1,94 @@
+"""A user's table in blocks of rows, and the tables of one folder.
+
+Blocks keep the memory of a file of millions of cells small. Small blocks are also read
+faster: Python's garbage collector visits rows that live longer again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedgraph_flwr.errors import DataError
+
+BLOCK = 1 << 12  # rows
+SAVE = "save it as UTF-8 text, cells separated by commas"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a table: their lines in the file, and cells by column."""
+
+    lines: Sequence[int]
+    cells: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One table.
+
+    Parameters
+    ----------
+    name : str
+        Of its file, as messages call it.
+    files : tuple of Path
+        What it is read from.
+    columns : tuple of str
+    blocks : callable
+        Begins to read; gives the rows in order.
+    file_of : mapping
+        Other files' names, of columns that are not in the file ``name``.
+    unit : str
+        What a row's number counts: "line", or "row" where a file has no lines.
+    categorical : tuple of str
+        Columns that hold categories by the layout, even if these are numbers.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    columns: tuple[str, ...]
+    blocks: Callable[[], Iterator[Block]]
+    file_of: Mapping[str, str] = field(default_factory=dict)
+    unit: str = "line"
+    categorical: tuple[str, ...] = ()
+
+    def at(self, line: int, column: str = "") -> str:
+        """Name a place: file, line, column."""
+        place = f"{self.file_of.get(column, self.name)}, {self.unit} {line}"
+        return f"{place}, column {column!r}" if column else place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """The tables of one folder; ``graphs`` is None if it holds one graph.
+
+    ``unused`` names files whose content is not used.
+    """
+
+    graphs: Table | None
+    nodes: Table
+    edges: Table
+    unused: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files that are read."""
+        found = self.graphs.files if self.graphs else ()
+        return tuple(dict.fromkeys((*found, *self.nodes.files, *self.edges.files)))
+
+
+def refusal(path: Path, problem: str, public: str = "") -> DataError:
+    """Word what is wrong with a folder, and what the server may read of it."""
+    return DataError(
+        f"{path} {problem}",
+        public=public or "the folder of a client lacks tables that it needs",
+    )
+
+
+def no_csv(path: Path, line: int, error: Exception) -> DataError:
+    """Word that a line of a text file cannot be read."""
+    return DataError(
+        f"{path}, line {line}: cannot be read as CSV: {error}; {SAVE}",
+        public=f"{path.name}, line {line}: cannot be read as CSV; {SAVE}",
+    )
