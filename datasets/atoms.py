@@ -23,7 +23,7 @@ HYBRIDIZATIONS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
 
 
 class AtomKind(NamedTuple):
-    """What the features of an atom are made of.
+    """The properties of an atom from which its features are made.
 
     ``degree`` counts hydrogens too (``GetTotalDegree``), whether they are written in
     the SMILES or not; ``mass`` is that of the isotope where one is named.

@@ -259,7 +259,7 @@ DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
 
 
 def _plugged(name: str, own: DataSet) -> DatasetInfo:
-    """Describe a plug-in's data set, which gives each client graphs of its own."""
+    """Describe a plug-in's data set, which gives each client its own graphs."""
     usual = _nodes(name) if own.of_nodes else _single(name)
     automatic: dict[str, Value] = {
         **usual.automatic,
@@ -273,7 +273,7 @@ def _plugged(name: str, own: DataSet) -> DatasetInfo:
 
 
 def find_dataset(name: str) -> DatasetInfo:
-    """Look a data set up: a key of ``DATASETS``, ``tu:NAME``, or that of a plug-in.
+    """Look a data set up: a key of ``DATASETS``, ``tu:NAME``, or a plug-in's name.
 
     Raises
     ------
@@ -296,7 +296,7 @@ def find_dataset(name: str) -> DatasetInfo:
 
 
 def reads_files(settings: RunSettings) -> bool:
-    """Whether the data set lies in files; others are generated."""
+    """Whether the data set is read from files; others are generated."""
     info = find_dataset(settings.dataset)
     if info.own is not None:
         return info.own.reads_files
@@ -304,7 +304,7 @@ def reads_files(settings: RunSettings) -> bool:
 
 
 def is_downloaded(settings: RunSettings) -> bool:
-    """Whether files that no folder holds are fetched; own files never are."""
+    """Whether missing files are downloaded; a user's own never are."""
     info = find_dataset(settings.dataset)
     is_own = info.name == SMILES_CSV or has_schema(settings) or info.own is not None
     return reads_files(settings) and not is_own

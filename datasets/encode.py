@@ -46,7 +46,7 @@ class Problem:
 
 @dataclass
 class Problems:
-    """Collects what does not fit, in the order of the files."""
+    """Collects rows that do not fit, in the order of the files."""
 
     found: list[Problem] = field(default_factory=list)
 
@@ -130,7 +130,7 @@ def is_one_hot(schema: Schema) -> bool:
 
 
 def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
-    """Column of each cell; -1 for none."""
+    """Column of each cell; -1 if it has none."""
     cells = block.cells[feature.column]
     index = {name: i for i, name in enumerate(feature.categories)}
     codes = np.fromiter(map(index.get, cells, repeat(-1)), np.int64, len(cells))
@@ -183,7 +183,7 @@ def _fill_numbers(
 
 
 def read_numbers(cells: Sequence[str]) -> NDArray[np.float64]:
-    """Read numbers; NaN for missing values, infinity for what is no number."""
+    """Read numbers; NaN for missing values, infinity for other texts."""
     try:
         if is_plain("".join(cells)):
             return np.array(list(map(float, cells)), np.float64)

@@ -38,7 +38,7 @@ log = logging.getLogger("flwr.fedgraph")
 
 @dataclass(frozen=True)
 class RawFile:
-    """Where a set's file lies below a data folder, and whether PyG has the set.
+    """Place of a set's file below a data folder, and whether PyG has the set.
 
     ``key`` is also its name there.
     """

@@ -220,6 +220,6 @@ def list_rows(bad: Sequence[BadRow], word: str) -> str:
 
 
 def fingerprint(*parts: object) -> str:
-    """Hash of ``parts``, of the formats, and of RDKit's version, which decides much."""
+    """Hash of ``parts``, of the formats, and of RDKit's version."""
     whole = (CACHE_FORMAT, FORMAT, version("rdkit"), *parts)
     return hashlib.sha256(repr(whole).encode()).hexdigest()[:12]

@@ -41,7 +41,7 @@ Raw = tuple[NDArray[np.float32], IntArray, IntArray]  # features, edges, classes
 
 @dataclass(frozen=True)
 class NodeSource:
-    """Where the raw files of a graph are, and what reads them.
+    """Place of a graph's raw files, and the function that reads them.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ def _fingerprint(files: list[Path]) -> str:
 
 
 def _find(name: str, data_dir: str, cache: Path) -> Path:
-    """Folder of the raw files, all of them there."""
+    """Folder of the raw files; all of them are there."""
     folder, source = data_folder(data_dir), NODE_SOURCES[name]
     if folder is None:
         return _download(name, cache)

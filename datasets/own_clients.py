@@ -1,4 +1,4 @@
-"""The own graphs of one client, with their split.
+"""One client's graphs from tables, with their split.
 
 ``data-dir``, or a site's ``data-path``, holds ``schema.toml`` and either the tables of
 one client or a folder for each client.
@@ -137,7 +137,7 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
 
 
 def read_schema_text(settings: RunSettings) -> str:
-    """Text of the schema that a run reads its graphs by; "" where there is none.
+    """Text of the schema by which a run reads its graphs; "" if there is none.
 
     A server of sites has none: it sees no data.
     """

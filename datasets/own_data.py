@@ -218,7 +218,7 @@ def _with_degrees(raw: RawGraphs, schema: Schema) -> NDArray[np.generic]:
 
 
 def list_unused(tables: Tables, schema: Schema) -> list[str]:
-    """Name columns and files that nothing is made of."""
+    """Name columns and files that are not used."""
     features = [f.column for f in schema.features]
     used: list[tuple[Table | None, list[str]]] = [
         (tables.graphs, ["graph", *schema.targets, SPLIT]),

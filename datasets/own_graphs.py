@@ -28,7 +28,7 @@ from .table import Block, Table, Tables
 
 @dataclass(frozen=True, kw_only=True)
 class RawGraphs:
-    """Graphs as they stand in the tables; fields are those of ``OwnData``.
+    """Graphs as they stand in the tables; the fields are as in ``OwnData``.
 
     ``names``: of each graph, or of each node of the one graph.
     """
@@ -146,7 +146,7 @@ def read_graph(
 
 
 def _first_rows(names: Sequence[str]) -> dict[str, int]:
-    """Return the row in which each name stands first."""
+    """Return the first row of each name."""
     found: dict[str, int] = {}
     for at, name in enumerate(names):
         found.setdefault(name, at)
@@ -300,7 +300,7 @@ def _read_nodes(
 
 
 def _numbers(number_of: Mapping[str, int], names: Sequence[str]) -> IntArray:
-    """Return the number of each name, -1 where it has none."""
+    """Return the number of each name; -1 if it has none."""
     return np.fromiter(map(number_of.get, names, repeat(-1)), np.int64, len(names))
 
 

@@ -144,7 +144,7 @@ class _Labels:
 # again, at a cost that grows with the square of their number.
 @lru_cache(maxsize=2)
 def _overlaps(labels: _Labels, settings: RunSettings) -> list[tuple[int, int]]:
-    """Test graphs of each client that others train on, and all of them."""
+    """Test graphs of each client: on how many others train, and how many there are."""
     return splits.trained_elsewhere(
         labels.y,
         _share_out(labels, settings),

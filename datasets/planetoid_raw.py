@@ -98,7 +98,7 @@ def _problem(part: str, content: bytes) -> str:
 
 
 def _check_table(found: object) -> None:
-    """Refuse anything but a matrix of numbers whose indices are in range."""
+    """Refuse all but a matrix of numbers with indices in range."""
     from scipy.sparse import csr_matrix
 
     if isinstance(found, csr_matrix):

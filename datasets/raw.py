@@ -1,4 +1,4 @@
-"""Where raw files are: below the folder that a user names, or downloaded."""
+"""Places of raw files: below the folder that a user names, or downloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noise on features, edges or labels as part of the split, to see what a method bears.
+"""Noise on features, edges or labels as part of the split, to test a method.
 
 What is drawn depends on ``split-seed`` and the client alone, so that all runs on a
 split have the same noise. It is no privacy: who knows the seed can undo most of it.
@@ -77,7 +77,7 @@ def add_noise(partition: GraphPartition, settings: RunSettings) -> GraphPartitio
 def shuffled_rows(
     x: NDArray[np.generic], share: float, rng: np.random.Generator
 ) -> NDArray[np.generic]:
-    """Give a share of the nodes each the features of another of them.
+    """Let a share of the nodes exchange their features.
 
     Every value stays as frequent as it was.
 
@@ -154,7 +154,7 @@ def _free_pairs(
     *,
     is_undirected: bool,
 ) -> IntArray:
-    """Draw ``count`` pairs that are none of ``pairs``, or all that there are.
+    """Draw ``count`` pairs that are not in ``pairs``; fewer if there are fewer.
 
     A pair (u, v) is the number u * size + v, with u < v if edges are undirected.
     """
@@ -181,7 +181,7 @@ def _free_pairs(
 def flipped(
     graphs: GraphSet, train: IntArray, share: float, rng: np.random.Generator
 ) -> NDArray[np.generic]:
-    """Labels of which a share of those to train on is wrong.
+    """Return labels; a share of those to train on is wrong.
 
     A class becomes one of the others, each as likely; a yes/no label becomes the other.
     Labels to validate and test by stay right.

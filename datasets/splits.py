@@ -24,7 +24,7 @@ def trained_elsewhere(
     seed: int,
     held_out: float,
 ) -> list[tuple[int, int]]:
-    """Count each client's test graphs that other clients train on, and all of them.
+    """Count each client's test graphs on which others train, and all of them.
 
     A client trains on none of its own test graphs: whoever trains on one is another.
 

@@ -21,7 +21,7 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
 def holds_tables(folder: Path) -> bool:
-    """Whether a folder has tables of its own, and is no folder of clients' folders."""
+    """Whether a folder has tables itself, rather than folders of clients."""
     return any(_places(folder, "nodes")) or bool(tu_names(folder))
 
 

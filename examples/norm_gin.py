@@ -6,7 +6,7 @@ from fedgraph_flwr.api import GRAPH_CLASSIFICATION, GraphClassifierClient, Metho
 
 
 class NormClient(GraphClassifierClient):
-    """Normalises what enters the ReLU of every layer."""
+    """Normalises the input of every layer's ReLU."""
 
     MIN_BATCH = 2  # graphs: one node alone has no variance
 

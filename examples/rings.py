@@ -1,4 +1,4 @@
-"""A data set: tell rings from paths by their edges; every client has other sizes."""
+"""A data set: tell rings from paths by their edges; sizes differ by client."""
 
 import numpy as np
 from torch_geometric.data import Data
@@ -7,7 +7,7 @@ from fedgraph_flwr.api import DataSet
 
 
 def load(client, settings):
-    """40 graphs of a client, half of them rings, half of them paths."""
+    """Make 40 graphs of a client: half of them rings, half of them paths."""
     rng = np.random.default_rng([settings.split_seed, client])
     graphs = []
     for g in range(40):

@@ -4,7 +4,7 @@ from fedgraph_flwr.api import FedAvg, Method
 
 
 class Rooted(FedAvg):
-    """Between ``weighting = "samples"`` and ``"uniform"``."""
+    """A choice between ``weighting = "samples"`` and ``"uniform"``."""
 
     def weight(self, client):
         return super().weight(client) ** 0.5

@@ -48,7 +48,7 @@ def _write(path: Path, header: str, rows: Iterable[Sequence[object]]) -> None:
 
 
 def _write_graphs(folder: Path, name: str, count: int) -> None:
-    """Machines: "worn" ones have more joints between parts, and warmer parts."""
+    """Machines; a worn one has more joints between parts, and warmer parts."""
     rng = numpy_rng(7, "example", name)
     graphs, nodes, edges = [], [], []
     for number in range(count):
@@ -95,7 +95,7 @@ def _write_bank(folder: Path, name: str, count: int) -> None:
 
 
 def _write_molecules(folder: Path, name: str, count: int) -> None:
-    """Chains of groups; what is to be predicted falls with their carbon."""
+    """Chains of groups; the number to predict falls with their carbon."""
     rng = numpy_rng(7, "example", name)
     rows = []
     for number in range(count):

@@ -25,7 +25,7 @@ from .markup import consoles, pipe_table
 
 
 def guess_degrees(kinds: IntArray, degree: IntArray) -> IntArray:
-    """Most frequent degree of each node's kind, the smallest of several.
+    """Most frequent degree of each node's kind; in a tie, the smallest.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def guess_degrees(kinds: IntArray, degree: IntArray) -> IntArray:
 
 
 def guessed(graphs: GraphSet) -> tuple[float, float]:
-    """Share of nodes guessed right, and of graphs in which every node is."""
+    """Share of nodes that are guessed right, and of graphs with all nodes right."""
     kinds = np.unique(graphs.x, axis=0, return_inverse=True)[1].reshape(-1)
     degree = graphs.degrees()
     is_right = guess_degrees(kinds, degree) == degree

@@ -1,4 +1,4 @@
-"""Submit a run through ``flwr run``, follow it, and tell how it ended.
+"""Submit a run through ``flwr run``, follow it, and say how it ended.
 
 Flower's own exit code says only whether a run was accepted; here a run counts as
 completed when it wrote a summary that says so.
@@ -99,7 +99,7 @@ def run_flower(
 def submit(
     overrides: Mapping[str, Value], *, num_nodes: int, num_gpus: float = 0.0
 ) -> int:
-    """Hand a run to the SuperLink, which starts if it must, and return its id."""
+    """Hand a run to the SuperLink, start that if needed, and return the run's id."""
     _stop_strays()
     if here := os.environ.get("FEDGRAPH_DATA"):
         # The SuperLink has the environment of the shell that started it, not ours.
@@ -132,7 +132,7 @@ def submit(
 
 
 def _stop_strays() -> None:
-    """Stop a SuperLink whose folder was deleted: a clone that was made again.
+    """Stop a SuperLink whose folder was deleted, as when a clone is made anew.
 
     Nothing can start in a folder that is no more.
     """
@@ -245,7 +245,7 @@ def _held_back(words: str, twice: str) -> Iterator[list[bool]]:
 
 
 def _stop(run_id: int, results: Path) -> str:
-    """Stop a run; say what has become of it.
+    """Stop a run, and say how it ended.
 
     Raises
     ------

@@ -32,7 +32,7 @@ def consoles() -> tuple[Console, Console]:
 
 
 def tell_unused(lines: Iterable[str], err: Console) -> None:
-    """List what was found and is not used."""
+    """List what was found but is not used."""
     for line in lines:
         err.print(f"not used: {line}", markup=False, highlight=False, soft_wrap=True)
 

@@ -112,7 +112,7 @@ def means(found: Sequence[ClientStatistics]) -> tuple[float, float, float, float
 
 
 def printed(dataset: str, partition: str, num_clients: int) -> list[float] | None:
-    """Find the paper's numbers for such clients; None if it has none."""
+    """Find the paper's numbers for such clients; None if there are none."""
     content: dict[str, Any] = tomllib.loads(TARGETS.read_text())
     table = content["metis" if partition == "metis" else "overlap"]
     if partition == "louvain":

@@ -33,7 +33,7 @@ _HELD: deque[int] = deque()  # descriptors of the names of this process's blocks
 
 
 def free_ports(count: int) -> int:
-    """Return the first of so many ports in a row that nobody uses.
+    """Return the first of ``count`` consecutive ports that nobody uses.
 
     Below the ports that the system gives to connections, of which any may be taken
     between this answer and its use. A block's name is held until this process ends or
@@ -123,14 +123,14 @@ def has_loaded(pid: int, library: str) -> bool:
 
 
 def kill(found: Iterable[int]) -> None:
-    """Kill with -9 whatever of these processes is still there."""
+    """Kill with -9 those of the processes that still run."""
     for pid in found:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 class Federation:
-    """A SuperLink and its SuperNodes on loopback, started again when they are gone.
+    """A SuperLink and its SuperNodes on loopback; started again if they end.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ class Federation:
     def flwr(
         self, *arguments: str, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command of Flower's, with this federation's settings unless others."""
+        """Run a command of Flower, by default with this federation's settings."""
         return subprocess.run(
             [str(_BIN / "flwr"), *arguments],
             capture_output=True,

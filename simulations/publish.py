@@ -107,7 +107,7 @@ def relink(text: str, source: str, target: str, published: Collection[str]) -> s
 
 
 def main() -> int:
-    """Write the set below the folder that is named, and say where."""
+    """Write the set below the named folder, and say where."""
     parser = argparse.ArgumentParser(
         prog="python -m simulations.publish", description=__doc__.split("\n")[0]
     )

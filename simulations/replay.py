@@ -110,7 +110,7 @@ def find_runs(docs: Path) -> list[Documented]:
 
 
 def quick(runs: Sequence[Documented]) -> list[Documented]:
-    """Choose what takes less than a minute, the fastest run of each preset."""
+    """Choose runs of less than a minute, of each preset the fastest."""
     chosen: dict[str, Documented] = {}
     for found in sorted(runs, key=lambda r: r.wall_s):
         if found.wall_s < QUICK_S:

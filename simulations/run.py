@@ -161,7 +161,7 @@ class _Prefix(logging.Filter):
 def _beside(
     overrides: Mapping[str, Value], arguments: argparse.Namespace
 ) -> Path | Exception:
-    """Run beside others, in a process that hears of Ctrl-C only now."""
+    """Run beside others, in a process that Ctrl-C can stop only now."""
     logger, prefix = logging.getLogger("flwr"), _Prefix(_seed(overrides))
     logger.addFilter(prefix)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -175,7 +175,7 @@ def _beside(
 
 
 def _ignore_interrupts() -> None:
-    """Let a process that waits for work die with its parent, without a traceback."""
+    """Let a process that waits for work end with its parent, without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -71,7 +71,7 @@ def picture(view: RunView, width: int, now: float) -> RenderableType:
 
 
 def _left(view: RunView, done: int, planned: int) -> str:
-    """Time left by the rounds after the first, which also starts processes."""
+    """Time left, judged by all rounds but the first, which also starts processes."""
     seconds = [w for t, (w, _) in sorted(view.seconds.items()) if 1 < t <= done]
     if not seconds or view.status != UNFINISHED:
         return ""
@@ -102,7 +102,7 @@ def _table(view: RunView) -> Table:
 
 
 def _failures(view: RunView) -> list[str]:
-    """Failures so far; of a run that goes on their numbers by site."""
+    """Failures so far; for a run that goes on, counted by site."""
     if view.status != UNFINISHED:
         found = view.summary.get("failures", [])
         return [

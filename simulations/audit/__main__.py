@@ -97,7 +97,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def seen_in_words(row: Row) -> str:
-    """Say which noise, had it been drawn, this row would have been flagged for."""
+    """Say how much less noise this row would have shown."""
     return f"1/{row.seen} of it" if row.seen else "none"
 
 

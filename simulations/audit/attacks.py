@@ -167,7 +167,7 @@ def _least_epsilon(
 def _says_edge(
     scores: Floats, has_edge: Bools, thresholds: Floats | np.float64
 ) -> tuple[Floats, Floats]:
-    """How many trials with the edge, and without, score at least each threshold."""
+    """Count the trials with and without the edge that score at least each threshold."""
     with_edge, without = np.sort(scores[has_edge]), np.sort(scores[~has_edge])
     return tuple(  # type: ignore[return-value]
         len(s) - np.searchsorted(s, thresholds).astype(np.float64)

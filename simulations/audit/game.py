@@ -62,7 +62,7 @@ class Game:
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """What there is to see of one trial.
+    """What an attacker sees of one trial.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def make_game(
     client_id: int = 0,
     load: Callable[[Resolved, int], GraphPartition] | None = None,
 ) -> Game:
-    """Take a few graphs of a client; the smallest loses, or keeps, its first edge.
+    """Take a few graphs of a client; in world 0 the smallest loses its first edge.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def _choose(partition: GraphPartition, num_graphs: int) -> IntArray:
 
 
 def _with_edge(graphs: GraphSet, edge: IntArray, *, is_present: bool) -> GraphSet:
-    """Graphs of which number 0 has that edge, or has it not."""
+    """Return graphs; graph 0 has the edge if ``is_present``."""
     end = graphs.edge_ptr[1]
     own = graphs.edge_index[:, :end]
     pairs = np.sort(own, axis=0)
@@ -190,7 +190,7 @@ def _with_edge(graphs: GraphSet, edge: IntArray, *, is_present: bool) -> GraphSe
 
 @dataclass
 class _Watch:
-    """Adds up the likelihood ratios of the values that the pair is given."""
+    """Adds up likelihood ratios of the values that views give to the pair."""
 
     game: Game
     total: float = 0.0

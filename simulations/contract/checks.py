@@ -331,7 +331,7 @@ CHECKS = (
 
 
 class Killed(BaseException):
-    """Stands for a signal that no handler sees."""
+    """An exception in place of a signal, which no handler catches."""
 
 
 @contextmanager
@@ -380,7 +380,7 @@ def forget(case: str) -> None:
 
 @contextmanager
 def _other_global_generators() -> Iterator[list[str]]:
-    """Seed all global generators otherwise; name those that were used, in the end."""
+    """Seed all global generators differently; name at the end which were used."""
     touched: list[str] = []
     legacy = np.random.get_state()  # noqa: NPY002
     before = random.getstate(), torch.get_rng_state()

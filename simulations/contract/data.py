@@ -1,4 +1,4 @@
-"""Small federations, made in a moment: what every method is tried on."""
+"""Small generated federations, on which every method is tried."""
 
 from __future__ import annotations
 

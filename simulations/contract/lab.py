@@ -95,7 +95,7 @@ def row(case: str) -> MethodOnTask:
 
 
 def own(case: str) -> dict[str, Value]:
-    """Return method and task of a case, and settings that these cannot do without."""
+    """Return method and task of a case, and the settings that they need."""
     method, _, key = case.partition(" ")
     named = {"method": method} | ({"task": key} if key else {})
     of_task = OF_TASK.get(row(case).task.name, {})
@@ -203,7 +203,7 @@ class Lab:
         node_configs: Iterable[Mapping[str, Any]] | None = None,
         **overrides: Any,
     ) -> Run:
-        """Run a case on simulated nodes, or on those with ``node_configs``."""
+        """Run a case on simulated nodes, or on nodes with ``node_configs``."""
         own_folder = self.root / secrets.token_hex(4)
         config: dict[str, Value] = {
             **tiny(case),
@@ -229,7 +229,7 @@ class Lab:
         return Run(path, config)
 
     def once(self, case: str, **overrides: Any) -> Run:
-        """Run as :meth:`run` does, but not twice; what is patched is not seen."""
+        """Run as :meth:`run` does, once per settings; later patches have no effect."""
         key = (case, datasets.load_partition, *sorted(overrides.items()))
         if key not in self._finished:
             self._finished[key] = self.run(case, **overrides)

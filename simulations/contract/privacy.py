@@ -36,7 +36,7 @@ NOISY: Mapping[str, Any] = {
 
 @dataclass
 class Leaving:
-    """Everything that left the clients of one world, in order, by name; and scores."""
+    """Everything that left the clients of one world, by name, and its scores."""
 
     sent: list[tuple[str, object]] = field(default_factory=list)
     scores: list[dict[str, Any]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Runs of ``simulations.drill`` through Flower, of which one process is killed.
+"""Runs of ``simulations.drill`` through Flower; one of its processes is killed.
 
 ``ray``: ``flwr run`` on a local SuperLink of the drill's own; an actor, the ServerApp's
 process or the SuperLink is killed. ``deployment``: a SuperLink and two SuperNodes on
@@ -51,7 +51,7 @@ _OF_A_SITE = ("state-dir", "data-dir", "cache-dir")  # mean nothing in a run con
 
 
 class _FlowerEngine(ABC):
-    """Common part of both engines: kills at a moment, says how a run ended.
+    """Common part of the engines: kills at a moment, and says how a run ended.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class _FlowerEngine(ABC):
         return [pid for pid in found if leads or not is_orphan(pid)]
 
     def _await_end(self, folder: Path, since: float) -> None:
-        """Wait until the ServerApp is gone, also one that has not started yet."""
+        """Wait until the ServerApp has ended, even if it has not started yet."""
         deadline = time.monotonic() + _LIMIT_S
         begin, seen = time.monotonic(), False
         while time.monotonic() < deadline:
@@ -182,7 +182,7 @@ class _FlowerEngine(ABC):
 
     @abstractmethod
     def _keep(self) -> None:
-        """Start again what a supervisor would."""
+        """Start processes again that a supervisor would start again."""
 
     @abstractmethod
     def _clean_up(self) -> None:
@@ -229,7 +229,7 @@ class RayEngine(_FlowerEngine):
 
 
 class DeploymentEngine(_FlowerEngine):
-    """A SuperLink and two SuperNodes on loopback; what was killed is started again."""
+    """A SuperLink and two SuperNodes on loopback; killed ones are started again."""
 
     name = "deployment"
     num_rounds = 4
@@ -250,7 +250,7 @@ class DeploymentEngine(_FlowerEngine):
         self._federation = Federation(out, self._environment, sites)
 
     def own_reference(self, target: Target, run: Path) -> Reference | None:
-        """Run undisturbed with the secrets that the sites drew this run's noise of."""
+        """Run undisturbed with the secrets behind this run's noise."""
         if not target.is_private:
             return None
         secrets = {

@@ -123,7 +123,7 @@ def _attempt(
     folder: Path,
     at_file: tuple[int, str] | None,
 ) -> None:
-    """Run in the child; tell how it ended, if it gets that far."""
+    """Run in the child; report how it ended, if it gets that far."""
     # Flower installs handlers of its own, which a forked child must not share.
     with (folder / "log.txt").open("a") as log:
         os.dup2(log.fileno(), 1)
@@ -146,7 +146,7 @@ def _attempt(
 
 
 def _count_renames(at_file: tuple[int, str] | None) -> list[int]:
-    """Count files put in place; die before or after the one that is wanted.
+    """Count files put in place; end before or after the chosen one.
 
     Everything that must survive is written under another name first: these are the
     moments at which the disk's content changes.
@@ -179,7 +179,7 @@ def _site(hosted: str, config: Mapping[str, Value]) -> dict[str, str]:
 
 
 def _give(secrets: Mapping[str, str]) -> None:
-    """Let clients draw noise of the secrets of others: of the run that is compared."""
+    """Let clients draw noise with the secrets of the run that is compared."""
     found: Any
     for found in (site, introduction):  # which have the function under its name
         found.site_secret = lambda folder: _secret(folder, secrets[folder.name])

@@ -93,7 +93,7 @@ def names() -> list[str]:
 def targets(
     chosen: Iterable[str], folder: Path, *, num_rounds: int = NUM_ROUNDS
 ) -> list[Target]:
-    """Return the targets of these names; their data lie in ``folder``.
+    """Return the targets of these names; their data are in ``folder``.
 
     Raises
     ------

@@ -163,7 +163,7 @@ def measure(engine: Engine, target: Target, folder: Path) -> Reference:
 def draw_moments(
     rng: random.Random, reference: Reference, victims: Iterable[str]
 ) -> list[Moment]:
-    """Draw when to kill: by time; half of them by file if the engine counts files."""
+    """Draw when to kill: by time, or half by file if the engine counts files."""
     found = []
     rest = 1.0  # what a resumed run has still to do
     for victim in victims:
@@ -232,7 +232,7 @@ def _has_nothing(path: Path | None, says: str) -> bool:
 
 
 def compare(trial: Trial, reference: Reference, path: Path) -> None:
-    """Hold the end of a trial against the undisturbed run."""
+    """Compare the end of a trial with the undisturbed run."""
     summary = read_summary(path)
     trial.status = str(summary["status"])
     trial.equal_weights = summary["weights_sha256"] == reference.weights

@@ -1,4 +1,4 @@
-"""A witness of the noise that clients draw, held against their privacy ledgers."""
+"""A record of the noise that clients draw, to compare with their privacy ledgers."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def fuzz(
     limit_s: float = LIMIT_S,
     jobs: int = 1,
 ) -> Iterator[Result]:
-    """Yield so many cases of these kinds in turn, and keep what the bad ones left."""
+    """Yield ``cases`` cases of these kinds in turn; keep the files of bad ones."""
     drawn = [
         Case(kind=kinds[i % len(kinds)], seed=seed, number=i // len(kinds))
         for i in range(cases)
@@ -53,7 +53,7 @@ def fuzz(
 
 
 def _tidied(case: Case, out: Path, limit_s: float) -> Result:
-    """Run a case; of a bad one keep a file that replays it, and the log."""
+    """Run a case; if it is bad, keep its log and a file that replays it."""
     result = run_case(case, out, limit_s=limit_s)
     folder = folder_of(case, out)
     if result.is_bad:
@@ -68,7 +68,7 @@ def _tidied(case: Case, out: Path, limit_s: float) -> Result:
 
 
 def read_case(path: Path) -> Case:
-    """Read a case from the file of a bad one.
+    """Read a case from a file that replays it.
 
     Raises
     ------

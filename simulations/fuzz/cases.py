@@ -123,7 +123,7 @@ class Judged(Exception):
 
 
 def folder_of(case: Case, out: Path) -> Path:
-    """Return the folder in which a case has its own."""
+    """Return the folder of a case."""
     return out / "cases" / f"{case.kind}-{case.seed}-{case.number:05d}"
 
 
@@ -208,7 +208,7 @@ def _move_home(home: str) -> None:
 
 
 def _be_small() -> None:
-    """Take few graphs and one thread: the time goes into cases."""
+    """Use few graphs and one thread, to have time for more cases."""
     import torch  # here: the parent has no need of either
 
     from datasets import synthetic
@@ -232,7 +232,7 @@ def plant(folder: Path) -> None:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Hash every file below a folder; other things by their kind."""
+    """Hash every file below a folder; for anything else state its kind."""
     found = {}
     for path in sorted(folder.rglob("*")):
         is_file = path.is_file() and not path.is_symlink()

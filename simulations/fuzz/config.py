@@ -65,7 +65,7 @@ def _visit_sites(
     config: dict[str, Any],
     note: Callable[[str], None],
 ) -> None:
-    """Run at two sites with folders of their own, or without data."""
+    """Run at two sites with their own folders, or without data."""
     chosen = rng.sample(_FOLDERS, rng.choice([1, 2]))
     changed: dict[str, Any] = {
         key: str(rng.choice([place.canary, place.canary / "new" / "folder"]))
@@ -85,7 +85,7 @@ def _visit_sites(
 
 
 def _keys(method: str) -> list[str]:
-    """Run-config keys that such a run reads, shared ones and the method's."""
+    """Run-config keys that such a run reads: shared keys and the method's."""
     table = {"gcfl+": "gcfl", "fedsage+": "fedsage-plus"}.get(method, method)
     shared = [k for k in defaults() if "." not in k]
     return shared + 3 * [

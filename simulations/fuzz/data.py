@@ -1,4 +1,4 @@
-"""Damaged data files of every format: refused, or read as what they still say."""
+"""Damaged data files of every format: refused, or read as they stand."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _load(place: Place, dataset: str, **more: Any) -> None:
 
 
 def _damage(rng: random.Random, folder: Path, note: Callable[[str], None]) -> None:
-    """Change one file of a folder, or take it away."""
+    """Change or remove one file of a folder."""
     path = rng.choice(sorted(p for p in folder.rglob("*") if p.is_file()))
     how = rng.choice(["change"] * 8 + ["delete", "folder", "link"])
     if how == "change":
@@ -126,7 +126,7 @@ def _packed(rng: random.Random, place: Place, note: Callable[[str], None]) -> No
 def _special(
     rng: random.Random, how: str, member: tarfile.TarInfo, data: bytes, place: Place
 ) -> bytes:
-    """Make a member what no data set's archive holds."""
+    """Turn an archive's member into one that no data set has."""
     if how == "link":
         member.type = rng.choice([tarfile.SYMTYPE, tarfile.LNKTYPE])
         own = member.name

@@ -1,4 +1,4 @@
-"""Malformed messages of, or for, one of four clients; the run is to go on without it.
+"""Malformed messages from or to one of four clients; the run must go on without it.
 
 ``min-fit-replies`` is 0.5. The end must be that of the undisturbed run, or that of the
 run in which this client failed in this exchange, and then be named. A client may also
@@ -90,7 +90,7 @@ def execute(rng: random.Random, place: Place, note: Callable[[str], None]) -> No
 
 
 def _foreign(says: str, said: str) -> bool:
-    """Whether a failure names an exception that neither we nor the case have said."""
+    """Whether a failure names an exception that is not ours and not the case's."""
     return any(name not in said for name in strangers(says))
 
 
@@ -118,7 +118,7 @@ def _run(
     *,
     is_reply: bool,
 ) -> Path:
-    """Run, one client per node, with messages to, or replies of, the victim changed.
+    """Run with one client per node; change messages to or replies of the victim.
 
     In each exchange one is. Without a change it is lost, and the server is told so.
     """

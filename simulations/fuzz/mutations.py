@@ -1,4 +1,4 @@
-"""Values, texts and bytes as no honest program writes them."""
+"""Values, texts and bytes that no honest program writes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def value(rng: random.Random) -> Any:
 
 
 def of_bytes(rng: random.Random, data: bytes) -> tuple[str, bytes]:
-    """Damage a file: what was done, and what is left."""
+    """Damage a file; return what was done, and what is left."""
     at = rng.randrange(len(data)) if data else 0
     kind = rng.choice(
         ["flip", "flip many", "cut", "empty", "append", "zeros", "insert", "garbage"]
@@ -87,7 +87,7 @@ def of_lines(rng: random.Random, text: str) -> tuple[str, str]:
 
 
 def of_json(rng: random.Random, content: Any) -> tuple[str, str]:
-    """Change one value of a JSON document, or write what parses and is none."""
+    """Change one value of a JSON document, or write another text in its place."""
     if rng.random() < 0.2:
         text = rng.choice(["", "null", "[]", "{}", "1", "[" * 100_000, '{"a":', "NaN"])
         return f"write {text[:8]!r}", text
@@ -107,7 +107,7 @@ def of_json(rng: random.Random, content: Any) -> tuple[str, str]:
 
 
 def of_file(rng: random.Random, name: str, data: bytes) -> tuple[str, bytes]:
-    """Damage a file as fits its name."""
+    """Damage a file in a way that fits its name."""
     if rng.random() < 0.6:
         if name.endswith(".json") and data:
             what, text = of_json(rng, json.loads(data))

@@ -153,7 +153,7 @@ def _header(rng: random.Random, content: RecordDict, client: int) -> str:  # noq
 
 
 def _record(rng: random.Random, content: RecordDict, client: int) -> str:
-    """Name of an array record of the client; one is made where there is none."""
+    """Name of an array record of the client; if there is none, it is made."""
     kinds = [f"{client}/{kind}" for kind in ("arrays", "evaluation")]
     found = [name for name in kinds if name in content]
     if not found:
@@ -193,7 +193,7 @@ def _blob(rng: random.Random, content: RecordDict, client: int) -> str:
 
 
 def _is_like(blob: bytes, sent: bytes) -> bool:
-    """Whether a blob holds arrays such as were sent, whatever their numbers are."""
+    """Whether a blob has the layout that was sent, and finite numbers."""
     try:
         found, expected = load(blob), load(sent)
     except Exception:  # strange bytes raise many kinds

@@ -96,7 +96,7 @@ def _config(name: str, folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def _base(name: str, shared: Path) -> Path:
-    """Make, once, the run to damage and the hash it must end with."""
+    """Make the run to damage, once; return the hash that it must end with."""
     base = shared / f"state-{name}"
     with locked(base):
         if not (base / "expected.json").is_file():

@@ -43,7 +43,7 @@ _MAX_GRAPHS = 5000  # differences of all pairs are held at once
 
 @dataclass(frozen=True)
 class Group:
-    """Graphs that are compared as one: a data set, or a client's; drawn from more."""
+    """Graphs that are compared together: a sample of a data set or of a client."""
 
     name: str
     graphs: GraphSet
@@ -205,7 +205,7 @@ def _beside(group: Group, options: argparse.Namespace) -> list[Comparison]:
 def _cluster_of(
     group_of: IntArray, clusters: Sequence[Sequence[int]], num_groups: int
 ) -> IntArray:
-    """Cluster of each graph; -1 if its group is in none."""
+    """Cluster of each graph; -1 if its group is in no cluster."""
     of_group = np.full(num_groups, -1)
     for k, members in enumerate(clusters):
         of_group[list(members)] = k

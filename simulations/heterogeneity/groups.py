@@ -69,7 +69,7 @@ def chance_p(
     shuffles: int,
     rng: np.random.Generator,
 ) -> float:
-    """How often groups that are drawn at random are as alike within as these.
+    """How often random groups differ as little within as these.
 
     Parameters
     ----------

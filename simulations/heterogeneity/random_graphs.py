@@ -53,7 +53,7 @@ def adjacency(num_nodes: int, pairs: NDArray[np.integer]) -> sparse.csr_array:
 def random_adjacency(
     num_nodes: int, num_edges: int, rng: np.random.Generator
 ) -> sparse.csr_array:
-    """Erdos-Renyi graph: ``num_edges`` of all pairs of nodes, all sets alike likely."""
+    """Erdos-Renyi graph: ``num_edges`` pairs of nodes, every set equally likely."""
     row_ptr = pointer(np.arange(num_nodes - 1, -1, -1))  # pairs (i, j > i), row by row
     drawn = rng.choice(int(row_ptr[-1]), num_edges, replace=False, shuffle=False)
     i = np.searchsorted(row_ptr, drawn, side="right") - 1

@@ -238,7 +238,7 @@ def divergences(left: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def _entropy(shares: FloatArray) -> FloatArray:
-    """Entropy in bits over the last axis; NaN where a share is."""
+    """Entropy in bits over the last axis; NaN if a share is NaN."""
     logs = np.log2(shares, where=shares > 0, out=np.zeros_like(shares))
     total: FloatArray = -(shares * logs).sum(axis=-1)
     return total

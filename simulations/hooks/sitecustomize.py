@@ -1,4 +1,4 @@
-"""Settings of Flower's processes that Flower itself has no option for.
+"""Settings of Flower's processes for which Flower has no option.
 
 Python imports a module of this name when it starts, from a folder on ``PYTHONPATH``:
 :func:`simulations.processes.environment` puts this one there. What is to be done is
@@ -37,7 +37,7 @@ class After(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Leave it to the others to find the module, and wrap its execution."""
+        """Let other finders find the module, and wrap its execution."""
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)

@@ -44,7 +44,7 @@ def corrected_t_interval(
     values: Sequence[float],
     splits: Sequence[int] = (),  # noqa: ARG001
 ) -> tuple[float, float] | None:
-    """By Student's t, for values that come of different splits of one data set.
+    """By Student's t, for values from different splits of one data set.
 
     Such splits share most of their training graphs, so that values are correlated and
     the variance of their mean exceeds s^2 / n. It is taken as s^2 (1/n + test/train),

@@ -241,7 +241,7 @@ def _paper(score: tuple[float, float | None] | None) -> str:
 
 
 def _sheet(lines: Sequence[Cells]) -> Sheet:
-    """Make a sheet without the columns in which nothing stands."""
+    """Make a sheet without its empty columns."""
     used = {name for cells in lines for name, cell in cells if cell != NONE}
     headings = [name for name, _ in lines[0] if name in used]
     return Sheet(
@@ -271,7 +271,7 @@ def _protocol(study: Study, results: Sequence[Result]) -> str:
 
 
 def _notes(study: Study, rows: Rows) -> list[str]:
-    """Say what a reader must not overlook."""
+    """State the notes that a reader must not overlook."""
     notes = []
     for row, results in rows.items():
         for rule in RULES if study.spread == "clients" else ():
