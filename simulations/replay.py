@@ -68,11 +68,12 @@ def on_page(path: Path) -> Iterator[Documented]:
     """Find commands that stand in one row or paragraph with one hash."""
     text = path.read_text(encoding="utf-8")
     for block in re.split(r"\n(?=\||\s*[-*] )|\n\s*\n", text):
-        commands, hashes = _COMMAND.findall(block), set(_HASH.findall(block))
+        words = " ".join(block.split())  # a command may be wrapped
+        commands, hashes = _COMMAND.findall(words), set(_HASH.findall(words))
         if len(commands) != 1 or len(hashes) != 1:
             continue
-        words = shlex.split(commands[0].replace("--nodes N", ""))
-        for overrides in run.plan(run.make_parser().parse_args(words)):
+        given = shlex.split(commands[0].replace("--nodes N", ""))
+        for overrides in run.plan(run.make_parser().parse_args(given)):
             overrides.pop("results-dir")
             yield Documented(
                 place=path.name,

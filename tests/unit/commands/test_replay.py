@@ -51,6 +51,14 @@ def test_a_hash_that_holds_and_one_that_does_not(tmp_path, weights, capsys) -> N
     assert "0 of 1 runs gave the same bytes" in out
 
 
+def test_a_command_may_be_wrapped(tmp_path) -> None:
+    wrapped = COMMAND.replace(" ", "\n  ", 3)
+    (tmp_path / "page.md").write_text(f"- `{wrapped}`: weights `{'0' * 12}`.\n")
+    (found,) = replay.find_runs(tmp_path)
+    assert found.name == COMMAND.removeprefix("python -m simulations.run ")
+    assert found.overrides["seed"] == 3
+
+
 def test_nothing_to_run_is_said(tmp_path, capsys) -> None:
     assert replay.main(["--docs", str(tmp_path)]) == 2
     assert "0 of 0" in capsys.readouterr().out
