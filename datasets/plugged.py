@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedgraph_flwr.config import RunSettings, Value
 from fedgraph_flwr.data import GraphPartition, GraphSet, pointer
 from fedgraph_flwr.errors import ConfigError, DataError, unknown_name
+from fedgraph_flwr.plugins import one_name
 from fedgraph_flwr.seeding import derive_seed
 
 from .node_clients import draw_roles, with_roles
@@ -79,7 +80,7 @@ def plugged_client(own: DataSet, settings: RunSettings, client: int) -> GraphPar
         A graph is not what :class:`DataSet` says, or there are too few of them.
     """
     graphs = from_pyg(
-        settings.dataset,
+        one_name(settings.dataset, DataSet),  # a site's account of edges goes by it
         own.load(client, settings),
         num_classes=own.num_classes,
         of_nodes=own.of_nodes,

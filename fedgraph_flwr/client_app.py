@@ -38,7 +38,6 @@ from .node_config import (
     NodeConfig,
     check_identity,
     check_keys,
-    check_plugins,
     check_resident,
     hosted_clients,
     hosts_any,
@@ -48,8 +47,9 @@ from .node_config import (
     site_name,
     trusted_peers,
 )
+from .policy import resolve_at
 from .resident import hand_over, is_resident
-from .resolve import Resolved, resolve
+from .resolve import Resolved
 from .results.model_folder import keep_own_model
 from .terminal import log_failure
 from .together import Trained, stacks, train_ahead, trains_stacked
@@ -205,9 +205,7 @@ def _load(
 
 def _prepare(context: Context) -> tuple[Resolved, list[int]]:
     node, policy = context.node_config, visit().policy
-    policy.check_names(context.run_config)
-    check_plugins(context.run_config, node)
-    resolved = resolve(context.run_config)
+    resolved = resolve_at(node, policy, context.run_config)
     policy.check_run(resolved)
     check_keys(node)
     site_name(node)

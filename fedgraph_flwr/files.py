@@ -209,7 +209,10 @@ def read_arrays(path: Path, what: str, cure: str) -> tuple[dict[str, NDArray], s
         checksum, meta = map(str, json.loads(about[_ABOUT]))
         if checksum != _checksum(arrays, meta):
             raise ValueError("its checksum is not that of its contents")
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    except (
+        *(SafetensorError, OSError, KeyError, TypeError, ValueError),
+        *(AttributeError, RecursionError),  # of a data type, of text in brackets
+    ) as error:
         raise DataError(
             f"{what} {path} cannot be read: {error}; {cure}",
             public=f"{what} {path.name} cannot be read; {cure}",

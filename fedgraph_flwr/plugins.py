@@ -130,6 +130,21 @@ def load(name: str, kind: type[T]) -> T:
     )
 
 
+def one_name(name: str, kind: type[T]) -> str:
+    """Return the same name for every spelling of a plug-in's name.
+
+    ``plugins.fgx:DATA`` and ``fgx.__init__:DATA`` are ``fgx:DATA``, and of several
+    names of one object in a module the first counts.
+    """
+    module, value = split(name)[0], load(name, kind)
+    attribute = min(k for k, v in vars(_import(module)).items() if v is value)
+    if (file := origin(module)) is not None:
+        parts = file.relative_to(_ROOT).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        module = ".".join(parts[1:] if parts[0] == PLUGINS and parts[1:] else parts)
+    return f"{module}:{attribute}"
+
+
 @cache
 def sha256(module: str) -> str:
     """SHA-256 of a plug-in's source, as it is when this process first asks.

@@ -21,9 +21,9 @@ from .config import Rule, Settings, flag, integer, number, read_toml, setting, s
 from .data import GraphPartition
 from .errors import ConfigError, FedGraphError, PolicyError, unknown_name
 from .methods.spreadgnn import SpreadGNNParams
-from .node_config import POLICY, NodeConfig, is_site
+from .node_config import POLICY, NodeConfig, check_plugins, is_site
 from .registry import METHODS
-from .resolve import Resolved
+from .resolve import Resolved, resolve
 
 _MOST_BYTES = 2**40
 _UNUSABLE = (
@@ -199,6 +199,23 @@ def _forbidden(what: str, key: str, cure: str) -> PolicyError:
     return PolicyError(
         f"this site's policy ({key}) does not allow {what}; {cure}, or ask its operator"
     )
+
+
+def resolve_at(
+    node: NodeConfig, policy: Policy, run_config: Mapping[str, Any]
+) -> Resolved:
+    """Check a run config at a node, which imports no module before it may.
+
+    Raises
+    ------
+    PolicyError
+        The method or data set is not allowed.
+    ConfigError
+        As :func:`check_plugins` and :func:`~fedgraph_flwr.resolve.resolve`.
+    """
+    policy.check_names(run_config)
+    check_plugins(run_config, node)
+    return resolve(run_config)
 
 
 def policy_of(node: NodeConfig) -> Policy:

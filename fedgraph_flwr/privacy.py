@@ -152,6 +152,15 @@ def check_privacy(
             " rounds are not known in advance; leave noise-mode 'once', or bound the"
             " total by privacy.budget-max"
         )
+    if settings.split_noise_edges or settings.split_noise_features:
+        raise ConfigError(
+            "split-noise-edges and split-noise-features must be 0 in a run with"
+            f" privacy.edge-epsilon, got {settings.split_noise_edges:g} and"
+            f" {settings.split_noise_features:g}: what is rewired depends on every"
+            " edge, so that one edge would change many of the pairs that get noise, and"
+            " features that are degrees are not known as such once they are shuffled;"
+            " set both to 0 in the run config"
+        )
     why = TELLS_EDGES.get(settings.features)
     if why and not privacy.keep_edge_features:
         raise ConfigError(

@@ -27,9 +27,8 @@ from .entries import ASKED, WARNED, Entry
 from .errors import FedGraphError, RunFailedError, StorageError
 from .gate import VISIT, Visit, check_kind, let_out, reason_for
 from .node_config import hosts_any, is_site
-from .policy import Policy, read_policy
+from .policy import Policy, read_policy, resolve_at
 from .privacy import METRIC as PRIVACY
-from .resolve import resolve
 from .wire import AUDIT_HEAD, Parcel, pack, select, unpack
 
 _LOSS = "eval/train/post_training/loss"
@@ -144,7 +143,9 @@ class _Site:
         self._visit.policy, self._policy_sha256 = read_policy(node)
         check_kind(self._kind)
         try:
-            self._visit.resolved = resolve(context.run_config)
+            self._visit.resolved = resolve_at(
+                node, self._visit.policy, context.run_config
+            )
         except FedGraphError:  # each client fails for that reason, and says so
             self._visit.resolved = None
         self._write([self._asked()])

@@ -271,7 +271,7 @@ def _only_grows(name: str) -> bool:
 
 
 def check_features(graphs: GraphSet, privacy: PrivacySettings) -> None:
-    """Refuse noise on edges if the nodes' features are their degrees.
+    """Refuse noise on edges if the nodes' features, or one of them, are their degrees.
 
     Whatever the setting is called: data sets without node labels have degrees instead.
 
@@ -282,19 +282,33 @@ def check_features(graphs: GraphSet, privacy: PrivacySettings) -> None:
     if privacy.edge_epsilon == 0 or privacy.keep_edge_features or not _degrees(graphs):
         return
     raise ConfigError(
-        f"node features of {graphs.name} are the degrees of its nodes, functions of the"
-        " edges that privacy.edge-epsilon is to protect; choose a data set with node"
-        " labels, or set privacy.keep-edge-features to true and report that only the"
-        " adjacency is protected"
+        f"node features of {graphs.name} are the degrees of its nodes, or one of them"
+        " is; they are functions of the edges that privacy.edge-epsilon is to protect."
+        " Choose other features, or set privacy.keep-edge-features to true and report"
+        " that only the adjacency is protected"
     )
 
 
 def _degrees(graphs: GraphSet) -> bool:
-    """Whether the features are one-hot degrees, the last column for all larger ones."""
-    if graphs.x.ndim != 1 or graphs.num_features < 2:
+    """Whether the features, or a column of them, are the degrees.
+
+    One-hot degrees have the last column for all larger ones. A column may be shifted
+    and scaled, as a schema does with numbers.
+    """
+    degrees, largest = graphs.degrees(), graphs.num_features - 1
+    one_hot = np.minimum(degrees, largest)
+    if graphs.x.ndim == 1:
+        return largest > 0 and np.array_equal(graphs.x, one_hot)
+    if largest > 0 and np.array_equal(graphs.x, np.eye(largest + 1)[one_hot]):
+        return True
+    low, high = int(degrees.argmin()), int(degrees.argmax())
+    if degrees[low] == degrees[high]:
         return False
-    largest = graphs.num_features - 1
-    return np.array_equal(graphs.x, np.minimum(graphs.degrees(), largest))
+    share = (degrees - degrees[low]) / (degrees[high] - degrees[low])
+    x = graphs.x.astype(np.float64)
+    step = x[high] - x[low]
+    on_line = np.isclose(x, x[low] + np.outer(share, step)).all(axis=0)
+    return bool((on_line & (step != 0)).any())
 
 
 def noisy_partition(partition: GraphPartition, site: PrivateSite) -> GraphPartition:

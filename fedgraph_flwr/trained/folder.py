@@ -179,7 +179,10 @@ def read_about(path: Path) -> About:
         if odd := [name for name, is_fit in _CHECKS.items() if not is_fit(about)]:
             raise ValueError(f"it has a wrong value of {', '.join(odd)}")
         return about
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        *(OSError, ValueError, KeyError, TypeError, AttributeError),
+        RecursionError,
+    ) as error:
         raise DataError(
             f"{path / ABOUT} cannot be read: {error}; use the version of this project"
             " that wrote it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from ..config import RunSettings, build
 from ..data import GraphPartition, GraphSet
 from ..device import choose_device
 from ..errors import ConfigError, DataError
+from ..plugins import is_plugin, origin, split
 from .folder import EMBEDDING, About, read_about, read_weights
 from .predictions import Predictions
 
@@ -193,11 +195,12 @@ def load_model(
     Raises
     ------
     DataError
-        The folder is damaged or none, has no such model, or its weights do not predict
-        by themselves.
+        The folder is damaged or none, has no such model, its weights do not predict by
+        themselves, or its data set is a module that nobody here has imported.
     """
     path = Path(folder).expanduser()
     about = read_about(path)
+    _check_plugin(str(about.config["dataset"]))
     if about.architecture is None:
         raise DataError(f"the models in {path} cannot predict: {about.why_not}")
     weights = read_weights(path, about, name)
@@ -222,6 +225,26 @@ def load_model(
         settings=replace(settings, cache_dir=cache_dir),
         device=where,
     )
+
+
+def _check_plugin(dataset: str) -> None:
+    """Refuse a data set in a module of this machine: to import it runs its code.
+
+    A model folder may be a stranger's. This project's own modules are the user's.
+
+    Raises
+    ------
+    DataError
+    """
+    if not is_plugin(dataset):
+        return
+    module, _ = split(dataset)
+    if origin(module) is None and module not in sys.modules:
+        raise DataError(
+            f"the model is of data set {dataset!r}, in a module {module!r} outside of"
+            " this project, which a model folder may not import; if you trust it, put"
+            " it into folder plugins, or import it yourself before load_model"
+        )
 
 
 @contextmanager

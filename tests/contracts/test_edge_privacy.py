@@ -144,6 +144,37 @@ def test_the_generated_graphs_have_degrees_whatever_the_features_are_called():
     check_features(generate_client(0, 0), PrivacySettings(edge_post="round"))
 
 
+def columns(degree):
+    """Features of nodes, as tables, plug-ins and attributes may have them."""
+    other = np.arange(len(degree)) % 3
+    return {
+        "one-hot": np.eye(4, dtype=np.float32)[np.minimum(degree, 3)],
+        "a number": np.stack([other, degree], axis=1).astype(np.float32),
+        "scaled": np.stack([(degree - 2.5) / 1.7, other], 1).astype(np.float32),
+        "no degree": np.stack([other, -other], axis=1).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("kind", columns(np.arange(2)))
+def test_degrees_in_columns_of_numbers_are_refused(kind):
+    graphs = toys.random_graphs(5, seed=1)
+    x = columns(graphs.degrees())[kind]
+    graphs = toys.replace(graphs, x=x, num_features=x.shape[1])
+    privacy = PrivacySettings(edge_epsilon=1.0, edge_post="round")
+    if kind == "no degree":
+        check_features(graphs, privacy)
+        return
+    with pytest.raises(ConfigError, match="are the degrees of its nodes, or one of"):
+        check_features(graphs, privacy)
+
+
+@pytest.mark.parametrize("kind", ["edges", "features"])
+def test_a_run_that_rewires_or_shuffles_what_gets_noise_is_refused(kind):
+    """One edge less would change what else is rewired, and hide degrees."""
+    with pytest.raises(ConfigError, match="split-noise-features must be 0 in a run"):
+        toys.resolved("fedavg", **NOISY, **{f"split-noise-{kind}": 0.1})
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fgcl"])
 def test_what_is_collated_for_a_private_client_has_no_edges(run, monkeypatch, method):
     """This holds for methods that draw views; the others are given noisy graphs."""

@@ -22,6 +22,7 @@ from fedgraph_flwr.wording import shortened
 from ...graphs.batching import ClientData
 
 _MOST_TIMES = 8  # as many numbers as its tensors have may a layer of a model have
+_SMALL = 1000  # an option up to this makes no model large
 # Module of this room that has a form of that name in ``FORMS``.
 MODULES: Mapping[str, str] = {
     "gin": "whole_graphs",
@@ -105,13 +106,15 @@ class Architecture:
     def _check_sizes(self, tensors: Mapping[str, Tensor]) -> None:
         """Refuse a model far larger than its tensors, before it takes the memory."""
         wide, total = self.hidden_dim, sum(t.numel() for t in tensors.values())
-        largest = max(self.num_features, self.num_classes, wide) * wide
+        others = [n for v in self.options.values() if (n := _whole(v)) > _SMALL]
+        largest = max(self.num_features, self.num_classes, wide, *others) * wide
         if largest > _MOST_TIMES * total or self.num_layers > len(tensors):
             raise DataError(
                 f"the model has {self.num_layers} layers of width {wide}, features"
-                f" {self.num_features} and outputs {self.num_classes}, but"
-                f" {len(tensors)} tensors of {total} numbers in all; take weights and"
-                " model.json from one and the same model folder"
+                f" {self.num_features}, outputs {self.num_classes} and options"
+                f" {shortened(dict(self.options))}, but {len(tensors)} tensors of"
+                f" {total} numbers in all; take weights and model.json from one and the"
+                " same model folder"
             )
 
     def build(
@@ -188,6 +191,14 @@ class Architecture:
         module = import_module(f"{__name__}.{MODULES[self.form]}")
         form: Form = module.FORMS[self.form]
         return form
+
+
+def _whole(value: str | int | float) -> int:
+    """Read an option as a width, as a form does; 0 for what is none."""
+    try:
+        return int(value)
+    except (ValueError, OverflowError):
+        return 0
 
 
 Generator = torch.Generator

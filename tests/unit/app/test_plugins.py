@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import toys
+from flwr.app import Context, Message, RecordDict
 
+from datasets import load_partition
 from fedgraph_flwr import plugins
+from fedgraph_flwr.client_app import app
 from fedgraph_flwr.config import Settings
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.wire import pack, unpack
 
 METHOD = toys.PLUGIN
 
@@ -64,6 +70,16 @@ def test_a_package_may_be_a_plug_in(write_plugin):
         "METHOD = Method(strategy=S)\n",
     )
     assert resolve(config("fgx.both:METHOD")).settings.method == "fgx.both:METHOD"
+
+
+def test_data_have_one_name_however_a_run_spells_it(write_plugin):
+    """A site's account of its edges goes by that name: none may begin afresh."""
+    source = (Path(toys.__file__).parents[1] / "examples" / "rings.py").read_text()
+    write_plugin("plugins/fgx/__init__.py", source + "TWICE = DATA\n")
+    spelt = ["fgx:DATA", "fgx:TWICE", "plugins.fgx:DATA", "fgx.__init__:DATA"]
+    settings = [resolve(config("fedavg", dataset=name)).settings for name in spelt]
+    names = {load_partition(s, 0).graphs.name for s in settings}
+    assert names == {"fgx:DATA"}
 
 
 @pytest.mark.parametrize(
@@ -161,6 +177,25 @@ def test_a_site_imports_no_module_of_its_own_unless_its_operator_allows_it(
     check_plugins(config("examples.placebo:METHOD"), {"clients": "0"})
     with pytest.raises(ConfigError, match="the run's dataset is in module 'os'"):
         check_plugins(config("fedavg", dataset="os:DATA"), {"clients": "0"})
+
+
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize("key", ["method", "dataset"])
+@pytest.mark.parametrize("policy", [{}, {"methods": ["fedavg"], "datasets": ["MUTAG"]}])
+def test_a_message_imports_nothing_before_the_site_allows_it(
+    tmp_path, outside, key, policy
+):
+    """To write its audit log, too, a site reads the run config."""
+    node = {"clients": "0", "state-dir": str(tmp_path / "state")}
+    node |= toys.policy(tmp_path, **policy) if policy else {}
+    run_config = {**defaults(), "method": "fedavg", key: "outside_fgx:METHOD"}
+    asked = Message(pack({}, {"experiment": "e"}), 1, "query")
+    reply = app(asked, Context(1, 1, node, RecordDict(), run_config))
+    assert "outside_fgx" in unpack(reply.content)[1]["error"]
+    assert not outside.exists()
+    (asked, answered) = (tmp_path / "state" / "audit.jsonl").read_text().splitlines()
+    assert '"event": "asked"' in asked
+    assert '"outcome": "refused"' in answered
 
 
 def test_a_run_at_sites_is_refused_by_name_and_goes_on_if_allowed(lab, outside):

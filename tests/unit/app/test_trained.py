@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from safetensors.numpy import save_file
 
 import datasets
 from clients.tasks.graph_embedder import EmbeddingClient
@@ -169,6 +170,19 @@ def edit(folder, change):
     relist(folder)
 
 
+def bracketed(path):
+    """Write weights whose metadata no reader gets to the end of."""
+    about = {"about": "[" * 100_000}
+    save_file({"w": np.zeros(1, np.float32)}, path, metadata=about)
+
+
+def eight_bits(path):
+    """Write weights of a type that safetensors has and NumPy has not."""
+    entry = {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}
+    text = json.dumps({"__metadata__": {"about": "[]"}, "w": entry}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"x")
+
+
 DAMAGES = {
     "no file": (lambda f: (f / "model.json").unlink(), "is not a model folder"),
     "no weights": (
@@ -227,6 +241,26 @@ DAMAGES = {
     "outputs without names": (
         lambda f: edit(f, lambda a: a.update(outputs=["a"])),
         "names 1 outputs of a model that has 2",
+    ),
+    "an option without end": (
+        lambda f: edit(f, lambda a: a["architecture"]["options"].update(k="9" * 10)),
+        r"and options \{'k': '9999999999'\}",
+    ),
+    "a module of the machine": (
+        lambda f: edit(f, lambda a: a["config"].update(dataset="this:DATA")),
+        "module 'this' outside of this project, which a model folder may not import",
+    ),
+    "brackets without end": (
+        lambda f: ((f / "model.json").write_text("[" * 100_000), relist(f)),
+        "model.json cannot be read",
+    ),
+    "brackets in the weights": (
+        lambda f: (bracketed(f / "client-0.safetensors"), relist(f)),
+        "model .* cannot be read",
+    ),
+    "numbers that NumPy lacks": (
+        lambda f: (eight_bits(f / "client-0.safetensors"), relist(f)),
+        "model .* cannot be read",
     ),
     "no architecture": (
         lambda f: edit(f, lambda a: a["architecture"].pop("form")),
