@@ -366,6 +366,7 @@ class AbstractGraphStrategy(Strategy):
             meanwhile=self.tell_observer,
             is_enough=self.round.has_quorum,
             late_after_s=self.settings.late_after_s,
+            doubts=self.directory.doubts,
         )
 
     def close_round(self) -> None:
