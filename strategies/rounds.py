@@ -255,9 +255,21 @@ class Round:
         is_closing = self.phase is Phase.CLOSING
         layout = {} if is_closing else strategy.uplink(self.report.server_round, client)
         expected = Expected(
-            info=strategy.clients[client], phase=self.phase, layout=layout
+            info=strategy.clients[client],
+            phase=self.phase,
+            layout=layout,
+            due=self._due(),
+            on_all=is_closing and strategy.scores_elsewhere,
         )
         return spent, parcel.error or problem or misfit(parcel, expected)
+
+    def _due(self) -> list[str]:
+        """Points at which clients evaluate their models in this exchange."""
+        settings, number = self._strategy.settings, self.report.server_round
+        if self.phase is not Phase.TRAINING:
+            return ["post_aggregation"] if self.phase is Phase.CLOSING else []
+        models = {"post_aggregation": number - 1, "post_training": number}
+        return [point for point, after in models.items() if settings.is_measured(after)]
 
     def _without_misfits(self, good: dict[int, Parcel]) -> dict[int, Parcel]:
         """Leave out clients whose replies do not go with the others', and name them."""
