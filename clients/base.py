@@ -409,8 +409,7 @@ class GraphClient(ClassicClient, Generic[P]):
         """Whether ``evaluate-every`` picks the model at a point, or it is the last."""
         settings, is_trained = self.job.settings, point == "post_training"
         after = self.round.number if is_trained else self.round.number - 1
-        is_last = after == settings.num_server_rounds
-        return is_last or after % settings.evaluate_every == 0
+        return settings.is_measured(after)
 
     @done_by_stacks
     def _measure_if_due(self, point: str) -> Parcel:

@@ -28,7 +28,7 @@ from .config import MOST_ROUNDS
 from .device import choose_device
 from .disclosure import full_reason, public_reason
 from .elsewhere import score_elsewhere
-from .errors import DataError, RunFailedError, WireError
+from .errors import DataError, RunFailedError, StorageError, WireError
 from .files import Flushes
 from .gate import visit
 from .introduction import guarded, identity, introduce, own_name
@@ -48,6 +48,7 @@ from .node_config import (
     trusted_peers,
 )
 from .policy import resolve_at
+from .privacy import METRIC as PRIVACY
 from .resident import hand_over, is_resident
 from .resolve import Resolved
 from .results.model_folder import keep_own_model
@@ -260,7 +261,7 @@ def _serve_all(
     def ready(client_id: int, parcel: Parcel, *, is_stacked: bool) -> GraphClient[Any]:
         _check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND, 0))
         experiment = bound()
-        store = _store(resolved, client_id, experiment, flushes)
+        stores[client_id] = store = _store(resolved, client_id, experiment, flushes)
         is_own = is_site(context.node_config)
         policy = visit().policy
         site = resolved.site(
@@ -310,7 +311,18 @@ def _serve_all(
         except Exception as error:  # what it drew before is paid for all the same
             raise _FailedAfterDrawing(client.spent()) from error
 
+    def placed(client_id: int, reply: Parcel) -> Parcel:
+        """Pass a reply on if the client's state is on the disk."""
+        try:
+            if client_id in stores:
+                flushes.check(stores[client_id].folder)
+        except StorageError as error:
+            drawn = {k: v for k, v in reply.metrics.items() if k.startswith(PRIVACY)}
+            raise _FailedAfterDrawing(drawn) from error
+        return reply
+
     ids, replies = sorted(parcels), {}
+    stores: dict[int, ClientStore] = {}
     ahead: dict[int, Trained] = {}
     with Flushes() as flushes:  # states are on the disk before the server hears of them
         if action is not _train or not trains_stacked(resolved):
@@ -320,6 +332,11 @@ def _serve_all(
                 ahead = train_ahead(some, begin)
                 spent = {c: (t.began, t.seconds) for c, t in ahead.items()}
                 replies |= _answer_all(some, parcels, answer, spent)
+        timed = {
+            c: (p.metrics["started-at"], p.metrics["compute-s"])
+            for c, p in replies.items()
+        }
+        replies = _answer_all(ids, replies, placed, timed)
     return Message(pack(replies), reply_to=message)
 
 

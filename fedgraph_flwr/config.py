@@ -544,6 +544,10 @@ class RunSettings(Settings):
         every = checkpoint_period(self.to_config())
         return server_round == last_round or server_round % every == 0
 
+    def is_measured(self, after: int) -> bool:
+        """Whether clients evaluate the model after this round."""
+        return after == self.num_server_rounds or after % self.evaluate_every == 0
+
     @property
     def clients_per_round(self) -> int:
         """How many clients train in a round, as ``client-fraction`` says."""

@@ -48,13 +48,27 @@ def score_elsewhere(
     partition = client.data.partition
     if is_own:
         check_elsewhere(resolved, partition)
-    wanted = resolved.settings.evaluate_on == "all"
-    if not wanted or _has_one_model(resolved, partition):
+    graphs = partition.graphs
+    if not scores_elsewhere(resolved, graphs.num_features, graphs.num_classes):
         return reply
     from clients.elsewhere import score_on_all
 
     found = score_on_all(client, map(load, range(resolved.settings.num_clients)))
     return replace(reply, metrics={**reply.metrics, **found.metrics})
+
+
+def scores_elsewhere(resolved: Resolved, num_features: int, num_classes: int) -> bool:
+    """Whether clients score their models on the test sets of all after the last round.
+
+    If all have one whole model, the mean of their own scores says the same.
+    """
+    if resolved.settings.evaluate_on == "own":
+        return False
+    from clients.base import private_names  # here: it takes a second
+
+    method = resolved.method
+    spec = resolved.spec(num_features=num_features, num_classes=num_classes)
+    return not method.strategy.ONE_MODEL or bool(private_names(method.client, spec))
 
 
 def check_elsewhere(resolved: Resolved, partition: GraphPartition) -> None:
@@ -64,8 +78,8 @@ def check_elsewhere(resolved: Resolved, partition: GraphPartition) -> None:
     ------
     ConfigError
     """
-    settings = resolved.settings
-    if settings.evaluate_on == "own" or _has_one_model(resolved, partition):
+    settings, graphs = resolved.settings, partition.graphs
+    if not scores_elsewhere(resolved, graphs.num_features, graphs.num_classes):
         return
     raise ConfigError(
         f"evaluate-on must be 'own' at sites for method {settings.method!r} with"
@@ -73,14 +87,3 @@ def check_elsewhere(resolved: Resolved, partition: GraphPartition) -> None:
         " or clusters, or the clients' test data, would have to travel to other sites;"
         " set it to 'own', or use a method with one common model and shared-group 'all'"
     )
-
-
-def _has_one_model(resolved: Resolved, partition: GraphPartition) -> bool:
-    """Whether all clients have the same model, whole, after the last round."""
-    from clients.base import private_names  # here: it takes a second
-
-    method, graphs = resolved.method, partition.graphs
-    spec = resolved.spec(
-        num_features=graphs.num_features, num_classes=graphs.num_classes
-    )
-    return method.strategy.ONE_MODEL and not private_names(method.client, spec)

@@ -35,7 +35,8 @@ class Flushes:
     Raises
     ------
     StorageError
-        When it is left: a file could not be flushed or renamed.
+        When it is left: a file could not be flushed or renamed, and :meth:`check` did
+        not say so before.
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,18 @@ class Flushes:
     def place(self, partial: Path, path: Path) -> None:
         """Begin to let a file become ``path``."""
         self._begun[path] = self._threads.submit(_place, partial, path)
+
+    def check(self, folder: Path) -> None:
+        """Wait for the files of a folder.
+
+        Raises
+        ------
+        StorageError
+            One could not be flushed or renamed.
+        """
+        for path in [p for p in self._begun if p.parent == folder]:
+            if (error := self._begun.pop(path).exception()) is not None:
+                raise _unwritable(path, error) from error
 
     def __enter__(self) -> Self:
         return self

@@ -22,6 +22,7 @@ from .agreement import check_same_data, check_same_plugins, describe_features
 from .audit_log import FILE as AUDIT_LOG
 from .audit_log import AuditLog, config_hash
 from .config import RunSettings
+from .elsewhere import scores_elsewhere
 from .errors import ConfigError, RunFailedError, StorageError
 from .figures import draw_all
 from .figures.likeness import draw_statistics
@@ -171,6 +172,10 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
         log(INFO, "\n%s", statistics_table(rows))
     _describe_clients(strategy)
     strategy.evaluator.expect(clients)
+    some = clients[min(clients)]
+    strategy.scores_elsewhere = scores_elsewhere(
+        resolved, some.num_features, some.num_classes
+    )
     folder.meter(strategy)
     if not is_resumed:
         start = common_start(resolved, clients)

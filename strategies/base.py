@@ -104,6 +104,7 @@ class AbstractGraphStrategy(Strategy):
         self.last_round = settings.num_server_rounds
         self.directory = Directory(settings, experiment=experiment)
         self.compute_s: dict[int, float] = {}  # seconds of each client's last reply
+        self.scores_elsewhere = False  # clients do, on the test sets of all
         self.stacked = 0  # most clients of a process that trained as one
         self.round = Round(self, Phase.TRAINING, 0, began_at=0.0)
         self._began_at = 0.0
@@ -366,6 +367,7 @@ class AbstractGraphStrategy(Strategy):
             meanwhile=self.tell_observer,
             is_enough=self.round.has_quorum,
             late_after_s=self.settings.late_after_s,
+            doubts=self.directory.doubts,
         )
 
     def close_round(self) -> None:

@@ -26,6 +26,7 @@ from fedgraph_flwr.wire import (
 )
 from fedgraph_flwr.wording import is_site_name, shortened, with_sites
 
+from .doubts import Doubts
 from .introductions import difference, read_introduction
 from .report import NOWHERE, ClientInfo
 from .sending import POLL_S, POLL_SHARE
@@ -61,6 +62,7 @@ class Directory:
         self._claims: dict[int, ClientInfo] = {}  # of clients that are online elsewhere
         self._waited_s = 0.0  # for newcomers, since one of them answered
         self._silent_since: dict[int, int] = {}  # node -> round
+        self.doubts = Doubts(settings.round_timeout_s)
         self._notes: dict[int, str] = {}  # what else nodes answered
         self.refusals: dict[int, str] = {}  # why a client is not let in
 
@@ -121,8 +123,9 @@ class Directory:
             self._probe(grid, nodes, online)
             self._await_newcomers(grid, new, online)
         table: dict[int, list[int]] = {}
+        ready = self._present - self.doubts.busy()
         for client in sorted(clients):
-            if (node := self._infos[client].node_id) in self._present:
+            if (node := self._infos[client].node_id) in ready:
                 table.setdefault(node, []).append(client)
         return table
 
@@ -173,10 +176,13 @@ class Directory:
             return self.refusals[client]
         if node in self._silent_since:
             return f"has not answered since round {self._silent_since[node]}"
+        if node in self.doubts.busy():
+            since = self.doubts.since(node)
+            return f"has not trained in time since round {since}, and is still at work"
         return "its node is offline"
 
     def silence(self, node: int, server_round: int) -> None:
-        """Do not wait for a node again until it answers another roll call."""
+        """Do not ask a node again until it answers another roll call."""
         self._present.discard(node)
         self._silent_since.setdefault(node, server_round)
 
@@ -207,6 +213,8 @@ class Directory:
         """Nodes online; nodes that left are asked again when they come back."""
         online = set(grid.get_node_ids())
         self._present &= online
+        self.doubts.keep(online)
+        self.doubts.look(grid)
         for node in set(self._asked_at) - online:
             del self._asked_at[node]
             self._refused.discard(node)

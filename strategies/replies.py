@@ -99,11 +99,17 @@ class Phase(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Requirements on the reply of one client."""
+    """Requirements on the reply of one client.
+
+    ``due`` are the points at which it evaluates its model; ``on_all`` says whether it
+    also scores its model on the test sets of all clients.
+    """
 
     info: ClientInfo
     phase: Phase
     layout: Layout
+    due: Collection[str]
+    on_all: bool
 
 
 def read_reply(content: RecordDict, asked: Collection[int]) -> dict[int, Parcel]:
@@ -272,9 +278,10 @@ def _wrong_metric(name: str, value: float, expected: Expected) -> str:
     elif name in ("compute-s", "started-at") or (name == GRAD_NORM and is_training):
         bounds = (0.0, 1e12 if name != GRAD_NORM else _LARGEST)
     elif match := _EVAL.fullmatch(name):
-        allowed = is_training or (
-            expected.phase is Phase.CLOSING and match["point"] == "post_aggregation"
-        )
+        is_loss = is_training and match["split"] == "train"
+        allowed = match["point"] in expected.due or is_loss
+        if match["metric"].endswith(ON_ALL):
+            allowed = expected.on_all
         bounds = _bounds(match["metric"], expected.info) if allowed else None
     if bounds is None:
         return f"metric {shortened(name)!r} is none that clients send here"

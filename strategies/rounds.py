@@ -74,6 +74,7 @@ class Round:
         self._began_at = began_at
         self._addressed: set[int] = set()  # of those asked, whose node is online
         self._sent: list[Message] = []
+        self._sent_at = 0.0  # monotonic seconds
         self._num_good: dict[str, int] = {}  # parcels of a reply, by its message
         self._is_quorate = False  # before all replies were in
 
@@ -106,6 +107,7 @@ class Round:
             self._enter("down", contents[node])
         self._addressed = {c for members in hosts.values() for c in members}
         self._sent = [Message(contents[n], n, _TYPES[self.phase]) for n in order]
+        self._sent_at = time.monotonic()
         return self._sent
 
     def _sample(self) -> list[int]:
@@ -213,7 +215,7 @@ class Round:
             asked = [c for c in hosted[node] if c in self._addressed]
             answer = answers.get(message.metadata.message_id)
             if answer is None:
-                self._lose(node, asked)
+                self._lose(message, asked)
             elif answer.has_error():
                 directory.fail(node, answer.error)
                 error = answer.error
@@ -222,6 +224,8 @@ class Round:
                 )
                 failures |= dict.fromkeys(asked, reason)
             else:
+                if self.phase is Phase.TRAINING:
+                    directory.doubts.end(node)
                 self._enter("up", answer.content, of=asked)
                 for client, parcel in read_reply(answer.content, asked).items():
                     if reason := self._refuse(client, parcel):
@@ -251,9 +255,21 @@ class Round:
         is_closing = self.phase is Phase.CLOSING
         layout = {} if is_closing else strategy.uplink(self.report.server_round, client)
         expected = Expected(
-            info=strategy.clients[client], phase=self.phase, layout=layout
+            info=strategy.clients[client],
+            phase=self.phase,
+            layout=layout,
+            due=self._due(),
+            on_all=is_closing and strategy.scores_elsewhere,
         )
         return spent, parcel.error or problem or misfit(parcel, expected)
+
+    def _due(self) -> list[str]:
+        """Points at which clients evaluate their models in this exchange."""
+        settings, number = self._strategy.settings, self.report.server_round
+        if self.phase is not Phase.TRAINING:
+            return ["post_aggregation"] if self.phase is Phase.CLOSING else []
+        models = {"post_aggregation": number - 1, "post_training": number}
+        return [point for point, after in models.items() if settings.is_measured(after)]
 
     def _without_misfits(self, good: dict[int, Parcel]) -> dict[int, Parcel]:
         """Leave out clients whose replies do not go with the others', and name them."""
@@ -268,15 +284,21 @@ class Round:
         self.report.failures |= reasons
         return {c: p for c, p in good.items() if c not in reasons}
 
-    def _lose(self, node: int, clients: list[int]) -> None:
+    def _lose(self, message: Message, clients: list[int]) -> None:
         """Name the clients of a node that is late, and wait for it no second time."""
         strategy, number = self._strategy, self.report.server_round
-        s = strategy.settings
-        deadline = f"round-timeout-s = {s.round_timeout_s:g}"
-        reason = "no reply before the round's timeout"
-        if self._is_quorate:
+        s, directory = strategy.settings, strategy.directory
+        node, key = message.metadata.dst_node_id, message.metadata.message_id
+        since = directory.doubts.since(node)
+        if since is not None and self.phase is Phase.TRAINING:
+            deadline = f"the time of the others, and not in time since round {since}"
+            reason = f"no reply within {deadline}: it is not waited for"
+        elif self._is_quorate and s.late_after_s:
             deadline = f"late-after-s = {s.late_after_s:g} of the others"
             reason = f"no reply within {deadline}"
+        else:
+            deadline = f"round-timeout-s = {s.round_timeout_s:g}"
+            reason = "no reply before the round's timeout"
         log(
             WARNING,
             "round %d: %s did not answer within %s: clients %s are left out until it"
@@ -286,7 +308,8 @@ class Round:
             deadline,
             clients,
         )
-        strategy.directory.silence(node, number)
+        directory.silence(node, number)
+        directory.doubts.add(node, number, key, self._sent_at)
         self.report.failures |= dict.fromkeys(clients, reason)
 
     def _note_restarts(self, good: Mapping[int, Parcel]) -> None:

@@ -13,6 +13,8 @@ from flwr.serverapp import Grid
 
 from fedgraph_flwr.stopping import check_stop
 
+from .doubts import Doubts
+
 POLL_SHARE = 0.01  # waiting adds at most this share to a round ...
 POLL_S = (0.002, 1.0)  # ... within these bounds
 _TICK_S = 0.11  # a little more than the period of Flower's dispatcher
@@ -27,6 +29,7 @@ def exchange(
     meanwhile: Callable[[], None] = lambda: None,
     is_enough: Callable[[Iterable[Message]], bool] = lambda _: False,
     late_after_s: float = 0.0,
+    doubts: Doubts | None = None,
 ) -> list[Message]:
     """Send messages and collect replies until all are in or the time is up.
 
@@ -48,6 +51,8 @@ def exchange(
         Given the replies so far, says whether a round could end with them.
     late_after_s : float
         Seconds that are left for the other replies then; 0: until ``timeout_s``.
+    doubts : Doubts, optional
+        Nodes whose replies are waited for only while the others' are not enough.
 
     Returns
     -------
@@ -59,7 +64,7 @@ def exchange(
     RunFailedError
         The run was stopped through Flower.
     """
-    queue = list(messages)
+    queue = every = list(messages)
     begin = time.monotonic()
     waiting: set[str] = set()
     if head_start_s and not getattr(grid, "ANSWERS_AT_ONCE", False):
@@ -68,10 +73,17 @@ def exchange(
         time.sleep(head_start_s)
     waiting |= {i for i in grid.push_messages(queue) if i}
     meanwhile()
+    doubted = {
+        m.metadata.message_id
+        for m in every
+        if doubts is not None and doubts.since(m.metadata.dst_node_id) is not None
+    }
     replies: list[Message] = []
     enough_at = math.inf  # seconds since the beginning
     while waiting:
         check_stop()
+        if doubts is not None:
+            doubts.look(grid)
         for reply in grid.pull_messages(list(waiting)):
             if (answered := reply.metadata.reply_to_message_id) not in waiting:
                 log(
@@ -86,6 +98,8 @@ def exchange(
         if late_after_s and math.isinf(enough_at) and is_enough(replies):
             enough_at = elapsed
         if not waiting or elapsed > min(timeout_s, enough_at + late_after_s):
+            break
+        if waiting <= doubted and is_enough(replies):
             break
         time.sleep(min(max(POLL_SHARE * elapsed, POLL_S[0]), POLL_S[1]))
     return replies

@@ -54,12 +54,13 @@ def stack_nodes(graphs: Sequence[WholeGraph]) -> StackedNodes:
     first = torch.arange(count, device=device)[:, None] * height
     weight = np.where(np.arange(most) < num_train[:, None], 1 / num_train[:, None], 0.0)
     kind = torch.get_default_dtype()
+    y = torch.cat([g.y[r] for g, r in zip(graphs, own, strict=True)])
+    y[torch.from_numpy(weight.flatten() == 0).to(device)] = 0  # padding may have none
     return StackedNodes(
         x=_features(graphs, num_nodes, height),
         normalized=_blocks([g.normalized for g in graphs], num_nodes, height, height),
         train=(torch.stack(own) + first).flatten(),
-        # A node that stands for padding may have no class, which is -1.
-        y=torch.cat([g.y[r] for g, r in zip(graphs, own, strict=True)]).clamp(min=0),
+        y=y,
         weight=torch.from_numpy(weight).to(device, kind).flatten(),
         num_nodes=num_nodes,
     )

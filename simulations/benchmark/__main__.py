@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,13 +125,36 @@ def chosen_trials(suite: Suite, planned: Sequence[Trial], known: Known) -> list[
 
 
 def collect(suite: Suite, chosen: Sequence[Trial], known: Known) -> Found:
-    """Results of the chosen trials, named after the methods."""
+    """Results of the chosen trials, named after the methods.
+
+    Raises
+    ------
+    FedGraphError
+        Results of one data set and pair are of different splits, or of other files.
+    """
     found: Found = {data.name: {} for data in suite.data}
     for trial in chosen:
         keys = [(trial.row, *p) for p in suite.pairs]
         results = [replace(known[k], row=trial.method) for k in keys if k in known]
         found[trial.data][trial.method] = results
+    for data, of_methods in found.items():
+        _check_same_split(data, of_methods)
     return found
+
+
+def _check_same_split(data: str, of_methods: Mapping[str, Sequence[Result]]) -> None:
+    first: dict[tuple[int, int], Result] = {}
+    for result in (r for results in of_methods.values() for r in results):
+        other = first.setdefault((result.seed, result.split_seed), result)
+        if other.split_hash != result.split_hash:
+            raise FedGraphError(
+                f"results on {data}, seed {result.seed}, split seed"
+                f" {result.split_seed}, are of different splits or files:"
+                f" {other.split_hash} of {other.row}, {result.split_hash} of"
+                f" {result.row}; if files of the data have changed since the first runs"
+                " were made, restore them, or give an empty folder as --results; if a"
+                " method sets keys that change the split, take them out of the suite"
+            )
 
 
 def make_reports(

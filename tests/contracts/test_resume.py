@@ -11,6 +11,7 @@ import pytest
 import toys
 from matrix import mostly_slow, one_per_strategy
 
+from fedgraph_flwr import files
 from fedgraph_flwr.errors import (
     ConfigError,
     DataError,
@@ -87,6 +88,22 @@ def test_a_full_disk_names_the_file_and_loses_nothing(run, once, tmp_path):
     part = stopped(run, "gcfl+", tmp_path, error=full)
     assert "no space left" in part.summary["error"]
     assert resumed(run, part, "gcfl+").sha == once("gcfl+", **ROUNDS).sha
+
+
+def test_a_state_that_cannot_be_flushed_is_one_clients_failure(
+    run, monkeypatch, tmp_path
+):
+    def place(partial, path, kept=files._place):
+        if path.match("client-1/round-000002.*"):
+            raise OSError(28, "No space left on device")
+        kept(partial, path)
+
+    monkeypatch.setattr(files, "_place", place)
+    some = {"min-fit-replies": 0.5, "num-server-rounds": 3}
+    done = run("fedavg", **some, **places(tmp_path))
+    ((number, client, reason),) = (f.values() for f in done.summary["failures"])
+    assert (number, client) == (2, 1)
+    assert "No space left on device; make room on that disk" in reason
 
 
 def test_two_stops_and_two_resumes(run, once, tmp_path):

@@ -413,6 +413,23 @@ def test_a_step_that_fails_for_one_client_fails_it_alone(
     assert failed == {(1, "ValueError: not today")}
 
 
+def test_a_client_that_trains_on_a_node_without_class_fails_alone(run, monkeypatch):
+    """As it does one by one: it must not learn that the node is of class 0."""
+
+    def load(_, client):
+        partition = toys.make_node_partition(client)
+        y = partition.graphs.y.copy()
+        y[partition.train[:1]] = -1 if client == 1 else 0
+        return toys.renewed(partition, graphs=replace(partition.graphs, y=y))
+
+    monkeypatch.setattr(datasets, "load_partition", load)
+    few = {**WIDE, "min-fit-replies": 0.5, "num-server-rounds": 1}
+    many = run("fedavg node-classification", **few, stacked="on")
+    (failure,) = many.summary["failures"]
+    assert (failure["client"], failure["round"]) == (1, 1)
+    assert "Target -1 is out of bounds" in failure["reason"]
+
+
 def test_each_client_is_pulled_by_its_own_weight(run, stacks, monkeypatch):
     def own(self):
         return 3.0 * self.job.client_id

@@ -27,6 +27,7 @@ from simulations.markup import Sheet
 from simulations.tables.differences import Difference
 from simulations.tables.file import read
 from simulations.tables.report import Report
+from simulations.tables.results import Result
 
 SEEDS = (1, 2, 3, 4, 5)
 TINY = """
@@ -168,6 +169,32 @@ def test_results_of_changed_code_are_not_taken(
         assert same_code(commit) is is_same
         assert not any(map(same_code, ("", "unknown", f"{commit}+", "0123456789ab")))
     same_code.cache_clear()
+
+
+def test_results_on_other_files_are_not_mixed(tmp_path: Path) -> None:
+    """Of a folder in which older runs read files that have changed since."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    suite = load_suite(str(path))
+    planned = list(trials(suite, benchmark.participants(suite, "local")))
+    known = {
+        (t.row, *pair): Result(
+            row=t.row,
+            dataset="planted",
+            seed=pair[0],
+            split_seed=pair[1],
+            split_hash="old" if (t.method, pair) == ("fedavg", (2, 2)) else "new",
+            rounds=1,
+        )
+        for t in planned
+        for pair in suite.pairs
+    }
+    words = "planted, seed 2, split seed 2, are of different splits or files: new of"
+    with pytest.raises(FedGraphError, match=words):
+        benchmark.collect(suite, planned, known)
+    known = {k: replace(r, split_hash="new") for k, r in known.items()}
+    found = benchmark.collect(suite, planned, known)
+    assert [len(rows) for rows in found["planted"].values()] == [2, 2]
 
 
 def test_words_are_escaped() -> None:

@@ -7,6 +7,7 @@ import pytest
 import toys
 from torch_geometric.data import Data
 
+from datasets.partition import load_partition
 from datasets.plugged import from_pyg
 from fedgraph_flwr import plugins, server_app
 from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
@@ -51,6 +52,22 @@ def test_a_data_set_of_your_own_is_trained_on_and_hashed(write_plugin, tmp_path,
     assert summary["config"]["plugin.dataset-sha256"] == plugins.sha256("fgd")
     assert summary["num_clients"] == 2
     assert summary["task"] == f"{'node' if nodes else 'graph'} classification"
+
+
+def test_other_files_are_another_split(write_plugin, tmp_path):
+    """Else `compare` takes runs on them for one another's repetitions."""
+    seed = "int(np.loadtxt(settings.data_dir))"
+    source = DATA.format(nodes=False).replace("[settings.split_seed, client]", seed)
+    source = source.replace("load=load", "load=load, reads_files=True")
+    write_plugin("plugins/fgd.py", source)
+    hashes = []
+    for number in ("0", "1"):
+        (tmp_path / number).write_text(number)
+        run = {"method": "fedavg", "dataset": "fgd:DATA"}
+        run["data-dir"] = str(tmp_path / number)
+        settings = resolve({**defaults(), **run}).settings
+        hashes.append(load_partition(settings, 0).split_hash)
+    assert hashes[0] != hashes[1]
 
 
 def graph(**changes):

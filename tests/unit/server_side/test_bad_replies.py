@@ -267,6 +267,8 @@ def of_metrics() -> Mutations:
     names += ["eval/test/update/loss", "eval/test/post_aggregation/x", "count/dev"]
     names += ["eval/test/post_aggregation/LOSS", "eval/test/post_aggregation/ari-x"]
     names += ["eval/test/post_aggregation/roc-auc-task-99999"]
+    # Alone, it would be the score of all; nobody was asked for it.
+    names += ["eval/test/post_aggregation/accuracy-on-all"]
     names += ["eval/test/post_aggregation/roc-auc-task-" + "9" * 5000]
     found |= {f"{n[:60]}": number(n, 0.5) for n in names}
     at = "eval/test/post_aggregation"
@@ -505,6 +507,27 @@ def test_a_spoofed_or_spoilt_reply_counts_as_much_as_none(run, monkeypatch, meth
     assert len(set(hashes.values())) == 1
     words = finished.summary["failures"][0]["reason"]
     assert words == "metric 'num-examples' is 1000000, at roll call it was 18"
+
+
+def test_a_score_that_was_not_due_is_refused(run, monkeypatch):
+    """Else it would be all that rounds are compared by: training might end by it."""
+    score = number("eval/val/post_aggregation/accuracy", 1.0)
+    deliver_with(monkeypatch, lambda c: number("count/val", 6)(score(c)))
+    nodes = "fedavg node-classification"
+    finished = run(nodes, nodes=3, **LENIENT, **{"evaluate-every": 3})
+    told = {(f["round"], f["client"]) for f in finished.summary["failures"]}
+    assert told == {(2, VICTIM)}
+
+
+def test_no_client_alone_scores_models_on_all_test_sets(run, monkeypatch):
+    lie = number("eval/test/post_aggregation/accuracy-on-all", 1.0)
+    deliver_with(monkeypatch, lie, rounds=(4,))  # the closing evaluation
+    everywhere = {"evaluate-on": "all", "shared-group": "all"}
+    finished = run("fedavg", nodes=3, **LENIENT, **everywhere)
+    found = finished.summary["on_all_clients"]
+    assert set(found["per_client"]) == {"0", "1"}
+    assert found["mean"] < 1.0
+    assert [f["client"] for f in finished.summary["failures"]] == [VICTIM]
 
 
 # What is remembered ------------------------------------------------------------------

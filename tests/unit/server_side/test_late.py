@@ -23,11 +23,18 @@ SITES = {0: "north", 1: "west", 2: "south"}
 class Sites(InlineGrid):
     """A node for each client; ``delays`` in seconds after which it has answered.
 
-    ``broken``: what a client sends in place of a good reply.
+    ``broken``: what a client sends in place of a good reply. ``one_by_one``: who trains
+    answers no roll call.
     """
 
-    def __init__(self, delays: dict[int, float], broken: dict[int, Parcel]) -> None:
-        self.delays, self.broken = delays, broken
+    def __init__(
+        self,
+        delays: dict[int, float],
+        broken: dict[int, Parcel],
+        *,
+        one_by_one: bool = True,
+    ) -> None:
+        self.delays, self.broken, self.one_by_one = delays, broken, one_by_one
         self.ready_at: dict[str, float] = {}
         self.busy_until: dict[int, float] = {}
         nodes = [{"clients": c} for c in SITES]
@@ -36,7 +43,8 @@ class Sites(InlineGrid):
     def answer(self, message: Message, context) -> Message:
         client = context.node_config["clients"]
         key = message.metadata.message_id
-        self.ready_at[key] = self.busy_until.get(client, 0.0)  # one after the other
+        if self.one_by_one:
+            self.ready_at[key] = self.busy_until.get(client, 0.0)
         if message.metadata.message_type == "query":
             parcel = Parcel(
                 metrics={**dict.fromkeys(_COUNTS, 1), "group": 1},
@@ -58,8 +66,10 @@ class Sites(InlineGrid):
         return super().pull_messages(ready)
 
 
-def play(delays=(), broken=(), *, rounds=1, **config):
-    """Train; return strategy, reports of rounds and seconds."""
+def play(
+    delays=(), broken=(), *, rounds=1, one_by_one=True, before=lambda *_: None, **config
+):
+    """Train, with ``before(grid, round)``; return strategy, reports and seconds."""
     settings = toys.resolved(
         **{
             "num-server-rounds": rounds,
@@ -76,11 +86,12 @@ def play(delays=(), broken=(), *, rounds=1, **config):
         experiment="e",
         observer=lambda _, report: reports.append(report),
     )
-    grid = Sites(dict(delays), dict(broken))
+    grid = Sites(dict(delays), dict(broken), one_by_one=one_by_one)
     strategy.roll_call(grid)
     strategy.initialise({"w": np.zeros(2, np.float32)})
     begin = time.monotonic()
     for number in range(1, rounds + 1):
+        before(grid, number)
         messages = strategy.configure_train(number, None, None, grid)
         replies = strategy.exchange(grid, messages, settings.settings.round_timeout_s)
         try:
@@ -128,6 +139,42 @@ def test_a_late_site_is_told_by_name_and_not_waited_for_twice(caplog):
     ] * 2
     assert seconds < 30
     assert strategy.sites == SITES
+
+
+HANGING = {"late-after-s": 0.0, "round-timeout-s": 0.4, "one_by_one": False}
+NOT_WAITED_FOR = (
+    "no reply within the time of the others, and not in time since round 1: it is not"
+    " waited for"
+)
+
+
+def test_a_site_that_answers_roll_calls_but_never_trains_costs_one_timeout():
+    _, reports, seconds = play({1: 600.0}, rounds=6, **HANGING)
+    assert seconds < 1.5  # six timeouts are 2.4 s
+    assert [r.failures[1] for r in reports] == [
+        "no reply before the round's timeout",
+        NOT_WAITED_FOR,
+        *["has not trained in time since round 1, and is still at work"] * 4,
+    ]
+
+
+def test_a_site_that_hung_is_waited_for_again_when_it_replies_in_time():
+    def mend(grid: Sites, number: int) -> None:
+        grid.delays[1] = 600.0 if number < 3 else 0.05
+        if number == 3:  # its reply of round 2 has come
+            grid.ready_at.clear()
+
+    _, reports, _ = play(rounds=3, before=mend, **HANGING)
+    assert [r.failures.get(1) for r in reports[1:]] == [NOT_WAITED_FOR, None]
+
+
+def test_a_round_waits_for_a_doubtful_site_if_it_needs_it():
+    def mend(grid: Sites, number: int) -> None:
+        grid.delays[1] = 600.0 if number == 1 else 0.1
+        grid.broken = {2: Parcel(error="disk full")} if number == 2 else {}
+
+    _, reports, _ = play(rounds=3, before=mend, **HANGING)
+    assert [set(r.failures) for r in reports] == [{1}, {2}, set()]
 
 
 def test_a_failure_names_its_site(caplog):
