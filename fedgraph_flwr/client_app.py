@@ -1,4 +1,4 @@
-"""Flower ClientApp: one message in, one client per parcel of it, one reply.
+"""Answers a message: one client per parcel of it, one reply.
 
 The node's configuration says which clients it hosts; see ``node_config``.
 """
@@ -48,7 +48,6 @@ from .node_config import (
     site_name,
     trusted_peers,
 )
-from .resident import hand_over, is_resident
 from .resolve import Resolved, resolve
 from .results.model_folder import keep_own_model
 from .terminal import log_failure
@@ -81,12 +80,6 @@ class SiteApp(ClientApp):
 
     @override
     def __call__(self, message: Message, context: Context) -> Message:
-        if is_resident(context.node_config):
-            return hand_over(message, context)
-        return self.answer(message, context)
-
-    def answer(self, message: Message, context: Context) -> Message:
-        """Answer in this process."""
         return watch(message, context, super().__call__)
 
 
