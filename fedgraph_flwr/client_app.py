@@ -1,4 +1,4 @@
-"""Flower ClientApp: one message in, one client per parcel of it, one reply.
+"""Answers a message: one client per parcel of it, one reply.
 
 The node's configuration says which clients it hosts; see ``node_config``.
 """
@@ -49,7 +49,6 @@ from .node_config import (
 )
 from .policy import resolve_at
 from .privacy import METRIC as PRIVACY
-from .resident import hand_over, is_resident
 from .resolve import Resolved
 from .results.model_folder import keep_own_model
 from .terminal import log_failure
@@ -82,12 +81,6 @@ class SiteApp(ClientApp):
 
     @override
     def __call__(self, message: Message, context: Context) -> Message:
-        if is_resident(context.node_config):
-            return hand_over(message, context)
-        return self.answer(message, context)
-
-    def answer(self, message: Message, context: Context) -> Message:
-        """Answer in this process."""
         return watch(message, context, super().__call__)
 
 

@@ -19,6 +19,7 @@ import datasets
 from .config import RunSettings, shown
 from .errors import ConfigError, unknown_name
 from .plugins import named_in, origin
+from .resident import RESIDENT
 from .resolve import Resolved
 from .retired import NODE_KEYS as RETIRED
 from .wording import SITE_NAME_WORDS, is_site_name
@@ -29,7 +30,6 @@ FRESH_START = "fresh-start"  # true: a client whose state is lost may begin anew
 PEERS = "peers"
 SITE_NAME = "site-name"
 PLUGINS = "plugins"  # modules that are not in the bundle, and may be imported
-RESIDENT = "resident"  # true: one process answers all messages of a run
 _SIMULATION = ("partition-id", "num-partitions")
 _RUN_FOLDERS = ("data-dir", "state-dir", "cache-dir")  # for simulation only
 KEYS = (

@@ -18,13 +18,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from logging import INFO
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context, Message
 from flwr.common.logger import log
@@ -34,8 +35,8 @@ from clients.store import default_state_dir
 from .audit_log import code_hash
 from .errors import RunFailedError
 from .files import make_folder, replacing
-from .node_config import RESIDENT, NodeConfig
 
+RESIDENT = "resident"  # key of node-config; true: one process answers all messages
 _LOCK = "resident.lock"
 SOCKETS = "fedgraph-resident-"  # begin of the names of sockets' folders
 _WORKER = "fedgraph_flwr.resident_worker"
@@ -106,12 +107,12 @@ def lives(process: str) -> bool:
     return bool(process) and identity(int(process.split()[0])) == process
 
 
-def is_resident(node: NodeConfig) -> bool:
+def is_resident(node: Mapping[str, Any]) -> bool:
     """Whether the operator wants a worker."""
     return node.get(RESIDENT) is True
 
 
-def record_file(node: NodeConfig, run: int) -> Path:
+def record_file(node: Mapping[str, Any], run: int) -> Path:
     """File of the record of a run's worker, in the site's state folder.
 
     SuperNodes of one machine may share that folder, and serve several runs at a time.
@@ -132,7 +133,7 @@ def key_of(context: Context, parent: str) -> str:
     return _digest(parts)
 
 
-def _words(node: NodeConfig) -> list[tuple[str, str]]:
+def _words(node: Mapping[str, Any]) -> list[tuple[str, str]]:
     return sorted((name, repr(value)) for name, value in node.items())
 
 

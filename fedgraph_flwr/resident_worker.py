@@ -109,7 +109,7 @@ def _answer(connection: Connection) -> None:
 
 def _reply(message: Message, context: Context) -> Message | str:
     try:
-        return app.answer(message, context)
+        return app(message, context)
     except RunFailedError as error:  # its text is what others may know
         return str(error)
     except Exception as error:

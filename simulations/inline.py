@@ -17,8 +17,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedgraph_flwr.client_app import app as client_app
 from fedgraph_flwr.client_app import kept_data
+from fedgraph_flwr.client_entry import app
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.server_app import run
@@ -150,7 +150,7 @@ def run_inline(
     resolved = resolve(run_config)
     run_id = secrets.randbits(63)
     nodes = simulated_nodes(num_nodes) if node_configs is None else node_configs
-    grid = InlineGrid(client_app, nodes, run_config=run_config, run_id=run_id)
+    grid = InlineGrid(app, nodes, run_config=run_config, run_id=run_id)
     try:
         return run(grid, resolved, run_id=run_id, only=only)
     finally:  # a later run has other seeds, and would only add to what is kept

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from .base import AbstractGraphStrategy
 from .replies import Layout, layout_of
 from .report import Evaluation
 
-_BLOCK = 1 << 15  # columns mixed at a time; bounds memory
+_BLOCK = 1 << 22  # numbers that a thread mixes at a time; bounds memory
 
 
 def mix(
@@ -37,7 +39,9 @@ def mix(
     -------
     list of dict of str to array
         As :func:`~strategies.averaging.weighted_mean` of each row, up to rounding in
-        double precision; by one product per tensor, as n means of n models take long.
+        double precision; by products of matrices, as n means of n models take long.
+        Blocks of columns do not depend on the number of cores, which share them: a
+        caller that limits BLAS to one thread gets the same bytes on any number.
 
     Raises
     ------
@@ -55,25 +59,33 @@ def mix(
     check_same_layout(models)
     shares = weights / totals
     mixed: list[NamedArrays] = [{} for _ in weights]
-    for name, first in models[0].items():
-        if not np.issubdtype(first.dtype, np.floating):
-            means = np.broadcast_to(first, (len(weights), *first.shape))
-        else:
-            vectors = [model[name].ravel() for model in models]
-            means = _mix(vectors, shares).reshape(-1, *first.shape)
-        for model, mean in zip(mixed, means, strict=True):
-            model[name] = mean.copy()
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "mix") as cores:
+        for name, first in models[0].items():
+            for model in mixed:
+                model[name] = first.copy()
+            if np.issubdtype(first.dtype, np.floating):
+                into = [model[name].reshape(-1) for model in mixed]
+                _mix([m[name].ravel() for m in models], shares, into, cores)
     return mixed
 
 
-def _mix(vectors: Sequence[NDArray[Any]], shares: NDArray[np.float64]) -> NDArray[Any]:
-    """Rows of ``shares`` times vectors, in the vectors' dtype."""
-    found = np.empty((len(shares), vectors[0].size), vectors[0].dtype)
-    for begin in range(0, vectors[0].size, _BLOCK):
-        end = begin + _BLOCK
-        block = np.stack([v[begin:end] for v in vectors], dtype=np.float64)
-        found[:, begin:end] = shares @ block
-    return found
+def _mix(
+    vectors: Sequence[NDArray[Any]],
+    shares: NDArray[np.float64],
+    into: Sequence[NDArray[Any]],
+    cores: ThreadPoolExecutor,
+) -> None:
+    """Write rows of ``shares`` times vectors, in the vectors' dtype."""
+    step = max(1, _BLOCK // len(vectors))
+
+    def mix_block(begin: int) -> None:
+        columns = slice(begin, begin + step)
+        means = shares @ np.stack([v[columns] for v in vectors], dtype=np.float64)
+        for target, mean in zip(into, means, strict=True):
+            target[columns] = mean
+
+    # Reading every result raises what a thread raised.
+    list(cores.map(mix_block, range(0, vectors[0].size, step)))
 
 
 class AbstractPersonalStrategy(AbstractGraphStrategy):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import NamedArrays
@@ -25,12 +26,16 @@ _ROWS, _FEATURES, _EMBEDDING = 35, 128, 128
 
 
 def measure_server(arguments: argparse.Namespace) -> int:
-    """Time parts of strategies on random numbers, in CPU and in wall seconds."""
+    """Time parts of strategies on random numbers, in CPU and in wall seconds.
+
+    Every product of matrices has one thread, as in a run.
+    """
     rows = []
     for count in arguments.clients:
         parts = _parts(count)
-        cpu = median_seconds(parts, arguments.repeats, clock=time.process_time)
-        wall = median_seconds(parts, arguments.repeats)
+        with threadpool_limits(limits=1, user_api="blas"):
+            cpu = median_seconds(parts, arguments.repeats, clock=time.process_time)
+            wall = median_seconds(parts, arguments.repeats)
         for name in parts:
             figures = {"CPU s": f"{cpu[name]:.2f}", "wall s": f"{wall[name]:.2f}"}
             rows.append({"clients": str(count), "what": name, **figures})

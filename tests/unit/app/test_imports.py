@@ -46,6 +46,13 @@ def test_an_entry_point_imports_no_torch_and_no_heavy_library(name):
     assert not {m for m in found if m.startswith("clients.tasks")}
 
 
+def test_a_message_that_is_handed_over_imports_next_to_nothing_of_ours():
+    found = imported("import fedgraph_flwr.client_entry")
+
+    assert "fedgraph_flwr.resident" in found
+    assert not found & {"datasets", "strategies", "fedgraph_flwr.resolve"}
+
+
 def test_a_sites_command_imports_no_other_commands():
     call = "main(['schema', '/no/such/folder', '--out', 'x'])"
     load = "from fedgraph_flwr.site.__main__ import main"

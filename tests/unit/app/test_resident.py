@@ -22,7 +22,7 @@ from flwr.app import Context, Message, RecordDict
 import datasets
 from datasets import partition
 from fedgraph_flwr import client_app, resident, resident_worker
-from fedgraph_flwr.client_app import app
+from fedgraph_flwr.client_entry import app
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.resident import (
     Record,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import toys
+from threadpoolctl import threadpool_limits
 
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
@@ -199,6 +201,31 @@ def test_mixing_equals_one_weighted_mean_per_row():
         np.testing.assert_allclose(ours["w"], expected["w"], rtol=1e-6)
         assert ours["w"].dtype == np.float32
         assert ours["count"] == 0
+
+
+def test_mixing_has_the_same_bytes_on_any_number_of_cores(monkeypatch):
+    """As in one product of the whole, for blocks that divide the columns and not."""
+    rng = np.random.default_rng(0)
+    models = [{"w": rng.normal(size=(9, 100)).astype(np.float32)} for _ in range(6)]
+    weights = rng.random((6, 6))
+    shares = weights / weights.sum(axis=1, keepdims=True)
+    whole = np.stack([m["w"].ravel() for m in models], dtype=np.float64)
+    for cores, block in ((1, 1 << 22), (1, 6 * 128), (2, 6 * 128), (4, 6 * 300)):
+        monkeypatch.setattr("strategies.personal._BLOCK", block)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
+        with threadpool_limits(limits=1, user_api="blas"):
+            found = [m["w"] for m in mix(models, weights)]
+            expected = (shares @ whole).astype(np.float32).reshape(6, 9, 100)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_mixing_does_not_hide_what_fails_in_a_thread(monkeypatch):
+    def fail(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "stack", fail)
+    with pytest.raises(MemoryError):
+        mix([{"w": np.ones(3)}] * 2, np.ones((2, 2)))
 
 
 @pytest.mark.parametrize(
