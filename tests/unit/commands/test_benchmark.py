@@ -371,3 +371,4 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     head = next(line for line in table.splitlines() if line.startswith("| row"))
     assert "| best_val | roc-auc |" in head
     assert "macro-f1" not in text
+    assert "Each method tried 1 setting on each data set" in " ".join(text.split())
