@@ -48,6 +48,8 @@ class NodeSource:
     folder : str
         Of the collection, below the data folder; ``<folder>/<name>/raw`` or
         ``<name>/raw`` holds the files.
+    also : tuple of str
+        Other names of the folder ``<name>``, as the publishers' archives have them.
     files : tuple of str
     read : callable
         Given a folder with ``<name>/raw`` in it and the name; returns features, edges
@@ -66,6 +68,7 @@ class NodeSource:
     place: Callable[[Path, Path], None]
     url: Callable[[str], str] | None = None
     cure: str = ""
+    also: tuple[str, ...] = ()
 
 
 def load_node_graph(
@@ -284,7 +287,8 @@ NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
             _read_arxiv,
             _link,
             cure="unpack arxiv.zip of http://snap.stanford.edu/ogb/data/nodeproppred"
-            " there",
+            " into that folder",
+            also=("ogbn_arxiv", "arxiv"),  # of the package ogb, and of the archive
         ),
     }
 )
@@ -304,7 +308,8 @@ def _find(name: str, data_dir: str, cache: Path) -> Path:
     folder, source = data_folder(data_dir), NODE_SOURCES[name]
     if folder is None:
         return _download(name, cache)
-    places = folder.places(source.folder, f"{name}/raw")
+    names = (name, *source.also)
+    places = [p for n in names for p in folder.places(source.folder, f"{n}/raw")]
     here = next((p for p in places if p.is_dir()), None)
     missing = [f for f in source.files if here and not (here / f).is_file()]
     if here and not missing:
@@ -327,8 +332,8 @@ def _download(name: str, cache: Path) -> Path:
     below = f"{source.folder}/{name}/raw"
     if source.url is None:
         raise DataError(
-            f"{name} is not downloaded by itself: no data-dir is set; {source.cure}:"
-            f" into <folder>/{below}, and set data-dir (or {DATA_ENV}) to <folder>"
+            f"{name} is not downloaded by itself: no data-dir is set; set data-dir (or"
+            f" {DATA_ENV}) to a folder of yours, and {source.cure}"
         )
     address_of = source.url
 

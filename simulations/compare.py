@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from rich.markup import escape
 
 from fedgraph_flwr.errors import DataError, FedGraphError
 from fedgraph_flwr.figures.gain import draw_gain
+from fedgraph_flwr.figures.losses import draw_losses
 from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 
@@ -62,11 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 out.print(text, "", soft_wrap=True, markup=False, highlight=False)
             else:
                 print_terminal(report.title, report.parts, out)
+        drawn = []
         if options.figure is not None:
-            for path in draw_gains(
+            drawn += draw_gains(
                 groups, options.figure, rule=options.rule, metric=metric
-            ):
-                err.print(f"drawn: {path}", markup=False, soft_wrap=True)
+            )
+        if options.losses is not None:
+            drawn += draw_curves(groups, options.losses)
+        for path in drawn:
+            err.print(f"drawn: {path}", markup=False, soft_wrap=True)
     except FedGraphError as error:
         err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
         return 2
@@ -206,12 +211,7 @@ def draw_gains(
         No group has self-train and another method on a common seed.
     """
     drawn = []
-    for group in groups:
-        name = out
-        if len(groups) > 1:
-            split = group.split[0][:6] + (group.data and f"-{group.data[:6]}")
-            dataset = group.dataset.replace(":", "-")
-            name = out.with_name(f"{out.stem}-{dataset}-{split}{out.suffix}")
+    for group, name in _files(groups, out):
         local = baseline(group, "local")
         pairs = [
             (label, run.path)
@@ -235,6 +235,41 @@ def draw_gains(
             " (method local); add its results folder"
         )
     return drawn
+
+
+def draw_curves(groups: Sequence[Group], out: Path) -> list[Path]:
+    """Draw each group's test loss over rounds, one line per row of its table.
+
+    Returns
+    -------
+    list of Path
+        As of :func:`draw_gains`.
+
+    Raises
+    ------
+    FedGraphError
+        No run states test losses of two rounds.
+    """
+    drawn = []
+    for group, name in _files(groups, out):
+        rows = {label: [run.path for run in of] for label, of in group.rows.items()}
+        path = draw_losses(rows, name)
+        drawn += [path] if path else []
+    if not drawn:
+        raise FedGraphError(
+            f"{out} was not drawn: no run states test losses of two rounds in its"
+            " rounds.csv, as those of graphs and nodes with classes do; add one"
+        )
+    return drawn
+
+
+def _files(groups: Sequence[Group], out: Path) -> Iterator[tuple[Group, Path]]:
+    """Give each group its file: ``out`` if it is the only one."""
+    for group in groups:
+        split = group.split[0][:6] + (group.data and f"-{group.data[:6]}")
+        dataset = group.dataset.replace(":", "-")
+        own = out.with_name(f"{out.stem}-{dataset}-{split}{out.suffix}")
+        yield group, own if len(groups) > 1 else out
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -270,6 +305,12 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="PNG",
         help="draw the gain over self-train per client",
+    )
+    parser.add_argument(
+        "--losses",
+        type=Path,
+        metavar="PNG",
+        help="draw the test loss over rounds, mean and std over clients",
     )
     parser.add_argument(
         "--apart",

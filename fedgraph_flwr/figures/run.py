@@ -84,7 +84,7 @@ def _score_figure(
 ) -> Figure:
     rounds, values = value_table(series, list(series))
     mean = np.nanmean(values, axis=1)
-    std = np.nanstd(values, axis=1, ddof=_ddof(values))
+    std = np.nanstd(values, axis=1, ddof=ddof(values))
 
     what = f"{summary.get('split', 'test')} {metric}"
     figure, axes = _new_figure(summary, f"{what}, {point.replace('_', ' ')}")
@@ -200,7 +200,7 @@ def _cluster_label(k: int, members: Sequence[int]) -> str:
     return f"cluster {k}: {name_clients(members)}"
 
 
-def _ddof(values: NDArray[np.float64]) -> int:
+def ddof(values: NDArray[np.float64]) -> int:
     """1 as everywhere in the results, unless a round has a single client."""
     return int((np.isfinite(values).sum(axis=1) > 1).all())
 

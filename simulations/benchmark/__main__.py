@@ -220,8 +220,8 @@ def _verdict_report(
     parts: list[Sheet | str] = [sentence(c, duels) for c in candidates]
     parts.append(
         f"{suite.title}. Methods: {roles}. Rule {suite.rule}; {len(suite.pairs)} pairs"
-        f" of run seed and split seed. Each method tried {len(suite.grid)} settings on"
-        " each data set, and kept the best by validation on the first pair."
+        f" of run seed and split seed. Each method tried {_settings(suite)} on each"
+        " data set, and kept the best by validation on the first pair."
     )
     parts.append(
         f"Intervals are of 95 % each, not corrected for their number: of {open_claims}"
@@ -247,6 +247,10 @@ def _verdict_report(
         f" difference {ranking.critical:.2f}."
     )
     return Report(title="Verdict", parts=parts)
+
+
+def _settings(suite: Suite) -> str:
+    return f"{len(suite.grid)} setting{'s' * (len(suite.grid) > 1)}"
 
 
 def _duel_report(duels: Sequence[Duel]) -> Report:

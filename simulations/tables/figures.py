@@ -35,26 +35,29 @@ def draw_study(study: Study, found: Rows, folder: Path) -> list[Path]:
     Returns
     -------
     list of Path
-        ``<study>-differences.png``, and ``<file>.png`` for each curve that has a line
-        of two points or more.
+        ``<study>-differences.png`` if a difference has runs, and ``<file>.png`` for
+        each curve that has a line of two points or more.
 
     Raises
     ------
     FedGraphError
-        No difference of the study's ``figure`` was run.
+        There is nothing to draw.
     """
     panels = [(panel, _entries(study, panel, found)) for panel in study.figure]
     panels = [(panel, entries) for panel, entries in panels if entries]
-    if not panels:
-        raise FedGraphError(
-            f"nothing to draw: no difference of [[figure]] in studies/{study.name}.toml"
-            " has runs on both sides"
-        )
-    drawn = [draw_differences(study, panels, folder / f"{study.name}-differences.png")]
+    drawn = []
+    if panels:
+        path = folder / f"{study.name}-differences.png"
+        drawn.append(draw_differences(study, panels, path))
     for curve in study.curves:
         lines = {k: _points(points, study, found) for k, points in curve.lines.items()}
         if kept := {label: of for label, of in lines.items() if len(of) > 1}:
             drawn.append(draw_curve(curve, kept, folder / f"{curve.file}.png"))
+    if not drawn:
+        raise FedGraphError(
+            f"nothing to draw: no difference of [[figure]] in studies/{study.name}.toml"
+            " has runs on both sides, and no line of a [[curve]] has two points"
+        )
     return drawn
 
 

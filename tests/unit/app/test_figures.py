@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from fedgraph_flwr.figures import gain, style
+from fedgraph_flwr.figures import gain, losses, style
 from fedgraph_flwr.figures import run as of_run
 from fedgraph_flwr.results.reader import (
     present_clusters,
@@ -40,6 +40,7 @@ def write_run(
             value = min(1.0, 0.4 + 0.05 * t + 0.02 * c + shift)
             rows.append(f"{t},{c},test,post_aggregation,accuracy,{value},20")
             rows.append(f"{t},{c},val,post_aggregation,accuracy,0.1,20")
+            rows.append(f"{t},{c},test,post_aggregation,loss,{(2 + c - shift) / t},20")
             if norms:
                 rows.append(f"{t},{c},train,update,update_norm,{(1 + c % 2) / t},160")
     (folder / "rounds.csv").write_text(HEADER + "\n".join(rows) + "\n")
@@ -169,6 +170,33 @@ def test_gain_is_drawn_or_left_out(tmp_path: Path) -> None:
     assert gain.draw_gain([run], [], out) is None
     assert not out.exists()
     assert gain.draw_gain([run, local], [local], out) == out
+    assert_drawn(out)
+
+
+def test_losses_are_means_over_seeds_then_over_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [write_run(tmp_path / f"g{s}", seed=s, shift=s) for s in (0, 2)]
+    one_round = tmp_path / "short"
+    one_round.mkdir()
+    text = HEADER + "1,0,test,post_aggregation,loss,0.5,20\n"
+    (one_round / "rounds.csv").write_text(text)
+    kept: list[Figure] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(losses, "save", lambda figure, path: kept.append(figure) or path)
+        losses.draw_losses({"gcfl+": runs, "short": [one_round]}, tmp_path / "a.png")
+    axes = kept[0].axes[0]
+    (line,) = axes.get_lines()
+    # clients have 2, 3, 4, 5 in round 1 without shift, 0, 1, 2, 3 with it
+    assert line.get_ydata()[0] == pytest.approx(2.5)
+    assert line.get_ydata()[1] == pytest.approx(1.25)
+    band = axes.collections[0].get_datalim(axes.transData)
+    assert band.ymax == pytest.approx(2.5 + np.std([1, 2, 3, 4], ddof=1))
+    assert "4 clients" in axes.texts[0].get_text()
+    assert "seeds 0, 2" in axes.texts[0].get_text()
+    out = tmp_path / "losses.png"
+    assert losses.draw_losses({"short": [one_round]}, out) is None
+    assert losses.draw_losses({"gcfl+": runs}, out) == out
     assert_drawn(out)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,10 +20,10 @@ from fedgraph_flwr.results.provenance import project_root
 from simulations.benchmark import __main__ as benchmark
 from simulations.benchmark import runs as kept_runs
 from simulations.benchmark.leaderboard import read_page, suite_part, write_page
-from simulations.benchmark.output import html, latex, tex
+from simulations.benchmark.output import html, latex, tex, write_all
 from simulations.benchmark.runs import kept_path, known_results, same_code
 from simulations.benchmark.suite import FOLDER, load_suite, trials
-from simulations.benchmark.verdict import Duel, judge, ranks, sentence
+from simulations.benchmark.verdict import Duel, Ranks, judge, ranks, sentence
 from simulations.markup import Sheet
 from simulations.tables.differences import Difference
 from simulations.tables.file import read
@@ -208,6 +209,25 @@ def test_words_are_escaped() -> None:
     assert found.count(r"\toprule") == found.count(r"\bottomrule") == 1
 
 
+@pytest.mark.slow
+def test_the_document_compiles(tmp_path: Path) -> None:
+    if (compiler := shutil.which("pdflatex")) is None:
+        pytest.skip("no LaTeX here: apt-get install texlive-latex-recommended")
+    letters = r"\ & % $ # _ { } ~ ^ ± < > ` | š"
+    sheet = Sheet(
+        headings=["data", letters],
+        is_text=[True, False],
+        cells=[["[0, 1]", "+1.00 [-0.50, +2.50]"], [letters, "*"]],
+    )
+    reports = [Report(title=f"x {letters}", parts=[sheet, f"Text {letters}."])]
+    found = Ranks(mean={"a_b": 1.0, "c": 2.0}, num_data=2, p_value=0.1, critical=1.4)
+    write_all(tmp_path, "Benchmark a_b", reports, [], found)
+    command = [compiler, "-interaction=nonstopmode", "-halt-on-error", "benchmark.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+    assert (tmp_path / "benchmark.pdf").read_bytes().startswith(b"%PDF")
+
+
 def test_a_file_is_no_folder_of_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -379,3 +399,4 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     head = next(line for line in table.splitlines() if line.startswith("| row"))
     assert "| best_val | roc-auc |" in head
     assert "macro-f1" not in text
+    assert "Each method tried 1 setting on each data set" in " ".join(text.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -462,6 +463,19 @@ def test_figure_needs_a_self_train_partner(
     alone = write_run(results / "alone", "fedavg", 9, [0.5, 0.5])
     assert compare.main([str(alone), "--figure", str(png)]) == 2
     assert "was not drawn" in capsys.readouterr().err
+
+
+def test_losses_of_runs_are_drawn(
+    results: Path, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    png = results / "losses.png"
+    assert compare.main([str(results), "--losses", str(png)]) == 2
+    assert "no run states test losses of two rounds" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    trained = [run(m, **{"num-server-rounds": 2}).path for m in ("fedavg", "gcfl+")]
+    assert compare.main([*map(str, trained), "--losses", str(png)]) == 0
+    assert png.read_bytes().startswith(b"\x89PNG")
 
 
 # Tables 3 and 4 of Xie et al., typed from the paper, not copied from studies/gcfl.toml:

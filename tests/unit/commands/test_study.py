@@ -397,6 +397,23 @@ def test_the_program_writes_a_page_and_draws_differences(tmp_path, capsys):
     assert "no difference of [[figure]]" in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_sweep_is_drawn_by_itself(tmp_path, capsys):
+    """Rows of figure 2 of GCFL are named as the run config of its points says."""
+    names = [
+        row_name("gcfl+", "molecules", settings("gcfl-plus-molecules", **changed))
+        for changed in (
+            {"num-server-rounds": 100},
+            {"num-server-rounds": 100, "gcfl.mean-norm-threshold": 0.09},
+        )
+    ]
+    path = tmp_path / "runs.csv"
+    write(path, [result(name, 10) for name in names])
+    options = ["gcfl", "--csv", str(path), "--figures", str(tmp_path / "img")]
+    assert study.main(options) == 0
+    assert [p.name for p in (tmp_path / "img").iterdir()] == ["gcfl-epsilon-1.png"]
+    assert "in no table" not in capsys.readouterr().err
+
+
 def test_a_figure_has_the_differences_of_its_table(small, tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(

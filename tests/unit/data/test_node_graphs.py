@@ -94,16 +94,26 @@ def test_bad_graphs_are_refused(changes, message):
 # ogbn-arxiv ---------------------------------------------------------------------------
 
 
-def write_ogb(root: Path, *, tables=None) -> Path:
-    raw = root / "ogb" / "ogbn-arxiv" / "raw"
-    raw.mkdir(parents=True)
+def write_ogb(root: Path, *, below="ogb/ogbn-arxiv", tables=None) -> Path:
+    """Make all that arxiv.zip holds below its folder, for the graph above."""
+    raw = root / below / "raw"
     content = {
-        "edge": "\n".join(f"{a},{b}" for a, b in EDGES.T.tolist()),
-        "node-feat": "\n".join(",".join(map(str, row)) for row in X.tolist()),
-        "node-label": "\n".join(map(str, Y.tolist())),
+        "raw/edge": "\n".join(f"{a},{b}" for a, b in EDGES.T.tolist()),
+        "raw/node-feat": "\n".join(",".join(map(str, row)) for row in X.tolist()),
+        "raw/node-label": "\n".join(map(str, Y.tolist())),
+        "raw/node_year": "\n".join(["2013"] * len(Y)),
+        "raw/num-node-list": f"{len(Y)}",
+        "raw/num-edge-list": f"{EDGES.shape[1]}",
+        "split/time/train": "0\n1\n2",
+        "split/time/valid": "3",
+        "split/time/test": "4\n5",
+        "mapping/nodeidx2paperid": "node idx,paper id\n0,9657784",
     }
-    for name, text in {**content, **(tables or {})}.items():
-        with gzip.open(raw / f"{name}.csv.gz", "wt") as file:
+    given = {f"raw/{name}": text for name, text in (tables or {}).items()}
+    for name, text in {**content, **given}.items():
+        path = root / below / f"{name}.csv.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with gzip.open(path, "wt") as file:
             file.write(text + "\n" if text else "")
     return raw
 
@@ -114,8 +124,13 @@ def load(root, name="ogbn-arxiv", features="raw"):
     )
 
 
-def test_ogb_files_are_read_without_ogb(tmp_path):
-    write_ogb(tmp_path)
+@pytest.mark.parametrize(
+    "below",
+    ["ogb/ogbn-arxiv", "ogbn-arxiv", "arxiv", "ogbn_arxiv"],
+    ids=["collection", "own-name", "archive", "package-ogb"],
+)
+def test_ogb_files_are_read_without_ogb(tmp_path, below):
+    write_ogb(tmp_path, below=below)
     graph, expected = load(tmp_path), clean(normalize=False)
     for name in ("x", "y", "edge_index"):
         np.testing.assert_array_equal(getattr(graph, name), getattr(expected, name))
@@ -132,7 +147,9 @@ def test_missing_ogb_files_name_folder_and_cure(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"ogbn-arxiv/raw lacks edge\.csv\.gz; unpack"):
         load(tmp_path)
     monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
-    with pytest.raises(DataError, match=r"is not downloaded by itself: .*data-dir"):
+    with pytest.raises(
+        DataError, match=r"not downloaded by itself: .*set data-dir .*unpack arxiv\.zip"
+    ):
         load_node_graph("ogbn-arxiv", "raw", cache_dir=str(tmp_path / "cache"))
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import struct
 from collections import defaultdict
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -32,9 +35,31 @@ class Runs:
         return (os.mkdir, (str(self.made),))
 
 
-def write(root: Path, **parts) -> Path:
-    """Make a small CiteSeer: a ring, of which the last two nodes are held out."""
-    raw = root / "CiteSeer" / "raw"
+class Python2(pickle._Pickler):
+    """Writes texts and bytes as Python 2 did: one kind of string."""
+
+    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
+
+    def save_string(self, value) -> None:
+        content = value.encode() if isinstance(value, str) else value
+        size = struct.pack("<i", len(content))
+        self.write(pickle.BINSTRING + size + content)
+        self.memoize(value)
+
+    dispatch[bytes] = dispatch[str] = save_string
+
+
+def as_published(value) -> bytes:
+    """Pickle as in the published files: Python 2, and names of an old SciPy."""
+    file = io.BytesIO()
+    Python2(file, protocol=2).dump(value)
+    old = file.getvalue().replace(b"scipy.sparse._csr\n", b"scipy.sparse.csr\n")
+    return old.replace(b"numpy._core.multiarray\n", b"numpy.core.multiarray\n")
+
+
+def write(root: Path, name="CiteSeer", dump=pickle.dumps, **parts) -> Path:
+    """Make a small graph: a ring, of which the last two nodes are held out."""
+    raw = root / name / "raw"
     raw.mkdir(parents=True)
     graph = defaultdict(list, RING)
     content = {
@@ -48,14 +73,14 @@ def write(root: Path, **parts) -> Path:
         **parts,
     }
     for part, value in content.items():
-        (raw / f"ind.citeseer.{part}").write_bytes(pickle.dumps(value))
-    (raw / "ind.citeseer.test.index").write_text("508\n509\n")
+        (raw / f"ind.{name.lower()}.{part}").write_bytes(dump(value))
+    (raw / f"ind.{name.lower()}.test.index").write_text("508\n509\n")
     return raw
 
 
-def load(root: Path):
+def load(root: Path, name="CiteSeer"):
     cache = str(root / "cache")
-    return load_node_graph("CiteSeer", "raw", data_dir=str(root), cache_dir=cache)
+    return load_node_graph(name, "raw", data_dir=str(root), cache_dir=cache)
 
 
 def test_pickles_of_arrays_are_read(tmp_path):
@@ -63,6 +88,17 @@ def test_pickles_of_arrays_are_read(tmp_path):
     graph = load(tmp_path)
     np.testing.assert_array_equal(graph.x, FEATURES)
     assert graph.y.tolist() == [0, 1] * (NUM_NODES // 2)
+    assert graph.edge_index.shape == (2, 2 * NUM_NODES)
+
+
+def test_pubmed_is_read_in_its_published_form(tmp_path):
+    raw = write(tmp_path, "PubMed", as_published)
+    (raw / "ind.pubmed.test.index").write_text("509\n508\n")  # in no order
+    assert b"cscipy.sparse.csr\ncsr_matrix\n" in (raw / "ind.pubmed.allx").read_bytes()
+    graph = load(tmp_path, "PubMed")
+    turned = [*range(NUM_NODES - 2), NUM_NODES - 1, NUM_NODES - 2]
+    np.testing.assert_array_equal(graph.x, FEATURES[turned])
+    assert graph.y.tolist() == [turned[k] % 2 for k in range(NUM_NODES)]
     assert graph.edge_index.shape == (2, 2 * NUM_NODES)
 
 
