@@ -9,11 +9,15 @@ ENV := . ./env.sh &&
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
+# Byte code is compiled after the installation: on all cores, where pip uses one.
+PIP = .venv/bin/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
+
 # Rebuilt only when the requirements change.
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
-	.venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) torch
+	$(PIP) -e '.[dev]'
+	.venv/bin/python -m compileall -qq -j 0 .venv/lib || true # a file of torch is for another Python
 	touch $@
 
 run: .venv/.installed ## the main job: GCFL+ on the built-in data, through Flower
@@ -28,8 +32,9 @@ test: .venv/.installed ## the fast tests (no network, no Ray, no real data), on 
 test-all: .venv/.installed ## every test, with Ray, real data and SuperLink/SuperNode processes
 	$(MAKE) -j2 --output-sync=line --no-print-directory all-e2e all-others
 
+# Flower's processes find the byte code of those before them, even if the shell wants none.
 all-e2e:
-	$(ENV) pytest $(XDIST) tests/e2e
+	$(ENV) PYTHONDONTWRITEBYTECODE= pytest $(XDIST) tests/e2e
 
 all-others:
 	$(ENV) pytest $(XDIST) tests/contracts tests/unit

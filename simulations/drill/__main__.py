@@ -75,10 +75,14 @@ def drill(
     references: dict[str, Reference] = {}
     # The reference is measured in one process: all engines give the same bytes.
     quiet = engine if engine.name == "inline" else InlineEngine(out)
-    for target in chosen:
-        found = measure(quiet, target, out / "undisturbed" / target.name)
+
+    def refer(name: str) -> None:
+        """Measure a target undisturbed, once."""
+        if name in references:
+            return
+        found = measure(quiet, of_name[name], out / "undisturbed" / name)
         is_counted = engine is quiet  # files are, in a child of ours alone
-        references[target.name] = replace(found, files=found.files * is_counted)
+        references[name] = replace(found, files=found.files * is_counted)
 
     kinds = itertools.cycle(engine.victims)
 
@@ -106,6 +110,8 @@ def drill(
                     first=number,
                 )
             )
+            for _, name, _, _ in wave:
+                refer(name)
             waiting = [
                 pool.submit(one, at, name, list(itertools.islice(kinds, count)), rng)
                 for at, name, count, rng in wave

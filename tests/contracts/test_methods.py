@@ -43,13 +43,12 @@ def test_defaults_build_and_survive_the_round_trip_through_the_config(lab, metho
 
 
 @ALL
-@pytest.mark.parametrize("nodes", mostly_slow([1, 2, 3], fast=[3]))
-def test_the_same_seed_gives_the_same_bytes_on_any_nodes(lab, method, nodes):
-    checks.same_bytes_on_any_nodes(lab, method, nodes=nodes)
+def test_the_same_seed_gives_the_same_bytes_on_any_nodes(lab, method):
+    checks.same_bytes_on_any_nodes(lab, method)
 
 
 @pytest.mark.slow
-@ONE_PER_STRATEGY
+@ALL
 def test_the_same_seed_gives_the_same_bytes_again(lab, method):
     checks.same_seed_same_bytes(lab, method)
 

@@ -111,25 +111,3 @@ def check_audit_logs(folder: Path, deployed: Path) -> None:
         at = f"client {line['client']}, round {line['round']}: trained on"
         words = f"run {line['run']}, {line['method']}, {at} {line['examples']} examples"
         assert log.count(f"{words}, loss {line['loss']:.4f}, test accuracy") == 1
-
-
-def test_embeddings_and_labels_stay_at_sites_that_did_not_agree(
-    federation: Federation, folder: Path, tmp_path: Path
-) -> None:
-    fclg = {**RUN, "method": "fclg", "embedding.probe": False, "num-server-rounds": 1}
-    pooled = {**fclg, "embedding.evaluation": "pooled"}
-    refused = federation.submit({**pooled, "results-dir": str(tmp_path / "pooled")})
-    federation.wait(refused, limit_s=600)
-    _, local = deploy(federation, fclg, tmp_path / "local")
-
-    assert "policy (pooled-evaluation) does not allow" in federation.log(refused)
-    left = [path.name for path in (tmp_path / "pooled").iterdir()]
-    assert left == ["audit.jsonl"]  # no round, no folder
-    summary = read_summary(local)
-    assert summary["status"] == "completed"
-    assert summary["emd"] is summary["class_counts"] is None
-    assert set(summary["final"]["per_client"]) == {"0", "1", "2", "3"}
-    assert not (local / "embeddings").exists()
-    assert "evaluation" not in (local / "ledger.csv").read_text()
-    kept = folder / "site-1" / local.name / "client-3" / "embeddings.npz"
-    assert kept.is_file()

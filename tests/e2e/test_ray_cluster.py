@@ -21,6 +21,9 @@ RUN = {
     "num-clients": 4,
     "num-server-rounds": 2,
     "hidden-dim": 8,
+    "shared-group": "all",
+    "privacy.edge-epsilon": 1.0,  # noise is drawn in the actors
+    "privacy.keep-edge-features": True,
 }
 
 
@@ -89,4 +92,7 @@ def test_a_cluster_gives_the_bytes_of_one_process(
 
     expected, found = read_summary(inline), read_summary(ours)
     assert found["weights_sha256"] == expected["weights_sha256"]
+    assert (ours / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
+    assert found["privacy"] == expected["privacy"]
+    assert found["privacy"]
     assert sorted(max(seen, key=len).values()) == [1, 1]  # one actor on each raylet

@@ -288,7 +288,7 @@ def test_fresh_noise_that_is_not_charged_is_found_by_the_uploads_alone(monkeypat
 
 def test_real_molecules_lose_no_more_than_their_noise_allows(data_dir, tmp_path):
     figures = tmp_path / "figures.json"
-    few = ["--own", "120", "--victims", "60", "--processes", "1"]
+    few = ["--own", "80", "--victims", "40", "--processes", "1"]
     data = ["--set", f"data-dir={data_dir}", "--set", f"cache-dir={tmp_path}"]
     assert main(["--dataset", "BACE", *few, *data, "--json", str(figures)]) == 0
     clean, *noisy = json.loads(figures.read_text())["rows"]
