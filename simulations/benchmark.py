@@ -151,7 +151,7 @@ def check_same_data(planned: Sequence[Trial], known: Known) -> None:
     for trial in planned:
         for result in of_rows.get(trial.row, ()):
             pair = f"seed {result.seed}, split seed {result.split_seed}"
-            places = {(trial.data, pair): "split_hash"}
+            places: dict[tuple[str, ...], str] = {(trial.data, pair): "split_hash"}
             if result.data and not is_plugin(result.dataset):  # which may draw graphs
                 places[(trial.data,)] = "data"
             for place, name in places.items():
