@@ -55,6 +55,7 @@ from .terminal import log_failure
 from .together import Trained, stacks, train_ahead, trains_stacked
 from .watch import watch
 from .wire import (
+    DATA_OF_ALL,
     LAST_ROUND,
     NO_CLIENTS,
     OPENING,
@@ -297,6 +298,7 @@ def _serve_all(
                     resolved,
                     client,
                     reply,
+                    parcel.facts.get(DATA_OF_ALL),
                     load=lambda c: load_data(resolved, c, device, None),
                     is_own=is_site(context.node_config),
                 )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
-from .data import GraphPartition
-from .errors import ConfigError
+from flwr.common.logger import log
+
+from .data import GraphPartition, hash_federation
+from .errors import ConfigError, DataError
 from .resolve import Resolved
-from .wire import Parcel
+from .wire import Parcel, Scalar
 
 if TYPE_CHECKING:
     from clients.base import GraphClient
@@ -20,13 +23,16 @@ def score_elsewhere(
     resolved: Resolved,
     client: GraphClient[Any],
     reply: Parcel,
+    told: Scalar | None,
     *,
     load: Callable[[int], ClientData],
     is_own: bool,
 ) -> Parcel:
     """Add the score of the last model on all clients' test sets, if the run wants it.
 
-    Of a model that all clients have, the server knows it from their own scores.
+    Of a model that all clients have, the server knows it from their own scores. There
+    is none if the data of a client cannot be loaded, or have changed: that is no
+    failure of the others.
 
     Parameters
     ----------
@@ -35,6 +41,8 @@ def score_elsewhere(
         Right after the closing evaluation.
     reply : Parcel
         Its answer.
+    told : str, optional
+        Hash of all clients' identities, from the server.
     load : callable
         Loads the data of a client.
     is_own : bool
@@ -53,7 +61,23 @@ def score_elsewhere(
         return reply
     from clients.elsewhere import score_on_all
 
-    found = score_on_all(client, map(load, range(resolved.settings.num_clients)))
+    identities: dict[int, str] = {}
+
+    def checked(client_id: int) -> ClientData:
+        data = load(client_id)
+        known = "" if resolved.privacy.is_on else data.partition.data_hash
+        identities[client_id] = known
+        return data
+
+    try:
+        everyone = range(resolved.settings.num_clients)
+        found = score_on_all(client, map(checked, everyone))
+        if hash_federation(identities) != told:
+            raise DataError("the data of a client are not those that it had before")
+    except DataError as error:
+        own = client.job.client_id
+        log(WARNING, "no score of client %d on all test sets: %s", own, error)
+        return reply
     return replace(reply, metrics={**reply.metrics, **found.metrics})
 
 

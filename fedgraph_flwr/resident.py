@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from logging import INFO
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
@@ -142,11 +143,16 @@ def _digest(value: object) -> str:
 
 
 def _signature(path: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of the files of a data folder, or of one file."""
+    """Names, sizes and times of the files of a data folder, or of one file.
+
+    Links are followed, as whoever reads the data does.
+    """
     if not path.name:
         return []
+    walk = os.walk(path, followlinks=True)
+    within = (Path(place, name) for place, _, names in walk for name in names)
     found = []
-    for file in [path, *path.rglob("*")][:_MOST_FILES]:
+    for file in islice(chain([path], within), _MOST_FILES):
         with suppress(OSError):
             about = file.stat()
             found.append((str(file), about.st_size, about.st_mtime_ns))

@@ -20,7 +20,9 @@ from flwr.serverapp.strategy import Result, Strategy
 from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.data import hash_federation
 from fedgraph_flwr.wire import (
+    DATA_OF_ALL,
     LAST_ROUND,
     SAME_DATA,
     SPENT,
@@ -154,13 +156,17 @@ class AbstractGraphStrategy(Strategy):
     def facts(self, client: int) -> dict[str, Scalar]:
         """Facts for a client: its data, its last round, its privacy spent so far.
 
-        The client refuses to go on from less.
+        The client refuses to go on from less. One that is to score its model on the
+        test sets of all learns which data these are.
         """
         facts: dict[str, Scalar] = {}
         if identity := self.clients[client].identity:
             facts[SAME_DATA] = identity
         if last_round := self.last_rounds.get(client):
             facts[LAST_ROUND] = last_round
+        if self.scores_elsewhere and self.round.phase is Phase.CLOSING:
+            everyone = {c: i.identity for c, i in self.clients.items()}
+            facts[DATA_OF_ALL] = hash_federation(everyone)
         return facts | with_prefix(SPENT, self.spent.get(client, {}))
 
     def remarks(self) -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.common.logger import log
 
 from ..errors import ConfigError, DataError
 from ..resolve import Resolved
@@ -16,6 +18,8 @@ from ..wire import NamedArrays
 from .provenance import hash_weights
 
 _SUFFIX = ".safetensors"
+# Keys that decide who trains and tests on what, in one data set.
+_SPLIT = ("split-seed", "partition", "num-clients", "held-out", "held-out-clients")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +116,7 @@ def read_start(resolved: Resolved) -> WarmStart | None:
             " results folder of a run with one model, or the file of one; files there:"
             f" {names}"
         ) from error
+    _warn_of_other_split(given, about.config, resolved.to_config())
     name = name or _only(about, path)
     former = {
         "experiment": about.experiment,
@@ -123,6 +128,25 @@ def read_start(resolved: Resolved) -> WarmStart | None:
         "sha256": hash_weights({name: arrays}, {}),
     }
     return WarmStart(path=path, arrays=arrays, lineage=[former, *about.lineage])
+
+
+def _warn_of_other_split(
+    given: str, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    changed = [
+        f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
+        for key in _SPLIT
+        if before.get(key) != now.get(key)
+    ]
+    if changed and before["dataset"] == now["dataset"]:
+        log(
+            WARNING,
+            "init-from = %r was trained on another split of %s (%s): it may have"
+            " learned from what tests here; give this run the split of that one",
+            given,
+            now["dataset"],
+            ", ".join(changed),
+        )
 
 
 def _only(about: About, path: Path) -> str:

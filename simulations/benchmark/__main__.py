@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from rich.markup import escape
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.plugins import is_plugin
 
 from ..markup import Sheet, consoles
 from ..tables import file
@@ -58,12 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         methods = participants(suite, options.methods)
         planned = list(trials(suite, methods))
         known = known_results(suite.name, options.results)
+        check_same_data(planned, known)
         failed = [
             *make_missing([(t, suite.pairs[0]) for t in planned], known, options, tell)
         ]
         chosen = chosen_trials(suite, planned, known)
         rest = [(t, p) for t in chosen for p in suite.pairs]
         failed += [] if failed else make_missing(rest, known, options, tell)
+        check_same_data(planned, known)
         found = collect(suite, chosen, known)
         reports, duels, ranking = make_reports(suite, methods, chosen, found)
         title = f"Benchmark {suite.name}"
@@ -125,36 +128,43 @@ def chosen_trials(suite: Suite, planned: Sequence[Trial], known: Known) -> list[
 
 
 def collect(suite: Suite, chosen: Sequence[Trial], known: Known) -> Found:
-    """Results of the chosen trials, named after the methods.
-
-    Raises
-    ------
-    FedGraphError
-        Results of one data set and pair are of different splits, or of other files.
-    """
+    """Results of the chosen trials, named after the methods."""
     found: Found = {data.name: {} for data in suite.data}
     for trial in chosen:
         keys = [(trial.row, *p) for p in suite.pairs]
         results = [replace(known[k], row=trial.method) for k in keys if k in known]
         found[trial.data][trial.method] = results
-    for data, of_methods in found.items():
-        _check_same_split(data, of_methods)
     return found
 
 
-def _check_same_split(data: str, of_methods: Mapping[str, Sequence[Result]]) -> None:
-    first: dict[tuple[int, int], Result] = {}
-    for result in (r for results in of_methods.values() for r in results):
-        other = first.setdefault((result.seed, result.split_seed), result)
-        if other.split_hash != result.split_hash:
-            raise FedGraphError(
-                f"results on {data}, seed {result.seed}, split seed"
-                f" {result.split_seed}, are of different splits or files:"
-                f" {other.split_hash} of {other.row}, {result.split_hash} of"
-                f" {result.row}; if files of the data have changed since the first runs"
-                " were made, restore them, or give an empty folder as --results; if a"
-                " method sets keys that change the split, take them out of the suite"
-            )
+def check_same_data(planned: Sequence[Trial], known: Known) -> None:
+    """Refuse results on one data set that are of different splits or files.
+
+    Raises
+    ------
+    FedGraphError
+    """
+    of_rows: dict[str, list[Result]] = {}
+    for result in known.values():
+        of_rows.setdefault(result.row, []).append(result)
+    first: dict[tuple[str, ...], Result] = {}
+    for trial in planned:
+        for result in of_rows.get(trial.row, ()):
+            pair = f"seed {result.seed}, split seed {result.split_seed}"
+            places: dict[tuple[str, ...], str] = {(trial.data, pair): "split_hash"}
+            if result.data and not is_plugin(result.dataset):  # which may draw graphs
+                places[(trial.data,)] = "data"
+            for place, name in places.items():
+                other = first.setdefault((name, *place), result)
+                if getattr(other, name) != getattr(result, name):
+                    raise FedGraphError(
+                        f"results on {', '.join(place)} are of different splits or"
+                        f" files: {getattr(other, name)} of {other.row},"
+                        f" {getattr(result, name)} of {result.row}; if files of the"
+                        " data have changed since the first runs were made, restore"
+                        " them, or give an empty folder as --results; if a method sets"
+                        " keys that change the split, take them out of the suite"
+                    )
 
 
 def make_reports(

@@ -51,9 +51,16 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Value]:
-        """Resolved configuration without the keys that do not change the result."""
+        """Resolved configuration without the keys that do not change the result.
+
+        A model that the run began from counts by its hash: a path may have led to
+        another one before.
+        """
         config: Mapping[str, Value] = self.summary["config"]
-        return {k: v for k, v in config.items() if k not in EXECUTION_KEYS}
+        found = {k: v for k, v in config.items() if k not in EXECUTION_KEYS}
+        for former in (self.summary.get("lineage") or [])[:1]:
+            found["init-from"] = f"{found['init-from']}@{former['sha256'][:12]}"
+        return found
 
     @property
     def headline(self) -> str:

@@ -9,10 +9,11 @@ from matrix import mostly_slow
 
 from clients.base import GraphClient
 from clients.tasks.node_classifier import NodeClassifierClient
-from fedgraph_flwr import elsewhere, introduction, server_app
+from fedgraph_flwr import client_app, elsewhere, introduction, server_app
 from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
+from simulations.inline import InlineGrid
 
 ALL = {"evaluate-on": "all", "shared-group": "all", "privacy.edge-epsilon": 0.0}
 CLEAN = {"fgcl": {"fgcl.views": "clean"}}
@@ -77,6 +78,33 @@ def test_a_resumed_run_scores_the_same(run, method):
     resumed = run(method, **ALL, **again, resume=str(part.path))
     assert resumed.summary["on_all_clients"] == whole.summary["on_all_clients"]
     assert resumed.rounds == whole.rounds
+
+
+@pytest.mark.parametrize("fault", ["changed", "damaged"])
+def test_no_score_on_test_sets_that_are_not_those_of_roll_call(run, toy_data, fault):
+    """Of which one is now what its client trained on; the others do not fail by it."""
+
+    def other(settings, client):
+        found = toys.federation(settings, client)
+        if client == 1 and fault == "damaged":
+            raise DataError("graphs.csv cannot be read")
+        swap = {"train": found.test, "test": found.train} if client == 1 else {}
+        return toys.renewed(found, **swap)
+
+    deliver = InlineGrid.deliver
+    with toy_data.context() as patch:
+
+        def late(self, message):
+            if message.metadata.message_type == "evaluate":
+                client_app.kept_data.clear()
+                patch.setattr("datasets.load_partition", other)
+            return deliver(self, message)
+
+        patch.setattr(InlineGrid, "deliver", late)
+        summary = run("local", **ALL, **{"min-fit-replies": 0.5}).summary
+    assert [(f["round"], f["client"]) for f in summary["failures"]] == [(4, 1)]
+    assert set(summary["final"]["per_client"]) == {"0", "2"}
+    assert summary["on_all_clients"]["num_clients"] == 0
 
 
 def test_clients_held_out_count_among_all(run):

@@ -115,6 +115,17 @@ def test_another_worker_for_anything_that_changes(node, tmp_path, monkeypatch):
     assert len(files) == 4
 
 
+def test_data_behind_a_link_are_data(node, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "data" / "MUTAG").symlink_to(tmp_path / "elsewhere")
+    file = tmp_path / "elsewhere" / "MUTAG_A.txt"
+    file.write_text("1, 2\n")
+    before = key_of(context(node), "1 1")
+    file.write_text("1, 2\n2, 1\n")
+    assert key_of(context(node), "1 1") != before
+
+
 def test_one_file_is_data_too(node, tmp_path):
     file = tmp_path / "0.csv"
     file.write_text("a\n")

@@ -58,6 +58,18 @@ def test_a_run_begins_with_the_very_tensors_of_the_former_model(run, starts):
     ]  # fmt: skip
 
 
+def test_a_former_model_of_another_split_is_warned_of(run, caplog):
+    """It may have been trained on graphs that test here."""
+    caplog.set_level("WARNING", "flwr")
+    former = run("fedavg", **ALL, **{"num-server-rounds": 1})
+    short = {**ALL, "num-server-rounds": 1, "init-from": str(former.path)}
+    words = "another split of synthetic (split-seed was 123, is 7): it may have learned"
+    run("fedavg", **short)
+    assert words not in caplog.text
+    run("fedavg", **short, **{"split-seed": 7})
+    assert words in caplog.text
+
+
 def test_without_training_the_model_is_the_former_one(run):
     former = run("fedavg", **ALL)
     still = {"learning-rate": 0.0, "init-from": str(former.path)}

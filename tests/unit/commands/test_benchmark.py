@@ -172,30 +172,32 @@ def test_results_of_changed_code_are_not_taken(
     same_code.cache_clear()
 
 
-def test_results_on_other_files_are_not_mixed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("split_hash", "planted, seed 2, split seed 2 are of different splits"),
+        ("data", "planted are of different splits or files"),
+    ],
+)
+def test_results_on_other_files_are_not_mixed(
+    tmp_path: Path, name: str, words: str
+) -> None:
     """Of a folder in which older runs read files that have changed since."""
     path = tmp_path / "tiny.toml"
     path.write_text(TINY)
     suite = load_suite(str(path))
     planned = list(trials(suite, benchmark.participants(suite, "local")))
+    of_all = {"dataset": "planted", "rounds": 1, "split_hash": "new", "data": "new"}
     known = {
-        (t.row, *pair): Result(
-            row=t.row,
-            dataset="planted",
-            seed=pair[0],
-            split_seed=pair[1],
-            split_hash="old" if (t.method, pair) == ("fedavg", (2, 2)) else "new",
-            rounds=1,
-        )
+        (t.row, *pair): Result(row=t.row, seed=pair[0], split_seed=pair[1], **of_all)
         for t in planned
         for pair in suite.pairs
     }
-    words = "planted, seed 2, split seed 2, are of different splits or files: new of"
+    benchmark.check_same_data(planned, known)
+    key = next(k for k in known if k[0].startswith("fedavg") and k[1:] == (2, 2))
+    known[key] = replace(known[key], **{name: "old"})
     with pytest.raises(FedGraphError, match=words):
-        benchmark.collect(suite, planned, known)
-    known = {k: replace(r, split_hash="new") for k, r in known.items()}
-    found = benchmark.collect(suite, planned, known)
-    assert [len(rows) for rows in found["planted"].values()] == [2, 2]
+        benchmark.check_same_data(planned, known)
 
 
 def test_words_are_escaped() -> None:

@@ -324,6 +324,18 @@ def test_a_seed_counts_once_in_a_row(results: Path) -> None:
         group_runs([*runs, *find_runs([again]).runs])
 
 
+def test_runs_that_began_from_other_models_are_other_rows(tmp_path):
+    """Even if the path is the same: the model there may have changed."""
+    for seed, sha in ((1, "a" * 64), (2, "b" * 64)):
+        config = {"init-from": "/abs/model"}
+        lineage = [{"sha256": sha}]
+        write_run(tmp_path, "fedavg", seed, [0.5], config=config, lineage=lineage)
+    groups = group_runs(find_runs([tmp_path]).runs)
+    assert [sorted(g.rows) for g in groups] == [
+        [f"fedavg (init-from=/abs/model@{c * 12})" for c in "ab"]
+    ]
+
+
 def test_an_older_run_without_a_key_is_a_repetition_of_one_with_its_default(
     tmp_path: Path,
 ) -> None:
