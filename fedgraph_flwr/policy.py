@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import datasets
 from clients.protocols import Opens, TellsClasses
 
@@ -183,13 +185,21 @@ class Policy(Settings):
         ------
         PolicyError
         """
-        if len(partition.train) < self.min_examples:
+        if (count := _num_labelled(partition)) < self.min_examples:
             raise PolicyError(
-                f"client {partition.client_id} has {len(partition.train)} training"
+                f"client {partition.client_id} has {count} labelled training"
                 f" examples, min-examples of this site's policy is {self.min_examples}",
                 public=f"client {partition.client_id} has fewer training examples than"
                 " min-examples of its site's policy; run without that client",
             )
+
+
+def _num_labelled(partition: GraphPartition) -> int:
+    """Count the training examples that have a label; a run chooses which labels."""
+    y = partition.graphs.y
+    if not partition.graphs.has_tasks:
+        return len(partition.train)
+    return int((~np.isnan(y[partition.train])).any(axis=1).sum())
 
 
 OPEN = Policy(pooled_evaluation=True, raw_features=True, statistics=True)
@@ -292,6 +302,11 @@ def _check_sense(policy: Policy) -> None:
                     " updates that nobody clips bounds nothing; set both"
                 )
         return
+    if not policy.update_noise_min and not policy.update_epsilon_max:
+        raise ConfigError(
+            "update-clip-max is set without update-noise-min and update-epsilon-max: a"
+            " run may then take next to no noise; set one of the two, or both"
+        )
     for name in ("sealed_only", "pooled_evaluation", "raw_features", "statistics"):
         if getattr(policy, name):
             raise ConfigError(
