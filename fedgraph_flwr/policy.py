@@ -24,6 +24,7 @@ from .data import GraphPartition
 from .errors import ConfigError, FedGraphError, PolicyError, unknown_name
 from .methods.spreadgnn import SpreadGNNParams
 from .node_config import POLICY, NodeConfig, check_plugins, is_site
+from .plugins import is_plugin, split
 from .registry import METHODS
 from .resolve import Resolved, resolve
 
@@ -281,14 +282,21 @@ def _read(content: Mapping[str, Any]) -> Policy:
             raise ConfigError(f"{key} must be {rule.describe()}, got {shown(value)}")
         values[known[key].name] = float(given) if rule.kind is float else given
     found = Policy(**values)
+    # Of plug-ins the spelling: others may not be there, and none is imported here.
     for name in found.methods:
-        if name not in METHODS:
+        if not _is_spelt(name) and name not in METHODS:
             cure = "Correct methods."
             raise ConfigError(unknown_name("method", name, METHODS, cure))
     for name in found.datasets:
-        datasets.find_dataset(name)
+        if not _is_spelt(name):
+            datasets.find_dataset(name)
     _check_sense(found)
     return found
+
+
+def _is_spelt(name: str) -> bool:
+    """Whether it is the name of a plug-in; raises if it is one that none can have."""
+    return is_plugin(name) and bool(split(name))
 
 
 def _check_sense(policy: Policy) -> None:

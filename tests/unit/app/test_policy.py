@@ -49,6 +49,8 @@ def test_every_key_of_a_file_is_read(tmp_path):
         scores=False,
         error_texts=False,
     )
+    plugins = "methods = ['fgx:METHOD']\ndatasets = ['fgd:DATA', 'MUTAG']"
+    assert policy_of(written(tmp_path, plugins)).methods == ("fgx:METHOD",)  # no import
     shares = "sealed-only = true\npooled-evaluation = true\nraw-features = true"
     found = policy_of(written(tmp_path, shares))
     assert found.sealed_only
@@ -84,6 +86,8 @@ BAD = [
     ("methods = [1]", "methods must be a list of at least one name"),
     ("methods = ['fedavgg']", "unknown method 'fedavgg'. Did you mean 'fedavg'"),
     ("datasets = ['MUTAGG']", "MUTAGG"),
+    ("methods = ['a/b:c']", "a plug-in is named module:NAME"),
+    ("datasets = ['a/b:c']", "a plug-in is named module:NAME"),
     ("methods = {}", "methods must be a list of at least one name"),
     ("update-noise-min = 1", "update-noise-min is set without update-clip-max"),
     ("update-epsilon-max = 1", "update-epsilon-max is set without update-clip-max"),
