@@ -44,7 +44,8 @@ def check_experiment(experiment: str) -> None:
     # Operators read names in lists: a line break in one would forge a line there.
     is_plain = _NAME.fullmatch(experiment) is not None and experiment.isprintable()
     is_short = len(experiment.encode(errors="replace")) <= _LONGEST
-    if not is_plain or not is_short or experiment in _OWN:
+    # Some file systems do not tell capitals from small letters.
+    if not is_plain or not is_short or experiment.casefold() in _OWN:
         raise WireError(
             "the name of an experiment must be that of a plain folder, of at most"
             f" {_LONGEST} bytes, and none of {', '.join(map(repr, _OWN))}, got"
@@ -136,12 +137,19 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
     Raises
     ------
     WireError
-        A key has changed that no resume may change.
+        A key has changed that no resume may change; or a dry run has the name of an
+        experiment of an earlier version, which it would delete at its end.
     DataError
         What was written then is damaged.
     """
     now = {k: v for k, v in config.items() if k not in RESUME_MAY_CHANGE}
     path = root / FOLDER / _config_file(experiment)
+    if now.get("dry-run") and not path.exists() and (root / experiment).exists():
+        raise WireError(
+            f"experiment {experiment!r} left state at this site before its run config"
+            " was kept, and a dry run would delete it: refused; start the dry run"
+            " under another name"
+        )
     told = json.dumps(now, sort_keys=True).encode()
     try:
         before = json.loads(write_once(path, told, is_lasting=True))

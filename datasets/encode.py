@@ -22,6 +22,7 @@ ROLES = {"train": 0, "val": 1, "test": 2}
 NO_ROLE = -1
 SHOWN = 5  # problems that an error names
 _MOST_PROBLEMS = 10_000
+MOST_NUMBERS = 2**31  # of encoded features of a table: 8 GiB
 _FEW = 5  # names that a message lists
 _AT_ALL = "in the schema of all sites"
 Flaw = tuple[
@@ -104,12 +105,25 @@ def encode_features(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Fl
         Integers if the only feature is one category with a column for each value.
     flaws : list
         Cells that do not fit; their encoding has no meaning.
+
+    Raises
+    ------
+    DataError
+        The schema makes too many numbers of the table so far.
     """
     flaws: list[Flaw] = []
     if is_one_hot(schema):
         codes = _codes(schema.features[0], block, flaws)
         return np.maximum(codes, 0), flaws
     width = sum(feature.width for feature in schema.features)
+    rows = max(block.lines, default=0)  # so far, as lines count
+    if rows * width > MOST_NUMBERS:
+        raise DataError(
+            f"{rows} nodes with the schema's {width} columns each are more than"
+            f" {MOST_NUMBERS} numbers; list fewer categories {_AT_ALL}, and let rare"
+            " ones share a column by other = true",
+            public="nodes and columns of the schema are too many together",
+        )
     x = np.zeros((len(block.lines), width), np.float32)
     at = 0
     for feature in schema.features:

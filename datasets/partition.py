@@ -23,6 +23,7 @@ from .catalog import (
     SYNTHETIC,
     DatasetInfo,
     find_dataset,
+    has_own_graphs,
     is_cut,
     is_one_set,
     label_kind,
@@ -234,6 +235,15 @@ def check_hosted(settings: RunSettings, hosted: Sequence[int]) -> None:
     """
     check_hosted_file(settings, hosted)
     check_hosted_folder(settings, hosted)
+    if settings.partition != FILES or not has_own_graphs(settings) or len(hosted) < 2:
+        return
+    if len({_folder_of_client(settings, c) for c in hosted}) < len(hosted):
+        raise ConfigError(
+            f"this node hosts clients {', '.join(map(str, hosted))}, and by partition"
+            f" {FILES!r} each has graphs of its own, but two of them would read the"
+            f" files in {settings.data_dir!r} itself; give every client a folder"
+            " client-<id> below data-dir (on a site: data-path), or the node one client"
+        )
 
 
 def _check_fit(info: DatasetInfo, settings: RunSettings) -> None:

@@ -264,8 +264,8 @@ def _broken(
         is_told = _sha256(torn) == record.get("sha256")
         if unread and is_told and links and number == due + len(unread):
             found.notices.append(
-                f"{_lines(due, len(unread), 'was', 'were')} cut short by a crash; line"
-                f" {number} says so"
+                f"{_lines(due, len(unread), 'was', 'were')} cut short, by a crash or by"
+                f" someone; line {number} says so"
             )
             return ""
         return f"line {number} tells of a line cut short, which does not stand there"

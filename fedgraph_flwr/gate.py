@@ -25,6 +25,7 @@ from .agreement import WHOLE
 from .errors import PolicyError, WireError
 from .likeness import TELLS
 from .methods.fedavg import SHARED
+from .methods.fedgta import MOMENTS
 from .methods.gcfl import DELTA, GRAD_NORM
 from .methods.spreadgnn import SILENT, UNUSABLE
 from .node_config import NodeConfig
@@ -215,6 +216,8 @@ def _check_arrays(
         raise _kept("feature rows of nodes", "raw-features")
     if set(POOLED) & set(parcel.evaluation) and not policy.pooled_evaluation:
         raise _kept("embeddings, labels or graph ids", "pooled-evaluation")
+    if MOMENTS in parcel.arrays and not policy.statistics:
+        raise _kept("moments of labels", "statistics")
     if policy.sealed_only:
         letters = [*parcel.arrays.values(), *parcel.evaluation.values()]
         if not all(a.dtype == np.uint8 and is_sealed(a.tobytes()) for a in letters):

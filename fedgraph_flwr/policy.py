@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import datasets
 from clients.protocols import Opens, TellsClasses
 
@@ -22,6 +24,7 @@ from .data import GraphPartition
 from .errors import ConfigError, FedGraphError, PolicyError, unknown_name
 from .methods.spreadgnn import SpreadGNNParams
 from .node_config import POLICY, NodeConfig, check_plugins, is_site
+from .plugins import is_plugin, split
 from .registry import METHODS
 from .resolve import Resolved, resolve
 
@@ -183,13 +186,21 @@ class Policy(Settings):
         ------
         PolicyError
         """
-        if len(partition.train) < self.min_examples:
+        if (count := _num_labelled(partition)) < self.min_examples:
             raise PolicyError(
-                f"client {partition.client_id} has {len(partition.train)} training"
+                f"client {partition.client_id} has {count} labelled training"
                 f" examples, min-examples of this site's policy is {self.min_examples}",
                 public=f"client {partition.client_id} has fewer training examples than"
                 " min-examples of its site's policy; run without that client",
             )
+
+
+def _num_labelled(partition: GraphPartition) -> int:
+    """Count the training examples that have a label; a run chooses which labels."""
+    y = partition.graphs.y
+    if not partition.graphs.has_tasks:
+        return len(partition.train)
+    return int((~np.isnan(y[partition.train])).any(axis=1).sum())
 
 
 OPEN = Policy(pooled_evaluation=True, raw_features=True, statistics=True)
@@ -271,14 +282,21 @@ def _read(content: Mapping[str, Any]) -> Policy:
             raise ConfigError(f"{key} must be {rule.describe()}, got {shown(value)}")
         values[known[key].name] = float(given) if rule.kind is float else given
     found = Policy(**values)
+    # Of plug-ins the spelling: others may not be there, and none is imported here.
     for name in found.methods:
-        if name not in METHODS:
+        if not _is_spelt(name) and name not in METHODS:
             cure = "Correct methods."
             raise ConfigError(unknown_name("method", name, METHODS, cure))
     for name in found.datasets:
-        datasets.find_dataset(name)
+        if not _is_spelt(name):
+            datasets.find_dataset(name)
     _check_sense(found)
     return found
+
+
+def _is_spelt(name: str) -> bool:
+    """Whether it is the name of a plug-in; raises if it is one that none can have."""
+    return is_plugin(name) and bool(split(name))
 
 
 def _check_sense(policy: Policy) -> None:
@@ -292,6 +310,11 @@ def _check_sense(policy: Policy) -> None:
                     " updates that nobody clips bounds nothing; set both"
                 )
         return
+    if not policy.update_noise_min and not policy.update_epsilon_max:
+        raise ConfigError(
+            "update-clip-max is set without update-noise-min and update-epsilon-max: a"
+            " run may then take next to no noise; set one of the two, or both"
+        )
     for name in ("sealed_only", "pooled_evaluation", "raw_features", "statistics"):
         if getattr(policy, name):
             raise ConfigError(

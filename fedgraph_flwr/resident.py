@@ -36,9 +36,10 @@ from clients.store import default_state_dir
 from .audit_log import code_hash
 from .errors import RunFailedError
 from .files import make_folder, replacing
+from .terminal import log_failure
 
 RESIDENT = "resident"  # key of node-config; true: one process answers all messages
-_LOCK = "resident.lock"
+_LOCK = ".resident.lock"  # no experiment has a name that begins so
 SOCKETS = "fedgraph-resident-"  # begin of the names of sockets' folders
 _WORKER = "fedgraph_flwr.resident_worker"
 _TRIES, _START_S, _END_S, _POLL_S = 3, 120.0, 10.0, 0.05
@@ -166,8 +167,20 @@ def hand_over(message: Message, context: Context) -> Message:
     ------
     RunFailedError
         What the app itself raises; or the worker does not start, or has ended while it
-        answered.
+        answered. Flower sends the server its text, which names no path of the site.
     """
+    try:
+        return _hand_over(message, context)
+    except RunFailedError:
+        raise
+    except Exception as error:
+        log_failure("this site's resident worker cannot be used", error)
+        raise RunFailedError(
+            "this site's resident worker cannot be used; its log says why"
+        ) from None
+
+
+def _hand_over(message: Message, context: Context) -> Message:
     place = record_file(context.node_config, context.run_id)
     parent = identity(os.getppid())
     key = key_of(context, parent)

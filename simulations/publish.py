@@ -1,8 +1,9 @@
 """Make the folder that is published on Flower Hub: ``python -m simulations.publish``.
 
 Flower takes Python, TOML, Markdown, YAML and JSON from a folder. This command copies
-what a user of the app needs of that. ``docs/hub.md`` becomes the README. Pictures are
-left out of pages, and links to what is not published become plain text.
+what a user of the app needs of that; plug-ins of your own stay. ``docs/hub.md`` becomes
+the README. Pictures are left out of pages, and links to what is not published become
+plain text.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def publish(root: Path, target: Path) -> list[str]:
         _README if name == _README_SOURCE else name: name
         for name in sorted(found)
         if name in _FILES or name.split("/")[0] in _FOLDERS
+        if not _is_own(name)
     }
     try:
         for name, source in sources.items():
@@ -70,6 +72,11 @@ def publish(root: Path, target: Path) -> list[str]:
     except OSError as error:
         raise StorageError(f"cannot write {target}: {error}") from error
     return sorted(sources)
+
+
+def _is_own(name: str) -> bool:
+    """Whether a file is a plug-in of whoever publishes, or lies beside one."""
+    return name.startswith("plugins/") and name != "plugins/__init__.py"
 
 
 def relink(text: str, source: str, target: str, published: Collection[str]) -> str:

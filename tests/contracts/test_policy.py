@@ -434,6 +434,7 @@ def test_an_odd_message_gets_no_answer_and_is_written_down(
 KEYS = [
     ("fclg", POOLED, "pooled-evaluation", ("embeddings", "labels", "graph_ids")),
     ("fedsage+", CROSS, "raw-features", ("rows",)),
+    ("fedgta", {}, "statistics", ("fedgta/moments",)),
     ("spreadgnn", {}, "sealed-only", ("to/",)),
     ("fedavg", {}, "sealed-only", ("shared/",)),
 ]

@@ -108,6 +108,18 @@ def published(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+def test_plug_ins_of_your_own_and_what_lies_beside_them_are_not_published(
+    tmp_path: Path,
+) -> None:
+    own = ("fgx.py", "patients.json", ".fgx.json", "fgx/__init__.py")
+    for name in ("plugins/__init__.py", "docs/hub.md", *(f"plugins/{n}" for n in own)):
+        path = tmp_path / "project" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    files = publish(tmp_path / "project", tmp_path / NAME)
+    assert files == ["README.md", "plugins/__init__.py"]
+
+
 def test_flower_publishes_every_file_of_the_set(published: Path) -> None:
     files = collect_files(published)
     assert filter_paths_for_publish(files).keys() == files.keys()

@@ -116,6 +116,21 @@ def test_one_folder_for_all_is_nobodys_own(tmp_path):
         start(tmp_path, folder, partition="files")
 
 
+def test_nor_that_of_all_clients_of_a_node_where_no_checksum_is_told(tmp_path):
+    """With noise on updates the account of a client would count its graphs once."""
+    folder = tmp_path / "a"
+    write_ward(folder, 30)
+    node = {"clients": "0,1", "data-path": str(folder), "state-dir": str(tmp_path)}
+    config = {**SMALL, "partition": "files", "num-server-rounds": 1}
+    config |= {"privacy.update-clip": 1.0, "privacy.update-noise": 3.0}
+    config |= {"results-dir": str(tmp_path / "r"), "cache-dir": str(tmp_path / "c")}
+    with pytest.raises(RunFailedError, match="two of them would read the files"):
+        run_inline(config, node_configs=[node])
+    for client, count in enumerate((30, 20)):
+        write_ward(folder / f"client-{client}", count)
+    run_inline(config, node_configs=[node])
+
+
 @pytest.mark.parametrize(
     ("other", "config", "message"),
     [

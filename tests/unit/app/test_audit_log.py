@@ -117,7 +117,7 @@ def test_a_line_that_a_crash_cut_short_is_told_and_kept(path, fragment, ending):
     found = check_log(path.read_bytes())
     assert found.problems == []
     assert len(found.notices) == 1
-    assert "cut short by a crash; line" in found.notices[0]
+    assert "cut short, by a crash or by someone; line" in found.notices[0]
     assert fragment in path.read_bytes()
     AuditLog(path).add([event("later")])
     assert check_log(path.read_bytes()).problems == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import toys
 
@@ -48,6 +49,8 @@ def test_every_key_of_a_file_is_read(tmp_path):
         scores=False,
         error_texts=False,
     )
+    plugins = "methods = ['fgx:METHOD']\ndatasets = ['fgd:DATA', 'MUTAG']"
+    assert policy_of(written(tmp_path, plugins)).methods == ("fgx:METHOD",)  # no import
     shares = "sealed-only = true\npooled-evaluation = true\nraw-features = true"
     found = policy_of(written(tmp_path, shares))
     assert found.sealed_only
@@ -63,6 +66,7 @@ def test_a_site_without_a_file_shares_nothing_and_simulation_all():
     assert policy_of({"partition-id": 0, "num-partitions": 2}) == OPEN
 
 
+CLIP = "update-clip-max = 1\nupdate-noise-min = 1\n"
 BAD = [
     ("clip = 1", "unknown policy key 'clip'.*update-clip-max"),
     ("update-clip-mx = 1", "unknown policy key.*Did you mean 'update-clip-max'"),
@@ -82,12 +86,15 @@ BAD = [
     ("methods = [1]", "methods must be a list of at least one name"),
     ("methods = ['fedavgg']", "unknown method 'fedavgg'. Did you mean 'fedavg'"),
     ("datasets = ['MUTAGG']", "MUTAGG"),
+    ("methods = ['a/b:c']", "a plug-in is named module:NAME"),
+    ("datasets = ['a/b:c']", "a plug-in is named module:NAME"),
     ("methods = {}", "methods must be a list of at least one name"),
     ("update-noise-min = 1", "update-noise-min is set without update-clip-max"),
     ("update-epsilon-max = 1", "update-epsilon-max is set without update-clip-max"),
-    ("update-clip-max = 1\nsealed-only = true", "sealed-only = true contradicts"),
-    ("update-clip-max = 1\npooled-evaluation = true", "pooled-evaluation = true contr"),
-    ("update-clip-max = 1\nraw-features = true", "raw-features = true contradicts"),
+    ("update-clip-max = 1", "set without update-noise-min and update-epsilon-max"),
+    (CLIP + "sealed-only = true", "sealed-only = true contradicts"),
+    (CLIP + "pooled-evaluation = true", "pooled-evaluation = true contr"),
+    (CLIP + "raw-features = true", "raw-features = true contradicts"),
     ("scores = false\nscores = true", "is not valid TOML"),
     ("scores = ", "is not valid TOML"),
     (b"\xff\xfe", "is not valid TOML"),
@@ -147,7 +154,7 @@ def test_the_file_is_read_before_the_run_config(run, tmp_path, monkeypatch):
     """A file that goes while a run is on stops the site in its next message."""
     node = {**written(tmp_path, "scores = true"), "state-dir": str(tmp_path)}
     monkeypatch.setattr(
-        "fedgraph_flwr.client_app.resolve",
+        "fedgraph_flwr.policy.resolve",
         lambda config: [
             Path(node["policy"]).unlink(missing_ok=True),
             toys.resolve(config),
@@ -193,3 +200,16 @@ def test_examples_of_the_page_are_policies(tmp_path):
     assert len(blocks) == 2  # a hospital's and a bank's
     for block in blocks:
         policy_of(written(tmp_path, block.split("```")[0]))
+
+
+def test_graphs_without_a_label_of_the_runs_choice_are_no_examples():
+    """By a rare column of labels a run would train on a single graph."""
+    partition = toys.with_tasks(toys.make_partition(0), "binary")
+    y = np.full_like(partition.graphs.y, np.nan)
+    y[partition.train[0], 0] = 1.0
+    y[partition.val] = 1.0
+    rare = toys.replace(partition, graphs=toys.replace(partition.graphs, y=y))
+    Policy(min_examples=1).check_data(rare)
+    with pytest.raises(PolicyError, match="client 0 has 1 labelled training"):
+        Policy(min_examples=2).check_data(rare)
+    Policy(min_examples=len(partition.train)).check_data(partition)

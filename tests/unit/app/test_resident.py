@@ -287,6 +287,18 @@ def test_one_that_hangs_is_ended(node):
     assert worker(node).address != third.address
 
 
+@pytest.mark.parametrize("place", ["state", "state/.resident.lock"])
+def test_a_folder_that_cannot_be_used_is_not_told_by_its_path(node, tmp_path, place):
+    """The server hears the text of what is raised here."""
+    if place == "state":
+        (tmp_path / place).touch()
+    else:
+        (tmp_path / place).mkdir(parents=True)
+    with pytest.raises(RunFailedError, match="worker cannot be used; its") as caught:
+        ask(node)
+    assert str(tmp_path) not in str(caught.value)
+
+
 @pytest.mark.slow
 def test_one_that_cannot_start_is_said_so(node, monkeypatch):
     monkeypatch.setattr(resident, "_WORKER", "fedgraph_flwr.no_such_module")

@@ -69,6 +69,7 @@ def test_a_resumed_run_takes_the_place_of_the_one_before(tmp_path):
         "runs",
         "identity",
         "privacy-lifetime",
+        "Privacy-LIFETIME",
         "audit.jsonl",
         "",
         "../a",
@@ -83,6 +84,15 @@ def test_what_is_no_folder_for_an_experiment_leaves_no_trace(tmp_path, name):
         bind_run(tmp_path, 7, name)
     assert list(tmp_path.iterdir()) == []
     assert len(str(caught.value)) < 600
+
+
+def test_a_dry_run_under_an_older_versions_name_is_refused(tmp_path):
+    """That kept no config to compare with; the dry run deletes what it has left."""
+    (tmp_path / "one" / "client-0").mkdir(parents=True)
+    with pytest.raises(WireError, match="a dry run would delete it: refused"):
+        bind_config(tmp_path, "one", {"dry-run": True})
+    bind_config(tmp_path, "one", {"dry-run": False})
+    bind_config(tmp_path, "two", {"dry-run": True})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -135,15 +136,32 @@ def test_the_analytic_gaussian_mechanism_is_its_definition():
 @pytest.mark.parametrize("sigma", [1.0, 2.0, 6.0])
 def test_one_round_is_the_analytic_gaussian_mechanism_of_replacing_a_client(sigma):
     exact = balle_wang(sigma / 2)
-    assert exact * (1 - 1e-6) <= epsilon_of({sigma: 1}, DELTA) <= exact * 1.01 + 1e-3
+    assert epsilon_of({sigma: 1}, DELTA) == pytest.approx(exact, rel=1e-9)
 
 
 def test_rounds_compose_like_one_release_with_less_noise():
     exact = balle_wang((5 / 8.0**2 + 3 / 4.0**2) ** -0.5 / 2)
     found = epsilon_of({8.0: 5, 4.0: 3}, DELTA)
-    assert exact * (1 - 1e-6) <= found <= exact * 1.01 + 1e-3
+    assert found == pytest.approx(exact, rel=1e-9)
     assert found == epsilon_of({4.0: 3, 8.0: 5, 1.0: 0}, DELTA)
     assert epsilon_of({}, DELTA) == 0
+
+
+@pytest.mark.parametrize(
+    ("updates", "epsilon"),
+    [({0.1: 1}, 284.39), ({0.01: 1}, 20852.0), ({0.5: 10**5}, 805394.0)],
+)
+def test_little_noise_and_many_rounds_cost_no_time_and_no_memory(updates, epsilon):
+    """A run chooses both: by discretised losses these took minutes, and gigabytes."""
+    begin = time.process_time()
+    assert epsilon_of(updates, DELTA) == pytest.approx(epsilon, rel=1e-4)
+    assert time.process_time() - begin < 10
+
+
+@pytest.mark.parametrize("multiplier", [1e-7, 1e-300])
+def test_next_to_no_noise_is_refused(multiplier):
+    with pytest.raises(ConfigError, match="too little to account for: it bounds noth"):
+        epsilon_of({multiplier: 1}, DELTA)
 
 
 @pytest.mark.parametrize(

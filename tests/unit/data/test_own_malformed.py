@@ -1,14 +1,23 @@
 """Malformed tables and schemas: each message names file, line, column or key, cure."""
 
 import re
+from dataclasses import replace
 
 import own_files
 import pytest
 
+from datasets.encode import encode_features
 from datasets.own_data import build
-from datasets.schema import Schema, to_toml, write_schema
+from datasets.schema import (
+    CATEGORY,
+    Feature,
+    Schema,
+    to_toml,
+    write_schema,
+)
 from datasets.schema_read import read_schema
-from fedgraph_flwr.errors import FedGraphError
+from datasets.tables import Block
+from fedgraph_flwr.errors import DataError, FedGraphError
 
 G, N, E, S = own_files.GRAPHS, own_files.NODES, own_files.EDGES, own_files.SCHEMA
 # What is written, where the message must point, what it says, and words of the cure.
@@ -443,6 +452,12 @@ SCHEMAS = {
 }
 
 
+def own_schema(folder):
+    path = folder / "schema.toml"
+    path.write_text(S)
+    return read_schema(path)
+
+
 def refused(folder, pattern, cure):
     with pytest.raises(FedGraphError) as caught:
         build(folder, read_schema(folder / "schema.toml"), bad_rows="refuse")
@@ -566,6 +581,19 @@ def test_tables_of_another_schema_are_given_up(tmp_path):
     folder = own_files.write(tmp_path, nodes="graph,node,age,kind\n" + rows)
     with pytest.raises(FedGraphError, match=r"more than 10000 rows do not fit"):
         build(folder, read_schema(folder / "schema.toml"))
+
+
+def test_a_schema_that_makes_too_many_numbers_is_refused_before_they_are(tmp_path):
+    """A short file with many long lists: 400 columns of 10,000 categories each."""
+    names = tuple(map(str, range(10_000)))
+    wide = [
+        Feature(column=f"c{k}", kind=CATEGORY, categories=names) for k in range(400)
+    ]
+    schema = replace(own_schema(tmp_path), features=tuple(wide))
+    lines = range(1000, 5000)
+    block = Block(lines, {f.column: ["7"] * len(lines) for f in wide})
+    with pytest.raises(DataError, match="4999 nodes with the schema's 4000000 columns"):
+        encode_features(schema, block)
 
 
 def test_a_schema_survives_being_written(tmp_path):
