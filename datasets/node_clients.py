@@ -30,7 +30,7 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     ------
     FedGKD, Sec. 5.1 and B.1, on the protocol of FED-PUB's code.
     """
-    whole, ids = _share(
+    whole, clients = cut_graph(
         name,
         settings.features,
         settings.data_dir,
@@ -38,8 +38,8 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
         settings.partition,
         settings.num_clients,
         settings.split_seed,
-        client_id,
     )
+    ids = clients[client_id]
     roles = draw_roles(
         whole.num_nodes, held_out=settings.held_out, seed=settings.split_seed
     )
@@ -118,22 +118,6 @@ def with_roles(
         val=np.flatnonzero(roles == VAL),
         test=np.flatnonzero(roles == TEST),
     )
-
-
-def _share(
-    name: str,
-    features: str,
-    data_dir: str,
-    cache_dir: str,
-    kind: str,
-    num_clients: int,
-    seed: int,
-    client_id: int,
-) -> tuple[GraphSet, IntArray]:
-    """Return the whole graph and the nodes of one client."""
-    given = name, features, data_dir, cache_dir, kind, num_clients, seed
-    whole, clients = cut_graph(*given)
-    return whole, clients[client_id]
 
 
 @lru_cache(maxsize=4)

@@ -26,7 +26,7 @@ from .raw import hint_of_near
 from .schema import GRAPH_CSV, GRAPHS_CSV, SCHEMA_FILE, Schema
 from .schema_read import read_schema
 from .smiles_csv import SMILES_CSV, client_file, load_client_file
-from .splits import MIN_GRAPHS, split_client
+from .splits import need_graphs, split_client
 from .tables import find_tables, holds_tables
 
 log = logging.getLogger("flwr.fedgraph")
@@ -212,13 +212,7 @@ def own_graphs_client(settings: RunSettings, client_id: int) -> GraphPartition:
     """
     folder, data = load_own(settings, client_id)
     count = len(data.row)
-    if count < MIN_GRAPHS:
-        raise DataError(
-            f"client {client_id} has {count} usable graph(s) in {folder}, but training,"
-            f" validating and testing needs at least {MIN_GRAPHS}; add some, or leave"
-            " this client out",
-            public=f"client {client_id} has fewer than {MIN_GRAPHS} usable graphs",
-        )
+    need_graphs(count, client_id, "graph", folder)
     y = np.array(data.y)
     if y.ndim == 2 and np.isnan(y).all():
         raise DataError(

@@ -21,7 +21,7 @@ from .cache import cache_root, open_or_build
 from .molecules import Molecules, fingerprint, list_all, warn_left_out
 from .raw import hint_of_near
 from .smiles_csv_table import CsvFormat, build_from_csv
-from .splits import MIN_GRAPHS
+from .splits import need_graphs
 
 log = logging.getLogger("flwr.fedgraph")
 
@@ -177,13 +177,7 @@ def _check_every_task(sets: Sequence[Molecules], place: str) -> None:
 
 
 def _check_client(molecules: Molecules, client_id: int, path: Path) -> None:
-    if len(molecules) < MIN_GRAPHS:
-        raise DataError(
-            f"client {client_id} has {len(molecules)} usable molecule(s) in {path}, but"
-            f" training, validating and testing needs at least {MIN_GRAPHS}; add some,"
-            " or leave this client out",
-            public=f"client {client_id} has fewer than {MIN_GRAPHS} usable molecules",
-        )
+    need_graphs(len(molecules), client_id, "molecule", path)
     missing = np.isnan(molecules.y)
     if missing.all():
         raise DataError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,17 @@ from fedgraph_flwr.errors import DataError
 log = logging.getLogger("flwr.fedgraph")
 
 MIN_GRAPHS = 3  # one each to train, validate and test
+
+
+def need_graphs(count: int, client_id: int, what: str, place: Path) -> None:
+    """Refuse a client whose own files hold too few graphs, or molecules, to split."""
+    if count < MIN_GRAPHS:
+        raise DataError(
+            f"client {client_id} has {count} usable {what}(s) in {place}, but training,"
+            f" validating and testing needs at least {MIN_GRAPHS}; add some, or leave"
+            " this client out",
+            public=f"client {client_id} has fewer than {MIN_GRAPHS} usable {what}s",
+        )
 
 
 def trained_elsewhere(

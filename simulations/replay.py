@@ -167,6 +167,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
     sys.stdout.write(f"{sum(outcomes)} of {len(outcomes)} runs gave the same bytes\n")
+    if not all(outcomes):
+        sys.stdout.write(
+            "Another kind of processor gives other bytes. To know whether the code"
+            " does, run a row at its own commit on this machine.\n"
+        )
     if not outcomes:
         return 2
     return 0 if all(outcomes) else 1

@@ -49,6 +49,7 @@ def test_a_hash_that_holds_and_one_that_does_not(tmp_path, weights, capsys) -> N
     out = capsys.readouterr().out
     assert f"DIFFERS  {weights}, not 000000000000  page.md" in out
     assert "0 of 1 runs gave the same bytes" in out
+    assert "Another kind of processor gives other bytes" in out
 
 
 def test_a_command_may_be_wrapped(tmp_path) -> None:

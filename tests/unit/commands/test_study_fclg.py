@@ -212,7 +212,7 @@ def test_rows_stand_beside_the_paper(
     assert other[1:3] == ["3", "-2.00 [-4.48, +0.48]"]
     assert other[-1] == "+7.50"  # 69.90 - 62.40
     assert "Not run: control-one-class-proteins" in out
-    assert "1, 2, 3 on split aaaaaaaaaaaa (split seed 0)" in out
+    assert "1, 2, 3 on split aaaaaaaaaaaa (split seed 0)" in " ".join(out.split())
 
 
 def test_another_transform_is_another_rule(
