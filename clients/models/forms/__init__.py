@@ -32,6 +32,7 @@ MODULES: Mapping[str, str] = {
     "graphsage": "nodes",
     "masked-gcn": "nodes",
     "star": "nodes",
+    "adafgl": "corrected",
     "multi-task": "molecules",
     "weighted": "weighted",
 }
