@@ -16,24 +16,22 @@ from torch.nn.functional import one_hot
 from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.methods.adafgl import MOST_NODES, AdaFGLParams
+from fedgraph_flwr.methods.adafgl import AdaFGLParams
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import Parcel
 
 from .adam import Optimizer
 from .graphs.label_propagation import propagate_labels
-from .graphs.ops import SparseRows
 from .graphs.whole_graph import NodeStructure
 from .job import Job, ModelSpec
 from .models.adafgl_nets import (
+    UNTRAINED,
     AdaFGLNet,
-    Branches,
     Corrected,
+    as_logits,
     branch_loss,
+    correct,
     fused,
-    predicted_links,
-    smoothed,
 )
 from .models.forms import Architecture
 from .optimizer import make_optimizer
@@ -93,27 +91,22 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[AdaFGLParams]) -> AdaFGLNet:  # type: ignore[override]
-        generator, params = spec.common_generator(), spec.params
-        plain = spec.architecture("gcn")
-        extractor = plain.build(generator)
-        branches = Branches(
-            plain.num_features,
-            plain.num_classes,
-            width=params.width,
-            hops=params.hops,
-            beta=params.beta,
-            dropout=plain.dropout,
-            generator=generator,
-        )
-        return AdaFGLNet(extractor, branches)
+        made: AdaFGLNet = cls.architecture(spec).build(spec.common_generator())
+        return AdaFGLNet(made.extractor, made.branches)
 
     @override
     @classmethod
     def architecture(cls, spec: ModelSpec[AdaFGLParams]) -> Architecture:
-        """Refuse: branches read links between the nodes of one graph."""
-        raise ConfigError(
-            "the model of adafgl reads a graph that was corrected by predictions for"
-            " its own nodes, and has no other; train with fedavg to predict"
+        params = spec.params
+        return spec.architecture(
+            "adafgl",
+            {
+                "width": params.width,
+                "hops": params.hops,
+                "alpha": params.alpha,
+                "beta": params.beta,
+                "link-cosine": params.link_cosine,
+            },
         )
 
     @override
@@ -194,7 +187,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
             said = known
         else:
             said = fused(self._outputs(None), known, self._share(score))
-        return said.clamp(min=torch.finfo(said.dtype).tiny).log()
+        return as_logits(said)
 
     @override
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:
@@ -211,6 +204,13 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
             return {}
         known, score = self._knowledge()
         return {_KNOWLEDGE: known, _SCORE: torch.tensor(score, dtype=torch.float64)}
+
+    @override
+    def predictor(self) -> dict[str, Tensor]:
+        """Add the share of the homophilous branch, which this client's labels gave."""
+        trained = self._remembered() is not None and len(self.graph.train)
+        share = self._share(self._knowledge()[1]) if trained else UNTRAINED
+        return {**super().predictor(), "share": torch.tensor(share, dtype=torch.double)}
 
     # What the extractor says -----------------------------------------------------
 
@@ -236,26 +236,15 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
 
     @cached_property
     def corrected(self) -> Corrected:
-        """The graph as branches read it.
-
-        Raises
-        ------
-        DataError
-            It has too many nodes for dense matrices of pairs.
-        """
-        graph, params = self.graph, self.params
-        if graph.num_nodes > MOST_NODES:
-            raise DataError(
-                f"client {self.job.client_id} has {graph.num_nodes} nodes, adafgl takes"
-                f" at most {MOST_NODES} per client, as it compares all pairs; use more"
-                " clients"
-            )
-        known, _ = self._knowledge()
-        x = graph.x.rows.to_dense() if isinstance(graph.x, SparseRows) else graph.x
-        links = predicted_links(known, params.link_cosine)
-        edges = graph.adjacency.to_dense().to(links.dtype)
-        mixed = params.alpha * edges + (1 - params.alpha) * links
-        return Corrected(x, smoothed(x, mixed, params.hops), links, known)
+        """The graph as branches read it."""
+        params, (known, _) = self.params, self._knowledge()
+        return correct(
+            self.graph,
+            known,
+            alpha=params.alpha,
+            least=params.link_cosine,
+            hops=params.hops,
+        )
 
     def _outputs(self, generator: torch.Generator | None) -> Any:
         return self.model.branches(self.corrected, generator)

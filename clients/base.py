@@ -436,6 +436,10 @@ class GraphClient(ClassicClient, Generic[P]):
         """Parameters and buffers of the model by name."""
         return dict(self.model.state_dict(keep_vars=True))
 
+    def predictor(self) -> dict[str, Tensor]:
+        """Tensors of the client's model folder: the model, and what else it needs."""
+        return self.tensors()
+
     def _detached(self, names: list[str]) -> dict[str, Tensor]:
         named = self.tensors()
         return {n: named[n].detach() for n in names}

@@ -178,3 +178,12 @@ def describe_features(clients: Mapping[int, ClientInfo]) -> str:
     return " | ".join(
         f"clients {', '.join(map(str, ids))}: {text}" for text, ids in texts.items()
     )
+
+
+def common_columns(clients: Mapping[int, ClientInfo]) -> str:
+    """Name the columns that enter a model of all clients; "" if they are not the same.
+
+    What a client does not use of its tables is not in it: that enters no model.
+    """
+    told = {info.told.get(COLUMNS, "") for info in clients.values()}
+    return told.pop() if len(told) == 1 else ""

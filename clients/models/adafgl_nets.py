@@ -13,8 +13,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, prelu
 from typing_extensions import override
 
-from ..graphs.ops import dropout_mask, linear
+from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.methods.adafgl import MOST_NODES
+
+from ..graphs.ops import SparseRows, dropout_mask, linear
+from ..graphs.whole_graph import WholeGraph
 from .node_gnn import NodeGNN
+
+UNTRAINED = -1.0  # share of the homophilous branch if there is no branch to share with
 
 
 class Perceptron(nn.Module):
@@ -90,6 +96,38 @@ def smoothed(x: Tensor, weights: Tensor, hops: int) -> Tensor:
     for _ in range(hops):
         found.append(spread @ found[-1])
     return torch.cat(found, dim=1)
+
+
+def correct(
+    graph: WholeGraph, knowledge: Tensor, *, alpha: float, least: float, hops: int
+) -> Corrected:
+    """Mix a graph's edges with links between nodes that are predicted alike.
+
+    Parameters
+    ----------
+    graph : WholeGraph
+    knowledge : float tensor, shape (num_nodes, num_classes)
+        P of this graph.
+    alpha : float
+        Share of the edges.
+    least, hops : float, int
+        See :func:`predicted_links` and :func:`smoothed`.
+
+    Raises
+    ------
+    DataError
+        It has too many nodes for dense matrices of pairs.
+    """
+    if graph.num_nodes > MOST_NODES:
+        raise DataError(
+            f"the graph has {graph.num_nodes} nodes, adafgl takes at most {MOST_NODES}"
+            " per client, as it compares all pairs; use more clients, or cut it"
+        )
+    x = graph.x.rows.to_dense() if isinstance(graph.x, SparseRows) else graph.x
+    links = predicted_links(knowledge, least)
+    edges = graph.adjacency.to_dense().to(links.dtype)
+    mixed = alpha * edges + (1 - alpha) * links
+    return Corrected(x, smoothed(x, mixed, hops), links, knowledge)
 
 
 def signed_similarity(features: Tensor, links: Tensor, beta: float) -> Tensor:
@@ -168,9 +206,27 @@ def fused(out: Outputs, knowledge: Tensor, share: float) -> Tensor:
     return share * homo + (1 - share) * hete
 
 
+def as_logits(probabilities: Tensor) -> Tensor:
+    """Logarithms, finite also of 0."""
+    return probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()
+
+
 class AdaFGLNet(nn.Module):
     """The averaged GCN, and the branches that never leave the client."""
 
     def __init__(self, extractor: NodeGNN, branches: Branches) -> None:
         super().__init__()
         self.extractor, self.branches = extractor, branches
+
+
+class AdaFGLPredictor(AdaFGLNet):
+    """A client's networks, and the ``share`` of its homophilous branch.
+
+    If the branches are ``UNTRAINED``, the averaged GCN predicts.
+    """
+
+    share: Tensor
+
+    def __init__(self, extractor: NodeGNN, branches: Branches) -> None:
+        super().__init__(extractor, branches)
+        self.register_buffer("share", torch.tensor(UNTRAINED, dtype=torch.float64))

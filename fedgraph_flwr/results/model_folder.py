@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import datasets
 from strategies.base import AbstractGraphStrategy
 
-from ..agreement import class_names, describe_features, name_classes
+from ..agreement import class_names, common_columns, name_classes
 from ..config import RunSettings
 from ..errors import ConfigError
 from ..resolve import Resolved
@@ -56,7 +56,7 @@ def keep_models(
         metric=summary["metric"],
         rounds=summary["rounds"],
         outputs=outputs,
-        columns=describe_features(strategy.clients) if len(widths) == 1 else "",
+        columns=common_columns(strategy.clients) if len(widths) == 1 else "",
         architecture=architecture,
         why_not=why_not,
         models={name: _owners(name, strategy) for name in models},
@@ -89,7 +89,7 @@ def keep_own_model(client: GraphClient[Any], reply: Parcel, *, rounds: int) -> N
     name = f"client-{job.client_id}"
     from clients.base import to_arrays
 
-    tensors = to_arrays({n: t.detach() for n, t in client.tensors().items()})
+    tensors = to_arrays({n: t.detach() for n, t in client.predictor().items()})
     architecture, why_not = _describe(type(client), job.spec, tensors)
     kind, outputs = _tell_outputs(
         job.settings,

@@ -3,12 +3,14 @@
 A command's module has a docstring, whose first line ``--help`` shows, and two
 functions. One is ``add_arguments(parser)``. The other is ``run(args)``; it returns an
 exit code: 0 (fine), 1 (problems were found) or 2 (the command could not look). A
-`FedGraphError` that reaches this module is one line on stderr and exit code 2.
+`FedGraphError` that reaches this module is one line on stderr and exit code 2. Each
+command has ``--json``: then stdout holds one JSON object, also with exit code 2.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -34,12 +36,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             name, help=words.splitlines()[0].rstrip("."), description=words
         )
         module.add_arguments(added)
+        added.add_argument("--json", action="store_true", help="print JSON instead")
         added.set_defaults(run=module.run)
     args = parser.parse_args(given)
     try:
         return int(args.run(args))
     except FedGraphError as error:
         print(f"{args.command}: {error}", file=sys.stderr)
+        if args.json:
+            print(json.dumps({"exit_code": 2, "error": str(error)}))
         return 2
 
 

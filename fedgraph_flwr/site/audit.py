@@ -58,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--csv", action="store_true", help="write the site's answers as CSV instead"
     )
-    parser.add_argument("--json", action="store_true", help="write JSON instead")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -64,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="id of this site's client in the run (default: that of MODEL, else 0)",
     )  # fmt: skip
     parser.add_argument("--cache-dir", default="", help="folder for converted data")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:

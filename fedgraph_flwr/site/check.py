@@ -61,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--line-mbit", type=float, default=10.0, metavar="N",
         help="speed of this site's line in Mbit/s (default 10); it is not measured",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,11 +8,13 @@ of the run's own data, labels left out. Data that do not fit the model are refus
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from pathlib import Path
 
 from ..errors import ConfigError
 from ..trained import load_model
+from ..trained.predictions import Predictions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +56,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         found = model.predict_folder(args.folder)
     found.write(args.out)
-    print(f"{len(found.names)} items predicted by {model.name}: {args.out}")
+    (_tell_json if args.json else _tell)(found, model.name, args.out)
+    return 1 if found.unfit else 0
+
+
+def _tell(found: Predictions, model: str, out: Path) -> None:
+    print(f"{len(found.names)} items predicted by {model}: {out}")
     score = found.score()
     if score is not None:
         told = "none, labels are of one class" if math.isnan(score) else repr(score)
@@ -62,8 +69,22 @@ def run(args: argparse.Namespace) -> int:
     for name, why in found.unfit[:_SHOWN]:
         print(f"not predicted: {found.column} {name}: {why}")
     if len(found.unfit) > _SHOWN:
-        print(f"not predicted: {len(found.unfit) - _SHOWN} more; see {args.out}")
-    return 1 if found.unfit else 0
+        print(f"not predicted: {len(found.unfit) - _SHOWN} more; see {out}")
+
+
+def _tell_json(found: Predictions, model: str, out: Path) -> None:
+    score = found.score()
+    told = {
+        "model": model,
+        "out": str(out),
+        "items": len(found.names),
+        "metric": found.metric,
+        "score": None if score is None or math.isnan(score) else score,
+        "not_predicted": [
+            {found.column: name, "problem": why} for name, why in found.unfit
+        ],
+    }
+    print(json.dumps(told))
 
 
 _SHOWN = 10

@@ -9,6 +9,7 @@ rare category.
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from datasets.schema import TARGET_KINDS, write_schema
@@ -60,6 +61,10 @@ def run(args: argparse.Namespace) -> int:
         statistics=not args.no_statistics,
     )
     write_schema(schema, args.out)
+    if args.json:
+        told = {"features": schema.width, "outputs": schema.num_outputs, "notes": notes}
+        print(json.dumps({"out": str(args.out), "sha256": schema.sha256, **told}))
+        return 0
     for note in notes:
         print(f"- {note}")
     print(

@@ -33,6 +33,7 @@ MODULES: Mapping[str, str] = {
     "graphsage": "nodes",
     "masked-gcn": "nodes",
     "star": "nodes",
+    "adafgl": "corrected",
     "multi-task": "molecules",
     "weighted": "weighted",
 }

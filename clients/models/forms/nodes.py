@@ -37,7 +37,7 @@ def _make_star(a: Architecture, generator: Generator, _: Generator) -> StarGNN:
 
 def _outputs(model: NodeGNN, data: NodeData, _: Mapping[str, Any]) -> Tensor:
     logits: Tensor = model(data.whole, None)
-    return logits[_held_out(data)]
+    return logits[held_out(data)]
 
 
 def _outputs_of_star(
@@ -52,10 +52,11 @@ def _outputs_of_star(
     )
     encoding = torch.from_numpy(encoded).to(graph.y.device)
     logits: Tensor = model(graph.x, encoding, graph, None)
-    return logits[_held_out(data)]
+    return logits[held_out(data)]
 
 
-def _held_out(data: NodeData) -> Tensor:
+def held_out(data: NodeData) -> Tensor:
+    """Give the validation nodes, then the test nodes."""
     return torch.cat([data.whole.val, data.whole.test])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from fnmatch import fnmatch
 
 import pytest
 from deployment_files import EXAMPLES
@@ -99,6 +100,14 @@ def test_it_is_written_after_every_round_and_names_sites(run, tmp_path, monkeypa
     assert value(last, "site_last_round", site="south") == 3
     assert value(last, "site_failures_total", site="south") == 0
     assert finished.summary["sites"] == {"north": [0, 2], "south": [1]}
+
+
+def test_the_collector_of_the_guide_reads_folders_of_runs_alone(once):
+    """A file among them, as the server's audit log, counts as a scrape error."""
+    guide = (EXAMPLES.parents[1] / "docs" / "deployment-coordinator.md").read_text()
+    (pattern,) = re.findall(r"textfile\.directory=\S+/(\S+?)\"", guide)
+    assert fnmatch(once("fedavg").path.name, pattern)
+    assert not fnmatch("audit.jsonl", pattern)
 
 
 def test_a_failed_run_says_so(run, tmp_path, monkeypatch):

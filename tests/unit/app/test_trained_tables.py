@@ -13,6 +13,7 @@ from matrix import mostly_slow
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.trained import load_model
+from fedgraph_flwr.trained.folder import read_about
 from simulations.inline import run_inline
 
 HEAD = 'dataset = "{dataset}"\n'
@@ -28,12 +29,13 @@ def write_graphs(folder, seed, *, targets=True, count=12):
         graphs.append([f"g{g}", *(["ring" if g % 2 else "path"] if targets else [])])
         for n in range(size):
             nodes.append([f"g{g}", n, f"{rng.normal():.3f}", "CNO"[n % 3]])
-        links = [[f"g{g}", n, n + 1] for n in range(size - 1)]
-        edges += links + ([[f"g{g}", size - 1, 0]] if g % 2 else [])
+        links = [[f"g{g}", n, n + 1, "bolt"] for n in range(size - 1)]
+        edges += links + ([[f"g{g}", size - 1, 0, "weld"]] if g % 2 else [])
     head = ["graph", *(["shape"] if targets else [])]
     write(folder / "graphs.csv", head, graphs)
     write(folder / "nodes.csv", ["graph", "node", "charge", "element"], nodes)
-    write(folder / "edges.csv", ["graph", "source", "target"], edges)
+    # What no model uses must not keep a model from predicting.
+    write(folder / "edges.csv", ["graph", "source", "target", "joint"], edges)
 
 
 def write_nodes(folder, seed, *, targets=True, count=40):
@@ -55,21 +57,27 @@ def write(path, head, rows):
         csv.writer(file).writerows([head, *rows])
 
 
-CASES = {"graphs-csv": (write_graphs, "fedavg"), "graph-csv": (write_nodes, "fedpub")}
+CASES = {
+    "fedavg": ("graphs-csv", write_graphs),
+    "fedpub": ("graph-csv", write_nodes),
+    "adafgl": ("graph-csv", write_nodes),
+}
 
 
 @pytest.fixture(params=CASES)
 def trained(request, tmp_path):
     """A run on two sites' tables, and the model folder that site 1 keeps."""
-    make, method = CASES[request.param]
+    dataset, make = CASES[method := request.param]
     for site in (0, 1):
         make(tmp_path / "data" / f"site-{site}", site)
     schema = str(tmp_path / "data" / "schema.toml")
     command = ["schema", str(tmp_path / "data" / "site-0"), "--out", schema]
     assert main([*command, "--min-count", "1"]) == 0
     places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results", "cache")}
-    own = {"dataset": request.param, "data-dir": str(tmp_path / "data")}
-    config = {"csv-label-kind": "classes"} if request.param == "graphs-csv" else {}
+    own = {"dataset": dataset, "data-dir": str(tmp_path / "data")}
+    config: dict[str, object] = {"csv-label-kind": "classes"}
+    if dataset == "graph-csv":
+        config = {"adafgl.federated-rounds": 1} if method == "adafgl" else {}
     path = run_inline({**toys.TINY, **places, **own, **config, "method": method,
         "num-clients": 2, "num-server-rounds": 2, "shared-group": "all"})  # fmt: skip
     return tmp_path, path, make
@@ -93,6 +101,12 @@ def test_tables_without_targets_are_predicted(trained):
     assert np.allclose(predicted.outputs[rows], test.outputs, atol=1e-5)
     summary = toys.Run(path, {}).summary
     assert test.score() == summary["final"]["per_client"]["1"]
+    about = read_about(path / "models")
+    if about.architecture and "global" in about.models:  # the server's copy of it
+        shared = load_model(path / "models", "global")
+        assert shared.predict_test(site, client=1).score() == test.score()
+        told = shared.predict_folder(root / "new")
+        assert np.array_equal(told.outputs, predicted.outputs)
     predicted.write(root / "p.csv")
     with (root / "p.csv").open(newline="") as file:
         told = list(csv.DictReader(file))

@@ -23,7 +23,7 @@ from clients.models.adafgl_nets import (
     smoothed,
 )
 from fedgraph_flwr import client_app
-from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.wire import Parcel
 
@@ -309,16 +309,10 @@ def test_each_setting_changes_what_is_learned(tmp_path, change):
 
 
 def test_too_many_nodes_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("clients.adafgl.MOST_NODES", 3)
+    monkeypatch.setattr("clients.models.adafgl_nets.MOST_NODES", 3)
     client = make(tmp_path, method="adafgl", **STAGES)
     with pytest.raises(DataError, match="adafgl takes at most 3 per client"):
         personal(client)
-
-
-def test_it_has_no_model_to_predict_with():
-    client = toys.row("adafgl").client
-    with pytest.raises(ConfigError, match="train with fedavg to predict"):
-        client.architecture(None)
 
 
 def test_the_shared_names_are_the_extractors(tmp_path):

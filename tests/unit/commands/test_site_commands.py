@@ -9,11 +9,13 @@ import shutil
 from collections import namedtuple
 
 import numpy as np
+import own_files
 import pytest
 import toys
 
+from datasets.schema import read_schema
 from fedgraph_flwr.site import check_machine
-from fedgraph_flwr.site.__main__ import main
+from fedgraph_flwr.site.__main__ import COMMANDS, main
 from fedgraph_flwr.site.check_data import fingerprint
 from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN, Finding, exit_code, look
 from fedgraph_flwr.trained.folder import read_about
@@ -167,6 +169,10 @@ def test_new_items_that_do_not_fit_leave_exit_code_1(site, tmp_path, capsys):
     given = ["predict", str(site[1] / "models"), str(tmp_path / "new.csv")]
     assert main([*given, "--out", str(tmp_path / "p.csv")]) == 1
     assert "not predicted: line 3: not a SMILES string" in capsys.readouterr().out
+    assert main([*given, "--out", str(tmp_path / "p.csv"), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    why = [{"line": "3", "problem": "not a SMILES string"}]
+    assert (told["items"], told["score"], told["not_predicted"]) == (1, None, why)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +193,38 @@ def test_files_that_cannot_be_predicted_are_named(site, tmp_path, text, match, c
     assert main([*given, "--out", str(tmp_path / "p.csv")]) == 2
     assert re.search(match, capsys.readouterr().err)
     assert not (tmp_path / "p.csv").exists()
+
+
+# every command --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("schema", "/none", "--out", "s.toml"),
+        ("check", "/none", "--line-mbit", "0"),
+        ("baseline", "/none", "--out", "alone"),
+        ("predict", "/none", "/none", "--out", "p.csv"),
+        ("audit", "/none"),
+    ],
+    ids=COMMANDS,
+)
+def test_a_program_reads_from_json_why_a_command_could_not_look(words, capsys):
+    assert main([*words, "--json"]) == 2
+    told, error = capsys.readouterr()
+    found = json.loads(told)
+    assert found["exit_code"] == 2
+    assert error == f"{words[0]}: {found['error']}\n"
+
+
+def test_a_schema_is_told_as_json(tmp_path, capsys):
+    own_files.write(tmp_path / "site")
+    given = ["schema", str(tmp_path / "site"), "--out", str(tmp_path / "schema.toml")]
+    assert main([*given, "--min-count", "1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["sha256"] == read_schema(tmp_path / "schema.toml").sha256
+    assert told["outputs"] == 2
+    assert any("age of nodes" in note for note in told["notes"])
 
 
 # check ----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from datasets.schema import (
     write_schema,
 )
 from datasets.schema_read import read_schema
-from datasets.tables import Block
+from datasets.table import Block
 from fedgraph_flwr.errors import DataError, FedGraphError
 
 G, N, E, S = own_files.GRAPHS, own_files.NODES, own_files.EDGES, own_files.SCHEMA
