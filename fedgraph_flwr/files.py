@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +23,7 @@ from safetensors.numpy import save_file
 from .errors import DataError, StorageError
 
 Arrays = Mapping[str, NDArray[np.generic]]
+Stamp = tuple[int, int, int]  # of a file: no other has it, nor does it once it changes
 _FLUSHERS = 4  # threads, which wait for the disk and do not compute
 _ABOUT = "about"  # entry with the checksum and the text
 
@@ -35,16 +36,16 @@ class Flushes:
     Raises
     ------
     StorageError
-        When it is left: a file could not be flushed or renamed.
+        When it is left: a file could not be flushed or renamed, or one not deleted.
     """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_FLUSHERS, "flush")
         self._begun: dict[Path, Future[None]] = {}
 
-    def place(self, partial: Path, path: Path) -> None:
-        """Begin to let a file become ``path``."""
-        self._begun[path] = self._threads.submit(_place, partial, path)
+    def place(self, partial: Path, path: Path, outdated: Iterable[Path]) -> None:
+        """Begin to let a file become ``path``, and to delete others after that."""
+        self._begun[path] = self._threads.submit(_place, partial, path, outdated)
 
     def __enter__(self) -> Self:
         return self
@@ -53,26 +54,32 @@ class Flushes:
         self._threads.shutdown()
         errors = {path: flushed.exception() for path, flushed in self._begun.items()}
         for path, error in errors.items():
+            if isinstance(error, StorageError) and kind is None:
+                raise error  # another file could not be deleted
             if error is not None and kind is None:
                 raise _unwritable(path, error) from error
 
 
 @contextmanager
-def replacing(path: Path, flushes: Flushes | None = None) -> Iterator[Path]:
+def replacing(
+    path: Path, flushes: Flushes | None = None, outdated: Iterable[Path] = ()
+) -> Iterator[Path]:
     """Give a file to write, which becomes ``path`` once it is on the disk.
 
-    With ``flushes`` that is when those are left, at the latest.
+    With ``flushes`` that is when those are left, at the latest. Files that are
+    ``outdated`` then go.
 
     Raises
     ------
     StorageError
-        It cannot be written: a full disk, a read-only folder.
+        It cannot be written: a full disk, a read-only folder. Or another cannot be
+        deleted.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
-        (flushes.place if flushes else _place)(partial, path)
+        (flushes.place if flushes else _place)(partial, path, outdated)
     except BaseException as error:
         _discard(partial)
         if isinstance(error, OSError | SafetensorError):
@@ -80,7 +87,7 @@ def replacing(path: Path, flushes: Flushes | None = None) -> Iterator[Path]:
         raise
 
 
-def _place(partial: Path, path: Path) -> None:
+def _place(partial: Path, path: Path, outdated: Iterable[Path]) -> None:
     try:
         sync(partial)
         partial.replace(path)
@@ -88,6 +95,8 @@ def _place(partial: Path, path: Path) -> None:
     except BaseException:
         _discard(partial)
         raise
+    for other in outdated:
+        remove(other)
 
 
 def _discard(partial: Path) -> None:
@@ -168,14 +177,31 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_arrays(
-    path: Path, arrays: Arrays, meta: str = "", flushes: Flushes | None = None
-) -> None:
-    """Write named arrays, and a text beside them, as safetensors with a checksum."""
+    path: Path,
+    arrays: Arrays,
+    meta: str = "",
+    flushes: Flushes | None = None,
+    outdated: Iterable[Path] = (),
+) -> Stamp:
+    """Write named arrays, and a text beside them, as safetensors with a checksum.
+
+    ``flushes`` and ``outdated`` are those of :func:`replacing`.
+    """
     contiguous = {n: np.asarray(a, order="C") for n, a in arrays.items()}
     # One entry: of several, safetensors writes another order each time.
     about = json.dumps([_checksum(contiguous, meta), meta])
-    with replacing(path, flushes) as partial:
+    with replacing(path, flushes, outdated) as partial:
         save_file(contiguous, partial, metadata={_ABOUT: about})
+        return stamp(partial)
+
+
+def stamp(path: Path) -> Stamp:
+    """Return a file's place on the disk, its size and when it was written.
+
+    To be renamed changes none of them.
+    """
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
