@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
 from typing import Any, ClassVar, Generic
 
 import numpy as np
@@ -57,7 +58,9 @@ class GraphClient(ClassicClient, Generic[P]):
     @done_by_stacks
     def __init__(self, job: Job[P]) -> None:
         self.job, self.params, self.data = job, job.params, job.data
-        self.model = self.build_model(job.spec).to(job.device)
+        self.model = self.build_model(job.spec)
+        if job.device.type != "cpu":  # where it was built; to go over it takes time
+            self.model.to(job.device)
         self.shared_keys = self.shared_names(self.model, job.settings)
         self.round = Round()  # of the message that is answered
 
@@ -296,7 +299,7 @@ class GraphClient(ClassicClient, Generic[P]):
         named = self.tensors()
         given = [arrays[n].shape for n in self.shared_keys]
         expected = [tuple(named[n].shape) for n in self.shared_keys]
-        kinds = [named[n].detach().cpu().numpy().dtype for n in self.shared_keys]
+        kinds = [numpy_dtype(named[n].dtype) for n in self.shared_keys]
         if (got := [arrays[n].dtype for n in self.shared_keys]) != kinds:
             raise WireError(
                 f"client {self.job.client_id} received arrays of types"
@@ -434,7 +437,12 @@ class GraphClient(ClassicClient, Generic[P]):
 
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers of the model by name."""
-        return dict(self.model.state_dict(keep_vars=True))
+        return {name: there[key] for name, (there, key) in self._places.items()}
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[Mapping[str, Any], str]]:
+        """Where the model keeps each tensor; ``state_dict`` searches each time."""
+        return dict(places(self.model))
 
     def predictor(self) -> dict[str, Tensor]:
         """Tensors of the client's model folder: the model, and what else it needs."""
@@ -471,6 +479,23 @@ def initial_arrays(client: type[GraphClient[P]], spec: ModelSpec[P]) -> NamedArr
     tensors = model.state_dict()
     names = client.shared_names(model, spec.settings)
     return {n: tensors[n].numpy().copy() for n in names}
+
+
+def places(model: nn.Module) -> Iterator[tuple[str, tuple[Mapping[str, Any], str]]]:
+    """Yield name of each tensor of ``state_dict``, its module's table and its key."""
+    for path, module in model.named_modules(remove_duplicate=False):
+        prefix = f"{path}." if path else ""
+        left_out = module._non_persistent_buffers_set
+        for table in (module._parameters, module._buffers):
+            for key, tensor in table.items():
+                if tensor is not None and key not in left_out:
+                    yield prefix + key, (table, key)
+
+
+@cache
+def numpy_dtype(kind: torch.dtype) -> np.dtype[Any]:
+    """Return the type of array that a tensor of this type becomes."""
+    return torch.empty(0, dtype=kind).numpy().dtype
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> NamedArrays:

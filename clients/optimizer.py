@@ -64,20 +64,18 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
     if "adam/step" not in tensors:
         return
     parameters = _parameters(optimizer)
-    sizes = [p.numel() for p in parameters]
-    steps = tensors["adam/step"].unbind()
+    if not parameters:
+        return
+    sizes, device = [p.numel() for p in parameters], parameters[0].device
+    steps = tensors["adam/step"].clone().to(device).unbind()
     parts = {
-        w: torch.split(tensors[f"adam/{w}"], sizes)
+        w: torch.split(tensors[f"adam/{w}"].to(device), sizes)
         for w in _MOMENTS
         if f"adam/{w}" in tensors
     }
     for k, parameter in enumerate(parameters):
-        moments = {
-            what: part[k].view_as(parameter).to(parameter.device)
-            for what, part in parts.items()
-        }
-        step = steps[k].clone().to(parameter.device)
-        optimizer.state[parameter] = {"step": step, **moments}
+        moments = {what: part[k].view_as(parameter) for what, part in parts.items()}
+        optimizer.state[parameter] = {"step": steps[k], **moments}
 
 
 def num_steps(optimizer: Optimizer) -> int:

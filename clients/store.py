@@ -18,13 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import Flushes, read_arrays, remove, write_arrays, write_npz
+from fedgraph_flwr.files import Flushes, read_arrays, write_arrays, write_npz
 
 from .binding import check_experiment
+from .recent import RecentStates
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+recent = RecentStates()
 _FILE = re.compile(r"round-(\d+)\.safetensors")
 
 
@@ -46,7 +48,7 @@ class ClientStore:
     client_id : int
     flushes : Flushes, optional
         Of the message that is answered; without it each state is flushed as it is
-        written.
+        written, and read from its file.
 
     Raises
     ------
@@ -87,14 +89,14 @@ class ClientStore:
         StorageError
             A file cannot be written, or an old one not deleted.
         """
-        arrays = {n: t.detach().cpu().numpy() for n, t in tensors.items()}
-        about = self._about(server_round)
-        write_arrays(self._path(server_round), arrays, about, self._flushes)
+        arrays = {n: np.array(t.detach().cpu().numpy()) for n, t in tensors.items()}
         done = {*self.rounds(), server_round}
         base = max((r for r in done if r <= keep_from), default=0)
-        for other in done:
-            if other < base or other > server_round:
-                remove(self._path(other))
+        others = [self._path(r) for r in done if r < base or r > server_round]
+        path, about = self._path(server_round), self._about(server_round)
+        written = write_arrays(path, arrays, about, self._flushes, others)
+        if self._flushes:
+            recent.keep(path, written, arrays)
 
     def load(self, server_round: int, last_round: int = 0) -> dict[str, Tensor] | None:
         """State from before ``server_round``: that of the last round this client did.
@@ -125,6 +127,10 @@ class ClientStore:
             )
         if not before:
             return None
+        import torch  # here: a message that trains nobody needs none
+
+        if (arrays := recent.take(self._path(before[-1]))) is not None:
+            return {name: torch.from_numpy(array) for name, array in arrays.items()}
         arrays, about = read_arrays(
             self._path(before[-1]),
             "private state",
@@ -138,8 +144,6 @@ class ClientStore:
                 public=f"private state {self._path(before[-1]).name} of client"
                 f" {self.client_id} is that of another client, round or run",
             )
-        import torch  # here: a message that trains nobody needs none
-
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _about(self, server_round: int) -> str:

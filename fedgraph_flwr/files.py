@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +23,7 @@ from safetensors.numpy import save_file
 from .errors import DataError, StorageError
 
 Arrays = Mapping[str, NDArray[np.generic]]
+Stamp = tuple[int, int, int]  # of a file: no other has it, nor does it once it changes
 _FLUSHERS = 4  # threads, which wait for the disk and do not compute
 _ABOUT = "about"  # entry with the checksum and the text
 
@@ -35,17 +36,17 @@ class Flushes:
     Raises
     ------
     StorageError
-        When it is left: a file could not be flushed or renamed, and :meth:`check` did
-        not say so before.
+        When it is left: a file could not be flushed or renamed, or an outdated one not
+        deleted, and :meth:`check` did not say so before.
     """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_FLUSHERS, "flush")
         self._begun: dict[Path, Future[None]] = {}
 
-    def place(self, partial: Path, path: Path) -> None:
-        """Begin to let a file become ``path``."""
-        self._begun[path] = self._threads.submit(_place, partial, path)
+    def place(self, partial: Path, path: Path, outdated: Iterable[Path]) -> None:
+        """Begin to let a file become ``path``, and to delete others after that."""
+        self._begun[path] = self._threads.submit(_place, partial, path, outdated)
 
     def check(self, folder: Path) -> None:
         """Wait for the files of a folder.
@@ -53,11 +54,11 @@ class Flushes:
         Raises
         ------
         StorageError
-            One could not be flushed or renamed.
+            One could not be flushed or renamed, or an outdated one not deleted.
         """
         for path in [p for p in self._begun if p.parent == folder]:
             if (error := self._begun.pop(path).exception()) is not None:
-                raise _unwritable(path, error) from error
+                raise _unwritable(path, error)
 
     def __enter__(self) -> Self:
         return self
@@ -67,33 +68,37 @@ class Flushes:
         errors = {path: flushed.exception() for path, flushed in self._begun.items()}
         for path, error in errors.items():
             if error is not None and kind is None:
-                raise _unwritable(path, error) from error
+                raise _unwritable(path, error)
 
 
 @contextmanager
-def replacing(path: Path, flushes: Flushes | None = None) -> Iterator[Path]:
+def replacing(
+    path: Path, flushes: Flushes | None = None, outdated: Iterable[Path] = ()
+) -> Iterator[Path]:
     """Give a file to write, which becomes ``path`` once it is on the disk.
 
-    With ``flushes`` that is when those are left, at the latest.
+    With ``flushes`` that is when those are left, at the latest. Files that are
+    ``outdated`` then go.
 
     Raises
     ------
     StorageError
-        It cannot be written: a full disk, a read-only folder.
+        It cannot be written: a full disk, a read-only folder. Or another cannot be
+        deleted.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
-        (flushes.place if flushes else _place)(partial, path)
+        (flushes.place if flushes else _place)(partial, path, outdated)
     except BaseException as error:
         _discard(partial)
         if isinstance(error, OSError | SafetensorError):
-            raise _unwritable(path, error) from error
+            raise _unwritable(path, error)
         raise
 
 
-def _place(partial: Path, path: Path) -> None:
+def _place(partial: Path, path: Path, outdated: Iterable[Path]) -> None:
     try:
         sync(partial)
         partial.replace(path)
@@ -101,6 +106,8 @@ def _place(partial: Path, path: Path) -> None:
     except BaseException:
         _discard(partial)
         raise
+    for other in outdated:
+        remove(other)
 
 
 def _discard(partial: Path) -> None:
@@ -109,10 +116,14 @@ def _discard(partial: Path) -> None:
 
 
 def _unwritable(path: Path, error: BaseException) -> StorageError:
-    return StorageError(
+    if isinstance(error, StorageError):
+        return error  # it names another file, which could not be deleted
+    said = StorageError(
         f"cannot write {path}: {error}; make room on that disk, or make the folder"
         " writable, then resume"
     )
+    said.__cause__ = error
+    return said
 
 
 def remove(path: Path) -> None:
@@ -181,14 +192,31 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_arrays(
-    path: Path, arrays: Arrays, meta: str = "", flushes: Flushes | None = None
-) -> None:
-    """Write named arrays, and a text beside them, as safetensors with a checksum."""
+    path: Path,
+    arrays: Arrays,
+    meta: str = "",
+    flushes: Flushes | None = None,
+    outdated: Iterable[Path] = (),
+) -> Stamp:
+    """Write named arrays, and a text beside them, as safetensors with a checksum.
+
+    ``flushes`` and ``outdated`` are those of :func:`replacing`.
+    """
     contiguous = {n: np.asarray(a, order="C") for n, a in arrays.items()}
     # One entry: of several, safetensors writes another order each time.
     about = json.dumps([_checksum(contiguous, meta), meta])
-    with replacing(path, flushes) as partial:
+    with replacing(path, flushes, outdated) as partial:
         save_file(contiguous, partial, metadata={_ABOUT: about})
+        return stamp(partial)
+
+
+def stamp(path: Path) -> Stamp:
+    """Return a file's place on the disk, its size and when it was written.
+
+    To be renamed changes none of them.
+    """
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:

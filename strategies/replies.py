@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from functools import cache
+from typing import Any, TypeAlias
 
+import numpy as np
 from flwr.app import RecordDict
 
 from fedgraph_flwr.config import MOST_CLIENTS
@@ -156,7 +158,13 @@ def misfit(parcel: Parcel, expected: Expected) -> str:
 
 def layout_of(arrays: NamedArrays) -> Layout:
     """Names, dtypes and shapes of arrays."""
-    return {n: (a.dtype.name, tuple(a.shape)) for n, a in arrays.items()}
+    return {n: (_name(a.dtype), tuple(a.shape)) for n, a in arrays.items()}
+
+
+@cache
+def _name(kind: np.dtype[Any]) -> str:
+    """Return ``kind.name``, which NumPy puts together anew each time it is asked."""
+    return kind.name
 
 
 def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
@@ -178,7 +186,7 @@ def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
         fits = len(found.shape) == len(shape) and all(
             length in (None, n) for n, length in zip(found.shape, shape, strict=True)
         )
-        if found.dtype.name != dtype or not fits:
+        if _name(found.dtype) != dtype or not fits:
             return (
                 f"array {name!r} is {found.dtype} of shape {found.shape}, expected"
                 f" {dtype} of shape {tuple('any' if n is None else n for n in shape)};"

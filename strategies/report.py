@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedgraph_flwr.wire import NamedArrays, Parcel
@@ -81,7 +81,8 @@ class ClientInfo:
         A site without a name has no entry.
         """
         left_out = {"node_id"} if self.site else {"node_id", "site"}
-        return {k: v for k, v in asdict(self).items() if k not in left_out}
+        told = {**vars(self), "told": dict(self.told)}
+        return {k: v for k, v in told.items() if k not in left_out}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> ClientInfo:

@@ -116,11 +116,15 @@ def mask_of(words: Tensor, like: Tensor, p: float) -> tuple[Tensor, float]:
 
 
 class _BareLinear(nn.Linear):
-    """A linear layer that does not initialise itself from the global generator."""
+    """A linear layer of given tensors; ``nn.Linear`` makes its own, and takes longer.
 
-    @override
-    def reset_parameters(self) -> None:
-        pass
+    Clients build their models anew for each message.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        nn.Module.__init__(self)
+        self.out_features, self.in_features = weight.shape
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
 
 
 class SparseRows(NamedTuple):
@@ -165,12 +169,11 @@ def linear(num_in: int, num_out: int, generator: torch.Generator) -> nn.Linear:
 
     Weights and biases are uniform in +-1/sqrt(num_in).
     """
-    layer = _BareLinear(num_in, num_out)
     bound = num_in**-0.5
-    with torch.no_grad():
-        layer.weight.uniform_(-bound, bound, generator=generator)
-        layer.bias.uniform_(-bound, bound, generator=generator)
-    return layer
+    weight, bias = torch.empty(num_out, num_in), torch.empty(num_out)
+    weight.uniform_(-bound, bound, generator=generator)
+    bias.uniform_(-bound, bound, generator=generator)
+    return _BareLinear(weight, bias)
 
 
 def project(x: Tensor, layer: nn.Linear) -> Tensor:

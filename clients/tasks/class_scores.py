@@ -72,8 +72,10 @@ def f1_and_auc(logits: Floats, y: IntArray) -> dict[str, float]:
     f1 = class_f1(y, logits.argmax(1), num_classes)
     found = {"macro-f1": float(np.nanmean(f1))}
     if num_classes > 1 and np.isfinite(logits).all():
-        is_class = (y[:, None] == np.arange(num_classes)).astype(np.float64)
-        area = roc_auc(_log_odds(logits.astype(np.float64)), is_class).mean
+        first = 1 if num_classes == 2 else 0  # of two classes both areas are the same
+        is_class = (y[:, None] == np.arange(first, num_classes)).astype(np.float64)
+        odds = _log_odds(logits.astype(np.float64))[:, first:]
+        area = roc_auc(odds, is_class).mean
         found |= {} if np.isnan(area) else {"roc-auc": area}
     return found
 

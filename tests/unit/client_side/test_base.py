@@ -14,6 +14,7 @@ from flwr.common import (
     parameters_to_ndarrays,
 )
 from oracles import fedprox as oracle
+from torch import nn
 
 from clients.optimizer import make_optimizer
 from clients.round import Round
@@ -230,3 +231,32 @@ def test_too_few_arrays_are_refused(tmp_path):
     client = toys.make_client(tmp_path, "fedavg")
     with pytest.raises(WireError, match="received 1 arrays, the client's model shares"):
         client.fit(toys.shared_arrays(client)[:1], ROUND)
+
+
+class _Odd(nn.Module):
+    """Shares a layer, has no bias, and buffers of either kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 2, bias=False)
+        self.inner = nn.ModuleList([self.first, nn.BatchNorm1d(2)])
+        self.register_buffer("kept", torch.zeros(1))
+        self.register_buffer("not_kept", torch.zeros(1), persistent=False)
+        self.register_buffer("empty", None)
+
+
+def test_tensors_are_those_of_the_state_dict(tmp_path):
+    client = toys.make_client(tmp_path)
+    client.model = _Odd()
+    expected = client.model.state_dict(keep_vars=True)
+    found = client.tensors()
+    assert list(found) == list(expected)
+    assert all(found[name] is tensor for name, tensor in expected.items())
+
+
+def test_a_buffer_that_a_model_replaces_is_found(tmp_path):
+    client = toys.make_client(tmp_path)
+    client.model = _Odd()
+    client.tensors()
+    client.model.kept = torch.ones(1)
+    assert client.tensors()["kept"].item() == 1

@@ -175,6 +175,38 @@ def test_a_state_that_cannot_be_flushed_is_named_and_the_one_before_stays(
     assert len(list(store.folder.iterdir())) == 1
 
 
+def test_an_old_state_goes_once_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
+    for r in (1, 2):
+        ClientStore(tmp_path, "e", client_id=0).save(r, {"w": torch.ones(3)})
+
+    def fails(_) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync", fails)
+        flushes = Flushes()
+        store = ClientStore(tmp_path, "e", client_id=0, flushes=flushes)
+        store.save(3, {"w": torch.ones(3)}, keep_from=2)
+        with pytest.raises(StorageError), flushes:
+            pass
+    assert store.rounds() == [1, 2]
+    with Flushes() as others:
+        store = ClientStore(tmp_path, "e", client_id=0, flushes=others)
+        store.save(3, {"w": torch.ones(3)}, keep_from=2)
+    assert store.rounds() == [2, 3]
+
+
+def test_an_old_state_that_a_message_cannot_delete_is_named(tmp_path):
+    store = ClientStore(tmp_path, "e", client_id=0)
+    (store.folder / "round-000001.safetensors").mkdir(parents=True)
+    store.save(2, {"w": torch.ones(3)})
+    flushes = Flushes()
+    store = ClientStore(tmp_path, "e", client_id=0, flushes=flushes)
+    store.save(3, {"w": torch.ones(3)}, keep_from=2)
+    with pytest.raises(StorageError, match=r"^cannot delete .*round-000001"), flushes:
+        pass
+
+
 def test_a_half_written_file_is_never_read(store):
     store.save(1, {"w": torch.ones(1)})
     (store.folder / "round-000002.999.tmp").write_bytes(b"half")
