@@ -35,7 +35,7 @@ dl.facts div{border-top:2px solid var(--rule)}dt{color:var(--dim);font-size:.85r
 dd{margin:0;font-weight:600}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;width:100%}
 th,td{text-align:left;padding:.25rem .5rem;border-bottom:1px solid var(--rule);vertical-align:top;
-overflow-wrap:break-word}td.n{font-variant-numeric:tabular-nums;white-space:nowrap}
+overflow-wrap:break-word}td:last-child:not(.n){min-width:11rem}td.n{font-variant-numeric:tabular-nums;white-space:nowrap}
 caption{text-align:left;color:var(--dim);font-size:.85rem}
 .wide{min-width:9rem}pre{white-space:pre-wrap;background:var(--paper);border:1px solid var(--rule);
 border-radius:.3rem;padding:.6rem;margin:.4rem 0;font-size:.85rem}
