@@ -116,10 +116,10 @@ def encode_features(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Fl
         codes = _codes(schema.features[0], block, flaws)
         return np.maximum(codes, 0), flaws
     width = sum(feature.width for feature in schema.features)
-    rows = max(block.lines, default=0)  # so far, as lines count
-    if rows * width > MOST_NUMBERS:
+    count = max(block.lines, default=0)  # rows so far, as lines count
+    if count * width > MOST_NUMBERS:
         raise DataError(
-            f"{rows} nodes with the schema's {width} columns each are more than"
+            f"{count} nodes with the schema's {width} columns each are more than"
             f" {MOST_NUMBERS} numbers; list fewer categories {_AT_ALL}, and let rare"
             " ones share a column by other = true",
             public="nodes and columns of the schema are too many together",
