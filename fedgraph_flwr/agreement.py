@@ -72,9 +72,15 @@ def check_same_plugins(
 
 
 def class_names(client: ClientInfo) -> list[str]:
-    """Names of the classes, if a client sent them; else their numbers."""
-    told = json.loads(client.told.get(CLASSES, "") or "[]")
-    return name_classes(told, client.num_classes)
+    """Names of the classes, if a client sent any that are names; else their numbers."""
+    try:
+        told = json.loads(client.told.get(CLASSES, "") or "[]")
+    except (ValueError, RecursionError):
+        told = []
+    are_names = isinstance(told, list) and all(
+        isinstance(name, str) and name.isprintable() for name in told
+    )
+    return name_classes(told if are_names else [], client.num_classes)
 
 
 def name_classes(names: list[str], num_classes: int) -> list[str]:

@@ -37,6 +37,7 @@ _NUMBERS = ("run", "round", "node", "client")
 _TEXTS = ("event", "message", "method", "head", *_HASHES)
 _TABLES = ("received", "sent", "spent_before", "spent_after")
 ROLL_CALL = name_message("query")
+_DEEPEST = 5  # of tables and lists in a line, one in another
 _MOST = 20  # differences of a kind that are listed
 
 
@@ -123,12 +124,12 @@ def _is_ours(record: Mapping[str, Any]) -> bool:
     return has_run and all(type(v) in (int, float) for v in numbers)
 
 
-def _is_printable(value: object) -> bool:
-    """Whether no text in it could forge a line where it is printed."""
+def _is_printable(value: object, depth: int = _DEEPEST) -> bool:
+    """Whether no text in it could forge a line where it is printed; or end a reader."""
     if isinstance(value, dict):
-        return all(map(_is_printable, (*value, *value.values())))
+        value = [*value, *value.values()]
     if isinstance(value, list):
-        return all(map(_is_printable, value))
+        return depth > 0 and all(_is_printable(v, depth - 1) for v in value)
     return not isinstance(value, str) or value.isprintable()
 
 

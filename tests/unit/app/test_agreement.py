@@ -11,7 +11,12 @@ from toys import make_partition, run_settings
 
 from datasets import load_partition
 from datasets.tu import load_tu
-from fedgraph_flwr.agreement import check_same_data, describe_features, tell_data
+from fedgraph_flwr.agreement import (
+    check_same_data,
+    class_names,
+    describe_features,
+    tell_data,
+)
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from simulations.inline import run_inline
 from strategies.report import ClientInfo
@@ -108,6 +113,15 @@ def test_the_same_files_at_every_site_are_cut_as_in_simulation(tmp_path):
 
     found = [summary_of(start(tmp_path, p)) for p in (folders, folders[0])]
     assert found[0]["weights_sha256"] == found[1]["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    "told", ["}", "3", '"ab"', '{"a": 1}', "[1, 2]", '["\\n", ""]']
+)
+def test_what_a_client_says_instead_of_names_of_classes_ends_no_run(told):
+    """They are read when models are written, after the last round."""
+    assert class_names(info(0, classes=told)) == ["0", "1"]
+    assert class_names(info(0, classes='["no", "yes"]')) == ["no", "yes"]
 
 
 def test_one_folder_for_all_is_nobodys_own(tmp_path):
