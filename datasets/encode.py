@@ -16,7 +16,7 @@ from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError
 
 from .schema import CATEGORY, INDICATOR, Feature, Schema
-from .tables import Block, Table
+from .table import Block, Table
 
 ROLES = {"train": 0, "val": 1, "test": 2}
 NO_ROLE = -1
@@ -47,7 +47,7 @@ class Problem:
 
 @dataclass
 class Problems:
-    """Collects what does not fit, in the order of the files."""
+    """Collects rows that do not fit, in the order of the files."""
 
     found: list[Problem] = field(default_factory=list)
 
@@ -116,10 +116,10 @@ def encode_features(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Fl
         codes = _codes(schema.features[0], block, flaws)
         return np.maximum(codes, 0), flaws
     width = sum(feature.width for feature in schema.features)
-    count = max(block.lines, default=0)  # rows so far, as lines count
-    if count * width > MOST_NUMBERS:
+    lines = max(block.lines, default=0)  # rows so far
+    if lines * width > MOST_NUMBERS:
         raise DataError(
-            f"{count} nodes with the schema's {width} columns each are more than"
+            f"{lines} nodes with the schema's {width} columns each are more than"
             f" {MOST_NUMBERS} numbers; list fewer categories {_AT_ALL}, and let rare"
             " ones share a column by other = true",
             public="nodes and columns of the schema are too many together",
@@ -144,7 +144,7 @@ def is_one_hot(schema: Schema) -> bool:
 
 
 def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
-    """Column of each cell; -1 for none."""
+    """Column of each cell; -1 if it has none."""
     cells = block.cells[feature.column]
     index = {name: i for i, name in enumerate(feature.categories)}
     codes = np.fromiter(map(index.get, cells, repeat(-1)), np.int64, len(cells))
@@ -197,7 +197,7 @@ def _fill_numbers(
 
 
 def read_numbers(cells: Sequence[str]) -> NDArray[np.float64]:
-    """Read numbers; NaN for missing values, infinity for what is no number."""
+    """Read numbers; NaN for missing values, infinity for other texts."""
     try:
         if is_plain("".join(cells)):
             return np.array(list(map(float, cells)), np.float64)

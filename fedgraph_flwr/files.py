@@ -58,7 +58,7 @@ class Flushes:
         """
         for path in [p for p in self._begun if p.parent == folder]:
             if (error := self._begun.pop(path).exception()) is not None:
-                raise _unwritable(path, error)
+                raise _unwritable(path, error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +68,7 @@ class Flushes:
         errors = {path: flushed.exception() for path, flushed in self._begun.items()}
         for path, error in errors.items():
             if error is not None and kind is None:
-                raise _unwritable(path, error)
+                raise _unwritable(path, error) from error
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def replacing(
     except BaseException as error:
         _discard(partial)
         if isinstance(error, OSError | SafetensorError):
-            raise _unwritable(path, error)
+            raise _unwritable(path, error) from error
         raise
 
 
@@ -118,12 +118,10 @@ def _discard(partial: Path) -> None:
 def _unwritable(path: Path, error: BaseException) -> StorageError:
     if isinstance(error, StorageError):
         return error  # it names another file, which could not be deleted
-    said = StorageError(
+    return StorageError(
         f"cannot write {path}: {error}; make room on that disk, or make the folder"
         " writable, then resume"
     )
-    said.__cause__ = error
-    return said
 
 
 def remove(path: Path) -> None:
