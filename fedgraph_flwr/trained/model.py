@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,10 @@ from ..plugins import is_plugin, origin, split
 from .folder import EMBEDDING, About, read_about, read_weights
 from .predictions import Predictions
 
+log = logging.getLogger("flwr.fedgraph")
+
 _NONE = np.zeros(0, np.int64)
+_HAIR = 1e-6  # what rounding may change of a score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +100,26 @@ class TrainedModel:
         outputs = self.outputs(partition)[len(partition.val) :]
         rows = partition.graph_ids[test].tolist()
         column, names = datasets.name_items(self._at(path), number, rows)
-        return self._named(outputs, names, column, labels=partition.graphs.y[test])
+        labels = partition.graphs.y[test]
+        found = self._named(outputs, names, column, labels=labels)
+        self._warn_of_other_data(found.score())
+        return found
+
+    def _warn_of_other_data(self, score: float | None) -> None:
+        """Say if a client's own model scores otherwise than in its run."""
+        scores = self.about.scores
+        told = isinstance(scores, dict) and scores.get(f"test {self.about.metric}")
+        if type(told) is not float or score is None or abs(score - told) <= _HAIR:
+            return
+        log.warning(
+            "model %r has %s %.4f on the test items here, and had %.4f in its run: the"
+            " data have changed since, so that it may have been trained on some of"
+            " these items, or this machine rounds otherwise",
+            self.name,
+            self.about.metric,
+            score,
+            told,
+        )
 
     def read(self, path: str | Path | None, client: int) -> GraphPartition:
         """Read a client's data as the run did, with their split.

@@ -8,6 +8,7 @@ import hashlib
 import json
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -315,6 +316,19 @@ def test_data_of_other_features_are_refused(folder, monkeypatch):
     monkeypatch.setattr(datasets, "load_partition", lambda *_: other)
     with pytest.raises(DataError, match=r"the model reads 4 features .* have 7"):
         load_model(folder).predict_test("/toys")
+
+
+def test_a_score_that_is_not_that_of_the_run_is_warned_of(once, caplog):
+    """Data that changed may test what the model was trained on."""
+    caplog.set_level("WARNING", "flwr")
+    found = once("fedavg")
+    items(found, 0)
+    assert "in its run" not in caplog.text
+
+    model = load_model(own_folder(found, 0))
+    about = replace(model.about, scores={"test accuracy": 0.9})
+    items(found, 0, replace(model, about=about))
+    assert "in its run: the data have changed since, so that" in caplog.text
 
 
 def test_weights_that_are_not_finite_predict_nothing(folder, monkeypatch):
