@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from .gpu import measure_gpu
 from .memory import NUM_NODES, measure_memory
 from .molecules import measure_molecules
 from .peers import measure_peers
@@ -26,6 +27,8 @@ def _parser() -> argparse.ArgumentParser:
 
     part = parts.add_parser("round", help="a round through Flower, and plain loops")
     part.set_defaults(measure=compare_round)
+    part.add_argument("--dataset", default="molecules")
+    part.add_argument("--clients", type=int, default=7)
     _add_repeats(part, 5)
 
     part = parts.add_parser("overhead", help="share of time that no client computes")
@@ -70,6 +73,20 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--device", default="auto")
     part.add_argument("--rounds", type=int, default=5, help="to take medians of")
     _add_repeats(part, 3)
+
+    part = parts.add_parser("gpu", help="all that is to be measured on a GPU")
+    part.set_defaults(measure=measure_gpu)
+    part.add_argument("--device", default="cuda")
+    part.add_argument("--dataset", default="NCI1")
+    part.add_argument("--clients", type=int, default=50)
+    part.add_argument(
+        "--many", type=int, default=500, help="clients of PROTEINS, for the memory"
+    )
+    part.add_argument(
+        "--shares", type=float, nargs="*", default=[0.1],
+        help="of a GPU for an actor of Ray; none: not through Flower",
+    )  # fmt: skip
+    part.add_argument("--rounds", type=int, default=10, help="to take medians of")
 
     part = parts.add_parser("peers", help="a round of FedAvg beside a peer's code")
     part.set_defaults(measure=measure_peers)

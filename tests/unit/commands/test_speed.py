@@ -9,7 +9,7 @@ import toys
 
 from clients.spreadgnn import SpreadGNNClient
 from fedgraph_flwr.resolve import defaults, resolve
-from simulations.speed import memory, molecules, rounds, timing, views
+from simulations.speed import gpu, memory, molecules, rounds, timing, views
 from simulations.speed.__main__ import main
 
 
@@ -52,7 +52,6 @@ def test_the_timer_takes_turns_and_leaves_out_the_first():
 @pytest.mark.slow
 def test_a_round_is_told_beside_plain_loops(monkeypatch, capsys):
     """Our loop runs the same batches as the plain one; Flower's times are given."""
-    monkeypatch.setattr(rounds, "_CLIENTS", 2)
     monkeypatch.setattr(
         rounds.datasets, "load_partition", lambda _, c: toys.make_partition(c)
     )
@@ -60,9 +59,13 @@ def test_a_round_is_told_beside_plain_loops(monkeypatch, capsys):
     monkeypatch.setattr(
         rounds, "flower_rounds", lambda *_, **__: {"times": [{}, {}, row]}
     )
-    assert main(["round", "--repeats", "1"]) == 0
+    given = ["--dataset", "PROTEINS", "--clients", "2", "--repeats", "1"]
+    assert main(["round", *given]) == 0
     found = cells(capsys.readouterr().out)
-    assert [row[0].partition(" ")[0] for row in found] == ["plain"] * 2 + ["ours"] * 4
+    kinds = [row[0].partition(" ")[0] for row in found]
+    assert kinds == ["plain"] * 2 + ["ours", "ours:"] + ["ours"] * 3
+    assert 0 < float(found[3][1]) < float(found[2][1])  # operators alone
+    assert 0 < float(found[3][3]) < float(found[2][3])
     assert found[-1][1] == "4.000"
     best = min(float(row[1]) for row in found[:2])
     assert float(found[-1][2][:-1]) == pytest.approx(best / 4, abs=0.01)
@@ -87,6 +90,25 @@ def test_stacks_are_told_beside_clients_one_by_one(capsys):
     one_of_3, stack_of_3, one_of_6, stack_of_6 = (int(row[-1]) for row in found)
     assert one_of_6 == pytest.approx(2 * one_of_3, rel=0.1)
     assert stack_of_6 <= 2 * stack_of_3  # two stacks, as there are two sizes
+
+
+@pytest.mark.slow
+def test_all_parts_of_the_gpu_command_run_on_a_cpu(monkeypatch, capsys):
+    monkeypatch.setattr(gpu.device_check, "main", lambda argv: len(argv))
+    few = ["--device", "cpu", "--dataset", "synthetic", "--clients", "2"]
+    monkeypatch.setattr(gpu, "_MANY", {"dataset": "synthetic"})
+    assert main(["gpu", *few, "--many", "3", "--shares", "--rounds", "1"]) == 2
+    out = capsys.readouterr().out
+    *rows, crowd = cells(out)
+    assert [row[0] for row in rows] == [
+        "2 clients inline, one by one",
+        "2 clients inline, stacked",
+    ]
+    ratio = float(rows[0][1]) / float(rows[1][1])
+    told = float(out.partition("one by one / stacked: ")[2].partition(",")[0])
+    assert told == pytest.approx(ratio, rel=0.1)
+    assert crowd[0] == "3 clients inline"
+    assert f"3 clients: {crowd[2]} GB" in out
 
 
 def test_overhead_is_the_time_that_no_client_computes(monkeypatch, capsys):
