@@ -16,6 +16,7 @@ from torch.nn.functional import one_hot
 from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.methods.adafgl import AdaFGLParams
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import Parcel
@@ -107,6 +108,15 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
                 "beta": params.beta,
                 "link-cosine": params.link_cosine,
             },
+        )
+
+    @override
+    @classmethod
+    def check_elsewhere(cls, spec: ModelSpec[AdaFGLParams]) -> None:
+        """Refuse: what was kept of the client's own graph would score the others."""
+        raise ConfigError(
+            "clients of adafgl score by what they kept of their own graphs, which says"
+            " nothing of others; take another method, or set it to 'own'"
         )
 
     @override

@@ -88,6 +88,16 @@ class GraphClient(ClassicClient, Generic[P]):
         )
 
     @classmethod
+    def check_elsewhere(cls, spec: ModelSpec[P]) -> None:
+        """Refuse a run that scores clients' models on each other's graphs, if it must.
+
+        Raises
+        ------
+        ConfigError
+        """
+        cls.architecture(spec)
+
+    @classmethod
     def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
         """Names of the tensors that travel: of the convolutions, or of all."""
         return [

@@ -321,7 +321,7 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
                 " 'own' in the run config"
             )
         try:
-            client.architecture(spec)
+            client.check_elsewhere(spec)
         except ConfigError as error:
             raise ConfigError(
                 f"evaluate-on must be 'own' for {resolved.settings.method!r}, got"
