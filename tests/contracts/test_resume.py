@@ -92,10 +92,10 @@ def test_a_full_disk_names_the_file_and_loses_nothing(run, once, tmp_path):
 def test_a_state_that_cannot_be_flushed_is_one_clients_failure(
     run, monkeypatch, tmp_path
 ):
-    def place(partial, path, kept=files._place):
+    def place(partial, path, outdated, kept=files._place):
         if path.match("client-1/round-000002.*"):
             raise OSError(28, "No space left on device")
-        kept(partial, path)
+        kept(partial, path, outdated)
 
     monkeypatch.setattr(files, "_place", place)
     some = {"min-fit-replies": 0.5, "num-server-rounds": 3}

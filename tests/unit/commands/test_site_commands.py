@@ -13,7 +13,7 @@ import own_files
 import pytest
 import toys
 
-from datasets.schema import read_schema
+from datasets.schema_read import read_schema
 from fedgraph_flwr.site import check_machine
 from fedgraph_flwr.site.__main__ import COMMANDS, main
 from fedgraph_flwr.site.check_data import fingerprint
