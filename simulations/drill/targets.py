@@ -1,7 +1,8 @@
 """Small federations for ``simulations.drill``: seconds each, and no file needed.
 
 Four clients, few rounds. Each has another kind of state to lose: clusters, models
-kept at clients, optimisers, noise and its ledger, sealed letters, embeddings.
+kept at clients, optimisers, noise and its ledger, sealed letters, embeddings; or
+another way through the code: stacks, rare checkpoints, clients that never train.
 """
 
 from __future__ import annotations
@@ -59,6 +60,26 @@ _METHODS: dict[str, dict[str, Value]] = {
     "local": _GRAPHS,
     "fedstar": _NODES,
     "fedsage+": {**_NODES, "fedsage-plus.rounds": 2},
+    "adafgl": {
+        **_NODES,
+        "adafgl.federated-rounds": 3,
+        "adafgl.personal-epochs": 2,
+        "checkpoint-every": 3,
+    },
+    "stacked": {
+        **_GRAPHS,
+        "method": "fedavg",
+        "shared-group": "convs",
+        "stacked": "on",
+        "checkpoint-every": 2,
+    },
+    "held-out": {
+        **_NODES,
+        "method": "fedprox",
+        "held-out-clients": "1",
+        "evaluate-on": "all",
+        "checkpoint-every": 3,
+    },
 }
 
 

@@ -21,8 +21,6 @@ from fedgraph_flwr.wording import shortened
 
 from ...graphs.batching import ClientData
 
-_MOST_TIMES = 8  # as many numbers as its tensors have may a layer of a model have
-_SMALL = 1000  # an option up to this makes no model large
 # Module of this room that has a form of that name in ``FORMS``.
 MODULES: Mapping[str, str] = {
     "gin": "whole_graphs",
@@ -104,18 +102,11 @@ class Architecture:
         if not is_plain or not all(isinstance(text, str) for text in texts):
             raise ValueError("its form, options or tensors have no plain names")
 
-    def _check_sizes(self, tensors: Mapping[str, Tensor]) -> None:
-        """Refuse a model far larger than its tensors, before it takes the memory."""
-        wide, total = self.hidden_dim, sum(t.numel() for t in tensors.values())
-        others = [n for v in self.options.values() if (n := _whole(v)) > _SMALL]
-        largest = max(self.num_features, self.num_classes, wide, *others) * wide
-        if largest > _MOST_TIMES * total or self.num_layers > len(tensors):
+    def _check_layers(self, tensors: Mapping[str, Tensor]) -> None:
+        if self.num_layers > len(tensors):
             raise DataError(
-                f"the model has {self.num_layers} layers of width {wide}, features"
-                f" {self.num_features}, outputs {self.num_classes} and options"
-                f" {shortened(dict(self.options))}, but {len(tensors)} tensors of"
-                f" {total} numbers in all; take weights and model.json from one and the"
-                " same model folder"
+                f"the model has {self.num_layers} layers, but {len(tensors)} tensors;"
+                " take weights and model.json from one and the same model folder"
             )
 
     def build(
@@ -135,15 +126,15 @@ class Architecture:
         DataError
             Names or shapes are not those of the model.
         """
-        self._check_sizes(tensors)
+        self._check_layers(tensors)
         try:
-            model: nn.Module = self.build(torch.Generator())
+            with torch.device("meta"):  # shapes alone, whatever sizes are asked for
+                named = self.build(torch.Generator()).state_dict()
         except (TypeError, ValueError, KeyError, RuntimeError) as error:
             raise DataError(
                 f"the model cannot be built: {error}; take weights and model.json from"
                 " one and the same model folder"
             ) from error
-        named = model.state_dict()
         tensors = {n: t for n, t in tensors.items() if n not in self.training_only}
         given = {n: tuple(t.shape) for n, t in tensors.items()}
         wanted = {n: tuple(t.shape) for n, t in named.items()}
@@ -154,6 +145,7 @@ class Architecture:
                 + "; ".join(f"{n} {given.get(n)}, not {wanted.get(n)}" for n in odd[:3])
                 + "; take weights and model.json from one and the same model folder"
             )
+        model: nn.Module = self.build(torch.Generator())
         model.load_state_dict(dict(tensors))
         return model.to(device).eval()
 
@@ -192,14 +184,6 @@ class Architecture:
         module = import_module(f"{__name__}.{MODULES[self.form]}")
         form: Form = module.FORMS[self.form]
         return form
-
-
-def _whole(value: str | int | float) -> int:
-    """Read an option as a width, as a form does; 0 for what is none."""
-    try:
-        return int(value)
-    except (ValueError, OverflowError):
-        return 0
 
 
 Generator = torch.Generator

@@ -243,7 +243,7 @@ def test_the_same_seed_draws_the_same_moments():
 
 def test_every_target_is_a_run_of_its_own(tmp_path):
     found = targets(names(), tmp_path)
-    assert len({str(t.overrides) for t in found}) == len(found) == 12
+    assert len({str(t.overrides) for t in found}) == len(found) == 15
     assert {t.overrides["num-server-rounds"] for t in found} == {NUM_ROUNDS}
     assert [t.name for t in found if t.is_private] == [
         "fgcl-once",
