@@ -16,6 +16,8 @@ from fedgraph_flwr.figures import embedding
 from fedgraph_flwr.figures.embedding import draw_embeddings
 from fedgraph_flwr.figures.style import PALETTE
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 
 def write_round(
     run, number, *, num_graphs=40, num_classes=2, num_clients=6, dim=8, **changes
@@ -74,7 +76,6 @@ def points_of(axes):
     return {of.get_label(): np.asarray(of.get_offsets()) for of in axes.collections}
 
 
-@pytest.mark.slow
 def test_draws_the_rounds_that_the_run_names(run):
     for number in (0, 5, 12):
         write_round(run, number)
@@ -195,7 +196,6 @@ def test_degenerate_embeddings_are_drawn(run, x):
     assert [p.name for p in draw_embeddings(run)] == ["embeddings-round-0.png"]
 
 
-@pytest.mark.slow
 def test_legend_tells_ten_classes_and_twenty_clients_apart(run, kept):
     write_round(run, 0, num_graphs=100, num_classes=10, num_clients=20, dim=12)
     drawn = draw_embeddings(run)[0]
@@ -263,7 +263,6 @@ def test_what_is_missing_or_cut_short_is_left_out(run, kept):
     assert kept["embeddings-round-1.png"].get_suptitle().startswith("? on ?")
 
 
-@pytest.mark.slow
 def test_colours_are_visible_in_the_file(run):
     write_round(run, 0)
     image = assert_drawn(draw_embeddings(run)[0])
@@ -273,7 +272,6 @@ def test_colours_are_visible_in_the_file(run):
         assert (np.abs(image - shown).max(axis=2) < 0.05).sum() > 50
 
 
-@pytest.mark.slow
 def test_libraries_are_imported_only_to_draw():
     code = (
         "import sys, fedgraph_flwr.figures.embedding;"

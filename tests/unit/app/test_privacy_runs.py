@@ -24,6 +24,8 @@ from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import pack, unpack
 from simulations.inline import InlineGrid
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 ROUND = {"server-round": 1}
 LABELS = {"features": "labels"}  # degrees tell edges
 EDGES = {**LABELS, "privacy.edge-epsilon": 1.0}

@@ -16,6 +16,8 @@ from fedgraph_flwr.trained import load_model
 from fedgraph_flwr.trained.folder import read_about
 from simulations.inline import run_inline
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 HEAD = 'dataset = "{dataset}"\n'
 
 

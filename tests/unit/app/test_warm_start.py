@@ -15,6 +15,8 @@ from fedgraph_flwr import server_app
 from fedgraph_flwr.errors import ConfigError, WireError
 from fedgraph_flwr.results.warm_start import WarmStart
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 ALL = {"shared-group": "all"}
 
 

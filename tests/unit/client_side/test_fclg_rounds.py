@@ -26,6 +26,8 @@ from fedgraph_flwr.results import selection
 from fedgraph_flwr.wire import unpack
 from strategies.fedavg import FedAvg
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 ALONE = "local graph-embedding"
 ROUND = {"server-round": 1}
 INTERS = ("graphs", "nodes", "none", "kl", "mse", "previous-round")
@@ -690,7 +692,6 @@ def test_every_site_keeps_the_embeddings_of_the_last_model(once, tmp_path, optio
 # Evaluation: local ---------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_local_scores_are_those_of_each_client(run):
     probed = {"num-clients": 2, "embedding.probe": True, "embedding.rounds": "0,1"}
     finished = run("fclg", **probed)
@@ -727,7 +728,6 @@ def test_an_embedding_that_is_not_finite_names_the_client_in_a_run(run, monkeypa
             run("fclg", **options)
 
 
-@pytest.mark.slow
 def test_a_client_with_one_graph_takes_part_and_is_scored_with_the_others_only(
     run, toy_data
 ):

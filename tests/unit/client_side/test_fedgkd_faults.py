@@ -20,6 +20,8 @@ from fedgraph_flwr.results.reader import read_matrices
 from simulations.relatedness import analyse, label_similarity, rank_correlation
 from strategies.personal import AbstractPersonalStrategy
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 # What goes wrong -------------------------------------------------------------------
 
 

@@ -23,6 +23,8 @@ from fedgraph_flwr.wire import select
 from strategies.fedgkd import common_start
 from strategies.fedgkd_relator import relatedness
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 
 def assert_same_models(ours: dict, theirs: dict, **tolerance):
     for name, array in theirs.items():

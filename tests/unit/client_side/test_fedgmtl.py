@@ -21,6 +21,8 @@ from fedgraph_flwr.results.task_relations import read_covariances, read_rounds
 from fedgraph_flwr.wire import Parcel, select, with_prefix
 from strategies.fedgmtl import FedGMTL, with_unit_trace
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 MASKS = {"task-masks": "0;1;0-1"}  # of three clients
 EITHER = pytest.mark.parametrize("encoder", ["sage", "gat"])
 
@@ -230,7 +232,6 @@ def test_noise_that_leaves_no_covariance_leaves_that_of_the_round_before(run, ca
     assert np.trace(model[OMEGA]) == pytest.approx(1)
 
 
-@pytest.mark.slow
 def test_noisy_updates_leave_a_usable_omega(run):
     noisy = {"privacy.update-clip": 0.1, "privacy.update-noise": 1.0}
     finished = run("fedgmtl", **MASKS, **noisy)

@@ -25,6 +25,8 @@ from fedgraph_flwr.wire import Parcel, select, unpack
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 CROSS = {"fedsage-plus.cross-client": True, "fedsage-plus.cross-rows": 5}
 # Otherwise no node of the toy federation gets a neighbour.
 MENDED = {"fedsage-plus.hidden-share": 1.0, "fedsage-plus.learning-rate": 0.01}

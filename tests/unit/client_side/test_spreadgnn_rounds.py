@@ -30,6 +30,8 @@ from simulations import figures
 from simulations.inline import InlineGrid
 from strategies.spreadgnn import SpreadGNN, make_topology
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 NEUTRAL = {"spreadgnn.task-reg": 0.0, "optimizer": "adam", "persist-optimizer": True}
 TOPOLOGIES = {
     "complete": {},
@@ -125,7 +127,6 @@ def test_without_mixing_everybody_trains_alone(spread, tmp_path, apart):
     assert not [r for r in ours.ledger if r["record"] == "arrays"]
 
 
-@pytest.mark.slow
 def test_the_regulariser_and_each_option_do_something(spread):
     options = [
         {},

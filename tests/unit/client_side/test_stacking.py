@@ -33,6 +33,8 @@ from fedgraph_flwr.registry import METHODS, joined, load_client
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION, NODE_CLASSIFICATION
 from fedgraph_flwr.wire import Parcel, with_prefix
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 ON_GRAPHS = ["local", "fedavg", "fedprox", "gcfl", "gcfl+"]
 ON_NODES = [f"{m} node-classification" for m in ("local", "fedavg", "fedprox")]
 ON_NODES += ["self-weight"]
@@ -87,7 +89,6 @@ def test_a_run_is_that_of_clients_one_by_one(run, stacks, case):
         assert many.values()[name] == pytest.approx(value, abs=1e-4), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "more"),
     [

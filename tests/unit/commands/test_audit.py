@@ -27,6 +27,8 @@ from simulations.audit.attacks import (
 from simulations.audit.game import make_game
 from simulations.audit.rows import attack, play_here
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 LEVEL = 0.05
 ONE = {"fgcl.views": "one"}
 CLEAN = {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}
@@ -265,7 +267,6 @@ def test_too_little_noise_is_found(monkeypatch, method, wrong, trials):
     assert row.verdicts["view"].epsilon > 1
 
 
-@pytest.mark.slow
 def test_fresh_noise_that_is_not_charged_is_found_by_the_uploads_alone(monkeypatch):
     charge = Ledger.charge_edges
 

@@ -12,6 +12,8 @@ import pytest
 from simulations import processes
 from simulations.processes import free_ports
 
+pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
+
 
 def test_ports_are_none_that_connections_are_given() -> None:
     given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
