@@ -46,7 +46,7 @@ _REASON = re.compile(r"run failed: (\w+: .*)")
 _CHECKPOINT = re.compile(r"round-(\d+)\.safetensors")
 _START_S = 10.0
 _SUBMISSIONS, _PAUSE_S = 5, 10.0
-_HOSTED = ("0,1", "2,3")
+_HOSTED = ("0,2", "1,3")  # as in simulation
 _OF_A_SITE = ("state-dir", "data-dir", "cache-dir")  # mean nothing in a run config
 
 

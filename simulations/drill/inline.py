@@ -27,7 +27,7 @@ from .trials import Moment, Outcome, Reference
 from .witness import keep_witness, ledger_faults
 
 _LIMIT_S = 300.0
-_NUM_NODES = 4
+_NUM_NODES = 2  # as with Flower: what a node stacks shows in the last digits
 _PRELOAD = ("simulations.drill.inline", "torch_geometric", "networkx", "rdkit.Chem")
 
 
@@ -40,7 +40,7 @@ class InlineEngine:
         The drill's folder, which this engine leaves to its attempts.
     sites : sequence of str, optional
         Clients that each node of that process hosts, as a site with folders of its own;
-        else four simulated nodes. Each is a message, and a moment to be killed.
+        else two simulated nodes.
     secrets : mapping, optional
         What sites draw noise of, by the name of a client's folder.
     """

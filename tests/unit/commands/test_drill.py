@@ -365,7 +365,7 @@ def test_an_undisturbed_run_draws_noise_of_the_secrets_it_is_given(tmp_path):
         measure(
             InlineEngine(
                 tmp_path,
-                sites=("0,1", "2,3"),
+                sites=("0,2", "1,3"),
                 secrets={f"client-{c}": secret * 64 for c in range(4)},
             ),
             target,
