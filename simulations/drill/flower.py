@@ -30,7 +30,7 @@ from ..processes import (
     kill,
 )
 from .inline import InlineEngine
-from .targets import Target
+from .targets import HOSTED, NUM_NODES, Target
 from .trials import (
     NO_REASON,
     Moment,
@@ -46,7 +46,6 @@ _REASON = re.compile(r"run failed: (\w+: .*)")
 _CHECKPOINT = re.compile(r"round-(\d+)\.safetensors")
 _START_S = 10.0
 _SUBMISSIONS, _PAUSE_S = 5, 10.0
-_HOSTED = ("0,2", "1,3")  # as in simulation
 _OF_A_SITE = ("state-dir", "data-dir", "cache-dir")  # mean nothing in a run config
 
 
@@ -212,7 +211,7 @@ class RayEngine(_FlowerEngine):
         )
 
     def _submit(self, config: Mapping[str, Value]) -> str:
-        return str(flower.submit(config, num_nodes=2))
+        return str(flower.submit(config, num_nodes=NUM_NODES))
 
     def _log(self, run_id: str) -> str:
         return flower.read_log(int(run_id))
@@ -246,7 +245,7 @@ class DeploymentEngine(_FlowerEngine):
         super().__init__(out)
         places = f'data-path="{out}/molecules" cache-dir="{out}/cache"'
         places += self._NODE_CONFIG
-        sites = [f'clients="{hosted}" {places}' for hosted in _HOSTED]
+        sites = [f'clients="{hosted}" {places}' for hosted in HOSTED]
         self._federation = Federation(out, self._environment, sites)
 
     def own_reference(self, target: Target, run: Path) -> Reference | None:
@@ -257,7 +256,7 @@ class DeploymentEngine(_FlowerEngine):
             path.parent.name: path.read_text()
             for path in self._out.glob(f"site-*/{run.name}/client-*/noise-secret")
         }
-        quiet = InlineEngine(self._out, sites=_HOSTED, secrets=secrets)
+        quiet = InlineEngine(self._out, sites=HOSTED, secrets=secrets)
         return measure(quiet, target, run.parent.parent / "undisturbed")
 
     def _submit(self, config: Mapping[str, Value]) -> str:

@@ -22,12 +22,11 @@ from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import FedGraphError, RunFailedError
 
 from ..inline import run_inline
-from .targets import NUM_ROUNDS, Target
+from .targets import NUM_NODES, NUM_ROUNDS, Target
 from .trials import Moment, Outcome, Reference
 from .witness import keep_witness, ledger_faults
 
 _LIMIT_S = 300.0
-_NUM_NODES = 2  # as with Flower: what a node stacks shows in the last digits
 _PRELOAD = ("simulations.drill.inline", "torch_geometric", "networkx", "rdkit.Chem")
 
 
@@ -134,7 +133,7 @@ def _attempt(
     if secrets:
         _give(secrets)
     try:
-        run_inline(config, num_nodes=_NUM_NODES, node_configs=nodes or None)
+        run_inline(config, num_nodes=NUM_NODES, node_configs=nodes or None)
     except FedGraphError as error:
         found: dict[str, Any] = {
             "status": "failed",

@@ -15,6 +15,11 @@ from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
 NUM_CLIENTS, NUM_ROUNDS = 4, 8
+NUM_NODES = 2  # of every engine: what a node stacks shows in the last digits
+# Clients of each node, as simulation shares them out.
+HOSTED = tuple(
+    ",".join(map(str, range(node, NUM_CLIENTS, NUM_NODES))) for node in range(NUM_NODES)
+)
 _SMILES = ("CCO", "c1ccccc1", "CC(=O)O", "CCN", "C1CCCCC1", "CCCl", "OCCO", "CC#N")
 _TASKS = "abcd"
 _NUM_MOLECULES = 30
