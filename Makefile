@@ -3,6 +3,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 .DEFAULT_GOAL := help
 ENV := . ./env.sh &&
+# Processes of tests find the byte code of those before them, even if the shell wants none.
+PYTEST := PYTHONDONTWRITEBYTECODE= pytest
 
 .PHONY: help run test test-all all-e2e all-others check format fab stop clean
 
@@ -27,17 +29,16 @@ run: .venv/.installed ## the main job: GCFL+ on the built-in data, through Flowe
 XDIST := -n logical --maxprocesses 8 --dist loadfile
 
 test: .venv/.installed ## the fast tests (no network, no Ray, no real data), on all cores
-	$(ENV) pytest $(XDIST) -m "not slow and not deploy" tests/contracts tests/unit
+	$(ENV) $(PYTEST) $(XDIST) -m "not slow and not deploy" tests/contracts tests/unit
 
 test-all: .venv/.installed ## every test, with Ray, real data and SuperLink/SuperNode processes
 	$(MAKE) -j2 --output-sync=line --no-print-directory all-e2e all-others
 
-# Flower's processes find the byte code of those before them, even if the shell wants none.
 all-e2e:
-	$(ENV) PYTHONDONTWRITEBYTECODE= pytest $(XDIST) tests/e2e
+	$(ENV) $(PYTEST) $(XDIST) tests/e2e
 
 all-others:
-	$(ENV) pytest $(XDIST) tests/contracts tests/unit
+	$(ENV) $(PYTEST) $(XDIST) tests/contracts tests/unit
 
 check: .venv/.installed ## format, lint, types, import directions
 	$(ENV) ruff format --check . && ruff check . && mypy && lint-imports
