@@ -20,6 +20,7 @@ from ..processes import Federation, environment
 from .timing import print_table
 
 _LIMIT_S = 1800.0
+_PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "FEDGRAPH_POLL_S": "0.5"}
 _KINDS = {"a process per message": "", "resident=true": " resident=true"}
 
 
@@ -46,7 +47,8 @@ def _measure(config: dict[str, Value], sites: int, root: Path) -> list[dict[str,
         folder = root / str(number)
         folder.mkdir()
         nodes = [f'clients="{c}"{given}' for c in range(sites)]
-        with Federation(folder, environment(folder / "flwr"), nodes) as federation:
+        variables = {**environment(folder / "flwr"), **_PROMPT}
+        with Federation(folder, variables, nodes) as federation:
             results = folder / "results"
             run_id = federation.submit({**config, "results-dir": str(results)})
             status = federation.wait(run_id, limit_s=_LIMIT_S)

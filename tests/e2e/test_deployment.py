@@ -1,13 +1,15 @@
-"""A SuperLink and three SuperNodes as real processes on loopback."""
+"""A SuperLink and three SuperNodes as real processes on loopback; plug-ins there."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import toys
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.site.__main__ import main
@@ -23,7 +25,11 @@ RUN: dict[str, Value] = {
     "hidden-dim": 8,
 }
 # Sites with and without a resident worker, which are to give the same bytes.
-SITES = ['clients="0"', 'clients="1,3" resident=true', 'clients="2" resident=true']
+SITES = [
+    'clients="0" plugins="outside_fgx"',
+    'clients="1,3" resident=true',
+    'clients="2" resident=true',
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +40,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def federation(folder: Path) -> Iterator[Federation]:
-    """Three sites, which serve every run of this module."""
-    with Federation(folder, environment(folder / "flwr"), SITES) as started:
+    """Three sites, one with a plug-in on its disk, which serve every run."""
+    (folder / "outside_fgx.py").write_text(toys.PLUGIN)
+    variables = environment(folder / "flwr")
+    path = [variables["PYTHONPATH"], str(folder)]
+    variables["PYTHONPATH"] = os.pathsep.join(path)
+    with Federation(folder, variables, SITES) as started:
         yield started
 
 
@@ -70,6 +80,33 @@ def test_three_supernodes_give_the_bytes_of_the_inline_run(
     kept = {path.name for path in (folder / "site-1" / deployed.name).iterdir()}
     assert kept == {"client-1", "client-3"}
     check_audit_logs(folder, deployed)
+
+
+def test_a_bundled_plug_in_runs_and_an_installed_one_needs_every_sites_consent(
+    federation: Federation, tmp_path: Path
+) -> None:
+    own: dict[str, Value] = {
+        **RUN,
+        "num-server-rounds": 1,
+        "method": "examples.pulled:METHOD",
+        "plugin.params": "mu = 0.5",
+    }
+    places = {f"{kind}-dir": str(tmp_path / kind) for kind in ("results", "state")}
+    inline = read_summary(run_inline({**own, **places}))
+    status, folder = deploy(federation, own, tmp_path / "own")
+    outside = {**RUN, "method": "outside_fgx:METHOD"}
+    refused = federation.submit({**outside, "results-dir": str(tmp_path / "outside")})
+    federation.wait(refused, limit_s=600)
+    told = federation.log(refused)
+
+    deployed = read_summary(folder)
+    assert status == "finished:completed", deployed["error"]
+    assert deployed["weights_sha256"] == inline["weights_sha256"]
+    for key in ("plugin.params", "plugin.method-sha256"):
+        assert deployed["config"][key] == inline["config"][key]
+    assert "the run's method is in module 'outside_fgx', which is not in" in told
+    assert "--node-config 'plugins=" in told
+    assert not list((tmp_path / "outside").glob("2*"))  # no round, no folder
 
 
 def check_same_run(deployed: Path, inline: Path) -> None:
