@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import math
-import multiprocessing
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -46,6 +45,7 @@ from simulations.contract.lab import (  # noqa: F401
     shared_keys,
     tiny,
 )
+from simulations.forks import warm_context
 from simulations.inline import InlineGrid
 from strategies.report import ClientInfo
 
@@ -229,8 +229,7 @@ def federated(task=None) -> list[str]:
 
 def in_two_processes(action: Callable, *args: Any, **kw: Any) -> tuple[list[Any], str]:
     """Call an importable function in two processes at once: results, and their logs."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch_geometric.datasets"])  # seconds, once
+    context = warm_context()
     start, answers = context.Barrier(2), context.SimpleQueue()
     processes = [
         context.Process(target=_answer, args=(start, answers, action, args, kw))

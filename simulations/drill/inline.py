@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,13 @@ from fedgraph_flwr import introduction
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import FedGraphError, RunFailedError
 
+from ..forks import warm_context
 from ..inline import run_inline
 from .targets import NUM_NODES, NUM_ROUNDS, Target
 from .trials import Moment, Outcome, Reference
 from .witness import keep_witness, ledger_faults
 
 _LIMIT_S = 300.0
-_PRELOAD = ("simulations.drill.inline", "torch_geometric", "networkx", "rdkit.Chem")
 
 
 class InlineEngine:
@@ -58,8 +56,8 @@ class InlineEngine:
         secrets: Mapping[str, str] | None = None,
     ) -> None:
         self._sites, self._secrets = sites, dict(secrets or {})
-        self._context = _warm_context()
-        first = self._context.Process(target=int)  # type: ignore[attr-defined]
+        self._context = warm_context(__name__)
+        first = self._context.Process(target=int)
         first.start()  # and with it the server, which imports for seconds
         first.join()
 
@@ -81,7 +79,7 @@ class InlineEngine:
         told.unlink(missing_ok=True)
         at_file = moment.at_file if moment else None
         nodes = [_site(hosted, config) for hosted in self._sites]
-        process = self._context.Process(  # type: ignore[attr-defined]
+        process = self._context.Process(
             target=_attempt,
             args=(dict(config), nodes, self._secrets, folder, at_file),
         )
@@ -107,12 +105,6 @@ class InlineEngine:
     def own_reference(self, target: Target, run: Path) -> Reference | None:  # noqa: ARG002
         """Return nothing: noise of a simulation is a function of the seed."""
         return None
-
-
-def _warm_context() -> BaseContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOAD))
-    return context
 
 
 def _attempt(

@@ -10,7 +10,6 @@ import hashlib
 import importlib
 import json
 import logging
-import multiprocessing
 import os
 import random
 import re
@@ -24,6 +23,8 @@ from typing import Any
 
 from fedgraph_flwr import errors
 from fedgraph_flwr.errors import FedGraphError
+
+from ..forks import warm_context
 
 MODULES = {
     "config": "simulations.fuzz.config",
@@ -49,17 +50,6 @@ _TO_PREPARE = 5
 _MEMORY = 3 << 30  # bytes above what the process has mapped when a case begins
 _NAMED = re.compile(r"client \d+[^:;]{0,40}: (?:\w+\.)*(\w+(?:Error|Exception)):?")
 _RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
-_PRELOAD = (  # what a case may import: the children share it
-    *MODULES.values(),
-    "cryptography.hazmat.primitives.ciphers.aead",
-    "dp_accounting",
-    "matplotlib.pyplot",
-    "networkx",
-    "rdkit.Chem",
-    "sklearn.linear_model",
-    "sklearn.manifold",
-    "torch_geometric.datasets.graph_generator",
-)
 _GRAPHS = (24, 30)  # of a client with synthetic data, by its group
 
 
@@ -135,9 +125,7 @@ def run_case(case: Case, out: Path, *, limit_s: float = LIMIT_S) -> Result:
         folder.mkdir(parents=True, exist_ok=True)
     plant(place.canary)
     before = tree(place.canary)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOAD))
-    process = context.Process(target=_child, args=(case, place))
+    process = warm_context(*MODULES.values()).Process(target=_child, args=(case, place))
     begin = time.monotonic()
     process.start()
     process.join(limit_s)

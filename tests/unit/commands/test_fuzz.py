@@ -166,10 +166,7 @@ def behave(monkeypatch, action) -> None:
     class Context:
         Process = Here
 
-        def set_forkserver_preload(self, _):
-            pass
-
-    monkeypatch.setattr(cases.multiprocessing, "get_context", lambda _: Context())
+    monkeypatch.setattr(cases, "warm_context", lambda *_: Context)
     for name in ("dup2", "chdir"):
         monkeypatch.setattr(cases.os, name, lambda *_: None)
     monkeypatch.setattr(cases.resource, "setrlimit", lambda *_: None)
