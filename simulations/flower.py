@@ -22,8 +22,9 @@ from typing import Any
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.results.folder import short_id
-from fedgraph_flwr.results.provenance import project_root
 from fedgraph_flwr.terminal import announced
+
+from .bundled import bundled_files
 
 BIN = Path(sys.executable).parent
 _POLL_S = 1.0
@@ -104,12 +105,15 @@ def submit(
     if here := os.environ.get("FEDGRAPH_DATA"):
         # The SuperLink has the environment of the shell that started it, not ours.
         overrides = {"data-dir": str(Path(here).resolve()), **overrides}
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+    with (
+        bundled_files() as app,
+        tempfile.NamedTemporaryFile("w", suffix=".toml") as file,
+    ):
         file.writelines(f"{k} = {json.dumps(v)}\n" for k, v in overrides.items())
         file.flush()
         command = [
             "run",
-            str(project_root()),
+            str(app),
             "--format",
             "json",
             "--run-config",

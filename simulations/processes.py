@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.results.provenance import project_root
 
 from . import flower
+from .bundled import bundled_files
 
 _BIN = Path(sys.executable).parent
 _PORTS, _BLOCK, _MOST_HELD = range(20000, 32000), 20, 50
@@ -250,8 +250,8 @@ class Federation:
         """
         file = self.folder / "run.toml"
         file.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in config.items()))
-        root = str(project_root())
-        answer = self._ask("run", root, "site", "--run-config", str(file))
+        with bundled_files() as app:
+            answer = self._ask("run", str(app), "site", "--run-config", str(file))
         if "run-id" not in answer:
             raise RunFailedError(f"flwr run refused the run: {answer}")
         return str(answer["run-id"])

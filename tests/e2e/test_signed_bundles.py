@@ -19,7 +19,7 @@ from flwr.supercore.primitives.asymmetric_ed25519 import (
 from flwr.supernode import start_client_internal
 from typing_extensions import override
 
-from fedgraph_flwr.results.provenance import project_root
+from simulations.bundled import bundled_files
 from simulations.processes import Federation, environment
 
 pytestmark = [
@@ -45,7 +45,8 @@ def signed(content: bytes, key: Ed25519PrivateKey) -> Fab:
 
 
 def test_a_signature_holds_for_the_bytes_and_the_key_it_was_made_with() -> None:
-    content = build_fab_from_disk(project_root())
+    with bundled_files() as app:
+        content = build_fab_from_disk(app)
     ours, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     verify = start_client_internal._verify_fab
     fab = signed(content, ours)
