@@ -159,8 +159,10 @@ def draw_curve(curve: Curve, lines: dict[str, Points], path: Path) -> Path:
         high = [m + s for m, s in zip(means, stds, strict=True)]
         style = line(k)
         axes.fill_between(at, low, high, color=style["color"], alpha=0.12, linewidth=0)
+        # Equal lines: the markers of those below are seen around those above.
+        size = 3.6 + 2.4 * (len(lines) - 1 - k)
         axes.plot(
-            at, means, marker="o", markersize=3.6, linewidth=1.6, label=label, **style
+            at, means, marker="o", markersize=size, linewidth=1.6, label=label, **style
         )
     axes.set_ylabel("score, mean ± std over runs")
     finish(axes, [], [])  # no rounds: the limits are set from the lines
