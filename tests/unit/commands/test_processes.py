@@ -23,14 +23,15 @@ def test_ports_are_none_that_connections_are_given() -> None:
 
 
 def test_a_port_in_use_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = free_ports(20)
-    monkeypatch.setattr(processes, "_PORTS", range(first, first + 40))
+    beyond = processes._PORTS.stop  # blocks that no other test is given
+    monkeypatch.setattr(processes, "_PORTS", range(beyond, beyond + 40))
     monkeypatch.setattr(processes, "_HELD", type(processes._HELD)())
+    other = {beyond: beyond + 20, beyond + 20: beyond}[free_ports(20)]
     with socket.socket() as used:
-        used.bind(("127.0.0.1", first + 21))  # bound, and does not listen yet
+        used.bind(("127.0.0.1", other + 1))  # bound, and does not listen yet
         with pytest.raises(processes.RunFailedError, match="no 3 free ports"):
             free_ports(3)
-    assert free_ports(3) == first + 20
+    assert free_ports(3) == other
 
 
 def test_two_processes_are_never_given_the_same_ports() -> None:
