@@ -96,7 +96,7 @@ class Directory:
                     break
             elif now > deadline:
                 break
-            time.sleep(min(max(POLL_SHARE * (now - begin), POLL_S[0]), 0.1))
+            time.sleep(min(max(POLL_SHARE * (now - begin), POLL_S[0]), 0.3))
         if missing:
             self._go_on_without(missing)
         self._is_strict = False

@@ -15,7 +15,7 @@ from fedgraph_flwr.stopping import check_stop
 
 from .doubts import Doubts
 
-POLL_SHARE = 0.01  # waiting adds at most this share to a round ...
+POLL_SHARE = 0.03  # waiting adds at most this share to a round ...
 POLL_S = (0.002, 1.0)  # ... within these bounds
 _TICK_S = 0.11  # a little more than the period of Flower's dispatcher
 
