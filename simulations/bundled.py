@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.results.provenance import project_root
 
 _ALWAYS = ("pyproject.toml", ".gitignore")
-_KINDS = (".py", ".md")  # patterns that leave files out must find some
 
 
 @contextmanager
@@ -20,28 +20,61 @@ def bundled_files() -> Iterator[Path]:
     """Copy them to a folder, from which ``flwr run`` makes the same bundle.
 
     Flower looks at every file below the folder that it is given before it leaves any
-    out: those of the environment and of results take it seconds.
+    out: those of the environment and of results take it seconds. A project that does
+    not say what its bundle includes is given as it is.
+
+    Raises
+    ------
+    RunFailedError
+        They cannot be copied.
     """
     root = project_root()
-    with (root / "pyproject.toml").open("rb") as file:
-        patterns = tomllib.load(file)["tool"]["flwr"]["app"]["fab-include"]
+    if not (patterns := _included(root)):
+        yield root
+        return
     names = {pattern.strip("/").partition("/")[0] for pattern in patterns}
     with tempfile.TemporaryDirectory(prefix="fedgraph-bundle-") as scratch:
         copy = Path(scratch) / root.name
-        copy.mkdir()
-        for source in (root / name for name in sorted({*names, *_ALWAYS})):
-            if source.is_dir():
-                shutil.copytree(source, copy / source.name, ignore=_others)
-            elif source.exists():
-                shutil.copy2(source, copy)
+        try:
+            copy.mkdir()
+            for name in sorted({*names, *_ALWAYS}):
+                _copy(root / name, copy / name)
+        except OSError as error:
+            raise RunFailedError(
+                f"the files of the bundle cannot be copied to {scratch}:"
+                f" {_reason(error)}; make room there, or set TMPDIR to another folder"
+            ) from error
         yield copy
 
 
-def _others(folder: str, names: list[str]) -> list[str]:
+def _included(root: Path) -> list[str]:
+    try:
+        config = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+        return list(config["tool"]["flwr"]["app"]["fab-include"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return []  # Flower says what is wrong with it
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file or a folder; Flower takes no links."""
+    if source.is_symlink():
+        return
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=_left_out)
+    elif source.exists():
+        shutil.copy2(source, target)
+
+
+def _left_out(folder: str, names: list[str]) -> list[str]:
     return [
         name
         for name in names
-        if (path := Path(folder, name)).is_symlink()
-        or name == "__pycache__"
-        or not (path.is_dir() or path.suffix in _KINDS)
+        if name == "__pycache__" or Path(folder, name).is_symlink()
     ]
+
+
+def _reason(error: OSError) -> str:
+    """First of the reasons, of which a copied folder has one per file."""
+    if isinstance(error, shutil.Error):
+        return str(error.args[0][0][2])
+    return str(error)

@@ -9,10 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from clients.privacy import noisy_views, site
 from fedgraph_flwr import introduction
@@ -120,6 +124,8 @@ def _attempt(
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     logging.getLogger("flwr").setLevel(logging.WARNING)
+    for unseed in (random.seed, np.random.seed, torch.seed):
+        unseed()  # children of one server would draw alike what no seed decides
     files = _count_renames(at_file)
     keep_witness(folder / "witness.jsonl")
     if secrets:

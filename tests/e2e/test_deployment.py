@@ -26,9 +26,9 @@ RUN: dict[str, Value] = {
 }
 # Sites with and without a resident worker, which are to give the same bytes.
 SITES = [
-    'clients="0" plugins="outside_fgx"',
+    'clients="0" plugins="outside_fgx" resident=true',
     'clients="1,3" resident=true',
-    'clients="2" resident=true',
+    'clients="2"',
 ]
 
 

@@ -41,7 +41,8 @@ def federation(folder: Path) -> Iterator[Federation]:
         own = folder / f"hospital-{client}" / f"table-{client}.csv"
         own.parent.mkdir()
         own.write_bytes((together / f"{client}.csv").read_bytes())
-        sites.append(f'clients="{client}" data-path="{own}" resident=true')
+        stays = str(client != LOST).lower()
+        sites.append(f'clients="{client}" data-path="{own}" resident={stays}')
     with Federation(folder, environment(folder / "flwr"), sites) as started:
         yield started
 
@@ -76,7 +77,7 @@ def test_three_of_four_sealed_sites_on_a_ring_finish_after_one_is_killed(
         "task-masks": "0;1;2;3",
         "spreadgnn.topology": "ring",
         "spreadgnn.seal": True,
-        "num-server-rounds": 2,
+        "num-server-rounds": 3,
         "min-fit-replies": 0.75,
     }
     run_id = federation.submit({**config, "results-dir": str(tmp_path)})
@@ -92,7 +93,7 @@ def test_three_of_four_sealed_sites_on_a_ring_finish_after_one_is_killed(
     summary = read_summary(path)
     assert status == "finished:completed", summary["error"]
     assert summary["status"] == "completed"
-    assert summary["rounds"] == 2
+    assert summary["rounds"] == 3
     assert {f["client"] for f in summary["failures"]} == {LOST}
     assert set(summary["final"]["per_client"]) == {"0", "1", "3"}
     network = summary["network"]

@@ -11,12 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from flwr.cli.build import build_fab_from_disk
 
 from fedgraph_flwr.results.folder import short_id
-from fedgraph_flwr.results.provenance import project_root
 from simulations import flower
-from simulations.bundled import bundled_files
 
 # Answers as Flower's command line does; what it was asked is in `asked`.
 COMMAND = """#!/bin/bash
@@ -137,12 +134,3 @@ def test_an_answer_that_is_none_does_not_hide_what_goes_on(folder):
     (folder / "stop-answer").write_text("no connection")
     press(folder, "followed")
     assert "run 7 may go on; to stop it: flwr stop 7 (flwr answered" in stopped(folder)
-
-
-@pytest.mark.slow  # Flower looks at each file of the environment
-@pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # Flower's
-def test_the_bundle_of_the_files_alone_is_that_of_the_folder():
-    with bundled_files() as app:
-        bundle = build_fab_from_disk(app)
-        assert not list(app.rglob("*.pyc"))
-    assert bundle == build_fab_from_disk(project_root())

@@ -1,0 +1,126 @@
+"""The copy from which Flower makes the same bundle as from the project's folder."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+
+from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.results.provenance import project_root
+from simulations import bundled
+from simulations.bundled import bundled_files
+
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # Flower's
+CODE = ("clients", "datasets", "examples", "fedgraph_flwr/site", "strategies")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A small project with our rules of what the bundle holds."""
+    root = tmp_path / "project"
+    for folder in (*CODE, "plugins"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "code.py").write_text(f"NAME = {folder!r}\n")
+    (root / "datasets" / "README.md").write_text("data\n")
+    (root / "fedgraph_flwr" / "server_app.py").write_text("app = None\n")
+    (root / "fedgraph_flwr" / "client_entry.py").write_text("app = None\n")
+    for name in ("pyproject.toml", ".gitignore", "LICENSE"):
+        shutil.copy(project_root() / name, root)
+    monkeypatch.setattr(bundled, "project_root", lambda: root)
+    return root
+
+
+def made(root):
+    """The bundle of a folder, or what Flower says of it."""
+    try:
+        return build_fab_from_disk(root)
+    except ValueError as error:
+        return str(error)
+
+
+def more_files(root):
+    (root / "datasets" / "own.toml").write_text("a = 1\n")
+    (root / "clients" / "notes.json").write_text("{}\n")
+    (root / "strategies" / ".py").write_text("")
+    (root / "plugins" / "nested").mkdir()
+    (root / "plugins" / "nested" / "own.py").write_text("METHOD = None\n")
+    (root / "results").mkdir()
+    (root / "results" / "big.py").write_text("")
+
+
+def conflicting(root):
+    (root / "clients" / ".editorconfig").write_text("root = true\n")
+
+
+def linked_file(root):
+    (root / "elsewhere.py").write_text("secret = 1\n")
+    (root / "clients" / "link.py").symlink_to(root / "elsewhere.py")
+
+
+def linked_folder(root):
+    (root / "plugins").rename(root.parent / "plugins")
+    (root / "plugins").symlink_to(root.parent / "plugins")
+
+
+def linked_rules(root):
+    (root / ".gitignore").rename(root.parent / "rules")
+    (root.parent / "rules").write_text("clients/\n")
+    (root / ".gitignore").symlink_to(root.parent / "rules")
+
+
+def no_plugins(root):
+    shutil.rmtree(root / "plugins")
+
+
+def no_project(root):
+    (root / "pyproject.toml").unlink()
+
+
+def says_nothing(root):
+    file = root / "pyproject.toml"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(x for x in lines if not x.startswith("fab-")) + "\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        more_files,
+        conflicting,
+        linked_file,
+        linked_folder,
+        linked_rules,
+        no_plugins,
+        no_project,
+        says_nothing,
+    ],
+)
+def test_the_copy_makes_the_bundle_of_the_folder(project, change):
+    plain = made(project)
+    change(project)
+    with bundled_files() as app:
+        assert made(app) == made(project)
+    assert isinstance(plain, bytes)
+
+
+@pytest.mark.slow  # Flower looks at each file of the environment
+def test_our_own_bundle_is_that_of_the_folder():
+    with bundled_files() as app:
+        bundle = build_fab_from_disk(app)
+        assert not list(app.rglob("*.pyc"))
+    assert bundle == build_fab_from_disk(project_root())
+
+
+def test_files_that_cannot_be_copied_are_one_clear_line(project, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(bundled.shutil, "copy2", full)
+    with (
+        pytest.raises(RunFailedError, match=r"cannot be copied.*No space left") as told,
+        bundled_files(),
+    ):
+        pass
+    assert len(str(told.value)) < 300
