@@ -160,7 +160,7 @@ def draw_curve(curve: Curve, lines: dict[str, Points], path: Path) -> Path:
         style = line(k)
         axes.fill_between(at, low, high, color=style["color"], alpha=0.12, linewidth=0)
         # Equal lines: the markers of those below are seen around those above.
-        size = 3.6 + 2.4 * (len(lines) - 1 - k)
+        size = 3.6 + 1.4 * (len(lines) - 1 - k)
         axes.plot(
             at, means, marker="o", markersize=size, linewidth=1.6, label=label, **style
         )
