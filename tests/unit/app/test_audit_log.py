@@ -157,6 +157,7 @@ def test_wherever_a_write_stops_the_log_goes_on(path, monkeypatch, cut):
     assert found.records[-1]["note"] == "after"
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments(tmp_path):
     """Real processes, killed while they write."""
     path = tmp_path / "audit.jsonl"

@@ -12,7 +12,10 @@ from fedgraph_flwr.results.provenance import project_root
 from simulations import bundled
 from simulations.bundled import bundled_files
 
-pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # Flower's
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:GitWildMatchPattern"),  # Flower's
+]
 CODE = ("clients", "datasets", "examples", "fedgraph_flwr/site", "strategies")
 
 
@@ -105,7 +108,6 @@ def test_the_copy_makes_the_bundle_of_the_folder(project, change):
     assert isinstance(plain, bytes)
 
 
-@pytest.mark.slow  # Flower looks at each file of the environment
 def test_our_own_bundle_is_that_of_the_folder():
     with bundled_files() as app:
         bundle = build_fab_from_disk(app)

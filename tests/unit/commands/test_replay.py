@@ -42,6 +42,7 @@ def page(folder: Path, weights: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_hash_that_holds_and_one_that_does_not(tmp_path, weights, capsys) -> None:
     assert replay.main(["--docs", str(page(tmp_path, weights))]) == 0
     assert f"same     {weights}  page.md: fedavg-synthetic" in capsys.readouterr().out
