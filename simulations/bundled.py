@@ -56,21 +56,14 @@ def _included(root: Path) -> list[str]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file or a folder; Flower takes no links."""
+    """Copy a file or a folder, with links as links: Flower takes none."""
     if source.is_symlink():
         return
     if source.is_dir():
-        shutil.copytree(source, target, ignore=_left_out)
+        skipped = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, target, symlinks=True, ignore=skipped)
     elif source.exists():
         shutil.copy2(source, target)
-
-
-def _left_out(folder: str, names: list[str]) -> list[str]:
-    return [
-        name
-        for name in names
-        if name == "__pycache__" or Path(folder, name).is_symlink()
-    ]
 
 
 def _reason(error: OSError) -> str:

@@ -109,7 +109,7 @@ def submit(
         bundled_files() as app,
         tempfile.NamedTemporaryFile("w", suffix=".toml") as file,
     ):
-        file.writelines(f"{k} = {json.dumps(v)}\n" for k, v in overrides.items())
+        file.write(run_config(overrides))
         file.flush()
         command = [
             "run",
@@ -133,6 +133,11 @@ def submit(
             f"flwr run refused the run: {answer.get('error-message', done)}"
         )
     return int(answer["run-id"])
+
+
+def run_config(overrides: Mapping[str, Value]) -> str:
+    """Return the text of a file for ``flwr run --run-config``."""
+    return "".join(f"{k} = {json.dumps(v)}\n" for k, v in overrides.items())
 
 
 def _stop_strays() -> None:

@@ -26,7 +26,7 @@ _BIN = Path(sys.executable).parent
 _PORTS, _BLOCK, _MOST_HELD = range(20000, 32000), 20, 50
 _HOOKS = Path(__file__).parent / "hooks"
 _POLL_S, _ASK_S, _START_S, _END_S = 0.5, 5.0, 120.0, 20.0
-SEEK_S = 1.0  # a SuperNode seeks a message as often; Flower's own is 3 s
+_SEEK_S = 1.0  # a SuperNode seeks a message as often; Flower's own is 3 s
 HEARTBEAT_S = 15  # Flower's own is 30 s: who is gone is noticed after two
 
 
@@ -96,12 +96,12 @@ def environment(home: Path, *, witness: Path | None = None) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(SEEK_S / 2),
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(_SEEK_S / 2),
         "RAY_worker_niceness": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "PYTHONPATH": str(_HOOKS),
         "FEDGRAPH_HEARTBEAT_S": str(HEARTBEAT_S),
-        "FEDGRAPH_POLL_S": str(SEEK_S),
+        "FEDGRAPH_POLL_S": str(_SEEK_S),
         "FEDGRAPH_WITNESS": str(witness or ""),
     }
 
@@ -249,7 +249,7 @@ class Federation:
             Flower refused it.
         """
         file = self.folder / "run.toml"
-        file.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in config.items()))
+        file.write_text(flower.run_config(config))
         with bundled_files() as app:
             answer = self._ask("run", str(app), "site", "--run-config", str(file))
         if "run-id" not in answer:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from clients.privacy import noisy_views, site
 from fedgraph_flwr import introduction
@@ -124,6 +123,8 @@ def _attempt(
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     logging.getLogger("flwr").setLevel(logging.WARNING)
+    import torch  # here: the drill itself needs none, its server has imported it
+
     for unseed in (random.seed, np.random.seed, torch.seed):
         unseed()  # children of one server would draw alike what no seed decides
     files = _count_renames(at_file)
