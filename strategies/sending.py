@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from logging import WARNING
+from typing import Any
 
 from flwr.app import Message
 from flwr.common.logger import log
@@ -16,7 +20,9 @@ from fedgraph_flwr.stopping import check_stop
 from .doubts import Doubts
 
 POLL_SHARE = 0.03  # waiting adds at most this share to a round ...
-POLL_S = (0.002, 1.0)  # ... within these bounds
+POLL_S = (0.002, 1.0)  # ... within these bounds ...
+_POLL_TIMES = 3  # ... and takes as many times longer than asking
+_AGAIN_S = (0.05, 1.0)  # between two looks for what of a reply still arrives
 _TICK_S = 0.11  # a little more than the period of Flower's dispatcher
 
 
@@ -84,7 +90,10 @@ def exchange(
         check_stop()
         if doubts is not None:
             doubts.look(grid)
-        for reply in grid.pull_messages(list(waiting)):
+        asked = time.monotonic()
+        pulled = list(grid.pull_messages(list(waiting)))
+        asking_s = 0.0 if pulled else time.monotonic() - asked
+        for reply in pulled:
             if (answered := reply.metadata.reply_to_message_id) not in waiting:
                 log(
                     WARNING,
@@ -101,8 +110,24 @@ def exchange(
             break
         if waiting <= doubted and is_enough(replies):
             break
-        time.sleep(min(max(POLL_SHARE * elapsed, POLL_S[0]), POLL_S[1]))
+        pause_s = max(POLL_SHARE * elapsed, POLL_S[0], _POLL_TIMES * asking_s)
+        time.sleep(min(pause_s, POLL_S[1]))
     return replies
+
+
+def look_again_sooner() -> None:
+    """Let this process wait less for the rest of a reply that has begun to arrive.
+
+    Flower's server takes a reply as soon as its upload begins. What is not there yet
+    it seeks again after 1 s, then after 2, 4, 8 and 10 s.
+    """
+    with suppress(ImportError, AttributeError):  # another Flower: its own waits
+        grid: Any = import_module("flwr.superlink.grid.http_grid")
+        first, longest = _AGAIN_S
+        whole = import_module("flwr.supercore.inflatable.inflatable_utils")
+        grid.pull_objects = partial(
+            whole.pull_objects, initial_backoff=first, backoff_cap=longest
+        )
 
 
 def head_start_s(loads: Iterable[float]) -> float:

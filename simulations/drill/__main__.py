@@ -24,7 +24,7 @@ from rich.console import Console
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 
 from ..markup import count_table
-from .flower import DeploymentEngine, RayEngine, ResidentEngine
+from .flower import DeploymentEngine, RayEngine, ResidentEngine, WarmEngine
 from .inline import InlineEngine
 from .targets import Target, names, targets
 from .trials import (
@@ -44,6 +44,7 @@ _ENGINES: dict[str, type[InlineEngine | RayEngine | DeploymentEngine]] = {
     "ray": RayEngine,
     "deployment": DeploymentEngine,
     "resident": ResidentEngine,
+    "warm": WarmEngine,
 }
 console = Console(stderr=True, highlight=False)
 
@@ -176,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--engine", choices=list(_ENGINES), default="inline",
         help="inline: a process; ray: flwr run; deployment: SuperLink and SuperNodes;"
-        " resident: SuperNodes with a worker",
+        " resident: SuperNodes with a worker; warm: SuperNodes of ours",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--jobs", type=int, default=1, help="trials side by side")

@@ -240,13 +240,15 @@ class DeploymentEngine(_FlowerEngine):
         "superlink": "flower-superlink",
     }
     _NODE_CONFIG: ClassVar[str] = ""
+    _WARM: ClassVar[tuple[int, ...]] = ()
 
     def __init__(self, out: Path) -> None:
         super().__init__(out)
         places = f'data-path="{out}/molecules" cache-dir="{out}/cache"'
         places += self._NODE_CONFIG
         sites = [f'clients="{hosted}" {places}' for hosted in HOSTED]
-        self._federation = Federation(out, self._environment, sites)
+        variables = self._environment
+        self._federation = Federation(out, variables, sites, warm=self._WARM)
 
     def own_reference(self, target: Target, run: Path) -> Reference | None:
         """Run undisturbed with the secrets behind this run's noise."""
@@ -291,6 +293,22 @@ class ResidentEngine(DeploymentEngine):
     }
     _TRAINS: ClassVar[str] = "worker"
     _NODE_CONFIG: ClassVar[str] = " resident=true"
+
+
+class WarmEngine(DeploymentEngine):
+    """The same with SuperNodes of ours, whose ClientApps are forks of one process.
+
+    To the system a fork has the command of its parent: what is killed as a ClientApp
+    may also be the process that forks, or the SuperExec.
+    """
+
+    name = "warm"
+    _COMMANDS: ClassVar[dict[str, str]] = {
+        **DeploymentEngine._COMMANDS,
+        "supernode": "supernode.py --insecure",
+        "clientapp": "supernode.py --serve",
+    }
+    _WARM: ClassVar[tuple[int, ...]] = tuple(range(len(HOSTED)))
 
 
 def newest_round(folder: Path) -> int:

@@ -1,7 +1,7 @@
-"""A round over SuperNodes of this machine, with a process per message and a worker.
+"""A round over SuperNodes of this machine, of two kinds, with and without a worker.
 
 The same run inline is the work itself; what is beyond it are processes, messages and
-waits. SuperNodes ask for messages every half second, not every three as Flower's do.
+waits. All SuperNodes ask for messages every half second, not every three as Flower's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from .timing import print_table
 
 _LIMIT_S = 1800.0
 _PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "FEDGRAPH_POLL_S": "0.5"}
-_KINDS = {"a process per message": "", "resident=true": " resident=true"}
+_KINDS = {
+    "flower-supernode": (False, ""),
+    "flower-supernode, resident=true": (False, " resident=true"),
+    "site/supernode.py": (True, ""),
+    "site/supernode.py, resident=true": (True, " resident=true"),
+}
 
 
 def measure_sites(arguments: argparse.Namespace) -> int:
@@ -43,12 +48,13 @@ def measure_sites(arguments: argparse.Namespace) -> int:
 def _measure(config: dict[str, Value], sites: int, root: Path) -> list[dict[str, str]]:
     places = {f"{k}-dir": str(root / "inline" / k) for k in ("results", "state")}
     found = {"inline, one process": run_inline({**config, **places})}
-    for number, (kind, given) in enumerate(_KINDS.items()):
+    for number, (kind, (is_warm, given)) in enumerate(_KINDS.items()):
         folder = root / str(number)
         folder.mkdir()
         nodes = [f'clients="{c}"{given}' for c in range(sites)]
         variables = {**environment(folder / "flwr"), **_PROMPT}
-        with Federation(folder, variables, nodes) as federation:
+        warm = range(sites if is_warm else 0)
+        with Federation(folder, variables, nodes, warm=warm) as federation:
             results = folder / "results"
             run_id = federation.submit({**config, "results-dir": str(results)})
             status = federation.wait(run_id, limit_s=_LIMIT_S)

@@ -5,17 +5,24 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import toys
 
 from fedgraph_flwr.config import Value
+from fedgraph_flwr.site import supernode
 from fedgraph_flwr.site.__main__ import main
 from simulations.drill.trials import read_summary
+from simulations.flower import pids
 from simulations.inline import run_inline
-from simulations.processes import Federation, environment
+from simulations.processes import Federation, environment, free_ports
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 RUN: dict[str, Value] = {
@@ -24,12 +31,13 @@ RUN: dict[str, Value] = {
     "num-server-rounds": 2,
     "hidden-dim": 8,
 }
-# Sites with and without a resident worker, which are to give the same bytes.
+# Sites with and without a resident worker, which are to give the same bytes, ...
 SITES = [
     'clients="0" plugins="outside_fgx" resident=true',
     'clients="1,3" resident=true',
     'clients="2"',
 ]
+WARM = (0, 2)  # ... of Flower's SuperNode and of ours
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +53,7 @@ def federation(folder: Path) -> Iterator[Federation]:
     variables = environment(folder / "flwr")
     path = [variables["PYTHONPATH"], str(folder)]
     variables["PYTHONPATH"] = os.pathsep.join(path)
-    with Federation(folder, variables, SITES) as started:
+    with Federation(folder, variables, SITES, warm=WARM) as started:
         yield started
 
 
@@ -148,3 +156,54 @@ def check_audit_logs(folder: Path, deployed: Path) -> None:
         at = f"client {line['client']}, round {line['round']}: trained on"
         words = f"run {line['run']}, {line['method']}, {at} {line['examples']} examples"
         assert log.count(f"{words}, loss {line['loss']:.4f}, test accuracy") == 1
+
+
+@pytest.mark.parametrize("victim", ["forks", "seeks"])
+def test_a_supernode_that_cannot_answer_any_more_ends(
+    victim: str, tmp_path: Path
+) -> None:
+    variables = environment(tmp_path / "flwr")
+    nowhere = ["--insecure", "--superlink", f"127.0.0.1:{free_ports(1)}"]
+    command = [sys.executable, "-P", supernode.__file__, *nowhere]
+    with (tmp_path / "log").open("w") as log:
+        started = subprocess.Popen(
+            [*command, "--port", str(free_ports(1))],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env=variables,
+            start_new_session=True,
+        )
+    try:
+        forks, seeks = await_two(tmp_path / "flwr", started.pid)
+        os.kill(forks if victim == "forks" else seeks, signal.SIGKILL)
+
+        started.wait(60)  # systemd starts it anew
+        deadline = time.monotonic() + 20
+        while (left := pids(tmp_path / "flwr")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not left, (tmp_path / "log").read_text()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+
+
+def await_two(home: Path, parent: int) -> tuple[int, int]:
+    """Process that forks, and the SuperExec which is its child."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        parents = {pid: parent_of(pid) for pid in pids(home)}
+        for forks in (pid for pid, its in parents.items() if its == parent):
+            for seeks in (pid for pid, its in parents.items() if its == forks):
+                return forks, seeks
+        time.sleep(0.1)
+    raise AssertionError("no SuperExec within 60 s")
+
+
+def parent_of(pid: int) -> int:
+    """Process that has started another; 0 if that is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[1])

@@ -127,11 +127,32 @@ def test_waiting_for_replies_is_bounded():
 
 def test_polls_grow_with_the_round(monkeypatch):
     slept: list[float] = []
-    clock = iter(range(0, 4000, 100))
     monkeypatch.setattr(module.time, "sleep", slept.append)
-    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(clock)))
-    exchange(FakeGrid({5: None}), [Message(pack({}), 5, "query")], 350)
-    assert slept == [1.0, 1.0, 1.0]  # 1 % of 100 s and more, capped
+    monkeypatch.setattr(module.time, "monotonic", lambda: 10.0 * len(slept))
+    exchange(FakeGrid({5: None}), [Message(pack({}), 5, "query")], 45)
+    assert slept == pytest.approx([0.002, 0.3, 0.6, 0.9, 1.0])  # 3 %, within bounds
+
+
+def test_asking_takes_at_most_a_quarter_of_a_wait(monkeypatch):
+    clock, slept = [0.0], []
+    grid = FakeGrid({5: None})
+
+    def ask(_):
+        clock[0] += 0.02
+        return []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(grid, "pull_messages", ask)
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module.time, "sleep", sleep)
+
+    exchange(grid, [Message(pack({}), 5, "query")], 1)
+
+    assert slept
+    assert min(slept) == pytest.approx(0.06)
 
 
 def test_busy_time_is_the_union_of_what_clients_did():
