@@ -164,7 +164,8 @@ class ClientStore:
 
     def rounds(self) -> list[int]:
         """Return the rounds whose state is here, ascending."""
-        if not self.folder.is_dir():
+        try:
+            found = map(_FILE.fullmatch, os.listdir(self.folder))  # noqa: PTH208 - faster
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        found = (_FILE.fullmatch(p.name) for p in self.folder.iterdir())
         return sorted(int(m.group(1)) for m in found if m)

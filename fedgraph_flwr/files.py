@@ -24,14 +24,15 @@ from .errors import DataError, StorageError
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Stamp = tuple[int, int, int]  # of a file: no other has it, nor does it once it changes
-_FLUSHERS = 4  # threads, which wait for the disk and do not compute
+_FLUSHERS = 16  # threads, which wait for the disk and do not compute
 _ABOUT = "about"  # entry with the checksum and the text
 
 
 class Flushes:
-    """Files that threads flush and rename while the caller goes on.
+    """Files that are flushed and renamed together, once all of them are written.
 
-    All are in place when this is left: many files wait for the disk as long as one.
+    Many files wait for the disk hardly longer than one. Threads that flush while
+    others compute would take turns with them at the interpreter.
 
     Raises
     ------
@@ -42,33 +43,43 @@ class Flushes:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_FLUSHERS, "flush")
-        self._begun: dict[Path, Future[None]] = {}
+        self._due: list[tuple[Path, Path, Iterable[Path]]] = []
+        self._begun: dict[Path, dict[Path, Future[None]]] = {}  # by folder
 
     def place(self, partial: Path, path: Path, outdated: Iterable[Path]) -> None:
-        """Begin to let a file become ``path``, and to delete others after that."""
-        self._begun[path] = self._threads.submit(_place, partial, path, outdated)
+        """Let a file become ``path``, and delete others after that, when asked."""
+        self._due.append((partial, path, outdated))
 
     def check(self, folder: Path) -> None:
-        """Wait for the files of a folder.
+        """Flush all files, and wait for those of a folder.
 
         Raises
         ------
         StorageError
             One could not be flushed or renamed, or an outdated one not deleted.
         """
-        for path in [p for p in self._begun if p.parent == folder]:
-            if (error := self._begun.pop(path).exception()) is not None:
+        self._begin()
+        begun = self._begun.get(folder, {})
+        while begun:
+            path, flushed = begun.popitem()
+            if (error := flushed.exception()) is not None:
                 raise _unwritable(path, error) from error
+
+    def _begin(self) -> None:
+        for partial, path, outdated in self._due:
+            flushed = self._threads.submit(_place, partial, path, outdated)
+            self._begun.setdefault(path.parent, {})[path] = flushed
+        self._due = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
+        self._begin()
         self._threads.shutdown()
-        errors = {path: flushed.exception() for path, flushed in self._begun.items()}
-        for path, error in errors.items():
-            if error is not None and kind is None:
-                raise _unwritable(path, error) from error
+        if kind is None:
+            for folder in list(self._begun):
+                self.check(folder)
 
 
 @contextmanager
