@@ -18,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import Flushes, read_arrays, write_arrays, write_npz
+from fedgraph_flwr.files import (
+    Flushes,
+    left_behind,
+    read_arrays,
+    write_arrays,
+    write_npz,
+)
 
 from .binding import check_experiment
 from .recent import RecentStates
@@ -93,6 +99,7 @@ class ClientStore:
         done = {*self.rounds(), server_round}
         base = max((r for r in done if r <= keep_from), default=0)
         others = [self._path(r) for r in done if r < base or r > server_round]
+        others += left_behind(self.folder)
         path, about = self._path(server_round), self._about(server_round)
         written = write_arrays(path, arrays, about, self._flushes, others)
         if self._flushes:

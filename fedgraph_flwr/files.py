@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -25,14 +25,16 @@ from .errors import DataError, StorageError
 Arrays = Mapping[str, NDArray[np.generic]]
 Stamp = tuple[int, int, int]  # of a file: no other has it, nor does it once it changes
 _FLUSHERS = 16  # threads, which wait for the disk and do not compute
+_MOST_DUE = 64  # files that wait for others: a crash leaves no more of them behind
+_PARTIAL = ".tmp"  # end of the names of files that are being written
 _ABOUT = "about"  # entry with the checksum and the text
 
 
 class Flushes:
-    """Files that are flushed and renamed together, once all of them are written.
+    """Files that are flushed and renamed together, many at a time.
 
-    Many files wait for the disk hardly longer than one. Threads that flush while
-    others compute would take turns with them at the interpreter.
+    They wait for the disk hardly longer than one. Threads that flush while others
+    compute would take turns with them at the interpreter.
 
     Raises
     ------
@@ -47,8 +49,10 @@ class Flushes:
         self._begun: dict[Path, dict[Path, Future[None]]] = {}  # by folder
 
     def place(self, partial: Path, path: Path, outdated: Iterable[Path]) -> None:
-        """Let a file become ``path``, and delete others after that, when asked."""
+        """Let a file become ``path`` soon, and delete others after that."""
         self._due.append((partial, path, outdated))
+        if len(self._due) >= _MOST_DUE:
+            wait(self._begin())
 
     def check(self, folder: Path) -> None:
         """Flush all files, and wait for those of a folder.
@@ -65,11 +69,19 @@ class Flushes:
             if (error := flushed.exception()) is not None:
                 raise _unwritable(path, error) from error
 
-    def _begin(self) -> None:
-        for partial, path, outdated in self._due:
-            flushed = self._threads.submit(_place, partial, path, outdated)
+    def _begin(self) -> list[Future[None]]:
+        started = []
+        while self._due:
+            partial, path, outdated = self._due.pop()
+            try:
+                flushed = self._threads.submit(_place, partial, path, outdated)
+            except RuntimeError as error:  # no thread could be started
+                _discard(partial)
+                flushed = Future()
+                flushed.set_exception(error)
             self._begun.setdefault(path.parent, {})[path] = flushed
-        self._due = []
+            started.append(flushed)
+        return started
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +109,7 @@ def replacing(
         It cannot be written: a full disk, a read-only folder. Or another cannot be
         deleted.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    partial = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
@@ -119,6 +131,17 @@ def _place(partial: Path, path: Path, outdated: Iterable[Path]) -> None:
         raise
     for other in outdated:
         remove(other)
+
+
+def left_behind(folder: Path) -> list[Path]:
+    """Return files that other processes began to write there, and did not finish."""
+    own = f".{os.getpid()}{_PARTIAL}"
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - faster
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found = (n for n in names if n.startswith(".") and n.endswith(_PARTIAL))
+    return [folder / name for name in found if not name.endswith(own)]
 
 
 def _discard(partial: Path) -> None:

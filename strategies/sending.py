@@ -20,8 +20,9 @@ from fedgraph_flwr.stopping import check_stop
 from .doubts import Doubts
 
 POLL_SHARE = 0.03  # waiting adds at most this share to a round ...
-POLL_S = (0.002, 1.0)  # ... within these bounds ...
-_POLL_TIMES = 3  # ... and takes as many times longer than asking
+POLL_S = (0.002, 1.0)  # ... within these bounds
+_POLL_TIMES = 3  # as long as asking took is the next wait at least ...
+_MOST_S = 0.25  # ... but for this reason it is no longer
 _AGAIN_S = (0.05, 1.0)  # between two looks for what of a reply still arrives
 _TICK_S = 0.11  # a little more than the period of Flower's dispatcher
 
@@ -88,9 +89,9 @@ def exchange(
     enough_at = math.inf  # seconds since the beginning
     while waiting:
         check_stop()
+        asked = time.monotonic()
         if doubts is not None:
             doubts.look(grid)
-        asked = time.monotonic()
         pulled = list(grid.pull_messages(list(waiting)))
         asking_s = 0.0 if pulled else time.monotonic() - asked
         for reply in pulled:
@@ -110,8 +111,8 @@ def exchange(
             break
         if waiting <= doubted and is_enough(replies):
             break
-        pause_s = max(POLL_SHARE * elapsed, POLL_S[0], _POLL_TIMES * asking_s)
-        time.sleep(min(pause_s, POLL_S[1]))
+        rest_s = min(_POLL_TIMES * asking_s, _MOST_S)
+        time.sleep(min(max(POLL_SHARE * elapsed, POLL_S[0], rest_s), POLL_S[1]))
     return replies
 
 
@@ -126,7 +127,10 @@ def look_again_sooner() -> None:
         first, longest = _AGAIN_S
         whole = import_module("flwr.supercore.inflatable.inflatable_utils")
         grid.pull_objects = partial(
-            whole.pull_objects, initial_backoff=first, backoff_cap=longest
+            whole.pull_objects,
+            initial_backoff=first,
+            backoff_cap=longest,
+            max_tries_per_object=None,  # more of them fit into the same time
         )
 
 

@@ -28,29 +28,20 @@ from types import SimpleNamespace
 from typing import Any
 
 _SERVE = "--serve"  # first argument of the process that forks
-# What answers need; none of it starts a thread, draws or opens anything when imported.
-_PRELOAD = ("flwr.supernode.cli.flwr_clientapp", "flwr.clientapp", "torch")
-_PROCESS = "process"  # Flower's word for ClientApps that others start
+_PARENT, _INSTALL = "--parent-pid", "--allow-runtime-dependency-installation"
+_CLIENT_APP = "flwr-clientapp"  # Flower's word for an answer, and its command
 _SHARE = 0.1  # of the time waited so far is the next wait ...
 _LEAST = 1 / 6  # ... and at least this part of Flower's own
 _AGAIN_S = 0.05  # until an answer looks again for what still arrives; Flower's is 1 s
 
 
 def main(given: list[str]) -> None:
-    """Start the process that forks, and be the SuperNode."""
-    flower = import_module("flwr.supernode.cli.flower_supernode")
-    options = flower._parse_args_run_supernode().parse_args(given)
-    if options.isolation == _PROCESS:
-        sys.exit(
-            f"supernode.py: --isolation {_PROCESS} means that you start ClientApps"
-            " yourself, which this program does; leave it out, or use flower-supernode"
-        )
-    command = [sys.executable, "-P", str(Path(__file__).resolve()), _SERVE]
-    Popen([*command, *_superexec_options(options)], stdin=DEVNULL)
-    waits: Any = import_module("flwr.supernode.start_client_internal")
-    waits.time = SimpleNamespace(sleep=Waits().sleep)
-    sys.argv = ["flower-supernode", *given, "--isolation", _PROCESS]
-    flower.flower_supernode()
+    """Be Flower's SuperNode, with other waits and another SuperExec."""
+    internal: Any = import_module("flwr.supernode.start_client_internal")
+    internal.time = SimpleNamespace(sleep=Waits().sleep)
+    internal.subprocess = SimpleNamespace(Popen=start_forks)
+    sys.argv = ["flower-supernode", *given]
+    import_module("flwr.supernode.cli.flower_supernode").flower_supernode()
 
 
 class Waits:
@@ -68,33 +59,32 @@ class Waits:
         time.sleep(min(longest_s, max(_LEAST * longest_s, share_s)))
 
 
-def _superexec_options(options: Any) -> list[str]:
-    """Options of ``flower-superexec`` that fit those of a SuperNode."""
-    bind = import_module("flwr.supercore.address").resolve_bind_address
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    found = ["--runtime-api-address", str(bind(f"{host}:{options.port}"))]
-    if options.ssl_certfile is None:
-        found += ["--insecure"]
-    elif options.ssl_ca_certfile is not None:
-        found += ["--root-certificates", options.ssl_ca_certfile]
-    if options.superexec_auth_secret_file is not None:
-        found += ["--superexec-auth-secret-file", options.superexec_auth_secret_file]
-    if options.runtime_dependency_install:
-        found += ["--allow-runtime-dependency-installation"]
-    return [*found, "--parent-pid", str(os.getpid())]
+def start_forks(command: list[str]) -> Popen[bytes]:
+    """Start the process that forks, in place of Flower's SuperExec.
+
+    Parameters
+    ----------
+    command : list of str
+        ``flower-superexec`` and its options, as Flower's SuperNode starts it.
+    """
+    own = [sys.executable, "-P", str(Path(__file__).resolve()), _SERVE]
+    return Popen([*own, *command[1:]], stdin=DEVNULL)
 
 
 def serve(options: list[str]) -> None:
     """Fork for each message that the SuperExec tells of, until it is gone."""
-    supernode = os.getppid()
-    for name in _PRELOAD:
+    supernode = int(options[options.index(_PARENT) + 1])
+    for name in preloaded(options):
         import_module(name)
+    if os.getppid() != supernode:
+        return
     gc.collect()
     gc.freeze()  # forks share these pages
     read, write = os.pipe()
+    forks = Forks(write, supernode, os.getpid())
     if not os.fork():
         os.close(read)
-        _seek(Forks(write, supernode), options)
+        _seek(forks, options)
         return
     os.close(write)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for ClientApps
@@ -103,17 +93,30 @@ def serve(options: list[str]) -> None:
             if not os.fork():
                 messages.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _answer(json.loads(line))
+                answer(json.loads(line))
                 return
     if os.getppid() == supernode:
         end(supernode)
 
 
-def _answer(arguments: list[str]) -> None:
+def preloaded(options: list[str]) -> list[str]:
+    """Modules that answers need, and that draw and open nothing when imported.
+
+    A run that may bring packages of its own may bring another PyTorch.
+    """
+    flower = ["flwr.supernode.cli.flwr_clientapp", "flwr.clientapp"]
+    return flower if _INSTALL in options else [*flower, "torch"]
+
+
+def answer(arguments: list[str]) -> None:
     """Be Flower's process of a ClientApp."""
+    if drawn := sys.modules.get("numpy.random"):  # no two answers draw alike
+        drawn.seed()
     app: Any = import_module("flwr.supernode.runtime.run_clientapp")
     app.pull_and_inflate_object_from_tree = partial(
-        app.pull_and_inflate_object_from_tree, initial_backoff=_AGAIN_S
+        app.pull_and_inflate_object_from_tree,
+        initial_backoff=_AGAIN_S,
+        max_tries_per_object=None,  # more of them fit into the same time
     )
     sys.argv = arguments
     import_module("flwr.supernode.cli.flwr_clientapp").flwr_clientapp()
@@ -124,7 +127,9 @@ def _seek(forks: Forks, options: list[str]) -> None:
     module: Any = import_module("flwr.supercore.superexec.run_superexec")
     module.get_executor = lambda *_, **__: forks
     sys.argv = ["flower-superexec", *options]
-    import_module("flwr.supercore.cli.flower_superexec").flower_superexec()
+    flower = import_module("flwr.supercore.cli.flower_superexec")
+    forks.reconcile()
+    flower.flower_superexec()
 
 
 class Forks:
@@ -133,26 +138,23 @@ class Forks:
     Parameters
     ----------
     write : int
-        End of the pipe to that process, which is this one's parent.
-    supernode : int
-        Process of the SuperNode.
+        End of the pipe to that process.
+    supernode, forker : int
+        Processes of the SuperNode, and of that one, whose child this one is to be.
     """
 
-    def __init__(self, write: int, supernode: int) -> None:
-        self._write, self._supernode = write, supernode
-        self._forker = os.getppid()
+    def __init__(self, write: int, supernode: int, forker: int) -> None:
+        self._write, self._supernode, self._forker = write, supernode, forker
 
     def get_eligible_capacity(
         self, task_types: set[Any], **_: object
     ) -> tuple[set[Any], set[str]]:
-        """Any message may come."""
-        return task_types, set()
+        """Any number of ClientApps, and nothing else."""
+        return {t for t in task_types if t == _CLIENT_APP}, set()
 
     def launch(self, spec: Any) -> Any:
         """Have a message answered."""
         results = import_module("flwr.supercore.superexec.executor").LaunchResult
-        if spec.task_type != "flwr-clientapp":
-            return results.failed(f"a SuperNode starts no {spec.task_type}")
         line = json.dumps(_arguments(spec, self._forker)) + "\n"
         try:
             os.write(self._write, line.encode())
@@ -172,25 +174,26 @@ class Forks:
 
 def _arguments(spec: Any, forker: int) -> list[str]:
     """Command line of ``flwr-clientapp``."""
-    found = ["flwr-clientapp", "--runtime-api-address", spec.runtime_api_address]
-    found += ["--token", spec.token, "--parent-pid", str(forker)]
+    found = [_CLIENT_APP, "--runtime-api-address", spec.runtime_api_address]
+    found += ["--token", spec.token, _PARENT, str(forker)]
     if spec.insecure:
         found += ["--insecure"]
     elif spec.root_certificates_path is not None:
         found += ["--root-certificates", spec.root_certificates_path]
     if spec.runtime_dependency_install:
-        found += ["--allow-runtime-dependency-installation"]
+        found += [_INSTALL]
     return found
 
 
 def end(supernode: int) -> None:
     """End a SuperNode that cannot answer any more."""
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, PermissionError):
         os.kill(supernode, signal.SIGTERM)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [_SERVE]:
-        serve(sys.argv[2:])
+        with suppress(KeyboardInterrupt):
+            serve(sys.argv[2:])
     else:
         main(sys.argv[1:])

@@ -84,6 +84,9 @@ def test_three_supernodes_give_the_bytes_of_the_inline_run(
 
     assert status == "finished:completed", read_summary(deployed)["error"]
     check_same_run(deployed, inline)
+    for site in WARM:  # answered by forks, of which none is left
+        (forks,) = started_by(federation.pid(f"site-{site}"))
+        await_one(forks)  # its SuperExec
     # Private state stays with its site.
     kept = {path.name for path in (folder / "site-1" / deployed.name).iterdir()}
     assert kept == {"client-1", "client-3"}
@@ -158,7 +161,7 @@ def check_audit_logs(folder: Path, deployed: Path) -> None:
         assert log.count(f"{words}, loss {line['loss']:.4f}, test accuracy") == 1
 
 
-@pytest.mark.parametrize("victim", ["forks", "seeks"])
+@pytest.mark.parametrize("victim", ["forks", "seeks", "supernode"])
 def test_a_supernode_that_cannot_answer_any_more_ends(
     victim: str, tmp_path: Path
 ) -> None:
@@ -175,8 +178,9 @@ def test_a_supernode_that_cannot_answer_any_more_ends(
             start_new_session=True,
         )
     try:
-        forks, seeks = await_two(tmp_path / "flwr", started.pid)
-        os.kill(forks if victim == "forks" else seeks, signal.SIGKILL)
+        forks, seeks = await_two(started.pid)
+        killed = {"forks": forks, "seeks": seeks, "supernode": started.pid}[victim]
+        os.kill(killed, signal.SIGKILL)
 
         started.wait(60)  # systemd starts it anew
         deadline = time.monotonic() + 20
@@ -188,16 +192,29 @@ def test_a_supernode_that_cannot_answer_any_more_ends(
             os.killpg(started.pid, signal.SIGKILL)
 
 
-def await_two(home: Path, parent: int) -> tuple[int, int]:
+def await_one(parent: int) -> None:
+    """Wait until a process has one child; an answer may take a while to end."""
+    deadline = time.monotonic() + 20
+    while len(found := started_by(parent)) != 1 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(found) == 1
+
+
+def await_two(parent: int) -> tuple[int, int]:
     """Process that forks, and the SuperExec which is its child."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        parents = {pid: parent_of(pid) for pid in pids(home)}
-        for forks in (pid for pid, its in parents.items() if its == parent):
-            for seeks in (pid for pid, its in parents.items() if its == forks):
+        for forks in started_by(parent):
+            for seeks in started_by(forks):
                 return forks, seeks
         time.sleep(0.1)
     raise AssertionError("no SuperExec within 60 s")
+
+
+def started_by(parent: int) -> list[int]:
+    """Processes that a process has started, dead ones too."""
+    every = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in every if parent_of(pid) == parent]
 
 
 def parent_of(pid: int) -> int:

@@ -156,6 +156,61 @@ def test_a_message_leaves_whole_states_on_the_disk(tmp_path, monkeypatch):
         assert [p.name for p in store.folder.iterdir()] == ["round-000001.safetensors"]
 
 
+def test_states_wait_for_each_other_but_no_more_than_a_few(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_MOST_DUE", 3)
+    stores = []
+    with Flushes() as flushes:
+        for client in range(4):
+            store = ClientStore(tmp_path, "e", client_id=client, flushes=flushes)
+            store.save(1, {"w": torch.ones(3)})
+            stores.append(store)
+            # Nobody turns to the disk while others train, until there are three.
+            done = 3 * ((client + 1) // 3)
+            assert [bool(s.rounds()) for s in stores] == [
+                c < done for c in range(client + 1)
+            ]
+        flushes.check(stores[3].folder)
+        assert stores[3].rounds() == [1]
+
+
+def test_what_a_killed_process_began_to_write_goes_with_the_next_state(store):
+    store.save(1, {"w": torch.ones(1)})
+    left = store.folder / ".round-000002.safetensors.999999999.tmp"
+    left.write_bytes(b"half")
+    store.save(2, {"w": torch.zeros(1)}, keep_from=1)
+    names = sorted(path.name for path in store.folder.iterdir())
+    assert names == ["round-000001.safetensors", "round-000002.safetensors"]
+
+
+def test_a_flush_that_cannot_begin_fails_that_file_alone(tmp_path, monkeypatch):
+    flushes = Flushes()
+    begin, begun = flushes._threads.submit, []
+
+    def submit(*given):
+        begun.append(given)
+        if len(begun) == 2:
+            raise RuntimeError("can't start new thread")
+        return begin(*given)
+
+    monkeypatch.setattr(flushes._threads, "submit", submit)
+    stores = [
+        ClientStore(tmp_path, "e", client_id=client, flushes=flushes)
+        for client in range(3)
+    ]
+    failed = []
+    with flushes:
+        for store in stores:
+            store.save(1, {"w": torch.ones(3)})
+        for store in stores:
+            try:
+                flushes.check(store.folder)
+            except StorageError as error:
+                failed.append(str(error))
+    assert len(failed) == 1
+    assert "can't start new thread" in failed[0]
+    assert sorted(len(list(s.folder.iterdir())) for s in stores) == [0, 1, 1]
+
+
 def test_a_state_that_cannot_be_flushed_is_named_and_the_one_before_stays(
     tmp_path, monkeypatch
 ):

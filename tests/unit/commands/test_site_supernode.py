@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from fedgraph_flwr.site import supernode
@@ -41,50 +42,74 @@ def spec(**changed: object) -> SimpleNamespace:
     return SimpleNamespace(**{**given, **changed})
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ([], ["127.0.0.1:9094", "--insecure"]),
-        (["--port", "9100", "--insecure"], ["127.0.0.1:9100", "--insecure"]),
-        (["--host", "::1"], ["[::1]:9094", "--insecure"]),
-        (["--host", "0.0.0.0"], ["127.0.0.1:9094", "--insecure"]),
-        (
-            ["--ssl-certfile", "c", "--ssl-keyfile", "k", "--ssl-ca-certfile", "ca"],
-            ["127.0.0.1:9094", "--root-certificates", "ca"],
-        ),
-        (
-            ["--superexec-auth-secret-file", "s"],
-            ["127.0.0.1:9094", "--insecure", "--superexec-auth-secret-file", "s"],
-        ),
-        (
-            ["--allow-runtime-dependency-installation"],
-            ["127.0.0.1:9094", "--insecure", "--allow-runtime-dependency-installation"],
-        ),
-    ],
-)
-def test_the_superexec_is_given_what_fits_the_supernode(
-    given: list[str], expected: list[str]
+def test_it_is_flowers_supernode_with_other_waits_and_another_superexec(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    internal = import_module("flwr.supernode.start_client_internal")
     flower = import_module("flwr.supernode.cli.flower_supernode")
-    options = flower._parse_args_run_supernode().parse_args(given)
+    for name in ("time", "subprocess"):
+        monkeypatch.setattr(internal, name, getattr(internal, name))
+    monkeypatch.setattr(sys, "argv", ["supernode.py"])
+    found: list[object] = []
 
-    found = supernode._superexec_options(options)
+    def be_it() -> None:
+        found.extend([sys.argv, internal.time.sleep.__self__, internal.subprocess])
 
-    own = ["--parent-pid", str(os.getpid())]
-    assert found == ["--runtime-api-address", *expected, *own]
-    parser = import_module("flwr.supercore.cli.flower_superexec")._parse_args()
-    parser.parse_args(found)  # Flower takes them all
+    monkeypatch.setattr(flower, "flower_supernode", be_it)
+
+    supernode.main(["--superlink", "there:9443"])
+
+    assert found[0] == ["flower-supernode", "--superlink", "there:9443"]
+    assert isinstance(found[1], supernode.Waits)
+    assert found[2].Popen is supernode.start_forks  # type: ignore[attr-defined]
 
 
-def test_who_starts_clientapps_himself_is_refused() -> None:
-    with pytest.raises(SystemExit, match="leave it out, or use flower-supernode"):
-        supernode.main(["--insecure", "--isolation", "process"])
+def test_the_superexec_keeps_the_options_that_flower_gives_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(supernode, "Popen", lambda c, **_: started.append(c))
+    given = ["--insecure", "--runtime-api-address", "127.0.0.1:9", "--parent-pid", "7"]
+
+    supernode.start_forks(["flower-superexec", *given])
+
+    (command,) = started
+    assert command == [sys.executable, "-P", supernode.__file__, "--serve", *given]
+
+
+def test_a_run_with_packages_of_its_own_finds_no_other_torch() -> None:
+    own = "--allow-runtime-dependency-installation"
+
+    assert "torch" in supernode.preloaded(["--insecure"])
+    assert "torch" not in supernode.preloaded(["--insecure", own])
+
+
+def test_an_answer_waits_less_and_draws_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = import_module("flwr.supernode.runtime.run_clientapp")
+    flower = import_module("flwr.supernode.cli.flwr_clientapp")
+    name = "pull_and_inflate_object_from_tree"
+    monkeypatch.setattr(app, name, getattr(app, name))
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(flower, "flwr_clientapp", lambda: None)
+    drawn = []
+    for _ in range(2):
+        np.random.seed(1)  # noqa: NPY002 - what a fork would find
+        supernode.answer(["flwr-clientapp", "--insecure"])
+        drawn.append(np.random.random())  # noqa: NPY002
+
+    found = inspect.signature(getattr(app, name)).parameters
+    assert found["initial_backoff"].default == 0.05
+    assert found["max_tries_per_object"].default is None
+    assert sys.argv == ["flwr-clientapp", "--insecure"]
+    assert drawn[0] != drawn[1]
 
 
 def test_a_message_reaches_the_process_that_forks(pipe: tuple[int, int]) -> None:
     read, write = pipe
 
-    result = supernode.Forks(write, os.getpid()).launch(spec())
+    result = supernode.Forks(write, 4711, os.getppid()).launch(spec())
 
     assert result.status == "accepted"
     arguments = json.loads(os.read(read, 4096))
@@ -104,7 +129,7 @@ def test_a_message_over_tls_names_the_authority(pipe: tuple[int, int]) -> None:
         insecure=False, root_certificates_path="ca", runtime_dependency_install=True
     )
 
-    supernode.Forks(write, os.getpid()).launch(secured)
+    supernode.Forks(write, 4711, os.getppid()).launch(secured)
 
     arguments = json.loads(os.read(read, 4096))
     assert arguments[-3:] == [
@@ -114,19 +139,18 @@ def test_a_message_over_tls_names_the_authority(pipe: tuple[int, int]) -> None:
     assert "--insecure" not in arguments
 
 
-def test_what_is_no_clientapp_is_not_started(pipe: tuple[int, int]) -> None:
-    _, write = pipe
+def test_what_is_no_clientapp_is_left_to_others() -> None:
+    kinds = set(import_module("flwr.supercore.constant").TaskType)
 
-    result = supernode.Forks(write, os.getpid()).launch(spec(task_type="flwr-model"))
+    found, _ = supernode.Forks(0, 4711, 1).get_eligible_capacity(kinds)
 
-    assert result.status == "failed"
-    assert "flwr-model" in result.message
+    assert found == {"flwr-clientapp"}
 
 
 def test_the_supernode_ends_with_the_process_that_forks(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forks = supernode.Forks(pipe[1], 4711)
+    forks = supernode.Forks(pipe[1], 4711, os.getppid())
     ended: list[int] = []
     monkeypatch.setattr(supernode, "end", ended.append)
     forks.reconcile()
@@ -167,15 +191,18 @@ def test_waits_grow_and_begin_anew_for_something_else(
     assert all(s <= max(0.5, 0.1 * b) + 1e-9 for s, b in zip(idle, begins, strict=True))
 
 
-def test_no_module_of_ours_is_there_before_the_bundle() -> None:
+def test_a_fork_begins_as_a_new_process_would() -> None:
     packages = ["fedgraph_flwr", "clients", "strategies", "datasets", "simulations"]
     code = (
-        "import runpy, sys, threading\n"
+        "import os, runpy, sys\n"
         f"own = runpy.run_path({supernode.__file__!r})\n"
-        "for name in own['_PRELOAD']: __import__(name)\n"
+        "for name in own['preloaded']([]): __import__(name)\n"
         f"found = [m for m in sys.modules if m.split('.')[0] in {packages}]\n"
         "assert not found, found\n"
-        "assert threading.active_count() == 1\n"
+        "if not os.fork():\n"
+        "    assert len(os.listdir('/proc/self/task')) == 1\n"
+        "    sys.exit(0)\n"
+        "assert os.waitstatus_to_exitcode(os.wait()[1]) == 0\n"
     )
 
     done = subprocess.run(
@@ -193,11 +220,4 @@ def test_flower_looks_again_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = inspect.signature(grid.pull_objects).parameters
     assert (found["initial_backoff"].default, found["backoff_cap"].default) == (0.05, 1)
-
-
-def test_flowers_clientapp_takes_the_wait_of_forks() -> None:
-    app = import_module("flwr.supernode.runtime.run_clientapp")
-
-    found = inspect.signature(app.pull_and_inflate_object_from_tree).parameters
-
-    assert "initial_backoff" in found
+    assert found["max_tries_per_object"].default is None
