@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.files import (
     Flushes,
-    left_behind,
+    names_in,
     read_arrays,
+    unfinished,
     write_arrays,
     write_npz,
 )
@@ -96,10 +98,11 @@ class ClientStore:
             A file cannot be written, or an old one not deleted.
         """
         arrays = {n: np.array(t.detach().cpu().numpy()) for n, t in tensors.items()}
-        done = {*self.rounds(), server_round}
+        names = names_in(self.folder)
+        done = {*_rounds(names), server_round}
         base = max((r for r in done if r <= keep_from), default=0)
         others = [self._path(r) for r in done if r < base or r > server_round]
-        others += left_behind(self.folder)
+        others += [self.folder / name for name in unfinished(names)]
         path, about = self._path(server_round), self._about(server_round)
         written = write_arrays(path, arrays, about, self._flushes, others)
         if self._flushes:
@@ -171,8 +174,9 @@ class ClientStore:
 
     def rounds(self) -> list[int]:
         """Return the rounds whose state is here, ascending."""
-        try:
-            found = map(_FILE.fullmatch, os.listdir(self.folder))  # noqa: PTH208 - faster
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return sorted(int(m.group(1)) for m in found if m)
+        return _rounds(names_in(self.folder))
+
+
+def _rounds(names: Iterable[str]) -> list[int]:
+    found = map(_FILE.fullmatch, names)
+    return sorted(int(m.group(1)) for m in found if m)

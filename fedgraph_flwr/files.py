@@ -133,15 +133,19 @@ def _place(partial: Path, path: Path, outdated: Iterable[Path]) -> None:
         remove(other)
 
 
-def left_behind(folder: Path) -> list[Path]:
-    """Return files that other processes began to write there, and did not finish."""
-    own = f".{os.getpid()}{_PARTIAL}"
+def names_in(folder: Path) -> list[str]:
+    """Return the names of what a folder holds; none if it is not there."""
     try:
-        names = os.listdir(folder)  # noqa: PTH208 - faster
+        return os.listdir(folder)  # noqa: PTH208 - faster
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def unfinished(names: Iterable[str]) -> list[str]:
+    """Return those names that files of other processes have until they are whole."""
+    own = f".{os.getpid()}{_PARTIAL}"
     found = (n for n in names if n.startswith(".") and n.endswith(_PARTIAL))
-    return [folder / name for name in found if not name.endswith(own)]
+    return [name for name in found if not name.endswith(own)]
 
 
 def _discard(partial: Path) -> None:
