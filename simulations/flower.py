@@ -213,8 +213,8 @@ def pids(home: Path | str, command: str = "") -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            line = (entry / "cmdline").read_bytes().decode(errors="replace")
-            if command not in line:
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+            if command not in line.decode(errors="replace"):
                 continue
             variables = (entry / "environ").read_bytes().split(b"\0")
         except OSError:

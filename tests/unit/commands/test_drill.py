@@ -346,6 +346,7 @@ def test_a_process_is_found_by_its_home_and_killed(tmp_path):
         while not flower.pids(tmp_path, "time.sleep"):  # it has no command at first
             assert started.poll() is None
         assert flower.pids(tmp_path) == [started.pid]
+        assert flower.pids(tmp_path, "-c import") == [started.pid]
         assert flower.pids(tmp_path / "other") == []
         assert not processes.is_orphan(started.pid)
         assert processes.has_loaded(started.pid, "libc")
