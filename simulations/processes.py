@@ -108,13 +108,18 @@ def environment(home: Path, *, witness: Path | None = None) -> dict[str, str]:
     }
 
 
-def is_orphan(pid: int) -> bool:
-    """Whether a process has outlived the one that started it, or is gone itself."""
+def parent(pid: int) -> int | None:
+    """Return who has started or adopted a process; None if it is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return True
-    return "\nPPid:\t1\n" in status
+        return None
+    return int(status.partition("\nPPid:\t")[2].split(None, 1)[0])
+
+
+def is_orphan(pid: int) -> bool:
+    """Whether a process has outlived the one that started it, or is gone itself."""
+    return parent(pid) in (None, 1)
 
 
 def has_loaded(pid: int, library: str) -> bool:

@@ -29,9 +29,9 @@ from fedgraph_flwr.wording import is_site_name, shortened, with_sites
 from .doubts import Doubts
 from .introductions import difference, read_introduction
 from .report import NOWHERE, ClientInfo
-from .sending import POLL_S, POLL_SHARE
+from .sending import pause_s
 
-_PROBE_POLL_S = 0.05
+_PROBE_POLL_S, _ROLL_CALL_POLL_S = 0.05, 0.3
 _GRACE_S = 10.0  # how long answers are waited for that may change nothing
 _RETRY_S = 1.0  # before a node that gave no answer at roll call is asked again
 _MOST_NOTES = 10
@@ -96,7 +96,7 @@ class Directory:
                     break
             elif now > deadline:
                 break
-            time.sleep(min(max(POLL_SHARE * (now - begin), POLL_S[0]), 0.3))
+            time.sleep(pause_s(now - begin, longest_s=_ROLL_CALL_POLL_S))
         if missing:
             self._go_on_without(missing)
         self._is_strict = False

@@ -19,8 +19,8 @@ from fedgraph_flwr.stopping import check_stop
 
 from .doubts import Doubts
 
-POLL_SHARE = 0.03  # waiting adds at most this share to a round ...
-POLL_S = (0.002, 1.0)  # ... within these bounds
+_POLL_SHARE = 0.03  # waiting adds at most this share to a round ...
+_POLL_S = (0.002, 1.0)  # ... within these bounds
 _POLL_TIMES = 3  # as long as asking took is the next wait at least ...
 _MOST_S = 0.25  # ... but for this reason it is no longer
 _AGAIN_S = (0.05, 1.0)  # between two looks for what of a reply still arrives
@@ -111,9 +111,25 @@ def exchange(
             break
         if waiting <= doubted and is_enough(replies):
             break
-        rest_s = min(_POLL_TIMES * asking_s, _MOST_S)
-        time.sleep(min(max(POLL_SHARE * elapsed, POLL_S[0], rest_s), POLL_S[1]))
+        time.sleep(pause_s(elapsed, asking_s))
     return replies
+
+
+def pause_s(
+    waited_s: float, asking_s: float = 0.0, *, longest_s: float = _POLL_S[1]
+) -> float:
+    """Seconds to wait before nodes are looked after again.
+
+    Parameters
+    ----------
+    waited_s : float
+        So far.
+    asking_s : float
+        Of the last look, if it found nothing.
+    longest_s : float
+    """
+    rest_s = min(_POLL_TIMES * asking_s, _MOST_S)
+    return min(max(_POLL_SHARE * waited_s, _POLL_S[0], rest_s), longest_s)
 
 
 def look_again_sooner() -> None:

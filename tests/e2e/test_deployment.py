@@ -22,7 +22,7 @@ from fedgraph_flwr.site.__main__ import main
 from simulations.drill.trials import read_summary
 from simulations.flower import pids
 from simulations.inline import run_inline
-from simulations.processes import Federation, environment, free_ports
+from simulations.processes import Federation, environment, free_ports, parent
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 RUN: dict[str, Value] = {
@@ -192,35 +192,26 @@ def test_a_supernode_that_cannot_answer_any_more_ends(
             os.killpg(started.pid, signal.SIGKILL)
 
 
-def await_one(parent: int) -> None:
+def await_one(starter: int) -> None:
     """Wait until a process has one child; an answer may take a while to end."""
     deadline = time.monotonic() + 20
-    while len(found := started_by(parent)) != 1 and time.monotonic() < deadline:
+    while len(found := started_by(starter)) != 1 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert len(found) == 1
 
 
-def await_two(parent: int) -> tuple[int, int]:
+def await_two(starter: int) -> tuple[int, int]:
     """Process that forks, and the SuperExec which is its child."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        for forks in started_by(parent):
+        for forks in started_by(starter):
             for seeks in started_by(forks):
                 return forks, seeks
         time.sleep(0.1)
     raise AssertionError("no SuperExec within 60 s")
 
 
-def started_by(parent: int) -> list[int]:
+def started_by(starter: int) -> list[int]:
     """Processes that a process has started, dead ones too."""
     every = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in every if parent_of(pid) == parent]
-
-
-def parent_of(pid: int) -> int:
-    """Process that has started another; 0 if that is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return int(fields[1])
+    return [pid for pid in every if parent(pid) == starter]
