@@ -38,6 +38,7 @@ from .marks import done_by_stacks
 from .models.forms import Architecture
 from .optimizer import make_optimizer, optimizer_tensors
 from .round import Round, recall
+from .start import Start
 from .training import train_epochs
 
 Metrics = dict[str, int | float]
@@ -58,11 +59,22 @@ class GraphClient(ClassicClient, Generic[P]):
     @done_by_stacks
     def __init__(self, job: Job[P]) -> None:
         self.job, self.params, self.data = job, job.params, job.data
-        self.model = self.build_model(job.spec)
+        start = self._start_of_model()
+        self.model, self.shared_keys = start.model, list(start.shared)
         if job.device.type != "cpu":  # where it was built; to go over it takes time
             self.model.to(job.device)
-        self.shared_keys = self.shared_names(self.model, job.settings)
         self.round = Round()  # of the message that is answered
+
+    def _start_of_model(self) -> Start:
+        """Make the model before round 1; copy it if it is kept."""
+        spec, starts = self.job.spec, self.job.starts
+
+        def build() -> Start:
+            model = self.build_model(spec)
+            return Start(model, tuple(self.shared_names(model, spec.settings)))
+
+        kept = None if starts is None else starts.get((type(self), spec), build)
+        return (kept and kept.copy()) or build()
 
     # What a task fills in --------------------------------------------------------
 
@@ -450,9 +462,9 @@ class GraphClient(ClassicClient, Generic[P]):
         return {name: there[key] for name, (there, key) in self._places.items()}
 
     @cached_property
-    def _places(self) -> dict[str, tuple[Mapping[str, Any], str]]:
+    def _places(self) -> dict[str, tuple[dict[str, Any], str]]:
         """Where the model keeps each tensor; ``state_dict`` searches each time."""
-        return dict(places(self.model))
+        return dict(_places(self.model))
 
     def predictor(self) -> dict[str, Tensor]:
         """Tensors of the client's model folder: the model, and what else it needs."""
@@ -491,15 +503,18 @@ def initial_arrays(client: type[GraphClient[P]], spec: ModelSpec[P]) -> NamedArr
     return {n: tensors[n].numpy().copy() for n in names}
 
 
-def places(model: nn.Module) -> Iterator[tuple[str, tuple[Mapping[str, Any], str]]]:
+def _places(
+    module: nn.Module, prefix: str = ""
+) -> Iterator[tuple[str, tuple[dict[str, Any], str]]]:
     """Yield name of each tensor of ``state_dict``, its module's table and its key."""
-    for path, module in model.named_modules(remove_duplicate=False):
-        prefix = f"{path}." if path else ""
-        left_out = module._non_persistent_buffers_set
-        for table in (module._parameters, module._buffers):
-            for key, tensor in table.items():
-                if tensor is not None and key not in left_out:
-                    yield prefix + key, (table, key)
+    left_out = module._non_persistent_buffers_set
+    for table in (module._parameters, module._buffers):
+        for key, tensor in table.items():
+            if tensor is not None and key not in left_out:
+                yield prefix + key, (table, key)
+    for name, part in module._modules.items():
+        if part is not None:
+            yield from _places(part, f"{prefix}{name}.")
 
 
 @cache

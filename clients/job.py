@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import torch
 
 from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.kept import Kept
 from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.tasks import Task
@@ -16,6 +17,7 @@ from fedgraph_flwr.tasks import Task
 from .graphs.batching import ClientData
 from .models.forms import Architecture
 from .privacy.site import PrivateSite
+from .start import Start
 from .store import ClientStore
 
 P = TypeVar("P", bound=Settings)  # parameters of a method
@@ -85,6 +87,8 @@ class Job(Generic[P]):
     site : PrivateSite
         Draws the client's noise and keeps the account of it.
     device : torch.device
+    starts : Kept, optional
+        Models before round 1 that the process keeps, by class and specification.
     may_restart : bool
         The site's operator lets a client begin afresh when its private state is lost;
         otherwise the client fails.
@@ -101,6 +105,7 @@ class Job(Generic[P]):
     store: ClientStore
     site: PrivateSite
     device: torch.device
+    starts: Kept[Start] | None = None
     may_restart: bool = False
     trusted: Mapping[int, str] | None = None
 

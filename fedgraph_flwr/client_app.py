@@ -5,6 +5,7 @@ The node's configuration says which clients it hosts; see ``node_config``.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -75,6 +76,7 @@ if TYPE_CHECKING:  # imported when a client has work to do: torch takes a second
     from clients.base import GraphClient
     from clients.classic import Header
     from clients.graphs.batching import ClientData
+    from clients.start import Start
 
 
 class SiteApp(ClientApp):
@@ -87,7 +89,9 @@ class SiteApp(ClientApp):
 
 app = SiteApp()
 kept_data: Kept[ClientData] = Kept()  # by all that `load_data` depends on
+kept_starts: Kept[Start] = Kept(share=0.05)  # by client class and specification
 _ROUNDS = ("server-round", "keep-from")  # in the header of every message but queries
+_MANY = 50  # clients of one process
 Answer = Callable[[int, Parcel], Parcel]
 Action: TypeAlias = "Callable[[GraphClient[Any], Parcel, Header], Parcel]"
 
@@ -129,6 +133,9 @@ def query(message: Message, context: Context) -> Message:
             is_own=is_site(context.node_config),
         ),
     )
+    if len(hosted) >= _MANY:
+        gc.collect()
+        gc.freeze()  # what was loaded stays; each look of the collector at it costs
     return Message(pack(parcels), reply_to=message)
 
 
@@ -172,6 +179,13 @@ def load_data(
     """
     key = resolved, client_id, device, site
     return kept_data.get(key, lambda: _load(*key))
+
+
+def clear_kept() -> None:
+    """Forget what this process keeps of clients, for a run of other clients."""
+    kept_data.clear()
+    kept_starts.clear()
+    gc.unfreeze()
 
 
 def _load(
@@ -425,7 +439,12 @@ def _make_client(
     is_private = resolved.privacy.edge_epsilon > 0 and not takes_weights
     data = load_data(resolved, client_id, device, site if is_private else None)
     job = resolved.job(data, store, site, torch.device("cpu") if is_stacked else device)
-    job = replace(job, may_restart=_may_restart(node), trusted=trusted_peers(node))
+    job = replace(
+        job,
+        starts=kept_starts,
+        may_restart=_may_restart(node),
+        trusted=trusted_peers(node),
+    )
     return resolved.method.client(job)
 
 

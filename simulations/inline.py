@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedgraph_flwr.client_app import kept_data
+from fedgraph_flwr.client_app import clear_kept
 from fedgraph_flwr.client_entry import app
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.resolve import defaults, resolve
@@ -154,4 +154,4 @@ def run_inline(
     try:
         return run(grid, resolved, run_id=run_id, only=only)
     finally:  # a later run has other seeds, and would only add to what is kept
-        kept_data.clear()
+        clear_kept()

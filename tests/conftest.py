@@ -118,11 +118,11 @@ def toy_data():
         patch.setattr(summary, "git_commit", lambda: "unknown")
         # The protocol's 10 take longer.
         patch.setattr(embedding_scores, "_NUM_STARTS", 1)
-        client_app.kept_data.clear()
+        client_app.clear_kept()
         logger.setLevel(logging.ERROR)
         yield patch
         logger.setLevel(level)
-    client_app.kept_data.clear()
+    client_app.clear_kept()
 
 
 @pytest.fixture(scope="session")

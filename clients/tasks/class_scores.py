@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from fedgraph_flwr.data import GraphPartition, IntArray
 from fedgraph_flwr.embedding_scores import class_f1
 from fedgraph_flwr.wire import Parcel
 
-from .multitask_scores import roc_auc
+from .multitask_scores import auc, roc_auc
 
 Array = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
@@ -70,14 +71,17 @@ def f1_and_auc(logits: Floats, y: IntArray) -> dict[str, float]:
     """
     num_classes = logits.shape[1]
     f1 = class_f1(y, logits.argmax(1), num_classes)
-    found = {"macro-f1": float(np.nanmean(f1))}
-    if num_classes > 1 and np.isfinite(logits).all():
-        first = 1 if num_classes == 2 else 0  # of two classes both areas are the same
-        is_class = (y[:, None] == np.arange(first, num_classes)).astype(np.float64)
-        odds = _log_odds(logits.astype(np.float64))[:, first:]
-        area = roc_auc(odds, is_class).mean
-        found |= {} if np.isnan(area) else {"roc-auc": area}
-    return found
+    known = ~np.isnan(f1)
+    found = {"macro-f1": float(np.where(known, f1, 0).sum() / known.sum())}
+    if num_classes == 1 or not np.isfinite(logits).all():
+        return found
+    wide = logits.astype(np.float64)
+    if num_classes == 2:  # the areas of both are the same
+        area = auc(wide[:, 1] - wide[:, 0], y == 1)
+    else:
+        is_class = (y[:, None] == np.arange(num_classes)).astype(np.float64)
+        area = roc_auc(_log_odds(wide), is_class).mean
+    return found if math.isnan(area) else {**found, "roc-auc": area}
 
 
 def _log_odds(logits: Array) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,7 @@ def roc_auc(scores: Array, y: Array) -> TaskScores:
     scores, y : float arrays, shape (num_graphs, num_tasks)
         Larger scores speak for class 1; ``y`` is 0, 1 or NaN.
     """
-    return _per_task(scores, y, _auc)
+    return _per_task(scores, y, auc)
 
 
 def mean_absolute_error(predicted: Array, y: Array) -> TaskScores:
@@ -84,13 +85,17 @@ def _per_task(
     return TaskScores(found)
 
 
-def _auc(scores: Array, y: Array) -> float:
-    """Mann-Whitney: share of (positive, negative) pairs in the right order."""
-    positive = int((y == 1).sum())
+def auc(scores: Array, y: NDArray[Any]) -> float:
+    """Mann-Whitney: share of (positive, negative) pairs in the right order.
+
+    NaN without pairs. Scores of float64, and labels of 0 and 1, of shape (num_graphs,).
+    """
+    is_positive = y == 1
+    positive = int(np.count_nonzero(is_positive))
     negative = len(y) - positive
     if not positive or not negative:
         return math.nan
-    ranks = _mean_ranks(scores)[y == 1].sum()
+    ranks = _mean_ranks(scores)[is_positive].sum()
     return float((ranks - positive * (positive + 1) / 2) / (positive * negative))
 
 

@@ -1,9 +1,10 @@
 """A SuperNode whose answers start at once: ``python supernode.py OPTIONS``.
 
 Flower starts Python for each message, which imports Flower and PyTorch again. Here one
-process has imported both, and a fork of it answers each message. Waits for messages and
-replies grow with the time waited so far, where those of Flower's SuperNode are 3 s and
-0.5 s. The options are those of ``flower-supernode``, and the answers are the same.
+process has imported both, and a fork of it answers each message. A bundle is unpacked
+once. Waits grow with the time waited so far up to Flower's own, which are 3 s for a
+message and 0.5 s for a reply. The options are those of ``flower-supernode``, and the
+answers are the same.
 
 Three processes belong together: Flower's SuperNode, its SuperExec, which waits for
 messages, and the one that forks. When one of them is gone the others end, so that
@@ -14,11 +15,13 @@ with their bundles, and no other version of it may be there before.
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -31,7 +34,8 @@ _SERVE = "--serve"  # first argument of the process that forks
 _PARENT, _INSTALL = "--parent-pid", "--allow-runtime-dependency-installation"
 _CLIENT_APP = "flwr-clientapp"  # Flower's word for an answer, and its command
 _SHARE = 0.1  # of the time waited so far is the next wait ...
-_LEAST = 1 / 6  # ... and at least this part of Flower's own
+_LEAST = 1 / 30  # ... and at least this part of Flower's own ...
+_LOOKS = 10  # ... and so many times as long as the last look took: who is asked is busy
 _AGAIN_S = 0.05  # until an answer looks again for what still arrives; Flower's is 1 s
 
 
@@ -48,15 +52,21 @@ class Waits:
     """Waits that grow with the time that something has been waited for."""
 
     def __init__(self) -> None:
-        self._longest_s, self._begin = 0.0, 0.0
+        self._longest_s, self._begin, self._end = 0.0, 0.0, 0.0
 
     def sleep(self, longest_s: float) -> None:
         """Wait for what Flower waits for so long at a time."""
         now = time.monotonic()
         if longest_s != self._longest_s:  # for something else than before
-            self._longest_s, self._begin = longest_s, now
+            self._longest_s, self._begin, self._end = longest_s, now, now
         share_s = _SHARE * (now - self._begin)
-        time.sleep(min(longest_s, max(_LEAST * longest_s, share_s)))
+        wait_s = max(_LEAST * longest_s, share_s, _LOOKS * (now - self._end))
+        time.sleep(min(longest_s, wait_s))
+        self._end = time.monotonic()
+
+    def begin(self) -> None:
+        """Begin to wait for the next one, as this one has come."""
+        self._longest_s = 0.0
 
 
 def start_forks(command: list[str]) -> Popen[bytes]:
@@ -118,14 +128,28 @@ def answer(arguments: list[str]) -> None:
         initial_backoff=_AGAIN_S,
         max_tries_per_object=None,  # more of them fit into the same time
     )
+    app.install_from_fab = partial(unpack, app.install_from_fab)
     sys.argv = arguments
     import_module("flwr.supernode.cli.flwr_clientapp").flwr_clientapp()
+
+
+def unpack(install: Callable[..., Path], bundle: bytes, **options: Any) -> Path:
+    """Unpack a bundle, unless there is one of its name.
+
+    Flower would unpack it elsewhere, check it, and then use the one that is there.
+    """
+    flower: Any = import_module("flwr.cli.install")
+    name = hashlib.sha256(bundle).hexdigest()[: flower.FAB_HASH_TRUNCATION]
+    apps: Path = flower.get_flwr_home() / flower.APP_DIR
+    found = next(apps.glob(f"*.{name}"), None)
+    return found or install(bundle, **options)
 
 
 def _seek(forks: Forks, options: list[str]) -> None:
     """Be Flower's SuperExec, with another way to start ClientApps."""
     module: Any = import_module("flwr.supercore.superexec.run_superexec")
     module.get_executor = lambda *_, **__: forks
+    module.time = SimpleNamespace(sleep=forks.waits.sleep)
     sys.argv = ["flower-superexec", *options]
     flower = import_module("flwr.supercore.cli.flower_superexec")
     forks.reconcile()
@@ -145,6 +169,7 @@ class Forks:
 
     def __init__(self, write: int, supernode: int, forker: int) -> None:
         self._write, self._supernode, self._forker = write, supernode, forker
+        self.waits = Waits()  # of the SuperExec, for messages
 
     def get_eligible_capacity(
         self, task_types: set[Any], **_: object
@@ -154,6 +179,7 @@ class Forks:
 
     def launch(self, spec: Any) -> Any:
         """Have a message answered."""
+        self.waits.begin()
         results = import_module("flwr.supercore.superexec.executor").LaunchResult
         line = json.dumps(_arguments(spec, self._forker)) + "\n"
         try:

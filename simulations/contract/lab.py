@@ -223,7 +223,7 @@ class Lab:
                 {"data-path": "/toys", **node} if is_site(node) else node
                 for node in node_configs
             ]
-        client_app.kept_data.clear()
+        client_app.clear_kept()
         with mock.patch.dict(os.environ, homes):
             path = run_inline(config, num_nodes=nodes, node_configs=node_configs)
         return Run(path, config)

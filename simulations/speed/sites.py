@@ -1,7 +1,8 @@
 """A round over SuperNodes of this machine, of two kinds, with and without a worker.
 
 The same run inline is the work itself; what is beyond it are processes, messages and
-waits. All SuperNodes ask for messages every half second, not every three as Flower's.
+waits. Flower's SuperNodes ask for messages every half second here, not every three. The
+SuperLink keeps its database in a file, and for the last row in memory.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from typing_extensions import override
+
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
 
@@ -21,11 +24,25 @@ from .timing import print_table
 
 _LIMIT_S = 1800.0
 _PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "FEDGRAPH_POLL_S": "0.5"}
-_KINDS = {
-    "flower-supernode": (False, ""),
-    "flower-supernode, resident=true": (False, " resident=true"),
-    "site/supernode.py": (True, ""),
-    "site/supernode.py, resident=true": (True, " resident=true"),
+
+
+class Forgetful(Federation):
+    """A federation whose SuperLink keeps its database in memory."""
+
+    @override
+    def superlink_command(self) -> list[str]:
+        command = super().superlink_command()
+        first = command.index("--database")
+        return [*command[:first], *command[first + 2 :]]
+
+
+_STAYS = " resident=true"
+_KINDS: dict[str, tuple[bool, str, type[Federation]]] = {
+    "flower-supernode": (False, "", Federation),
+    "flower-supernode, resident=true": (False, _STAYS, Federation),
+    "site/supernode.py": (True, "", Federation),
+    "site/supernode.py, resident=true": (True, _STAYS, Federation),
+    "the same, no --database": (True, _STAYS, Forgetful),
 }
 
 
@@ -48,13 +65,13 @@ def measure_sites(arguments: argparse.Namespace) -> int:
 def _measure(config: dict[str, Value], sites: int, root: Path) -> list[dict[str, str]]:
     places = {f"{k}-dir": str(root / "inline" / k) for k in ("results", "state")}
     found = {"inline, one process": run_inline({**config, **places})}
-    for number, (kind, (is_warm, given)) in enumerate(_KINDS.items()):
+    for number, (kind, (is_warm, given, start)) in enumerate(_KINDS.items()):
         folder = root / str(number)
         folder.mkdir()
         nodes = [f'clients="{c}"{given}' for c in range(sites)]
         variables = {**environment(folder / "flwr"), **_PROMPT}
         warm = range(sites if is_warm else 0)
-        with Federation(folder, variables, nodes, warm=warm) as federation:
+        with start(folder, variables, nodes, warm=warm) as federation:
             results = folder / "results"
             run_id = federation.submit({**config, "results-dir": str(results)})
             status = federation.wait(run_id, limit_s=_LIMIT_S)

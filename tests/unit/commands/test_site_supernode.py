@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import io
 import json
 import os
 import subprocess
 import sys
+import zipfile
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +98,7 @@ def test_an_answer_waits_less_and_draws_for_itself(
     flower = import_module("flwr.supernode.cli.flwr_clientapp")
     name = "pull_and_inflate_object_from_tree"
     monkeypatch.setattr(app, name, getattr(app, name))
+    monkeypatch.setattr(app, "install_from_fab", app.install_from_fab)
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(flower, "flwr_clientapp", lambda: None)
     drawn = []
@@ -105,6 +110,7 @@ def test_an_answer_waits_less_and_draws_for_itself(
     found = inspect.signature(getattr(app, name)).parameters
     assert found["initial_backoff"].default == 0.05
     assert found["max_tries_per_object"].default is None
+    assert app.install_from_fab.func is supernode.unpack
     assert sys.argv == ["flwr-clientapp", "--insecure"]
     assert drawn[0] != drawn[1]
 
@@ -166,32 +172,118 @@ def test_the_supernode_ends_with_the_process_that_forks(
     assert ended == [4711]
 
 
-def test_waits_grow_and_begin_anew_for_something_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SimpleNamespace(now=100.0)
-    slept: list[float] = []
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that sleep moves on; ``slept`` are the waits."""
+    found = SimpleNamespace(now=100.0, slept=[])
 
     def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        clock.now += seconds
+        found.slept.append(seconds)
+        found.now += seconds
 
-    fake = SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep)
+    fake = SimpleNamespace(monotonic=lambda: found.now, sleep=sleep)
     monkeypatch.setattr(supernode, "time", fake)
+    return found
+
+
+def test_waits_grow_and_begin_anew_for_something_else(clock: SimpleNamespace) -> None:
     waits = supernode.Waits()
-    for _ in range(60):
+    for _ in range(80):
         waits.sleep(3)
+    clock.now += 60  # a message came, and took a minute
     waits.sleep(0.5)
     waits.sleep(3)
 
-    idle = slept[:60]
-    assert idle[0] == slept[61] == 0.5
+    idle = clock.slept[:80]
+    assert idle[0] == clock.slept[81] == pytest.approx(0.1)
     assert idle == sorted(idle)
     assert idle[-1] == 3  # as Flower's
-    assert slept[60] == pytest.approx(0.5 / 6)
+    assert clock.slept[80] == pytest.approx(0.5 / 30)
     # No wait is longer than a tenth of the time before it, but for the first ones.
-    begins = [sum(idle[:i]) for i in range(60)]
-    assert all(s <= max(0.5, 0.1 * b) + 1e-9 for s, b in zip(idle, begins, strict=True))
+    begins = [sum(idle[:i]) for i in range(80)]
+    assert all(s <= max(0.1, 0.1 * b) + 1e-9 for s, b in zip(idle, begins, strict=True))
+
+
+def test_who_answers_slowly_is_asked_seldom(clock: SimpleNamespace) -> None:
+    waits = supernode.Waits()
+    waits.sleep(3)
+    for look_s in (0.05, 0.2, 1.0):
+        clock.now += look_s
+        waits.sleep(3)
+
+    assert clock.slept == pytest.approx([0.1, 0.5, 2.0, 3.0])
+
+
+def test_the_superexec_waits_anew_for_each_message(
+    pipe: tuple[int, int], clock: SimpleNamespace
+) -> None:
+    forks = supernode.Forks(pipe[1], 4711, os.getppid())
+    for _ in range(60):
+        forks.waits.sleep(1)
+    forks.launch(spec())
+    forks.waits.sleep(1)
+
+    assert clock.slept[59] == 1
+    assert clock.slept[60] == pytest.approx(1 / 30)
+
+
+def test_the_superexec_waits_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("flwr.supercore.superexec.run_superexec")
+    flower = import_module("flwr.supercore.cli.flower_superexec")
+    for name in ("time", "get_executor"):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(flower, "flower_superexec", lambda: None)
+    forks = supernode.Forks(0, 4711, os.getppid())
+
+    supernode._seek(forks, ["--insecure"])
+
+    assert module.time.sleep == forks.waits.sleep
+    assert module.get_executor() is forks
+
+
+def test_a_bundle_is_unpacked_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Under the name that Flower gives it, so that Flower finds it and nothing else."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    bundle, other = (make_bundle(text) for text in ("x = 1", "x = 2"))
+    flower = import_module("flwr.cli.install")
+    calls: list[bytes] = []
+
+    def install(content: bytes, **options: Any) -> Path:
+        calls.append(content)
+        found: Path = flower.install_from_fab(content, **options)
+        return found
+
+    found = [supernode.unpack(install, b, skip_prompt=True) for b in (bundle, bundle)]
+    changed = supernode.unpack(install, other, skip_prompt=True)
+
+    assert calls == [bundle, other]
+    assert found[0] == found[1] == flower.install_from_fab(bundle, skip_prompt=True)
+    assert (found[0] / "own.py").read_text() == "x = 1"
+    assert (changed / "own.py").read_text() == "x = 2"
+
+
+def make_bundle(text: str) -> bytes:
+    """Pack a project of one module as ``flwr build`` does."""
+    project = (
+        '[project]\nname = "p"\nversion = "1.0.0"\nlicense = {file = "LICENSE"}\n'
+        'dependencies = ["flwr>=1.41.0"]\n'
+        '[tool.flwr.app]\npublisher = "us"\nfab-format-version = 1\n'
+        'flwr-version-target = "1.41.0"\n'
+        '[tool.flwr.app.components]\nserverapp = "own:a"\nclientapp = "own:b"\n'
+    )
+    files = {"pyproject.toml": project, "own.py": text, "LICENSE": "none"}
+    listed = "\n".join(
+        f"{name},{hashlib.sha256(content.encode()).hexdigest()},8"
+        for name, content in files.items()
+    )
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, content in {**files, ".info/CONTENT": listed}.items():
+            archive.writestr(name, content)
+    return made.getvalue()
 
 
 def test_a_fork_begins_as_a_new_process_would() -> None:
