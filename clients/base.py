@@ -38,7 +38,7 @@ from .marks import done_by_stacks
 from .models.forms import Architecture
 from .optimizer import make_optimizer, optimizer_tensors
 from .round import Round, recall
-from .start import Start
+from .start import Start, begin
 from .training import train_epochs
 
 Metrics = dict[str, int | float]
@@ -73,8 +73,7 @@ class GraphClient(ClassicClient, Generic[P]):
             model = self.build_model(spec)
             return Start(model, tuple(self.shared_names(model, spec.settings)))
 
-        kept = None if starts is None else starts.get((type(self), spec), build)
-        return (kept and kept.copy()) or build()
+        return build() if starts is None else begin(starts, (type(self), spec), build)
 
     # What a task fills in --------------------------------------------------------
 

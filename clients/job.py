@@ -105,7 +105,7 @@ class Job(Generic[P]):
     store: ClientStore
     site: PrivateSite
     device: torch.device
-    starts: Kept[Start] | None = None
+    starts: Kept[Start | None] | None = None
     may_restart: bool = False
     trusted: Mapping[int, str] | None = None
 

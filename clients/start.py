@@ -6,13 +6,17 @@ depends on the client's class and on the model's specification alone.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from fedgraph_flwr.kept import Kept
+
 _PLAIN = (type(None), bool, int, float, str)
+_OF_ALL = vars(nn.Module())  # attributes that every module has
 
 
 @dataclass(frozen=True)
@@ -25,22 +29,76 @@ class Start:
     @property
     def nbytes(self) -> int:
         """Bytes of the model's tensors."""
-        return sum(t.nbytes for t in self.model.state_dict().values())
+        return sum(t.nbytes for t in [*self.model.parameters(), *self.model.buffers()])
 
-    def copy(self) -> Start | None:
-        """Make one with a model of its own; None if that cannot be done with certainty.
-
-        A module's attributes must be plain values, modules or tensors: of another
-        object nobody knows whether two models may share it.
-        """
-        try:
-            return Start(_copy(self.model, {}), self.shared)
-        except _NotPlainError:
-            return None
+    def copy(self) -> Start:
+        """Make one with a model of its own; see :func:`is_plain`."""
+        return Start(_copy(self.model, {}), self.shared)
 
 
-class _NotPlainError(Exception):
-    pass
+def begin(
+    starts: Kept[Start | None], key: Hashable, build: Callable[[], Start]
+) -> Start:
+    """Copy the start of that key, or build it, and keep a copy of it if it is plain.
+
+    One that takes numbers from PyTorch's own generator is built each time.
+    """
+    built: list[Start] = []
+
+    def first() -> Start | None:
+        before = torch.get_rng_state()
+        built.append(build())
+        draws = not torch.equal(before, torch.get_rng_state())
+        return None if draws or not is_plain(built[0].model) else built[0].copy()
+
+    kept = starts.get(key, first)
+    if built:
+        return built[0]
+    return build() if kept is None else kept.copy()
+
+
+def is_plain(model: nn.Module) -> bool:
+    """Whether a copy by ``_copy`` is certain to be another model of equal tensors.
+
+    Attributes must be plain values, modules or tensors of their own memory, and nothing
+    may be hooked: of another object nobody knows whether two models may share it.
+    """
+    modules, seen = list(model.modules()), set()
+    for module in modules:
+        if any(vars(kind).get("__slots__") for kind in type(module).__mro__):
+            return False
+        for name, value in vars(module).items():
+            known = _OF_ALL.get(name)
+            if isinstance(known, dict | set) and not name.startswith("_non_persistent"):
+                is_table = name in ("_parameters", "_buffers", "_modules")
+                if type(value) is not type(known) or (value and not is_table):
+                    return False
+            elif name not in _OF_ALL and type(value) not in _PLAIN:
+                return False
+    tensors = {id(t): t for m in modules for t in _tensors(m)}
+    for tensor in tensors.values():
+        where = tensor.untyped_storage().data_ptr()
+        if not _is_plain(tensor) or where in seen:
+            return False
+        seen |= {where} if tensor.numel() else set()
+    return True
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    tables = module._parameters, module._buffers
+    return [t for table in tables for t in table.values() if t is not None]
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    kind, is_hooked = type(tensor), tensor._backward_hooks or vars(tensor)
+    if is_hooked or getattr(tensor, "_post_accumulate_grad_hooks", None):
+        return False
+    is_still = kind is Tensor and not tensor.requires_grad
+    return (
+        (is_still or kind is nn.Parameter)
+        and tensor.is_contiguous()
+        and tensor.grad is None
+    )
 
 
 def _copy(module: nn.Module, made: dict[int, Any]) -> Any:
@@ -50,30 +108,23 @@ def _copy(module: nn.Module, made: dict[int, Any]) -> Any:
     made[id(module)] = new = object.__new__(type(module))
     own = vars(new)
     for name, value in vars(module).items():
-        if type(value) in _PLAIN:
-            own[name] = value
-        elif name in ("_parameters", "_buffers"):
+        if name in ("_parameters", "_buffers"):
             own[name] = {k: _copy_tensor(t, made) for k, t in value.items()}
         elif name == "_modules":
             own[name] = {
                 k: None if m is None else _copy(m, made) for k, m in value.items()
             }
-        elif name == "_non_persistent_buffers_set":
-            own[name] = set(value)
-        elif type(value) in (dict, OrderedDict) and not value:  # of hooks
-            own[name] = type(value)()
-        else:
-            raise _NotPlainError(name)
+        elif type(value) in _PLAIN:
+            own[name] = value
+        else:  # names of buffers, or hooks, of which there are none
+            own[name] = type(value)(value)
     return new
 
 
 def _copy_tensor(tensor: Tensor | None, made: dict[int, Any]) -> Any:
     if tensor is None or id(tensor) in made:
         return made.get(id(tensor))
-    kind = type(tensor)
-    if kind not in (Tensor, nn.Parameter) or not tensor.is_leaf:
-        raise _NotPlainError(kind.__name__)
     made[id(tensor)] = copied = tensor.detach().clone()
-    if kind is nn.Parameter:
+    if type(tensor) is nn.Parameter:
         made[id(tensor)] = nn.Parameter(copied, tensor.requires_grad)
     return made[id(tensor)]

@@ -89,7 +89,7 @@ class SiteApp(ClientApp):
 
 app = SiteApp()
 kept_data: Kept[ClientData] = Kept()  # by all that `load_data` depends on
-kept_starts: Kept[Start] = Kept(share=0.05)  # by client class and specification
+kept_starts: Kept[Start | None] = Kept(share=0.05)  # by client class and specification
 _ROUNDS = ("server-round", "keep-from")  # in the header of every message but queries
 _MANY = 50  # clients of one process
 Answer = Callable[[int, Parcel], Parcel]
@@ -133,9 +133,7 @@ def query(message: Message, context: Context) -> Message:
             is_own=is_site(context.node_config),
         ),
     )
-    if len(hosted) >= _MANY:
-        gc.collect()
-        gc.freeze()  # what was loaded stays; each look of the collector at it costs
+    settle(hosted)
     return Message(pack(parcels), reply_to=message)
 
 
@@ -181,11 +179,20 @@ def load_data(
     return kept_data.get(key, lambda: _load(*key))
 
 
+def settle(hosted: Sequence[int]) -> None:
+    """Let the garbage collector leave out what a process of many clients has loaded.
+
+    Once per process: it stays, and each look at it costs.
+    """
+    if len(hosted) >= _MANY and not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
+
+
 def clear_kept() -> None:
     """Forget what this process keeps of clients, for a run of other clients."""
     kept_data.clear()
     kept_starts.clear()
-    gc.unfreeze()
 
 
 def _load(

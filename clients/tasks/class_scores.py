@@ -73,11 +73,12 @@ def f1_and_auc(logits: Floats, y: IntArray) -> dict[str, float]:
     f1 = class_f1(y, logits.argmax(1), num_classes)
     known = ~np.isnan(f1)
     found = {"macro-f1": float(np.where(known, f1, 0).sum() / known.sum())}
-    if num_classes == 1 or not np.isfinite(logits).all():
-        return found
     wide = logits.astype(np.float64)
+    if num_classes == 1 or not np.isfinite(wide).all():
+        return found
     if num_classes == 2:  # the areas of both are the same
-        area = auc(wide[:, 1] - wide[:, 0], y == 1)
+        odds = wide[:, 1] - wide[:, 0]
+        area = auc(odds, y == 1) if np.isfinite(odds).all() else math.nan
     else:
         is_class = (y[:, None] == np.arange(num_classes)).astype(np.float64)
         area = roc_auc(_log_odds(wide), is_class).mean

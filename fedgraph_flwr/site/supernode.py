@@ -134,15 +134,19 @@ def answer(arguments: list[str]) -> None:
 
 
 def unpack(install: Callable[..., Path], bundle: bytes, **options: Any) -> Path:
-    """Unpack a bundle, unless there is one of its name.
+    """Unpack a bundle, unless Flower has: it is slow to find out.
 
-    Flower would unpack it elsewhere, check it, and then use the one that is there.
+    Flower would unpack it elsewhere, check it, and then use the folder of its name,
+    version and hash that is there.
     """
-    flower: Any = import_module("flwr.cli.install")
-    name = hashlib.sha256(bundle).hexdigest()[: flower.FAB_HASH_TRUNCATION]
-    apps: Path = flower.get_flwr_home() / flower.APP_DIR
-    found = next(apps.glob(f"*.{name}"), None)
-    return found or install(bundle, **options)
+    names: Any = import_module("flwr.cli.config_utils")
+    config: Any = import_module("flwr.common.config")
+    digest = hashlib.sha256(bundle).hexdigest()
+    try:
+        folder: Path = config.get_project_dir(*names.get_fab_metadata(bundle), digest)
+    except Exception:  # Flower says what is wrong with it
+        return install(bundle, **options)
+    return folder if folder.exists() else install(bundle, **options)
 
 
 def _seek(forks: Forks, options: list[str]) -> None:

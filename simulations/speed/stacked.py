@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,19 +24,23 @@ from clients.stacking.stack import Stack
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.device import choose_device
 from fedgraph_flwr.resolve import defaults, resolve
+from strategies.base import AbstractGraphStrategy
 
 from ..inline import run_inline
 from .rounds import on_threads, ours_single_process
-from .timing import console, median_seconds, print_table
+from .timing import console, print_table
 
 _WARM_UP = 2  # rounds
+_BEGIN = "begin_round"  # of a strategy
 
 
 def measure_stacked(arguments: argparse.Namespace) -> int:
     """Time rounds without and with stacks, beside the bare loop; count operators.
 
     The bare loop evaluates, trains and evaluates each client in turn on a CPU, and does
-    nothing else. What a round takes beyond it is the cost of clients being clients.
+    nothing else. It runs in the same process after each round, as a machine's own speed
+    changes within seconds. What a round takes beyond it is the cost of clients being
+    clients.
     """
     device = choose_device(arguments.device)
     config: dict[str, Value] = {
@@ -50,21 +54,25 @@ def measure_stacked(arguments: argparse.Namespace) -> int:
     rows = []
     for count in arguments.clients:
         own = {**config, "num-clients": count}
-        bare = _bare_seconds(own, arguments.rounds)
-        rows.append(_row(count, "bare loop", bare, bare))
+        loop = _bare_loop(own)
         for mode in ("off", "on"):
-            times = [
-                _seconds({**own, "stacked": mode}) for _ in range(arguments.repeats)
-            ]
-            seconds = statistics.median(times)
-            spread = f"{min(times):.3f} to {max(times):.3f}"
-            operators = _operators({**own, "stacked": mode})
-            what = "one by one" if mode == "off" else "stacked"
-            row = _row(count, what, seconds, bare)
-            rows.append({**row, "least to most": spread, "operators": str(operators)})
+            given = {**own, "stacked": mode}
+            turns = [t for _ in range(arguments.repeats) for t in _turns(given, loop)]
+            seconds, bare = map(statistics.median, zip(*turns, strict=True))
+            more = [1000 * (whole - alone) / count for whole, alone in turns]
+            row = {
+                "clients": str(count),
+                "what": "one by one" if mode == "off" else "stacked",
+                "s": f"{seconds:.3f}",
+                "bare loop s": f"{bare:.3f}",
+                "ms more per client": f"{statistics.median(more):.1f}",
+                "quartiles": " to ".join(f"{q:.1f}" for q in _quartiles(more)),
+                "operators": str(_operators(given)),
+            }
+            rows.append(row)
     print_table(
-        f"{arguments.dataset}, {arguments.method}, {device.type}: a round; ms more per"
-        " client than the bare loop on a CPU",
+        f"{arguments.dataset}, {arguments.method}, {device.type}: a round, and the bare"
+        " loop on a CPU after it",
         rows,
     )
     if device.type == "cuda":
@@ -73,34 +81,43 @@ def measure_stacked(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _row(count: int, what: str, seconds: float, bare: float) -> dict[str, str]:
-    return {
-        "clients": str(count),
-        "what": what,
-        "s": f"{seconds:.3f}",
-        "ms more": f"{1000 * (seconds - bare) / count:.1f}",
-        "least to most": "",
-        "operators": "",
-    }
+def _quartiles(values: list[float]) -> tuple[float, float]:
+    first, _, last = statistics.quantiles(values, n=4, method="inclusive")
+    return first, last
 
 
-def _bare_seconds(config: dict[str, Value], repeats: int) -> float:
+def _bare_loop(config: dict[str, Value]) -> Callable[[], None]:
     settings = resolve({**defaults(), **config}).settings
     clients = range(settings.num_clients)
     partitions = [datasets.load_partition(settings, c) for c in clients]
     loop = on_threads(1, ours_single_process(partitions, settings), flushes=True)
-    return median_seconds({"bare": loop}, repeats)["bare"]
+    loop()  # the first one is slower
+    return loop
 
 
-def _seconds(config: dict[str, Value]) -> float:
-    """Median wall seconds of a round."""
-    with tempfile.TemporaryDirectory() as scratch:
+def _turns(
+    config: dict[str, Value], loop: Callable[[], None]
+) -> list[tuple[float, float]]:
+    """Wall seconds of each round, all in all, and of the bare loop after it."""
+    found: list[tuple[float, float]] = []
+    begin = AbstractGraphStrategy.begin_round
+    last = 0.0
+
+    def after(*arguments: Any) -> Any:
+        nonlocal last
+        before = time.perf_counter()
+        loop()
+        found.append((before - last, time.perf_counter() - before))
+        last = time.perf_counter()
+        return begin(*arguments)
+
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        mock.patch.object(AbstractGraphStrategy, _BEGIN, after),
+    ):
         places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
-        folder = run_inline({**config, **places}, num_nodes=1)
-        with (folder / "times.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-    done = rows[_WARM_UP:-1]  # the last is the closing evaluation
-    return statistics.median(float(row["wall_s"]) for row in done)
+        run_inline({**config, **places}, num_nodes=1)
+    return found[1 + _WARM_UP :]  # before the first is the start
 
 
 def _operators(config: dict[str, Value]) -> int:

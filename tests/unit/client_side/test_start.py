@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import toys
 from torch import nn
 
-from clients.start import Start
+from clients.start import Start, is_plain
 from fedgraph_flwr import client_app
 from fedgraph_flwr.kept import Kept
 from fedgraph_flwr.registry import METHODS
@@ -47,6 +48,7 @@ def same_tensors(one, other):
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_a_copy_is_the_model_that_would_be_built(tmp_path, method):
     built, starts = toys.make_client(tmp_path, method), Kept()
+    assert is_plain(built.model)
     first = remade(built, starts)
     with torch.no_grad():
         for tensor in first.model.state_dict().values():
@@ -101,36 +103,135 @@ def test_a_copy_ties_what_was_tied_and_shares_nothing_else():
     assert not hasattr(model.first, "extra")
 
 
-@pytest.mark.parametrize("odd", [[], {"a": 1}, object(), torch.zeros(1)])
-def test_a_model_that_holds_another_object_is_built_anew(tmp_path, odd):
-    class Odd(nn.Linear):
-        def __init__(self) -> None:
-            super().__init__(2, 2)
-            self.seen = odd
+def layer(change=lambda _: None, kind=nn.Linear):
+    """A linear layer with something unusual."""
+    model = kind(2, 2)
+    change(model)
+    return model
 
-    assert Start(Odd(), ()).copy() is None
+
+class Slotted(nn.Linear):
+    """Keeps something outside of its ``__dict__``."""
+
+    __slots__ = ("more",)
+
+
+class Own(nn.Parameter):
+    """A parameter of another class."""
+
+
+ODD = {
+    "a list": lambda m: setattr(m, "seen", []),
+    "an empty dict": lambda m: setattr(m, "seen", {}),
+    "another object": lambda m: setattr(m, "seen", object()),
+    "a tensor that is no buffer": lambda m: setattr(m, "seen", torch.zeros(1)),
+    "a hook of the module": lambda m: m.register_forward_hook(lambda *_: None),
+    "a hook of a tensor": lambda m: m.weight.register_hook(lambda g: g * 2),
+    "a hook after the gradient": lambda m: m.weight.register_post_accumulate_grad_hook(
+        lambda _: None
+    ),
+    "an attribute of a tensor": lambda m: setattr(m.weight, "mine", True),
+    "a gradient": lambda m: setattr(m.weight, "grad", torch.ones(2, 2)),
+    "a buffer with a gradient": lambda m: m.register_buffer(
+        "b", torch.ones(1, requires_grad=True)
+    ),
+    "a tensor that was computed": lambda m: m.register_buffer(
+        "b", m.weight.detach().clone().requires_grad_() * 2
+    ),
+    "a view of another": lambda m: m.register_buffer("b", m.weight.detach()[0]),
+    "rows that are one": lambda m: m.register_buffer("b", torch.ones(1).expand(2)),
+    "a parameter of another class": lambda m: setattr(m, "w", Own(torch.ones(1))),
+}
+
+
+@pytest.mark.parametrize("odd", sorted(ODD))
+def test_a_model_with_something_unusual_is_not_copied(odd):
+    assert is_plain(layer())
+    assert is_plain(Tied())
+    assert not is_plain(layer(ODD[odd]))
+    assert not is_plain(nn.Sequential(layer(), layer(ODD[odd])))
+
+
+def test_neither_is_one_with_slots():
+    assert not is_plain(layer(kind=Slotted))
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_model_that_is_not_copied_is_built_once_for_each_message(tmp_path, draws):
+    """So numbers that it takes from PyTorch's own generator are the same too."""
     client = toys.make_client(tmp_path)
+    built = []
 
     class Client(type(client)):
         @classmethod
         def build_model(cls, spec):
             model = super().build_model(spec)
-            model.seen = []
+            if draws:
+                model.own = nn.Linear(2, 2)
+            else:
+                model.seen = []
+            built.append(model)
             return model
 
-    starts = Kept()
-    first, second = (Client(replace(client.job, starts=starts)) for _ in range(2))
-    first.model.seen.append(1)
+    found = []
+    for starts in (None, Kept()):
+        built.clear()
+        torch.manual_seed(3)
+        clients = [Client(replace(client.job, starts=starts)) for _ in range(3)]
+        assert [c.model for c in clients] == built
+        found.append([torch.cat([p.flatten() for p in m.parameters()]) for m in built])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
-    assert second.model.seen == []
-    assert same_tensors(first.model, second.model)
+
+def test_the_first_message_gets_what_was_built_for_it(tmp_path):
+    client, starts = toys.make_client(tmp_path), Kept()
+    built = []
+
+    class Client(type(client)):
+        @classmethod
+        def build_model(cls, spec):
+            built.append(super().build_model(spec))
+            return built[-1]
+
+    made = [Client(replace(client.job, starts=starts)) for _ in range(3)]
+
+    assert made[0].model is built[0]
+    assert len(built) == 1
 
 
-def test_a_hook_is_not_copied():
-    model = nn.Linear(2, 2)
-    model.register_forward_hook(lambda *_: None)
+def test_classes_of_clients_have_starts_of_their_own(tmp_path):
+    client, starts = toys.make_client(tmp_path), Kept()
 
-    assert Start(model, ()).copy() is None
+    class Client(type(client)):
+        @classmethod
+        def build_model(cls, spec):
+            model = super().build_model(spec)
+            torch.nn.init.zeros_(model.pre.bias)
+            return model
+
+    for _ in range(2):
+        assert Client(replace(client.job, starts=starts)).model.pre.bias.sum() == 0
+        assert remade(client, starts).model.pre.bias.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("clients", "before", "freezes"), [(50, 0, 1), (49, 0, 0), (50, 7, 0)]
+)
+def test_what_a_process_of_many_clients_has_loaded_is_left_out(
+    monkeypatch, clients, before, freezes
+):
+    """By the garbage collector; once, so that later garbage is found."""
+    seen = []
+    fake = SimpleNamespace(
+        get_freeze_count=lambda: before,
+        collect=lambda: seen.append("collect"),
+        freeze=lambda: seen.append("freeze"),
+    )
+    monkeypatch.setattr(client_app, "gc", fake)
+
+    client_app.settle(range(clients))
+
+    assert seen == ["collect", "freeze"] * freezes
 
 
 def test_bytes_of_a_start_are_those_of_its_tensors():

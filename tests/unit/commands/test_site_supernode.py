@@ -260,6 +260,14 @@ def test_a_bundle_is_unpacked_once(
     changed = supernode.unpack(install, other, skip_prompt=True)
 
     assert calls == [bundle, other]
+    # A folder of another project with the same hash in its name is none of this one's.
+    third = make_bundle("x = 3")
+    name = hashlib.sha256(third).hexdigest()[:8]
+    (found[0].parent / f"others.p.1.0.0.{name}").mkdir()
+    assert supernode.unpack(install, third, skip_prompt=True).name.startswith("us.p.")
+    assert calls[2:] == [third]
+    with pytest.raises(Exception, match="zip"):  # as Flower words it
+        supernode.unpack(install, b"no bundle", skip_prompt=True)
     assert found[0] == found[1] == flower.install_from_fab(bundle, skip_prompt=True)
     assert (found[0] / "own.py").read_text() == "x = 1"
     assert (changed / "own.py").read_text() == "x = 2"
