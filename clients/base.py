@@ -80,7 +80,10 @@ class GraphClient(ClassicClient, Generic[P]):
     @classmethod
     @abstractmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
-        """Model before round 1."""
+        """Model before round 1; it depends on ``spec`` alone, as a process may keep it.
+
+        Draws come from generators made of the specification's seed.
+        """
 
     @done_by_stacks
     @classmethod
