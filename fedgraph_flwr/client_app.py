@@ -91,7 +91,7 @@ app = SiteApp()
 kept_data: Kept[ClientData] = Kept()  # by all that `load_data` depends on
 kept_starts: Kept[Start | None] = Kept(share=0.05)  # by client class and specification
 _ROUNDS = ("server-round", "keep-from")  # in the header of every message but queries
-_MANY = 50  # clients of one process
+_MANY = 50  # clients of one node
 Answer = Callable[[int, Parcel], Parcel]
 Action: TypeAlias = "Callable[[GraphClient[Any], Parcel, Header], Parcel]"
 
