@@ -82,6 +82,8 @@ def measure_stacked(arguments: argparse.Namespace) -> int:
 
 
 def _quartiles(values: list[float]) -> tuple[float, float]:
+    if len(values) == 1:
+        return values[0], values[0]
     first, _, last = statistics.quantiles(values, n=4, method="inclusive")
     return first, last
 
