@@ -17,6 +17,7 @@ from fedgraph_flwr.kept import Kept
 
 _PLAIN = (type(None), bool, int, float, str)
 _OF_ALL = vars(nn.Module())  # attributes that every module has
+_TABLES = ("_parameters", "_buffers", "_modules")
 
 
 @dataclass(frozen=True)
@@ -63,24 +64,28 @@ def is_plain(model: nn.Module) -> bool:
     Attributes must be plain values, modules or tensors of their own memory, and nothing
     may be hooked: of another object nobody knows whether two models may share it.
     """
-    modules, seen = list(model.modules()), set()
-    for module in modules:
-        if any(vars(kind).get("__slots__") for kind in type(module).__mro__):
-            return False
-        for name, value in vars(module).items():
-            known = _OF_ALL.get(name)
-            if isinstance(known, dict | set) and not name.startswith("_non_persistent"):
-                is_table = name in ("_parameters", "_buffers", "_modules")
-                if type(value) is not type(known) or (value and not is_table):
-                    return False
-            elif name not in _OF_ALL and type(value) not in _PLAIN:
+    modules = list(model.modules())
+    tensors = {id(t): t for m in modules for t in _tensors(m)}.values()
+    places = [t.untyped_storage().data_ptr() for t in tensors if t.numel()]
+    return (
+        all(map(_has_plain_attributes, modules))
+        and all(map(_is_plain, tensors))
+        and len(places) == len(set(places))
+    )
+
+
+def _has_plain_attributes(module: nn.Module) -> bool:
+    if any(vars(kind).get("__slots__") for kind in type(module).__mro__):
+        return False
+    for name, value in vars(module).items():
+        if name in _TABLES:
+            if type(value) is not type(_OF_ALL[name]):
                 return False
-    tensors = {id(t): t for m in modules for t in _tensors(m)}
-    for tensor in tensors.values():
-        where = tensor.untyped_storage().data_ptr()
-        if not _is_plain(tensor) or where in seen:
+        elif name in _OF_ALL and isinstance(_OF_ALL[name], dict):  # of hooks
+            if value or type(value) is not type(_OF_ALL[name]):
+                return False
+        elif name not in _OF_ALL and type(value) not in _PLAIN:
             return False
-        seen |= {where} if tensor.numel() else set()
     return True
 
 

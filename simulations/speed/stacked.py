@@ -31,7 +31,6 @@ from .rounds import on_threads, ours_single_process
 from .timing import console, print_table
 
 _WARM_UP = 2  # rounds
-_BEGIN = "begin_round"  # of a strategy
 
 
 def measure_stacked(arguments: argparse.Namespace) -> int:
@@ -115,7 +114,7 @@ def _turns(
 
     with (
         tempfile.TemporaryDirectory() as scratch,
-        mock.patch.object(AbstractGraphStrategy, _BEGIN, after),
+        mock.patch.object(AbstractGraphStrategy, "begin_round", after),
     ):
         places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
         run_inline({**config, **places}, num_nodes=1)
