@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from .errors import StorageError
 from .files import sync
@@ -307,13 +307,13 @@ def digests(content: RecordDict) -> dict[int, str]:
     }
 
 
-def _bytes_of(record: ArrayRecord | ConfigRecord | MetricRecord) -> bytes:
-    if isinstance(record, ArrayRecord):
-        return b"".join(
-            f"\0{name}\0{a.dtype}\0{tuple(a.shape)}\0".encode() + bytes(a.data)
-            for name, a in record.items()
-        )
-    return json.dumps(sorted(record.items()), default=repr).encode()
+def _bytes_of(record: ConfigRecord | MetricRecord) -> bytes:
+    blobs = {name: value for name, value in record.items() if isinstance(value, bytes)}
+    rest = [(name, value) for name, value in record.items() if name not in blobs]
+    texts = [json.dumps(sorted(rest), default=repr).encode()]
+    for name, blob in sorted(blobs.items()):
+        texts += [f"\0{name}\0{len(blob)}\0".encode(), blob]
+    return b"".join(texts)
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -31,9 +31,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.common.logger import log
 
-from clients.store import default_state_dir
-
-from .audit_log import code_hash
+from .audit_log import CODE
 from .errors import RunFailedError
 from .files import make_folder, replacing
 from .terminal import log_failure
@@ -119,16 +117,20 @@ def record_file(node: Mapping[str, Any], run: int) -> Path:
 
     SuperNodes of one machine may share that folder, and serve several runs at a time.
     """
-    root = Path(str(node.get("state-dir", "")) or default_state_dir())
-    return root / f"resident-{_digest([_words(node), run])[:16]}.json"
+    root = str(node.get("state-dir", ""))
+    if not root:
+        from clients.store import default_state_dir  # here: it imports a lot
+
+        root = str(default_state_dir())
+    return Path(root) / f"resident-{_digest([_words(node), run])[:16]}.json"
 
 
 def key_of(context: Context, parent: str) -> str:
     """Hash of all that a worker depends on: another key means another worker."""
     node = context.node_config
     parts = [
-        code_hash(),
         str(Path(__file__).resolve()),
+        [_signature(Path(__file__).parents[1] / name, ".py") for name in CODE],
         _signature(Path(str(node.get("data-path", "")))),
         parent,
     ]
@@ -143,17 +145,19 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
-def _signature(path: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of the files of a data folder, or of one file.
+def _signature(path: Path, ending: str = "") -> list[tuple[str, int, int]]:
+    """Names, sizes and times of the files of a folder, or of one file.
 
-    Links are followed, as whoever reads the data does.
+    Links are followed, as whoever reads the data does. With an ending, other files do
+    not count, such as the byte code that Python leaves beside modules.
     """
     if not path.name:
         return []
     walk = os.walk(path, followlinks=True)
     within = (Path(place, name) for place, _, names in walk for name in names)
+    files = chain([path], within) if not ending else within
     found = []
-    for file in islice(chain([path], within), _MOST_FILES):
+    for file in islice((f for f in files if f.name.endswith(ending)), _MOST_FILES):
         with suppress(OSError):
             about = file.stat()
             found.append((str(file), about.st_size, about.st_mtime_ns))

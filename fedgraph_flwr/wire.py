@@ -1,9 +1,9 @@
 """Encodes parcels of named arrays as Flower messages, and decodes them.
 
-A message carries one parcel per client that its node hosts. Flower charges about
-0.15 ms per array and direction (measured, docs/decisions/0003), so the arrays of a
-parcel travel as one: their safetensors encoding, which keeps names, shapes and
-dtypes and, unlike pickle, cannot run code.
+A message carries one parcel per client that its node hosts. Flower sends each record
+by itself, and an array of an ArrayRecord as two more objects (docs/decisions/0003), so
+the arrays of a parcel travel as one value: the bytes of their safetensors encoding,
+which keeps names, shapes and dtypes and, unlike pickle, cannot run code.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_all_nested_objects,
+)
 from numpy.typing import NDArray
 from safetensors.numpy import load as decode_arrays
 from safetensors.numpy import save as encode_arrays
@@ -45,8 +48,8 @@ Records: TypeAlias = dict[str, Any]  # of one client, by kind
 _HEADER = "header"
 _PACKED = "safetensors"
 _TYPES: Mapping[str, type] = {
-    "arrays": ArrayRecord,
-    "evaluation": ArrayRecord,
+    "arrays": ConfigRecord,
+    "evaluation": ConfigRecord,
     "metrics": MetricRecord,
     "facts": ConfigRecord,
     "error": ConfigRecord,
@@ -55,7 +58,7 @@ _KINDS = tuple(_TYPES)
 # One spelling for each client, and none so long that it is costly to read.
 _NAME = re.compile(rf"(?P<client>0|[1-9][0-9]{{0,8}})/(?P<kind>{'|'.join(_KINDS)})")
 _MAX_REASON = 4000  # characters of an error that somebody else wrote
-_sizes: dict[object, int] = {}  # serialised size of an ArrayRecord, by its layout
+_sizes: dict[int, int] = {}  # serialised size of a record of arrays, by that of arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +93,9 @@ def pack(
     """Build the content of a message from parcels, in client order.
 
     Parcels that hold the same ``arrays`` object share one record, which is encoded,
-    and carried to a node, once.
+    and carried to a node, once. Of a parcel no empty record travels, unless it is all.
     """
-    encoded: dict[int, ArrayRecord] = {}
+    encoded: dict[int, ConfigRecord] = {}
     content = RecordDict({_HEADER: ConfigRecord(dict(header or {}))})
     for client_id in sorted(parcels):
         parcel = parcels[client_id]
@@ -109,7 +112,8 @@ def pack(
             content[f"{client_id}/evaluation"] = _encode(parcel.evaluation)
         if parcel.facts:
             content[f"{client_id}/facts"] = ConfigRecord(dict(parcel.facts))
-        content[f"{client_id}/metrics"] = MetricRecord(dict(parcel.metrics))
+        if parcel.metrics or not (parcel.arrays or parcel.evaluation or parcel.facts):
+            content[f"{client_id}/metrics"] = MetricRecord(dict(parcel.metrics))
     return content
 
 
@@ -179,7 +183,7 @@ def read_parcel(
     Raises
     ------
     WireError
-        A record is missing, of another type than its name says, or not decodable.
+        A record is of another type than its name says, or not decodable.
     """
     for kind, record in records.items():
         if not isinstance(record, _TYPES[kind]):
@@ -187,10 +191,8 @@ def read_parcel(
                 f"record {kind!r} of client {client} is a {type(record).__name__},"
                 f" expected a {_TYPES[kind].__name__}"
             )
-    if "metrics" not in records:
-        raise WireError(f"parcel of client {client} has no metrics record")
     metrics = read_numbers(records)
-    if strange := sorted(set(records["metrics"]) - set(metrics)):
+    if strange := sorted(set(records.get("metrics", ())) - set(metrics)):
         raise WireError(
             f"metrics {shortened(strange)} of client {client} are not single numbers"
         )
@@ -241,10 +243,10 @@ def _reason(client: int, records: Records) -> str:
 def record_sizes(content: RecordDict) -> Iterator[tuple[int, str, int]]:
     """Yield (client, record name, bytes) of each record of a message.
 
-    Bytes are those of the serialised record and, for arrays, of its array objects:
-    what Flower's transport sends. A record that several clients of a node share counts
-    for each of them, as if each had a node of its own. The header counts for client -1.
-    Records without a name of ours do not count.
+    Bytes are those of the serialised record: what Flower's transport sends. A record
+    that several clients of a node share counts for each of them, as if each had a node
+    of its own. The header counts for client -1. Records without a name of ours do not
+    count.
     """
     for name, record in content.items():
         if name == _HEADER:
@@ -254,44 +256,43 @@ def record_sizes(content: RecordDict) -> Iterator[tuple[int, str, int]]:
             yield int(match["client"]), match["kind"], _serialized_bytes(record)
 
 
-def _serialized_bytes(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
-    # An ArrayRecord serialises to a list of references; its arrays follow as objects
-    # of their own, of which the raw data are all but a few dozen bytes.
-    if not isinstance(record, ArrayRecord):
-        try:
-            return len(record.deflate())
-        except ValueError:  # an integer too large to travel; only in one process
-            return 0
-    key = tuple(
-        (name, a.dtype, tuple(a.shape), len(a.data)) for name, a in record.items()
-    )
-    if key not in _sizes:
-        nested = get_all_nested_objects(record).values()
-        _sizes[key] = sum(len(part.deflate()) for part in nested)
-    return _sizes[key]
+def _serialized_bytes(record: InflatableObject) -> int:
+    if not isinstance(record, ConfigRecord) or [*record] != [_PACKED]:
+        return _deflated_bytes(record)
+    if not isinstance(blob := record[_PACKED], bytes):
+        return _deflated_bytes(record)
+    if len(blob) not in _sizes:  # to serialise is to copy
+        _sizes[len(blob)] = _deflated_bytes(record)
+    return _sizes[len(blob)]
+
+
+def _deflated_bytes(record: InflatableObject) -> int:
+    try:
+        parts = get_all_nested_objects(record).values() if record.children else [record]
+        return sum(len(part.deflate()) for part in parts)
+    except ValueError:  # an integer too large to travel; only in one process
+        return 0
 
 
 def _scalars(record: ConfigRecord) -> dict[str, Scalar]:
     return {k: v for k, v in record.items() if isinstance(v, Scalar)}
 
 
-def _encode(arrays: NamedArrays) -> ArrayRecord:
+def _encode(arrays: NamedArrays) -> ConfigRecord:
     contiguous = {n: np.asarray(array, order="C") for n, array in arrays.items()}
-    blob = encode_arrays(contiguous)
-    return ArrayRecord({_PACKED: Array(np.frombuffer(blob, np.uint8))})
+    return ConfigRecord({_PACKED: encode_arrays(contiguous)})
 
 
-def _decode(client: int, record: ArrayRecord) -> NamedArrays:
+def _decode(client: int, record: ConfigRecord) -> NamedArrays:
     try:
-        (name,) = record
-        packed = record[name].numpy()
-        if name != _PACKED or packed.dtype != np.uint8 or packed.ndim != 1:
-            raise ValueError(f"got {packed.dtype} {packed.shape} {shortened(name)}")
-        return dict(decode_arrays(packed.tobytes()))
+        ((name, blob),) = record.items()
+        if name != _PACKED or not isinstance(blob, bytes):
+            raise ValueError(f"got {type(blob).__name__} {shortened(name)}")
+        return dict(decode_arrays(blob))
     except Exception as error:  # whatever strange bytes make the readers raise
         raise WireError(
             f"arrays of client {client} cannot be decoded:"
-            f" {shortened(str(error))}; expected one uint8 array {_PACKED!r}"
+            f" {shortened(str(error))}; expected bytes {_PACKED!r}"
         ) from error
 
 

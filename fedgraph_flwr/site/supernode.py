@@ -3,13 +3,13 @@
 Flower starts Python for each message, which imports Flower and PyTorch again. Here one
 process has imported both, and a fork of it answers each message. A bundle is unpacked
 once. Waits grow with the time waited so far up to Flower's own, which are 3 s for a
-message and 0.5 s for a reply. The options are those of ``flower-supernode``, and the
-answers are the same.
+message and 0.5 s for a reply; the SuperExec is told of a message and need not ask. The
+options are those of ``flower-supernode``, and the answers are the same.
 
-Three processes belong together: Flower's SuperNode, its SuperExec, which waits for
-messages, and the one that forks. When one of them is gone the others end, so that
-systemd starts all anew. This file imports nothing of this project: code of runs comes
-with their bundles, and no other version of it may be there before.
+Three processes belong together: Flower's SuperNode, its SuperExec, which fetches
+messages from it, and the one that forks. When one of them is gone the others end, so
+that systemd starts all anew. This file imports nothing of this project: code of runs
+comes with their bundles, and no other version of it may be there before.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import gc
 import hashlib
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -26,7 +27,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from subprocess import DEVNULL, Popen
+from subprocess import Popen
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,15 +36,22 @@ _PARENT, _INSTALL = "--parent-pid", "--allow-runtime-dependency-installation"
 _CLIENT_APP = "flwr-clientapp"  # Flower's word for an answer, and its command
 _SHARE = 0.1  # of the time waited so far is the next wait ...
 _LEAST = 1 / 30  # ... and at least this part of Flower's own ...
-_LOOKS = 10  # ... and so many times as long as the last look took: who is asked is busy
-_AGAIN_S = 0.05  # until an answer looks again for what still arrives; Flower's is 1 s
+_LOOKS = 3  # ... and so many times as long as the last look took: who is asked is busy
+_REPLY_S = 0.5  # Flower's wait for a reply; a SuperNode finds it in its own memory
+# Until the next look for the rest of a message, first and at most; Flower: 1 and 10 s.
+_FIRST_S, _REST_S = 0.05, {"SuperNode": 1.0, "answer": 0.2}
 
 
 def main(given: list[str]) -> None:
     """Be Flower's SuperNode, with other waits and another SuperExec."""
     internal: Any = import_module("flwr.supernode.start_client_internal")
     internal.time = SimpleNamespace(sleep=Waits().sleep)
-    internal.subprocess = SimpleNamespace(Popen=start_forks)
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    internal.subprocess = SimpleNamespace(Popen=partial(start_forks, heard))
+    name = "_pull_and_store_message"
+    setattr(internal, name, partial(tell, told, getattr(internal, name)))
+    look_again_sooner(internal, "pull_objects", _REST_S["SuperNode"])
     sys.argv = ["flower-supernode", *given]
     import_module("flwr.supernode.cli.flower_supernode").flower_supernode()
 
@@ -60,25 +68,56 @@ class Waits:
         if longest_s != self._longest_s:  # for something else than before
             self._longest_s, self._begin, self._end = longest_s, now, now
         share_s = _SHARE * (now - self._begin)
-        wait_s = max(_LEAST * longest_s, share_s, _LOOKS * (now - self._end))
+        look_s = 0.0 if longest_s == _REPLY_S else now - self._end
+        wait_s = max(_LEAST * longest_s, share_s, _LOOKS * look_s)
         time.sleep(min(longest_s, wait_s))
         self._end = time.monotonic()
 
-    def begin(self) -> None:
-        """Begin to wait for the next one, as this one has come."""
-        self._longest_s = 0.0
+
+def tell(told: int, pull: Callable[..., int | None], **given: Any) -> int | None:
+    """Fetch a message for Flower's SuperNode, and tell the SuperExec if one came."""
+    run = pull(**given)
+    if run is not None:
+        with suppress(BlockingIOError, BrokenPipeError):  # it was told, or it is gone
+            os.write(told, b".")
+    return run
 
 
-def start_forks(command: list[str]) -> Popen[bytes]:
+def wait_until_told(heard: int, longest_s: float) -> None:
+    """Wait as Flower's SuperExec does, or until there is a message."""
+    if select.select([heard], [], [], longest_s)[0] and not os.read(heard, 4096):
+        time.sleep(longest_s)  # the SuperNode is gone
+
+
+def look_again_sooner(module: Any, name: str, longest_s: float) -> None:
+    """Let a function of Flower wait less for the rest of a message.
+
+    Whoever takes a message may do so as soon as its upload begins.
+    """
+    function = partial(
+        getattr(module, name),
+        initial_backoff=_FIRST_S,
+        backoff_cap=longest_s,
+        max_tries_per_object=None,  # more of them fit into the same time
+    )
+    setattr(module, name, function)
+
+
+def start_forks(heard: int, command: list[str]) -> Popen[bytes]:
     """Start the process that forks, in place of Flower's SuperExec.
 
     Parameters
     ----------
+    heard : int
+        Where the SuperExec is told of messages; its standard input.
     command : list of str
         ``flower-superexec`` and its options, as Flower's SuperNode starts it.
     """
     own = [sys.executable, "-P", str(Path(__file__).resolve()), _SERVE]
-    return Popen([*own, *command[1:]], stdin=DEVNULL)
+    try:
+        return Popen([*own, *command[1:]], stdin=heard)
+    finally:
+        os.close(heard)
 
 
 def serve(options: list[str]) -> None:
@@ -92,11 +131,15 @@ def serve(options: list[str]) -> None:
     gc.freeze()  # forks share these pages
     read, write = os.pipe()
     forks = Forks(write, supernode, os.getpid())
+    heard = os.dup(0)
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)
     if not os.fork():
         os.close(read)
-        _seek(forks, options)
+        _seek(forks, heard, options)
         return
     os.close(write)
+    os.close(heard)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for ClientApps
     with os.fdopen(read) as messages:
         for line in messages:
@@ -114,8 +157,8 @@ def preloaded(options: list[str]) -> list[str]:
 
     A run that may bring packages of its own may bring another PyTorch.
     """
-    flower = ["flwr.supernode.cli.flwr_clientapp", "flwr.clientapp"]
-    return flower if _INSTALL in options else [*flower, "torch"]
+    flower = ["flwr.supernode.cli.flwr_clientapp", "flwr.clientapp", "httpcore"]
+    return flower if _INSTALL in options else [*flower, "torch", "safetensors.numpy"]
 
 
 def answer(arguments: list[str]) -> None:
@@ -123,11 +166,7 @@ def answer(arguments: list[str]) -> None:
     if drawn := sys.modules.get("numpy.random"):  # no two answers draw alike
         drawn.seed()
     app: Any = import_module("flwr.supernode.runtime.run_clientapp")
-    app.pull_and_inflate_object_from_tree = partial(
-        app.pull_and_inflate_object_from_tree,
-        initial_backoff=_AGAIN_S,
-        max_tries_per_object=None,  # more of them fit into the same time
-    )
+    look_again_sooner(app, "pull_and_inflate_object_from_tree", _REST_S["answer"])
     app.install_from_fab = partial(unpack, app.install_from_fab)
     sys.argv = arguments
     import_module("flwr.supernode.cli.flwr_clientapp").flwr_clientapp()
@@ -149,11 +188,11 @@ def unpack(install: Callable[..., Path], bundle: bytes, **options: Any) -> Path:
     return folder if folder.exists() else install(bundle, **options)
 
 
-def _seek(forks: Forks, options: list[str]) -> None:
+def _seek(forks: Forks, heard: int, options: list[str]) -> None:
     """Be Flower's SuperExec, with another way to start ClientApps."""
     module: Any = import_module("flwr.supercore.superexec.run_superexec")
     module.get_executor = lambda *_, **__: forks
-    module.time = SimpleNamespace(sleep=forks.waits.sleep)
+    module.time = SimpleNamespace(sleep=partial(wait_until_told, heard))
     sys.argv = ["flower-superexec", *options]
     flower = import_module("flwr.supercore.cli.flower_superexec")
     forks.reconcile()
@@ -173,7 +212,6 @@ class Forks:
 
     def __init__(self, write: int, supernode: int, forker: int) -> None:
         self._write, self._supernode, self._forker = write, supernode, forker
-        self.waits = Waits()  # of the SuperExec, for messages
 
     def get_eligible_capacity(
         self, task_types: set[Any], **_: object
@@ -183,7 +221,6 @@ class Forks:
 
     def launch(self, spec: Any) -> Any:
         """Have a message answered."""
-        self.waits.begin()
         results = import_module("flwr.supercore.superexec.executor").LaunchResult
         line = json.dumps(_arguments(spec, self._forker)) + "\n"
         try:

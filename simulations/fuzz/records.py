@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from safetensors.numpy import load, save
 
 from fedgraph_flwr.methods.spreadgnn import FROM
@@ -72,7 +72,7 @@ def _drop(rng: random.Random, content: RecordDict, client: int) -> str:  # noqa:
 def _is_mail(content: RecordDict, name: str) -> bool:
     """Whether a record is mail of neighbours, which may be missing in every round."""
     record = content[name]
-    if not isinstance(record, ArrayRecord) or _PACKED not in record:
+    if not isinstance(record, ConfigRecord) or _PACKED not in record:
         return False
     return any(key.startswith(FROM) for key in load(_read(content, name)))
 
@@ -162,14 +162,16 @@ def _record(rng: random.Random, content: RecordDict, client: int) -> str:
     return rng.choice(found)
 
 
-def _packed(blob: bytes, name: str = _PACKED) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.frombuffer(blob, np.uint8))})
+def _packed(blob: bytes, name: str = _PACKED) -> ConfigRecord:
+    return ConfigRecord({name: blob})
 
 
 def _read(content: RecordDict, name: str) -> bytes:
     record = content[name]
-    assert isinstance(record, ArrayRecord)
-    return bytes(record[_PACKED].numpy().tobytes())
+    assert isinstance(record, ConfigRecord)
+    blob = record[_PACKED]
+    assert isinstance(blob, bytes)
+    return blob
 
 
 def _blob(rng: random.Random, content: RecordDict, client: int) -> str:
@@ -188,7 +190,8 @@ def _blob(rng: random.Random, content: RecordDict, client: int) -> str:
         blob = len(text).to_bytes(8, "little") + text + bytes(4)
     content[name] = _packed(blob, "other" if how == "name" else _PACKED)
     if how == "type":
-        content[name] = ArrayRecord({_PACKED: Array(np.zeros(3))})
+        values: list[Any] = ["text", 3, [b"x"]]
+        content[name] = ConfigRecord({_PACKED: rng.choice(values)})
     return f"blob of {name}: {how}"
 
 

@@ -23,6 +23,8 @@ from ..processes import Federation, environment
 from .timing import print_table
 
 _LIMIT_S = 1800.0
+_BYTE_CODE = {"PYTHONDONTWRITEBYTECODE": ""}  # is kept, even if this shell wants none
+# For those that wait by Flower's own rules.
 _PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "FEDGRAPH_POLL_S": "0.5"}
 
 
@@ -69,7 +71,8 @@ def _measure(config: dict[str, Value], sites: int, root: Path) -> list[dict[str,
         folder = root / str(number)
         folder.mkdir()
         nodes = [f'clients="{c}"{given}' for c in range(sites)]
-        variables = {**environment(folder / "flwr"), **_PROMPT}
+        given_to_all = environment(folder / "flwr") | _BYTE_CODE
+        variables = given_to_all | ({} if is_warm else _PROMPT)
         warm = range(sites if is_warm else 0)
         with start(folder, variables, nodes, warm=warm) as federation:
             results = folder / "results"

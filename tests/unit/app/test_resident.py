@@ -22,6 +22,7 @@ from flwr.app import Context, Message, RecordDict
 import datasets
 from datasets import partition
 from fedgraph_flwr import client_app, resident, resident_worker
+from fedgraph_flwr.audit_log import CODE
 from fedgraph_flwr.client_entry import app
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.resident import (
@@ -107,9 +108,20 @@ def test_another_worker_for_anything_that_changes(node, tmp_path, monkeypatch):
     keys.append(key_of(context(node), "1 1"))
     (data / "nodes.csv").touch()
     keys.append(key_of(context(node), "1 1"))
-    monkeypatch.setattr(resident, "code_hash", lambda: "other")
+    code = tmp_path / "app"
+    for name in CODE:
+        (code / name).mkdir(parents=True)
+    monkeypatch.setattr(resident, "__file__", str(code / "fedgraph_flwr/resident.py"))
+    keys.append(key_of(context(node), "1 1"))
+    (code / "clients/own").mkdir()
+    (code / "clients/own/mine.py").write_text("x = 1\n")
+    keys.append(key_of(context(node), "1 1"))
+    (code / "clients/own/mine.py").write_text("x = 12\n")
     keys.append(key_of(context(node), "1 1"))
     assert len(set(keys)) == len(keys)
+    (code / "clients/own/__pycache__").mkdir()
+    (code / "clients/own/__pycache__/mine.cpython-311.pyc").touch()
+    assert key_of(context(node), "1 1") == keys[-1]
     other = {**node, "clients": "0,1"}
     files = {record_file(n, run) for n in (node, other) for run in (1, 2)}
     assert len(files) == 4

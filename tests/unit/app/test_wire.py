@@ -58,6 +58,26 @@ def test_sizes_are_those_of_the_serialised_records(parcel):
     assert {c for c, *_ in record_sizes(content)} == {-1, 0, 1}
 
 
+@pytest.mark.parametrize("size", [0, 1, 100, 127, 128, 20_000])
+def test_the_size_of_arrays_is_that_of_their_record(size):
+    content = pack({0: Parcel(arrays={"w": np.zeros(size, np.uint8)})})
+    for _ in range(2):
+        sizes = {kind: size for _, kind, size in record_sizes(content)}
+        assert sizes["arrays"] == len(content["0/arrays"].deflate())
+
+
+def test_a_message_is_few_objects(parcel):
+    """Flower sends each by itself, and each takes two requests."""
+    down = pack({0: Parcel(arrays=parcel.arrays, facts=parcel.facts)}, {"round": 1})
+    assert sorted(down) == ["0/arrays", "0/facts", "header"]
+    up = pack({0: Parcel(arrays=parcel.arrays, metrics=parcel.metrics)})
+    assert sorted(up) == ["0/arrays", "0/metrics", "header"]
+    assert len(get_all_nested_objects(down)) == len(get_all_nested_objects(up)) == 4
+    nothing = pack({0: Parcel()})
+    assert sorted(nothing) == ["0/metrics", "header"]
+    assert unpack(nothing)[0] == {0: Parcel()}
+
+
 def test_clients_with_one_model_share_one_record(parcel):
     content = pack({0: parcel, 1: parcel})
     assert content["0/arrays"] is content["1/arrays"]
@@ -70,12 +90,21 @@ def test_clients_with_one_model_share_one_record(parcel):
     [
         ({}, "no 'header' record"),
         ({"header": ConfigRecord(), "model": MetricRecord()}, "a record model"),
-        ({"header": ConfigRecord(), "0/arrays": ArrayRecord()}, "no metrics record"),
         (
             {
                 "header": ConfigRecord(),
-                "0/metrics": MetricRecord(),
                 "0/arrays": ArrayRecord({"safetensors": Array(np.zeros(9, np.uint8))}),
+            },
+            "'arrays' of client 0 is a ArrayRecord, expected a ConfigRecord",
+        ),
+        (
+            {"header": ConfigRecord(), "0/arrays": ConfigRecord({"safetensors": ""})},
+            "arrays of client 0 cannot be decoded: got str",
+        ),
+        (
+            {
+                "header": ConfigRecord(),
+                "0/arrays": ConfigRecord({"safetensors": bytes(9)}),
             },
             "arrays of client 0 cannot be decoded",
         ),

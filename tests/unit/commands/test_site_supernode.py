@@ -7,8 +7,10 @@ import inspect
 import io
 import json
 import os
+import select
 import subprocess
 import sys
+import time
 import zipfile
 from importlib import import_module
 from pathlib import Path
@@ -54,7 +56,8 @@ def test_it_is_flowers_supernode_with_other_waits_and_another_superexec(
 ) -> None:
     internal = import_module("flwr.supernode.start_client_internal")
     flower = import_module("flwr.supernode.cli.flower_supernode")
-    for name in ("time", "subprocess"):
+    pull = internal._pull_and_store_message
+    for name in ("time", "subprocess", "pull_objects", "_pull_and_store_message"):
         monkeypatch.setattr(internal, name, getattr(internal, name))
     monkeypatch.setattr(sys, "argv", ["supernode.py"])
     found: list[object] = []
@@ -68,17 +71,25 @@ def test_it_is_flowers_supernode_with_other_waits_and_another_superexec(
 
     assert found[0] == ["flower-supernode", "--superlink", "there:9443"]
     assert isinstance(found[1], supernode.Waits)
-    assert found[2].Popen is supernode.start_forks  # type: ignore[attr-defined]
+    started = found[2].Popen  # type: ignore[attr-defined]
+    assert started.func is supernode.start_forks
+    told, pulled = internal._pull_and_store_message.args
+    assert pulled is pull
+    options = inspect.signature(internal.pull_objects).parameters
+    assert options["initial_backoff"].default == 0.05
+    assert options["backoff_cap"].default == 1
+    for end in (told, *started.args):
+        os.close(end)
 
 
 def test_the_superexec_keeps_the_options_that_flower_gives_it(
-    monkeypatch: pytest.MonkeyPatch,
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(supernode, "Popen", lambda c, **_: started.append(c))
     given = ["--insecure", "--runtime-api-address", "127.0.0.1:9", "--parent-pid", "7"]
 
-    supernode.start_forks(["flower-superexec", *given])
+    supernode.start_forks(pipe[0], ["flower-superexec", *given])
 
     (command,) = started
     assert command == [sys.executable, "-P", supernode.__file__, "--serve", *given]
@@ -108,7 +119,9 @@ def test_an_answer_waits_less_and_draws_for_itself(
         drawn.append(np.random.random())  # noqa: NPY002
 
     found = inspect.signature(getattr(app, name)).parameters
-    assert found["initial_backoff"].default == 0.05
+    assert (found["initial_backoff"].default, found["backoff_cap"].default) == (
+        *(0.05, 0.2),
+    )
     assert found["max_tries_per_object"].default is None
     assert app.install_from_fab.func is supernode.unpack
     assert sys.argv == ["flwr-clientapp", "--insecure"]
@@ -207,27 +220,58 @@ def test_waits_grow_and_begin_anew_for_something_else(clock: SimpleNamespace) ->
 def test_who_answers_slowly_is_asked_seldom(clock: SimpleNamespace) -> None:
     waits = supernode.Waits()
     waits.sleep(3)
-    for look_s in (0.05, 0.2, 1.0):
+    for look_s in (0.05, 0.2, 0.5, 2.0):
         clock.now += look_s
         waits.sleep(3)
 
-    assert clock.slept == pytest.approx([0.1, 0.5, 2.0, 3.0])
+    assert clock.slept == pytest.approx([0.1, 0.15, 0.6, 1.5, 3.0])
 
 
-def test_the_superexec_waits_anew_for_each_message(
+def test_a_reply_in_its_own_memory_is_looked_for_often(clock: SimpleNamespace) -> None:
+    waits = supernode.Waits()
+    waits.sleep(0.5)
+    clock.now += 0.04  # parts of the reply were sent meanwhile
+    waits.sleep(0.5)
+
+    assert clock.slept == pytest.approx([0.5 / 30, 0.5 / 30])
+
+
+def test_the_superexec_is_told_of_a_message(pipe: tuple[int, int]) -> None:
+    heard, told = pipe
+    os.set_blocking(told, False)
+    begin = time.monotonic()
+
+    assert supernode.tell(told, lambda **given: given["run"], run=7) == 7
+    supernode.wait_until_told(heard, 60)
+    assert time.monotonic() - begin < 30
+
+    assert supernode.tell(told, lambda **_: None) is None
+    assert not select.select([heard], [], [], 0)[0]
+
+
+def test_the_supernode_never_waits_for_the_superexec(pipe: tuple[int, int]) -> None:
+    heard, told = pipe
+    os.set_blocking(told, False)
+    for _ in range(2**17):  # more than a pipe holds
+        supernode.tell(told, lambda: 7)
+    os.close(heard)
+
+    assert supernode.tell(told, lambda: 7) == 7
+
+
+def test_the_superexec_waits_as_flowers_if_nobody_tells(
     pipe: tuple[int, int], clock: SimpleNamespace
 ) -> None:
-    forks = supernode.Forks(pipe[1], 4711, os.getppid())
-    for _ in range(60):
-        forks.waits.sleep(1)
-    forks.launch(spec())
-    forks.waits.sleep(1)
+    heard, told = pipe
+    supernode.wait_until_told(heard, 0.01)
+    assert clock.slept == []
+    os.close(told)
+    supernode.wait_until_told(heard, 3)
 
-    assert clock.slept[59] == 1
-    assert clock.slept[60] == pytest.approx(1 / 30)
+    assert clock.slept == [3]
 
 
-def test_the_superexec_waits_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_superexec_waits_until_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("flwr.supercore.superexec.run_superexec")
     flower = import_module("flwr.supercore.cli.flower_superexec")
     for name in ("time", "get_executor"):
@@ -236,9 +280,10 @@ def test_the_superexec_waits_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flower, "flower_superexec", lambda: None)
     forks = supernode.Forks(0, 4711, os.getppid())
 
-    supernode._seek(forks, ["--insecure"])
+    supernode._seek(forks, 5, ["--insecure"])
 
-    assert module.time.sleep == forks.waits.sleep
+    assert module.time.sleep.func is supernode.wait_until_told
+    assert module.time.sleep.args == (5,)
     assert module.get_executor() is forks
 
 
