@@ -5,11 +5,9 @@ The node's configuration says which clients it hosts; see ``node_config``.
 
 from __future__ import annotations
 
-import gc
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cached_property
 from logging import WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,19 +19,19 @@ from typing_extensions import override
 
 import datasets
 from clients.binding import bind_config, bind_run, check_run, forget
-from clients.privacy.site import PrivateSite, check_features, noisy_partition
-from clients.protocols import Diffuses, Opens
+from clients.privacy.site import PrivateSite
+from clients.protocols import Opens
 from clients.store import ClientStore, default_state_dir
 
+from .answers import FailedAfterDrawing, answer_all, reason_of
 from .config import MOST_ROUNDS
 from .device import choose_device
-from .disclosure import full_reason, public_reason
 from .elsewhere import score_elsewhere
 from .errors import DataError, RunFailedError, StorageError, WireError
 from .files import Flushes
 from .gate import visit
 from .introduction import guarded, identity, introduce, own_name
-from .kept import Kept
+from .loaded import kept_starts, load_data, settle
 from .node_config import (
     FRESH_START,
     NodeConfig,
@@ -68,15 +66,11 @@ from .wire import (
     select,
     unpack,
 )
-from .wording import group_reasons, name_clients, shortened
+from .wording import shortened
 
 if TYPE_CHECKING:  # imported when a client has work to do: torch takes a second
-    import torch
-
     from clients.base import GraphClient
     from clients.classic import Header
-    from clients.graphs.batching import ClientData
-    from clients.start import Start
 
 
 class SiteApp(ClientApp):
@@ -88,11 +82,7 @@ class SiteApp(ClientApp):
 
 
 app = SiteApp()
-kept_data: Kept[ClientData] = Kept()  # by all that `load_data` depends on
-kept_starts: Kept[Start | None] = Kept(share=0.05)  # by client class and specification
 _ROUNDS = ("server-round", "keep-from")  # in the header of every message but queries
-_MANY = 50  # clients of one node
-Answer = Callable[[int, Parcel], Parcel]
 Action: TypeAlias = "Callable[[GraphClient[Any], Parcel, Header], Parcel]"
 
 
@@ -111,7 +101,7 @@ def query(message: Message, context: Context) -> Message:
         bind_config(root, experiment, config)
     except Exception as error:  # reported to the server, which names the node
         log_failure("this node refused the roll call", error)
-        words = {"error": _reason(error), **own_name(context.node_config)}
+        words = {"error": reason_of(error), **own_name(context.node_config)}
         return Message(pack({}, words), reply_to=message)
     for key in check_keys(context.node_config):
         log(WARNING, "node-config key %r is ignored: it means nothing here", key)
@@ -122,7 +112,7 @@ def query(message: Message, context: Context) -> Message:
             " its node-config alone",
             ", ".join(ignored),
         )
-    parcels = _answer_all(
+    parcels = answer_all(
         hosted,
         {},
         lambda c, _: introduce(
@@ -162,63 +152,6 @@ def evaluate(message: Message, context: Context) -> Message:
     return reply
 
 
-def load_data(
-    resolved: Resolved,
-    client_id: int,
-    device: torch.device,
-    site: PrivateSite | None,
-) -> ClientData:
-    """Load and collate a client's graphs, with the views it needs, once per process.
-
-    Features that tell edges are refused where edges are noisy.
-
-    With ``site`` the graphs are noisy, and those of its experiment. Without it batches
-    of a private run have no edges: its method draws noisy views itself.
-    """
-    key = resolved, client_id, device, site
-    return kept_data.get(key, lambda: _load(*key))
-
-
-def settle(hosted: Sequence[int]) -> None:
-    """Let the garbage collector leave out what a process of many clients has loaded.
-
-    Once per process: it stays, and each look at it costs.
-    """
-    if len(hosted) >= _MANY and not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
-
-
-def clear_kept() -> None:
-    """Forget what this process keeps of clients, for a run of other clients."""
-    kept_data.clear()
-    kept_starts.clear()
-
-
-def _load(
-    resolved: Resolved,
-    client_id: int,
-    device: torch.device,
-    site: PrivateSite | None,
-) -> ClientData:
-    settings = resolved.settings
-    partition = datasets.load_partition(settings, client_id)
-    check_features(partition.graphs, resolved.privacy)
-    collate = resolved.method.client.DATA.collate
-    if site is not None:
-        partition = noisy_partition(partition, site)
-    elif resolved.privacy.edge_epsilon > 0:
-        bare = replace(partition, graphs=partition.graphs.without_edges())
-        return replace(collate(bare, device), partition=partition)
-    data = collate(partition, device)
-    client = resolved.method.client
-    if not issubclass(client, Diffuses):
-        return data
-    spec, cache_dir = client.diffusion(resolved.params), settings.cache_dir
-    edges = datasets.load_diffusion(partition.graphs, spec, cache_dir=cache_dir)
-    return data.with_view(edges)
-
-
 def _prepare(context: Context) -> tuple[Resolved, list[int]]:
     node, policy = context.node_config, visit().policy
     resolved = resolve_at(node, policy, context.run_config)
@@ -246,7 +179,7 @@ def _serve(
         return _serve_all(message, context, action)
     except Exception as error:  # Flower sends the server its text, whatever it says
         log_failure("this node cannot answer", error)
-        raise RunFailedError(_reason(error)) from None
+        raise RunFailedError(reason_of(error)) from None
 
 
 def _serve_all(
@@ -263,97 +196,125 @@ def _serve_all(
             f"node hosts clients {hosted}, but got parcels for {shortened(strangers)};"
             " node-config changed during the run"
         )
+    with Flushes() as flushes:  # states are on the disk before the server hears of them
+        asked = _Asked(context, resolved, parcels, header, action, flushes)
+        replies = _placed(asked.replies(), asked.stores, flushes)
+    return Message(pack(replies), reply_to=message)
 
-    @cache  # once per message; what is refused is refused to every client
-    def bound() -> str:
+
+class _Asked:
+    """What a message asks of clients of this node."""
+
+    def __init__(
+        self,
+        context: Context,
+        resolved: Resolved,
+        parcels: Mapping[int, Parcel],
+        header: Mapping[str, Scalar],
+        action: Action,
+        flushes: Flushes,
+    ) -> None:
+        self._context, self._resolved, self._flushes = context, resolved, flushes
+        self._parcels, self._header, self._action = parcels, header, action
+        self._is_own = is_site(context.node_config)
+        self._ahead: dict[int, Trained] = {}
+        self.stores: dict[int, ClientStore] = {}
+
+    def replies(self) -> dict[int, Parcel]:
+        """Answer for each client, whose state may still be on its way to the disk."""
+        ids, resolved = sorted(self._parcels), self._resolved
+        if self._action is not _train or not trains_stacked(resolved):
+            return answer_all(ids, self._parcels, self._answer)
+        replies: dict[int, Parcel] = {}
+        for some in stacks(ids, resolved):
+            self._ahead = train_ahead(some, self._begin)
+            spent = {c: (t.began, t.seconds) for c, t in self._ahead.items()}
+            replies |= answer_all(some, self._parcels, self._answer, spent)
+        return replies
+
+    @cached_property  # once per message; what is refused is refused to every client
+    def _experiment(self) -> str:
         # A site that lost its disk, and may begin afresh, has no roll call to remember.
-        check = bind_run if _may_restart(context.node_config) else check_run
-        root, experiment = _root(resolved), str(header.get("experiment", ""))
-        check(root, context.run_id, experiment)
-        bind_config(root, experiment, resolved.to_config())
+        check = bind_run if _may_restart(self._context.node_config) else check_run
+        root = _root(self._resolved)
+        experiment = str(self._header.get("experiment", ""))
+        check(root, self._context.run_id, experiment)
+        bind_config(root, experiment, self._resolved.to_config())
         return experiment
 
-    def ready(client_id: int, parcel: Parcel, *, is_stacked: bool) -> GraphClient[Any]:
+    def _ready(self, client_id: int, *, is_stacked: bool) -> GraphClient[Any]:
+        parcel, resolved = self._parcels[client_id], self._resolved
         _check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND, 0))
-        experiment = bound()
-        stores[client_id] = store = _store(resolved, client_id, experiment, flushes)
-        is_own = is_site(context.node_config)
+        store = _store(resolved, client_id, self._experiment, self._flushes)
+        self.stores[client_id] = store
         policy = visit().policy
         site = resolved.site(
             store,
-            is_secret=is_own,
+            is_secret=self._is_own,
             edge_budget=policy.edge_budget,
             update_budget=policy.update_budget,
             update_delta=policy.update_delta,
         )
         visit().releases[client_id] = site.released
         _check_memory(resolved, client_id, store, site, parcel)
-        node = context.node_config
+        node = self._context.node_config
         client = _make_client(
             resolved, client_id, store, site, node, is_stacked=is_stacked
         )
-        if is_own:  # for the audit log
+        if self._is_own:  # for the audit log
             visit().before[client_id] = client.spent()
         return client
 
-    def begin(client_id: int) -> GraphClient[Any]:
-        client = ready(client_id, parcels[client_id], is_stacked=True)
+    def _begin(self, client_id: int) -> GraphClient[Any]:
+        client = self._ready(client_id, is_stacked=True)
         _check_may_train(client)
-        client.round = client.begin(parcels[client_id], header)
+        client.round = client.begin(self._parcels[client_id], self._header)
         return client
 
-    def answer(client_id: int, parcel: Parcel) -> Parcel:
-        trained = ahead.pop(client_id, None)
+    def _answer(self, client_id: int, parcel: Parcel) -> Parcel:
+        trained, header = self._ahead.pop(client_id, None), self._header
         if trained is None:
-            client = ready(client_id, parcel, is_stacked=False)
+            client = self._ready(client_id, is_stacked=False)
         else:
             client = trained.client
         try:
             if trained is None:
-                reply = action(client, parcel, header)
+                reply = self._action(client, parcel, header)
             else:
                 reply = client.finish(trained.optimizer, trained.practised, header)
-            if action is _assess:
+            if self._action is _assess:
                 device = client.job.device
                 reply = score_elsewhere(
-                    resolved,
+                    self._resolved,
                     client,
                     reply,
                     parcel.facts.get(DATA_OF_ALL),
-                    load=lambda c: load_data(resolved, c, device, None),
-                    is_own=is_site(context.node_config),
+                    load=lambda c: load_data(self._resolved, c, device, None),
+                    is_own=self._is_own,
                 )
             return guarded(reply, client.job.store)
         except Exception as error:  # what it drew before is paid for all the same
-            raise _FailedAfterDrawing(client.spent()) from error
+            raise FailedAfterDrawing(client.spent()) from error
 
-    def placed(client_id: int, reply: Parcel) -> Parcel:
-        """Pass a reply on if the client's state is on the disk."""
+
+def _placed(
+    replies: Mapping[int, Parcel], stores: Mapping[int, ClientStore], flushes: Flushes
+) -> dict[int, Parcel]:
+    """Pass each reply on if the client's state is on the disk."""
+
+    def pass_on(client_id: int, reply: Parcel) -> Parcel:
         try:
             if client_id in stores:
                 flushes.check(stores[client_id].folder)
         except StorageError as error:
             drawn = {k: v for k, v in reply.metrics.items() if k.startswith(PRIVACY)}
-            raise _FailedAfterDrawing(drawn) from error
+            raise FailedAfterDrawing(drawn) from error
         return reply
 
-    ids, replies = sorted(parcels), {}
-    stores: dict[int, ClientStore] = {}
-    ahead: dict[int, Trained] = {}
-    with Flushes() as flushes:  # states are on the disk before the server hears of them
-        if action is not _train or not trains_stacked(resolved):
-            replies = _answer_all(ids, parcels, answer)
-        else:
-            for some in stacks(ids, resolved):
-                ahead = train_ahead(some, begin)
-                spent = {c: (t.began, t.seconds) for c, t in ahead.items()}
-                replies |= _answer_all(some, parcels, answer, spent)
-        timed = {
-            c: (p.metrics["started-at"], p.metrics["compute-s"])
-            for c, p in replies.items()
-        }
-        replies = _answer_all(ids, replies, placed, timed)
-    return Message(pack(replies), reply_to=message)
+    timed = {
+        c: (p.metrics["started-at"], p.metrics["compute-s"]) for c, p in replies.items()
+    }
+    return answer_all(sorted(replies), replies, pass_on, timed)
 
 
 def _check_round(name: str, value: Scalar | None) -> None:
@@ -374,55 +335,6 @@ def _amount(name: str, value: Scalar) -> float:
             " server; both ends must run the same version of fedgraph_flwr"
         )
     return float(value)
-
-
-def _answer_all(
-    ids: Sequence[int],
-    parcels: Mapping[int, Parcel],
-    answer: Answer,
-    spent: Mapping[int, tuple[float, float]] | None = None,
-) -> dict[int, Parcel]:
-    """Answer for each client; one that raises is reported and the others go on.
-
-    ``spent`` says when work for a client began before, and how many seconds it took.
-    """
-    replies: dict[int, Parcel] = {}
-    failed: dict[int, Exception] = {}
-    import torch
-
-    # Vanishing gradients become denormal numbers, which CPUs compute 10x slower.
-    torch.set_flush_denormal(True)
-    for client_id in ids:
-        started_at, before = (spent or {}).get(client_id, (time.time(), 0.0))
-        begin = time.perf_counter() - before
-        try:
-            reply = answer(client_id, parcels.get(client_id, Parcel()))
-        except _FailedAfterDrawing as drawn:
-            failed[client_id] = error = drawn.why()
-            reply = Parcel(error=_reason(error), metrics=drawn.spent)
-        except Exception as error:  # one client's failure is not its neighbours'
-            failed[client_id] = error
-            reply = Parcel(error=_reason(error))
-        timing = {"started-at": started_at, "compute-s": time.perf_counter() - begin}
-        replies[client_id] = replace(reply, metrics={**reply.metrics, **timing})
-    torch.set_flush_denormal(False)
-    reasons = {c: full_reason(error) for c, error in failed.items()}
-    for clients, _ in group_reasons(reasons):  # in full, and each reason once
-        log_failure(f"{name_clients(clients)} failed", failed[clients[0]])
-    return replies
-
-
-class _FailedAfterDrawing(Exception):
-    """A client failed, and the server must know what it had spent of its privacy."""
-
-    def __init__(self, spent: Mapping[str, float]) -> None:
-        super().__init__()
-        self.spent = dict(spent)
-
-    def why(self) -> Exception:
-        """Return what was raised."""
-        assert isinstance(self.__cause__, Exception)
-        return self.__cause__
 
 
 def _may_restart(node: NodeConfig) -> bool:
@@ -528,13 +440,3 @@ def _check_memory(
             last_round=int(parcel.facts.get(LAST_ROUND, 0)),
             sends_updates=resolved.method.client.SENDS_UPDATES,
         )
-
-
-def _reason(error: Exception) -> str:
-    """Word an error for the server; at a site, leave out what it reveals of data."""
-    node = visit().node
-    if not is_site(node):
-        return full_reason(error)
-    own = [str(node.get(key, "")) for key in ("data-path", "state-dir", "cache-dir")]
-    home = [str(default_state_dir()), str(datasets.cache_root())]
-    return public_reason(error, [*own, *home])

@@ -17,9 +17,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedgraph_flwr.client_app import clear_kept
 from fedgraph_flwr.client_entry import app
 from fedgraph_flwr.config import Value
+from fedgraph_flwr.loaded import clear_kept
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.server_app import run
 

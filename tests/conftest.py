@@ -15,7 +15,7 @@ import toys
 from flwr.supercore.task_identity import TaskIdentity
 
 import datasets
-from fedgraph_flwr import client_app, embedding_scores, plugins, server_app
+from fedgraph_flwr import embedding_scores, loaded, plugins, server_app
 from fedgraph_flwr.results import summary
 from simulations.contract.lab import Lab
 
@@ -118,11 +118,11 @@ def toy_data():
         patch.setattr(summary, "git_commit", lambda: "unknown")
         # The protocol's 10 take longer.
         patch.setattr(embedding_scores, "_NUM_STARTS", 1)
-        client_app.clear_kept()
+        loaded.clear_kept()
         logger.setLevel(logging.ERROR)
         yield patch
         logger.setLevel(level)
-    client_app.clear_kept()
+    loaded.clear_kept()
 
 
 @pytest.fixture(scope="session")

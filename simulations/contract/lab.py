@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 import datasets
 from clients.base import initial_arrays
-from fedgraph_flwr import client_app
+from fedgraph_flwr import loaded
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.node_config import is_site
 from fedgraph_flwr.registry import MethodOnTask, find_method
@@ -223,7 +223,7 @@ class Lab:
                 {"data-path": "/toys", **node} if is_site(node) else node
                 for node in node_configs
             ]
-        client_app.clear_kept()
+        loaded.clear_kept()
         with mock.patch.dict(os.environ, homes):
             path = run_inline(config, num_nodes=nodes, node_configs=node_configs)
         return Run(path, config)

@@ -18,7 +18,7 @@ from clients.base import GraphClient
 from clients.privacy import noisy_views
 from clients.privacy.site import check_features
 from datasets.synthetic import generate_client
-from fedgraph_flwr import client_app
+from fedgraph_flwr import client_app, loaded
 from fedgraph_flwr.data import pointer
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.privacy import PrivacySettings
@@ -186,7 +186,7 @@ def test_what_is_collated_for_a_private_client_has_no_edges(run, monkeypatch, me
         return train(self, parcel, header)
 
     settings = {**NOISY, "features": toys.own(method).get("features", "labels")}
-    data = client_app.load_data(toys.resolved(method, **settings), 0, toys.CPU, None)
+    data = loaded.load_data(toys.resolved(method, **settings), 0, toys.CPU, None)
     assert not data.graphs.edge_index.numel()
     assert not any(b.edge_index.numel() for b in data.evaluation)
     assert data.partition.graphs.edge_index.size  # for the draw

@@ -9,7 +9,7 @@ from matrix import mostly_slow
 
 from clients.base import GraphClient
 from clients.tasks.node_classifier import NodeClassifierClient
-from fedgraph_flwr import client_app, elsewhere, introduction, server_app
+from fedgraph_flwr import elsewhere, introduction, loaded, server_app
 from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
@@ -96,7 +96,7 @@ def test_no_score_on_test_sets_that_are_not_those_of_roll_call(run, toy_data, fa
 
         def late(self, message):
             if message.metadata.message_type == "evaluate":
-                client_app.kept_data.clear()
+                loaded.kept_data.clear()
                 patch.setattr("datasets.load_partition", other)
             return deliver(self, message)
 

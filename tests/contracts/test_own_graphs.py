@@ -6,7 +6,7 @@ import own_files
 import pytest
 from matrix import mostly_slow
 
-from fedgraph_flwr import client_app, server_app
+from fedgraph_flwr import loaded, server_app
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.seeding import numpy_rng
@@ -56,7 +56,7 @@ def start(tmp_path, monkeypatch, task_identity):
     monkeypatch.setattr(server_app, "draw_statistics", lambda _: None)
 
     def run(method, kind, node_configs=None, *, name="run", **config):
-        client_app.kept_data.clear()
+        loaded.kept_data.clear()
         own = {
             "method": method,
             "dataset": "graph-csv" if kind == "nodes" else "graphs-csv",
@@ -79,7 +79,7 @@ def start(tmp_path, monkeypatch, task_identity):
         return json.loads((path / "summary.json").read_text()), path
 
     yield run
-    client_app.kept_data.clear()
+    loaded.kept_data.clear()
 
 
 def write_site(folder, kind, seed, schema=False):

@@ -290,7 +290,7 @@ def test_data_that_change_in_mid_run_are_a_named_failure(
     run, toy_data, monkeypatch, change
 ):
     """A SuperNode loads its files anew for every message."""
-    from fedgraph_flwr import client_app
+    from fedgraph_flwr import loaded
 
     deliver = InlineGrid.deliver
     with toy_data.context() as patch:
@@ -298,7 +298,7 @@ def test_data_that_change_in_mid_run_are_a_named_failure(
         def late(self, message):
             header = message.content.get("header", {})
             if header.get("server-round") == 3:
-                client_app.kept_data.clear()
+                loaded.kept_data.clear()
                 patch.setattr("datasets.load_partition", change(2))
             return deliver(self, message)
 

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from clients.tasks.graph_classifier import GraphClassifierClient
-from fedgraph_flwr import client_app, server_app
+from fedgraph_flwr import loaded, server_app
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.methods.fedavg import FedAvgParams
 from fedgraph_flwr.registry import METHODS, Method
@@ -55,7 +55,7 @@ def start(tmp_path, monkeypatch, task_identity):
     monkeypatch.setattr(summary, "git_commit", lambda: "unknown")
 
     def run(name, node_configs=None, **overrides):
-        client_app.kept_data.clear()
+        loaded.kept_data.clear()
         config = {
             "method": "toy",
             "dataset": "smiles-csv",
@@ -72,7 +72,7 @@ def start(tmp_path, monkeypatch, task_identity):
         return json.loads((path / "summary.json").read_text())
 
     yield run
-    client_app.kept_data.clear()
+    loaded.kept_data.clear()
 
 
 def write(path, *, seed, columns="toxic,active"):

@@ -21,7 +21,7 @@ from flwr.app import Context, Message, RecordDict
 
 import datasets
 from datasets import partition
-from fedgraph_flwr import client_app, resident, resident_worker
+from fedgraph_flwr import loaded, resident, resident_worker
 from fedgraph_flwr.audit_log import CODE
 from fedgraph_flwr.client_entry import app
 from fedgraph_flwr.errors import RunFailedError
@@ -47,9 +47,9 @@ pytestmark = pytest.mark.usefixtures("task_identity")
 def same_data(monkeypatch):
     """Load in this process what a worker loads, whatever other tests have left."""
     monkeypatch.setattr(datasets, "load_partition", partition.load_partition)
-    client_app.kept_data.clear()
+    loaded.kept_data.clear()
     yield
-    client_app.kept_data.clear()
+    loaded.kept_data.clear()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import toys
 from torch import nn
 
 from clients.start import Start, is_plain
-from fedgraph_flwr import client_app
+from fedgraph_flwr import loaded
 from fedgraph_flwr.kept import Kept
 from fedgraph_flwr.registry import METHODS
 from simulations import inline
@@ -227,9 +227,9 @@ def test_what_a_process_of_many_clients_has_loaded_is_left_out(
         collect=lambda: seen.append("collect"),
         freeze=lambda: seen.append("freeze"),
     )
-    monkeypatch.setattr(client_app, "gc", fake)
+    monkeypatch.setattr(loaded, "gc", fake)
 
-    client_app.settle(range(clients))
+    loaded.settle(range(clients))
 
     assert seen == ["collect", "freeze"] * freezes
 
@@ -240,10 +240,10 @@ def test_bytes_of_a_start_are_those_of_its_tensors():
 
 def test_a_run_keeps_starts_of_its_clients_and_forgets_them(tmp_path, toy_data):
     seen = []
-    clear = client_app.clear_kept
+    clear = loaded.clear_kept
 
     def cleared():
-        seen.append((len(client_app.kept_starts), len(client_app.kept_data)))
+        seen.append((len(loaded.kept_starts), len(loaded.kept_data)))
         clear()
 
     toy_data.setattr(inline, "clear_kept", cleared)
@@ -252,5 +252,5 @@ def test_a_run_keeps_starts_of_its_clients_and_forgets_them(tmp_path, toy_data):
 
     count = toys.resolved().settings.num_clients
     assert seen == [(count, count)]
-    assert not len(client_app.kept_starts)
-    assert not len(client_app.kept_data)
+    assert not len(loaded.kept_starts)
+    assert not len(loaded.kept_data)
