@@ -22,7 +22,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from flwr.app import RecordDict
+from flwr.supercore.inflatable.inflatable_object import InflatableObject
 
 from .errors import StorageError
 from .files import sync
@@ -298,22 +299,18 @@ def digests(content: RecordDict) -> dict[int, str]:
     """SHA-256 of each client's records in a message, alike before and after travel."""
     return {
         client: _sha256(
-            b"".join(
-                f"\0{kind}\0".encode() + _bytes_of(records[kind])
-                for kind in sorted(records)
-            )
+            json.dumps([(k, _identity(records[k])) for k in sorted(records)]).encode()
         )
         for client, records in records_by_client(content).items()
     }
 
 
-def _bytes_of(record: ConfigRecord | MetricRecord) -> bytes:
-    blobs = {name: value for name, value in record.items() if isinstance(value, bytes)}
-    rest = [(name, value) for name, value in record.items() if name not in blobs]
-    texts = [json.dumps(sorted(rest), default=repr).encode()]
-    for name, blob in sorted(blobs.items()):
-        texts += [f"\0{name}\0{len(blob)}\0".encode(), blob]
-    return b"".join(texts)
+def _identity(record: InflatableObject) -> str:
+    """Flower's hash of a record: of its type, and of all that is in it."""
+    try:
+        return record.object_id
+    except ValueError:  # an integer too large to travel; only in one process
+        return repr(record)
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -145,7 +145,7 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
-def _signature(path: Path, ending: str = "") -> list[tuple[str, int, int]]:
+def _signature(path: Path, ending: str = "") -> list[tuple[str, int, int, int]]:
     """Names, sizes and times of the files of a folder, or of one file.
 
     Links are followed, as whoever reads the data does. With an ending, other files do
@@ -160,7 +160,8 @@ def _signature(path: Path, ending: str = "") -> list[tuple[str, int, int]]:
     for file in islice((f for f in files if f.name.endswith(ending)), _MOST_FILES):
         with suppress(OSError):
             about = file.stat()
-            found.append((str(file), about.st_size, about.st_mtime_ns))
+            times = about.st_mtime_ns, about.st_ctime_ns  # tools set the first back
+            found.append((str(file), about.st_size, *times))
     return sorted(found)
 
 

@@ -3,7 +3,8 @@
 A message carries one parcel per client that its node hosts. Flower sends each record
 by itself, and an array of an ArrayRecord as two more objects (docs/decisions/0003), so
 the arrays of a parcel travel as one value: the bytes of their safetensors encoding,
-which keeps names, shapes and dtypes and, unlike pickle, cannot run code.
+which keeps names, shapes and dtypes and, unlike pickle, cannot run code. Many bytes
+travel as an array, which Flower cuts into parts that arrive one by one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import (
     InflatableObject,
     get_all_nested_objects,
@@ -47,18 +48,19 @@ NO_CLIENTS = "no-clients"  # flag in the header of a node that hosts none
 Records: TypeAlias = dict[str, Any]  # of one client, by kind
 _HEADER = "header"
 _PACKED = "safetensors"
-_TYPES: Mapping[str, type] = {
-    "arrays": ConfigRecord,
-    "evaluation": ConfigRecord,
-    "metrics": MetricRecord,
-    "facts": ConfigRecord,
-    "error": ConfigRecord,
+_WHOLE = 4 * 2**20  # bytes of arrays that travel as one object, and no more
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "arrays": (ConfigRecord, ArrayRecord),
+    "evaluation": (ConfigRecord, ArrayRecord),
+    "metrics": (MetricRecord,),
+    "facts": (ConfigRecord,),
+    "error": (ConfigRecord,),
 }
 _KINDS = tuple(_TYPES)
 # One spelling for each client, and none so long that it is costly to read.
 _NAME = re.compile(rf"(?P<client>0|[1-9][0-9]{{0,8}})/(?P<kind>{'|'.join(_KINDS)})")
 _MAX_REASON = 4000  # characters of an error that somebody else wrote
-_sizes: dict[int, int] = {}  # serialised size of a record of arrays, by that of arrays
+_sizes: dict[object, int] = {}  # serialised size of a record of arrays, by its layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +97,7 @@ def pack(
     Parcels that hold the same ``arrays`` object share one record, which is encoded,
     and carried to a node, once. Of a parcel no empty record travels, unless it is all.
     """
-    encoded: dict[int, ConfigRecord] = {}
+    encoded: dict[int, ConfigRecord | ArrayRecord] = {}
     content = RecordDict({_HEADER: ConfigRecord(dict(header or {}))})
     for client_id in sorted(parcels):
         parcel = parcels[client_id]
@@ -189,7 +191,7 @@ def read_parcel(
         if not isinstance(record, _TYPES[kind]):
             raise WireError(
                 f"record {kind!r} of client {client} is a {type(record).__name__},"
-                f" expected a {_TYPES[kind].__name__}"
+                f" expected a {' or '.join(t.__name__ for t in _TYPES[kind])}"
             )
     metrics = read_numbers(records)
     if strange := sorted(set(records.get("metrics", ())) - set(metrics)):
@@ -257,13 +259,22 @@ def record_sizes(content: RecordDict) -> Iterator[tuple[int, str, int]]:
 
 
 def _serialized_bytes(record: InflatableObject) -> int:
+    if (layout := _layout(record)) is None:
+        return _deflated_bytes(record)
+    if layout not in _sizes:  # to serialise is to copy
+        _sizes[layout] = _deflated_bytes(record)
+    return _sizes[layout]
+
+
+def _layout(record: InflatableObject) -> object:
+    """Say what the size of a record of arrays depends on; None for other records."""
+    if isinstance(record, ArrayRecord):
+        arrays = record.items()
+        return tuple((n, a.dtype, a.stype, *a.shape, len(a.data)) for n, a in arrays)
     if not isinstance(record, ConfigRecord) or [*record] != [_PACKED]:
-        return _deflated_bytes(record)
-    if not isinstance(blob := record[_PACKED], bytes):
-        return _deflated_bytes(record)
-    if len(blob) not in _sizes:  # to serialise is to copy
-        _sizes[len(blob)] = _deflated_bytes(record)
-    return _sizes[len(blob)]
+        return None
+    blob = record[_PACKED]
+    return len(blob) if isinstance(blob, bytes) else None
 
 
 def _deflated_bytes(record: InflatableObject) -> int:
@@ -278,21 +289,29 @@ def _scalars(record: ConfigRecord) -> dict[str, Scalar]:
     return {k: v for k, v in record.items() if isinstance(v, Scalar)}
 
 
-def _encode(arrays: NamedArrays) -> ConfigRecord:
+def _encode(arrays: NamedArrays) -> ConfigRecord | ArrayRecord:
     contiguous = {n: np.asarray(array, order="C") for n, array in arrays.items()}
-    return ConfigRecord({_PACKED: encode_arrays(contiguous)})
+    blob = encode_arrays(contiguous)
+    if len(blob) <= _WHOLE:
+        return ConfigRecord({_PACKED: blob})
+    return ArrayRecord({_PACKED: Array(np.frombuffer(blob, np.uint8))})
 
 
-def _decode(client: int, record: ConfigRecord) -> NamedArrays:
+def _decode(client: int, record: ConfigRecord | ArrayRecord) -> NamedArrays:
     try:
-        ((name, blob),) = record.items()
-        if name != _PACKED or not isinstance(blob, bytes):
-            raise ValueError(f"got {type(blob).__name__} {shortened(name)}")
-        return dict(decode_arrays(blob))
+        ((name, value),) = record.items()
+        if name == _PACKED and isinstance(value, bytes):
+            return dict(decode_arrays(value))
+        if not isinstance(value, Array):
+            raise ValueError(f"got {type(value).__name__} {shortened(name)}")
+        packed = value.numpy()
+        if name != _PACKED or packed.dtype != np.uint8 or packed.ndim != 1:
+            raise ValueError(f"got {packed.dtype} {packed.shape} {shortened(name)}")
+        return dict(decode_arrays(packed.tobytes()))
     except Exception as error:  # whatever strange bytes make the readers raise
         raise WireError(
             f"arrays of client {client} cannot be decoded:"
-            f" {shortened(str(error))}; expected bytes {_PACKED!r}"
+            f" {shortened(str(error))}; expected bytes or one uint8 array {_PACKED!r}"
         ) from error
 
 

@@ -39,19 +39,23 @@ _LEAST = 1 / 30  # ... and at least this part of Flower's own ...
 _LOOKS = 3  # ... and so many times as long as the last look took: who is asked is busy
 _REPLY_S = 0.5  # Flower's wait for a reply; a SuperNode finds it in its own memory
 # Until the next look for the rest of a message, first and at most; Flower: 1 and 10 s.
-_FIRST_S, _REST_S = 0.05, {"SuperNode": 1.0, "answer": 0.2}
+_FROM_SUPERLINK_S, _FROM_SUPERNODE_S = (0.1, 10.0), (0.05, 0.2)
 
 
 def main(given: list[str]) -> None:
     """Be Flower's SuperNode, with other waits and another SuperExec."""
     internal: Any = import_module("flwr.supernode.start_client_internal")
     internal.time = SimpleNamespace(sleep=Waits().sleep)
+    try:
+        os.fstat(0)
+    except OSError:  # the pipe would take its place
+        os.open(os.devnull, os.O_RDONLY)
     heard, told = os.pipe()
     os.set_blocking(told, False)
     internal.subprocess = SimpleNamespace(Popen=partial(start_forks, heard))
     name = "_pull_and_store_message"
     setattr(internal, name, partial(tell, told, getattr(internal, name)))
-    look_again_sooner(internal, "pull_objects", _REST_S["SuperNode"])
+    look_again_sooner(internal, "pull_objects", _FROM_SUPERLINK_S)
     sys.argv = ["flower-supernode", *given]
     import_module("flwr.supernode.cli.flower_supernode").flower_supernode()
 
@@ -89,15 +93,15 @@ def wait_until_told(heard: int, longest_s: float) -> None:
         time.sleep(longest_s)  # the SuperNode is gone
 
 
-def look_again_sooner(module: Any, name: str, longest_s: float) -> None:
+def look_again_sooner(module: Any, name: str, waits: tuple[float, float]) -> None:
     """Let a function of Flower wait less for the rest of a message.
 
     Whoever takes a message may do so as soon as its upload begins.
     """
     function = partial(
         getattr(module, name),
-        initial_backoff=_FIRST_S,
-        backoff_cap=longest_s,
+        initial_backoff=waits[0],
+        backoff_cap=waits[1],
         max_tries_per_object=None,  # more of them fit into the same time
     )
     setattr(module, name, function)
@@ -166,7 +170,7 @@ def answer(arguments: list[str]) -> None:
     if drawn := sys.modules.get("numpy.random"):  # no two answers draw alike
         drawn.seed()
     app: Any = import_module("flwr.supernode.runtime.run_clientapp")
-    look_again_sooner(app, "pull_and_inflate_object_from_tree", _REST_S["answer"])
+    look_again_sooner(app, "pull_and_inflate_object_from_tree", _FROM_SUPERNODE_S)
     app.install_from_fab = partial(unpack, app.install_from_fab)
     sys.argv = arguments
     import_module("flwr.supernode.cli.flwr_clientapp").flwr_clientapp()

@@ -14,10 +14,11 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from clients.base import GraphClient
 from clients.binding import bind_config, bind_run
 from fedgraph_flwr.client_app import app
-from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.gate import KINDS
+from fedgraph_flwr.errors import PolicyError, RunFailedError
+from fedgraph_flwr.gate import KINDS, Visit, let_out
+from fedgraph_flwr.policy import Policy
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.wire import AUDIT_HEAD, Parcel, pack, unpack
+from fedgraph_flwr.wire import AUDIT_HEAD, Parcel, pack, record_sizes, unpack
 from simulations.inline import InlineGrid
 
 ONE_ROUND = {"num-server-rounds": 1}
@@ -103,6 +104,44 @@ def test_a_failure_carries_no_number_but_privacy_and_time(
         run("fedavg", node_configs=[{**node, **toys.policy(tmp_path, **policy)}])
     assert left
     assert all(set(p.metrics) == {"started-at", "compute-s"} for p in left)
+
+
+# What a reply holds beside what is read of it ----------------------------------------
+
+SECRET = b"SECRET" * 1000
+
+
+def with_note(note):
+    """Arrays without any array, and a text where safetensors has room for one."""
+    head = json.dumps({"__metadata__": {"note": note}}).encode()
+    return ConfigRecord({"safetensors": len(head).to_bytes(8, "little") + head})
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        {"header": ConfigRecord({"x": SECRET})},
+        {"header": ConfigRecord({"x": [0.5] * 500})},
+        {"0/error": ConfigRecord({"reason": "PolicyError: x", "more": SECRET})},
+        {"0/error": ConfigRecord({"reason": "PolicyError: " + "SECRET" * 1000})},
+        {"0/arrays": with_note(SECRET.decode())},
+        {"0/evaluation": with_note(SECRET.decode())},
+        {"0/facts": ConfigRecord({"split-hash": SECRET})},
+        {"0/arrays": ConfigRecord({"safetensors": SECRET, "more": SECRET})},
+    ],
+    ids=lambda records: "-".join(records),
+)
+@pytest.mark.parametrize("policy", [{"sealed_only": True}, {"update_clip_max": 1.0}])
+def test_nothing_leaves_that_was_not_read(hidden, policy):
+    content = {"header": ConfigRecord({}), "0/metrics": MetricRecord({}), **hidden}
+    now = Visit(node={"": ""}, policy=Policy(**policy))
+    try:
+        left = let_out(now, "train", pack({}, {}), RecordDict(content))
+    except PolicyError:
+        return
+    assert sum(size for *_, size in record_sizes(left)) < 4500
+    assert str(left).count("SECRET") < 700  # a reason is cut
+    assert "0.5, 0.5" not in str(left)
 
 
 # A message that is too much for the log ----------------------------------------------

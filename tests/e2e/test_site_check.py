@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from deployment_files import EXAMPLES, superlink_command
 from typing_extensions import override
 
+from fedgraph_flwr.config import Value
 from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.site.findings import OK, PROBLEM
+from simulations.drill.trials import read_summary
+from simulations.flower import pids
+from simulations.inline import run_inline
 from simulations.processes import Federation, environment, free_ports
 
 pytestmark = [
@@ -28,7 +32,7 @@ Check = Callable[..., tuple[int, Findings]]
 class Secure(Federation):
     """A SuperLink over TLS that knows SuperNodes by their keys; started by the unit."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sites: Sequence[str] = ()) -> None:
         self.tls = folder / "certificates"
         for place in (self.tls, folder / "others"):
             script = ["sh", str(EXAMPLES / "certificates.sh"), "127.0.0.1", str(place)]
@@ -36,7 +40,22 @@ class Secure(Federation):
         for name in ("known", "stranger"):
             key = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f"]
             subprocess.run([*key, str(folder / name)], check=True)
-        super().__init__(folder, environment(folder / "flwr"), [])
+        variables = environment(folder / "flwr")
+        super().__init__(folder, variables, sites, warm=range(len(sites)))
+
+    @override
+    def site_command(self, number: int, port: int, node_config: str) -> list[str]:
+        """Command of a SuperNode whose own processes reach it over TLS, too."""
+        command = super().site_command(number, port, node_config)
+        command.remove("--insecure")
+        options = {
+            "--root-certificates": self.tls / "ca.crt",
+            "--auth-supernode-private-key": self.folder / "known",
+            "--ssl-ca-certfile": self.tls / "ca.crt",
+            "--ssl-certfile": self.tls / "server.crt",
+            "--ssl-keyfile": self.tls / "server.key",
+        }
+        return [*command, *(str(w) for pair in options.items() for w in pair)]
 
     @override
     def profile(self) -> str:
@@ -145,3 +164,28 @@ def test_a_superlink_that_is_down_is_said_to_be_down(check: Check) -> None:
     assert code == 1
     assert "cannot be reached" in found["SuperLink"]["found"]
     assert "that the SuperLink runs" in found["SuperLink"]["cure"]
+
+
+def test_forks_answer_over_tls(tmp_path: Path) -> None:
+    """``site/supernode.py``, whose own processes reach each other over TLS, too."""
+    config: dict[str, Value] = {"method": "fedavg", "dataset": "synthetic"}
+    config |= {"num-clients": 3, "num-server-rounds": 2}
+    places = {f"{kind}-dir": str(tmp_path / kind) for kind in ("results", "state")}
+    inline = run_inline({**config, **places})
+    results = tmp_path / "deployed"
+    with Secure(tmp_path, ['clients="0,1,2"']) as federation:
+        run_id = federation.submit({**config, "results-dir": str(results)})
+        status = federation.wait(run_id, limit_s=400)
+        log = federation.log(run_id)
+        forks = [
+            Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            for pid in pids(str(tmp_path / "flwr"), "--serve")
+        ]
+
+    assert status == "finished:completed", log
+    (deployed,) = (p for p in results.iterdir() if p.is_dir())
+    hashes = [read_summary(path)["weights_sha256"] for path in (deployed, inline)]
+    assert hashes[0] == hashes[1]
+    assert forks
+    assert all("--root-certificates" in words for words in forks)
+    assert not any("--insecure" in words for words in forks)

@@ -12,10 +12,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedgraph_flwr import audit_log
-from fedgraph_flwr.audit_log import START, AuditLog, check_log
+from fedgraph_flwr.audit_log import START, AuditLog, check_log, digests
 from fedgraph_flwr.errors import StorageError
 
 
@@ -264,3 +266,41 @@ def test_an_endless_list_of_problems_is_cut(path):
     lines = split(path)
     path.write_bytes(b"".join([lines[0], lines[2]] * 500))
     assert len(problems(path)) == 51
+
+
+# Digests of messages ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            {"0/facts": ConfigRecord({"a": b"xyz", "b": b"B"})},
+            {"0/facts": ConfigRecord({"a\0003\0xyz\0b": b"B"})},
+        ),
+        (
+            {"0/facts": ConfigRecord({"a": [b"x"]})},
+            {"0/facts": ConfigRecord({"a": ["b'x'"]})},
+        ),
+        ({"0/facts": MetricRecord({"a": 1})}, {"0/facts": ConfigRecord({"a": 1})}),
+        ({"0/metrics": MetricRecord({"a": 1})}, {"0/facts": MetricRecord({"a": 1})}),
+        (
+            {"0/arrays": ArrayRecord({"a": Array(np.zeros(2))})},
+            {"0/arrays": ArrayRecord({"a": Array(np.ones(2))})},
+        ),
+        (
+            {"0/arrays": ConfigRecord({"safetensors": b"A"})},
+            {"0/arrays": ArrayRecord({"safetensors": Array(np.array([65], "u1"))})},
+        ),
+        ({"0/facts": ConfigRecord({"a": 1})}, {"0/facts": ConfigRecord({"a": 2})}),
+        (
+            {"0/facts": ConfigRecord({"a": 2**70})},
+            {"0/facts": ConfigRecord({"a": 2**71})},
+        ),
+    ],
+)
+def test_no_two_contents_have_one_digest(one, other):
+    header = {"header": ConfigRecord({})}
+    found = [digests(RecordDict({**header, **records})) for records in (one, other)]
+    assert found[0].keys() == {0}
+    assert found[0] != found[1]

@@ -76,10 +76,28 @@ def test_it_is_flowers_supernode_with_other_waits_and_another_superexec(
     told, pulled = internal._pull_and_store_message.args
     assert pulled is pull
     options = inspect.signature(internal.pull_objects).parameters
-    assert options["initial_backoff"].default == 0.05
-    assert options["backoff_cap"].default == 1
+    assert options["initial_backoff"].default == 0.1
+    assert options["backoff_cap"].default == 10
     for end in (told, *started.args):
         os.close(end)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_no_pipe_becomes_the_standard_input() -> None:
+    """Of a SuperNode that was started with none."""
+    code = (
+        "import os, sys; from importlib import import_module\n"
+        "from fedgraph_flwr.site import supernode\n"
+        "flower = import_module('flwr.supernode.cli.flower_supernode')\n"
+        "import_module('flwr.supernode.start_client_internal'); os.close(0)\n"
+        "flower.flower_supernode = lambda: print(os.readlink('/proc/self/fd/0'))\n"
+        "supernode.main([])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout == "/dev/null\n", done.stderr
 
 
 def test_the_superexec_keeps_the_options_that_flower_gives_it(
