@@ -155,9 +155,9 @@ def _signature(path: Path, ending: str = "") -> list[tuple[str, int, int, int]]:
         return []
     walk = os.walk(path, followlinks=True)
     within = (Path(place, name) for place, _, names in walk for name in names)
-    files = chain([path], within) if not ending else within
+    named = (f for f in chain([path], within) if f.name.endswith(ending))
     found = []
-    for file in islice((f for f in files if f.name.endswith(ending)), _MOST_FILES):
+    for file in islice(named, _MOST_FILES):
         with suppress(OSError):
             about = file.stat()
             times = about.st_mtime_ns, about.st_ctime_ns  # tools set the first back

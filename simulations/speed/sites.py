@@ -71,8 +71,8 @@ def _measure(config: dict[str, Value], sites: int, root: Path) -> list[dict[str,
         folder = root / str(number)
         folder.mkdir()
         nodes = [f'clients="{c}"{given}' for c in range(sites)]
-        given_to_all = environment(folder / "flwr") | _BYTE_CODE
-        variables = given_to_all | ({} if is_warm else _PROMPT)
+        prompt = {} if is_warm else _PROMPT
+        variables = {**environment(folder / "flwr"), **_BYTE_CODE, **prompt}
         warm = range(sites if is_warm else 0)
         with start(folder, variables, nodes, warm=warm) as federation:
             results = folder / "results"
