@@ -28,7 +28,7 @@ class RecentStates:
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
-        self._states: dict[Path, tuple[Stamp, Arrays]] = {}  # by folder
+        self._states: dict[Path, tuple[Path, Stamp, Arrays]] = {}  # by folder
         self._bytes = 0
 
     def keep(self, path: Path, written: Stamp, arrays: Arrays) -> None:
@@ -51,21 +51,21 @@ class RecentStates:
         self._drop(path.parent)
         size = sum(a.nbytes for a in arrays.values())
         if self._bytes + size <= self._limit:
-            self._states[path.parent] = written, arrays
+            self._states[path.parent] = path, written, arrays
             self._bytes += size
 
     def take(self, path: Path) -> Arrays | None:
         """Hand out what was written to ``path``, once: who takes it may change it."""
         kept = self._drop(path.parent)
-        if kept is None:
+        if kept is None or kept[0] != path:
             return None
         try:
-            return kept[1] if stamp(path) == kept[0] else None
+            return kept[2] if stamp(path) == kept[1] else None
         except OSError:  # it is gone, as whoever reads it finds out
             return None
 
-    def _drop(self, folder: Path) -> tuple[Stamp, Arrays] | None:
+    def _drop(self, folder: Path) -> tuple[Path, Stamp, Arrays] | None:
         kept = self._states.pop(folder, None)
         if kept is not None:
-            self._bytes -= sum(a.nbytes for a in kept[1].values())
+            self._bytes -= sum(a.nbytes for a in kept[2].values())
         return kept

@@ -101,10 +101,12 @@ class ClientStore:
         names = names_in(self.folder)
         done = {*_rounds(names), server_round}
         base = max((r for r in done if r <= keep_from), default=0)
-        others = [self._path(r) for r in done if r < base or r > server_round]
+        older = [self._path(r) for r in sorted(done) if r < base]
+        spare = older[0] if older and base < server_round else None
+        others = [*older, *(self._path(r) for r in done if r > server_round)]
         others += [self.folder / name for name in unfinished(names)]
         path, about = self._path(server_round), self._about(server_round)
-        written = write_arrays(path, arrays, about, self._flushes, others)
+        written = write_arrays(path, arrays, about, self._flushes, others, spare)
         if self._flushes:
             recent.keep(path, written, arrays)
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from .errors import DataError, StorageError
 
@@ -28,6 +29,7 @@ _FLUSHERS = 16  # threads, which wait for the disk and do not compute
 _MOST_DUE = 64  # files that wait for others: a crash leaves no more of them behind
 _PARTIAL = ".tmp"  # end of the names of files that are being written
 _ABOUT = "about"  # entry with the checksum and the text
+_BUFFER = 2**17  # bytes that are written at once
 
 
 class Flushes:
@@ -96,12 +98,17 @@ class Flushes:
 
 @contextmanager
 def replacing(
-    path: Path, flushes: Flushes | None = None, outdated: Iterable[Path] = ()
+    path: Path,
+    flushes: Flushes | None = None,
+    outdated: Iterable[Path] = (),
+    spare: Path | None = None,
 ) -> Iterator[Path]:
     """Give a file to write, which becomes ``path`` once it is on the disk.
 
     With ``flushes`` that is when those are left, at the latest. Files that are
-    ``outdated`` then go.
+    ``outdated`` then go. One that nobody needs even before that may be ``spare``: the
+    new file takes over its place on the disk, and begins with what it held. To find a
+    new place takes longer than to write.
 
     Raises
     ------
@@ -112,6 +119,8 @@ def replacing(
     partial = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if spare is not None:
+            _take_over(spare, partial)
         yield partial
         (flushes.place if flushes else _place)(partial, path, outdated)
     except BaseException as error:
@@ -131,6 +140,15 @@ def _place(partial: Path, path: Path, outdated: Iterable[Path]) -> None:
         raise
     for other in outdated:
         remove(other)
+
+
+def _take_over(spare: Path, partial: Path) -> None:
+    """Rename a file that is to be written over, unless it has another name as well."""
+    with suppress(OSError):
+        about = spare.lstat()
+        is_file, may_write = stat.S_ISREG(about.st_mode), about.st_mode & stat.S_IWUSR
+        if is_file and may_write and about.st_nlink == 1:  # e.g. a backup by links
+            spare.rename(partial)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -233,17 +251,59 @@ def write_arrays(
     meta: str = "",
     flushes: Flushes | None = None,
     outdated: Iterable[Path] = (),
+    spare: Path | None = None,
 ) -> Stamp:
     """Write named arrays, and a text beside them, as safetensors with a checksum.
 
-    ``flushes`` and ``outdated`` are those of :func:`replacing`.
+    ``flushes``, ``outdated`` and ``spare`` are those of :func:`replacing`. The library
+    of the format makes a new file each time, and takes several times as long.
+
+    Raises
+    ------
+    StorageError
+        As :func:`replacing`.
+    TypeError
+        An array is of a type that the format does not have.
     """
-    contiguous = {n: np.asarray(a, order="C") for n, a in arrays.items()}
+    plain = {
+        n: np.asarray(a, a.dtype.newbyteorder("<"), order="C")
+        for n, a in arrays.items()
+    }
     # One entry: of several, safetensors writes another order each time.
-    about = json.dumps([_checksum(contiguous, meta), meta])
-    with replacing(path, flushes, outdated) as partial:
-        save_file(contiguous, partial, metadata={_ABOUT: about})
+    about = json.dumps([_checksum(plain, meta), meta])
+    head: dict[str, object] = {"__metadata__": {_ABOUT: about}}
+    # The largest numbers first, so that each lies at a multiple of its size.
+    names = sorted(plain, key=lambda name: (-plain[name].itemsize, name))
+    ends = np.cumsum([0, *(plain[n].nbytes for n in names)]).tolist()
+    for name, begin, end in zip(names, ends, ends[1:], strict=False):
+        head[name] = {
+            "dtype": _kind(plain[name].dtype),
+            "shape": plain[name].shape,
+            "data_offsets": (begin, end),
+        }
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path, flushes, outdated, spare) as partial:
+        with open(partial, "wb", _BUFFER, opener=_keep_place) as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for name in names:
+                file.write(plain[name].data)
+            file.truncate()
         return stamp(partial)
+
+
+def _keep_place(path: str, flags: int) -> int:
+    return os.open(path, flags & ~os.O_TRUNC, 0o666)
+
+
+@lru_cache
+def _kind(dtype: np.dtype[np.generic]) -> str:
+    """Name of a type of numbers in safetensors."""
+    if dtype == np.bool_:
+        return "BOOL"
+    if dtype.kind not in "fiu" or dtype.itemsize > 8:
+        raise TypeError(f"safetensors has no {dtype}; convert the array to numbers")
+    return f"{dtype.kind.upper()}{8 * dtype.itemsize}"
 
 
 def stamp(path: Path) -> Stamp:

@@ -73,6 +73,18 @@ def test_a_state_that_another_process_wrote_since_is_read(tmp_path, reads):
     assert reads == ["round-000001.safetensors"]
 
 
+def test_the_place_on_the_disk_of_a_state_may_become_that_of_another_round(
+    tmp_path, reads
+):
+    """Clocks of disks are coarse: a file may look as it did before."""
+    write(tmp_path, 1, 7.0)
+    folder = ClientStore(tmp_path, "e", client_id=0).folder
+    (folder / "round-000001.safetensors").rename(folder / "round-000002.safetensors")
+    with pytest.raises(DataError, match="is that of"):
+        ClientStore(tmp_path, "e", client_id=0).load(3)
+    assert reads == ["round-000002.safetensors"]
+
+
 def test_an_earlier_round_is_read(tmp_path, reads):
     write(tmp_path, 1, 7.0)
     assert write(tmp_path, 2, 8.0).load(2)["w"].tolist() == [7, 7, 7]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 
 import pytest
@@ -101,14 +102,55 @@ def test_a_file_of_another_version_has_no_checksum(store):
         store.load(2)
 
 
-def test_a_full_disk_is_named(store, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
+def test_a_full_disk_is_named(store):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(StorageError, match=r"cannot write .*round-000001.*make ro"):
+            store.save(1, {"w": torch.ones(10**5)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(store.folder.iterdir()) == []
 
-    monkeypatch.setattr("fedgraph_flwr.files.save_file", full)
-    with pytest.raises(StorageError, match=r"cannot write .*round-000001.*make room"):
-        store.save(1, {"w": torch.ones(1)})
-    assert store.rounds() == []
+
+def test_an_outdated_state_gives_its_place_on_the_disk(store):
+    """It is longer, or shorter, than the one that takes it over."""
+    places = {}
+    for r, size in enumerate((7, 5, 9, 2, 8), start=1):
+        store.save(r, {"w": torch.full((size,), float(r))}, keep_from=r - 1)
+        places[r] = store._path(r).stat().st_ino
+        assert store.load(r + 1)["w"].tolist() == [r] * size
+        assert store.rounds() == [r - 1, r][1 // r :]
+    assert places[1] == places[3] == places[5] != places[2] == places[4]
+
+
+def test_a_place_with_another_name_is_not_taken_over(store, tmp_path):
+    """For instance a backup by hard links."""
+    backup = tmp_path / "backup"
+    for r in (1, 2, 3):
+        store.save(r, {"w": torch.full((3,), float(r))}, keep_from=r - 1)
+        if r == 1:
+            backup.hardlink_to(store._path(1))
+            was = backup.read_bytes()
+    assert backup.read_bytes() == was
+    assert store.rounds() == [2, 3]
+
+
+@pytest.mark.parametrize("keep_from", [3, 9])
+def test_no_place_is_taken_over_before_a_later_state_is_there(
+    store, keep_from, monkeypatch
+):
+    """Until then a killed client goes on from the one that it has."""
+    store.save(1, {"w": torch.ones(3)})
+    before = store._path(1).read_bytes()
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "sync", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.save(3, {"w": torch.zeros(3)}, keep_from=keep_from)
+    assert store._path(1).read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["", "..", "../a", "a/b", "/a", LIFETIME])
@@ -241,14 +283,14 @@ def test_an_old_state_goes_once_the_new_one_is_on_the_disk(tmp_path, monkeypatch
         patch.setattr(files, "sync", fails)
         flushes = Flushes()
         store = ClientStore(tmp_path, "e", client_id=0, flushes=flushes)
-        store.save(3, {"w": torch.ones(3)}, keep_from=2)
+        store.save(3, {"w": torch.ones(3)}, keep_from=3)
         with pytest.raises(StorageError), flushes:
             pass
     assert store.rounds() == [1, 2]
     with Flushes() as others:
         store = ClientStore(tmp_path, "e", client_id=0, flushes=others)
-        store.save(3, {"w": torch.ones(3)}, keep_from=2)
-    assert store.rounds() == [2, 3]
+        store.save(3, {"w": torch.ones(3)}, keep_from=3)
+    assert store.rounds() == [3]
 
 
 def test_an_old_state_that_a_message_cannot_delete_is_named(tmp_path):
