@@ -13,6 +13,23 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 
+def sum_rows(ones: Tensor, x: Tensor) -> Tensor:
+    """``ones @ x`` for a sparse CSR matrix all of whose entries are 1.
+
+    On CPUs by a sum over bags of rows: as fast again as the sparse product, or more,
+    and equal to it to the bit on those that were tried.
+    """
+    if x.dtype == torch.float32 and x.device.type == "cpu":
+        return nn.functional.embedding_bag(
+            ones.col_indices(),
+            x,
+            ones.crow_indices(),
+            mode="sum",
+            include_last_offset=True,
+        )
+    return ones @ x
+
+
 class _SumNeighbours(torch.autograd.Function):
     """``adjacency @ x``; the gradient uses the same matrix, as it is symmetric."""
 
@@ -20,12 +37,27 @@ class _SumNeighbours(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, adjacency: Tensor) -> Tensor:
         ctx.adjacency = adjacency
-        return adjacency @ x
+        return sum_rows(adjacency, x)
 
     @override
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.adjacency @ grads[0].contiguous(), None
+        return sum_rows(ctx.adjacency, grads[0].contiguous()), None
+
+
+class _Spread(torch.autograd.Function):
+    """``matrix @ x``; the gradient uses the same matrix, as it is symmetric."""
+
+    @override
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: Tensor) -> Tensor:
+        ctx.matrix = matrix
+        return matrix @ x
+
+    @override
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.matrix @ grads[0].contiguous(), None
 
 
 class _SumPool(torch.autograd.Function):
@@ -37,7 +69,7 @@ class _SumPool(torch.autograd.Function):
         ctx: Any, x: Tensor, membership: Tensor, graph_of_node: Tensor
     ) -> Tensor:
         ctx.graph_of_node = graph_of_node
-        return membership @ x
+        return sum_rows(membership, x)
 
     @override
     @staticmethod
@@ -65,8 +97,16 @@ class _ReluDropout(torch.autograd.Function):
 
 
 def sum_neighbours(x: Tensor, adjacency: Tensor) -> Tensor:
-    """Sum the features of each node's neighbours: (num_nodes, d) -> the same."""
+    """Sum the features of each node's neighbours: (num_nodes, d) -> the same.
+
+    Entries of the adjacency matrix, symmetric and sparse CSR, are 1.
+    """
     return _SumNeighbours.apply(x, adjacency)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def spread(x: Tensor, matrix: Tensor) -> Tensor:
+    """Sum neighbours' features times the entries of a symmetric, sparse CSR matrix."""
+    return _Spread.apply(x, matrix)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def sum_pool(x: Tensor, membership: Tensor, graph_of_node: Tensor) -> Tensor:
@@ -179,7 +219,8 @@ def linear(num_in: int, num_out: int, generator: torch.Generator) -> nn.Linear:
 def project(x: Tensor, layer: nn.Linear) -> Tensor:
     """Apply ``layer`` to features that may be given as one-hot column numbers."""
     if x.dim() == 1:
-        return nn.functional.embedding(x, layer.weight.t()) + layer.bias
+        # In one piece, as rows of a view are picked slowly.
+        return nn.functional.embedding(x, layer.weight.t().contiguous()) + layer.bias
     return layer(x)  # type: ignore[no-any-return]
 
 

@@ -16,7 +16,7 @@ from fedgraph_flwr.data import GraphPartition
 
 from .batching import ClientData, CollatedGraphs
 from .csr import csr, row_pointer, send
-from .ops import SparseRows, sum_neighbours
+from .ops import SparseRows, spread, sum_neighbours
 
 _SPARSE_BELOW = 0.1  # share of entries that are not 0: then sparse products are faster
 
@@ -73,7 +73,7 @@ class WholeGraph(NodeStructure):
 
     @override
     def propagate(self, x: Tensor) -> Tensor:
-        return sum_neighbours(x, self.normalized)
+        return spread(x, self.normalized)
 
     @override
     def mean(self, x: Tensor) -> Tensor:

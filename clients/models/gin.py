@@ -6,12 +6,24 @@ Encoder: Xu et al. 2019, arXiv:1810.00826. Groups as in Xie et al. 2021 (GCFL), 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from ..graphs.batching import Batch
-from ..graphs.ops import linear, project, relu_dropout, sum_neighbours, sum_pool
+from ..graphs.ops import (
+    dropout_mask,
+    linear,
+    project,
+    relu_dropout,
+    sum_neighbours,
+    sum_pool,
+)
+from .gin_pass import Masks, represent
+
+_MLP = [nn.Linear.forward, nn.ReLU.forward, nn.Linear.forward]
 
 
 class GINConv(nn.Module):
@@ -29,6 +41,42 @@ class GINConv(nn.Module):
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
         """(num_nodes, hidden) -> (num_nodes, hidden)."""
         return self.mlp(x + sum_neighbours(x, adjacency))  # type: ignore[no-any-return]
+
+
+def _tensors_of(parts: Iterable[nn.Module]) -> list[Tensor] | None:
+    """Weights and biases of GIN layers and linear ones; None if any does more.
+
+    For instance one of another class, or with hooks.
+    """
+    found: list[Tensor | None] = []
+    for part in parts:
+        steps = [part]
+        if type(part) is GINConv:
+            mlp = part.mlp
+            steps = [*mlp._modules.values()]
+            if [type(s).forward for s in steps] != _MLP or type(
+                mlp
+            ) is not nn.Sequential:
+                return None
+            if _has_hooks(part) or _has_hooks(mlp) or _has_hooks(steps[1]):
+                return None
+        elif type(part).forward is not nn.Linear.forward:
+            return None
+        for step in steps[::2]:
+            if _has_hooks(step):
+                return None
+            found += step._parameters["weight"], step._parameters["bias"]
+    tensors = [t for t in found if t is not None]
+    return tensors if len(tensors) == len(found) else None
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 class GIN(nn.Module):
@@ -69,10 +117,24 @@ class GIN(nn.Module):
     def represent(self, batch: Batch, generator: torch.Generator | None) -> Tensor:
         """(num_graphs, hidden), the input of ``readout``; dropout iff a generator."""
         x = project(batch.x, self.pre)  # (num_nodes, hidden)
+        weights = _tensors_of([*self.convs, self.post])
+        if weights is not None:
+            return represent(x, batch, weights, self._masks(x, batch, generator))
         for conv in self.convs:
             x = relu_dropout(conv(x, batch.adjacency), self.dropout, generator)
         g = sum_pool(x, batch.membership, batch.graph_of_node)  # (num_graphs, hidden)
         return relu_dropout(self.post(g), self.dropout, generator)
+
+    def _masks(
+        self, x: Tensor, batch: Batch, generator: torch.Generator | None
+    ) -> Masks | None:
+        """Draw what layer after layer would draw."""
+        if generator is None or self.dropout == 0:
+            return None
+        of_graphs = x.new_empty(batch.num_graphs, x.shape[1])
+        shapes = [*[x] * len(self.convs), of_graphs]
+        masks = [dropout_mask(like, self.dropout, generator) for like in shapes]
+        return Masks([mask for mask, _ in masks], masks[0][1])
 
     @override
     def forward(self, batch: Batch, generator: torch.Generator | None) -> Tensor:

@@ -15,7 +15,14 @@ from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
 
-from ..graphs.ops import SparseRows, project_rows, relu_masked, sum_neighbours, sum_pool
+from ..graphs.ops import (
+    SparseRows,
+    project_rows,
+    relu_masked,
+    spread,
+    sum_neighbours,
+    sum_pool,
+)
 from ..models.gin import GIN
 from ..models.node_gnn import GCNConv, NodeGNN
 from .batch import StackedBatch
@@ -110,8 +117,7 @@ class StackedGCN(Network[StackedNodes]):
         return _linear(_relu(h, masks, self.num_layers - 1), named, "readout")
 
     def _spread(self, batch: StackedNodes, h: Tensor, bias: Tensor) -> Tensor:
-        spread = sum_neighbours(h.flatten(0, 1), batch.normalized).view_as(h)
-        return spread + bias[:, None]
+        return spread(h.flatten(0, 1), batch.normalized).view_as(h) + bias[:, None]
 
 
 def _linear(x: Tensor, named: Named, layer: str) -> Tensor:

@@ -12,6 +12,7 @@ from torch_geometric.loader import DataLoader
 
 from clients.base import initial_arrays
 from clients.graphs.batching import ClientData, CollatedGraphs
+from clients.models.gin import GINConv
 from clients.tasks.class_scores import class_scores
 from clients.tasks.graph_classifier import GraphClassifierClient, build_gin
 from clients.training import evaluate, train_epochs
@@ -133,6 +134,108 @@ def test_the_paper_model_shares_24960_numbers_and_nothing_private():
     assert sum(a.size for a in shared.values()) == 24_960
     assert all(a.dtype == np.float32 for a in shared.values())
     assert all(n.startswith("convs.") for n in shared)
+
+
+class OtherConv(GINConv):
+    """A layer that could do anything, and does what it did."""
+
+
+def pieces(model, batch, dropout: float) -> list[torch.Tensor]:
+    """Return logits with and without gradients, and all gradients."""
+    model.dropout = dropout
+    seed = torch.Generator().manual_seed(5) if dropout else None
+    with torch.no_grad():
+        alone = model(batch, None)
+    model.zero_grad()
+    logits = model(batch, seed)
+    (
+        logits.sin() * torch.arange(1.0, 1 + logits.numel()).view_as(logits)
+    ).sum().backward()
+    drawn = [] if seed is None else [seed.get_state()]
+    return [alone, logits, *drawn, *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("hidden", [5, 64])
+@pytest.mark.parametrize("dense", [False, True])
+def test_all_layers_in_one_step_equal_layer_after_layer_to_the_bit(
+    dense, hidden, dropout
+):
+    settings = toys.resolved(**{"hidden-dim": hidden}).settings
+    model, other = (build_gin(settings, 4, 2, client_id=0) for _ in range(2))
+    for conv in other.convs:
+        conv.__class__ = OtherConv
+    batch = CollatedGraphs(toys.random_graphs(30, dense=dense), toys.CPU).batch(
+        np.arange(30)[::-1]
+    )
+    found, expected = pieces(model, batch, dropout), pieces(other, batch, dropout)
+    assert len(found) == len(expected)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_a_frozen_part_gets_no_gradient(model):
+    frozen = [model.convs[0].mlp[0].weight, model.post.bias, *model.pre.parameters()]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    batch = CollatedGraphs(toys.random_graphs(9), toys.CPU).batch(np.arange(9))
+    model(batch, None).sum().backward()
+    left = [n for n, p in model.named_parameters() if p.grad is None]
+    assert left == ["pre.weight", "pre.bias", "convs.0.mlp.0.weight", "post.bias"]
+
+
+class Shifted(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+def shift_linear(model):
+    model.convs[1].mlp[2].__class__ = Shifted
+
+
+def shift_post(model):
+    model.post.__class__ = Shifted
+
+
+def hook_conv(model):
+    model.convs[0].register_forward_hook(lambda _module, _given, y: y + 1)
+
+
+def hook_linear(model):
+    model.convs[1].mlp[0].register_forward_pre_hook(lambda _module, given: given[0] + 1)
+
+
+def hook_relu(model):
+    model.convs[0].mlp[1].register_forward_hook(lambda _module, _given, y: y + 1)
+
+
+def hook_post(model):
+    model.post.register_full_backward_hook(lambda _module, given, _: (given[0] * 2,))
+
+
+def leave_out_a_bias(model):
+    model.convs[0].mlp[0].bias = None
+
+
+def other_activation(model):
+    model.convs[0].mlp[1] = torch.nn.Tanh()
+
+
+def more_steps(model):
+    model.convs[0].mlp.append(torch.nn.Tanh())
+
+
+CHANGES = [
+    *(shift_linear, shift_post, hook_conv, hook_linear, hook_relu, hook_post),
+    *(leave_out_a_bias, other_activation, more_steps),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_whose_parts_somebody_changed_does_what_they_say(model, change):
+    batch = CollatedGraphs(toys.random_graphs(9), toys.CPU).batch(np.arange(9))
+    before = pieces(model, batch, 0.0)
+    change(model)
+    assert not all(map(torch.equal, before, pieces(model, batch, 0.0)))
 
 
 @pytest.mark.usefixtures("global_rng_untouched")

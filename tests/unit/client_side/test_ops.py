@@ -8,13 +8,16 @@ import torch
 import toys
 
 from clients.graphs.batching import CollatedGraphs
+from clients.graphs.csr import csr
 from clients.graphs.ops import (
     dropout_mask,
     linear,
     project,
     relu_dropout,
+    spread,
     sum_neighbours,
     sum_pool,
+    sum_rows,
 )
 
 
@@ -34,6 +37,29 @@ def test_sum_over_neighbours(batch):
     source, target = batch.edge_index
     plain = torch.zeros(len(x), 3).index_add(0, target, x[source])
     ours = sum_neighbours(x, batch.adjacency)
+    torch.testing.assert_close(ours, plain)
+    torch.testing.assert_close(gradient(ours, x), gradient(plain, x))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 3, 64, 129])
+def test_sums_of_rows_equal_sparse_products(batch, width, kind):
+    """Of nodes without neighbours, and of rows that are no piece of memory, as well."""
+    x = torch.randn(width, len(batch.x), dtype=kind).t()
+    for ones in (batch.adjacency, batch.membership):
+        dense = ones.to_dense().to(kind) @ x
+        torch.testing.assert_close(sum_rows(ones.to(kind), x), dense)
+    none = csr(torch.zeros(5, dtype=torch.int64), torch.empty(0, dtype=torch.int64), 3)
+    assert torch.equal(sum_rows(none, torch.ones(3, width)), torch.zeros(4, width))
+
+
+def test_spreading_weighs_neighbours(batch):
+    x = torch.randn(len(batch.x), 3, requires_grad=True)
+    ones, rows = batch.adjacency, batch.edge_index[0]
+    degree = ones.crow_indices().diff().clamp(min=1).float()
+    values = (degree[rows] * degree[batch.edge_index[1]]).rsqrt()
+    matrix = csr(ones.crow_indices(), ones.col_indices(), len(x), values)
+    ours, plain = spread(x, matrix), matrix.to_dense() @ x
     torch.testing.assert_close(ours, plain)
     torch.testing.assert_close(gradient(ours, x), gradient(plain, x))
 

@@ -1,0 +1,126 @@
+"""All layers of a GIN in one step of autograd, forward and backward by hand.
+
+A client's graphs are so few that what autograd does around each operator takes as long
+as the operator. Operators are those that autograd calls for the layers one by one, in
+the same order, so that numbers are equal to the bit; buffers are reused where nobody
+needs what they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from ..graphs.batching import Batch
+from ..graphs.ops import sum_rows
+
+_OF_LAYER = 4  # weight and bias of either linear map
+_Weights = Sequence[Tensor]
+
+
+class Masks(NamedTuple):
+    """Dropout: a mask of 0 and ``scale`` for each layer, and one for ``post``."""
+
+    layers: Sequence[Tensor]
+    scale: float
+
+
+def represent(
+    x: Tensor, batch: Batch, weights: _Weights, masks: Masks | None
+) -> Tensor:
+    """GIN layers, sum pooling and one linear layer with ReLU.
+
+    Parameters
+    ----------
+    x : tensor, shape (num_nodes, hidden)
+    batch : Batch
+    weights : sequence of tensors
+        Weight and bias of both linear maps of each layer, and of the last one.
+    masks : Masks, optional
+        Without them there is no dropout.
+
+    Returns
+    -------
+    tensor, shape (num_graphs, hidden)
+    """
+    if torch.is_grad_enabled():
+        return _Represent.apply(x, batch, masks, *weights)  # type: ignore[no-any-return,no-untyped-call]
+    return _forward(x, batch, weights, masks, [])
+
+
+def _forward(
+    x: Tensor,
+    batch: Batch,
+    weights: _Weights,
+    masks: Masks | None,
+    kept: list[Tensor],
+) -> Tensor:
+    """Compute the output; append to ``kept`` what gradients need."""
+    num_layers = len(weights) // _OF_LAYER
+    for k in range(num_layers):
+        first, bias, second, other = weights[_OF_LAYER * k : _OF_LAYER * (k + 1)]
+        z = sum_rows(batch.adjacency, x).add_(x)
+        h = torch.addmm(bias, z, first.t()).relu_()
+        x = torch.addmm(other, h, second.t()).relu_()
+        if masks is not None:
+            x.mul_(masks.layers[k])
+        kept += z, h, x
+    pooled = sum_rows(batch.membership, x)
+    kept.append(pooled)
+    post, bias = weights[-2:]
+    g = torch.addmm(bias, pooled, post.t()).relu_()
+    return g if masks is None else g.mul_(masks.layers[num_layers])
+
+
+class _Represent(torch.autograd.Function):
+    @override
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, batch: Batch, masks: Masks | None, *weights: Tensor
+    ) -> Tensor:
+        kept: list[Tensor] = []
+        g = _forward(x, batch, weights, masks, kept)
+        ctx.save_for_backward(g, *weights, *kept)
+        ctx.batch, ctx.scale = batch, None if masks is None else masks.scale
+        ctx.num_weights = len(weights)
+        return g
+
+    @override
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        g, *saved = ctx.saved_tensors
+        weights, kept = saved[: ctx.num_weights], saved[ctx.num_weights :]
+        batch, scale = ctx.batch, ctx.scale
+        found: list[Tensor] = []  # of weights, the last layer's first
+        d = _through_relu(grads[0], g, scale)
+        pooled = kept.pop()
+        found += d.sum(0), d.t().mm(pooled)
+        d = d.mm(weights[-2]).index_select(0, batch.graph_of_node)
+        for k in reversed(range(len(weights) // _OF_LAYER)):
+            first, _, second, _ = weights[_OF_LAYER * k : _OF_LAYER * (k + 1)]
+            x, h, z = kept.pop(), kept.pop(), kept.pop()
+            d = _through_relu(d, x, scale, out=d)
+            found += d.sum(0), d.t().mm(h)
+            d = d.mm(second)
+            d = _through_relu(d, h, None, out=d)
+            found += d.sum(0), d.t().mm(z)
+            d = d.mm(first)
+            d = sum_rows(batch.adjacency, d).add_(d)  # the adjacency is symmetric
+        return d, None, None, *reversed(found)
+
+
+def _through_relu(
+    grad: Tensor, y: Tensor, scale: float | None, *, out: Tensor | None = None
+) -> Tensor:
+    """Gradient before ReLU, and a mask of 0 and ``scale``, whose result was ``y``."""
+    backward = torch.ops.aten.threshold_backward
+    if out is None:
+        out = backward(grad, y, 0.0)
+    else:
+        backward.grad_input(grad, y, 0.0, grad_input=out)
+    return out if scale is None else out.mul_(scale)
