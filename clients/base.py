@@ -39,7 +39,7 @@ from .models.forms import Architecture
 from .optimizer import make_optimizer, optimizer_tensors
 from .round import Round, recall
 from .start import Start, begin
-from .training import train_epochs
+from .training import set_training, train_epochs
 
 Metrics = dict[str, int | float]
 
@@ -365,7 +365,7 @@ class GraphClient(ClassicClient, Generic[P]):
         if not num_epochs or not len(self.trained_on()):
             return Parcel()
         order, noise = self.generators(self.job.device)
-        self.model.train()
+        set_training(self.model, True)
         return train_loss(
             self.run_epochs(optimizer, num_epochs, order=order, noise=noise)
         )
@@ -444,7 +444,7 @@ class GraphClient(ClassicClient, Generic[P]):
 
     @done_by_stacks
     def _measure(self, point: str) -> Parcel:
-        self.model.eval()
+        set_training(self.model, False)
         return join(self.sizes(), self.scores(point))
 
     @done_by_stacks

@@ -18,6 +18,7 @@ from fedgraph_flwr.kept import Kept
 _PLAIN = (type(None), bool, int, float, str)
 _OF_ALL = vars(nn.Module())  # attributes that every module has
 _TABLES = ("_parameters", "_buffers", "_modules")
+_EMPTY = {n for n, v in _OF_ALL.items() if isinstance(v, dict) and n not in _TABLES}
 
 
 @dataclass(frozen=True)
@@ -112,17 +113,15 @@ def _copy(module: nn.Module, made: dict[int, Any]) -> Any:
         return made[id(module)]
     made[id(module)] = new = object.__new__(type(module))
     own = vars(new)
-    for name, value in vars(module).items():
-        if name in ("_parameters", "_buffers"):
-            own[name] = {k: _copy_tensor(t, made) for k, t in value.items()}
-        elif name == "_modules":
-            own[name] = {
-                k: None if m is None else _copy(m, made) for k, m in value.items()
-            }
-        elif type(value) in _PLAIN:
-            own[name] = value
-        else:  # names of buffers, or hooks, of which there are none
-            own[name] = type(value)(value)
+    own.update(vars(module))  # plain values stay
+    for name in _EMPTY & own.keys():  # hooks, of which there are none
+        own[name] = type(own[name])()
+    own["_non_persistent_buffers_set"] = set(own["_non_persistent_buffers_set"])
+    for name in ("_parameters", "_buffers"):
+        own[name] = {k: _copy_tensor(t, made) for k, t in own[name].items()}
+    own["_modules"] = {
+        k: None if m is None else _copy(m, made) for k, m in own["_modules"].items()
+    }
     return new
 
 

@@ -89,6 +89,17 @@ def train_epochs(
     return float(mean)
 
 
+def set_training(module: nn.Module, mode: bool) -> None:
+    """Do what ``module.train(mode)`` does, in a fraction of the time."""
+    if type(module).train is not nn.Module.train:
+        module.train(mode)  # it does more
+        return
+    object.__setattr__(module, "training", mode)
+    for part in module._modules.values():
+        if part is not None:
+            set_training(part, mode)
+
+
 @torch.no_grad()
 def evaluate(model: nn.Module, data: ClientData) -> tuple[Tensor, Tensor]:
     """Evaluate the "val", then the "test" graphs, on the device.

@@ -10,10 +10,9 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -22,8 +21,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from .errors import DataError, StorageError
+from .safe import Arrays, encode, plain
 
-Arrays = Mapping[str, NDArray[np.generic]]
 Stamp = tuple[int, int, int]  # of a file: no other has it, nor does it once it changes
 _FLUSHERS = 16  # threads, which wait for the disk and do not compute
 _MOST_DUE = 64  # files that wait for others: a crash leaves no more of them behind
@@ -255,55 +254,28 @@ def write_arrays(
 ) -> Stamp:
     """Write named arrays, and a text beside them, as safetensors with a checksum.
 
-    ``flushes``, ``outdated`` and ``spare`` are those of :func:`replacing`. The library
-    of the format makes a new file each time, and takes several times as long.
+    ``flushes``, ``outdated`` and ``spare`` are those of :func:`replacing`.
 
     Raises
     ------
     StorageError
         As :func:`replacing`.
     TypeError
-        An array is of a type that the format does not have.
+        As :func:`~fedgraph_flwr.safe.encode`.
     """
-    plain = {
-        n: np.asarray(a, a.dtype.newbyteorder("<"), order="C")
-        for n, a in arrays.items()
-    }
-    # One entry: of several, safetensors writes another order each time.
-    about = json.dumps([_checksum(plain, meta), meta])
-    head: dict[str, object] = {"__metadata__": {_ABOUT: about}}
-    # The largest numbers first, so that each lies at a multiple of its size.
-    names = sorted(plain, key=lambda name: (-plain[name].itemsize, name))
-    ends = np.cumsum([0, *(plain[n].nbytes for n in names)]).tolist()
-    for name, begin, end in zip(names, ends, ends[1:], strict=False):
-        head[name] = {
-            "dtype": _kind(plain[name].dtype),
-            "shape": plain[name].shape,
-            "data_offsets": (begin, end),
-        }
-    text = json.dumps(head, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    contiguous = plain(arrays)
+    # One entry: of several, the library would write another order each time.
+    about = json.dumps([_checksum(contiguous, meta), meta])
+    parts = encode(contiguous, {_ABOUT: about})
     with replacing(path, flushes, outdated, spare) as partial:
         with open(partial, "wb", _BUFFER, opener=_keep_place) as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for name in names:
-                file.write(plain[name].data)
+            file.writelines(parts)
             file.truncate()
         return stamp(partial)
 
 
 def _keep_place(path: str, flags: int) -> int:
     return os.open(path, flags & ~os.O_TRUNC, 0o666)
-
-
-@lru_cache
-def _kind(dtype: np.dtype[np.generic]) -> str:
-    """Name of a type of numbers in safetensors."""
-    if dtype == np.bool_:
-        return "BOOL"
-    if dtype.kind not in "fiu" or dtype.itemsize > 8:
-        raise TypeError(f"safetensors has no {dtype}; convert the array to numbers")
-    return f"{dtype.kind.upper()}{8 * dtype.itemsize}"
 
 
 def stamp(path: Path) -> Stamp:

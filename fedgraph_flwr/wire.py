@@ -22,9 +22,9 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from numpy.typing import NDArray
 from safetensors.numpy import load as decode_arrays
-from safetensors.numpy import save as encode_arrays
 
 from .errors import WireError
+from .safe import encode_whole
 from .wording import shortened
 
 NamedArrays: TypeAlias = dict[str, NDArray[np.generic]]
@@ -290,8 +290,7 @@ def _scalars(record: ConfigRecord) -> dict[str, Scalar]:
 
 
 def _encode(arrays: NamedArrays) -> ConfigRecord | ArrayRecord:
-    contiguous = {n: np.asarray(array, order="C") for n, array in arrays.items()}
-    blob = encode_arrays(contiguous)
+    blob = encode_whole(arrays)
     if len(blob) <= _WHOLE:
         return ConfigRecord({_PACKED: blob})
     return ArrayRecord({_PACKED: Array(np.frombuffer(blob, np.uint8))})

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as decode_arrays
-from safetensors.numpy import save as encode_arrays
 
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.peers.mixing import Peer
+from fedgraph_flwr.safe import encode_whole
 from fedgraph_flwr.wire import NamedArrays, select, with_prefix
 
 from .sealing import Lock
@@ -88,9 +88,7 @@ class Letter:
             **{n: getattr(self, n) for n in _FIELDS if n != "counts"},
             "counts": counts,
         }
-        return encode_arrays(
-            {n: np.asarray(array, order="C") for n, array in arrays.items()}
-        )
+        return encode_whole(arrays)
 
     @classmethod
     def decode(cls, sender: int, contents: bytes) -> Letter:

@@ -19,6 +19,7 @@ from torch import nn
 from clients.optimizer import make_optimizer
 from clients.round import Round
 from clients.tasks.graph_classifier import GraphClassifierClient
+from clients.training import set_training
 from fedgraph_flwr.errors import DataError, WireError
 
 ROUND = {"server-round": 1}
@@ -260,3 +261,26 @@ def test_a_buffer_that_a_model_replaces_is_found(tmp_path):
     client.tensors()
     client.model.kept = torch.ones(1)
     assert client.tensors()["kept"].item() == 1
+
+
+class Always(nn.Dropout):
+    """Drops out in evaluations too."""
+
+    def train(self, mode=True):
+        return super().train(True)
+
+
+@pytest.mark.parametrize("mode", [False, True])
+def test_the_mode_of_training_reaches_every_part(mode):
+    def make():
+        inner = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), Always())
+        model = nn.ModuleDict({"a": inner, "b": nn.Sequential(inner, nn.Dropout())})
+        model["b"].register_module("absent", None)
+        return model.train(not mode)
+
+    ours, theirs = make(), make()
+    set_training(ours, mode)
+    theirs.train(mode)
+    flags = [[m.training for m in model.modules()] for model in (ours, theirs)]
+    assert flags[0] == flags[1]
+    assert set(flags[0]) == {True, mode}
