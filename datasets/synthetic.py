@@ -10,6 +10,7 @@ GCFL+ clusters by, develop differently.
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +116,7 @@ def _generate(
         density = np.float32(np.count_nonzero(adjacent) / (nodes * (nodes - 1)))
         uniform = (words[1:] & (2**24 - 1)).astype(np.float32) / np.float32(2**24)
         adjacent = np.zeros((nodes, nodes), bool)
-        adjacent[np.triu_indices(nodes, 1)] = uniform < density
+        adjacent[_upper(nodes)] = uniform < density
         adjacent |= adjacent.T
     return np.stack(np.nonzero(adjacent))
 
@@ -130,15 +131,32 @@ def _attach(
     New node i attaches to two ends, drawn from all ends of edges before it and its own.
     """
     m = EDGES_PER_NEW_NODE
-    new = np.arange(nodes).repeat(m)[: nodes * m]  # sources: node i at m places
-    sources = np.concatenate([np.arange(m), new[m * m :]])
-    num_sources = np.arange(2 * m, len(sources) + 1, m)  # with those of the new node
-    drawn = rng.randint(0, (2 * num_sources - m).repeat(m)).tolist()
+    of, known, bounds = _sources(nodes)
+    drawn = rng.randint(0, bounds).tolist()
     targets = [(i + shift) % m for i in range(m)]
-    of, counts = sources.tolist(), num_sources.repeat(m).tolist()
-    for place, known in zip(drawn, counts, strict=True):
-        targets.append(of[place] if place < known else targets[place - known])
+    for place, count in zip(drawn, known, strict=True):
+        targets.append(of[place] if place < count else targets[place - count])
     adjacent = np.zeros((nodes, nodes), bool)
-    adjacent[sources, targets] = True
+    adjacent[of, targets] = True
     adjacent.flat[:: nodes + 1] = False  # no self-loops
     return adjacent | adjacent.T
+
+
+@cache  # graphs have few sizes
+def _sources(nodes: int) -> tuple[list[int], list[int], IntArray]:
+    """Source of each edge; then for each draw: how many of its ends are sources, and all.
+
+    An edge's other end is drawn from the ends of those before it, and its own source.
+    """
+    m = EDGES_PER_NEW_NODE
+    new = np.arange(nodes).repeat(m)[: nodes * m]  # node i at m places
+    sources = np.concatenate([np.arange(m), new[m * m :]])
+    num_sources = np.arange(2 * m, len(sources) + 1, m)  # with those of the new node
+    bounds = (2 * num_sources - m).repeat(m)
+    return sources.tolist(), num_sources.repeat(m).tolist(), bounds
+
+
+@cache
+def _upper(nodes: int) -> tuple[IntArray, ...]:
+    """Rows and columns of a square matrix above its diagonal."""
+    return np.triu_indices(nodes, 1)
