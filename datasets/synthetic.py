@@ -144,7 +144,7 @@ def _attach(
 
 @cache  # graphs have few sizes
 def _sources(nodes: int) -> tuple[list[int], list[int], IntArray]:
-    """Source of each edge; then for each draw: how many of its ends are sources, and all.
+    """Source of each edge; of each draw: how many ends are sources, and how many ends.
 
     An edge's other end is drawn from the ends of those before it, and its own source.
     """
