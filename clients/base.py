@@ -299,11 +299,9 @@ class GraphClient(ClassicClient, Generic[P]):
         if stored is None and not shared:
             self.without_state(number)
         stored = stored or {}
-        self._set(shared, stored)
-        named = self.tensors()
         return Round(
             number=number,
-            received={n: named[n].detach().clone() for n in shared},
+            received=self._set(shared, stored),
             extras={n: a for n, a in parcel.arrays.items() if not n.startswith(SHARED)},
             facts=parcel.facts,
             stored=stored,
@@ -345,18 +343,23 @@ class GraphClient(ClassicClient, Generic[P]):
         return {n: arrays[n] for n in self.shared_keys}
 
     @torch.no_grad()
-    def _set(self, shared: NamedArrays, stored: Mapping[str, Tensor]) -> None:
+    def _set(
+        self, shared: NamedArrays, stored: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """Copy received arrays into the model, then the stored private ones.
 
         A start that is sent again, because the reply to the first was lost, must not
-        undo training.
+        undo training. Return what was received, as tensors of their own.
         """
-        named = self.tensors()
+        named, received = self.tensors(), {}
         for name, array in shared.items():
-            named[name].copy_(torch.from_numpy(np.array(array)))
+            own = torch.from_numpy(np.array(array)).to(named[name].device)
+            named[name].copy_(own)
+            received[name] = own
         for name in self.private_keys():
             if name in stored:
                 named[name].copy_(stored[name])
+        return received
 
     @done_by_stacks
     def _train(self, optimizer: Optimizer) -> Parcel:

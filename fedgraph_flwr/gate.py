@@ -88,7 +88,7 @@ VISIT: ContextVar[Visit] = ContextVar("visit")
 
 def visit() -> Visit:
     """Return the message being answered; outside of one a site that allows little."""
-    return VISIT.get(Visit(node={"": ""}, policy=Policy()))
+    return VISIT.get(None) or Visit(node={"": ""}, policy=Policy())
 
 
 def check_kind(message_type: str) -> None:

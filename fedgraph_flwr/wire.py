@@ -60,7 +60,7 @@ _KINDS = tuple(_TYPES)
 # One spelling for each client, and none so long that it is costly to read.
 _NAME = re.compile(rf"(?P<client>0|[1-9][0-9]{{0,8}})/(?P<kind>{'|'.join(_KINDS)})")
 _MAX_REASON = 4000  # characters of an error that somebody else wrote
-_sizes: dict[object, int] = {}  # serialised size of a record of arrays, by its layout
+_sizes: dict[object, int] = {}  # serialised size of a record, by its layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +267,15 @@ def _serialized_bytes(record: InflatableObject) -> int:
 
 
 def _layout(record: InflatableObject) -> object:
-    """Say what the size of a record of arrays depends on; None for other records."""
+    """Say what the size of a record depends on; None if that is not known here."""
+    if isinstance(record, MetricRecord):
+        if not all(type(v) in (int, float) for v in record.values()):
+            return None
+        # A float has 8 bytes, an integer as many as its bits need.
+        return MetricRecord, tuple(
+            (n, None if type(v) is float else v if v < 0 else v.bit_length())
+            for n, v in record.items()
+        )
     if isinstance(record, ArrayRecord):
         arrays = record.items()
         return tuple((n, a.dtype, a.stype, *a.shape, len(a.data)) for n, a in arrays)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 
 import numpy as np
 import torch
@@ -45,15 +46,22 @@ def csr(
     row_ptr: Tensor, columns: Tensor, num_columns: int, values: Tensor | None = None
 ) -> Tensor:
     """Sparse CSR tensor; entries are 1 without ``values``."""
+    _hear_warning()
+    return torch.sparse_csr_tensor(
+        row_ptr,
+        columns,
+        torch.ones(len(columns), device=columns.device) if values is None else values,
+        (len(row_ptr) - 1, num_columns),
+        check_invariants=False,
+    )
+
+
+@cache
+def _hear_warning() -> None:
+    """Make a first CSR tensor, at which torch calls them beta, once per process."""
     with warnings.catch_warnings():
-        # torch calls its CSR support beta each time a process first uses it.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
-        return torch.sparse_csr_tensor(
-            row_ptr,
-            columns,
-            torch.ones(len(columns), device=columns.device)
-            if values is None
-            else values,
-            (len(row_ptr) - 1, num_columns),
-            check_invariants=False,
+        none = torch.zeros(1, dtype=torch.int64)
+        torch.sparse_csr_tensor(
+            none, none[:0], torch.empty(0), (0, 0), check_invariants=False
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -44,6 +46,19 @@ def test_numbers_too_large_to_travel_have_no_size(parcel):
     sizes = {kind: size for _, kind, size in record_sizes(content)}
     assert sizes["header"] == sizes["metrics"] == 0
     assert sizes["arrays"] > 0
+
+
+def test_sizes_of_metrics_do_not_depend_on_what_was_measured_before():
+    """They are remembered by names, types and lengths of numbers."""
+    rng = random.Random(0)
+    edges = [k for b in range(62) for k in (2**b - 1, 2**b)]
+    numbers = [*edges, 0.0, -0.0, 0.5, 1e300, float("nan"), -1, -64, -65]
+    for _ in range(2000):
+        chosen = {f"m{rng.randint(0, 3)}": rng.choice(numbers) for _ in range(3)}
+        record = MetricRecord(chosen)
+        content = RecordDict({"header": ConfigRecord(), "0/metrics": record})
+        sizes = {kind: size for _, kind, size in record_sizes(content)}
+        assert sizes["metrics"] == len(record.deflate()), chosen
 
 
 def test_sizes_are_those_of_the_serialised_records(parcel):
