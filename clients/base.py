@@ -6,10 +6,9 @@ in another process. What must last goes to :class:`~clients.store.ClientStore`.
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from functools import cache, cached_property
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, ClassVar, Generic
 
 import numpy as np
@@ -39,6 +38,7 @@ from .models.forms import Architecture
 from .optimizer import make_optimizer, optimizer_tensors
 from .round import Round, recall
 from .start import Start, begin
+from .tensors import hash_tensors, places, read_shared, to_arrays
 from .training import set_training, train_epochs
 
 Metrics = dict[str, int | float]
@@ -267,7 +267,9 @@ class GraphClient(ClassicClient, Generic[P]):
         measured = self._measure("post_aggregation")
         count = len(self.data.partition.test)
         told = Parcel(metrics={"num-examples": count, **self.round.told()})
-        about = Parcel(facts={"weights-sha256": self._hash()}, metrics=self.spent())
+        about = Parcel(
+            facts={"weights-sha256": hash_tensors(self.tensors())}, metrics=self.spent()
+        )
         return join(told, measured, about)
 
     # Steps of a round ------------------------------------------------------------
@@ -295,7 +297,12 @@ class GraphClient(ClassicClient, Generic[P]):
             int(parcel.facts.get(LAST_ROUND, 0)),
             may_restart=self.job.may_restart,
         )
-        shared = self._shared(parcel)
+        named = self.tensors()
+        shared = read_shared(
+            select(SHARED, parcel.arrays),
+            {n: named[n] for n in self.shared_keys},
+            client_id=self.job.client_id,
+        )
         if stored is None and not shared:
             self.without_state(number)
         stored = stored or {}
@@ -307,40 +314,6 @@ class GraphClient(ClassicClient, Generic[P]):
             stored=stored,
             fresh_start=fresh_start,
         )
-
-    def _shared(self, parcel: Parcel) -> NamedArrays:
-        """Shared arrays in the order of ``shared_keys``; none at all is allowed."""
-        arrays = select(SHARED, parcel.arrays)
-        if not arrays:
-            return {}
-        if set(arrays) != set(self.shared_keys):
-            raise WireError(
-                f"got shared arrays {sorted(arrays)}, this model shares"
-                f" {sorted(self.shared_keys)}; server and site run different settings"
-            )
-        named = self.tensors()
-        given = [arrays[n].shape for n in self.shared_keys]
-        expected = [tuple(named[n].shape) for n in self.shared_keys]
-        kinds = [numpy_dtype(named[n].dtype) for n in self.shared_keys]
-        if (got := [arrays[n].dtype for n in self.shared_keys]) != kinds:
-            raise WireError(
-                f"client {self.job.client_id} received arrays of types"
-                f" {sorted(set(map(str, got)))}, its model has"
-                f" {sorted(set(map(str, kinds)))}; both ends must run the same version"
-                " of fedgraph_flwr"
-            )
-        if given != expected:
-            raise WireError(
-                f"client {self.job.client_id} received arrays of shapes"
-                f" {given}, its model shares {expected};"
-                ' shared-group = "all" needs equal features and classes everywhere'
-            )
-        if bad := [n for n in self.shared_keys if not np.isfinite(arrays[n]).all()]:
-            raise WireError(
-                f"client {self.job.client_id} received NaN or infinite entries in"
-                f" {', '.join(bad)}; nobody can train from them"
-            )
-        return {n: arrays[n] for n in self.shared_keys}
 
     @torch.no_grad()
     def _set(
@@ -468,8 +441,7 @@ class GraphClient(ClassicClient, Generic[P]):
 
     @cached_property
     def _places(self) -> dict[str, tuple[dict[str, Any], str]]:
-        """Where the model keeps each tensor; ``state_dict`` searches each time."""
-        return dict(_places(self.model))
+        return dict(places(self.model))  # ``state_dict`` searches each time
 
     def predictor(self) -> dict[str, Tensor]:
         """Tensors of the client's model folder: the model, and what else it needs."""
@@ -478,14 +450,6 @@ class GraphClient(ClassicClient, Generic[P]):
     def _detached(self, names: list[str]) -> dict[str, Tensor]:
         named = self.tensors()
         return {n: named[n].detach() for n in names}
-
-    def _hash(self) -> str:
-        """SHA-256 of every tensor of the model, shared and private, by name."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self._detached(list(self.tensors())).items()):
-            digest.update(name.encode())
-            digest.update(tensor.cpu().numpy().tobytes())
-        return digest.hexdigest()
 
 
 def train_loss(loss: float) -> Parcel:
@@ -506,31 +470,6 @@ def initial_arrays(client: type[GraphClient[P]], spec: ModelSpec[P]) -> NamedArr
     tensors = model.state_dict()
     names = client.shared_names(model, spec.settings)
     return {n: tensors[n].numpy().copy() for n in names}
-
-
-def _places(
-    module: nn.Module, prefix: str = ""
-) -> Iterator[tuple[str, tuple[dict[str, Any], str]]]:
-    """Yield name of each tensor of ``state_dict``, its module's table and its key."""
-    left_out = module._non_persistent_buffers_set
-    for table in (module._parameters, module._buffers):
-        for key, tensor in table.items():
-            if tensor is not None and key not in left_out:
-                yield prefix + key, (table, key)
-    for name, part in module._modules.items():
-        if part is not None:
-            yield from _places(part, f"{prefix}{name}.")
-
-
-@cache
-def numpy_dtype(kind: torch.dtype) -> np.dtype[Any]:
-    """Return the type of array that a tensor of this type becomes."""
-    return torch.empty(0, dtype=kind).numpy().dtype
-
-
-def to_arrays(tensors: Mapping[str, Tensor]) -> NamedArrays:
-    """Tensors to NumPy arrays on the host, by name."""
-    return {n: t.cpu().numpy() for n, t in tensors.items()}
 
 
 def join(*parts: Parcel) -> Parcel:

@@ -17,9 +17,10 @@ from typing_extensions import override
 from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS, FedGTAParams
 from fedgraph_flwr.wire import Parcel
 
-from .base import join, to_arrays
+from .base import join
 from .graphs.label_propagation import propagate_labels
 from .tasks.node_classifier import NodeClassifierClient
+from .tensors import to_arrays
 
 _TINY = 1e-8  # inside the logarithm
 

@@ -11,8 +11,9 @@ from typing_extensions import override
 from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, GCFLParams
 from fedgraph_flwr.wire import Parcel, with_prefix
 
-from .base import GraphClient, Metrics, to_arrays
+from .base import GraphClient, Metrics
 from .marks import done_by_stacks
+from .tensors import to_arrays
 from .training import gradient_norm
 
 

@@ -33,7 +33,7 @@ from fedgraph_flwr.methods.spreadgnn import (
 from fedgraph_flwr.peers.mixing import Peer, check_layout, mix, mix_rows, mixing_row
 from fedgraph_flwr.wire import NamedArrays, Parcel, select
 
-from .base import join, to_arrays
+from .base import join
 from .classic import Header
 from .graphs.batching import Batch
 from .job import Job
@@ -46,6 +46,7 @@ from .peers.rounds_done import RoundsDone
 from .peers.sealing import KeyRing
 from .round import Round
 from .store import ClientStore
+from .tensors import to_arrays
 
 HEAD = "head."  # prefix of the tensors with one row per task
 

@@ -269,13 +269,14 @@ def _serialized_bytes(record: InflatableObject) -> int:
 def _layout(record: InflatableObject) -> object:
     """Say what the size of a record depends on; None if that is not known here."""
     if isinstance(record, MetricRecord):
-        if not all(type(v) in (int, float) for v in record.values()):
-            return None
-        # A float has 8 bytes, an integer as many as its bits need.
-        return MetricRecord, tuple(
-            (n, None if type(v) is float else v if v < 0 else v.bit_length())
-            for n, v in record.items()
-        )
+        lengths: list[tuple[str, int | None]] = []
+        for name, value in record.items():
+            if isinstance(value, list):
+                return None
+            # A float has 8 bytes, an integer as many as its bits need.
+            is_float = isinstance(value, float)
+            lengths.append((name, None if is_float else _bits(int(value))))
+        return MetricRecord, tuple(lengths)
     if isinstance(record, ArrayRecord):
         arrays = record.items()
         return tuple((n, a.dtype, a.stype, *a.shape, len(a.data)) for n, a in arrays)
@@ -283,6 +284,10 @@ def _layout(record: InflatableObject) -> object:
         return None
     blob = record[_PACKED]
     return len(blob) if isinstance(blob, bytes) else None
+
+
+def _bits(value: int) -> int:
+    return value if value < 0 else value.bit_length()
 
 
 def _deflated_bytes(record: InflatableObject) -> int:

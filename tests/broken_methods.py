@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from clients.base import to_arrays
+from clients.tensors import to_arrays
 from fedgraph_flwr.api import (
     GRAPH_CLASSIFICATION,
     FedAvg,

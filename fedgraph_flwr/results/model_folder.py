@@ -87,7 +87,7 @@ def keep_own_model(client: GraphClient[Any], reply: Parcel, *, rounds: int) -> N
     """
     job, graphs = client.job, client.data.partition.graphs
     name = f"client-{job.client_id}"
-    from clients.base import to_arrays
+    from clients.tensors import to_arrays
 
     tensors = to_arrays({n: t.detach() for n, t in client.predictor().items()})
     architecture, why_not = _describe(type(client), job.spec, tensors)
