@@ -100,7 +100,7 @@ class ClientStore:
         arrays = {n: np.array(t.detach().cpu().numpy()) for n, t in tensors.items()}
         names = names_in(self.folder)
         done = {*_rounds(names), server_round}
-        base = max((r for r in done if r <= keep_from), default=0)
+        base = max((r for r in done if r <= min(keep_from, server_round)), default=0)
         older = [self._path(r) for r in sorted(done) if r < base]
         spare = older[0] if older and base < server_round else None
         others = [*older, *(self._path(r) for r in done if r > server_round)]

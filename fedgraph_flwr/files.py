@@ -29,6 +29,7 @@ _MOST_DUE = 64  # files that wait for others: a crash leaves no more of them beh
 _PARTIAL = ".tmp"  # end of the names of files that are being written
 _ABOUT = "about"  # entry with the checksum and the text
 _BUFFER = 2**17  # bytes that are written at once
+_PRIVATE = 0o600  # mode of files of arrays
 
 
 class Flushes:
@@ -97,17 +98,12 @@ class Flushes:
 
 @contextmanager
 def replacing(
-    path: Path,
-    flushes: Flushes | None = None,
-    outdated: Iterable[Path] = (),
-    spare: Path | None = None,
+    path: Path, flushes: Flushes | None = None, outdated: Iterable[Path] = ()
 ) -> Iterator[Path]:
     """Give a file to write, which becomes ``path`` once it is on the disk.
 
     With ``flushes`` that is when those are left, at the latest. Files that are
-    ``outdated`` then go. One that nobody needs even before that may be ``spare``: the
-    new file takes over its place on the disk, and begins with what it held. To find a
-    new place takes longer than to write.
+    ``outdated`` then go.
 
     Raises
     ------
@@ -115,11 +111,11 @@ def replacing(
         It cannot be written: a full disk, a read-only folder. Or another cannot be
         deleted.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
+    # Processes of two containers that share a folder may have one number.
+    own = f"{os.getpid()}-{os.urandom(4).hex()}"
+    partial = path.with_name(f".{path.name}.{own}{_PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if spare is not None:
-            _take_over(spare, partial)
         yield partial
         (flushes.place if flushes else _place)(partial, path, outdated)
     except BaseException as error:
@@ -141,15 +137,6 @@ def _place(partial: Path, path: Path, outdated: Iterable[Path]) -> None:
         remove(other)
 
 
-def _take_over(spare: Path, partial: Path) -> None:
-    """Rename a file that is to be written over, unless it has another name as well."""
-    with suppress(OSError):
-        about = spare.lstat()
-        is_file, may_write = stat.S_ISREG(about.st_mode), about.st_mode & stat.S_IWUSR
-        if is_file and may_write and about.st_nlink == 1:  # e.g. a backup by links
-            spare.rename(partial)
-
-
 def names_in(folder: Path) -> list[str]:
     """Return the names of what a folder holds; none if it is not there."""
     try:
@@ -160,9 +147,9 @@ def names_in(folder: Path) -> list[str]:
 
 def unfinished(names: Iterable[str]) -> list[str]:
     """Return those names that files of other processes have until they are whole."""
-    own = f".{os.getpid()}{_PARTIAL}"
+    own = f".{os.getpid()}-"
     found = (n for n in names if n.startswith(".") and n.endswith(_PARTIAL))
-    return [name for name in found if not name.endswith(own)]
+    return [name for name in found if own not in name]
 
 
 def _discard(partial: Path) -> None:
@@ -254,7 +241,10 @@ def write_arrays(
 ) -> Stamp:
     """Write named arrays, and a text beside them, as safetensors with a checksum.
 
-    ``flushes``, ``outdated`` and ``spare`` are those of :func:`replacing`.
+    The owner alone may read the file. ``flushes`` and ``outdated`` are those of
+    :func:`replacing`. A file that nobody needs any more may be ``spare``: the new one
+    takes over its place on the disk if it is as long, as to make a file takes longer
+    than to write it.
 
     Raises
     ------
@@ -267,15 +257,38 @@ def write_arrays(
     # One entry: of several, the library would write another order each time.
     about = json.dumps([_checksum(contiguous, meta), meta])
     parts = encode(contiguous, {_ABOUT: about})
-    with replacing(path, flushes, outdated, spare) as partial:
-        with open(partial, "wb", _BUFFER, opener=_keep_place) as file:
+    with replacing(path, flushes, outdated) as partial:
+        if spare is not None:
+            _take_over(spare, partial, sum(memoryview(p).nbytes for p in parts))
+        with open(partial, "wb", _BUFFER, opener=_place_of) as file:
             file.writelines(parts)
-            file.truncate()
         return stamp(partial)
 
 
-def _keep_place(path: str, flags: int) -> int:
-    return os.open(path, flags & ~os.O_TRUNC, 0o666)
+def _take_over(spare: Path, partial: Path, size: int) -> None:
+    """Rename a file of ours that is to be written over, if that alters nothing else."""
+    with suppress(OSError):
+        found = spare.lstat()
+        if stat.S_ISREG(found.st_mode) and found.st_size == size and _is_own(found):
+            spare.rename(partial)
+
+
+def _is_own(found: os.stat_result) -> bool:
+    """Whether a file is this user's, and has no second name as in backups by links."""
+    return found.st_uid == os.geteuid() and found.st_nlink == 1
+
+
+def _place_of(path: str, _: int) -> int:
+    """Open a file that was taken over, or make one."""
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    with suppress(FileNotFoundError):
+        descriptor = os.open(path, flags)
+        if _is_own(os.fstat(descriptor)):  # nobody linked it in the meantime
+            os.fchmod(descriptor, _PRIVATE)
+            return descriptor
+        os.close(descriptor)
+        os.unlink(path)  # noqa: PTH108
+    return os.open(path, flags | os.O_CREAT | os.O_EXCL, _PRIVATE)
 
 
 def stamp(path: Path) -> Stamp:

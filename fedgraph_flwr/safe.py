@@ -24,6 +24,7 @@ _NAMES = {
     **{"int32": "I32", "uint32": "U32", "float32": "F32"},
     **{"float64": "F64", "int64": "I64", "uint64": "U64"},
 }
+_ABOUT = "__metadata__"  # what the format calls texts about the arrays
 _RANKS = {name: rank for rank, name in enumerate(_NAMES)}
 
 
@@ -45,10 +46,10 @@ def encode(arrays: Arrays, about: Mapping[str, str]) -> list[bytes | memoryview]
     Raises
     ------
     TypeError
-        An array is of a type that the format does not have.
+        An array is of no type of numbers that is written here.
     """
     names, entries = _entries(tuple((n, a.dtype, a.shape) for n, a in arrays.items()))
-    texts = [f'"__metadata__":{_json(about)}'] if about else []
+    texts = [f'"{_ABOUT}":{_json(about)}'] if about else []
     head = ("{" + ",".join([*texts, *entries]) + "}").encode()
     head += b" " * (-len(head) % 8)
     return [len(head).to_bytes(8, "little"), head, *(arrays[n].data for n in names)]
@@ -60,10 +61,22 @@ def encode_whole(arrays: Arrays) -> bytes:
 
 
 def plain(arrays: Arrays) -> dict[str, NDArray[np.generic]]:
-    """Arrays each of which is one piece of memory, as processors of today order it."""
+    """Arrays each of which is one piece of memory, as processors of today order it.
+
+    Raises
+    ------
+    TypeError
+        A name is none that the format can have.
+    """
+    for name in arrays:
+        if not isinstance(name, str) or name == _ABOUT:
+            raise TypeError(
+                f"an array is named {name!r}, expected a text other than {_ABOUT!r};"
+                " name it otherwise"
+            )
+    given = {n: np.asarray(a) for n, a in arrays.items()}
     return {
-        n: np.asarray(a, a.dtype.newbyteorder("<"), order="C")
-        for n, a in arrays.items()
+        n: np.asarray(a, a.dtype.newbyteorder("<"), order="C") for n, a in given.items()
     }
 
 
@@ -76,8 +89,8 @@ def _entries(layout: _Layout) -> tuple[list[str], list[str]]:
     for name, kind, shape in ordered:
         if kind.name not in _NAMES:
             raise TypeError(
-                f"array {name!r} is of type {kind}, which safetensors does not have;"
-                f" convert it to one of {', '.join(_NAMES)}"
+                f"array {name!r} is of type {kind}, expected one of"
+                f" {', '.join(_NAMES)}; convert it"
             )
         begin, end = end, end + kind.itemsize * int(np.prod(shape, dtype=np.int64))
         about = {

@@ -19,7 +19,9 @@ def sum_rows(ones: Tensor, x: Tensor) -> Tensor:
     On CPUs by a sum over bags of rows: as fast again as the sparse product, or more,
     and equal to it to the bit on those that were tried.
     """
-    if x.dtype == torch.float32 and x.device.type == "cpu":
+    is_usual = x.dtype == torch.float32 and x.device.type == "cpu" and x.dim() == 2
+    is_differentiated = x.requires_grad and torch.is_grad_enabled()
+    if is_usual and len(x) == ones.shape[1] and x.shape[1] and not is_differentiated:
         return nn.functional.embedding_bag(
             ones.col_indices(),
             x,
@@ -155,7 +157,7 @@ def mask_of(words: Tensor, like: Tensor, p: float) -> tuple[Tensor, float]:
     return mask.mul_(scale), scale
 
 
-class _BareLinear(nn.Linear):
+class BareLinear(nn.Linear):
     """A linear layer of given tensors; ``nn.Linear`` makes its own, and takes longer.
 
     Clients build their models anew for each message.
@@ -213,7 +215,7 @@ def linear(num_in: int, num_out: int, generator: torch.Generator) -> nn.Linear:
     weight, bias = torch.empty(num_out, num_in), torch.empty(num_out)
     weight.uniform_(-bound, bound, generator=generator)
     bias.uniform_(-bound, bound, generator=generator)
-    return _BareLinear(weight, bias)
+    return BareLinear(weight, bias)
 
 
 def project(x: Tensor, layer: nn.Linear) -> Tensor:

@@ -6,14 +6,16 @@ Encoder: Xu et al. 2019, arXiv:1810.00826. Groups as in Xie et al. 2021 (GCFL), 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 from typing_extensions import override
 
 from ..graphs.batching import Batch
 from ..graphs.ops import (
+    BareLinear,
     dropout_mask,
     linear,
     project,
@@ -22,8 +24,6 @@ from ..graphs.ops import (
     sum_pool,
 )
 from .gin_pass import Masks, represent
-
-_MLP = [nn.Linear.forward, nn.ReLU.forward, nn.Linear.forward]
 
 
 class GINConv(nn.Module):
@@ -43,39 +43,47 @@ class GINConv(nn.Module):
         return self.mlp(x + sum_neighbours(x, adjacency))  # type: ignore[no-any-return]
 
 
-def _tensors_of(parts: Iterable[nn.Module]) -> list[Tensor] | None:
-    """Weights and biases of GIN layers and linear ones; None if any does more.
+def _tensors_of(parts: Sequence[nn.Module]) -> list[Tensor] | None:
+    """Weights and biases of GIN layers and of a linear one; None if any does more.
 
-    For instance one of another class, or with hooks.
+    For instance a layer of another class, or one with hooks.
     """
+    if _has_any_global_hook() or GINConv.forward is not _FORWARD:  # type: ignore[no-untyped-call]
+        return None
     found: list[Tensor | None] = []
     for part in parts:
         steps = [part]
         if type(part) is GINConv:
             mlp = part.mlp
             steps = [*mlp._modules.values()]
-            if [type(s).forward for s in steps] != _MLP or type(
-                mlp
-            ) is not nn.Sequential:
+            if len(steps) != 3 or type(steps[1]) is not nn.ReLU:
                 return None
-            if _has_hooks(part) or _has_hooks(mlp) or _has_hooks(steps[1]):
+            if type(mlp) is not nn.Sequential:
                 return None
-        elif type(part).forward is not nn.Linear.forward:
-            return None
+            if _does_more(part) or _does_more(mlp) or _does_more(steps[1]):
+                return None
         for step in steps[::2]:
-            if _has_hooks(step):
+            if type(step) not in _LINEAR or _does_more(step):
                 return None
-            found += step._parameters["weight"], step._parameters["bias"]
+            own = step._parameters
+            found += own.get("weight"), own.get("bias")
     tensors = [t for t in found if t is not None]
     return tensors if len(tensors) == len(found) else None
 
 
-def _has_hooks(module: nn.Module) -> bool:
+_FORWARD = GINConv.forward
+_LINEAR = (BareLinear, nn.Linear)
+
+
+def _does_more(module: nn.Module) -> bool:
+    """Whether a call of a module does more than its class says."""
+    own = vars(module)
     return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
+        "forward" in own
+        or own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
     )
 
 
@@ -119,22 +127,31 @@ class GIN(nn.Module):
         x = project(batch.x, self.pre)  # (num_nodes, hidden)
         weights = _tensors_of([*self.convs, self.post])
         if weights is not None:
-            return represent(x, batch, weights, self._masks(x, batch, generator))
+            masks = self._masks(x, batch, weights, generator)
+            return represent(x, batch, weights, masks)
         for conv in self.convs:
             x = relu_dropout(conv(x, batch.adjacency), self.dropout, generator)
         g = sum_pool(x, batch.membership, batch.graph_of_node)  # (num_graphs, hidden)
         return relu_dropout(self.post(g), self.dropout, generator)
 
     def _masks(
-        self, x: Tensor, batch: Batch, generator: torch.Generator | None
+        self,
+        x: Tensor,
+        batch: Batch,
+        weights: Sequence[Tensor],
+        generator: torch.Generator | None,
     ) -> Masks | None:
         """Draw what layer after layer would draw."""
         if generator is None or self.dropout == 0:
             return None
-        of_graphs = x.new_empty(batch.num_graphs, x.shape[1])
-        shapes = [*[x] * len(self.convs), of_graphs]
-        masks = [dropout_mask(like, self.dropout, generator) for like in shapes]
-        return Masks([mask for mask, _ in masks], masks[0][1])
+        rows = [*[len(x)] * len(self.convs), batch.num_graphs]
+        widths = [len(bias) for bias in [*weights[3::4], weights[-1]]]
+        shapes = zip(rows, widths, strict=True)
+        drawn = [
+            dropout_mask(x.new_empty(shape), self.dropout, generator)
+            for shape in shapes
+        ]
+        return Masks([mask for mask, _ in drawn], drawn[0][1])
 
     @override
     def forward(self, batch: Batch, generator: torch.Generator | None) -> Tensor:

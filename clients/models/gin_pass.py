@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..graphs.batching import Batch
-from ..graphs.ops import sum_rows
+from ..graphs.ops import sum_neighbours, sum_pool, sum_rows
 
 _OF_LAYER = 4  # weight and bias of either linear map
 _Weights = Sequence[Tensor]
@@ -84,18 +84,21 @@ class _Represent(torch.autograd.Function):
     ) -> Tensor:
         kept: list[Tensor] = []
         g = _forward(x, batch, weights, masks, kept)
-        ctx.save_for_backward(g, *weights, *kept)
-        ctx.batch, ctx.scale = batch, None if masks is None else masks.scale
-        ctx.num_weights = len(weights)
+        ctx.save_for_backward(g, x, *weights, *kept)
+        ctx.batch, ctx.masks, ctx.num_weights = batch, masks, len(weights)
         return g
 
     @override
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        g, *saved = ctx.saved_tensors
+        g, start, *saved = ctx.saved_tensors
         weights, kept = saved[: ctx.num_weights], saved[ctx.num_weights :]
-        batch, scale = ctx.batch, ctx.scale
+        batch, masks = ctx.batch, ctx.masks
+        if torch.is_grad_enabled():  # gradients of gradients are asked for
+            inputs = [start, *weights]
+            of_all = _gradients(inputs, batch, masks, grads[0])
+            return of_all[0], None, None, *of_all[1:]
+        scale = None if masks is None else masks.scale
         found: list[Tensor] = []  # of weights, the last layer's first
         d = _through_relu(grads[0], g, scale)
         pooled = kept.pop()
@@ -112,6 +115,30 @@ class _Represent(torch.autograd.Function):
             d = d.mm(first)
             d = sum_rows(batch.adjacency, d).add_(d)  # the adjacency is symmetric
         return d, None, None, *reversed(found)
+
+
+def _gradients(
+    inputs: Sequence[Tensor], batch: Batch, masks: Masks | None, grad: Tensor
+) -> list[Tensor | None]:
+    """Gradients of the node features and weights, layer by layer, to be derived too."""
+    x, *weights = inputs
+    num_layers = len(weights) // _OF_LAYER
+    for k in range(num_layers):
+        first, bias, second, other = weights[_OF_LAYER * k : _OF_LAYER * (k + 1)]
+        z = x + sum_neighbours(x, batch.adjacency)
+        h = torch.relu(torch.addmm(bias, z, first.t()))
+        x = _relu(torch.addmm(other, h, second.t()), masks, k)
+    pooled = sum_pool(x, batch.membership, batch.graph_of_node)
+    post, bias = weights[-2:]
+    g = _relu(torch.addmm(bias, pooled, post.t()), masks, num_layers)
+    asked = [t for t in inputs if t.requires_grad]
+    found = iter(torch.autograd.grad(g, asked, grad, create_graph=True))
+    return [next(found) if t.requires_grad else None for t in inputs]
+
+
+def _relu(x: Tensor, masks: Masks | None, layer: int) -> Tensor:
+    y = torch.relu(x)
+    return y if masks is None else y * masks.layers[layer]
 
 
 def _through_relu(

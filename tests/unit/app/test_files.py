@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import threading
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save
 
+from fedgraph_flwr import files
 from fedgraph_flwr.files import read_arrays, write_arrays
 from fedgraph_flwr.safe import encode, encode_whole, plain
 
@@ -48,6 +53,65 @@ def test_bytes_are_those_that_the_library_writes(about):
 
 
 def test_what_is_no_array_of_numbers_is_refused(tmp_path):
-    with pytest.raises(TypeError, match="array 'z' is of type complex128, which safe"):
+    with pytest.raises(TypeError, match="array 'z' is of type complex128, expected"):
         write_arrays(tmp_path / "f", {"z": np.zeros(2, complex)})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [1, None, "__metadata__"])
+def test_what_is_no_name_of_an_array_is_refused(tmp_path, name):
+    """Nobody could read the file."""
+    with pytest.raises(TypeError, match="expected a text other than '__metadata__'"):
+        write_arrays(tmp_path / "f", {name: np.zeros(2), "a": np.zeros(2)})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_only_the_owner_may_read_a_file(tmp_path, spare):
+    path, old = tmp_path / "f", tmp_path / "old"
+    before = os.umask(0)
+    try:
+        write_arrays(old, {"w": np.zeros(3)})
+        old.chmod(0o666)
+        write_arrays(path, {"w": np.ones(3)}, spare=old if spare else None)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert old.exists() is not spare
+
+
+def test_writers_of_one_file_leave_it_whole(tmp_path):
+    """Also threads, and processes of two containers that have one number."""
+    sizes, path = (10, 5000), tmp_path / "f"
+
+    def write(size: int) -> None:
+        for _ in range(60):
+            write_arrays(path, {"w": np.full(size, size)})
+
+    threads = [threading.Thread(target=write, args=(size,)) for size in sizes]
+    for thread in threads:
+        thread.start()
+    seen = set()
+    while any(thread.is_alive() for thread in threads):
+        if path.exists():
+            seen.add(len(read_arrays(path, "file", "cure")[0]["w"]))
+    assert seen <= set(sizes)
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_place_that_was_linked_since_is_given_up(tmp_path):
+    path, link = tmp_path / "partial", tmp_path / "backup"
+    path.write_bytes(b"precious")
+    link.hardlink_to(path)
+    os.close(files._place_of(str(path), 0))
+    assert link.read_bytes() == b"precious"
+    assert path.read_bytes() == b""
+
+
+def test_no_link_is_followed(tmp_path):
+    path, target = tmp_path / "partial", tmp_path / "target"
+    target.write_bytes(b"precious")
+    path.symlink_to(target)
+    with pytest.raises(OSError, match="symbolic links"):
+        files._place_of(str(path), 0)
+    assert target.read_bytes() == b"precious"

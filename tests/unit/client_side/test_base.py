@@ -284,3 +284,26 @@ def test_the_mode_of_training_reaches_every_part(mode):
     flags = [[m.training for m in model.modules()] for model in (ours, theirs)]
     assert flags[0] == flags[1]
     assert set(flags[0]) == {True, mode}
+
+
+class Told(nn.Module):
+    """Notes which switch was used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.seen = nn.Linear(1, 1), []
+
+    def eval(self):
+        self.seen.append("eval")
+        return super().eval()
+
+
+def test_a_model_that_is_told_of_its_mode_is_told():
+    model, outer = Told(), nn.Sequential(nn.Linear(1, 1))
+    set_training(model, False)
+    assert model.seen == ["eval"]
+    assert not model.part.training
+    calls = []
+    outer[0].train = calls.append
+    set_training(outer, False)
+    assert calls == [False]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import toys
 from oracles.gin import dense_forward, twin
+from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.utils.parametrize import register_parametrization
 from torch_geometric.data import Batch as PygBatch
 from torch_geometric.loader import DataLoader
 
@@ -224,9 +229,41 @@ def more_steps(model):
     model.convs[0].mlp.append(torch.nn.Tanh())
 
 
+def set_forward(model):
+    conv = model.convs[0]
+    conv.forward = lambda *given: 1 + GINConv.forward(conv, *given)
+
+
+def set_forward_of_post(model):
+    model.post.forward = torch.relu
+
+
+class Called(torch.nn.Linear):
+    def __call__(self, x):
+        return 1 + super().__call__(x)
+
+
+def own_call(model):
+    model.convs[0].mlp[0].__class__ = Called
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def parametrize(model):
+    register_parametrization(model.convs[0].mlp[2], "weight", Doubled())
+
+
+def parametrize_post(model):
+    register_parametrization(model.post, "bias", Doubled())
+
+
 CHANGES = [
     *(shift_linear, shift_post, hook_conv, hook_linear, hook_relu, hook_post),
-    *(leave_out_a_bias, other_activation, more_steps),
+    *(leave_out_a_bias, other_activation, more_steps, set_forward, own_call),
+    *(set_forward_of_post, parametrize, parametrize_post),
 ]
 
 
@@ -235,7 +272,83 @@ def test_a_model_whose_parts_somebody_changed_does_what_they_say(model, change):
     batch = CollatedGraphs(toys.random_graphs(9), toys.CPU).batch(np.arange(9))
     before = pieces(model, batch, 0.0)
     change(model)
-    assert not all(map(torch.equal, before, pieces(model, batch, 0.0)))
+    after = pieces(model, batch, 0.0)
+    assert any(
+        a.shape != b.shape or not a.equal(b) for a, b in zip(before, after, strict=True)
+    )
+
+
+def test_hooks_of_all_modules_are_called(model):
+    batch = CollatedGraphs(toys.random_graphs(9), toys.CPU).batch(np.arange(9))
+    called = []
+    handle = register_module_forward_hook(lambda m, *_: called.append(type(m)))
+    try:
+        model(batch, None)
+    finally:
+        handle.remove()
+    assert called.count(GINConv) == 2
+
+
+def test_a_patched_layer_is_called(model, monkeypatch):
+    batch = CollatedGraphs(toys.random_graphs(9), toys.CPU).batch(np.arange(9))
+    monkeypatch.setattr(GINConv, "forward", lambda _self, x, _: torch.zeros_like(x))
+    assert len(model(batch, None).unique(dim=0)) == 1
+
+
+def test_layers_may_have_widths_of_their_own(model):
+    """Dropout is drawn for what they put out."""
+    other = copy.deepcopy(model)
+    for m in (model, other):
+        torch.manual_seed(0)
+        m.dropout = 0.3
+        m.convs[1].mlp[2], m.post = torch.nn.Linear(8, 24), torch.nn.Linear(24, 6)
+        m.readout = torch.nn.Linear(6, 2)
+    other.convs[0].__class__ = OtherConv
+    batch = CollatedGraphs(toys.random_graphs(9), toys.CPU).batch(np.arange(9))
+    seeds = [torch.Generator().manual_seed(1) for _ in range(2)]
+    assert model(batch, seeds[0]).equal(other(batch, seeds[1]))
+    assert seeds[0].get_state().equal(seeds[1].get_state())
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradients_of_gradients_are_those_of_layer_after_layer(model, dropout):
+    """For instance of a penalty on gradients."""
+    other = copy.deepcopy(model)
+    other.convs[0].__class__ = OtherConv
+    batch = CollatedGraphs(toys.random_graphs(9, dense=True), toys.CPU).batch(
+        np.arange(9)
+    )
+    found = []
+    for m in (model.double(), other.double()):
+        m.dropout, seed = dropout, torch.Generator().manual_seed(1)
+        features = batch.x.double().requires_grad_()
+        doubled = replace(
+            batch, x=features, adjacency=batch.adjacency.double(),
+            membership=batch.membership.double(),
+        )  # fmt: skip
+        loss = m(doubled, seed).sin().sum()
+        (slope,) = torch.autograd.grad(loss, features, create_graph=True)
+        (loss + slope.square().sum()).backward()
+        found.append([p.grad for p in m.parameters()])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_products_with_second_derivatives_are_those_of_layer_after_layer(model):
+    other = copy.deepcopy(model)
+    other.convs[0].__class__ = OtherConv
+    batch = CollatedGraphs(toys.random_graphs(9), toys.CPU).batch(np.arange(9))
+    weight = model.convs[0].mlp[0].weight.detach()
+
+    def product(m):
+        def loss(w):
+            named = {"convs.0.mlp.0.weight": w}
+            return torch.func.functional_call(m, named, (batch, None)).sin().sum()
+
+        return torch.autograd.functional.hvp(loss, weight, torch.ones_like(weight))[1]
+
+    assert product(model).abs().max() > 0
+    torch.testing.assert_close(product(model), product(other), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("global_rng_untouched")

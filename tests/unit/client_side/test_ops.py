@@ -53,6 +53,13 @@ def test_sums_of_rows_equal_sparse_products(batch, width, kind):
     assert torch.equal(sum_rows(none, torch.ones(3, width)), torch.zeros(4, width))
 
 
+def test_sums_of_rows_refuse_what_a_product_refuses(batch):
+    with pytest.raises(RuntimeError):
+        sum_rows(batch.adjacency, torch.ones(len(batch.x) + 1, 3))
+    assert sum_rows(batch.membership, torch.ones(len(batch.x))).shape == (6,)
+    assert sum_rows(batch.membership, torch.ones(len(batch.x), 0)).shape == (6, 0)
+
+
 def test_spreading_weighs_neighbours(batch):
     x = torch.randn(len(batch.x), 3, requires_grad=True)
     ones, rows = batch.adjacency, batch.edge_index[0]

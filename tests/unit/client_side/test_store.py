@@ -114,14 +114,36 @@ def test_a_full_disk_is_named(store):
 
 
 def test_an_outdated_state_gives_its_place_on_the_disk(store):
-    """It is longer, or shorter, than the one that takes it over."""
+    """To one as long: who still reads a file that becomes shorter dies of it."""
     places = {}
-    for r, size in enumerate((7, 5, 9, 2, 8), start=1):
+    for r, size in enumerate((4, 4, 4, 4, 400, 4), start=1):
         store.save(r, {"w": torch.full((size,), float(r))}, keep_from=r - 1)
         places[r] = store._path(r).stat().st_ino
         assert store.load(r + 1)["w"].tolist() == [r] * size
         assert store.rounds() == [r - 1, r][1 // r :]
-    assert places[1] == places[3] == places[5] != places[2] == places[4]
+    assert places[1] == places[3] != places[2] == places[4] == places[6]
+    assert places[5] not in (places[3], places[4])
+
+
+def test_a_place_of_another_user_is_not_taken_over(store, monkeypatch):
+    for r in (1, 2):
+        store.save(r, {"w": torch.ones(3)})
+    monkeypatch.setattr(files.os, "geteuid", lambda: 65534)
+    before = store._path(1).stat().st_ino
+    with store._path(1).open("rb") as first:
+        store.save(3, {"w": torch.zeros(3)}, keep_from=2)
+        assert store._path(3).stat().st_ino != before
+        assert first.read(8) != b""
+    assert store.rounds() == [2, 3]
+
+
+@pytest.mark.parametrize("keep_from", [5, 6, 10**9])
+def test_the_state_of_the_round_itself_is_kept_whatever_a_server_says(store, keep_from):
+    for r in (3, 5, 6, 7):
+        store.save(r, {"w": torch.full((2,), float(r))})
+    store.save(5, {"w": torch.zeros(2)}, keep_from=keep_from)
+    assert store.load(6)["w"].tolist() == [0, 0]
+    assert store.rounds() == [5]
 
 
 def test_a_place_with_another_name_is_not_taken_over(store, tmp_path):
