@@ -256,6 +256,13 @@ def parametrize(model):
     register_parametrization(model.convs[0].mlp[2], "weight", Doubled())
 
 
+def hold_as_buffer(model):
+    linear = model.convs[0].mlp[0]
+    doubled = 2 * linear.weight.detach()
+    del linear.weight
+    linear.register_buffer("weight", doubled)
+
+
 def parametrize_post(model):
     register_parametrization(model.post, "bias", Doubled())
 
@@ -263,7 +270,7 @@ def parametrize_post(model):
 CHANGES = [
     *(shift_linear, shift_post, hook_conv, hook_linear, hook_relu, hook_post),
     *(leave_out_a_bias, other_activation, more_steps, set_forward, own_call),
-    *(set_forward_of_post, parametrize, parametrize_post),
+    *(set_forward_of_post, parametrize, parametrize_post, hold_as_buffer),
 ]
 
 
