@@ -47,8 +47,9 @@ def class_scores(
         if not len(y):
             continue
         own = f"eval/{split}/{point}/"
-        found[own + "accuracy"] = float((logits[rows].argmax(1) == y).mean())
-        found[own + "loss"] = float(losses[rows].astype(np.float64).mean())
+        hits = np.count_nonzero(logits[rows].argmax(1) == y)
+        found[own + "accuracy"] = hits / len(y)
+        found[own + "loss"] = float(losses[rows].astype(np.float64).sum() / len(y))
         beside = f1_and_auc(logits[rows], y) if split == "test" else {}
         found |= {own + name: value for name, value in beside.items()}
     return Parcel(metrics=found)
