@@ -79,7 +79,11 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """Return the event for the audit log, without empty fields."""
-        found = {k: v for k, v in asdict(self).items() if v not in (None, "", {}, [])}
+        found = {
+            k: v
+            for k, v in asdict(self).items()
+            if v or isinstance(v, int | float)  # 0 is told; NumPy's numbers are floats
+        }
         return {"event": ANSWERED, **found}
 
     def line(self) -> str:

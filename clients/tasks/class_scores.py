@@ -48,7 +48,7 @@ def class_scores(
             continue
         own = f"eval/{split}/{point}/"
         hits = np.count_nonzero(logits[rows].argmax(1) == y)
-        found[own + "accuracy"] = hits / len(y)
+        found[own + "accuracy"] = float(hits / len(y))
         found[own + "loss"] = float(losses[rows].astype(np.float64).sum() / len(y))
         beside = f1_and_auc(logits[rows], y) if split == "test" else {}
         found |= {own + name: value for name, value in beside.items()}

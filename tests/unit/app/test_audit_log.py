@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedgraph_flwr import audit_log
 from fedgraph_flwr.audit_log import START, AuditLog, check_log, digests
+from fedgraph_flwr.entries import Entry
 from fedgraph_flwr.errors import StorageError
 
 
@@ -69,6 +70,18 @@ def test_numbers_that_json_lacks_and_endless_texts_are_written_all_the_same(path
     last = check_log(path.read_bytes()).records[-1]
     assert (last["loss"], last["sent"]) == ("nan", {"a": "inf"})
     assert len(last["note"]) < 1100
+
+
+def test_an_entry_takes_numpys_numbers_and_tells_of_zeros():
+    """A method of somebody's own may report them."""
+    entry = Entry(
+        time_utc="t", experiment="", run=1, method="m", message="train", client=0,
+        round=0, outcome="ok", loss=np.float64(0.0), score=np.float64(0.5),
+    )  # fmt: skip
+    told = json.loads(json.dumps(entry.to_json()))
+    assert told["loss"] == told["client"] == told["round"] == 0
+    assert told["score"] == 0.5
+    assert not {"experiment", "examples", "sha256", "spent_after", "note"} & set(told)
 
 
 def test_writers_at_once_keep_one_chain(tmp_path, monkeypatch):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import softmax
 from sklearn import metrics
 
-from clients.tasks.class_scores import f1_and_auc
+from clients.tasks.class_scores import class_scores, f1_and_auc
 from fedgraph_flwr.embedding_scores import class_f1
 
 
@@ -43,6 +44,22 @@ def test_classes_without_a_row_are_left_out_of_roc_auc(seed):
     f1 = metrics.f1_score(y, logits.argmax(1), average="macro")
     expected = {"macro-f1": f1, "roc-auc": np.mean(areas)}
     assert scored(logits, y) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_scores_are_plain_numbers_and_means_are_numpys(num_classes):
+    partition, rng = toys.make_partition(num_graphs=40), np.random.default_rng(0)
+    y = partition.graphs.y[partition.held_out]
+    logits = rng.normal(size=(len(y), num_classes)).astype(np.float32)
+    losses = rng.random(len(y)).astype(np.float32)
+    found = class_scores(partition, "here", logits, losses).metrics
+    assert {type(value) for value in found.values()} == {int, float}
+    num_val = len(partition.val)
+    for split, rows in (("val", slice(num_val)), ("test", slice(num_val, None))):
+        hits = (logits[rows].argmax(1) == y[rows]).mean()
+        assert found[f"eval/{split}/here/accuracy"] == hits
+        mean = losses[rows].astype(np.float64).mean()
+        assert found[f"eval/{split}/here/loss"] == mean
 
 
 def test_one_class_alone_has_no_roc_auc_and_wrong_predictions_count():
