@@ -18,9 +18,14 @@ _BIN = Path(sys.executable).parent
 UNITS = ("fedgraph-superlink.service", "fedgraph-supernode.service")
 
 
+def find(program: str) -> str | None:
+    """Find a program where Debian has it; users' own PATH may lack /usr/sbin."""
+    return shutil.which(program, path="/usr/sbin:/usr/bin:/bin")
+
+
 def needs(program: str, package: str) -> pytest.MarkDecorator:
     """Skip where a program of Debian's is not installed."""
-    found = shutil.which(program, path="/usr/sbin:/usr/bin:/bin")
+    found = find(program)
     reason = f"{program} is not installed: apt-get install {package}"
     return pytest.mark.skipif(found is None, reason=reason)
 
@@ -31,7 +36,7 @@ def test_systemd_accepts_the_units(unit, tmp_path):
     path = tmp_path / unit
     path.write_text(changed(unit, {"/opt/fedgraph/bin": str(_BIN)}))
     done = subprocess.run(
-        ["systemd-analyze", "verify", str(path)],
+        [find("systemd-analyze"), "verify", str(path)],
         capture_output=True,
         text=True,
         check=False,
@@ -64,7 +69,7 @@ def test_logrotate_accepts_its_file_and_moves_the_audit_log(tmp_path):
     file.write_text(text)
     file.chmod(0o600)
     state = ["--state", str(tmp_path / "state"), "--force", str(file)]
-    subprocess.run(["logrotate", *state], check=True)
+    subprocess.run([find("logrotate"), *state], check=True)
     assert not kept_log.exists()  # the next message makes a new one
     (kept,) = tmp_path.glob("audit.jsonl-*")
     assert kept.read_text() == "a,b\n1,2\n"
