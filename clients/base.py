@@ -161,9 +161,8 @@ class GraphClient(ClassicClient, Generic[P]):
     @done_by_stacks
     def optimizer(self) -> Optimizer:
         """Make the optimiser of this round, of all parameters."""
-        found = (t for t in self.tensors().values() if isinstance(t, nn.Parameter))
-        parameters = {id(t): t for t in found}  # one that has two names counts once
-        return make_optimizer(parameters.values(), self.job.settings, self.round.stored)
+        parameters = self.model.parameters()
+        return make_optimizer(parameters, self.job.settings, self.round.stored)
 
     def num_epochs(self) -> int:
         """Local epochs in this round."""

@@ -6,11 +6,14 @@ All randomness comes from a generator argument.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
+
+Product: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def sum_rows(ones: Tensor, x: Tensor) -> Tensor:
@@ -32,34 +35,19 @@ def sum_rows(ones: Tensor, x: Tensor) -> Tensor:
     return ones @ x
 
 
-class _SumNeighbours(torch.autograd.Function):
-    """``adjacency @ x``; the gradient uses the same matrix, as it is symmetric."""
+class _Symmetric(torch.autograd.Function):
+    """Product with a symmetric matrix, which the gradient uses again."""
 
     @override
     @staticmethod
-    def forward(ctx: Any, x: Tensor, adjacency: Tensor) -> Tensor:
-        ctx.adjacency = adjacency
-        return sum_rows(adjacency, x)
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, product: Product) -> Tensor:
+        ctx.matrix, ctx.product = matrix, product
+        return product(matrix, x)
 
     @override
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return sum_rows(ctx.adjacency, grads[0].contiguous()), None
-
-
-class _Spread(torch.autograd.Function):
-    """``matrix @ x``; the gradient uses the same matrix, as it is symmetric."""
-
-    @override
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor) -> Tensor:
-        ctx.matrix = matrix
-        return matrix @ x
-
-    @override
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.matrix @ grads[0].contiguous(), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.product(ctx.matrix, grads[0].contiguous()), None, None
 
 
 class _SumPool(torch.autograd.Function):
@@ -103,12 +91,12 @@ def sum_neighbours(x: Tensor, adjacency: Tensor) -> Tensor:
 
     Entries of the adjacency matrix, symmetric and sparse CSR, are 1.
     """
-    return _SumNeighbours.apply(x, adjacency)  # type: ignore[no-any-return,no-untyped-call]
+    return _Symmetric.apply(x, adjacency, sum_rows)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def spread(x: Tensor, matrix: Tensor) -> Tensor:
     """Sum neighbours' features times the entries of a symmetric, sparse CSR matrix."""
-    return _Spread.apply(x, matrix)  # type: ignore[no-any-return,no-untyped-call]
+    return _Symmetric.apply(x, matrix, torch.matmul)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def sum_pool(x: Tensor, membership: Tensor, graph_of_node: Tensor) -> Tensor:

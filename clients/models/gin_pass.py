@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..graphs.batching import Batch
-from ..graphs.ops import sum_neighbours, sum_pool, sum_rows
+from ..graphs.ops import relu_masked, sum_neighbours, sum_pool, sum_rows
 
 _OF_LAYER = 4  # weight and bias of either linear map
 _Weights = Sequence[Tensor]
@@ -137,8 +137,9 @@ def _gradients(
 
 
 def _relu(x: Tensor, masks: Masks | None, layer: int) -> Tensor:
-    y = torch.relu(x)
-    return y if masks is None else y * masks.layers[layer]
+    if masks is None:
+        return torch.relu(x)
+    return relu_masked(x, masks.layers[layer], masks.scale)
 
 
 def _through_relu(

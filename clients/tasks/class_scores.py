@@ -47,9 +47,8 @@ def class_scores(
         if not len(y):
             continue
         own = f"eval/{split}/{point}/"
-        hits = np.count_nonzero(logits[rows].argmax(1) == y)
-        found[own + "accuracy"] = float(hits / len(y))
-        found[own + "loss"] = float(losses[rows].astype(np.float64).sum() / len(y))
+        found[own + "accuracy"] = float((logits[rows].argmax(1) == y).mean())
+        found[own + "loss"] = float(losses[rows].astype(np.float64).mean())
         beside = f1_and_auc(logits[rows], y) if split == "test" else {}
         found |= {own + name: value for name, value in beside.items()}
     return Parcel(metrics=found)
