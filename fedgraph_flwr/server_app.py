@@ -17,7 +17,7 @@ import datasets
 from strategies.base import AbstractGraphStrategy, Stopper
 from strategies.evaluator import Evaluator
 from strategies.report import ClientInfo, Evaluation
-from strategies.sending import look_again_sooner
+from strategies.waits import shorten_waits
 
 from .agreement import check_same_data, check_same_plugins, describe_features
 from .audit_log import FILE as AUDIT_LOG
@@ -54,7 +54,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         resolved = resolve(context.run_config)
         _describe_run(resolved.settings, context.run_id)
-        look_again_sooner()
+        shorten_waits()
         with heeding_stops():
             folder = run(grid, resolved, run_id=context.run_id)
     except Exception as error:

@@ -45,11 +45,6 @@ class AuditedGrid(Grid):
         self._sites: set[int] = set()  # nodes that told the head of a log
         self._has_begun = False
 
-    @property
-    def ANSWERS_AT_ONCE(self) -> bool:
-        """Whether messages are answered as they are pushed."""
-        return getattr(self._grid, "ANSWERS_AT_ONCE", False)
-
     @override
     def set_run(self, run: Any) -> None:
         self._grid.set_run(run)

@@ -41,8 +41,6 @@ class InlineGrid(Grid):
     run_id : int
     """
 
-    ANSWERS_AT_ONCE = True  # a head start for the longest message would be idle time
-
     def __init__(
         self,
         app: ClientApp,

@@ -37,7 +37,7 @@ from .evaluator import Evaluator
 from .replies import WEIGHTS_HASH, Layout, Phase
 from .report import ClientInfo, Evaluation, RoundReport
 from .rounds import Round
-from .sending import exchange, head_start_s
+from .sending import exchange
 
 Observer = Callable[["AbstractGraphStrategy", RoundReport], None]
 Stopper = Callable[[Iterable[Evaluation]], bool]
@@ -364,12 +364,10 @@ class AbstractGraphStrategy(Strategy):
         self, grid: Grid, messages: Iterable[Message], timeout: float
     ) -> list[Message]:
         """Send a round's messages and wait for replies, as long as settings say."""
-        nodes = self.directory.hosted().values()
         return exchange(
             grid,
             messages,
             timeout,
-            head_start_s=head_start_s(map(self.load, nodes)),
             meanwhile=self.tell_observer,
             is_enough=self.round.has_quorum,
             late_after_s=self.settings.late_after_s,

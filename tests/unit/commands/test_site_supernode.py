@@ -20,10 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgraph_flwr import server_app
-from fedgraph_flwr.resolve import defaults
 from fedgraph_flwr.site import supernode
-from strategies import sending
 
 
 @pytest.fixture
@@ -376,33 +373,3 @@ def test_a_fork_begins_as_a_new_process_would() -> None:
     )
 
     assert done.returncode == 0, done.stderr
-
-
-def test_flower_looks_again_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = import_module("flwr.superlink.grid.http_grid")
-    monkeypatch.setattr(grid, "pull_objects", grid.pull_objects)
-
-    sending.look_again_sooner()
-
-    found = inspect.signature(grid.pull_objects).parameters
-    assert (found["initial_backoff"].default, found["backoff_cap"].default) == (0.05, 1)
-    assert found["max_tries_per_object"].default is None
-
-
-def test_a_server_that_flower_starts_looks_again_sooner(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    done: list[str] = []
-
-    def run(*_: object, **__: object) -> Path:
-        done.append("run")
-        return tmp_path
-
-    monkeypatch.setattr(server_app, "_describe_run", lambda *_: None)
-    monkeypatch.setattr(server_app, "look_again_sooner", lambda: done.append("sooner"))
-    monkeypatch.setattr(server_app, "run", run)
-    context = SimpleNamespace(run_config=defaults(), run_id=1)
-
-    server_app.main(None, context)  # type: ignore[arg-type]
-
-    assert done == ["sooner", "run"]
