@@ -1,0 +1,147 @@
+"""``graphs/products.py``: the other library is used where it gives the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+import toys
+
+from clients.graphs import products
+from clients.graphs.batching import CollatedGraphs
+from clients.tasks.graph_classifier import build_gin
+
+SHAPES = [(n, n) for n in (8, 16, 37, 64, 100, 128, 192, 256)] + [(64, 20), (20, 64)]
+ROWS = (1, 767, 768, 1000, 1024, 5000)
+
+
+@pytest.fixture(autouse=True)
+def anew() -> Iterator[None]:
+    """Each test finds out by itself where libraries agree."""
+    products._agrees.cache_clear()
+    yield
+    products._agrees.cache_clear()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Shapes of what oneDNN multiplies."""
+    found: list[tuple[int, ...]] = []
+    other = products._onednn
+
+    def onednn(x: torch.Tensor, *given: object) -> torch.Tensor:
+        found.append(tuple(x.shape))
+        return other(x, *given)
+
+    monkeypatch.setattr(products, "_onednn", onednn)
+    return found
+
+
+def agree() -> bool:
+    """Whether this machine's libraries give the same bits for the usual width."""
+    return products._agrees(64, 64)
+
+
+@pytest.mark.parametrize(("num_out", "num_in"), SHAPES)
+@pytest.mark.parametrize("rows", ROWS)
+def test_products_are_pytorchs_to_the_bit(num_out, num_in, rows):
+    generator = torch.Generator().manual_seed(rows)
+    x, grad = (torch.randn(rows, n, generator=generator) for n in (num_in, num_out))
+    x[x < 0.2] = 0
+    matrix, bias = (
+        torch.randn(num_out, num_in, generator=generator),
+        torch.randn(num_out, generator=generator),
+    )
+    given = [t.clone() for t in (x, grad, matrix, bias)]
+
+    found = products.linear_relu(x, matrix, bias), products.times(grad, matrix)
+
+    assert torch.equal(found[0], torch.addmm(bias, x, matrix.t()).relu_())
+    assert torch.equal(found[1], grad.mm(matrix))
+    assert all(map(torch.equal, (x, grad, matrix, bias), given))
+
+
+def test_few_rows_odd_widths_and_other_types_are_left_to_pytorch(calls):
+    agree()
+    calls.clear()
+    for x, width in (
+        (torch.ones(767, 64), 64),
+        (torch.ones(5000, 15), 15),
+        (torch.ones(5000, 193), 193),
+        (torch.ones(5000, 64, dtype=torch.float64), 64),
+    ):
+        square = torch.eye(width, dtype=x.dtype)
+        assert torch.equal(products.times(x, square), x)
+        assert torch.equal(products.linear_relu(x, square, square[0] * 0), x)
+        assert products.padded(x, width) == len(x)
+    assert calls == []
+
+
+def test_a_library_with_other_bits_is_not_used(monkeypatch):
+    other = products._onednn
+    monkeypatch.setattr(products, "_onednn", lambda *given: other(*given) * (1 + 2e-7))
+    x, square = torch.rand(1000, 64), torch.rand(64, 64)
+
+    assert torch.equal(products.times(x, square), x.mm(square))
+    assert products.padded(x, 64) == 1000
+
+
+def test_without_the_library_all_is_pytorchs(monkeypatch, calls):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    x, square = torch.rand(1000, 64), torch.rand(64, 64)
+
+    assert torch.equal(products.times(x, square), x.mm(square))
+    assert products.padded(x, 64) == 1000
+    assert calls == []
+
+
+def test_to_find_out_draws_nothing_of_others(calls):
+    before = torch.get_rng_state()
+    agree()
+    assert calls
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_padding_is_small_and_gives_few_numbers_of_rows(monkeypatch):
+    monkeypatch.setattr(products, "_agrees", lambda *_: True)
+    rows = range(1, 20_000)
+    found = [products.padded(torch.empty(n, 0), 64) for n in rows]
+
+    assert all(p == n for n, p in zip(rows, found, strict=True) if n < 768)
+    assert all(
+        n <= p <= max(n + 63, n * 17 / 16) for n, p in zip(rows, found, strict=True)
+    )
+    assert found == sorted(found)
+    assert len({p for p in found if p >= 768}) < 100
+    assert {p for p in found if p >= 768} == {
+        products.padded(torch.empty(p, 0), 64) for p in found if p >= 768
+    }
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_rows_that_pad_a_batch_reach_no_graph(calls, monkeypatch, dropout):
+    same = torch.equal if agree() else torch.allclose
+    monkeypatch.setattr(products, "_agrees", lambda *_: True)
+    calls.clear()
+    settings = toys.resolved(**{"hidden-dim": 64}).settings
+    model = build_gin(settings, 4, 2, client_id=0)
+    model.dropout = dropout
+    graphs = CollatedGraphs(toys.random_graphs(300), toys.CPU)
+    batch = graphs.batch(np.arange(300))
+    num_nodes = len(batch.x)
+    assert num_nodes % 64
+
+    def trained() -> list[torch.Tensor]:
+        model.zero_grad()
+        noise = torch.Generator().manual_seed(5) if dropout else None
+        logits = model(batch, noise)
+        logits.sin().sum().backward()
+        return [logits.detach(), *(p.grad.clone() for p in model.parameters())]
+
+    found = trained()
+    assert {rows for rows, _ in calls} == {-(-num_nodes // 64) * 64}
+    monkeypatch.setattr(products, "_by_onednn", lambda *_: False)
+    monkeypatch.setattr("clients.models.gin_pass.padded", lambda x, _: len(x))
+    assert all(map(same, found, trained()))
