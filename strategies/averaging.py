@@ -74,7 +74,7 @@ def check_same_layout(models: Sequence[NamedArrays]) -> None:
 def find_bad_array(model: NamedArrays) -> str:
     """Say which array holds NaN or infinity, and the cure; "" if none does."""
     for name, array in model.items():
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
             return (
                 f"array {name!r} holds NaN or infinity; lower the learning rate or look"
                 " at that client's data"

@@ -29,6 +29,9 @@ def _parser() -> argparse.ArgumentParser:
     part.set_defaults(measure=compare_round)
     part.add_argument("--dataset", default="molecules")
     part.add_argument("--clients", type=int, default=7)
+    part.add_argument(
+        "--nodes", type=int, nargs="+", help="of Flower; 2, and one per client"
+    )
     _add_repeats(part, 5)
 
     part = parts.add_parser("overhead", help="share of time that no client computes")

@@ -65,10 +65,10 @@ def compare_round(arguments: argparse.Namespace) -> int:
         min(s for name, s in found.items() if name.startswith("plain"))
         for found in (rows, cpu)
     )
-    flower = _medians(flower_rounds(overrides, num_nodes=count))
-    rows["ours through Flower: sum over clients"] = flower["client_compute_s"]
-    rows["ours through Flower: some client computing"] = flower["busy_s"]
-    rows["ours through Flower: wall"] = flower["wall_s"]
+    for nodes in arguments.nodes or sorted({2, count}):
+        flower = _medians(flower_rounds(overrides, num_nodes=nodes))
+        for what, key in (("some client computing", "busy_s"), ("wall", "wall_s")):
+            rows[f"ours through Flower, {nodes} nodes: {what}"] = flower[key]
     print_table(
         f"{arguments.dataset}, {count} clients, one round, median of"
         f" {arguments.repeats}",
