@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from fedgraph_flwr.stopping import check_stop
 
 from .doubts import Doubts
-from .waits import dispatcher
+from .waits import simulation
 
 _POLL_SHARE = 0.03  # waiting adds at most this share to a round ...
 _POLL_S = (0.002, 1.0)  # ... within these bounds
@@ -66,10 +66,10 @@ def exchange(
     every = list(messages)
     begin = time.monotonic()
     waiting: set[str] = set()
-    ahead = 1 if dispatcher.runs else 0
+    ahead = 1 if simulation.runs else 0
     for some in (every[:ahead], every[ahead:]):
         waiting |= {i for i in grid.push_messages(some) if i}
-        dispatcher.hand_out()
+        simulation.hand_out()
     meanwhile()
     doubted = {
         m.metadata.message_id
@@ -102,7 +102,7 @@ def exchange(
             break
         if waiting <= doubted and is_enough(replies):
             break
-        time.sleep(pause_s(elapsed, asking_s))
+        simulation.wait_for_reply(pause_s(elapsed, asking_s))
     return replies
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -15,26 +16,36 @@ _AGAIN_S = (0.05, 1.0)  # between two looks for what of a reply still arrives
 _TICK_S = 0.11  # a little more than the period of Flower's dispatcher
 
 
-class Dispatcher:
-    """The thread of Flower's simulation that hands messages to actors.
+class Simulation:
+    """Flower's simulation in this process, if it runs: who waits for messages is told.
 
-    It looks for messages every 0.1 s, and for those of each node in turn. This lets it
-    look as soon as messages have gone out.
+    A thread of Flower's looks for messages every 0.1 s, for those of each node in turn,
+    and hands them to actors. Another one keeps their replies, which our server would
+    have to look for.
     """
 
     def __init__(self) -> None:
-        self._told, self._idle = threading.Event(), threading.Event()
-        self.runs = False
+        self._sent, self._handed_out = threading.Event(), threading.Event()
+        self._replied = threading.Event()
+        self.runs = self._keeps = False
 
     def hand_out(self) -> None:
-        """Have it hand out what has gone out, if there is such a thread."""
+        """Have it hand out what has been sent, if it runs."""
         if self.runs:
-            self._idle.clear()
-            self._told.set()
-            self._idle.wait(_TICK_S)
+            self._handed_out.clear()
+            self._sent.set()
+            self._handed_out.wait(_TICK_S)
+
+    def wait_for_reply(self, longest_s: float) -> None:
+        """Wait for so long; or if it runs, for a reply, and 0.1 s if none comes."""
+        if self._keeps:
+            self._replied.wait(max(longest_s, _TICK_S))
+            self._replied.clear()
+        else:
+            time.sleep(longest_s)
 
     def run(self, loop: Callable[..., None], *given: Any) -> None:
-        """Be that thread.
+        """Be the thread that hands out messages.
 
         Parameters
         ----------
@@ -49,30 +60,45 @@ class Dispatcher:
             loop(*others, self._wakeable(stop))
         finally:
             self.runs = False
-            self._idle.set()
+            self._handed_out.set()
 
     def _wakeable(self, stop: threading.Event) -> SimpleNamespace:
         """Make an event whose waits also end when there are messages."""
 
         def wait(timeout: float) -> bool:
-            if not self._told.is_set():
-                self._idle.set()
-                self._told.wait(timeout)
-            self._told.clear()
+            if not self._sent.is_set():
+                self._handed_out.set()
+                self._sent.wait(timeout)
+            self._sent.clear()
             return stop.is_set()
 
         return SimpleNamespace(is_set=stop.is_set, wait=wait)
 
+    def keep(self, loop: Callable[..., None], state: Any, *given: Any) -> None:
+        """Be the thread that keeps replies in ``state``, by Flower's own loop."""
 
-dispatcher = Dispatcher()  # of this process, as Flower's is
+        def store(reply: Any) -> Any:
+            try:
+                return state.store_message_res(reply)
+            finally:
+                self._replied.set()
+
+        self._keeps = True
+        try:
+            loop(SimpleNamespace(store_message_res=store), *given)
+        finally:
+            self._keeps = False
+
+
+simulation = Simulation()
 
 
 def shorten_waits() -> None:
     """Let Flower wait less in this process, before it begins to.
 
     Flower's server takes a reply as soon as its upload begins. What is not there yet
-    it seeks again after 1 s, then after 2, 4, 8 and 10 s. Its simulation looks for
-    messages every 0.1 s; it imports a ServerApp while Ray starts, and looks after that.
+    it seeks again after 1 s, then after 2, 4, 8 and 10 s. Threads of its simulation
+    start when Ray has, while a ServerApp is imported at once.
     """
     with suppress(ImportError, AttributeError):  # another Flower: its own waits
         grid: Any = import_module("flwr.superlink.grid.http_grid")
@@ -85,6 +111,14 @@ def shorten_waits() -> None:
             max_tries_per_object=None,  # more of them fit into the same time
         )
     engine: Any = sys.modules.get("flwr.server.superlink.fleet.vce.vce_api")
-    loop = getattr(engine, "add_messages_to_queue", None)
-    if loop is not None and not isinstance(loop, partial):
-        engine.add_messages_to_queue = partial(dispatcher.run, loop)
+    threads = (
+        ("add_messages_to_queue", simulation.run),
+        (
+            "put_message_into_state",
+            simulation.keep,
+        ),
+    )
+    for name, ours in threads:
+        loop = getattr(engine, name, None)
+        if loop is not None and not isinstance(loop, partial):
+            setattr(engine, name, partial(ours, loop))

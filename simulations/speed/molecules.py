@@ -4,7 +4,7 @@
 own, a neighbour has the others. ``PyG`` has the same readout and loss, no penalty.
 
 Times are of the process, so that other processes count less. The last columns are of
-ours under ``torch.profiler``: shares of its time inside operators (``aten``), elsewhere
+ours under ``torch.profiler``: shares of its time inside operators, elsewhere
 in autograd and the optimiser's step, and in Python; and operators per batch.
 """
 
@@ -102,7 +102,7 @@ def shares(epoch: Callable[[], None]) -> tuple[float, float, int]:
         whole = time.perf_counter() - begin
     inside, beside, count = 0.0, 0.0, 0
     for event in profile.key_averages():
-        if event.key.startswith("aten::"):
+        if event.key.startswith(("aten::", "mkldnn::")):
             inside += event.self_cpu_time_total / 1e6
             count += event.count
         elif not event.key.startswith("Optimizer."):  # a frame of Python

@@ -18,11 +18,11 @@ from flwr.app import Message, RecordDict
 from fedgraph_flwr import server_app
 from fedgraph_flwr.resolve import defaults
 from strategies import sending, waits
-from strategies.waits import Dispatcher
+from strategies.waits import Simulation
 
 ENGINE: Any = import_module("flwr.server.superlink.fleet.vce.vce_api")
 pytestmark = pytest.mark.usefixtures("task_identity")
-FLOWERS = ENGINE.add_messages_to_queue
+FLOWERS, KEEPS = ENGINE.add_messages_to_queue, ENGINE.put_message_into_state
 NODES = (3, 1, 2)  # in the order in which Flower looks after them
 LONG_S = 60.0
 
@@ -47,16 +47,16 @@ class Post:
         return []
 
 
-class Simulation:
-    """Flower's dispatcher at work, each wait of which would last as long as a test."""
+class Engine:
+    """Flower's simulation at work, each wait of which would last as long as a test."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self.dispatcher, self.post = dispatcher, Post()
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation, self.post = simulation, Post()
         self.handed: queue.Queue[Message] = queue.Queue()
         self.stop = threading.Event()
         self.waits = threading.Event()
         given = (self._loop, self.post, self.handed, dict.fromkeys(NODES), self.stop)
-        self.thread = threading.Thread(target=dispatcher.run, args=given, daemon=True)
+        self.thread = threading.Thread(target=simulation.run, args=given, daemon=True)
         self.thread.start()
         assert self.waits.wait(LONG_S)
 
@@ -71,15 +71,15 @@ class Simulation:
 
     def close(self) -> None:
         self.stop.set()
-        self.dispatcher.hand_out()
+        self.simulation.hand_out()
         self.thread.join(LONG_S / 2)
         assert not self.thread.is_alive()
 
 
 @pytest.fixture
-def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulation]:
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setattr(waits, "_TICK_S", LONG_S)
-    found = Simulation(Dispatcher())
+    found = Engine(Simulation())
     yield found
     found.close()
 
@@ -89,23 +89,23 @@ def messages() -> list[Message]:
 
 
 def test_messages_are_handed_out_as_soon_as_they_are_told_of(
-    simulation: Simulation,
+    engine: Engine,
 ) -> None:
-    simulation.post.push_messages(messages())
+    engine.post.push_messages(messages())
 
-    simulation.dispatcher.hand_out()
+    engine.simulation.hand_out()
 
-    assert simulation.handed.qsize() == len(NODES)
+    assert engine.handed.qsize() == len(NODES)
 
 
 def test_the_first_message_is_handed_out_first(
-    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "dispatcher", simulation.dispatcher)
+    monkeypatch.setattr(sending, "simulation", engine.simulation)
 
-    assert sending.exchange(simulation.post, messages(), 0.0) == []  # type: ignore[arg-type]
+    assert sending.exchange(engine.post, messages(), 0.0) == []  # type: ignore[arg-type]
 
-    order = [simulation.handed.get().metadata.dst_node_id for _ in NODES]
+    order = [engine.handed.get().metadata.dst_node_id for _ in NODES]
     assert order == [2, 3, 1]
 
 
@@ -113,7 +113,7 @@ def test_told_in_the_midst_of_a_look_it_looks_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(waits, "_TICK_S", LONG_S)
-    dispatcher, looks = Dispatcher(), []
+    simulation, looks = Simulation(), []
     under_way, told = threading.Event(), threading.Event()
 
     def loop(stop: Any) -> None:
@@ -126,12 +126,12 @@ def test_told_in_the_midst_of_a_look_it_looks_once_more(
             stop.wait(LONG_S)
 
     stop = threading.Event()
-    thread = threading.Thread(target=dispatcher.run, args=(loop, stop), daemon=True)
+    thread = threading.Thread(target=simulation.run, args=(loop, stop), daemon=True)
     thread.start()
     assert under_way.wait(LONG_S)
-    teller = threading.Thread(target=dispatcher.hand_out, daemon=True)
+    teller = threading.Thread(target=simulation.hand_out, daemon=True)
     teller.start()
-    while not dispatcher._told.is_set():
+    while not simulation._sent.is_set():
         assert teller.is_alive()
     told.set()
     teller.join(LONG_S / 2)
@@ -139,32 +139,100 @@ def test_told_in_the_midst_of_a_look_it_looks_once_more(
     assert not teller.is_alive()
     assert looks == [0, 1]
     stop.set()
-    dispatcher.hand_out()
+    simulation.hand_out()
     thread.join(LONG_S / 2)
     assert not thread.is_alive()
 
 
-def test_nothing_is_waited_for_if_no_dispatcher_runs(
+def test_nothing_is_handed_out_if_no_simulation_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(waits, "_TICK_S", LONG_S)
-    dispatcher = Dispatcher()
-    monkeypatch.setattr(dispatcher._idle, "wait", lambda _: pytest.fail("waited"))
+    simulation = Simulation()
+    monkeypatch.setattr(simulation._handed_out, "wait", lambda _: pytest.fail("waited"))
 
-    dispatcher.hand_out()
+    simulation.hand_out()
 
     def broken(*_: object) -> None:
         raise OSError("the state is gone")
 
     with pytest.raises(OSError, match="gone"):
-        dispatcher.run(broken, threading.Event())
-    dispatcher.hand_out()
+        simulation.run(broken, threading.Event())
+    simulation.hand_out()
+
+
+class Replies:
+    """Flower's state, as far as it keeps replies; the first cannot be kept."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    def store_message_res(self, reply: str) -> None:
+        if reply == "lost":
+            raise OSError("no room")
+        self.kept.append(reply)
+
+
+def test_whoever_waits_for_a_reply_is_told_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waits, "_TICK_S", LONG_S)
+    simulation, replies, stop = Simulation(), Replies(), threading.Event()
+    arrived: queue.Queue[str] = queue.Queue()
+    given = (KEEPS, replies, arrived, stop)
+    thread = threading.Thread(target=simulation.keep, args=given, daemon=True)
+    begin = time.monotonic()
+    thread.start()
+    while not simulation._keeps:
+        assert time.monotonic() - begin < LONG_S / 2
+
+    for reply in ("one", "two"):
+        threading.Timer(0.1, arrived.put, [reply]).start()
+        simulation.wait_for_reply(0.0)  # at most LONG_S, which would be too long
+        assert replies.kept[-1] == reply
+    assert time.monotonic() - begin < LONG_S / 2
+    assert not simulation._replied.is_set()
+
+    stop.set()
+    thread.join(LONG_S / 2)
+    assert not thread.is_alive()
+    assert not simulation._keeps
+
+
+def test_a_reply_that_cannot_be_kept_ends_the_wait_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waits, "_TICK_S", LONG_S)
+    simulation = Simulation()
+
+    def loop(state: Replies) -> None:
+        assert simulation._keeps
+        with pytest.raises(OSError, match="no room"):
+            state.store_message_res("lost")
+        simulation.wait_for_reply(0.0)
+        raise OSError("the state is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        simulation.keep(loop, Replies())
+    assert not simulation._keeps
+
+
+def test_without_a_simulation_a_wait_is_as_long_as_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(waits.time, "sleep", slept.append)
+
+    Simulation().wait_for_reply(0.25)
+
+    assert slept == [0.25]
 
 
 def test_flower_waits_less_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = import_module("flwr.superlink.grid.http_grid")
     monkeypatch.setattr(grid, "pull_objects", grid.pull_objects)
     monkeypatch.setattr(ENGINE, "add_messages_to_queue", FLOWERS)
+    monkeypatch.setattr(ENGINE, "put_message_into_state", KEEPS)
 
     waits.shorten_waits()
     waits.shorten_waits()
@@ -172,8 +240,9 @@ def test_flower_waits_less_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None
     found = inspect.signature(grid.pull_objects).parameters
     assert (found["initial_backoff"].default, found["backoff_cap"].default) == (0.05, 1)
     assert found["max_tries_per_object"].default is None
-    assert ENGINE.add_messages_to_queue.func == waits.dispatcher.run
-    assert ENGINE.add_messages_to_queue.args == (FLOWERS,)
+    hands_out, keeps = ENGINE.add_messages_to_queue, ENGINE.put_message_into_state
+    assert (hands_out.func, hands_out.args) == (waits.simulation.run, (FLOWERS,))
+    assert (keeps.func, keeps.args) == (waits.simulation.keep, (KEEPS,))
 
 
 def test_another_flower_keeps_its_waits(monkeypatch: pytest.MonkeyPatch) -> None:
