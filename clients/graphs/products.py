@@ -22,14 +22,14 @@ _LEAST_STEP = 64  # rows
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``relu(x @ weight.T + bias)``: (rows, in), (out, in), (out,) -> (rows, out)."""
     if _by_onednn(x, weight):
-        return _onednn(x, weight, bias, "relu", [], "")  # type: ignore[no-any-return]
+        return _onednn(x, weight, bias).relu_()  # its own ReLU makes 0 of NaN
     return torch.addmm(bias, x, weight.t()).relu_()
 
 
 def times(x: Tensor, matrix: Tensor) -> Tensor:
     """``x @ matrix``: (rows, out), (out, in) -> (rows, in)."""
     if _by_onednn(x, matrix):
-        return _onednn(x, matrix.t(), None, "none", [], "")  # type: ignore[no-any-return]
+        return _onednn(x, matrix.t(), None)
     return x.mm(matrix)
 
 
@@ -48,7 +48,8 @@ def padded(x: Tensor, width: int) -> int:
 
 def _by_onednn(x: Tensor, matrix: Tensor) -> bool:
     is_large = x.shape[0] >= _LEAST_ROWS
-    return is_large and _is_usual(x) and _agrees(*matrix.shape)
+    is_usual = is_large and _is_usual(x) and _is_usual(matrix)
+    return is_usual and _agrees(*matrix.shape)
 
 
 def _is_usual(x: Tensor) -> bool:
@@ -62,24 +63,25 @@ def _agrees(num_out: int, num_in: int) -> bool:
         return False
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator)
+        return torch.randn(
+            shape, generator=generator, dtype=torch.float32, device="cpu"
+        )
 
     matrix, bias = draw(num_out, num_in), draw(num_out)
     with torch.no_grad():
         for rows in (_LEAST_ROWS, 4 * _LEAST_ROWS):
             x, grad = draw(rows, num_in), draw(rows, num_out)
-            there = torch.addmm(bias, x, matrix.t()).relu_(), grad.mm(matrix)
-            here = (
-                _onednn(x, matrix, bias, "relu", [], ""),
-                _onednn(grad, matrix.t(), None, "none", [], ""),
-            )
+            there = torch.addmm(bias, x, matrix.t()), grad.mm(matrix)
+            here = _onednn(x, matrix, bias), _onednn(grad, matrix.t(), None)
             if not all(map(torch.equal, there, here)):
                 return False
     return True
 
 
-def _onednn(*given: Any) -> Any:
-    return torch.ops.mkldnn._linear_pointwise.default(*given)
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x @ weight.T + bias``."""
+    product: Any = torch.ops.mkldnn._linear_pointwise.default
+    return product(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]

@@ -63,6 +63,56 @@ def test_products_are_pytorchs_to_the_bit(num_out, num_in, rows):
     assert all(map(torch.equal, (x, grad, matrix, bias), given))
 
 
+SPECIAL = [float(n) for n in ("nan", "inf", "-inf", "-0.0", "1e-41", "3e38")]
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have the same bits, where any NaN is a NaN."""
+    left, right = (t.masked_fill(t.isnan(), 7.0) for t in (a, b))
+    return torch.equal(left, right) and torch.equal(a.isnan(), b.isnan())
+
+
+@pytest.mark.parametrize("place", ["entry", "row", "bias", "matrix"])
+@pytest.mark.parametrize("value", SPECIAL)
+def test_what_is_no_number_stays_none(value, place):
+    generator = torch.Generator().manual_seed(1)
+    x, matrix = (torch.randn(n, 64, generator=generator) for n in (1024, 64))
+    bias = torch.randn(64, generator=generator)
+    {"entry": x[5, 3:4], "row": x[9], "bias": bias[2:3], "matrix": matrix[7, 7:8]}[
+        place
+    ].fill_(value)
+
+    found = products.linear_relu(x, matrix, bias), products.times(x, matrix)
+
+    assert same(found[0], torch.addmm(bias, x, matrix.t()).relu_())
+    assert same(found[1], x.mm(matrix))
+    if place != "matrix" and value != value:
+        assert found[0].isnan().any()
+
+
+def test_layout_and_type_are_minded():
+    generator = torch.Generator().manual_seed(1)
+    x, matrix = (torch.randn(64, n, generator=generator).t() for n in (1024, 64))
+    bias = torch.zeros(64)
+    expected = torch.addmm(bias, x, matrix.t()).relu_()
+
+    assert torch.equal(products.linear_relu(x, matrix, bias), expected)
+    assert torch.equal(products.times(x, matrix), x.mm(matrix))
+    with pytest.raises(RuntimeError, match="dtype"):
+        products.times(x, matrix.double())
+
+
+def test_what_others_set_does_not_decide():
+    expected = agree()
+    products._agrees.cache_clear()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            assert agree() is expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_few_rows_odd_widths_and_other_types_are_left_to_pytorch(calls):
     agree()
     calls.clear()
