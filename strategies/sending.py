@@ -66,8 +66,8 @@ def exchange(
     every = list(messages)
     begin = time.monotonic()
     waiting: set[str] = set()
-    ahead = 1 if simulation.runs else 0
-    for some in (every[:ahead], every[ahead:]):
+    ahead = 1 if simulation.hands_out else 0
+    for some in filter(None, (every[:ahead], every[ahead:])):
         waiting |= {i for i in grid.push_messages(some) if i}
         simulation.hand_out()
     meanwhile()
@@ -98,11 +98,12 @@ def exchange(
         elapsed = time.monotonic() - begin
         if late_after_s and math.isinf(enough_at) and is_enough(replies):
             enough_at = elapsed
-        if not waiting or elapsed > min(timeout_s, enough_at + late_after_s):
+        left_s = min(timeout_s, enough_at + late_after_s) - elapsed
+        if not waiting or left_s < 0:
             break
         if waiting <= doubted and is_enough(replies):
             break
-        simulation.wait_for_reply(pause_s(elapsed, asking_s))
+        simulation.wait_for_reply(pause_s(elapsed, asking_s), left_s)
     return replies
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 _AGAIN_S = (0.05, 1.0)  # between two looks for what of a reply still arrives
-_TICK_S = 0.11  # a little more than the period of Flower's dispatcher
+_HAND_OUT_S = 0.11  # for messages to be handed out, at most
+_LOOK_S = 0.1  # between two looks for replies of which we are told, at least
 
 
 class Simulation:
@@ -27,24 +27,28 @@ class Simulation:
     def __init__(self) -> None:
         self._sent, self._handed_out = threading.Event(), threading.Event()
         self._replied = threading.Event()
-        self.runs = self._keeps = False
+        self.hands_out = self.keeps_replies = False  # while these threads run
 
     def hand_out(self) -> None:
         """Have it hand out what has been sent, if it runs."""
-        if self.runs:
+        if self.hands_out:
             self._handed_out.clear()
             self._sent.set()
-            self._handed_out.wait(_TICK_S)
+            self._handed_out.wait(_HAND_OUT_S)
 
-    def wait_for_reply(self, longest_s: float) -> None:
-        """Wait for so long; or if it runs, for a reply, and 0.1 s if none comes."""
-        if self._keeps:
-            self._replied.wait(max(longest_s, _TICK_S))
+    def wait_for_reply(self, pause_s: float, left_s: float) -> None:
+        """Wait for ``pause_s``; or if it runs, for a reply.
+
+        If none comes that takes ``pause_s`` too, or 0.1 s if it is less, but not more
+        than ``left_s``.
+        """
+        if self.keeps_replies:
+            self._replied.wait(min(max(pause_s, _LOOK_S), left_s))
             self._replied.clear()
         else:
-            time.sleep(longest_s)
+            time.sleep(pause_s)
 
-    def run(self, loop: Callable[..., None], *given: Any) -> None:
+    def run_hander(self, loop: Callable[..., None], *given: Any) -> None:
         """Be the thread that hands out messages.
 
         Parameters
@@ -55,26 +59,22 @@ class Simulation:
             Its arguments, the last of which is the event that ends the simulation.
         """
         *others, stop = given
-        self.runs = True
-        try:
-            loop(*others, self._wakeable(stop))
-        finally:
-            self.runs = False
-            self._handed_out.set()
-
-    def _wakeable(self, stop: threading.Event) -> SimpleNamespace:
-        """Make an event whose waits also end when there are messages."""
 
         def wait(timeout: float) -> bool:
             if not self._sent.is_set():
                 self._handed_out.set()
                 self._sent.wait(timeout)
             self._sent.clear()
-            return stop.is_set()
+            return bool(stop.is_set())
 
-        return SimpleNamespace(is_set=stop.is_set, wait=wait)
+        self.hands_out = True
+        try:
+            loop(*others, _Changed(stop, wait=wait))
+        finally:
+            self.hands_out = False
+            self._handed_out.set()
 
-    def keep(self, loop: Callable[..., None], state: Any, *given: Any) -> None:
+    def run_keeper(self, loop: Callable[..., None], state: Any, *given: Any) -> None:
         """Be the thread that keeps replies in ``state``, by Flower's own loop."""
 
         def store(reply: Any) -> Any:
@@ -83,11 +83,22 @@ class Simulation:
             finally:
                 self._replied.set()
 
-        self._keeps = True
+        self.keeps_replies = True
         try:
-            loop(SimpleNamespace(store_message_res=store), *given)
+            loop(_Changed(state, store_message_res=store), *given)
         finally:
-            self._keeps = False
+            self.keeps_replies = False
+
+
+class _Changed:
+    """An object with another method in place of one of its own."""
+
+    def __init__(self, of: Any, **changed: Callable[..., Any]) -> None:
+        self._of = of
+        vars(self).update(changed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
 
 
 simulation = Simulation()
@@ -111,14 +122,11 @@ def shorten_waits() -> None:
             max_tries_per_object=None,  # more of them fit into the same time
         )
     engine: Any = sys.modules.get("flwr.server.superlink.fleet.vce.vce_api")
-    threads = (
-        ("add_messages_to_queue", simulation.run),
-        (
-            "put_message_into_state",
-            simulation.keep,
-        ),
-    )
-    for name, ours in threads:
+    threads = {
+        "add_messages_to_queue": simulation.run_hander,
+        "put_message_into_state": simulation.run_keeper,
+    }
+    for name, ours in threads.items():
         loop = getattr(engine, name, None)
         if loop is not None and not isinstance(loop, partial):
             setattr(engine, name, partial(ours, loop))

@@ -1,4 +1,4 @@
-"""Products of many rows with a small matrix: by oneDNN, where it gives the same bits.
+"""Products of many rows with a small matrix: by oneDNN if its numbers are the same.
 
 PyTorch multiplies float32 matrices by another library, MKL on x86. oneDNN takes half
 its time on some processors, but prepares itself for each new number of rows, which
@@ -7,6 +7,7 @@ takes longer than a product: see :func:`padded`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -21,7 +22,7 @@ _LEAST_STEP = 64  # rows
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``relu(x @ weight.T + bias)``: (rows, in), (out, in), (out,) -> (rows, out)."""
-    if _by_onednn(x, weight):
+    if _by_onednn(x, weight) and bias.is_contiguous():
         return _onednn(x, weight, bias).relu_()  # its own ReLU makes 0 of NaN
     return torch.addmm(bias, x, weight.t()).relu_()
 
@@ -33,22 +34,24 @@ def times(x: Tensor, matrix: Tensor) -> Tensor:
     return x.mm(matrix)
 
 
-def padded(x: Tensor, width: int) -> int:
-    """Rows that ``x`` should have for products with matrices of this width.
+def padded(x: Tensor, matrices: Iterable[Tensor]) -> int:
+    """Rows that ``x`` should have for products with these matrices, one after another.
 
     At most a sixteenth more than it has, or 63, and the same for many numbers. Rows of
-    a product depend on one row of ``x`` each, whatever the others hold.
+    oneDNN's products depend on one row of ``x`` each, whatever the others hold.
     """
     rows = x.shape[0]
-    if not (rows >= _LEAST_ROWS and _is_usual(x) and _agrees(width, width)):
+    if not (rows >= _LEAST_ROWS and all(_by_onednn(x, m) for m in matrices)):
         return rows
     step = max(_LEAST_STEP, (1 << rows.bit_length() - 1) // _PER_OCTAVE)
     return -(-rows // step) * step
 
 
 def _by_onednn(x: Tensor, matrix: Tensor) -> bool:
-    is_large = x.shape[0] >= _LEAST_ROWS
-    is_usual = is_large and _is_usual(x) and _is_usual(matrix)
+    """Whether oneDNN is to multiply, which keeps no graph and overlooks strides."""
+    if x.shape[0] < _LEAST_ROWS or torch.is_grad_enabled():
+        return False
+    is_usual = _is_usual(x) and _is_usual(matrix) and matrix.is_contiguous()
     return is_usual and _agrees(*matrix.shape)
 
 
@@ -58,7 +61,7 @@ def _is_usual(x: Tensor) -> bool:
 
 @cache
 def _agrees(num_out: int, num_in: int) -> bool:
-    """Whether both libraries give the same bits for matrices of this shape, here."""
+    """Whether both libraries give the same numbers for matrices of this shape, here."""
     if num_out not in _WIDTHS or num_in not in _WIDTHS:
         return False
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]

@@ -42,7 +42,7 @@ class _Rows(NamedTuple):
     def of(cls, x: Tensor, batch: Batch, weights: _Weights) -> _Rows:
         """Pad the batch whose node features are ``x``, if that is of use."""
         num_nodes, graph_of_node = x.shape[0], batch.graph_of_node
-        more = padded(x, weights[-1].shape[0]) - num_nodes
+        more = padded(x, weights[:-2:2]) - num_nodes
         if not more:
             return cls(num_nodes, batch, None, graph_of_node)
         offsets = batch.adjacency.crow_indices()

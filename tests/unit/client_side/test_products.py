@@ -19,9 +19,10 @@ ROWS = (1, 767, 768, 1000, 1024, 5000)
 
 @pytest.fixture(autouse=True)
 def anew() -> Iterator[None]:
-    """Each test finds out by itself where libraries agree."""
+    """Each test finds out by itself where libraries agree; nothing is derived."""
     products._agrees.cache_clear()
-    yield
+    with torch.no_grad():
+        yield
     products._agrees.cache_clear()
 
 
@@ -102,6 +103,40 @@ def test_layout_and_type_are_minded():
         products.times(x, matrix.double())
 
 
+def test_strided_matrices_and_biases_are_left_to_pytorch(calls):
+    usual = [(1024, 64)] * 2 if agree() else []  # of ``times`` with ``square``
+    calls.clear()
+    x = torch.randn(1024, 64, generator=torch.Generator().manual_seed(1))
+    square, bias = torch.eye(64), torch.zeros(64)
+    strided = (
+        (torch.eye(128)[:64, :64], bias),
+        (square[:1].expand(64, 64), bias),
+        (square, torch.ones(1).expand(64)),
+        (square, torch.arange(128.0)[::2]),
+    )
+    for matrix, offset in strided:
+        expected = torch.addmm(offset, x, matrix.t()).relu_()
+        assert torch.equal(products.linear_relu(x, matrix, offset), expected)
+        assert torch.equal(products.times(x, matrix), x.mm(matrix))
+    assert calls == usual
+
+
+def test_products_that_are_differentiated_keep_their_graph():
+    matrix = torch.eye(64, requires_grad=True)
+    x = torch.rand(1024, 64)
+    with torch.enable_grad():
+        products.times(x, matrix).sum().backward()
+        assert matrix.grad is not None
+        products.linear_relu(x, matrix, torch.zeros(64)).sum().backward()
+    assert matrix.grad.abs().sum() > 0
+
+
+def test_one_odd_layer_among_others_is_not_padded():
+    agree()
+    x, square, odd = torch.rand(1000, 64), torch.eye(64), torch.ones(1, 64)
+    assert products.padded(x, [square, odd]) == 1000
+
+
 def test_what_others_set_does_not_decide():
     expected = agree()
     products._agrees.cache_clear()
@@ -125,7 +160,7 @@ def test_few_rows_odd_widths_and_other_types_are_left_to_pytorch(calls):
         square = torch.eye(width, dtype=x.dtype)
         assert torch.equal(products.times(x, square), x)
         assert torch.equal(products.linear_relu(x, square, square[0] * 0), x)
-        assert products.padded(x, width) == len(x)
+        assert products.padded(x, [square]) == len(x)
     assert calls == []
 
 
@@ -135,7 +170,7 @@ def test_a_library_with_other_bits_is_not_used(monkeypatch):
     x, square = torch.rand(1000, 64), torch.rand(64, 64)
 
     assert torch.equal(products.times(x, square), x.mm(square))
-    assert products.padded(x, 64) == 1000
+    assert products.padded(x, [square]) == 1000
 
 
 def test_without_the_library_all_is_pytorchs(monkeypatch, calls):
@@ -143,7 +178,7 @@ def test_without_the_library_all_is_pytorchs(monkeypatch, calls):
     x, square = torch.rand(1000, 64), torch.rand(64, 64)
 
     assert torch.equal(products.times(x, square), x.mm(square))
-    assert products.padded(x, 64) == 1000
+    assert products.padded(x, [square]) == 1000
     assert calls == []
 
 
@@ -156,8 +191,13 @@ def test_to_find_out_draws_nothing_of_others(calls):
 
 def test_padding_is_small_and_gives_few_numbers_of_rows(monkeypatch):
     monkeypatch.setattr(products, "_agrees", lambda *_: True)
+    square = torch.empty(64, 64)
+
+    def padded(number: int) -> int:
+        return products.padded(torch.empty(number, 0), [square, square])
+
     rows = range(1, 20_000)
-    found = [products.padded(torch.empty(n, 0), 64) for n in rows]
+    found = [padded(n) for n in rows]
 
     assert all(p == n for n, p in zip(rows, found, strict=True) if n < 768)
     assert all(
@@ -165,9 +205,7 @@ def test_padding_is_small_and_gives_few_numbers_of_rows(monkeypatch):
     )
     assert found == sorted(found)
     assert len({p for p in found if p >= 768}) < 100
-    assert {p for p in found if p >= 768} == {
-        products.padded(torch.empty(p, 0), 64) for p in found if p >= 768
-    }
+    assert all(padded(p) == p for p in set(found))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
@@ -186,8 +224,9 @@ def test_rows_that_pad_a_batch_reach_no_graph(calls, monkeypatch, dropout):
     def trained() -> list[torch.Tensor]:
         model.zero_grad()
         noise = torch.Generator().manual_seed(5) if dropout else None
-        logits = model(batch, noise)
-        logits.sin().sum().backward()
+        with torch.enable_grad():
+            logits = model(batch, noise)
+            logits.sin().sum().backward()
         return [logits.detach(), *(p.grad.clone() for p in model.parameters())]
 
     found = trained()

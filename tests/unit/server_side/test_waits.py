@@ -56,7 +56,9 @@ class Engine:
         self.stop = threading.Event()
         self.waits = threading.Event()
         given = (self._loop, self.post, self.handed, dict.fromkeys(NODES), self.stop)
-        self.thread = threading.Thread(target=simulation.run, args=given, daemon=True)
+        self.thread = threading.Thread(
+            target=simulation.run_hander, args=given, daemon=True
+        )
         self.thread.start()
         assert self.waits.wait(LONG_S)
 
@@ -78,7 +80,7 @@ class Engine:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    monkeypatch.setattr(waits, "_TICK_S", LONG_S)
+    monkeypatch.setattr(waits, "_HAND_OUT_S", LONG_S)
     found = Engine(Simulation())
     yield found
     found.close()
@@ -112,7 +114,7 @@ def test_the_first_message_is_handed_out_first(
 def test_told_in_the_midst_of_a_look_it_looks_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waits, "_TICK_S", LONG_S)
+    monkeypatch.setattr(waits, "_HAND_OUT_S", LONG_S)
     simulation, looks = Simulation(), []
     under_way, told = threading.Event(), threading.Event()
 
@@ -126,7 +128,9 @@ def test_told_in_the_midst_of_a_look_it_looks_once_more(
             stop.wait(LONG_S)
 
     stop = threading.Event()
-    thread = threading.Thread(target=simulation.run, args=(loop, stop), daemon=True)
+    thread = threading.Thread(
+        target=simulation.run_hander, args=(loop, stop), daemon=True
+    )
     thread.start()
     assert under_way.wait(LONG_S)
     teller = threading.Thread(target=simulation.hand_out, daemon=True)
@@ -147,7 +151,7 @@ def test_told_in_the_midst_of_a_look_it_looks_once_more(
 def test_nothing_is_handed_out_if_no_simulation_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waits, "_TICK_S", LONG_S)
+    monkeypatch.setattr(waits, "_HAND_OUT_S", LONG_S)
     simulation = Simulation()
     monkeypatch.setattr(simulation._handed_out, "wait", lambda _: pytest.fail("waited"))
 
@@ -157,12 +161,12 @@ def test_nothing_is_handed_out_if_no_simulation_runs(
         raise OSError("the state is gone")
 
     with pytest.raises(OSError, match="gone"):
-        simulation.run(broken, threading.Event())
+        simulation.run_hander(broken, threading.Event())
     simulation.hand_out()
 
 
 class Replies:
-    """Flower's state, as far as it keeps replies; the first cannot be kept."""
+    """Flower's state, as far as it keeps replies; what is lost cannot be kept."""
 
     def __init__(self) -> None:
         self.kept: list[str] = []
@@ -176,19 +180,19 @@ class Replies:
 def test_whoever_waits_for_a_reply_is_told_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waits, "_TICK_S", LONG_S)
+    monkeypatch.setattr(waits, "_LOOK_S", LONG_S)
     simulation, replies, stop = Simulation(), Replies(), threading.Event()
     arrived: queue.Queue[str] = queue.Queue()
     given = (KEEPS, replies, arrived, stop)
-    thread = threading.Thread(target=simulation.keep, args=given, daemon=True)
+    thread = threading.Thread(target=simulation.run_keeper, args=given, daemon=True)
     begin = time.monotonic()
     thread.start()
-    while not simulation._keeps:
+    while not simulation.keeps_replies:
         assert time.monotonic() - begin < LONG_S / 2
 
     for reply in ("one", "two"):
         threading.Timer(0.1, arrived.put, [reply]).start()
-        simulation.wait_for_reply(0.0)  # at most LONG_S, which would be too long
+        simulation.wait_for_reply(0.001, LONG_S)
         assert replies.kept[-1] == reply
     assert time.monotonic() - begin < LONG_S / 2
     assert not simulation._replied.is_set()
@@ -196,25 +200,71 @@ def test_whoever_waits_for_a_reply_is_told_of_it(
     stop.set()
     thread.join(LONG_S / 2)
     assert not thread.is_alive()
-    assert not simulation._keeps
+    assert not simulation.keeps_replies
 
 
 def test_a_reply_that_cannot_be_kept_ends_the_wait_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waits, "_TICK_S", LONG_S)
+    monkeypatch.setattr(waits, "_LOOK_S", LONG_S)
     simulation = Simulation()
 
     def loop(state: Replies) -> None:
-        assert simulation._keeps
+        assert simulation.keeps_replies
         with pytest.raises(OSError, match="no room"):
             state.store_message_res("lost")
-        simulation.wait_for_reply(0.0)
+        simulation.wait_for_reply(0.001, LONG_S)
         raise OSError("the state is gone")
 
     with pytest.raises(OSError, match="gone"):
-        simulation.keep(loop, Replies())
-    assert not simulation._keeps
+        simulation.run_keeper(loop, Replies())
+    assert not simulation.keeps_replies
+
+
+@pytest.mark.parametrize(
+    ("pause", "left", "waited"),
+    [(0.25, 9.0, 0.25), (0.01, 9.0, 0.1), (0.01, 0.05, 0.05), (5.0, 1.0, 1.0)],
+)
+def test_a_wait_for_replies_ends_with_the_time_that_is_left(pause, left, waited):
+    simulation, slept = Simulation(), []
+    simulation.keeps_replies = True
+    simulation._replied.wait = slept.append  # type: ignore[method-assign]
+
+    simulation.wait_for_reply(pause, left)
+
+    assert slept == [waited]
+
+
+def test_what_another_flower_asks_of_its_objects_is_still_there() -> None:
+    class State(Replies):
+        store_traffic = "as ever"
+
+    class Stop(threading.Event):
+        reason = "as ever"
+
+    def keeper(state: Any) -> None:
+        state.store_message_res("one")
+        assert state.store_traffic == "as ever"
+
+    def hander(stop: Any) -> None:
+        assert stop.reason == "as ever"
+        assert not stop.is_set()
+
+    simulation, state = Simulation(), State()
+    simulation.run_keeper(keeper, state)
+    simulation.run_hander(hander, Stop())
+    assert state.kept == ["one"]
+
+
+def test_nothing_is_sent_for_an_exchange_without_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulation = Simulation()
+    simulation.hands_out = True
+    monkeypatch.setattr(simulation, "hand_out", lambda: pytest.fail("handed out"))
+    monkeypatch.setattr(sending, "simulation", simulation)
+
+    assert sending.exchange(Post(), [], 1.0) == []  # type: ignore[arg-type]
 
 
 def test_without_a_simulation_a_wait_is_as_long_as_it_says(
@@ -223,7 +273,7 @@ def test_without_a_simulation_a_wait_is_as_long_as_it_says(
     slept: list[float] = []
     monkeypatch.setattr(waits.time, "sleep", slept.append)
 
-    Simulation().wait_for_reply(0.25)
+    Simulation().wait_for_reply(0.25, 0.0)
 
     assert slept == [0.25]
 
@@ -241,8 +291,8 @@ def test_flower_waits_less_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None
     assert (found["initial_backoff"].default, found["backoff_cap"].default) == (0.05, 1)
     assert found["max_tries_per_object"].default is None
     hands_out, keeps = ENGINE.add_messages_to_queue, ENGINE.put_message_into_state
-    assert (hands_out.func, hands_out.args) == (waits.simulation.run, (FLOWERS,))
-    assert (keeps.func, keeps.args) == (waits.simulation.keep, (KEEPS,))
+    assert (hands_out.func, hands_out.args) == (waits.simulation.run_hander, (FLOWERS,))
+    assert (keeps.func, keeps.args) == (waits.simulation.run_keeper, (KEEPS,))
 
 
 def test_another_flower_keeps_its_waits(monkeypatch: pytest.MonkeyPatch) -> None:
