@@ -56,19 +56,26 @@ def test_a_round_is_told_beside_plain_loops(monkeypatch, capsys):
         rounds.datasets, "load_partition", lambda _, c: toys.make_partition(c)
     )
     row = {"wall_s": "4", "busy_s": "2", "client_compute_s": "1"}
-    monkeypatch.setattr(
-        rounds, "flower_rounds", lambda *_, **__: {"times": [{}, {}, row]}
-    )
-    given = ["--dataset", "PROTEINS", "--clients", "2", "--repeats", "1"]
+    asked = []
+
+    def flower_rounds(_, num_nodes):
+        asked.append(num_nodes)
+        return {"times": [{}, {}, row]}
+
+    monkeypatch.setattr(rounds, "flower_rounds", flower_rounds)
+    given = ["--dataset", "PROTEINS", "--clients", "3", "--repeats", "1"]
     assert main(["round", *given]) == 0
     found = cells(capsys.readouterr().out)
     kinds = [row[0].partition(" ")[0] for row in found]
-    assert kinds == ["plain"] * 2 + ["ours", "ours:"] + ["ours"] * 3
+    assert kinds == ["plain"] * 2 + ["ours", "ours:"] + ["ours"] * 4
+    assert asked == [2, 3]
     assert 0 < float(found[3][1]) < float(found[2][1])  # operators alone
     assert 0 < float(found[3][3]) < float(found[2][3])
     assert found[-1][1] == "4.000"
     best = min(float(row[1]) for row in found[:2])
     assert float(found[-1][2][:-1]) == pytest.approx(best / 4, abs=0.01)
+    assert main(["round", *given, "--nodes", "1"]) == 0
+    assert asked == [2, 3, 1]
 
 
 def test_parts_of_the_server_are_timed(capsys):
