@@ -31,7 +31,6 @@ MOST_ROUNDS = 999_999  # names of checkpoints have six digits
 MOST_CLIENTS = 100_000
 MOST_STEPS = 10**9  # epochs in total, graphs of a batch
 MOST_STEP = 1000.0  # learning rates
-_MANY_CLIENTS, _SELDOM = 1000, 5  # from so many on, checkpoints after so many rounds
 _TOML_DEPTH = 20  # of tables and lists
 _SHOWN = 200  # characters of a wrong value that an error repeats
 _TASKS = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"
@@ -412,12 +411,6 @@ def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) 
             check_value(key, value, rules[key])
 
 
-def checkpoint_period(run_config: Mapping[str, Value]) -> int:
-    """Say how many rounds lie between checkpoints; for run configs of any version."""
-    few = 1 if int(run_config["num-clients"]) < _MANY_CLIENTS else _SELDOM
-    return int(run_config.get("checkpoint-every", 1)) or few
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(Settings):
     """Settings of every method; "auto" is the value of the data set or the method."""
@@ -444,9 +437,9 @@ class RunSettings(Settings):
     num_server_rounds: int = integer("auto", 1, MOST_ROUNDS, auto=True)
     patience: int = integer("auto", 0, MOST_ROUNDS, auto=True)
     min_rounds: int = integer("auto", 0, MOST_ROUNDS, auto=True)
-    evaluate_every: int = integer(1, 1, MOST_ROUNDS)
+    evaluate_every: int = integer("auto", 1, MOST_ROUNDS, auto=True)
     evaluate_on: str = choice("own", "own", "all")
-    checkpoint_every: int = integer(0, 0, MOST_ROUNDS)
+    checkpoint_every: int = integer("auto", 1, MOST_ROUNDS, auto=True)
     client_fraction: float = number(1.0, 0, 1, low_open=True)
     held_out_clients: str = client_choice("")
     partition: str = choice(
@@ -541,8 +534,8 @@ class RunSettings(Settings):
 
     def is_checkpoint(self, server_round: int, last_round: int) -> bool:
         """Whether the server keeps its state and matrices after this round."""
-        every = checkpoint_period(self.to_config())
-        return server_round == last_round or server_round % every == 0
+        is_due = server_round % self.checkpoint_every == 0
+        return is_due or server_round == last_round
 
     def is_measured(self, after: int) -> bool:
         """Whether clients evaluate the model after this round."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # clients are imported when a run needs one: torch takes a se
     from clients.privacy.site import PrivateSite
     from clients.store import ClientStore
 
+_MANY_CLIENTS, _SELDOM = 1000, 5  # from so many on, some things every so many rounds
+
 if not hasattr(datasets, "load_partition"):
     raise ConfigError(
         f"the package 'datasets' was imported from {datasets.__file__}, which is not"
@@ -150,7 +152,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     )
     method = row.on(kind, str(run_config.get("task", AUTO)))
     published = getattr(method.params, "AUTO", {}).get(info.name, {})
-    automatic = _automatic(method, info)
+    automatic = _automatic(method, info, run_config["num-clients"])
     takes_weights = method.params.TAKES_WEIGHTS
     post = "clamp01" if takes_weights else "round"
     privacy = build(PrivacySettings, run_config, {"privacy.edge-post": post})
@@ -236,20 +238,26 @@ def _unread(
     )
 
 
-def _automatic(method: MethodOnTask, info: datasets.DatasetInfo) -> dict[str, Value]:
+def _automatic(
+    method: MethodOnTask, info: datasets.DatasetInfo, num_clients: Value
+) -> dict[str, Value]:
     """Say what ``"auto"`` means for shared settings; a later line wins.
 
     A value in the run config or in a preset is not ``"auto"`` and is taken as it is. If
     it contradicts ``info.fixed``, ``datasets.check_settings`` refuses it. A method's
     own parameters have values per data set (``AUTO``).
     """
-    return {
+    found: dict[str, Value] = {
         "task": method.task.key,
         **method.task.automatic,  # the kind of learning
         **info.automatic,  # the protocol published for the data set
         **method.params.RUN,  # the method's paper
         **info.fixed,  # the data set, in what is no paper's choice
     }
+    if num_clients == AUTO:
+        num_clients = found.get("num-clients", 0)
+    every = _SELDOM if int(num_clients) >= _MANY_CLIENTS else 1
+    return {"checkpoint-every": every, "evaluate-every": every, **found}
 
 
 def defaults() -> dict[str, Value]:

@@ -227,8 +227,12 @@ class Task:
 
         If clients are drawn anew for each round, no rule can choose a round: other
         clients are measured each time, and all of them only after the last one.
+        ``best_snapshot`` reads rounds that ``evaluate-every`` may leave out.
         """
-        return ("final",) if settings.is_sampled else self.rules
+        if settings.is_sampled:
+            return ("final",)
+        left_out = {"best_snapshot"} if settings.evaluate_every > 1 else set()
+        return tuple(rule for rule in self.rules if rule not in left_out)
 
     def check(self, settings: RunSettings, label_kind: str) -> None:
         """Raise ConfigError if data or a shared setting do not fit the task.
@@ -259,10 +263,6 @@ class Task:
                 )
 
 
-def _every_round(settings: RunSettings) -> bool:
-    return settings.evaluate_every == 1
-
-
 GRAPH_CLASSIFICATION = Task(
     name="graph classification",
     key="graph-classification",
@@ -273,7 +273,6 @@ GRAPH_CLASSIFICATION = Task(
     also=CLASS_SCORES,
     require={
         "held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,"),
-        "evaluate-every": (_every_round, "1, as best_snapshot reads every round,"),
     },
 )
 GRAPH_EMBEDDING = Task(
@@ -284,10 +283,14 @@ GRAPH_EMBEDDING = Task(
     headline="all",
     rules=("final", "best_labelled"),
     settings=EmbeddingSettings,
+    automatic={**_NEVER_EARLY, "evaluate-every": 1},
     require={
         "held-out": (lambda s: s.held_out == 0, "0, as no label is learned from,"),
         "patience": (lambda s: s.patience == 0, "0, as nothing is held out,"),
-        "evaluate-every": (_every_round, "1, as embedding.rounds says when,"),
+        "evaluate-every": (
+            lambda s: s.evaluate_every == 1,
+            "1, as embedding.rounds says when,",
+        ),
         "shared-group": (lambda s: s.shared_group == "all", "'all'"),
         "dropout": (lambda s: s.dropout == 0, "0, as teachers and student compare,"),
         "batch-size": (lambda s: s.batch_size >= 2, ">= 2, to have negatives,"),

@@ -300,22 +300,17 @@ def steps_of_report(report: RoundReport) -> _Steps:
 def steps_of_folder(folder: Path) -> _Steps:
     """Values of all rounds of a results folder by step."""
     rows = (
-        (
-            int(r["round"]),
-            int(r["client"]),
-            r["split"],
-            r["point"],
-            r["metric"],
-            float(r["value"]),
+        (int(number), int(client), split, point, metric, float(value))
+        for number, client, split, point, metric, value, _ in read_rows(
+            folder / "rounds.csv"
         )
-        for r in read_rows(folder / "rounds.csv")
     )
     sizes = (
-        (int(r["round"]), r["direction"], int(r["bytes"]))
-        for r in read_rows(folder / "ledger.csv")
+        (int(number), direction, int(size))
+        for number, _, direction, _, size in read_rows(folder / "ledger.csv")
     )
     times = read_rows(folder / "times.csv")
-    return _steps(rows, sizes, ((int(r["round"]), float(r["wall_s"])) for r in times))
+    return _steps(rows, sizes, ((int(n), float(wall)) for n, wall, *_ in times))
 
 
 def _steps(

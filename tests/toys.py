@@ -125,7 +125,8 @@ def run_settings(**changes) -> RunSettings:
     given = {k.replace("_", "-"): v for k, v in {**base, **changes}.items()}
     info = find_dataset(given["dataset"])
     of_task = {"task": "graph-classification", "patience": 0, "min-rounds": 0}
-    automatic = {**of_task, **info.automatic}
+    always = {"evaluate-every": 1, "checkpoint-every": 1}
+    automatic = {**of_task, **always, **info.automatic}
     return build(RunSettings, {**defaults(), **given}, automatic)
 
 

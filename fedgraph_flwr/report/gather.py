@@ -123,15 +123,13 @@ def _read(folder: Path) -> RunView:
             break
     bytes_of: Counter[tuple[str, str]] = Counter()
     bytes_at: dict[int, Counter[str]] = defaultdict(Counter)
-    for row in read_rows(folder / "ledger.csv"):
-        direction, size = row["direction"], int(row["bytes"])
-        bytes_of[direction, row["record"]] += size
-        bytes_at[int(row["round"])][direction] += size
+    for number, _, direction, record, size in read_rows(folder / "ledger.csv"):
+        bytes_of[direction, record] += int(size)
+        bytes_at[int(number)][direction] += int(size)
     seconds: dict[int, tuple[float, float]] = {}
-    for row in read_rows(folder / "times.csv"):
-        number, more = int(row["round"]), seconds.get(int(row["round"]), (0.0, 0.0))
-        wall, busy = float(row["wall_s"]), float(row["client_compute_s"])
-        seconds[number] = wall + more[0], busy + more[1]
+    for number, wall, _, busy in read_rows(folder / "times.csv"):
+        before = seconds.get(int(number), (0.0, 0.0))
+        seconds[int(number)] = before[0] + float(wall), before[1] + float(busy)
     return RunView(
         path=folder,
         summary=summary,
@@ -149,9 +147,9 @@ def _read(folder: Path) -> RunView:
 
 def _first_metric(folder: Path, split: str) -> str:
     """Metric of an unfinished run: the first that is no loss."""
-    for row in read_rows(folder / "rounds.csv"):
-        if row["split"] == split and row["metric"] != "loss":
-            return row["metric"]
+    for _, _, at, _, metric, *_ in read_rows(folder / "rounds.csv"):
+        if at == split and metric != "loss":
+            return metric
     return "score"
 
 

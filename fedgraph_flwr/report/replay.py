@@ -12,7 +12,10 @@ from ..errors import FedGraphError
 from ..resolve import defaults, resolve
 
 # They say where files are and what a run left behind, not what it computes.
-_PLACES = {"results-dir", "state-dir", "cache-dir", "resume", "tracker"}
+_PLACES = {
+    *("results-dir", "state-dir", "cache-dir", "resume", "tracker"),
+    "checkpoint-every",  # which could be 0 once
+}
 
 
 def replay_command(config: Mapping[str, Any]) -> str:

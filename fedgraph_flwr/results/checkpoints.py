@@ -9,7 +9,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from .reader import load_config
 
 _FILE = re.compile(r"round-(\d{6,9})\.safetensors")
 _KEPT = 2
+_PART = 2**20  # bytes that are read at once
 Mark = Sequence[Any]  # size in bytes, SHA-256 of so many
 
 
@@ -62,31 +63,39 @@ class GrowingFiles:
             for name, digest in self._digests.items()
         }
 
-    def read(self, marks: Mapping[str, Mark], cure: str) -> dict[str, list[str]]:
-        """Lines of each file up to its mark; nothing is changed.
+    def check(self, marks: Mapping[str, Mark], cure: str) -> None:
+        """Go back to the marks, beyond which files may go on; none is changed.
 
         Raises
         ------
         DataError
             A file is shorter than its mark says, or has other contents.
         """
-        found = {}
         for name, (size, expected) in marks.items():
-            path = self._folder / name
+            path, digest, left = self._folder / name, hashlib.sha256(), size
             try:
                 with path.open("rb") as file:
-                    start = file.read(size)
+                    while part := file.read(min(left, _PART)):
+                        digest.update(part)
+                        left -= len(part)
             except OSError as error:
                 raise DataError(f"{path} cannot be read: {error}; {cure}") from error
-            digest = hashlib.sha256(start)
-            if len(start) < size or digest.hexdigest() != expected:
+            if left or digest.hexdigest() != expected:
                 raise DataError(
                     f"{path} does not begin with the {size} bytes that the checkpoint"
                     f" was made with; {cure}"
                 )
             self._digests[name] = digest
-            found[name] = start.decode().splitlines()
-        return found
+
+    def rows(self, name: str, mark: Mark) -> Iterator[list[str]]:
+        """Rows of a file up to a mark, as lists of cells, without its header."""
+        left, _ = mark
+        with (self._folder / name).open("rb") as file:
+            left -= len(next(file, b""))
+            lines = iter(file.readline, b"")
+            yield from csv.reader(
+                line.decode() for line in lines if (left := left - len(line)) >= 0
+            )
 
     def cut(self, marks: Mapping[str, Mark]) -> None:
         """Drop what follows the marks: rows of rounds that will be repeated."""

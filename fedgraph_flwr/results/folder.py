@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import shutil
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ from flwr.common.logger import log
 from strategies.base import AbstractGraphStrategy
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
-from ..config import checkpoint_period
 from ..errors import ConfigError, DataError, StorageError
 from ..files import (
     make_folder,
@@ -138,7 +136,7 @@ class RunFolder:
         folder = cls(path, resolved, run_id=str(run_id))
         try:
             check_same_config(path, before, resolved)
-            folder._go_back(int(before["num-server-rounds"]), checkpoint_period(before))
+            folder._go_back(before)
         except BaseException:
             folder.close()
             raise
@@ -259,20 +257,23 @@ class RunFolder:
             self.path, self.so_far.last_round, arrays, meta
         )
 
-    def _go_back(self, planned: int, checkpoint_every: int) -> None:
+    def _go_back(self, before: Mapping[str, Any]) -> None:
         """Set everything to what it was at the last checkpoint.
 
-        If the run now goes on beyond its last ``planned`` round, that round is repeated
-        if it was measured only because it was the last.
+        If the run now goes on beyond the last round that was planned ``before``, that
+        round is repeated if it was measured only because it was the last.
         """
         found, s = checkpoint_rounds(self.path), self.resolved.settings
+        planned = int(before["num-server-rounds"])
         if planned in found[-1:] and planned < s.num_server_rounds:
             found = found[:-1] if planned % s.evaluate_every else found
         if not found:
+            # 0 was "auto" once.
+            first_due = int(before.get("checkpoint-every", 1)) or s.checkpoint_every
             cure = "restore them from a copy, or start a new run"
-            self._resumed_at = first = header_marks(COLUMNS)
-            self.so_far.reread(csv.DictReader(self._files.read(first, cure)[ROUNDS]))
-            if (last := last_round_of(self.path / ROUNDS)) > checkpoint_every:
+            self._resumed_at = header_marks(COLUMNS)
+            self._files.check(self._resumed_at, cure)
+            if (last := last_round_of(self.path / ROUNDS)) > first_due:
                 raise DataError(
                     f"{self.path} has rows of round {last}, but its checkpoints are"
                     f" gone: {cure}"
@@ -290,10 +291,10 @@ class RunFolder:
             )
         self.so_far.restore(meta)
         self.resumed_from = self.so_far.last_round
-        self._resumed_at = meta["marks"]
+        self._resumed_at = marks = meta["marks"]
         cure = delete_to_go_back(checkpoint_path(self.path, found[-1]))
-        lines = self._files.read(meta["marks"], cure)
-        self.so_far.reread(csv.DictReader(lines[ROUNDS]))
+        self._files.check(marks, cure)
+        self.so_far.reread(self._files.rows(ROUNDS, marks[ROUNDS]))
         self._found = arrays, meta
 
     def _check_place(self, meta: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ far as it got.
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import json
 import math
@@ -62,12 +63,25 @@ def load_config(run_dir: Path) -> dict[str, Any]:
     return config
 
 
-def read_rows(path: Path) -> Iterator[dict[str, str]]:
-    """Read the rows of a CSV file of a run; a torn last row is passed over."""
+def read_rows(path: Path, having: Sequence[str] = ()) -> Iterator[list[str]]:
+    """Read the rows of a CSV file of a run, as lists of cells; nothing if it is absent.
+
+    Its header, and a torn last row, are passed over.
+
+    Parameters
+    ----------
+    path : Path
+    having : sequence of str
+        Cells that rows must have one after another. Others are not parsed, which takes
+        most of the time of a large file; some of them may be given out as well.
+    """
+    wanted = io.StringIO()
+    csv.writer(wanted, lineterminator="").writerow(having)
+    text = wanted.getvalue()
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            lines = (line for line in file if line.endswith("\n"))
-            yield from csv.DictReader(lines)
+            next(file, "")
+            yield from csv.reader(n for n in file if text in n and n.endswith("\n"))
     except FileNotFoundError:
         return
 
@@ -78,20 +92,18 @@ def read_series(run_dir: Path, *, split: str, point: str, metric: str) -> Series
     A run that was killed may end in half a line; such a line is passed over, and so
     is a value that is not finite.
     """
-    wanted = (split, point, metric)
+    wanted = [split, point, metric]
     series: Series = {}
     try:
-        with (run_dir / "rounds.csv").open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if (row.get("split"), row.get("point"), row.get("metric")) != wanted:
-                    continue
-                try:
-                    client, server_round = int(row["client"]), int(row["round"])
-                    value = float(row["value"])
-                except (KeyError, TypeError, ValueError):
-                    continue
-                if math.isfinite(value):
-                    series.setdefault(client, {})[server_round] = value
+        for row in read_rows(run_dir / "rounds.csv", wanted):
+            if row[2:5] != wanted:
+                continue
+            try:
+                client, server_round, value = int(row[1]), int(row[0]), float(row[5])
+            except (IndexError, ValueError):
+                continue
+            if math.isfinite(value):
+                series.setdefault(client, {})[server_round] = value
     except OSError:
         return {}
     return dict(sorted(series.items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,17 +74,10 @@ class RunRecord:
                 for members in report.facts.get("snapshots", [])
             ]
 
-    def reread(self, rows: Iterable[Mapping[str, str]]) -> None:
+    def reread(self, rows: Iterable[Sequence[str]]) -> None:
         """Add scores that an earlier process wrote to ``rounds.csv``."""
-        for row in rows:
-            self._remember(
-                row["split"],
-                row["point"],
-                row["metric"],
-                int(row["round"]),
-                int(row["client"]),
-                float(row["value"]),
-            )
+        for number, client, split, point, metric, value, _ in rows:
+            self._remember(split, point, metric, int(number), int(client), float(value))
 
     def to_json(self) -> dict[str, Any]:
         """Everything but scores, which are in ``rounds.csv``.

@@ -239,7 +239,9 @@ def load_model(
             f" {architecture.num_classes}; copy the model folder again, whole"
         )
     tensors = {n: torch.from_numpy(np.array(a)) for n, a in weights.items()}
-    settings = build(RunSettings, {**RunSettings.defaults(), **about.config}, {})
+    # It says nothing of a model, and could be 0 once.
+    known = {**RunSettings.defaults(), **about.config, "checkpoint-every": 1}
+    settings = build(RunSettings, known, {})
     return TrainedModel(
         about=about,
         name=name,

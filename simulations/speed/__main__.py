@@ -10,6 +10,7 @@ from .gpu import measure_gpu
 from .memory import NUM_NODES, measure_memory
 from .molecules import measure_molecules
 from .peers import measure_peers
+from .results import measure_results
 from .rounds import compare_round, measure_overhead
 from .scale import measure_scale
 from .server import measure_server
@@ -57,10 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--methods", default="fedavg", help="names, by commas")
     part.add_argument("--nodes", type=int, default=NUM_NODES, help="of the graph")
     part.add_argument("--limit-gb", type=float, default=4.0, help="else exit with 1")
-    part.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="a run-config key for every method; may be repeated",
-    )  # fmt: skip
+    _add_settings(part)
 
     part = parts.add_parser("sites", help="a round over SuperNodes, resident or not")
     part.set_defaults(measure=measure_sites)
@@ -107,6 +105,13 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--clients", type=int, nargs="+", default=[200, 1000])
     _add_repeats(part, 3)
 
+    part = parts.add_parser("results", help="files of a run of many clients and rounds")
+    part.set_defaults(measure=measure_results)
+    part.add_argument("--clients", type=int, default=10_000)
+    part.add_argument("--rounds", type=int, default=200)
+    part.add_argument("--method", default="fedavg", help="one that classifies nodes")
+    _add_settings(part)
+
     part = parts.add_parser("scale", help="how a run grows with its clients")
     part.set_defaults(measure=measure_scale)
     part.add_argument("--clients", type=int, nargs="+", default=[10, 100, 1000])
@@ -115,11 +120,15 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--nodes", type=int, default=0, help="of Flower; 0: no Flower")
     part.add_argument("--rounds", type=int, default=3)
     part.add_argument("--figure", type=Path, help="file to draw to")
+    _add_settings(part)
+    return parser
+
+
+def _add_settings(part: argparse.ArgumentParser) -> None:
     part.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
         help="a further run-config key; may be repeated",
     )  # fmt: skip
-    return parser
 
 
 def _add_repeats(part: argparse.ArgumentParser, default: int) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
 from collections.abc import Mapping
 
 from fedgraph_flwr.embedding_scores import METRICS, TRANSFORMS
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.results.reader import read_rows
 from fedgraph_flwr.results.selection import Table
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING, POOLED
 
@@ -63,16 +63,16 @@ def _read(run: Run) -> tuple[dict[str, Table], dict[int, int]]:
     """Read metric -> round -> client -> value, and the number of graphs by round."""
     tables: dict[str, Table] = {}
     sizes: dict[int, dict[int, int]] = {}
-    with (run.path / "rounds.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if (row["split"], row["point"]) != ("all", "post_aggregation"):
-                continue
-            at, client = int(row["round"]), int(row["client"])
-            value = float(row["value"])
-            if not math.isfinite(value):
-                raise ValueError(f"{row['metric']} after round {at} is {value}")
-            tables.setdefault(row["metric"], {}).setdefault(at, {})[client] = value
-            sizes.setdefault(at, {})[client] = int(row["num_examples"])
+    wanted = ["all", "post_aggregation"]
+    for row in read_rows(run.path / "rounds.csv", wanted):
+        number, client, *at, metric, value, size = row
+        if at != wanted:
+            continue
+        if not math.isfinite(float(value)):
+            raise ValueError(f"{metric} after round {number} is {value}")
+        of_metric = tables.setdefault(metric, {}).setdefault(int(number), {})
+        of_metric[int(client)] = float(value)
+        sizes.setdefault(int(number), {})[int(client)] = int(size)
     return tables, {at: sum(of.values()) for at, of in sizes.items()}
 
 

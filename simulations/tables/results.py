@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import re
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.results.reader import read_rows
 from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING, TASKS
 
@@ -237,15 +237,15 @@ def _beside(run: Run) -> list[tuple[str, str]]:
 
 def _start(run: Run) -> dict[str, float]:
     """Means over clients of the scores of round 0, which only ``rounds.csv`` has."""
-    path, headline = run.path / "rounds.csv", str(run.summary.get("metric"))
-    split = str(run.summary.get("split", "test"))
-    names = {headline: START, **{m: f"{START}:{m}" for _, m in _beside(run)}}
+    wanted = [str(run.summary.get("split", "test")), "post_aggregation"]
+    names = {m: f"{START}:{m}" for _, m in _beside(run)}
+    names[str(run.summary.get("metric"))] = START
     found: dict[str, list[float]] = {}
-    if not path.is_file():
-        return {}
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            at = row["round"], row["split"], row["point"]
-            if at == ("0", split, "post_aggregation") and row["metric"] in names:
-                found.setdefault(names[row["metric"]], []).append(float(row["value"]))
+    for number, _, *at, metric, value, _ in read_rows(run.path / "rounds.csv", wanted):
+        if (
+            int(number) > 1
+        ):  # rows of a round come with those of the next, at the latest
+            break
+        if number == "0" and at == wanted and metric in names:
+            found.setdefault(names[metric], []).append(float(value))
     return {name: statistics.fmean(scores) for name, scores in found.items()}

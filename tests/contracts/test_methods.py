@@ -26,7 +26,11 @@ from simulations.contract import checks
 ALL = pytest.mark.parametrize("method", toys.CASES)
 ONE_PER_STRATEGY = one_per_strategy(toys.CASES)
 CLASSIFIERS = pytest.mark.parametrize("method", toys.of_task(GRAPH_CLASSIFICATION))
-MEASURED = toys.of_task(MULTI_TASK_CLASSIFICATION) + toys.of_task(NODE_CLASSIFICATION)
+MEASURED = [
+    *toys.of_task(GRAPH_CLASSIFICATION),
+    *toys.of_task(MULTI_TASK_CLASSIFICATION),
+    *toys.of_task(NODE_CLASSIFICATION),
+]
 FEDERATED = pytest.mark.parametrize("method", toys.federated())
 # A method with one client, and the self-train of the same task.
 ALONE = [
@@ -69,7 +73,7 @@ def test_learning_rate_zero_changes_nothing(lab, method):
 
 
 @pytest.mark.parametrize(
-    "method", mostly_slow(MEASURED, fast=["fedavg multi-task", "fedsage"])
+    "method", mostly_slow(MEASURED, fast=["fedavg multi-task", "fedsage", "gcfl+"])
 )
 def test_measuring_seldom_leaves_out_rounds_and_changes_nothing(run, method, caplog):
     rounds = {"num-server-rounds": 5, "patience": 0}
@@ -89,11 +93,11 @@ def test_measuring_seldom_leaves_out_rounds_and_changes_nothing(run, method, cap
     assert len(found) < len(everything)
     assert seldom.summary["final"] == always.summary["final"]
     assert seldom.summary["best_val"]["round"] in (2, 4, 5)
+    assert "best_snapshot" not in seldom.summary["rules"]  # it reads every round
 
 
-@pytest.mark.parametrize("method", ["gcfl", "fclg"])
-def test_methods_that_need_every_round_measured_say_so(method):
-    own = {**defaults(), **toys.tiny(method), "evaluate-every": 2}
+def test_methods_that_need_every_round_measured_say_so():
+    own = {**defaults(), **toys.tiny("fclg"), "evaluate-every": 2}
     with pytest.raises(ConfigError, match="evaluate-every must be 1, as"):
         resolve(own)
 

@@ -19,6 +19,7 @@ from fedgraph_flwr.errors import (
     RunFailedError,
     StorageError,
 )
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.folder import RunFolder
 from simulations.contract import checks
 from simulations.contract.checks import Killed, killed_at_checkpoint
@@ -155,11 +156,25 @@ def test_rounds_between_checkpoints_keep_rows_but_no_matrices(run, once, tmp_pat
 
 @pytest.mark.parametrize(
     ("given", "num_clients", "expected"),
-    [(0, 999, [1, 2, 3, 4, 5, 6]), (0, 1000, [5, 6]), (4, 1000, [4, 6])],
+    [("auto", 999, [1, 2, 3, 4, 5, 6]), ("auto", 1000, [5, 6]), (4, 1000, [4, 6])],
 )
-def test_many_clients_have_fewer_checkpoints(given, num_clients, expected):
-    settings = toys.run_settings(checkpoint_every=given, num_clients=num_clients)
+@pytest.mark.parametrize("method", ["gcfl+", "fedgkd", "fclg"])
+def test_many_clients_have_fewer_checkpoints_and_measure_less(
+    given, num_clients, expected, method
+):
+    keys = {"checkpoint-every": given, "num-clients": num_clients}
+    keys["num-server-rounds"] = 6
+    settings = toys.resolved(method, **keys).settings
     assert [r for r in range(1, 7) if settings.is_checkpoint(r, 6)] == expected
+    of_embeddings = settings.task == "graph-embedding"
+    often = list(range(1, 7)) if num_clients < 1000 or of_embeddings else [5, 6]
+    assert [r for r in range(1, 7) if settings.is_measured(r)] == often
+
+
+def test_data_sets_that_fix_the_number_of_clients_count_for_what_is_automatic():
+    settings = resolve({**defaults(), "dataset": "molecules"}).settings
+    assert settings.num_clients == 7
+    assert settings.evaluate_every == settings.checkpoint_every == 1
 
 
 def test_rows_beyond_the_first_checkpoint_without_one_are_refused(run, tmp_path):

@@ -290,6 +290,15 @@ def test_no_value_of_the_description_ends_in_anything_but_a_refusal(folder, host
             read_start(toys.resolved(**init))
 
 
+@pytest.mark.parametrize("before", [0, None])
+def test_folders_of_versions_whose_checkpoints_were_counted_otherwise(folder, before):
+    expected = load_model(folder).predict_test("/toys", client=0).score()
+    edit(folder, lambda a: a["config"].update({"checkpoint-every": before}))
+    if before is None:
+        edit(folder, lambda a: a["config"].pop("checkpoint-every"))
+    assert load_model(folder).predict_test("/toys", client=0).score() == expected
+
+
 def test_no_cell_of_the_table_is_a_formula(folder, tmp_path):
     edit(folder, lambda a: a.update(outputs=["=HYPERLINK(0)", "@SUM(1)"]))
     load_model(folder).predict_test("/toys", client=0).write(tmp_path / "table.csv")

@@ -107,6 +107,7 @@ def test_a_run_is_that_of_clients_one_by_one(run, stacks, case):
         ("gcfl+", {"gcfl.seq-source": "last-grad-norm", "gcfl.min-round": 0}),
         ("local", {"local.epochs": 2}),
         ("fedavg node-classification", {"evaluate-every": 2}),
+        ("gcfl+", {"evaluate-every": 2}),
         ("fedavg node-classification", {"num-layers": 3, "dropout": 0.2}),
         ("fedavg node-classification", {"num-layers": 1}),
         ("self-weight", {"self-weight.proximal-lambda": 1.0}),

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import toys
 
 from fedgraph_flwr import report, server_app
 from fedgraph_flwr.errors import DataError
@@ -206,6 +207,11 @@ def test_the_command_to_repeat_names_only_what_was_chosen():
         "python -m simulations.run fedavg --engine inline --set 'data-dir=\"/a b\"'"
         " --set hidden-dim=7 --set learning-rate=0.5"
     )
+
+
+def test_the_command_repeats_runs_of_versions_that_wrote_what_is_refused_now():
+    config = toys.resolved("fedavg").to_config()
+    assert replay_command({**config, "checkpoint-every": 0}) == replay_command(config)
 
 
 def test_the_command_prints_the_page_and_refuses_what_is_no_run(runs, tmp_path, capsys):

@@ -27,6 +27,8 @@ def test_table_of_data_sets():
             task="graph-classification",  # the method's tasks decide it
             patience=0,  # the task recommends them
             min_rounds=0,
+            evaluate_every=1,  # the number of clients does
+            checkpoint_every=1,
             **{k.replace("-", "_"): v for k, v in info.automatic.items()},
         )
 
