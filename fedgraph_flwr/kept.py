@@ -65,12 +65,20 @@ class Kept(Generic[T]):
 def num_bytes(value: Any) -> int:
     """Bytes of all arrays and tensors that a value holds; those on disk are free."""
     seen: set[int] = set()
+    places: set[tuple[int, int]] = set()
 
     def count(part: Any) -> int:
         if id(part) in seen or isinstance(part, np.memmap):
             return 0
         seen.add(id(part))
-        if isinstance(size := getattr(part, "nbytes", None), int):  # array or tensor
+        if getattr(part, "is_sparse_csr", False):  # whose ``nbytes`` counts zeros
+            parts = part.crow_indices(), part.col_indices(), part.values()
+            return sum(new(t.data_ptr(), t.nbytes) for t in parts)
+        if isinstance(part, np.ndarray):
+            return new(part.ctypes.data, part.nbytes)
+        if hasattr(part, "data_ptr"):  # a tensor, which may be that of an array
+            return new(part.data_ptr(), part.nbytes)
+        if isinstance(size := getattr(part, "nbytes", None), int):
             return size
         if is_dataclass(part) and not isinstance(part, type):
             # What is there, not by name: a property would make what nobody asked for.
@@ -82,6 +90,12 @@ def num_bytes(value: Any) -> int:
         named = getattr(part, "__dict__", None)
         is_ours = type(part).__module__.partition(".")[0] in ("clients", "datasets")
         return sum(map(count, named.values())) if named and is_ours else 0
+
+    def new(place: int, size: int) -> int:
+        if (place, size) in places:
+            return 0
+        places.add((place, size))
+        return size
 
     return count(value)
 

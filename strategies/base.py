@@ -321,6 +321,7 @@ class AbstractGraphStrategy(Strategy):
                     self.report.is_complete = True
                 finally:
                     self.close_round()
+                del replies  # before clients need the memory
             messages = self.configure_evaluate(
                 self.last_round, initial_arrays, evaluate_config, grid
             )

@@ -193,7 +193,7 @@ class GCFL(AbstractGraphStrategy):
         super().__init__(*args, **kwargs)
         self.use_dtw = use_dtw
         self._missing: dict[int, int] = {}  # client -> round since when
-        self._held_up: list[dict[str, Any]] = []
+        self._held_up: dict[tuple[int, ...], dict[int, int]] = {}  # cluster -> missing
 
     @override
     def initialise(self, arrays: NamedArrays) -> None:
@@ -274,29 +274,31 @@ class GCFL(AbstractGraphStrategy):
         }
         if server_round <= self.params.min_round:
             return
-        said = [(e["cluster"], e["client"]) for e in self._held_up]
-        for cluster in self.clusters():
-            for client in sorted(set(cluster) & set(self._missing)):
-                if len(cluster) < least or (cluster, client) in said:
-                    continue
-                since = self._missing[client]
-                self._held_up.append(
-                    {"cluster": cluster, "client": client, "since_round": since}
-                )
-                log(
-                    WARNING,
-                    "round %d: cluster %s cannot split: client %d is missing since"
-                    " round %d",
-                    server_round,
-                    cluster,
-                    client,
-                    since,
-                )
+        for cluster in self.gcfl.clusters:
+            known = self._held_up.get(cluster, {})
+            missing = {c: self._missing[c] for c in cluster if c in self._missing}
+            new = missing.keys() - known.keys()
+            if len(cluster) < least or not new:
+                continue
+            self._held_up[cluster] = missing | known
+            log(
+                WARNING,
+                "round %d: the cluster of %s cannot split without %s",
+                server_round,
+                shortened(name_clients(cluster)),
+                shortened(name_clients(new)),
+            )
 
     @override
     def remarks(self) -> dict[str, Any]:
-        """Return clusters that could not split in some round, and who was missing."""
-        return {"clusters_held_up": self._held_up} if self._held_up else {}
+        """Clusters that could not split, and who was missing, since which round."""
+        return {"clusters_held_up": self._told_held_up()} if self._held_up else {}
+
+    def _told_held_up(self) -> list[dict[str, Any]]:
+        return [
+            {"cluster": list(cluster), "missing": {str(c): r for c, r in of.items()}}
+            for cluster, of in self._held_up.items()
+        ]
 
     @override
     def models(self) -> dict[str, NamedArrays]:
@@ -312,7 +314,7 @@ class GCFL(AbstractGraphStrategy):
             "clusters": [list(members) for members in self.gcfl.clusters],
             "history": {str(c): list(q) for c, q in self.gcfl.history.items()},
             "missing": {str(c): since for c, since in self._missing.items()},
-            "held_up": self._held_up,
+            "held_up": self._told_held_up(),
         }
         return arrays, facts
 
@@ -324,8 +326,11 @@ class GCFL(AbstractGraphStrategy):
             theta=tuple(select(f"{k}/", arrays) for k in range(len(clusters))),
             history={int(c): tuple(q) for c, q in facts["history"].items()},
         )
-        self._missing = {int(c): r for c, r in facts.get("missing", {}).items()}
-        self._held_up = list(facts.get("held_up", []))
+        self._missing = {int(c): r for c, r in facts["missing"].items()}
+        self._held_up = {
+            tuple(entry["cluster"]): {int(c): r for c, r in entry["missing"].items()}
+            for entry in facts["held_up"]
+        }
 
     @override
     def clusters(self) -> list[list[int]]:

@@ -198,6 +198,7 @@ class Round:
         now = time.time()
         self.report.wall_s = now - self._began_at
         self.report.facts["clusters"] = clusters
+        self.good, self._sent = {}, []  # before clients need the memory
         return now
 
     def _read(self, replies: Iterable[Message]) -> dict[int, Parcel]:

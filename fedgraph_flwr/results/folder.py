@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -48,11 +49,13 @@ from .record import RunRecord
 from .summary import summarise
 
 ROUNDS, LEDGER, TIMES = "rounds.csv", "ledger.csv", "times.csv"
+FAILURES = "failures.csv"
 SUMMARY, TRACEBACK = "summary.json", "traceback.txt"
 COLUMNS = {
     ROUNDS: ("round", "client", "split", "point", "metric", "value", "num_examples"),
     LEDGER: ("round", "client", "direction", "record", "bytes"),
     TIMES: ("round", "wall_s", "busy_s", "client_compute_s"),
+    FAILURES: ("round", "client", "reason"),
 }
 
 
@@ -226,12 +229,12 @@ class RunFolder:
         self._files.append(LEDGER, [_ledger_row(e) for e in report.ledger])
         seconds = (report.wall_s, report.busy_s, report.client_compute_s)
         self._files.append(TIMES, [(report.server_round, *seconds)])
+        self._files.append(FAILURES, map(_failure_row, self.so_far.add(report)))
         for name, arrays in report.files.items():
             write_npz(self.path / name, arrays)
         if report.is_complete and report.arrays:
             # A round that is repeated writes them again.
             write_arrays(round_file(self.path, report.server_round), report.arrays)
-        self.so_far.add(report)
 
     def meter(self, strategy: AbstractGraphStrategy, status: int = RUNNING) -> None:
         """Write the numbers for monitoring anew."""
@@ -292,9 +295,17 @@ class RunFolder:
         self.so_far.restore(meta)
         self.resumed_from = self.so_far.last_round
         self._resumed_at = marks = meta["marks"]
+        if strange := sorted(marks.keys() ^ COLUMNS.keys()):
+            raise ConfigError(
+                f"the checkpoints in {self.path} are of another version of"
+                f" fedgraph_flwr, for which {', '.join(strange)} is unknown or missing:"
+                " resume with the version that began the run, or start a new one"
+            )
         cure = delete_to_go_back(checkpoint_path(self.path, found[-1]))
         self._files.check(marks, cure)
         self.so_far.reread(self._files.rows(ROUNDS, marks[ROUNDS]))
+        failed = self._files.rows(FAILURES, marks[FAILURES])
+        self.so_far.failures = [_failure(*row) for row in failed]
         self._found = arrays, meta
 
     def _check_place(self, meta: Mapping[str, Any]) -> None:
@@ -343,6 +354,19 @@ def _evaluation_row(e: Evaluation) -> tuple[Any, ...]:
         repr(e.value),
         e.num_examples,
     )
+
+
+def _failure_row(failure: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Quote the reason, which a site may have worded: no spreadsheet computes it."""
+    return failure["round"], failure["client"], json.dumps(failure["reason"])
+
+
+def _failure(server_round: str, client: str, reason: str) -> dict[str, Any]:
+    return {
+        "round": int(server_round),
+        "client": int(client),
+        "reason": json.loads(reason),
+    }
 
 
 def _ledger_row(e: LedgerEntry) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -120,12 +121,12 @@ def _of_sites(
     report: RoundReport,
     run: Mapping[str, str],
 ) -> Iterable[_Family]:
-    failures = folder.so_far.failures
+    failures = Counter(f["client"] for f in folder.so_far.failures)
     rows = {
         site: (
             len(members),
             sum(c in report.failures for c in members),
-            sum(f["client"] in members for f in failures),
+            sum(failures[c] for c in members),
             max(strategy.last_rounds.get(c, 0) for c in members),
             strategy.load(members),
         )

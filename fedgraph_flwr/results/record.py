@@ -44,8 +44,8 @@ class RunRecord:
         self.on_all: Table = {}
         self.held_out: dict[str, Table] = {m: {} for m in (task.metric, *task.also)}
 
-    def add(self, report: RoundReport) -> None:
-        """Add one round, complete or not."""
+    def add(self, report: RoundReport) -> list[dict[str, Any]]:
+        """Add one round, complete or not; return its failures."""
         for e in report.evaluations:
             self._remember(
                 e.split, e.point, e.metric, e.server_round, e.client, e.value
@@ -54,10 +54,11 @@ class RunRecord:
         self.times["wall_s"] += report.wall_s
         self.times["client_compute_s"] += report.client_compute_s
         self.times["busy_s"] += report.busy_s
-        self.failures += [
+        failed = [
             {"round": report.server_round, "client": c, "reason": r}
             for c, r in sorted(report.failures.items())
         ]
+        self.failures += failed
         self.fresh_starts += [
             {"round": report.server_round, "client": c, "lost_round": r}
             for c, r in sorted(report.facts.get("fresh_starts", {}).items())
@@ -73,6 +74,7 @@ class RunRecord:
                 (report.server_round, members)
                 for members in report.facts.get("snapshots", [])
             ]
+        return failed
 
     def reread(self, rows: Iterable[Sequence[str]]) -> None:
         """Add scores that an earlier process wrote to ``rounds.csv``."""
@@ -80,7 +82,7 @@ class RunRecord:
             self._remember(split, point, metric, int(number), int(client), float(value))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but scores, which are in ``rounds.csv``.
+        """Everything but scores and failures, which have files of their own.
 
         Clusters stand under the rounds in which they changed: a checkpoint must not
         grow with every round.
@@ -94,7 +96,6 @@ class RunRecord:
             "round": self.last_round,
             "clusters": changed,
             "snapshots": self.snapshots,
-            "failures": self.failures,
             "fresh_starts": self.fresh_starts,
             "times": self.times,
             "bytes": self.bytes,
@@ -110,7 +111,7 @@ class RunRecord:
                 found = self.clusters[str(int(number) - 1)]
             self.clusters[number] = found
         self.snapshots = [(r, list(m)) for r, m in facts["snapshots"]]
-        self.failures, self.fresh_starts = facts["failures"], facts["fresh_starts"]
+        self.fresh_starts = facts["fresh_starts"]
         self.times, self.bytes = facts["times"], facts["bytes"]
 
     def is_score(self, point: str, metric: str) -> bool:

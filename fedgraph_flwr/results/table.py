@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..tasks import OF_MEAN, POOLED
-from ..wording import client_ranges, shortened
+from ..wording import client_ranges, name_clients, shortened
 from .network import describe_network
 
 _WIDTH = 80
@@ -43,10 +43,12 @@ def summary_table(summary: dict[str, Any]) -> str:
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
     out.print(f"{_clusters(summary['clusters'])}{planted}", highlight=False)
     for entry in summary.get("clusters_held_up", []):
+        names, missing = (
+            shortened(name_clients([*map(int, entry[key])]))
+            for key in ("cluster", "missing")
+        )
         out.print(
-            f"cluster {entry['cluster']} could not split: client {entry['client']} was"
-            f" missing from round {entry['since_round']}",
-            highlight=False,
+            f"the cluster of {names} could not split without {missing}", highlight=False
         )
     if (seen := summary["own_and_unseen"]) is not None:
         out.print(_own_and_unseen(summary["metric"], seen), highlight=False)

@@ -50,6 +50,11 @@ def measure_stacked(arguments: argparse.Namespace) -> int:
         "patience": 0,
         "min-rounds": 0,
     }
+    if datasets.label_kind(resolve({**defaults(), **config}).settings) == "nodes":
+        raise SystemExit(
+            f"the bare loop trains on whole graphs, and --dataset {arguments.dataset}"
+            " is of nodes; choose a data set of graphs, e.g. NCI1"
+        )
     rows = []
     for count in arguments.clients:
         own = {**config, "num-clients": count}

@@ -159,11 +159,11 @@ def test_gcfl_says_which_cluster_cannot_split_and_for_want_of_whom(run, lost, ca
     (entry,) = whole.summary["clusters_held_up"]
     together = entry["cluster"]
     assert whole.summary["clusters"] == [together, [3]]  # as split in round 2
-    assert entry == {"cluster": [0, 1, 2, 4, 5], "client": 4, "since_round": 3}
-    words = f"cluster {together} cannot split: client 4 is missing since round 3"
-    assert said == f"round 3: {words}"
+    assert entry == {"cluster": [0, 1, 2, 4, 5], "missing": {"4": 3}}
+    names = "the cluster of clients 0-2, 4-5"
+    assert said == f"round 3: {names} cannot split without client 4"
     table = " ".join(summary_table(whole.summary).split())
-    assert f"cluster {together} could not split: client 4 was missing" in table
+    assert f"{names} could not split without client 4" in table
     part = run("gcfl", **{**EAGER, "num-server-rounds": 4})
     caplog.clear()
     again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import toys
 from matrix import mostly_slow, one_per_strategy
 
+from clients.base import GraphClient
 from fedgraph_flwr import files
 from fedgraph_flwr.errors import (
     ConfigError,
@@ -20,6 +22,7 @@ from fedgraph_flwr.errors import (
     StorageError,
 )
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results import folder
 from fedgraph_flwr.results.folder import RunFolder
 from simulations.contract import checks
 from simulations.contract.checks import Killed, killed_at_checkpoint
@@ -104,6 +107,45 @@ def test_a_state_that_cannot_be_flushed_is_one_clients_failure(
     ((number, client, reason),) = (f.values() for f in done.summary["failures"])
     assert (number, client) == (2, 1)
     assert "No space left on device; make room on that disk" in reason
+
+
+def test_failures_are_in_their_file_and_not_in_checkpoints(run, monkeypatch, tmp_path):
+    """Reasons are a site's words: no cell begins as a formula, and lines may end."""
+    train, why = GraphClient.train, '=1+1\n"quoted", ä'
+
+    def fail(self, parcel, header):
+        if self.job.client_id == 1 and header["server-round"] in (1, 3, 5):
+            raise ValueError(why)
+        return train(self, parcel, header)
+
+    monkeypatch.setattr(GraphClient, "train", fail)
+    some = {**ROUNDS, "min-fit-replies": 0.5}
+    whole = run("fedavg", **some)
+    part = stopped(run, "fedavg", tmp_path, at=4, **some)
+    for path in (part.path / "checkpoint").iterdir():
+        assert b"quoted" not in path.read_bytes()
+    again = resumed(run, part, "fedavg", **some)
+    assert again.summary["failures"] == whole.summary["failures"]
+    assert [f["round"] for f in again.summary["failures"]] == [1, 3, 5]
+    assert all(why in f["reason"] for f in again.summary["failures"])
+    texts = {(r.path / "failures.csv").read_text() for r in (whole, again)}
+    assert len(texts) == 1
+    assert not re.search(r"(^|,)[=+@-]", texts.pop(), re.MULTILINE)
+
+
+def test_checkpoints_of_other_versions_are_refused(run, tmp_path, monkeypatch):
+    known = {k: v for k, v in folder.COLUMNS.items() if k != "failures.csv"}
+    with monkeypatch.context() as patch:
+        patch.setattr(folder.GrowingFiles, "append", append_known(known))
+        patch.setattr(folder, "COLUMNS", known)
+        part = stopped(run, "fedavg", tmp_path, at=2)
+    with pytest.raises(ConfigError, match=r"another version of.* failures\.csv is"):
+        resumed(run, part, "fedavg")
+
+
+def append_known(known):
+    append = folder.GrowingFiles.append
+    return lambda self, name, rows: append(self, name, rows) if name in known else None
 
 
 def test_two_stops_and_two_resumes(run, once, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 import toys
 
+from clients.graphs.csr import csr
 from fedgraph_flwr.kept import Kept, memory_share, num_bytes
 
 
@@ -80,8 +81,18 @@ def test_bytes_of_a_client_count_its_graphs_and_its_batches():
 
     size = num_bytes(data)
 
-    least = graphs.edge_index.nbytes + data.graphs.edge_index.nbytes
-    assert size > least + sum(b.edge_index.nbytes for b in data.evaluation)
+    least = graphs.edge_index.nbytes + data.graphs.degree.nbytes
+    least += sum(b.edge_index.nbytes + b.graph_of_node.nbytes for b in data.evaluation)
+    assert least < size < 4 * least  # a matrix of all pairs of nodes would be more
+
+
+def test_bytes_of_sparse_matrices_leave_out_zeros_and_shared_memory_counts_once():
+    n = 1000
+    ptr, columns = torch.arange(n + 1), torch.arange(n)
+    matrix = csr(ptr, columns, n)
+    assert num_bytes([matrix, matrix]) == 8 * (n + 1) + 8 * n + 4 * n
+    array = np.zeros(10)
+    assert num_bytes([array, torch.from_numpy(array), array[:]]) == 80
 
 
 def test_a_process_keeps_no_more_than_half_the_memory():

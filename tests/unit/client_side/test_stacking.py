@@ -36,7 +36,7 @@ from fedgraph_flwr.wire import Parcel, with_prefix
 pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
 
 ON_GRAPHS = ["local", "fedavg", "fedprox", "gcfl", "gcfl+"]
-ON_NODES = [f"{m} node-classification" for m in ("local", "fedavg", "fedprox")]
+ON_NODES = [f"{m} node-classification" for m in ON_GRAPHS]
 ON_NODES += ["self-weight"]
 WIDE = {"hidden-dim": 8, "dropout": 0.5, "num-clients": 5, "batch-size": 8}
 
@@ -110,6 +110,7 @@ def test_a_run_is_that_of_clients_one_by_one(run, stacks, case):
         ("gcfl+", {"evaluate-every": 2}),
         ("fedavg node-classification", {"num-layers": 3, "dropout": 0.2}),
         ("fedavg node-classification", {"num-layers": 1}),
+        ("fedavg node-classification", {"shared-group": "convs"}),  # FedPer
         ("self-weight", {"self-weight.proximal-lambda": 1.0}),
     ],
     ids=str,
@@ -167,7 +168,7 @@ def test_data_of_all_forms(run, stacks, monkeypatch, case, kind, make):
     assert_alike(tensors(many), tensors(one))
 
 
-@pytest.mark.parametrize("case", ["fedavg", "fedprox", "fedavg node-classification"])
+@pytest.mark.parametrize("case", [*ON_GRAPHS, *ON_NODES])
 def test_equal_shapes_give_equal_bytes(run, stacks, monkeypatch, case):
     """Where batched products are to the bit those of single matrices."""
 

@@ -214,3 +214,8 @@ def test_peak_memory_of_another_process_is_told():
 def test_what_another_process_raises_is_raised_here():
     with pytest.raises(ValueError, match="invalid literal"):
         timing.in_own_process(int, "x")
+
+
+def test_stacks_of_nodes_have_no_bare_loop_and_the_command_says_so():
+    with pytest.raises(SystemExit, match="is of nodes; choose a data set of graphs"):
+        main(["stacked", "--method", "fedavg", "--dataset", "planted"])

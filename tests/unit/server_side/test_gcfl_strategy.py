@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import networkx as nx
 import numpy as np
 import pytest
+import toys
 from dtaidistance import dtw
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -373,3 +375,22 @@ def test_nan_in_an_update_is_refused():
             start(2), replies({0: [np.nan, 0, 0, 0], 1: [0, 0, 0, 0]}), params(),
             server_round=1, use_dtw=False,
         )  # fmt: skip
+
+
+def test_who_is_missing_takes_room_that_grows_with_clients_not_with_their_square():
+    def told(count):
+        strategy = toys.resolved("gcfl+", **{"gcfl.min-round": 0}).method.make_strategy(
+            toys.resolved("gcfl+").settings, params(min_round=0), experiment="e"
+        )
+        strategy.clients = dict.fromkeys(range(count))
+        strategy.initialise({"w": np.zeros(1, np.float32)})
+        for number in (1, 2, 3):
+            strategy._look_for_missing(number, [c for c in range(count) if c % 10])
+        _, facts = strategy.state()
+        (entry,) = strategy.remarks()["clusters_held_up"]
+        assert list(entry["missing"].items()) == [
+            (str(c), 1) for c in range(0, count, 10)
+        ]
+        return len(json.dumps(facts))
+
+    assert told(4000) < 12 * told(400)
