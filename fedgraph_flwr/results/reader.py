@@ -81,7 +81,8 @@ def read_rows(path: Path, having: Sequence[str] = ()) -> Iterator[list[str]]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             next(file, "")
-            yield from csv.reader(n for n in file if text in n and n.endswith("\n"))
+            lines = (n for n in file if text in n and n.endswith("\n"))
+            yield from filter(None, csv.reader(lines))  # no empty lines
     except FileNotFoundError:
         return
 

@@ -98,3 +98,10 @@ def test_a_file_that_begins_otherwise_than_its_mark_says_is_refused(tmp_path, ha
     path.write_bytes(harm(path.read_bytes()))
     with pytest.raises(DataError, match=r"rounds\.csv does not begin with the .* cure"):
         GrowingFiles(tmp_path, ["rounds.csv"]).check(marks, "cure")
+
+
+def test_empty_lines_are_no_rows(tmp_path):
+    write(tmp_path / "rounds.csv", [[1, 0, "test", "p", "accuracy", "0.25", 7]])
+    with (tmp_path / "rounds.csv").open("a") as file:
+        file.write("\n\r\n")
+    assert len(list(read_rows(tmp_path / "rounds.csv"))) == 1

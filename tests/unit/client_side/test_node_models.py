@@ -168,3 +168,10 @@ def test_tensors_have_the_specified_shapes():
         "readout.weight": (3, 128),
         "readout.bias": (3,),
     }
+
+
+def test_indices_of_sums_over_neighbours_are_of_one_type():
+    """A GPU reads columns with the type of row pointers."""
+    adjacency = whole_of(toys.make_whole_graph(12)).adjacency
+    kinds = {adjacency.crow_indices().dtype, adjacency.col_indices().dtype}
+    assert kinds == {torch.int64}
