@@ -49,7 +49,7 @@ def csr(
     _hear_warning()
     return torch.sparse_csr_tensor(
         row_ptr,
-        columns,
+        columns.to(row_ptr.dtype),  # a GPU reads both alike
         torch.ones(len(columns), device=columns.device) if values is None else values,
         (len(row_ptr) - 1, num_columns),
         check_invariants=False,

@@ -112,11 +112,10 @@ def make_whole(graphs: CollatedGraphs, partition: GraphPartition) -> WholeGraph:
     x = graphs.x if graphs.x.dim() == 2 else _one_hot(graphs.x, partition)
     is_sparse = np.count_nonzero(partition.graphs.x) < _SPARSE_BELOW * x.numel()
     degree = graphs.degree.to(x.dtype)
-    columns = graphs.edge_index[1].long()  # as row pointers: a GPU reads both alike
     return WholeGraph(
         x=SparseRows.of(x) if is_sparse else x,
         y=graphs.y,
-        adjacency=csr(row_pointer(graphs.degree), columns, num_nodes),
+        adjacency=csr(row_pointer(graphs.degree), graphs.edge_index[1], num_nodes),
         normalized=_normalized(edges, num_nodes, device),
         inverse_degree=torch.where(degree > 0, 1 / degree, 0).unsqueeze(1),
         train=send(partition.train, device),

@@ -92,9 +92,8 @@ class GrowingFiles:
         left, _ = mark
         with (self._folder / name).open("rb") as file:
             left -= len(next(file, b""))
-            lines = iter(file.readline, b"")
             yield from csv.reader(
-                line.decode() for line in lines if (left := left - len(line)) >= 0
+                line.decode() for line in file if (left := left - len(line)) >= 0
             )
 
     def cut(self, marks: Mapping[str, Mark]) -> None:

@@ -72,8 +72,8 @@ def read_rows(path: Path, having: Sequence[str] = ()) -> Iterator[list[str]]:
     ----------
     path : Path
     having : sequence of str
-        Cells that rows must have one after another. Others are not parsed, which takes
-        most of the time of a large file; some of them may be given out as well.
+        What rows must have from the third cell on. Most others are not parsed, which
+        takes most of the time of a large file.
     """
     wanted = io.StringIO()
     csv.writer(wanted, lineterminator="").writerow(having)
@@ -82,7 +82,11 @@ def read_rows(path: Path, having: Sequence[str] = ()) -> Iterator[list[str]]:
         with path.open(newline="", encoding="utf-8") as file:
             next(file, "")
             lines = (n for n in file if text in n and n.endswith("\n"))
-            yield from filter(None, csv.reader(lines))  # no empty lines
+            for row in csv.reader(lines):
+                if row and row[2 : 2 + len(having)] == [
+                    *having
+                ]:  # an empty line is none
+                    yield row
     except FileNotFoundError:
         return
 
@@ -93,12 +97,9 @@ def read_series(run_dir: Path, *, split: str, point: str, metric: str) -> Series
     A run that was killed may end in half a line; such a line is passed over, and so
     is a value that is not finite.
     """
-    wanted = [split, point, metric]
     series: Series = {}
     try:
-        for row in read_rows(run_dir / "rounds.csv", wanted):
-            if row[2:5] != wanted:
-                continue
+        for row in read_rows(run_dir / "rounds.csv", [split, point, metric]):
             try:
                 client, server_round, value = int(row[1]), int(row[0]), float(row[5])
             except (IndexError, ValueError):

@@ -35,6 +35,7 @@ from strategies.report import (
 
 from ..compare import main as compare
 from ..run import parse_assignment
+from .scale import files_in
 from .timing import in_own_process, print_table, resident_bytes
 
 _ROWS, _MODEL_BYTES = 35, 85_557  # of each split of `planted`, and of its model
@@ -62,8 +63,7 @@ def measure_results(arguments: argparse.Namespace) -> int:
         (folder,) = (path for path in Path(scratch).iterdir() if path.is_dir())
         sizes = {
             str(path.relative_to(folder)): path.stat().st_size
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
+            for path in sorted(files_in(folder))
         }
         rows += [in_own_process(_timed, what, config, folder) for what in _OPEN]
     title = f"{arguments.clients} clients, {arguments.rounds} rounds"

@@ -51,7 +51,7 @@ def run(config: dict[str, Value], num_nodes: int = 0) -> dict[str, float]:
             "server ms": 1000 * sum(beside) / per_client,
             **({} if num_nodes else here),
             "checkpoint kB": newest.stat().st_size / 1e3,
-            "results kB": sum(p.stat().st_size for p in _files(folder)) / 1e3,
+            "results kB": sum(p.stat().st_size for p in files_in(folder)) / 1e3,
         }
 
 
@@ -59,7 +59,8 @@ def _rounds(config: dict[str, Value]) -> int:
     return int(config["num-server-rounds"])
 
 
-def _files(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
+    """List the files in a folder and those below it."""
     return [p for p in folder.rglob("*") if p.is_file()]
 
 

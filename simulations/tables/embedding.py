@@ -63,11 +63,8 @@ def _read(run: Run) -> tuple[dict[str, Table], dict[int, int]]:
     """Read metric -> round -> client -> value, and the number of graphs by round."""
     tables: dict[str, Table] = {}
     sizes: dict[int, dict[int, int]] = {}
-    wanted = ["all", "post_aggregation"]
-    for row in read_rows(run.path / "rounds.csv", wanted):
-        number, client, *at, metric, value, size = row
-        if at != wanted:
-            continue
+    for row in read_rows(run.path / "rounds.csv", ["all", "post_aggregation"]):
+        number, client, _, _, metric, value, size = row
         if not math.isfinite(float(value)):
             raise ValueError(f"{metric} after round {number} is {value}")
         of_metric = tables.setdefault(metric, {}).setdefault(int(number), {})

@@ -241,11 +241,9 @@ def _start(run: Run) -> dict[str, float]:
     names = {m: f"{START}:{m}" for _, m in _beside(run)}
     names[str(run.summary.get("metric"))] = START
     found: dict[str, list[float]] = {}
-    for number, _, *at, metric, value, _ in read_rows(run.path / "rounds.csv", wanted):
-        if (
-            int(number) > 1
-        ):  # rows of a round come with those of the next, at the latest
+    for number, _, _, _, metric, value, _ in read_rows(run.path / "rounds.csv", wanted):
+        if int(number) > 1:  # a round's rows come with those of the next at the latest
             break
-        if number == "0" and at == wanted and metric in names:
+        if number == "0" and metric in names:
             found.setdefault(names[metric], []).append(float(value))
     return {name: statistics.fmean(scores) for name, scores in found.items()}
