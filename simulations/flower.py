@@ -253,6 +253,22 @@ def _held_back(words: str, twice: str) -> Iterator[list[bool]]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back for a moment: it comes at the end of the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[bool] = []
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
+
+
 def _stop(run_id: int, results: Path) -> str:
     """Stop a run, and say how it ended.
 
@@ -297,13 +313,18 @@ def _apart(command: list[str], **options: Any) -> subprocess.Popen[str]:
 
 def _flwr(*arguments: str) -> str:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with _apart([str(BIN / "flwr"), *arguments], **pipes) as process:
-        try:
-            out, err = process.communicate(timeout=_ANSWER_S)
-        except BaseException:
-            process.kill()
-            process.wait()  # which `with` leaves out after Ctrl-C
-            raise
+    process = None
+    try:
+        with _uninterrupted():  # else a process may have started that has no name here
+            process = _apart([str(BIN / "flwr"), *arguments], **pipes)
+        out, err = process.communicate(timeout=_ANSWER_S)
+    finally:
+        if process is not None:
+            with _uninterrupted():
+                process.kill()  # none that has answered
+                process.wait()
+                for pipe in filter(None, (process.stdout, process.stderr)):
+                    pipe.close()
     return out + (err if process.returncode else "")
 
 
