@@ -125,6 +125,7 @@ def run_inline(
     num_nodes: int = 1,
     node_configs: Iterable[Mapping[str, Any]] | None = None,
     only: Collection[int] | None = None,
+    keep: bool = False,
 ) -> Path:
     """Run one experiment in this process and return its results folder.
 
@@ -138,6 +139,8 @@ def run_inline(
         Node-configs instead of the simulated ones, e.g. ``{"clients": "3,4"}``.
     only : collection of int, optional
         As of :func:`fedgraph_flwr.server_app.run`.
+    keep : bool
+        Leave in memory what this process keeps of clients.
 
     Raises
     ------
@@ -152,4 +155,5 @@ def run_inline(
     try:
         return run(grid, resolved, run_id=run_id, only=only)
     finally:  # a later run has other seeds, and would only add to what is kept
-        clear_kept()
+        if not keep:
+            clear_kept()

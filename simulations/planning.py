@@ -1,7 +1,8 @@
-"""What a run would take: actors, memory and time, from a short probe.
+"""What a run would take: actors, memory and time, from two short probes.
 
 A few clients train two rounds in a process of their own, with folders that go
-afterwards. All else is multiplication, so every figure is an estimate.
+afterwards; then more clients do so, which shows what one more costs. All else is
+multiplication, so every figure is an estimate.
 """
 
 from __future__ import annotations
@@ -10,21 +11,25 @@ import csv
 import logging
 import math
 import os
+import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.kept import memory_share, num_bytes
+from fedgraph_flwr.kept import memory_share
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.wording import name_clients
 from strategies.relay import Relay
 
 from .inline import run_inline
 from .speed.timing import in_own_process, resident_bytes
 
 _ROUNDS = 2  # the first one imports and fills caches; the second shows the pace
+_FEW = 3
+_MORE = 48  # clients that the second probe adds at most
+_MORE_S = 10.0  # and about how long these may train
+_CONNECT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,23 +39,19 @@ class Probe:
     Parameters
     ----------
     clients : tuple of int
-        Who trained: the first client, the middle one, the last one; all of them if
-        clients talk to each other.
+        Who trained.
     seconds : float
         Computing time of one client in a round, mean.
     peak_bytes : int
         Most memory that the process held, server included.
-    data_bytes : float
-        Data that a process keeps of one client, mean.
-    moved_bytes : float
-        What one client receives and sends in a round, mean.
+    kept_bytes : int
+        Memory that it held at the end, with all it keeps of the clients.
     """
 
     clients: tuple[int, ...]
     seconds: float
     peak_bytes: int
-    data_bytes: float
-    moved_bytes: float
+    kept_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,21 +81,28 @@ class Plan:
         return self.round_seconds * (self.rounds + 1)
 
 
-def probe(overrides: Mapping[str, Value]) -> Probe:
+def probe(overrides: Mapping[str, Value], at_most: int) -> Probe:
     """Let a few clients train two rounds, in this process.
+
+    Parameters
+    ----------
+    overrides : mapping
+        Run-config keys that differ from ``pyproject.toml``.
+    at_most : int
+        Clients, evenly spread from the first to the last; all of them if clients talk
+        to each other.
 
     Raises
     ------
     FedGraphError
         As a run does.
     """
-    from datasets import load_partition  # what a process keeps of a client
-
     resolved = resolve({**defaults(), **overrides})
-    settings, count = resolved.settings, resolved.settings.num_clients
-    clients = tuple(sorted({0, count // 2, count - 1}))
+    count = resolved.settings.num_clients
     if issubclass(resolved.method.strategy, Relay):  # who trains with neighbours
-        clients = tuple(range(count))
+        at_most = count
+    steps = max(1, min(at_most, count) - 1)
+    clients = tuple(sorted({i * (count - 1) // steps for i in range(steps + 1)}))
     with tempfile.TemporaryDirectory(prefix="fedgraph-plan-") as scratch:
         config = {
             **overrides,
@@ -108,84 +116,136 @@ def probe(overrides: Mapping[str, Value]) -> Probe:
         }
         nodes = [{"partition-id": c, "num-partitions": count} for c in clients]
         logging.getLogger("flwr").setLevel(logging.ERROR)  # of this process alone
-        folder = run_inline(config, node_configs=nodes, only=clients)
+        folder = run_inline(config, node_configs=nodes, only=clients, keep=True)
         with (folder / "times.csv").open(newline="") as file:
             times = {int(r["round"]): r for r in csv.DictReader(file)}
-        with (folder / "ledger.csv").open(newline="") as file:
-            moved = [
-                int(r["bytes"])
-                for r in csv.DictReader(file)
-                if int(r["round"]) == _ROUNDS
-            ]
-    sizes = [num_bytes(load_partition(settings, c)) for c in clients]
     return Probe(
         clients=clients,
         seconds=float(times[_ROUNDS]["client_compute_s"]) / len(clients),
         peak_bytes=resident_bytes(at_most=True),
-        data_bytes=sum(sizes) / len(clients),
-        moved_bytes=sum(moved) / len(clients),
+        kept_bytes=resident_bytes(),
     )
 
 
 def estimate(
-    found: Probe,
+    few: Probe,
+    more: Probe,
     *,
     num_clients: int,
     clients_per_round: int,
     rounds: int,
     nodes: int,
     actors: int,
+    processes: int,
 ) -> Plan:
-    """Multiply what a probe found; see `Plan`.
+    """Multiply what two probes found; see `Plan`.
+
+    Parameters
+    ----------
+    few, more : Probe
+        The second of more clients than the first, or both of all.
+    processes : int
+        Actors, and the server if it has a process of its own.
 
     Notes
     -----
     A node answers for its clients one after the other, and an actor serves one node at
-    a time. The server holds what all clients receive and send in a round. An actor may
-    meet every client, and keeps their data up to `memory_share`.
+    a time. By how much more memory the second probe held a client costs. An actor may
+    meet every client, and keeps them up to `memory_share`; what a client costs beyond
+    what is kept of it are its messages, which the server holds for a round.
     """
+    probed = len(few.clients)
+    added = max(1, len(more.clients) - probed)
+    kept = max(0, more.kept_bytes - few.kept_bytes) / added
+    messages = max(0.0, (more.peak_bytes - few.peak_bytes) / added - kept)
+    memory = processes * few.peak_bytes + messages * max(0, clients_per_round - probed)
+    memory += actors * min(kept * (num_clients - probed), memory_share())
     per_node = math.ceil(clients_per_round / nodes)
-    data = min(found.data_bytes * num_clients, memory_share())
-    server = found.moved_bytes * clients_per_round
     return Plan(
         actors=actors,
         nodes=nodes,
-        memory_bytes=actors * (found.peak_bytes + data) + server,
-        round_seconds=math.ceil(nodes / actors) * per_node * found.seconds,
+        memory_bytes=memory,
+        round_seconds=math.ceil(nodes / actors) * per_node * more.seconds,
         rounds=rounds,
     )
 
 
-def num_actors(*, engine: str, nodes: int, gpus: float) -> int:
-    """Count processes that train at the same time, as Ray starts them on a machine.
+def machines() -> list[tuple[float, float]]:
+    """Cores and GPUs of each machine on which Ray starts actors.
 
-    An actor has one core; with ``gpus`` > 0 it also has that share of a GPU.
+    Raises
+    ------
+    ConfigError
+        ``RAY_ADDRESS`` names a cluster that does not answer.
+    """
+    address = os.environ.get("RAY_ADDRESS", "")
+    if not address:
+        import torch
+
+        return [(os.cpu_count() or 1, torch.cuda.device_count())]
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    try:
+        if host:  # Ray itself takes minutes to give up
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        return in_own_process(_ask_ray)
+    except (OSError, ValueError, SystemExit) as error:
+        raise ConfigError(
+            f"RAY_ADDRESS={address!r} names no Ray cluster that answers ({error});"
+            " `ray status` on its first machine says more. Unset it to use this"
+            " machine alone"
+        ) from error
+
+
+def _ask_ray() -> list[tuple[float, float]]:
+    import ray
+
+    ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        found = [node["Resources"] for node in ray.nodes()]  # type: ignore[no-untyped-call]
+    finally:
+        ray.shutdown()
+    # One that has left has nothing.
+    return [(have.get("CPU", 0.0), have.get("GPU", 0.0)) for have in found if have]
+
+
+def num_actors(there: Sequence[tuple[float, float]], *, nodes: int, gpus: float) -> int:
+    """Count processes that train at the same time, as Flower lets Ray start them.
+
+    An actor has one core; with ``gpus`` > 0 it also has that share of a GPU. Both are
+    of one machine.
+
+    Parameters
+    ----------
+    there : sequence of (float, float)
+        Cores and GPUs of each machine.
 
     Raises
     ------
     ConfigError
         There is no such share of a GPU.
     """
-    if engine == "inline":
-        return 1
-    allowed = min(nodes, os.cpu_count() or 1)
+    rooms = [cpus for cpus, _ in there]
     if gpus > 0:
-        import torch
-
-        devices = torch.cuda.device_count()
-        allowed = min(allowed, int(devices / gpus + 1e-9))
-        if not allowed:
-            raise ConfigError(
-                f"--gpus {gpus:g} leaves room for no actor: this machine has {devices}"
-                " GPU(s); give a smaller share, or 0"
-            )
+        rooms = [min(cpus, devices / gpus + 1e-9) for cpus, devices in there]
+    allowed = min(nodes, sum(map(int, rooms)))
+    if not allowed:
+        raise ConfigError(
+            f"--gpus {gpus:g} leaves room for no actor:"
+            f" {_name_machines(there)}; give a smaller share, or 0"
+        )
     return allowed
+
+
+def _name_machines(there: Sequence[tuple[float, float]]) -> str:
+    cpus, gpus = (f"{sum(column):g}" for column in zip(*there, strict=True))
+    where = "this machine has" if len(there) == 1 else f"{len(there)} machines have"
+    return f"{where} {cpus} core(s) and {gpus} GPU(s)"
 
 
 def describe_plan(
     overrides: Mapping[str, Value], *, engine: str, nodes: int, gpus: float
 ) -> str:
-    """Probe a run in a process of its own, and word what it would take.
+    """Probe a run in processes of their own, and word what it would take.
 
     Raises
     ------
@@ -193,28 +253,39 @@ def describe_plan(
         As a run does.
     """
     settings = resolve({**defaults(), **overrides}).settings
-    found = in_own_process(probe, dict(overrides))
+    where, actors, processes = "", 1, 1
+    if engine == "flower":
+        there = machines()
+        actors = num_actors(there, nodes=nodes, gpus=gpus)
+        where, processes = f" where {_name_machines(there)}", actors + 1
+    few = more = in_own_process(probe, dict(overrides), _FEW)
+    if len(few.clients) < settings.num_clients:
+        fit = int(_MORE_S / (_ROUNDS * few.seconds)) if few.seconds else _MORE
+        at_most = _FEW + min(max(fit, _FEW), _MORE)
+        more = in_own_process(probe, dict(overrides), at_most)
     plan = estimate(
-        found,
+        few,
+        more,
         num_clients=settings.num_clients,
         clients_per_round=settings.clients_per_round,
         rounds=settings.num_server_rounds,
         nodes=1 if engine == "inline" else min(nodes, settings.num_clients),
-        actors=num_actors(engine=engine, nodes=nodes, gpus=gpus),
+        actors=actors,
+        processes=processes,
     )
     return "\n".join(
         [
             f"plan of {settings.method} on {settings.dataset}:"
             f" {settings.num_clients} clients, {plan.rounds} rounds, engine {engine}",
-            f"  actors  {plan.actors}, for {plan.nodes} nodes",
-            f"  memory  about {plan.memory_bytes / 1e9:.1f} GB, of which each actor"
-            f" {found.peak_bytes / 1e9:.1f} GB before it has loaded all clients",
+            f"  actors  {plan.actors}, for {plan.nodes} nodes{where}",
+            f"  memory  about {plan.memory_bytes / 1e9:.1f} GB, of which each process"
+            f" {few.peak_bytes / 1e9:.1f} GB before it has loaded all clients",
             f"  time    about {duration(plan.seconds)}, or {plan.round_seconds:.2f} s"
             " per round",
-            f"Estimates from round {_ROUNDS} of {name_clients(found.clients)},"
-            f" {found.seconds:.3f} s"
-            " each, on this machine as busy as it is now. Start-up, the server's work"
-            " and Flower's messages come on top.",
+            f"Estimates from round {_ROUNDS} of {len(more.clients)} clients,"
+            f" {more.seconds:.3f} s each, on this machine as busy as it is now."
+            " Start-up, the server's work and Flower's own processes and messages come"
+            " on top.",
         ]
     )
 

@@ -12,6 +12,7 @@ import pytest
 from simulations import flower
 from simulations.drill.trials import read_summary
 from simulations.inline import run_inline
+from simulations.planning import machines
 from simulations.processes import environment, free_ports, kill
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -87,6 +88,7 @@ def test_a_cluster_gives_the_bytes_of_one_process(
     monkeypatch.setattr(flower, "_look", watched)
     monkeypatch.setattr(flower, "_SELDOM_S", 1.0)
 
+    assert machines() == [(1, 0), (1, 0)]
     inline = run_inline({**RUN, **places["inline"]})
     ours = flower.run_flower({**RUN, **places["cluster"]}, num_nodes=3)
 

@@ -12,12 +12,11 @@ from simulations import planning
 from simulations.planning import Probe, estimate
 from simulations.run import main
 
-FOUND = Probe(
-    clients=(0, 5, 9),
-    seconds=0.5,
-    peak_bytes=400_000_000,
-    data_bytes=1_000_000.0,
-    moved_bytes=2_000_000.0,
+FEW = Probe(
+    clients=(0, 5, 9), seconds=0.6, peak_bytes=400_000_000, kept_bytes=390_000_000
+)
+MORE = Probe(
+    clients=(0, 2, 5, 7, 9), seconds=0.5, peak_bytes=410_000_000, kept_bytes=394_000_000
 )
 
 
@@ -33,30 +32,77 @@ def in_this_process(monkeypatch):
 
 def test_time_and_memory_by_hand():
     plan = estimate(
-        FOUND, num_clients=10, clients_per_round=10, rounds=19, nodes=4, actors=2
+        FEW,
+        MORE,
+        num_clients=10,
+        clients_per_round=8,
+        rounds=19,
+        nodes=4,
+        actors=2,
+        processes=3,
     )
-    # An actor serves 2 of 4 nodes in turn; a node has 3 clients at most.
-    assert plan.round_seconds == 2 * 3 * 0.5
-    assert plan.seconds == 20 * 3.0
-    assert plan.memory_bytes == 2 * (400e6 + 10e6) + 10 * 2e6
+    # An actor serves 2 of 4 nodes in turn; a node asks 2 clients at most.
+    assert plan.round_seconds == 2 * 2 * 0.5
+    assert plan.seconds == 20 * 2.0
+    # A client costs 5 MB, of which an actor keeps 2; 7 more are kept, 5 more answer.
+    assert plan.memory_bytes == 3 * 400e6 + 2 * 7 * 2e6 + 5 * 3e6
 
 
-def test_a_process_keeps_no_more_data_than_fit():
+def test_a_process_keeps_no_more_clients_than_fit():
     plan = estimate(
-        FOUND, num_clients=10**6, clients_per_round=1, rounds=1, nodes=1, actors=1
+        FEW,
+        MORE,
+        num_clients=10**6,
+        clients_per_round=1,
+        rounds=1,
+        nodes=1,
+        actors=1,
+        processes=1,
     )
-    assert plan.memory_bytes == 400e6 + memory_share() + 2e6
+    assert plan.memory_bytes == 400e6 + memory_share()
+
+
+def test_clients_that_were_all_probed_cost_what_they_took():
+    plan = estimate(
+        FEW,
+        FEW,
+        num_clients=3,
+        clients_per_round=3,
+        rounds=1,
+        nodes=1,
+        actors=1,
+        processes=1,
+    )
+    assert plan.memory_bytes == 400e6
 
 
 @pytest.mark.parametrize(
-    ("engine", "nodes", "cores", "expected"),
-    [("inline", 9, 8, 1), ("flower", 9, 8, 8), ("flower", 3, 8, 3)],
+    ("there", "nodes", "gpus", "expected"),
+    [
+        ([(8, 0)], 9, 0.0, 8),
+        ([(8, 0)], 3, 0.0, 3),
+        ([(8, 1)], 50, 0.1, 8),
+        ([(8, 1)], 50, 0.25, 4),
+        ([(1.5, 0), (1.5, 0)], 9, 0.0, 2),  # an actor is on one machine
+        ([(8, 0), (4, 2)], 9, 0.5, 4),
+    ],
 )
-def test_actors_are_bounded_by_nodes_and_cores(
-    monkeypatch, engine, nodes, cores, expected
-):
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    assert planning.num_actors(engine=engine, nodes=nodes, gpus=0.0) == expected
+def test_actors_are_bounded_by_nodes_cores_and_gpus(there, nodes, gpus, expected):
+    assert planning.num_actors(there, nodes=nodes, gpus=gpus) == expected
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "host:port"])
+def test_a_cluster_that_does_not_answer_is_refused(monkeypatch, capfd, address):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert main(["fedavg", "--plan"]) == 2
+    told = capfd.readouterr().err
+    assert f"RAY_ADDRESS='{address}' names no Ray cluster that answers" in told
+
+
+def test_without_a_cluster_the_machine_is_this_one(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    assert [cpus for cpus, _ in planning.machines()] == [7]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +128,7 @@ def test_a_plan_starts_no_run(tmp_path, capfd):
     told = " ".join(capfd.readouterr().err.split())
     assert "7 clients, 50 rounds" in told
     assert "actors 1, for 1 nodes" in told
-    assert "of clients 0, 3, 6" in told
+    assert "of 7 clients" in told
     assert "There are 2 such runs" in told
     assert not results.exists()
     assert not (tmp_path / "state").exists()
@@ -100,5 +146,5 @@ def test_a_plan_of_what_cannot_run_is_refused(toy_data, capfd):
 
 
 def test_a_share_of_a_gpu_that_is_not_there_is_refused():
-    with pytest.raises(ConfigError, match="leaves room for no actor"):
-        planning.num_actors(engine="flower", nodes=2, gpus=0.5)
+    with pytest.raises(ConfigError, match="no actor: 2 machines have 12 core"):
+        planning.num_actors([(8, 0), (4, 1)], nodes=2, gpus=1.5)
