@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.errors import DataError, FedGraphError
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
 
 from . import planted
@@ -39,6 +39,8 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
         settings.num_clients,
         settings.split_seed,
     )
+    if isinstance(clients, FedGraphError):
+        raise clients
     ids = clients[client_id]
     roles = draw_roles(
         whole.num_nodes, held_out=settings.held_out, seed=settings.split_seed
@@ -129,7 +131,13 @@ def cut_graph(
     kind: str,
     num_clients: int,
     seed: int,
-) -> tuple[GraphSet, list[IntArray]]:
-    """Cut a graph once per process, however many clients the process hosts."""
+) -> tuple[GraphSet, list[IntArray] | FedGraphError]:
+    """Cut a graph once per process, however many clients the process hosts.
+
+    So is a graph that cannot be cut: to find that out takes as long.
+    """
     whole = load_node_graph(name, features, data_dir=data_dir, cache_dir=cache_dir)
-    return whole, partition_nodes(kind, whole, num_clients, seed=seed)
+    try:
+        return whole, partition_nodes(kind, whole, num_clients, seed=seed)
+    except FedGraphError as error:
+        return whole, error

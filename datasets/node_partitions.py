@@ -14,6 +14,7 @@ import numpy as np
 from fedgraph_flwr.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
+from fedgraph_flwr.wording import name_clients
 
 SAMPLES_PER_PART = 5  # clients that share one METIS part, FedGKD Sec. B.1
 
@@ -143,7 +144,8 @@ def partition_nodes(
     if empty:
         raise DataError(
             f"partition {kind!r} of the {graph.num_nodes} nodes of {graph.name} leaves"
-            f" clients {empty} of {num_clients} without a node; set num-clients lower"
+            f" {len(empty)} of {num_clients} clients without a node"
+            f" ({name_clients(empty)}); set num-clients lower"
         )
     return clients
 

@@ -10,6 +10,7 @@ _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 SITE_NAME_WORDS = (
     "1 to 40 letters, digits, '.', '_' and '-', the first a letter or a digit"
 )
+_MOST_LETTERS = 200
 _UNNAMED: Mapping[int, str] = MappingProxyType({})
 
 
@@ -81,11 +82,15 @@ def tell_reasons(
 
 
 def name_clients(clients: Collection[int]) -> str:
-    """Write ``"client 3"`` or ``"clients 0-2, 5"``."""
-    return f"client{'s' * (len(clients) > 1)} {client_ranges(clients)}"
+    """Write ``"client 3"`` or ``"clients 0-2, 5"``; of a long list its beginning."""
+    ranges = client_ranges(clients)
+    if len(ranges) > _MOST_LETTERS:
+        begin = ranges[:_MOST_LETTERS].rpartition(", ")[0]
+        ranges = f"{begin}, ... ({len(clients)} clients)"
+    return f"client{'s' * (len(clients) > 1)} {ranges}"
 
 
-def shortened(value: object, length: int = 200) -> str:
+def shortened(value: object, length: int = _MOST_LETTERS) -> str:
     """Text of a value from another party, cut short if it is too long to be shown."""
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= length:

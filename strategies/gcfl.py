@@ -261,7 +261,7 @@ class GCFL(AbstractGraphStrategy):
                 INFO,
                 "round %d: split %s into %s",
                 server_round,
-                shortened(name_clients(whole)),
+                name_clients(whole),
                 shortened("; ".join(map(client_ranges, parts))),
             )
 
@@ -285,8 +285,8 @@ class GCFL(AbstractGraphStrategy):
                 WARNING,
                 "round %d: the cluster of %s cannot split without %s",
                 server_round,
-                shortened(name_clients(cluster)),
-                shortened(name_clients(new)),
+                name_clients(cluster),
+                name_clients(new),
             )
 
     @override

@@ -44,8 +44,7 @@ def summary_table(summary: dict[str, Any]) -> str:
     out.print(f"{_clusters(summary['clusters'])}{planted}", highlight=False)
     for entry in summary.get("clusters_held_up", []):
         names, missing = (
-            shortened(name_clients([*map(int, entry[key])]))
-            for key in ("cluster", "missing")
+            name_clients([*map(int, entry[key])]) for key in ("cluster", "missing")
         )
         out.print(
             f"the cluster of {names} could not split without {missing}", highlight=False

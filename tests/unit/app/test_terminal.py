@@ -15,7 +15,7 @@ from fedgraph_flwr.errors import DataError, RunFailedError, StorageError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.terminal import LastWord, announced, log_failure
-from fedgraph_flwr.wording import client_ranges, tell_reasons
+from fedgraph_flwr.wording import client_ranges, name_clients, tell_reasons
 
 
 @pytest.fixture
@@ -33,6 +33,14 @@ def test_clients_with_one_reason_are_told_together():
     assert tell_reasons(reasons) == (
         f"clients 0-9: {full.format('*')}; client 10: late; client 12: client 1 left"
     )
+
+
+def test_of_a_long_list_of_clients_the_beginning_is_told():
+    assert name_clients([7]) == "client 7"
+    assert name_clients(range(10_000)) == "clients 0-9999"
+    told = name_clients(range(1, 1000, 2))
+    assert told.startswith("clients 1, 3, 5, ")
+    assert told.endswith(", 101, ... (500 clients)")
 
 
 def test_a_foreseen_error_is_one_line_and_another_has_its_traceback(logged):

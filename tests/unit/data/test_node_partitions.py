@@ -218,8 +218,22 @@ def test_overlap_needs_clients_by_fives(settings, kind):
 
 def test_a_client_without_nodes_is_refused():
     crowded = toys.make_whole_graph(12, density=0.5)
-    with pytest.raises(DataError, match=r"leaves clients \[.*\] of 12 without a node"):
+    with pytest.raises(DataError, match=r"leaves \d+ of 12 clients without a node \(cl"):
         partition_nodes("metis", crowded, 12, seed=0)
+
+
+def test_a_graph_that_cannot_be_cut_is_cut_once(settings, monkeypatch):
+    calls = []
+
+    def partition(kind, graph, num_clients, *, seed):
+        calls.append(num_clients)
+        raise DataError("some client has no node")
+
+    monkeypatch.setattr(node_clients, "partition_nodes", partition)
+    for client in range(5):
+        with pytest.raises(DataError, match="some client has no node"):
+            datasets.load_partition(settings(), client)
+    assert calls == [5]
 
 
 def test_louvain_with_fewer_communities_than_clients_is_refused():
