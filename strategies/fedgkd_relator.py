@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.errors import RunFailedError, WireError
 
+from .cores import on_all_cores
+
 FloatArray: TypeAlias = NDArray[np.float64]
 
 MIN_STD = 1e-8  # a column that varies less is constant
@@ -55,12 +57,16 @@ def relatedness(features: Sequence[NDArray[np.floating]]) -> FloatArray:
     products = np.zeros((num_clients, num_clients))
     num_valid = np.zeros((num_clients, num_clients))
     step = max(1, _BLOCK // (num_clients * num_rows))
-    for begin in range(0, num_columns, step):
+
+    def relate(begin: int) -> tuple[FloatArray, FloatArray]:
         block = np.stack([m[:, begin : begin + step] for m in features])
         standard, is_valid = _standardise(block.astype(np.float64))
         flat = standard.reshape(num_clients, -1)
-        products += flat @ flat.T
-        num_valid += is_valid @ is_valid.T
+        return flat @ flat.T, is_valid @ is_valid.T
+
+    for product, valid in on_all_cores(relate, range(0, num_columns, step)):
+        products += product
+        num_valid += valid
     mean = np.divide(
         products, num_valid, out=np.zeros_like(products), where=num_valid > 0
     )

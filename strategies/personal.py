@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
 from .averaging import check_same_layout
 from .base import AbstractGraphStrategy
+from .cores import on_all_cores
 from .replies import Layout, layout_of
 from .report import Evaluation
 
@@ -40,8 +39,6 @@ def mix(
     list of dict of str to array
         As :func:`~strategies.averaging.weighted_mean` of each row, up to rounding in
         double precision; by products of matrices, as n means of n models take long.
-        Blocks of columns do not depend on the number of cores, which share them: a
-        caller that limits BLAS to one thread gets the same bytes on any number.
 
     Raises
     ------
@@ -59,13 +56,12 @@ def mix(
     check_same_layout(models)
     shares = weights / totals
     mixed: list[NamedArrays] = [{} for _ in weights]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "mix") as cores:
-        for name, first in models[0].items():
-            for model in mixed:
-                model[name] = first.copy()
-            if np.issubdtype(first.dtype, np.floating):
-                into = [model[name].reshape(-1) for model in mixed]
-                _mix([m[name].ravel() for m in models], shares, into, cores)
+    for name, first in models[0].items():
+        for model in mixed:
+            model[name] = first.copy()
+        if np.issubdtype(first.dtype, np.floating):
+            into = [model[name].reshape(-1) for model in mixed]
+            _mix([m[name].ravel() for m in models], shares, into)
     return mixed
 
 
@@ -73,7 +69,6 @@ def _mix(
     vectors: Sequence[NDArray[Any]],
     shares: NDArray[np.float64],
     into: Sequence[NDArray[Any]],
-    cores: ThreadPoolExecutor,
 ) -> None:
     """Write rows of ``shares`` times vectors, in the vectors' dtype."""
     step = max(1, _BLOCK // len(vectors))
@@ -84,8 +79,8 @@ def _mix(
         for target, mean in zip(into, means, strict=True):
             target[columns] = mean
 
-    # Reading every result raises what a thread raised.
-    list(cores.map(mix_block, range(0, vectors[0].size, step)))
+    for _ in on_all_cores(mix_block, range(0, vectors[0].size, step)):
+        pass
 
 
 class AbstractPersonalStrategy(AbstractGraphStrategy):

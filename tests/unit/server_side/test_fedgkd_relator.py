@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import fedgkd as oracle
 from scipy.linalg import expm
+from threadpoolctl import threadpool_limits
 
 from fedgraph_flwr.errors import RunFailedError, WireError
 from strategies import fedgkd_relator
@@ -54,6 +56,17 @@ def test_relatedness_agrees_with_corrcoef_column_by_column(seed):
     np.testing.assert_array_equal(found, found.T)
     np.testing.assert_array_equal(np.diag(found), 1.0)
     assert np.abs(found).max() <= 1
+
+
+def test_relatedness_has_the_same_bytes_on_any_number_of_cores(monkeypatch):
+    features = random_features(5, num_clients=30, num_columns=40)
+    monkeypatch.setattr(fedgkd_relator, "_BLOCK", 30 * 6 * 4)  # ten blocks
+    found = []
+    for cores in (1, 2, 5):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
+        with threadpool_limits(limits=1, user_api="blas"):
+            found.append(relatedness(features).tobytes())
+    assert len(set(found)) == 1
 
 
 def test_columns_are_standardised_in_blocks(monkeypatch):
