@@ -218,7 +218,7 @@ def test_overlap_needs_clients_by_fives(settings, kind):
 
 def test_a_client_without_nodes_is_refused():
     crowded = toys.make_whole_graph(12, density=0.5)
-    with pytest.raises(DataError, match=r"leaves \d+ of 12 clients without a node \(cl"):
+    with pytest.raises(DataError, match=r"leaves \d+ of 12 clients without a node \("):
         partition_nodes("metis", crowded, 12, seed=0)
 
 
