@@ -14,14 +14,15 @@ from fedgraph_flwr.config import Value
 from ..run import parse_assignment
 from .timing import console, in_own_process, print_table, resident_bytes
 
-_LINES = ("start s", "round s", "server ms", "peak MB", "checkpoint kB", "results kB")
+_LINES = ("ready s", "round s", "server ms", "peak MB", "checkpoint kB", "results kB")
 
 
 def run(config: dict[str, Value], num_nodes: int = 0) -> dict[str, float]:
     """Run in this process, or through Flower on some nodes; say what it took.
 
-    ``start s``: all that is no round: loading, roll call, summary, figures. ``server
-    ms``: of a round in which no client computes, per client. ``CPU s`` and ``peak MB``:
+    ``ready s``: until round 1 begins: imports, loading, roll call; through Flower also
+    its start. ``rest s``: all else that is no round: summary, figures. ``server ms``: of
+    a round in which no client computes, per client. ``CPU s`` and ``peak MB``:
     of server and clients together; not of Flower's processes.
     """
     from simulations.flower import run_flower
@@ -29,12 +30,12 @@ def run(config: dict[str, Value], num_nodes: int = 0) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as scratch:
         places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
-        wall, cpu = time.perf_counter(), time.process_time()
+        begin, cpu = time.time(), time.process_time()
         given = {**config, **places}
         folder = (
             run_flower(given, num_nodes=num_nodes) if num_nodes else run_inline(given)
         )
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        wall, cpu = time.time() - begin, time.process_time() - cpu
         with (folder / "times.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
         in_rounds = sum(float(row["wall_s"]) for row in rows)
@@ -42,11 +43,13 @@ def run(config: dict[str, Value], num_nodes: int = 0) -> dict[str, float]:
         walls = [float(r["wall_s"]) for r in training]
         beside = [float(r["wall_s"]) - float(r["busy_s"]) for r in training]
         per_client = len(training) * int(config["num-clients"])
-        newest = max((folder / "checkpoint").iterdir())
+        newest = max((folder / "checkpoint").iterdir())  # written as its round ends
+        ready = newest.stat().st_mtime - sum(walls) - begin
         here = {"CPU s": cpu, "peak MB": resident_bytes(at_most=True) / 1e6}
         return {
             "clients": float(config["num-clients"]),
-            "start s": wall - in_rounds,
+            "ready s": ready,
+            "rest s": wall - in_rounds - ready,
             "round s": min(walls),
             "server ms": 1000 * sum(beside) / per_client,
             **({} if num_nodes else here),
