@@ -20,10 +20,10 @@ _LINES = ("ready s", "round s", "server ms", "peak MB", "checkpoint kB", "result
 def run(config: dict[str, Value], num_nodes: int = 0) -> dict[str, float]:
     """Run in this process, or through Flower on some nodes; say what it took.
 
-    ``ready s``: until round 1 begins: imports, loading, roll call; through Flower also
-    its start. ``rest s``: all else that is no round: summary, figures. ``server ms``: of
-    a round in which no client computes, per client. ``CPU s`` and ``peak MB``:
-    of server and clients together; not of Flower's processes.
+    ``ready s``: until round 1 begins: imports, loading, roll call, Flower's start.
+    ``rest s``: all else that is no round: summary, figures. ``server ms``: of a round
+    in which no client computes, per client. ``CPU s`` and ``peak MB``: of server and
+    clients together; not of Flower's processes.
     """
     from simulations.flower import run_flower
     from simulations.inline import run_inline
