@@ -39,12 +39,13 @@ def run(config: dict[str, Value], num_nodes: int = 0) -> dict[str, float]:
         with (folder / "times.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
         in_rounds = sum(float(row["wall_s"]) for row in rows)
+        last = (folder / "times.csv").stat().st_mtime  # its last round has ended
+        ready = last - in_rounds - begin
         training = [r for r in rows if 1 <= int(r["round"]) <= _rounds(config)]
         walls = [float(r["wall_s"]) for r in training]
         beside = [float(r["wall_s"]) - float(r["busy_s"]) for r in training]
         per_client = len(training) * int(config["num-clients"])
-        newest = max((folder / "checkpoint").iterdir())  # written as its round ends
-        ready = newest.stat().st_mtime - sum(walls) - begin
+        newest = max((folder / "checkpoint").iterdir())
         here = {"CPU s": cpu, "peak MB": resident_bytes(at_most=True) / 1e6}
         return {
             "clients": float(config["num-clients"]),
