@@ -27,7 +27,7 @@ TU_PREFIX = "tu:"
 _TU_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ANY_TU_CURE = (
     "Any other TU data set with classes is written tu:NAME, e.g. tu:PTC_FM; set"
-    " dataset in the run config"
+    " dataset in the run config."
 )
 MOLECULES = ("MUTAG", "BZR", "COX2", "DHFR", "PTC_MR", "AIDS", "NCI1")
 BIOCHEM = (*MOLECULES, "ENZYMES", "DD", "PROTEINS")

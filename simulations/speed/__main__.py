@@ -95,7 +95,14 @@ def _parser() -> argparse.ArgumentParser:
         "--peer-python", required=True, metavar="FILE",
         help="Python of an environment that has the package fedgraph",
     )  # fmt: skip
-    part.add_argument("--dataset", default="PROTEINS", help="of the TU collection")
+    part.add_argument(
+        "--gcfl-code", type=Path, metavar="DIR",
+        help="a clone of the code of GCFL's authors, to be the peer in its place",
+    )  # fmt: skip
+    part.add_argument(
+        "--dataset", default="PROTEINS",
+        help="of the TU collection, or a group of the authors, as molecules",
+    )  # fmt: skip
     part.add_argument("--clients", type=int, default=10)
     part.add_argument("--rounds", type=int, default=30, help="per run")
     _add_repeats(part, 3)

@@ -1,4 +1,7 @@
-"""One run of a peer's code, the package ``fedgraph``, by the Python that has it."""
+"""One run of a peer's code, by the Python that has what it needs.
+
+The peer is the package ``fedgraph``, or the code of GCFL's authors, which is none.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,10 @@ from .timing import console
 VERSION = "0.2.5"
 _LIMIT_S = 1800.0
 _NEEDS = (
-    "torch torch-geometric ray pandas scikit-learn attridict dtaidistance torchmetrics"
-    " tenseal huggingface_hub gdown"
+    "torch torch-geometric ray pandas jinja2 scikit-learn attridict dtaidistance"
+    " networkx matplotlib torchmetrics tenseal huggingface_hub gdown"
 )
+AUTHORS = "https://github.com/Oxfordblue7/GCFL"
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,42 @@ def peer_config(config: Mapping[str, Value], cores: int, data: Path) -> dict[str
     }
 
 
+def authors_config(
+    config: Mapping[str, Value], code: Path, data: Path
+) -> dict[str, Any]:
+    """Word our run config as the code of GCFL's authors does; it has one process.
+
+    Raises
+    ------
+    ConfigError
+        The folder does not hold their code.
+    """
+    if not (code / "setupGC.py").is_file():
+        raise ConfigError(
+            f"--gcfl-code {code} has no setupGC.py; get the authors' code with: git"
+            f" clone {AUTHORS} {code}"
+        )
+    several = config["partition"] == "datasets"
+    return {
+        "code": str(code.resolve()),
+        "dataset": config["dataset"],
+        "datapath": str(data),
+        "num_trainers": 0 if several else config["num-clients"],
+        "num_rounds": config["num-server-rounds"],
+        "local_epoch": config["local-epochs"],
+        "batch_size": config["batch-size"],
+        "lr": config["learning-rate"],
+        "weight_decay": config["weight-decay"],
+        "hidden": config["hidden-dim"],
+        "nlayer": config["num-layers"],
+        "dropout": config["dropout"],
+        "seed": config["seed"],
+        "seed_split_data": config["split-seed"],
+        "threads": 1,
+        "device": "cpu",
+    }
+
+
 def run_peer(python: str, given: Mapping[str, Any]) -> Run:
     """Train with the peer's code in a process of its own.
 
@@ -101,7 +141,7 @@ def run_peer(python: str, given: Mapping[str, Any]) -> Run:
     python : str
         Python of the environment that has the package.
     given : mapping
-        Of :func:`peer_config`.
+        Of :func:`peer_config` or :func:`authors_config`.
 
     Raises
     ------
@@ -125,7 +165,7 @@ def run_peer(python: str, given: Mapping[str, Any]) -> Run:
             raise ConfigError(f"--peer-python does not start: {error}") from None
         except subprocess.TimeoutExpired:
             raise RunFailedError(
-                f"fedgraph was not done after {_LIMIT_S:.0f} s; try fewer --rounds"
+                f"the peer was not done after {_LIMIT_S:.0f} s; try fewer --rounds"
             ) from None
         return read_answer(done.stdout, python, time.monotonic() - begin)
 
@@ -148,14 +188,17 @@ def read_answer(out: str, python: str, wall: float) -> Run:
             f"{python} has no package {missing!r}; install it and what it needs:"
             f" {pip} {_NEEDS} && {pip} --no-deps fedgraph=={VERSION}"
         )
+    accuracy = answer.get("accuracy")
     scores = re.findall(r"^\d+-\S+ +([\d.]+)$", log, re.MULTILINE)
-    if not mark or len(scores) != len(answer["graphs"]):
-        raise RunFailedError(f"fedgraph gave no result:\n{out[-3000:]}")
-    if answer["version"] != VERSION or answer["stubs"]:
+    if accuracy is None and mark and len(scores) == len(answer["graphs"]):
+        accuracy = statistics.fmean(map(float, scores))
+    if accuracy is None:
+        raise RunFailedError(f"the peer gave no result:\n{out[-3000:]}")
+    if answer.get("version", VERSION) != VERSION or answer.get("stubs"):
         console.print(f"fedgraph {answer['version']}, empty: {answer['stubs']}")
     return Run(
         [after - before for before, after in itertools.pairwise(answer["ends"])],
         wall,
-        statistics.fmean(map(float, scores)),
+        accuracy,
         [(sum(sizes), sizes[-1]) for sizes in answer["graphs"]],
     )

@@ -1,4 +1,6 @@
-"""A round of FedAvg beside a peer's published code, the package ``fedgraph``.
+"""A round of FedAvg beside a peer's published code.
+
+The peer is the package ``fedgraph``, or the code of GCFL's authors in a folder.
 
 Each run has processes of its own. The kinds of runs take turns, so that a busy machine
 slows all of them.
@@ -12,15 +14,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from datasets import cache_root
+from datasets import cache_root, find_dataset
 from datasets.tu_raw import find_raw
 from fedgraph_flwr.config import Value
-from fedgraph_flwr.errors import FedGraphError, RunFailedError
+from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 
-from .peer_run import VERSION, Run, peer_config, run_peer
+from .peer_run import VERSION, Run, authors_config, peer_config, run_peer
 from .rounds import flower_rounds, inline_rounds
 from .timing import console, in_own_process, print_table
 
@@ -48,20 +50,23 @@ WORK: dict[str, Value] = {
 
 def measure_peers(arguments: argparse.Namespace) -> int:
     """Print seconds of a round and of the start, of the peer's code and of ours."""
-    config: dict[str, Value] = {
-        **WORK,
-        "dataset": arguments.dataset,
-        "num-clients": arguments.clients,
-        "num-server-rounds": arguments.rounds,
-    }
     try:
+        members = find_dataset(arguments.dataset).members
+        config: dict[str, Value] = {
+            **WORK,
+            "dataset": arguments.dataset,
+            "num-clients": arguments.clients,
+            "num-server-rounds": arguments.rounds,
+        }
+        if len(members) > 1:
+            config |= {"partition": "datasets", "num-clients": len(members)}
         with tempfile.TemporaryDirectory() as scratch:
-            found = _runs(config, arguments, Path(scratch))
+            found = _runs(config, members, arguments, Path(scratch))
     except FedGraphError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     print_table(
-        f"{arguments.dataset}, fedavg, {arguments.clients} clients,"
+        f"{arguments.dataset}, fedavg, {config['num-clients']} clients,"
         f" {arguments.rounds} rounds, median of {arguments.repeats} runs",
         [_row(kind, runs) for kind, runs in found.items()],
     )
@@ -69,14 +74,27 @@ def measure_peers(arguments: argparse.Namespace) -> int:
 
 
 def _runs(
-    config: dict[str, Value], arguments: argparse.Namespace, scratch: Path
+    config: dict[str, Value],
+    members: Sequence[str],
+    arguments: argparse.Namespace,
+    scratch: Path,
 ) -> dict[str, list[Run]]:
     cores = len(os.sched_getaffinity(0))
-    raw = scratch / "TUDataset" / arguments.dataset / "raw"
-    find_raw(arguments.dataset, "", cache_root("")).place(raw)
-    given = peer_config(config, cores, scratch)
+    if arguments.gcfl_code:
+        peer = "the authors' GCFL, one process"
+        given = authors_config(config, arguments.gcfl_code, scratch)
+    elif len(members) > 1:
+        raise ConfigError(
+            f"--dataset {arguments.dataset} is a group, which --gcfl-code alone can"
+            " compare; name one data set"
+        )
+    else:
+        peer, given = f"fedgraph {VERSION}", peer_config(config, cores, scratch)
+    for name in members:
+        raw = scratch / "TUDataset" / name / "raw"
+        find_raw(name, "", cache_root("")).place(raw)
     kinds: dict[str, Callable[[], Run]] = {
-        f"fedgraph {VERSION}": lambda: run_peer(arguments.peer_python, given),
+        peer: lambda: run_peer(arguments.peer_python, given),
         "ours, one process": lambda: run_ours(config, 0),
         f"ours, Flower on {cores} nodes": lambda: run_ours(config, cores),
     }

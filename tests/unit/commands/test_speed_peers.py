@@ -11,7 +11,13 @@ import pytest
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from simulations.speed import peers
 from simulations.speed.__main__ import main
-from simulations.speed.peer_run import VERSION, Run, peer_config, run_peer
+from simulations.speed.peer_run import (
+    VERSION,
+    Run,
+    authors_config,
+    peer_config,
+    run_peer,
+)
 from simulations.speed.peers import WORK, check_same_graphs
 
 # What the driver calls, by the names of the peer. Two clients, three rounds.
@@ -45,6 +51,65 @@ federated_methods = types.SimpleNamespace(Monitor=Monitor, run_GC=run_GC)
 data_process = types.SimpleNamespace(data_loader=data_loader)
 __version__ = "VERSION"
 """.replace("VERSION", VERSION)
+
+
+# The modules of the authors' code that the driver calls, by their names.
+AUTHORS = {
+    "setupGC": """
+        import types
+        from server import Server
+
+        class Loader:
+            def __init__(self, count):
+                self.dataset = [None] * count
+
+        def _data(names):
+            splits = {"train": Loader(8), "val": Loader(1), "test": Loader(4)}
+            return {name: (splits, 3, 2, 8) for name in names}, None
+
+        def prepareData_oneDS(datapath, data, num_client, batchSize, seed):
+            assert (batchSize, seed) == (128, 123)
+            return _data([f"{i}-{data}" for i in range(num_client)])
+
+        def prepareData_multiDS(datapath, group, batchSize, seed):
+            return _data(["MUTAG", "BZR", "COX2"])
+
+        def setup_devices(data, args):
+            assert (args.hidden, args.nlayer, args.dropout) == (64, 3, 0.5)
+            assert (args.lr, args.weight_decay, args.device) == (0.001, 0.0005, "cpu")
+            return list(data), Server(), None
+        """,
+    "server": """
+        class Server:
+            def aggregate_weights(self, clients):
+                self.averaged = clients
+        """,
+    "training": """
+        import time
+
+        class Scores(dict):
+            def mean(self):
+                return sum(self.values()) / len(self)
+
+        def run_fedavg(clients, server, rounds, epochs):
+            for _ in range(rounds):
+                time.sleep(0.05)
+                server.aggregate_weights(clients)
+            assert server.averaged == clients
+            scores = Scores({c: 0.5 + 0.1 * i for i, c in enumerate(clients)})
+            return {"test_acc": scores}
+        """,
+}
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """A folder that looks like the authors' code."""
+    folder = tmp_path / "GCFL"
+    folder.mkdir()
+    for name, text in AUTHORS.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    return folder
 
 
 @pytest.fixture
@@ -94,6 +159,39 @@ def test_packages_that_are_missing_are_named_with_the_cure(
 def test_a_peer_that_fails_is_told_in_its_own_words(python: str) -> None:
     with pytest.raises(RunFailedError, match=r"(?s)no result.*KeyError: 'tested'"):
         run_peer(python, settings(2, 3))
+
+
+@pytest.mark.parametrize(("partition", "clients"), [("chunks", 2), ("datasets", 3)])
+def test_the_authors_code_is_run_from_its_folder(
+    code: Path, partition: str, clients: int
+) -> None:
+    work = {**WORK, "dataset": "TOY", "partition": partition, "num-clients": clients}
+    given = authors_config({**work, "num-server-rounds": 3}, code, Path("raw"))
+    run = run_peer(sys.executable, given)
+    assert len(run.rounds) == 2
+    assert 0.05 <= run.round < 1
+    assert run.accuracy == pytest.approx(0.45 + 0.05 * clients)
+    assert run.graphs == [(13, 4)] * clients
+
+
+def test_a_folder_without_the_authors_code_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "find_raw", lambda *_: Raw())
+    given = ["peers", "--peer-python", sys.executable, "--gcfl-code", str(tmp_path)]
+    assert main(given) == 2
+    told = capsys.readouterr().err
+    assert f"{tmp_path} has no setupGC.py" in told
+    assert "git clone https://github.com/Oxfordblue7/GCFL" in told
+
+
+def test_groups_and_names_that_no_peer_takes_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, match in (("molecules", "--gcfl-code alone"), ("NO", "unknown dataset")):
+        given = ["peers", "--peer-python", sys.executable, "--dataset", name]
+        assert main(given) == 2
+        assert match in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("clients", "share"), [(1, 1.0), (3, 0.6666), (7, 0.2857)])
