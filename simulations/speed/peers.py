@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from datasets import cache_root, find_dataset
+from datasets import cache_root, find_dataset, load_partition
 from datasets.tu_raw import find_raw
 from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.resolve import defaults, resolve
 
 from .peer_run import VERSION, Run, authors_config, peer_config, run_peer
 from .rounds import flower_rounds, inline_rounds
@@ -135,10 +136,9 @@ def run_ours(config: dict[str, Value], num_nodes: int) -> Run:
     )
     wall = time.monotonic() - begin
     in_rounds = summary["times"][1 : int(config["num-server-rounds"])]
-    graphs = [
-        (sum(counts), summary["num_examples"][str(client)])
-        for client, counts in enumerate(summary["class_counts"])
-    ]
+    settings = resolve({**defaults(), **config}).settings
+    held = [load_partition(settings, c) for c in range(settings.num_clients)]
+    graphs = [(len(p.graphs), len(p.test)) for p in held]
     seconds = [float(row["wall_s"]) for row in in_rounds]
     return Run(seconds, wall, float(summary["final"]["mean"]), graphs)
 
