@@ -59,7 +59,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 _KINDS = tuple(_TYPES)
 # One spelling for each client, and none so long that it is costly to read.
 _NAME = re.compile(rf"(?P<client>0|[1-9][0-9]{{0,8}})/(?P<kind>{'|'.join(_KINDS)})")
-_MAX_REASON = 4000  # characters of an error that somebody else wrote
+MAX_REASON = 4000  # characters of an error that somebody else wrote
 _sizes: dict[object, int] = {}  # serialised size of a record, by its layout
 
 
@@ -239,7 +239,7 @@ def _reason(client: int, records: Records) -> str:
         )
     if not isinstance(reason, str) or not reason:
         raise WireError(f"client {client} reports an error, but no reason")
-    return shortened(reason, _MAX_REASON)
+    return shortened(reason, MAX_REASON)
 
 
 def record_sizes(content: RecordDict) -> Iterator[tuple[int, str, int]]:

@@ -17,6 +17,7 @@ from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import (
     FRESH_START,
+    MAX_REASON,
     OPENING,
     STACKED,
     Parcel,
@@ -220,9 +221,8 @@ class Round:
             elif answer.has_error():
                 directory.fail(node, answer.error)
                 error = answer.error
-                reason = (
-                    f"node {node}: error {error.code}: {shortened(error.reason, 4000)}"
-                )
+                said = shortened(error.reason, MAX_REASON)
+                reason = f"node {node}: error {error.code}: {said}"
                 failures |= dict.fromkeys(asked, reason)
             else:
                 if self.phase is Phase.TRAINING:
@@ -282,7 +282,10 @@ class Round:
         good = {c: p for c, p in good.items() if c not in reasons}
         if is_training:
             reasons |= strategy.misfits(good)
-        self.report.failures |= reasons
+        # A plug-in's may be of any length, which no reader of CSV files takes.
+        self.report.failures |= {
+            c: shortened(r, MAX_REASON) for c, r in reasons.items()
+        }
         return {c: p for c, p in good.items() if c not in reasons}
 
     def _lose(self, message: Message, clients: list[int]) -> None:

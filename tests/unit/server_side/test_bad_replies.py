@@ -15,6 +15,7 @@ from flwr.app import MetricRecord as Metrics
 from matrix import mostly_slow
 from safetensors.numpy import load, save
 
+from fedgraph_flwr.results.reader import read_rows
 from fedgraph_flwr.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
 from strategies.replies import Phase, check_privacy
@@ -521,6 +522,20 @@ def test_no_client_alone_scores_models_on_all_test_sets(run, monkeypatch):
     assert set(found["per_client"]) == {"0", "1"}
     assert found["mean"] < 1.0
     assert [f["client"] for f in finished.summary["failures"]] == [VICTIM]
+
+
+def test_a_long_reason_of_a_methods_own_can_be_read_back(once, monkeypatch):
+    said = "x" * 200_000  # longer than a cell that Python's reader of CSV files takes
+
+    def misfits(self, replies):
+        return {VICTIM: said} if VICTIM in replies else {}
+
+    monkeypatch.setattr("strategies.fedavg.FedAvg.misfits", misfits)
+    finished = once("fedavg", **LENIENT)
+    rows = list(read_rows(finished.path / "failures.csv"))
+    assert {int(row[1]) for row in rows} == {VICTIM}
+    assert all(len(row[2]) < 4100 for row in rows)
+    assert "xxx" in rows[0][2]
 
 
 # What is remembered ------------------------------------------------------------------
