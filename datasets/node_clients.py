@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 
@@ -40,7 +41,7 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
         settings.split_seed,
     )
     if isinstance(clients, FedGraphError):
-        raise clients
+        raise copy(clients)  # one that is raised again keeps all who ever caught it
     ids = clients[client_id]
     roles = draw_roles(
         whole.num_nodes, held_out=settings.held_out, seed=settings.split_seed
@@ -140,4 +141,4 @@ def cut_graph(
     try:
         return whole, partition_nodes(kind, whole, num_clients, seed=seed)
     except FedGraphError as error:
-        return whole, error
+        return whole, error.with_traceback(None)

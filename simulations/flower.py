@@ -69,7 +69,8 @@ def run_flower(
             announced("handing the run to Flower, whose SuperLink may have to start"),
         ):
             run_id = submit(overrides, num_nodes=num_nodes, num_gpus=num_gpus)
-            log = _apart([str(BIN / "flwr"), "log", str(run_id)])
+            with _uninterrupted():  # a second Ctrl-C finds its process
+                log = _apart([str(BIN / "flwr"), "log", str(run_id)])
         if early:
             raise KeyboardInterrupt
         status, details = wait(run_id, log)

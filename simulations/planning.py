@@ -8,10 +8,13 @@ multiplication, so every figure is an estimate.
 from __future__ import annotations
 
 import csv
+import json
 import logging
 import math
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.kept import memory_share
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.wording import shortened
 from strategies.relay import Relay
 
 from .inline import run_inline
@@ -29,7 +33,7 @@ _ROUNDS = 2  # the first one imports and fills caches; the second shows the pace
 _FEW = 3
 _MORE = 48  # clients that the second probe adds at most
 _MORE_S = 10.0  # and about how long these may train
-_CONNECT_S = 5.0
+_CONNECT_S, _ANSWER_S = 5.0, 60.0  # of a Ray cluster; its client starts slowly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,33 +183,45 @@ def machines() -> list[tuple[float, float]]:
         ``RAY_ADDRESS`` names a cluster that does not answer.
     """
     address = os.environ.get("RAY_ADDRESS", "")
-    if not address:
+    if address in ("", "local"):
         import torch
 
         return [(os.cpu_count() or 1, torch.cuda.device_count())]
     host, _, port = address.rpartition("//")[2].rpartition(":")
     try:
         if host:  # Ray itself takes minutes to give up
-            socket.create_connection((host, int(port)), _CONNECT_S).close()
-        return in_own_process(_ask_ray)
-    except (OSError, ValueError, SystemExit) as error:
+            place = host.strip("[]"), int(port)
+            socket.create_connection(place, _CONNECT_S).close()
+        told = subprocess.run(
+            [sys.executable, "-c", _ASK_RAY],
+            check=True, capture_output=True, text=True, timeout=_ANSWER_S,
+        ).stdout  # fmt: skip
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        why = str(error)
+        if isinstance(error, subprocess.TimeoutExpired):
+            why = f"no answer within {_ANSWER_S:.0f} s"
+        elif isinstance(error, subprocess.CalledProcessError):
+            why = shortened(error.stderr.strip().rpartition("\n")[2])
+        elif isinstance(error, ValueError):
+            why = "an address is HOST:PORT"
         raise ConfigError(
-            f"RAY_ADDRESS={address!r} names no Ray cluster that answers ({error});"
+            f"RAY_ADDRESS={address!r} names no Ray cluster that answers ({why});"
             " `ray status` on its first machine says more. Unset it to use this"
             " machine alone"
-        ) from error
+        ) from None
+    found = [tuple(each) for each in json.loads(told.rpartition(_MARK)[2])]
+    return [(cpus, gpus) for cpus, gpus in found if cpus or gpus]
 
 
-def _ask_ray() -> list[tuple[float, float]]:
-    import ray
-
-    ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        found = [node["Resources"] for node in ray.nodes()]  # type: ignore[no-untyped-call]
-    finally:
-        ray.shutdown()
-    # One that has left has nothing.
-    return [(have.get("CPU", 0.0), have.get("GPU", 0.0)) for have in found if have]
+_MARK = "machines: "
+# In a process that can be ended: Ray goes on trying for minutes.
+_ASK_RAY = f"""
+import json, logging, ray
+ray.init(log_to_driver=False, logging_level=logging.ERROR)
+held = [node["Resources"] for node in ray.nodes()]  # of one that has left, nothing
+told = [(have.get("CPU", 0), have.get("GPU", 0)) for have in held]
+print({_MARK!r} + json.dumps(told))
+"""
 
 
 def num_actors(there: Sequence[tuple[float, float]], *, nodes: int, gpus: float) -> int:
@@ -226,7 +242,7 @@ def num_actors(there: Sequence[tuple[float, float]], *, nodes: int, gpus: float)
     """
     rooms = [cpus for cpus, _ in there]
     if gpus > 0:
-        rooms = [min(cpus, devices / gpus + 1e-9) for cpus, devices in there]
+        rooms = [min(cpus, devices / gpus) for cpus, devices in there]
     allowed = min(nodes, sum(map(int, rooms)))
     if not allowed:
         raise ConfigError(

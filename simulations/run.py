@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
-import os
 import signal
 import sys
 import tomllib
@@ -17,7 +16,6 @@ import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from threading import Thread
 
 from rich.console import Console
 from rich.markup import escape
@@ -33,6 +31,7 @@ from fedgraph_flwr.results.provenance import project_root
 from .flower import run_flower
 from .inline import run_inline
 from .presets import load_preset
+from .speed.timing import end_with_parent
 
 _COMPLETED, _FAILED, _REFUSED, _STOPPED = 0, 1, 2, 130
 console = Console(stderr=True, highlight=False)
@@ -180,20 +179,9 @@ def _ignore_interrupts() -> None:
 
 
 def _start_worker() -> None:
-    """Prepare a process of the pool.
-
-    A pool whose process was killed leaves its workers behind: each would finish its
-    run, take those already queued, and then wait for ever.
-    """
+    """Prepare a process of the pool."""
     _ignore_interrupts()
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)  # at once: whoever goes on makes this run again
+    end_with_parent()
 
 
 def _seed(overrides: Mapping[str, Value]) -> Value:

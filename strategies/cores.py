@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -19,5 +20,12 @@ def on_all_cores(
     Threads help where NumPy computes: it lets others run meanwhile. A caller that
     limits BLAS to one thread gets the same bytes on any number of cores.
     """
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "core") as cores:
-        yield from cores.map(work, items)
+    count = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(count, "core") as cores:
+        ahead: deque[Future[Answer]] = deque()
+        for item in items:
+            ahead.append(cores.submit(work, item))
+            if len(ahead) > count:  # answers that nobody has read yet take memory
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()

@@ -103,7 +103,9 @@ def _parser() -> argparse.ArgumentParser:
         "--dataset", default="PROTEINS",
         help="of the TU collection, or a group of the authors, as molecules",
     )  # fmt: skip
-    part.add_argument("--clients", type=int, default=10)
+    part.add_argument(
+        "--clients", type=int, default=10, help="a group has one per member"
+    )
     part.add_argument("--rounds", type=int, default=30, help="per run")
     _add_repeats(part, 3)
 

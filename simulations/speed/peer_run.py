@@ -107,11 +107,12 @@ def authors_config(
     ConfigError
         The folder does not hold their code.
     """
-    if not (code / "setupGC.py").is_file():
-        raise ConfigError(
-            f"--gcfl-code {code} has no setupGC.py; get the authors' code with: git"
-            f" clone {AUTHORS} {code}"
-        )
+    for name in ("setupGC.py", "server.py", "training.py"):
+        if not (code / name).is_file():
+            raise ConfigError(
+                f"--gcfl-code {code} has no {name}; get the authors' code with: git"
+                f" clone {AUTHORS} {code}"
+            )
     several = config["partition"] == "datasets"
     return {
         "code": str(code.resolve()),
@@ -185,7 +186,7 @@ def read_answer(out: str, python: str, wall: float) -> Run:
     if missing := answer.get("missing"):
         pip = f"{python} -m pip install"
         raise ConfigError(
-            f"{python} has no package {missing!r}; install it and what it needs:"
+            f"{python} has no package {missing!r}; install what peers need:"
             f" {pip} {_NEEDS} && {pip} --no-deps fedgraph=={VERSION}"
         )
     accuracy = answer.get("accuracy")

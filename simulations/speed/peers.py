@@ -81,16 +81,20 @@ def _runs(
     scratch: Path,
 ) -> dict[str, list[Run]]:
     cores = len(os.sched_getaffinity(0))
+    if not members:
+        raise ConfigError(f"--dataset {arguments.dataset} is not of the TU collection")
+    # Peers know tu:NAME as NAME.
+    work = {**config, "dataset": members[0]} if len(members) == 1 else config
     if arguments.gcfl_code:
         peer = "the authors' GCFL, one process"
-        given = authors_config(config, arguments.gcfl_code, scratch)
+        given = authors_config(work, arguments.gcfl_code, scratch)
     elif len(members) > 1:
         raise ConfigError(
             f"--dataset {arguments.dataset} is a group, which --gcfl-code alone can"
             " compare; name one data set"
         )
     else:
-        peer, given = f"fedgraph {VERSION}", peer_config(config, cores, scratch)
+        peer, given = f"fedgraph {VERSION}", peer_config(work, cores, scratch)
     for name in members:
         raw = scratch / "TUDataset" / name / "raw"
         find_raw(name, "", cache_root("")).place(raw)

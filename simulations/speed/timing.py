@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from threading import Thread
 from typing import TypeVar
 
 from rich.console import Console
@@ -53,8 +55,26 @@ def print_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
 def in_own_process(action: Callable[..., Answer], *arguments: object) -> Answer:
     """Call ``action`` in a new process; what it raises is raised here."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    with ProcessPoolExecutor(
+        1, mp_context=context, initializer=end_with_parent
+    ) as pool:
         return pool.submit(action, *arguments).result()
+
+
+def end_with_parent() -> None:
+    """Let this process end as soon as the one that started it is gone.
+
+    A pool whose process was killed leaves its workers behind: each would finish its
+    work, take what is queued, and then wait for ever.
+    """
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # at once: whoever goes on does this work again
 
 
 def resident_bytes(*, at_most: bool = False) -> int:

@@ -149,3 +149,21 @@ def test_no_process_is_left_behind_by_ctrl_c_as_it_starts(folder, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         flower._flwr("log")  # which takes 9 s
     assert started[0].returncode == -signal.SIGKILL
+
+
+def test_a_second_one_as_the_log_starts_leaves_no_process_behind(folder, monkeypatch):
+    (folder / "quick").touch()
+    started = []
+    begin = flower._apart
+
+    def interrupted(command, **options):
+        process = begin(command, **options)
+        if command[1] == "log":
+            started.append(process)
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(flower, "_apart", interrupted)
+    stopped(folder)
+    assert [p.poll() is not None for p in started] == [True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 
 import pytest
 
@@ -91,7 +92,53 @@ def test_actors_are_bounded_by_nodes_cores_and_gpus(there, nodes, gpus, expected
     assert planning.num_actors(there, nodes=nodes, gpus=gpus) == expected
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "host:port"])
+def test_a_cluster_that_accepts_and_never_answers_is_refused(monkeypatch):
+    monkeypatch.setattr(planning, "_ANSWER_S", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(ConfigError, match=r"that answers \(no answer within 2 s\)"):
+            planning.machines()
+
+
+def test_a_plan_counts_the_server_and_takes_a_second_probe(monkeypatch):
+    asked = []
+
+    def probe(overrides, at_most):
+        asked.append(at_most)
+        return FEW if len(asked) == 1 else MORE
+
+    monkeypatch.setattr(planning, "in_own_process", lambda _, *given: probe(*given))
+    monkeypatch.setattr(planning, "machines", lambda: [(2, 0)])
+    told = planning.describe_plan(
+        {"method": "fedavg", "num-clients": 10, "client-fraction": 0.8},
+        engine="flower",
+        nodes=4,
+        gpus=0.0,
+    )
+    assert asked == [3, 3 + 8]  # 10 s for two rounds of 0.6 s
+    assert "actors  2, for 4 nodes where this machine has 2 core(s)" in told
+    assert "about 1.2 GB" in told  # three processes of 0.4 GB
+
+
+def test_a_probe_takes_all_clients_into_each_round(toy_data, monkeypatch):
+    seen = []
+
+    def run(config, **given):
+        seen.append((config["client-fraction"], given["keep"], given["only"]))
+        raise DataError("enough")
+
+    monkeypatch.setattr(planning, "run_inline", run)
+    monkeypatch.setattr(logging.getLogger("flwr"), "level", logging.INFO)
+    fedavg = {"method": "fedavg", "num-clients": 9, "client-fraction": 0.5}
+    relay = {"method": "spreadgnn", "dataset": "SIDER", "num-clients": 5}
+    for overrides in (fedavg, relay):
+        with pytest.raises(DataError, match="enough"):
+            planning.probe(overrides, 3)
+    assert seen == [(1.0, True, (0, 4, 8)), (1.0, True, (0, 1, 2, 3, 4))]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "host:port", "[::1]:1"])
 def test_a_cluster_that_does_not_answer_is_refused(monkeypatch, capfd, address):
     monkeypatch.setenv("RAY_ADDRESS", address)
     assert main(["fedavg", "--plan"]) == 2

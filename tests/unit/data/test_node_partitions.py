@@ -230,10 +230,13 @@ def test_a_graph_that_cannot_be_cut_is_cut_once(settings, monkeypatch):
         raise DataError("some client has no node")
 
     monkeypatch.setattr(node_clients, "partition_nodes", partition)
+    lengths = []
     for client in range(5):
-        with pytest.raises(DataError, match="some client has no node"):
+        with pytest.raises(DataError, match="some client has no node") as caught:
             datasets.load_partition(settings(), client)
+        lengths.append(len(caught.traceback))
     assert calls == [5]
+    assert lengths[1:] == [lengths[0]] * 4  # it holds on to nobody who caught it
 
 
 def test_louvain_with_fewer_communities_than_clients_is_refused():
