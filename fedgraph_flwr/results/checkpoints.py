@@ -122,6 +122,15 @@ def write_checkpoint(
     return rounds[-_KEPT:][0]
 
 
+def drop_checkpoints(folder: Path, *, after: int) -> None:
+    """Delete checkpoints of later rounds, and what a write that was killed has left."""
+    for later in checkpoint_rounds(folder):
+        if later > after:
+            remove(checkpoint_path(folder, later))
+    for partial in (folder / "checkpoint").glob(".round-*.tmp"):
+        remove(partial)
+
+
 def read_checkpoint(
     folder: Path, server_round: int
 ) -> tuple[NamedArrays, dict[str, Any]]:

@@ -35,6 +35,7 @@ from .checkpoints import (
     checkpoint_path,
     checkpoint_rounds,
     delete_to_go_back,
+    drop_checkpoints,
     header_marks,
     last_round_of,
     lock_folder,
@@ -215,6 +216,8 @@ class RunFolder:
             self._held.append(report)
             if not (report.is_complete or report.is_closing):
                 return
+            # Of rounds that are repeated; rows that they were made with go now.
+            drop_checkpoints(self.path, after=self.resumed_from or 0)
             self._files.cut(self._resumed_at)
             # They told of the run as it ended before; others are written at the end.
             for name in (SUMMARY, TRACEBACK, REPORT):
@@ -263,13 +266,13 @@ class RunFolder:
     def _go_back(self, before: Mapping[str, Any]) -> None:
         """Set everything to what it was at the last checkpoint.
 
-        If the run now goes on beyond the last round that was planned ``before``, that
-        round is repeated if it was measured only because it was the last.
+        The model of the last round is always measured. So a round is repeated that was
+        the last one planned ``before`` and no longer is, or is now and was not.
         """
         found, s = checkpoint_rounds(self.path), self.resolved.settings
-        planned = int(before["num-server-rounds"])
-        if planned in found[-1:] and planned < s.num_server_rounds:
-            found = found[:-1] if planned % s.evaluate_every else found
+        planned, now = int(before["num-server-rounds"]), s.num_server_rounds
+        if planned != now and min(planned, now) in found[-1:]:
+            found = found[:-1] if found[-1] % s.evaluate_every else found
         if not found:
             # 0 was "auto" once.
             first_due = int(before.get("checkpoint-every", 1)) or s.checkpoint_every

@@ -61,7 +61,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def list_rounds(path: Path, folder: str) -> list[int]:
-    names = (p.stem for p in (path / folder).iterdir())
+    names = (p.stem for p in (path / folder).glob("round-*"))
     return sorted(int(n.removeprefix("round-")) for n in names)
 
 
@@ -234,6 +234,42 @@ def test_a_longer_run_measures_no_more_than_if_it_had_been_planned(run, once, pl
     again = resumed(run, part, "fedpub", **{"num-server-rounds": 7})
     assert again.sha == whole.sha
     assert again.rounds == whole.rounds
+
+
+@pytest.mark.parametrize("every", [1, 3, 5])
+def test_a_longer_run_that_is_killed_leaves_no_stale_checkpoint(
+    run, once, tmp_path, every
+):
+    seldom = {"evaluate-every": 3, "checkpoint-every": every}
+    whole = once("fedavg", **seldom, **{"num-server-rounds": 10})
+    part = run("fedavg", **seldom, **{"num-server-rounds": 4}, **places(tmp_path))
+    partial = part.path / "checkpoint" / ".round-000004.safetensors.7-ab.tmp"
+    partial.touch()  # of a process that was killed while it wrote
+    at = next(r for r in range(4, 11) if r % every == 0)
+    longer = {"num-server-rounds": 10}
+    with killed_at_checkpoint(at, None), pytest.raises(Killed):
+        resumed(run, part, "fedavg", **longer)
+    assert all(r < 4 for r in list_rounds(part.path, "checkpoint")[-1:])
+    assert not partial.exists()
+    again = resumed(run, part, "fedavg", **longer)
+    assert again.sha == whole.sha
+    assert again.rounds == whole.rounds
+    assert len(list_rounds(part.path, "checkpoint")) == 2
+
+
+def test_a_run_that_ends_sooner_than_planned_measures_its_last_round(
+    run, once, tmp_path
+):
+    seldom = {"evaluate-every": 3}
+    part = stopped(run, "fedavg", tmp_path, at=5, **seldom)
+    assert list_rounds(part.path, "checkpoint") == [3, 4]
+    sooner = {"num-server-rounds": 4}
+    again, whole = (
+        resumed(run, part, "fedavg", **sooner),
+        once("fedavg", **seldom, **sooner),
+    )
+    assert again.rounds == whole.rounds
+    assert again.sha == whole.sha
 
 
 # What a client has lost, or has other than before -------------------------------------
