@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -244,30 +244,32 @@ def _held_back(words: str, twice: str) -> Iterator[list[bool]]:
         pressed.append(True)
         sys.stderr.write(f"\nCtrl-C: {words}; a second Ctrl-C does not wait for it\n")
 
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed  # Python tells the main thread of signals, and no other
-        return
-    before = signal.signal(signal.SIGINT, hold)
-    try:
+    with _on_ctrl_c(hold):
         yield pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Hold Ctrl-C back for a moment: it comes at the end of the block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     pressed: list[bool] = []
-    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    try:
+        with _on_ctrl_c(lambda *_: pressed.append(True)):
+            yield
+    finally:
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def _on_ctrl_c(handler: Callable[..., None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python tells the main thread of signals, and no other
+        return
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if pressed:
-            signal.raise_signal(signal.SIGINT)
 
 
 def _stop(run_id: int, results: Path) -> str:

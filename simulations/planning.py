@@ -187,35 +187,40 @@ def machines() -> list[tuple[float, float]]:
         import torch
 
         return [(os.cpu_count() or 1, torch.cuda.device_count())]
-    host, _, port = address.rpartition("//")[2].rpartition(":")
     try:
-        if host:  # Ray itself takes minutes to give up
-            place = host.strip("[]"), int(port)
-            socket.create_connection(place, _CONNECT_S).close()
-        told = subprocess.run(
-            [sys.executable, "-c", _ASK_RAY],
-            check=True, capture_output=True, text=True, timeout=_ANSWER_S,
-        ).stdout  # fmt: skip
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        found = _ask_ray(address)
+    except subprocess.TimeoutExpired:
+        why = f"no answer within {_ANSWER_S:.0f} s"
+    except subprocess.CalledProcessError as error:
+        why = shortened(error.stderr.strip().rpartition("\n")[2])
+    except ValueError:
+        why = "an address is HOST:PORT"
+    except OSError as error:
         why = str(error)
-        if isinstance(error, subprocess.TimeoutExpired):
-            why = f"no answer within {_ANSWER_S:.0f} s"
-        elif isinstance(error, subprocess.CalledProcessError):
-            why = shortened(error.stderr.strip().rpartition("\n")[2])
-        elif isinstance(error, ValueError):
-            why = "an address is HOST:PORT"
-        raise ConfigError(
-            f"RAY_ADDRESS={address!r} names no Ray cluster that answers ({why});"
-            " `ray status` on its first machine says more. Unset it to use this"
-            " machine alone"
-        ) from None
+    else:
+        return found
+    raise ConfigError(
+        f"RAY_ADDRESS={address!r} names no Ray cluster that answers ({why}); `ray"
+        " status` on its first machine says more. Unset it to use this machine alone"
+    )
+
+
+def _ask_ray(address: str) -> list[tuple[float, float]]:
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if host:  # Ray itself takes minutes to give up
+        place = host.strip("[]"), int(port)
+        socket.create_connection(place, _CONNECT_S).close()
+    told = subprocess.run(
+        [sys.executable, "-c", _ASK],
+        check=True, capture_output=True, text=True, timeout=_ANSWER_S,
+    ).stdout  # fmt: skip
     found = [tuple(each) for each in json.loads(told.rpartition(_MARK)[2])]
     return [(cpus, gpus) for cpus, gpus in found if cpus or gpus]
 
 
 _MARK = "machines: "
 # In a process that can be ended: Ray goes on trying for minutes.
-_ASK_RAY = f"""
+_ASK = f"""
 import json, logging, ray
 ray.init(log_to_driver=False, logging_level=logging.ERROR)
 held = [node["Resources"] for node in ray.nodes()]  # of one that has left, nothing

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..config import RESUME_MAY_CHANGE
 from ..errors import ConfigError, DataError, StorageError
-from ..files import read_arrays, remove, sync, write_arrays
+from ..files import names_in, read_arrays, remove, sync, unfinished, write_arrays
 from ..resolve import Resolved
 from ..wire import NamedArrays
 from .reader import load_config
@@ -127,8 +127,9 @@ def drop_checkpoints(folder: Path, *, after: int) -> None:
     for later in checkpoint_rounds(folder):
         if later > after:
             remove(checkpoint_path(folder, later))
-    for partial in (folder / "checkpoint").glob(".round-*.tmp"):
-        remove(partial)
+    place = folder / "checkpoint"
+    for partial in unfinished(names_in(place)):
+        remove(place / partial)
 
 
 def read_checkpoint(

@@ -66,19 +66,12 @@ class Run:
         return self.wall - (len(self.rounds) + 1) * self.round
 
 
-def peer_config(config: Mapping[str, Value], cores: int, data: Path) -> dict[str, Any]:
-    """Word our run config as the peer does; its actors share the cores."""
-    clients = int(config["num-clients"])
+def _work(config: Mapping[str, Value], data: Path) -> dict[str, Any]:
+    """Word what is to be done in the names of GCFL's authors, which fedgraph kept."""
     return {
-        "fedgraph_task": "GC",
-        "algorithm": "FedAvg",
         "dataset": config["dataset"],
         "datapath": str(data),
-        "is_multiple_dataset": False,
-        "num_trainers": clients,
         "num_rounds": config["num-server-rounds"],
-        "overlap": False,
-        "convert_x": False,
         "local_epoch": config["local-epochs"],
         "batch_size": config["batch-size"],
         "lr": config["learning-rate"],
@@ -88,6 +81,20 @@ def peer_config(config: Mapping[str, Value], cores: int, data: Path) -> dict[str
         "dropout": config["dropout"],
         "seed": config["seed"],
         "seed_split_data": config["split-seed"],
+    }
+
+
+def peer_config(config: Mapping[str, Value], cores: int, data: Path) -> dict[str, Any]:
+    """Word our run config as the peer does; its actors share the cores."""
+    clients = int(config["num-clients"])
+    return {
+        "fedgraph_task": "GC",
+        "algorithm": "FedAvg",
+        **_work(config, data),
+        "is_multiple_dataset": False,
+        "num_trainers": clients,
+        "overlap": False,
+        "convert_x": False,
         "gpu": False,
         "num_gpus_per_trainer": 0,
         # Ray counts in steps of 1e-4; if rounded up, the last actor would never start.
@@ -116,19 +123,8 @@ def authors_config(
     several = config["partition"] == "datasets"
     return {
         "code": str(code.resolve()),
-        "dataset": config["dataset"],
-        "datapath": str(data),
+        **_work(config, data),
         "num_trainers": 0 if several else config["num-clients"],
-        "num_rounds": config["num-server-rounds"],
-        "local_epoch": config["local-epochs"],
-        "batch_size": config["batch-size"],
-        "lr": config["learning-rate"],
-        "weight_decay": config["weight-decay"],
-        "hidden": config["hidden-dim"],
-        "nlayer": config["num-layers"],
-        "dropout": config["dropout"],
-        "seed": config["seed"],
-        "seed_split_data": config["split-seed"],
         "threads": 1,
         "device": "cpu",
     }

@@ -19,6 +19,7 @@ FEW = Probe(
 MORE = Probe(
     clients=(0, 2, 5, 7, 9), seconds=0.5, peak_bytes=410_000_000, kept_bytes=394_000_000
 )
+ALONE = {"rounds": 1, "nodes": 1, "actors": 1, "processes": 1}
 
 
 @pytest.fixture
@@ -50,30 +51,12 @@ def test_time_and_memory_by_hand():
 
 
 def test_a_process_keeps_no_more_clients_than_fit():
-    plan = estimate(
-        FEW,
-        MORE,
-        num_clients=10**6,
-        clients_per_round=1,
-        rounds=1,
-        nodes=1,
-        actors=1,
-        processes=1,
-    )
+    plan = estimate(FEW, MORE, num_clients=10**6, clients_per_round=1, **ALONE)
     assert plan.memory_bytes == 400e6 + memory_share()
 
 
 def test_clients_that_were_all_probed_cost_what_they_took():
-    plan = estimate(
-        FEW,
-        FEW,
-        num_clients=3,
-        clients_per_round=3,
-        rounds=1,
-        nodes=1,
-        actors=1,
-        processes=1,
-    )
+    plan = estimate(FEW, FEW, num_clients=3, clients_per_round=3, **ALONE)
     assert plan.memory_bytes == 400e6
 
 
