@@ -190,6 +190,14 @@ class GraphClient(ClassicClient, Generic[P]):
         """Further tensors to keep; the next round finds them in ``stored``."""
         return {}
 
+    def goes_on_from(self, number: int, told: int) -> int:  # noqa: ARG002
+        """Round whose state round ``number`` goes on from; 0 for none.
+
+        That is the last one that the server knows of, ``told``: a round whose reply it
+        does not have counts for neither side.
+        """
+        return told
+
     def without_state(self, number: int) -> None:
         """Refuse a round if nothing is stored from before it and no model came.
 
@@ -291,10 +299,18 @@ class GraphClient(ClassicClient, Generic[P]):
                 f"client {self.job.client_id} is asked for round {number}, rounds"
                 " count from 1; both ends must run the same version of fedgraph_flwr"
             )
+        told = int(parcel.facts.get(LAST_ROUND, 0))
+        after = self.goes_on_from(number, told)
+        if after >= number:
+            raise WireError(
+                f"client {self.job.client_id} is asked for round {number} after its"
+                f" round {after}; both ends must run the same version of fedgraph_flwr"
+            )
         stored, fresh_start = recall(
             self.job.store,
             number,
-            int(parcel.facts.get(LAST_ROUND, 0)),
+            after,
+            told=told,
             may_restart=self.job.may_restart,
         )
         named = self.tensors()
@@ -308,6 +324,7 @@ class GraphClient(ClassicClient, Generic[P]):
         stored = stored or {}
         return Round(
             number=number,
+            after=after,
             received=self._set(shared, stored),
             extras={n: a for n, a in parcel.arrays.items() if not n.startswith(SHARED)},
             facts=parcel.facts,
@@ -321,8 +338,7 @@ class GraphClient(ClassicClient, Generic[P]):
     ) -> dict[str, Tensor]:
         """Copy received arrays into the model, then the stored private ones.
 
-        A start that is sent again, because the reply to the first was lost, must not
-        undo training. Return what was received, as tensors of their own.
+        Return what was received, as tensors of their own.
         """
         named, received = self.tensors(), {}
         for name, array in shared.items():
@@ -433,7 +449,8 @@ class GraphClient(ClassicClient, Generic[P]):
         if self.job.settings.persist_optimizer:
             tensors |= optimizer_tensors(optimizer)
         tensors |= self.round.kept()
-        self.job.store.save(self.round.number, tensors, keep_from=keep_from)
+        number, after = self.round.number, self.round.after
+        self.job.store.save(number, tensors, after=after, keep_from=keep_from)
 
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers of the model by name."""

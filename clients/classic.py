@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.wire import Parcel, Scalar, with_prefix
+from fedgraph_flwr.wire import LAST_ROUND, Parcel, Scalar, with_prefix
 
 Array = NDArray[np.generic]
 Header = Mapping[str, Scalar]  # of a message: what holds for all of its parcels
@@ -22,7 +22,9 @@ Header = Mapping[str, Scalar]  # of a message: what holds for all of its parcels
 class ClassicClient(NumPyClient):
     """Gives ``train`` and ``assess`` Flower's own signatures, ``fit`` and ``evaluate``.
 
-    Arrays without names are those of ``shared_keys``, in that order.
+    Arrays without names are those of ``shared_keys``, in that order. ``config`` is the
+    header, with ``server-round``. It may have ``last-round``, the last round that the
+    client did, 0 for none; by default that is the round before.
     """
 
     shared_keys: list[str]
@@ -44,7 +46,7 @@ class ClassicClient(NumPyClient):
         An empty list keeps the stored tensors. What a method sends beside the shared
         tensors comes after them.
         """
-        reply = self.train(self._parcel(parameters), config)
+        reply = self.train(self._parcel(parameters, config), config)
         return list(reply.arrays.values()), *_counted(reply)
 
     @override
@@ -52,19 +54,20 @@ class ClassicClient(NumPyClient):
         self, parameters: list[Array], config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
         """Answer as :meth:`assess`; losses are among the metrics, by split."""
-        reply = self.assess(self._parcel(parameters), config)
+        reply = self.assess(self._parcel(parameters, config), config)
         return 0.0, *_counted(reply)
 
-    def _parcel(self, parameters: list[Array]) -> Parcel:
+    def _parcel(self, parameters: list[Array], config: dict[str, Any]) -> Parcel:
+        facts = {LAST_ROUND: config.get(LAST_ROUND, int(config["server-round"]) - 1)}
         if not parameters:
-            return Parcel()
+            return Parcel(facts=facts)
         if len(parameters) != len(self.shared_keys):
             raise WireError(
                 f"received {len(parameters)} arrays, the client's model shares"
                 f" {len(self.shared_keys)}; both ends must run the same settings"
             )
         named = dict(zip(self.shared_keys, parameters, strict=True))
-        return Parcel(arrays=with_prefix(SHARED, named))
+        return Parcel(arrays=with_prefix(SHARED, named), facts=facts)
 
 
 def _counted(reply: Parcel) -> tuple[int, dict[str, Any]]:

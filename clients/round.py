@@ -26,6 +26,8 @@ class Round:
     ----------
     number : int
         Counted from 1.
+    after : int
+        The round whose state it goes on from; 0 for none.
     received : dict of str to tensor
         Shared tensors as they came; empty if none did.
     extras : dict of str to array
@@ -33,12 +35,13 @@ class Round:
     facts : mapping of str to scalar
         Texts and flags that came.
     stored : dict of str to tensor
-        The client's state after its round before; empty before its first.
+        That state; empty before the client's first round.
     fresh_start : int64 tensor (2,), optional
         The round in which the client began afresh, and the round whose state was lost.
     """
 
     number: int = 0
+    after: int = 0
     received: Mapping[str, Tensor] = field(default_factory=dict)
     extras: NamedArrays = field(default_factory=dict)
     facts: Mapping[str, Scalar] = field(default_factory=dict)
@@ -57,15 +60,19 @@ class Round:
 
 
 def recall(
-    store: ClientStore, number: int, last_round: int, *, may_restart: bool
+    store: ClientStore, number: int, after: int, *, told: int, may_restart: bool
 ) -> tuple[dict[str, Tensor] | None, Tensor | None]:
     """Load the client's state from before a round.
 
     Parameters
     ----------
     store : ClientStore
-    number, last_round : int
-        As :meth:`ClientStore.load`.
+    number : int
+        The round.
+    after : int
+        The round whose state it goes on from; 0 for none.
+    told : int
+        The last round of this client that the server knows of; 0 for none.
     may_restart : bool
         Whether the client may begin afresh when its state is gone.
 
@@ -82,13 +89,13 @@ def recall(
         As :meth:`ClientStore.load`, unless ``may_restart``.
     """
     try:
-        stored = store.load(number, last_round)
+        stored = store.load(after)
     except DataError as error:
         if not may_restart:
             raise
         log(WARNING, "%s. Node-config fresh-start: it begins afresh", error)
-        return None, torch.tensor([number, last_round])
+        return None, torch.tensor([number, after])
     if stored is None or _BEGAN_AFRESH not in stored:
         return stored, None
     since = stored[_BEGAN_AFRESH]
-    return stored, since if int(since[0]) > last_round else None
+    return stored, since if int(since[0]) > told else None

@@ -104,6 +104,12 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
     # Receiving ----------------------------------------------------------------------
 
     @override
+    def goes_on_from(self, number: int, told: int) -> int:
+        """Last round done, heard of or not: to go back would be to take old letters."""
+        before = (r for r in self.job.store.rounds() if r < number)
+        return max(told, max(before, default=0))
+
+    @override
     def without_state(self, number: int) -> None:
         """Begin with the common start, as every client does in its first round.
 

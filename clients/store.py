@@ -1,9 +1,10 @@
 """A client's own disk: tensors that must survive the process, never in a message.
 
-One folder per experiment and client holds a file per round. The server says which of
-its checkpoints is the oldest; every state from which it can be resumed is kept, so that
-a round that is repeated (the server was resumed, or a reply was lost) starts from the
-state before it.
+One folder per experiment and client holds a file per round. The server says from which
+of them a round goes on: the last whose reply it has. A round whose reply was lost, or
+that a server which was resumed does not know, counts for neither side. The server also
+says which of its checkpoints is the oldest; every state from which it can be resumed is
+kept.
 """
 
 from __future__ import annotations
@@ -78,7 +79,12 @@ class ClientStore:
         self.folder = root / experiment / f"client-{client_id}"
 
     def save(
-        self, server_round: int, tensors: dict[str, Tensor], *, keep_from: int = 0
+        self,
+        server_round: int,
+        tensors: dict[str, Tensor],
+        *,
+        after: int = 0,
+        keep_from: int = 0,
     ) -> None:
         """Write the state after ``server_round``.
 
@@ -86,11 +92,13 @@ class ClientStore:
         ----------
         server_round : int
         tensors : dict of str to tensor
+        after : int
+            Round whose state this one goes on from, 0 for none. States between the two
+            are dropped, as the server heard of none of them. So are those of later
+            rounds, left by a run that went further before it was resumed.
         keep_from : int
             Round of the server's oldest checkpoint, 0 for none. The state that goes
-            with it, and all later ones, are kept; older ones are dropped. So are states
-            of rounds after this one, left by a run that went further before it was
-            resumed.
+            with it, and all later ones, are kept; older ones are dropped.
 
         Raises
         ------
@@ -99,37 +107,41 @@ class ClientStore:
         """
         arrays = {n: np.array(t.detach().cpu().numpy()) for n, t in tensors.items()}
         names = names_in(self.folder)
-        done = {*_rounds(names), server_round}
+        found = _rounds(names)
+        done = [*(r for r in found if r <= min(after, server_round - 1)), server_round]
         base = max((r for r in done if r <= min(keep_from, server_round)), default=0)
-        older = [self._path(r) for r in sorted(done) if r < base]
+        older = [self._path(r) for r in done if r < base]
         spare = older[0] if older and base < server_round else None
-        others = [*older, *(self._path(r) for r in done if r > server_round)]
+        others = [*older, *(self._path(r) for r in found if r not in done)]
         others += [self.folder / name for name in unfinished(names)]
         path, about = self._path(server_round), self._about(server_round)
         written = write_arrays(path, arrays, about, self._flushes, others, spare)
         if self._flushes:
             recent.keep(path, written, arrays)
 
-    def load(self, server_round: int, last_round: int = 0) -> dict[str, Tensor] | None:
-        """State from before ``server_round``: that of the last round this client did.
-
-        None if there is none. Files of later rounds, left by a run that went further
-        before it was resumed, are ignored.
-
-        Parameters
-        ----------
-        server_round : int
-        last_round : int
-            The last round of this client that the server knows of; 0 if there is none.
+    def load(self, server_round: int) -> dict[str, Tensor] | None:
+        """State after ``server_round``; None after round 0, before which there is none.
 
         Raises
         ------
         DataError
-            The state of ``last_round`` is gone, or the file cannot be used.
+            It is gone, or the file cannot be used.
         """
-        before = [r for r in self.rounds() if r < server_round]
-        if last_round and (not before or before[-1] < last_round):
-            lost = f"private state of client {self.client_id} after round {last_round}"
+        if not server_round:
+            return None
+        path = self._path(server_round)
+        arrays = recent.take(path)
+        if arrays is None:
+            arrays = self._read(path, server_round)
+        import torch  # here: a message that trains nobody needs none
+
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def _read(self, path: Path, server_round: int) -> dict[str, NDArray[np.generic]]:
+        if not path.exists():
+            lost = (
+                f"private state of client {self.client_id} after round {server_round}"
+            )
             raise DataError(
                 f"{lost} is gone from {self.folder}: restore that folder, start a new"
                 " run, or let the site begin afresh by --node-config"
@@ -137,26 +149,18 @@ class ClientStore:
                 public=f"{lost} is gone: its site must restore it, or allow a fresh"
                 " start",
             )
-        if not before:
-            return None
-        import torch  # here: a message that trains nobody needs none
-
-        if (arrays := recent.take(self._path(before[-1]))) is not None:
-            return {name: torch.from_numpy(array) for name, array in arrays.items()}
         arrays, about = read_arrays(
-            self._path(before[-1]),
-            "private state",
-            "restore it from a copy, or start a new run",
+            path, "private state", "restore it from a copy, or start a new run"
         )
-        if about != self._about(before[-1]):
+        if about != self._about(server_round):
             raise DataError(
-                f"private state {self._path(before[-1])} is that of {about!r}, expected"
-                f" {self._about(before[-1])}: put every file back where it was, or"
+                f"private state {path} is that of {about!r}, expected"
+                f" {self._about(server_round)}: put every file back where it was, or"
                 " start a new run",
-                public=f"private state {self._path(before[-1]).name} of client"
-                f" {self.client_id} is that of another client, round or run",
+                public=f"private state {path.name} of client {self.client_id} is that"
+                " of another client, round or run",
             )
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return arrays
 
     def _about(self, server_round: int) -> str:
         return json.dumps(

@@ -212,14 +212,6 @@ def test_self_train_learns_no_more_once_its_epochs_are_spent(run):
     assert short.values("loss")["4", *at] == exact.values("loss")["2", *at]
 
 
-def test_self_train_does_not_depend_on_a_lost_reply(run, monkeypatch):
-    whole = run("local", nodes=3)
-    toys.lose_reply(monkeypatch, server_round=1, client=1)
-    lost = run("local", nodes=3, **{"min-fit-replies": 0.5})
-    at = "3", "1", "test", "post_aggregation", "loss"
-    assert lost.values("loss")[at] == whole.values("loss")[at]
-
-
 def test_no_local_epoch_and_the_gradient_norm_as_series(run):
     still = run("gcfl+", **{"local-epochs": 0, "gcfl.seq-source": "last-grad-norm"})
     assert still.summary["status"] == "completed"

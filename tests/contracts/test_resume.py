@@ -272,6 +272,85 @@ def test_a_run_that_ends_sooner_than_planned_measures_its_last_round(
     assert again.sha == whole.sha
 
 
+# A round counts for both sides or for neither --------------------------------------
+
+
+def fail_in(monkeypatch, server_round: int, *, client: int = 1) -> None:
+    """Let a client raise in a round before it has stored anything."""
+    begin = GraphClient.begin
+
+    def fail(self, parcel, header):
+        if (self.job.client_id, header["server-round"]) == (client, server_round):
+            raise ValueError("disk full")
+        return begin(self, parcel, header)
+
+    monkeypatch.setattr(GraphClient, "begin", fail)
+
+
+SELDOM = {"num-server-rounds": 7, "checkpoint-every": 2, "min-fit-replies": 0.5}
+
+
+# SpreadGNN's clients never go back: they would take letters that they have read.
+@one_per_strategy([c for c in toys.CASES if c != "spreadgnn"], also=["moon", "fclg"])
+def test_a_client_that_fails_in_a_repeated_round(run, method, tmp_path, monkeypatch):
+    """Its states of that round and later ones are of a run that is no more."""
+    some = {**SELDOM, "persist-optimizer": True}
+    part = stopped(run, method, tmp_path, at=6, **some)  # round 5 is done, and lost
+    fail_in(monkeypatch, 5)
+    again, whole = resumed(run, part, method), run(method, **some)
+    assert [f["round"] for f in whole.summary["failures"]] == [5]
+    assert again.summary["failures"] == whole.summary["failures"]
+    assert again.sha == whole.sha
+    assert again.rounds == whole.rounds
+
+
+def test_a_client_that_fails_in_all_repeated_rounds_and_is_resumed_again(
+    run, tmp_path, monkeypatch
+):
+    """The second resume finds states up to round 7; the server knows round 2."""
+    some = {**SELDOM, "num-server-rounds": 9, "checkpoint-every": 3}
+    part = stopped(run, "gcfl+", tmp_path, at=6, **some)
+    for number in (4, 5, 6):
+        fail_in(monkeypatch, number)
+    with killed_at_checkpoint(9), pytest.raises(Killed):
+        resumed(run, part, "gcfl+")
+    again, whole = resumed(run, part, "gcfl+"), run("gcfl+", **some)
+    assert [f["round"] for f in whole.summary["failures"]] == [4, 5, 6]
+    assert again.summary["failures"] == whole.summary["failures"]
+    assert again.sha == whole.sha
+
+
+@one_per_strategy([c for c in toys.CASES if c != "spreadgnn"], also=["moon", "fclg"])
+def test_a_lost_reply_is_a_round_not_done(run, method, monkeypatch):
+    """Whether a late client has stored its state does not change what follows."""
+    weights = []
+    for break_down in (
+        lambda patch: toys.lose_reply(patch, server_round=4, client=1),
+        lambda patch: fail_in(patch, 4),
+    ):
+        with monkeypatch.context() as patch:
+            break_down(patch)
+            found = run(method, nodes=3, **SELDOM)
+        assert {f["client"] for f in found.summary["failures"]} == {1}
+        weights.append(found.sha)
+    assert len(set(weights)) == 1
+
+
+def test_peers_refuse_to_go_on_from_a_branch_that_the_server_has_left(
+    run, tmp_path, monkeypatch
+):
+    part = stopped(run, "spreadgnn", tmp_path, at=6, **SELDOM)
+    fail_in(monkeypatch, 5)
+    with pytest.raises(RunFailedError) as failed:
+        resumed(run, part, "spreadgnn")
+    for why in (
+        "again, with other mail",  # clients 0 and 2, without client 1's letter
+        "knows of its round 4, and before of its round 5",  # client 1
+        "files of states after round 4 beside it",
+    ):
+        assert why in str(failed.value)
+
+
 # What a client has lost, or has other than before -------------------------------------
 
 

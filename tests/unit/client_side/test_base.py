@@ -100,7 +100,7 @@ def test_self_train_sends_nothing_and_goes_on_from_its_disk(tmp_path):
 def test_self_train_without_its_state_is_an_error_and_not_a_fresh_start(tmp_path):
     client = toys.make_client(tmp_path, "local")
     with pytest.raises(DataError, match="no private state of client 0 before round 2"):
-        client.fit([], {"server-round": 2})
+        client.fit([], {"server-round": 2, "last-round": 0})
 
 
 def test_a_client_that_must_not_send_has_not_done_the_round(tmp_path):
@@ -121,7 +121,7 @@ def test_private_layers_and_moments_come_back_in_the_next_round(tmp_path):
     first = toys.make_client(tmp_path, "fedavg")
     first.fit(toys.shared_arrays(first), ROUND)
     second = toys.make_client(tmp_path, "fedavg")
-    optimizer = optimizer_of(toys.begun(second, 2))
+    optimizer = optimizer_of(toys.begun(second, 2, facts={"last-round": 1}))
     for name in first.private_keys():
         np.testing.assert_array_equal(named(second)[name], named(first)[name])
     steps = {int(s["step"]) for s in optimizer.state.values()}

@@ -30,6 +30,7 @@ LOG_2 = math.log(2)
 SPEC = DiffusionSpec(kind="ppr")
 INTERS = ("graphs", "nodes", "none", "kl", "mse", "previous-round")
 ROUND = {"server-round": 1}
+AFTER_3 = {"server-round": 4, "last-round": 0}  # of which this client did none
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 sizes = st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 5))
 
@@ -559,7 +560,7 @@ def test_training_uses_those_batches(tmp_path, monkeypatch):
         return loss(self, batch, generator)
 
     monkeypatch.setattr(type(client), "loss", spy)
-    client.fit(toys.shared_arrays(client), {"server-round": 2})
+    client.fit(toys.shared_arrays(client), {"server-round": 2, "last-round": 0})
     assert seen == [4, 5]
 
 
@@ -642,7 +643,7 @@ def test_embeddings_that_are_not_finite_name_the_client(
     with pytest.raises(DataError, match="client 3: embeddings of 2 of 20 graphs hold"):
         client.fit(toys.shared_arrays(client), ROUND)
     with pytest.raises(DataError, match="client 3: embeddings of 2 of 20 graphs hold"):
-        client.evaluate(toys.shared_arrays(client), {"server-round": 4})
+        client.evaluate(toys.shared_arrays(client), AFTER_3)
     assert not (client.job.store.folder / "embeddings.npz").exists()
 
 

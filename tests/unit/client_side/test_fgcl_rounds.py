@@ -178,7 +178,7 @@ def test_the_store_outlives_the_round(tmp_path):
     first = make(tmp_path, **TWO)
     first.fit(toys.shared_arrays(first), ROUND)
     later = make(tmp_path, **TWO)
-    toys.begun(later, 2)
+    toys.begun(later, 2, facts={"last-round": 1})
     later.begin_epoch(0)
     assert later.queue.positions.tolist() == first.queue.positions.tolist()
 

@@ -40,20 +40,21 @@ def write(root, server_round: int, value: float, client: int = 0) -> ClientStore
     """Save as the answer to a message does."""
     with Flushes() as flushes:
         store = ClientStore(root, "e", client_id=client, flushes=flushes)
-        store.save(server_round, {"w": torch.full((3,), value)})
+        tensors = {"w": torch.full((3,), value)}
+        store.save(server_round, tensors, after=server_round - 1)
     return store
 
 
 def test_what_was_just_written_is_not_read(tmp_path, reads):
-    assert write(tmp_path, 1, 7.0).load(2)["w"].tolist() == [7, 7, 7]
+    assert write(tmp_path, 1, 7.0).load(1)["w"].tolist() == [7, 7, 7]
     assert reads == []
 
 
 def test_who_takes_a_state_may_change_it(tmp_path, reads):
     """A round that fails half-way is repeated from the state on the disk."""
     store = write(tmp_path, 1, 7.0)
-    store.load(2)["w"].zero_()
-    assert store.load(2)["w"].tolist() == [7, 7, 7]
+    store.load(1)["w"].zero_()
+    assert store.load(1)["w"].tolist() == [7, 7, 7]
     assert reads == ["round-000001.safetensors"]
 
 
@@ -63,13 +64,13 @@ def test_tensors_that_train_on_after_they_were_saved_are_not_those_kept(tmp_path
         store = ClientStore(tmp_path, "e", client_id=0, flushes=flushes)
         store.save(1, {"w": weight})
         weight.zero_()
-    assert store.load(2)["w"].tolist() == [1, 1, 1]
+    assert store.load(1)["w"].tolist() == [1, 1, 1]
 
 
 def test_a_state_that_another_process_wrote_since_is_read(tmp_path, reads):
     store = write(tmp_path, 1, 7.0)
     ClientStore(tmp_path, "e", client_id=0).save(1, {"w": torch.full((3,), 8.0)})
-    assert store.load(2)["w"].tolist() == [8, 8, 8]
+    assert store.load(1)["w"].tolist() == [8, 8, 8]
     assert reads == ["round-000001.safetensors"]
 
 
@@ -81,13 +82,13 @@ def test_the_place_on_the_disk_of_a_state_may_become_that_of_another_round(
     folder = ClientStore(tmp_path, "e", client_id=0).folder
     (folder / "round-000001.safetensors").rename(folder / "round-000002.safetensors")
     with pytest.raises(DataError, match="is that of"):
-        ClientStore(tmp_path, "e", client_id=0).load(3)
+        ClientStore(tmp_path, "e", client_id=0).load(2)
     assert reads == ["round-000002.safetensors"]
 
 
 def test_an_earlier_round_is_read(tmp_path, reads):
     write(tmp_path, 1, 7.0)
-    assert write(tmp_path, 2, 8.0).load(2)["w"].tolist() == [7, 7, 7]
+    assert write(tmp_path, 2, 8.0).load(1)["w"].tolist() == [7, 7, 7]
     assert reads == ["round-000001.safetensors"]
 
 
@@ -99,14 +100,14 @@ def test_a_damaged_file_is_named_though_its_state_is_known(tmp_path):
     path.write_bytes(blob)
     os.utime(path, ns=(0, 0))  # clocks of disks may be coarser than this test
     with pytest.raises(DataError, match="its checksum is not"):
-        store.load(2)
+        store.load(1)
 
 
 def test_a_state_that_is_gone_is_gone(tmp_path):
     store = write(tmp_path, 1, 7.0)
     (store.folder / "round-000001.safetensors").unlink()
     with pytest.raises(DataError, match="is gone"):
-        store.load(2, last_round=1)
+        store.load(1)
 
 
 def kept(recent: RecentStates, folder, size: int):

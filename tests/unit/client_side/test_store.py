@@ -25,51 +25,64 @@ def store(tmp_path) -> ClientStore:
     return ClientStore(tmp_path, "experiment", client_id=4)
 
 
+def grow(store: ClientStore, *rounds: int, size: int = 2) -> None:
+    """Save states whose values are their rounds, each going on from the one before."""
+    after = 0
+    for r in rounds:
+        store.save(r, {"w": torch.full((size,), float(r))}, after=after)
+        after = r
+
+
 def test_every_state_that_a_checkpoint_needs_is_kept(store):
     for r in range(1, 7):
-        store.save(r, {"w": torch.full((2,), float(r))}, keep_from=max(0, r - 3))
+        tensors = {"w": torch.full((2,), float(r))}
+        store.save(r, tensors, after=r - 1, keep_from=max(0, r - 3))
     assert store.rounds() == [3, 4, 5, 6]
-    assert store.load(7)["w"].tolist() == [6, 6]
-    assert store.load(4)["w"].tolist() == [3, 3]  # the round is repeated
+    assert store.load(6)["w"].tolist() == [6, 6]
+    assert store.load(3)["w"].tolist() == [3, 3]  # for a round that is repeated
 
 
 def test_a_folder_where_an_old_state_stood_is_named(store):
-    for r in (1, 2, 3):
-        store.save(r, {"w": torch.zeros(1)})
+    grow(store, 1, 2, 3)
     path = store.folder / "round-000001.safetensors"
     path.unlink()
     path.mkdir()
     with pytest.raises(StorageError, match=r"cannot delete .*round-000001"):
-        store.save(4, {"w": torch.zeros(1)}, keep_from=2)
+        store.save(4, {"w": torch.zeros(1)}, after=3, keep_from=2)
 
 
 def test_without_a_checkpoint_everything_is_kept(store):
-    for r in range(1, 5):
-        store.save(r, {"w": torch.zeros(1)})
+    grow(store, 1, 2, 3, 4)
     assert store.rounds() == [1, 2, 3, 4]
 
 
 def test_the_state_of_a_client_that_seldom_trains_is_kept(store):
     """Checkpoint 7 needs the state of round 2, the last that the client did before."""
-    store.save(1, {"w": torch.zeros(1)}, keep_from=0)
-    store.save(2, {"w": torch.zeros(1)}, keep_from=1)
-    store.save(9, {"w": torch.zeros(1)}, keep_from=7)
+    grow(store, 1, 2)
+    store.save(9, {"w": torch.zeros(1)}, after=2, keep_from=7)
     assert store.rounds() == [2, 9]
 
 
-@pytest.mark.parametrize("rounds", [[], [1]])
+@pytest.mark.parametrize("rounds", [[], [1], [1, 3]])
 def test_a_state_that_the_server_knows_of_and_is_gone_is_named(store, rounds):
-    for r in rounds:
-        store.save(r, {"w": torch.zeros(1)})
+    grow(store, *rounds)
     with pytest.raises(DataError, match=r"client 4 after round 2 is gone.*fresh-start"):
-        store.load(3, last_round=2)
+        store.load(2)
 
 
-def test_a_state_the_server_has_not_heard_of_is_used(store):
-    """The client trained in round 2, and its reply was lost."""
-    for r in (1, 2):
-        store.save(r, {"w": torch.full((1,), float(r))})
-    assert store.load(3, last_round=1)["w"].tolist() == [2]
+@pytest.mark.parametrize("keep_from", [0, 1, 3])
+def test_states_that_the_server_has_not_heard_of_go_with_the_next(store, keep_from):
+    """Replies of rounds 2 and 3 were lost; checkpoint 3 needs the state of round 1."""
+    grow(store, 1, 2, 3)
+    store.save(4, {"w": torch.ones(1)}, after=1, keep_from=keep_from)
+    assert store.rounds() == [1, 4]
+
+
+def test_a_client_of_whose_rounds_no_reply_came_begins_anew(store):
+    grow(store, 1)
+    assert store.load(0) is None
+    store.save(2, {"w": torch.ones(1)}, after=0)
+    assert store.rounds() == [2]
 
 
 def test_a_flipped_bit_is_found(store):
@@ -79,7 +92,7 @@ def test_a_flipped_bit_is_found(store):
     blob[-5] ^= 1
     path.write_bytes(blob)
     with pytest.raises(DataError, match=r"round-000001.*its checksum is not"):
-        store.load(2)
+        store.load(1)
 
 
 @pytest.mark.parametrize("other", [("another", 4, 1), ("experiment", 3, 1)])
@@ -92,14 +105,14 @@ def test_the_file_of_another_client_or_run_is_not_taken(tmp_path, store, other):
         store.folder / "round-000001.safetensors"
     )
     with pytest.raises(DataError, match=r"is that of .* put every file back"):
-        store.load(2)
+        store.load(1)
 
 
 def test_a_file_of_another_version_has_no_checksum(store):
     store.folder.mkdir(parents=True)
     save_file({"w": torch.ones(1).numpy()}, store.folder / "round-000001.safetensors")
     with pytest.raises(DataError, match="it has no checksum"):
-        store.load(2)
+        store.load(1)
 
 
 def test_a_full_disk_is_named(store):
@@ -117,21 +130,21 @@ def test_an_outdated_state_gives_its_place_on_the_disk(store):
     """To one as long: who still reads a file that becomes shorter dies of it."""
     places = {}
     for r, size in enumerate((4, 4, 4, 4, 400, 4), start=1):
-        store.save(r, {"w": torch.full((size,), float(r))}, keep_from=r - 1)
+        tensors = {"w": torch.full((size,), float(r))}
+        store.save(r, tensors, after=r - 1, keep_from=r - 1)
         places[r] = store._path(r).stat().st_ino
-        assert store.load(r + 1)["w"].tolist() == [r] * size
+        assert store.load(r)["w"].tolist() == [r] * size
         assert store.rounds() == [r - 1, r][1 // r :]
     assert places[1] == places[3] != places[2] == places[4] == places[6]
     assert places[5] not in (places[3], places[4])
 
 
 def test_a_place_of_another_user_is_not_taken_over(store, monkeypatch):
-    for r in (1, 2):
-        store.save(r, {"w": torch.ones(3)})
+    grow(store, 1, 2, size=3)
     monkeypatch.setattr(files.os, "geteuid", lambda: 65534)
     before = store._path(1).stat().st_ino
     with store._path(1).open("rb") as first:
-        store.save(3, {"w": torch.zeros(3)}, keep_from=2)
+        store.save(3, {"w": torch.zeros(3)}, after=2, keep_from=2)
         assert store._path(3).stat().st_ino != before
         assert first.read(8) != b""
     assert store.rounds() == [2, 3]
@@ -139,10 +152,9 @@ def test_a_place_of_another_user_is_not_taken_over(store, monkeypatch):
 
 @pytest.mark.parametrize("keep_from", [5, 6, 10**9])
 def test_the_state_of_the_round_itself_is_kept_whatever_a_server_says(store, keep_from):
-    for r in (3, 5, 6, 7):
-        store.save(r, {"w": torch.full((2,), float(r))})
-    store.save(5, {"w": torch.zeros(2)}, keep_from=keep_from)
-    assert store.load(6)["w"].tolist() == [0, 0]
+    grow(store, 3, 5, 6, 7)
+    store.save(5, {"w": torch.zeros(2)}, after=3, keep_from=keep_from)
+    assert store.load(5)["w"].tolist() == [0, 0]
     assert store.rounds() == [5]
 
 
@@ -150,7 +162,8 @@ def test_a_place_with_another_name_is_not_taken_over(store, tmp_path):
     """For instance a backup by hard links."""
     backup = tmp_path / "backup"
     for r in (1, 2, 3):
-        store.save(r, {"w": torch.full((3,), float(r))}, keep_from=r - 1)
+        tensors = {"w": torch.full((3,), float(r))}
+        store.save(r, tensors, after=r - 1, keep_from=r - 1)
         if r == 1:
             backup.hardlink_to(store._path(1))
             was = backup.read_bytes()
@@ -163,7 +176,7 @@ def test_no_place_is_taken_over_before_a_later_state_is_there(
     store, keep_from, monkeypatch
 ):
     """Until then a killed client goes on from the one that it has."""
-    store.save(1, {"w": torch.ones(3)})
+    grow(store, 1, size=3)
     before = store._path(1).read_bytes()
 
     def killed(*_):
@@ -171,7 +184,7 @@ def test_no_place_is_taken_over_before_a_later_state_is_there(
 
     monkeypatch.setattr(files, "sync", killed)
     with pytest.raises(KeyboardInterrupt):
-        store.save(3, {"w": torch.zeros(3)}, keep_from=keep_from)
+        store.save(3, {"w": torch.zeros(3)}, after=1, keep_from=keep_from)
     assert store._path(1).read_bytes() == before
 
 
@@ -182,17 +195,10 @@ def test_a_server_cannot_name_another_folder(tmp_path, name):
         ClientStore(tmp_path, name, client_id=0)
 
 
-def test_nothing_before_the_first_round(store):
-    assert store.load(1) is None
-    store.save(3, {"w": torch.zeros(1)})
-    assert store.load(3) is None
-
-
-def test_a_resumed_run_overwrites_the_future_and_ignores_it(store):
-    for r in (1, 2, 3):
-        store.save(r, {"w": torch.tensor([float(r)])})
-    store.save(2, {"w": torch.tensor([20.0])})
-    assert store.load(3)["w"].tolist() == [20]
+def test_a_resumed_run_overwrites_the_future(store):
+    grow(store, 1, 2, 3)
+    store.save(2, {"w": torch.tensor([20.0])}, after=1)
+    assert store.load(2)["w"].tolist() == [20]
     assert store.rounds() == [1, 2]  # round 3 was of the run that went further
 
 
@@ -216,7 +222,7 @@ def test_a_message_leaves_whole_states_on_the_disk(tmp_path, monkeypatch):
     assert len(flushed) == 16  # each file before it has its name, and each folder after
     for client in range(8):
         store = ClientStore(tmp_path, "e", client_id=client)
-        assert store.load(2)["w"].tolist() == [1, 1, 1]
+        assert store.load(1)["w"].tolist() == [1, 1, 1]
         assert [p.name for p in store.folder.iterdir()] == ["round-000001.safetensors"]
 
 
@@ -241,7 +247,7 @@ def test_what_a_killed_process_began_to_write_goes_with_the_next_state(store):
     store.save(1, {"w": torch.ones(1)})
     left = store.folder / ".round-000002.safetensors.999999999.tmp"
     left.write_bytes(b"half")
-    store.save(2, {"w": torch.zeros(1)}, keep_from=1)
+    store.save(2, {"w": torch.zeros(1)}, after=1, keep_from=1)
     names = sorted(path.name for path in store.folder.iterdir())
     assert names == ["round-000001.safetensors", "round-000002.safetensors"]
 
@@ -287,16 +293,15 @@ def test_a_state_that_cannot_be_flushed_is_named_and_the_one_before_stays(
     words = r"cannot write .*round-000002.*Input/output error.*make room"
     flushes = Flushes()
     store = ClientStore(tmp_path, "e", client_id=0, flushes=flushes)
-    store.save(2, {"w": torch.zeros(3)}, keep_from=1)
+    store.save(2, {"w": torch.zeros(3)}, after=1, keep_from=1)
     with pytest.raises(StorageError, match=words), flushes:
         pass
-    assert store.load(3)["w"].tolist() == [1, 1, 1]
+    assert store.load(1)["w"].tolist() == [1, 1, 1]
     assert len(list(store.folder.iterdir())) == 1
 
 
 def test_an_old_state_goes_once_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
-    for r in (1, 2):
-        ClientStore(tmp_path, "e", client_id=0).save(r, {"w": torch.ones(3)})
+    grow(ClientStore(tmp_path, "e", client_id=0), 1, 2)
 
     def fails(_) -> None:
         raise OSError(5, "Input/output error")
@@ -305,23 +310,23 @@ def test_an_old_state_goes_once_the_new_one_is_on_the_disk(tmp_path, monkeypatch
         patch.setattr(files, "sync", fails)
         flushes = Flushes()
         store = ClientStore(tmp_path, "e", client_id=0, flushes=flushes)
-        store.save(3, {"w": torch.ones(3)}, keep_from=3)
+        store.save(3, {"w": torch.ones(3)}, after=2, keep_from=3)
         with pytest.raises(StorageError), flushes:
             pass
     assert store.rounds() == [1, 2]
     with Flushes() as others:
         store = ClientStore(tmp_path, "e", client_id=0, flushes=others)
-        store.save(3, {"w": torch.ones(3)}, keep_from=3)
+        store.save(3, {"w": torch.ones(3)}, after=2, keep_from=3)
     assert store.rounds() == [3]
 
 
 def test_an_old_state_that_a_message_cannot_delete_is_named(tmp_path):
     store = ClientStore(tmp_path, "e", client_id=0)
     (store.folder / "round-000001.safetensors").mkdir(parents=True)
-    store.save(2, {"w": torch.ones(3)})
+    store.save(2, {"w": torch.ones(3)}, after=1)
     flushes = Flushes()
     store = ClientStore(tmp_path, "e", client_id=0, flushes=flushes)
-    store.save(3, {"w": torch.ones(3)}, keep_from=2)
+    store.save(3, {"w": torch.ones(3)}, after=2, keep_from=2)
     with pytest.raises(StorageError, match=r"^cannot delete .*round-000001"), flushes:
         pass
 
@@ -329,14 +334,14 @@ def test_an_old_state_that_a_message_cannot_delete_is_named(tmp_path):
 def test_a_half_written_file_is_never_read(store):
     store.save(1, {"w": torch.ones(1)})
     (store.folder / "round-000002.999.tmp").write_bytes(b"half")
-    assert store.load(9)["w"].tolist() == [1]
+    assert store.rounds() == [1]
 
 
 def test_a_damaged_file_is_named_with_the_cure(store):
     store.save(1, {"w": torch.ones(1)})
     (store.folder / "round-000001.safetensors").write_bytes(b"not tensors")
     with pytest.raises(DataError, match=r"round-000001.*cannot be read.*restore it"):
-        store.load(2)
+        store.load(1)
 
 
 def test_state_goes_where_xdg_says(monkeypatch, tmp_path):
@@ -367,7 +372,7 @@ def test_a_stored_optimizer_goes_on_as_if_never_stopped(store):
     with torch.no_grad():
         for copy, weight in zip(copies, weights, strict=True):
             copy.copy_(weight)
-    restore_optimizer(fresh, store.load(2))
+    restore_optimizer(fresh, store.load(1))
     for _ in range(3):
         _step(weights, optimizer)
         _step(copies, fresh)
