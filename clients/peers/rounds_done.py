@@ -76,7 +76,7 @@ class RoundsDone:
         done, path = self._read(), self._folder / f"round-{server_round:06d}"
         begun_from = max((r.state for r in done.values()), default=0)
         knew = max((r.told for n, r in done.items() if n <= server_round), default=0)
-        wrong, what = "", self._folder
+        wrong, what = "", str(self._folder)
         if server_round not in done and done and server_round < max(done):
             wrong = f", which was left out before round {max(done)} was done"
         elif server_round not in done and state_round < begun_from:
@@ -94,7 +94,7 @@ class RoundsDone:
             new = f"{state_round} {told} {mail}".encode()
             begun = self._parse(path, write_once(path, new, is_lasting=True))
             if (begun.state, begun.mail) != (state_round, mail):
-                wrong, what = " again, with other mail or state than before", path
+                wrong, what = " again, with other mail or state than before", str(path)
         if wrong:
             raise WireError(
                 f"asked for round {server_round}{wrong}: refused, as a relay could try"
