@@ -33,7 +33,7 @@ def usable(path: Path) -> Iterator[None]:
 
 def _cure(error: Exception) -> str:
     number = getattr(error, "errno", None)
-    if number in (errno.EROFS, errno.EACCES, errno.EPERM):
+    if number in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
         return (
             "set state-dir to a folder that can be written: in the run config, or in"
             " the node-config of a site"

@@ -72,8 +72,11 @@ def check_same_layout(models: Sequence[NamedArrays]) -> None:
 
 
 def find_bad_array(model: NamedArrays) -> str:
-    """Say which array holds NaN or infinity, and the cure; "" if none does."""
-    for name, array in model.items():
+    """Say which array holds NaN or infinity, and the cure; "" if none does.
+
+    The first by name: the order of arrays in a message is no part of it.
+    """
+    for name, array in sorted(model.items()):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             return (
                 f"array {name!r} holds NaN or infinity; lower the learning rate or look"

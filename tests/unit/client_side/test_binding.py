@@ -100,6 +100,7 @@ def test_a_dry_run_under_an_older_versions_name_is_refused(tmp_path):
     [
         (errno.EROFS, "set state-dir to a folder that can be written"),
         (errno.EACCES, "set state-dir to a folder that can be written"),
+        (errno.ENOTDIR, "set state-dir to a folder that can be written"),
         (errno.ENOSPC, "make room on that disk"),
         (errno.EIO, "restore it, or start a new run"),
     ],

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from fedgraph_flwr.errors import WireError
-from strategies.averaging import weighted_mean
+from strategies.averaging import find_bad_array, weighted_mean
 
 
 def test_by_hand():
@@ -67,3 +67,11 @@ def test_models_that_cannot_be_averaged(other, match):
 def test_weights_that_do_not_fit(weights):
     with pytest.raises(ValueError, match="weights"):
         weighted_mean([{"w": np.zeros(2)}] * 2, weights)
+
+
+def test_the_first_bad_array_by_name_is_told_whatever_the_order():
+    bad, good = np.array([1.0, np.nan], np.float32), np.ones(2, np.float32)
+    arrays = {"c": bad, "a": good, "b": bad}
+    for names in ("cab", "bca"):
+        assert "array 'b' holds NaN" in find_bad_array({n: arrays[n] for n in names})
+    assert find_bad_array({"a": good}) == ""
