@@ -16,8 +16,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedgraph_flwr.audit_log import FILE as AUDIT_LOG
-from fedgraph_flwr.config import RESUME_MAY_CHANGE, Value
+from fedgraph_flwr.config import RESUME_MAY_CHANGE
 from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.wording import shortened
 
 from .once import usable, write_once

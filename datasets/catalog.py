@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from fedgraph_flwr.config import RunSettings, Value, shown
+from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import ConfigError, unknown_name
 from fedgraph_flwr.plugins import is_plugin, load
+from fedgraph_flwr.rules import Value, shown
 
 from .atoms import FEATURES as ATOM_FEATURES
 from .heterophilous_raw import HETEROPHILOUS

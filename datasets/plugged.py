@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.config import RunSettings, Value
+from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphPartition, GraphSet, pointer
 from fedgraph_flwr.errors import ConfigError, DataError, unknown_name
 from fedgraph_flwr.plugins import one_name
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import derive_seed
 
 from .node_clients import draw_roles, with_roles

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.config import read_toml, shown
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.rules import shown
+from fedgraph_flwr.toml_files import read_toml
 
 from .schema import (
     CATEGORY,

@@ -9,8 +9,9 @@ from strategies.averaging import weighted_mean
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg
 
-from .config import Settings, choice, flag, integer, number
+from .config import Settings
 from .registry import PLAIN, Method, on_every_task
+from .rules import choice, flag, integer, number
 from .tasks import GRAPH_CLASSIFICATION, NODE_CLASSIFICATION
 
 __all__ = [

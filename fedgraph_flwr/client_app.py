@@ -5,12 +5,8 @@ The node's configuration says which clients it hosts; see ``node_config``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
 from logging import WARNING
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -18,23 +14,26 @@ from flwr.common.logger import log
 from typing_extensions import override
 
 import datasets
-from clients.binding import bind_config, bind_run, check_run, forget
-from clients.privacy.site import PrivateSite
-from clients.protocols import Opens
-from clients.store import ClientStore, default_state_dir
+from clients.binding import bind_config, bind_run, forget
 
-from .answers import FailedAfterDrawing, answer_all, reason_of
-from .config import MOST_ROUNDS
+from .answers import answer_all, reason_of
+from .asked import (
+    Action,
+    Asked,
+    assess_one,
+    check_round,
+    open_one,
+    state_root,
+    store_of,
+    train_one,
+)
 from .device import choose_device
-from .elsewhere import score_elsewhere
-from .errors import DataError, RunFailedError, StorageError, WireError
+from .errors import RunFailedError, WireError
 from .files import Flushes
 from .gate import visit
-from .introduction import guarded, identity, introduce, own_name
-from .loaded import kept_starts, load_data, settle
+from .introduction import introduce, own_name
+from .loaded import load_data, settle
 from .node_config import (
-    FRESH_START,
-    NodeConfig,
     check_identity,
     check_keys,
     check_resident,
@@ -47,30 +46,12 @@ from .node_config import (
     trusted_peers,
 )
 from .policy import resolve_at
-from .privacy import METRIC as PRIVACY
 from .resolve import Resolved
-from .results.model_folder import keep_own_model
 from .terminal import log_failure
-from .together import Trained, stacks, train_ahead, trains_stacked
+from .together import trains_stacked
 from .watch import watch
-from .wire import (
-    DATA_OF_ALL,
-    LAST_ROUND,
-    NO_CLIENTS,
-    OPENING,
-    SAME_DATA,
-    SPENT,
-    Parcel,
-    Scalar,
-    pack,
-    select,
-    unpack,
-)
+from .wire import NO_CLIENTS, OPENING, pack, unpack
 from .wording import shortened
-
-if TYPE_CHECKING:  # imported when a client has work to do: torch takes a second
-    from clients.base import GraphClient
-    from clients.classic import Header
 
 
 class SiteApp(ClientApp):
@@ -83,7 +64,6 @@ class SiteApp(ClientApp):
 
 app = SiteApp()
 _ROUNDS = ("server-round", "keep-from")  # in the header of every message but queries
-Action: TypeAlias = "Callable[[GraphClient[Any], Parcel, Header], Parcel]"
 
 
 @app.query()
@@ -94,7 +74,7 @@ def query(message: Message, context: Context) -> Message:
     try:
         resolved, hosted = _prepare(context)
         experiment = str(unpack(message.content)[1].get("experiment", ""))
-        root, config = _root(resolved), resolved.to_config()
+        root, config = state_root(resolved), resolved.to_config()
         device = choose_device(resolved.settings.device)
         trains_stacked(resolved)  # or it refuses
         bind_run(root, context.run_id, experiment, config)
@@ -118,7 +98,7 @@ def query(message: Message, context: Context) -> Message:
         lambda c, _: introduce(
             resolved,
             load_data(resolved, c, device, None).partition,
-            _store(resolved, c, experiment),
+            store_of(resolved, c, experiment),
             with_classes=visit().policy.pooled_evaluation,
             is_own=is_site(context.node_config),
         ),
@@ -130,24 +110,24 @@ def query(message: Message, context: Context) -> Message:
 @app.query(OPENING)
 def opening(message: Message, context: Context) -> Message:
     """Before round 1: send what each hosted client gives to other clients."""
-    return _serve(message, context, _open)
+    return _serve(message, context, open_one)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train every hosted client that the message has a parcel for."""
-    return _serve(message, context, _train)
+    return _serve(message, context, train_one)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate every hosted client that the message has a parcel for."""
-    reply = _serve(message, context, _assess)
+    reply = _serve(message, context, assess_one)
     resolved, _ = _prepare(context)
     # What a dry run drew of privacy is spent: its account stays.
     if resolved.settings.dry_run and not resolved.privacy.is_on:
         parcels, header = unpack(message.content)
-        root, experiment = _root(resolved), str(header.get("experiment", ""))
+        root, experiment = state_root(resolved), str(header.get("experiment", ""))
         forget(root, context.run_id, experiment, resolved.to_config(), parcels)
     return reply
 
@@ -190,253 +170,13 @@ def _serve_all(
     resolved, hosted = _prepare(context)
     parcels, header = unpack(message.content)
     for name in _ROUNDS:
-        _check_round(name, header.get(name))
+        check_round(name, header.get(name))
     if strangers := sorted(set(parcels) - set(hosted)):
         raise WireError(
             f"node hosts clients {hosted}, but got parcels for {shortened(strangers)};"
             " node-config changed during the run"
         )
     with Flushes() as flushes:  # states are on the disk before the server hears of them
-        asked = _Asked(context, resolved, parcels, header, action, flushes)
-        replies = _placed(asked.replies(), asked.stores, flushes)
+        asked = Asked(context, resolved, parcels, header, action, flushes)
+        replies = asked.replies()
     return Message(pack(replies), reply_to=message)
-
-
-class _Asked:
-    """What a message asks of clients of this node."""
-
-    def __init__(
-        self,
-        context: Context,
-        resolved: Resolved,
-        parcels: Mapping[int, Parcel],
-        header: Mapping[str, Scalar],
-        action: Action,
-        flushes: Flushes,
-    ) -> None:
-        self._context, self._resolved, self._flushes = context, resolved, flushes
-        self._parcels, self._header, self._action = parcels, header, action
-        self._is_own = is_site(context.node_config)
-        self._ahead: dict[int, Trained] = {}
-        self.stores: dict[int, ClientStore] = {}
-
-    def replies(self) -> dict[int, Parcel]:
-        """Answer for each client, whose state may still be on its way to the disk."""
-        ids, resolved = sorted(self._parcels), self._resolved
-        if self._action is not _train or not trains_stacked(resolved):
-            return answer_all(ids, self._parcels, self._answer)
-        replies: dict[int, Parcel] = {}
-        for some in stacks(ids, resolved):
-            self._ahead = train_ahead(some, self._begin)
-            spent = {c: (t.began, t.seconds) for c, t in self._ahead.items()}
-            replies |= answer_all(some, self._parcels, self._answer, spent)
-        return replies
-
-    @cached_property  # once per message; what is refused is refused to every client
-    def _experiment(self) -> str:
-        # A site that lost its disk, and may begin afresh, has no roll call to remember.
-        check = bind_run if _may_restart(self._context.node_config) else check_run
-        root = _root(self._resolved)
-        experiment = str(self._header.get("experiment", ""))
-        check(root, self._context.run_id, experiment)
-        bind_config(root, experiment, self._resolved.to_config())
-        return experiment
-
-    def _ready(self, client_id: int, *, is_stacked: bool) -> GraphClient[Any]:
-        parcel, resolved = self._parcels[client_id], self._resolved
-        _check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND, 0))
-        store = _store(resolved, client_id, self._experiment, self._flushes)
-        self.stores[client_id] = store
-        policy = visit().policy
-        site = resolved.site(
-            store,
-            is_secret=self._is_own,
-            edge_budget=policy.edge_budget,
-            update_budget=policy.update_budget,
-            update_delta=policy.update_delta,
-        )
-        visit().releases[client_id] = site.released
-        _check_memory(resolved, client_id, store, site, parcel)
-        node = self._context.node_config
-        client = _make_client(
-            resolved, client_id, store, site, node, is_stacked=is_stacked
-        )
-        if self._is_own:  # for the audit log
-            visit().before[client_id] = client.spent()
-        return client
-
-    def _begin(self, client_id: int) -> GraphClient[Any]:
-        client = self._ready(client_id, is_stacked=True)
-        _check_may_train(client)
-        client.round = client.begin(self._parcels[client_id], self._header)
-        return client
-
-    def _answer(self, client_id: int, parcel: Parcel) -> Parcel:
-        trained, header = self._ahead.pop(client_id, None), self._header
-        if trained is None:
-            client = self._ready(client_id, is_stacked=False)
-        else:
-            client = trained.client
-        try:
-            if trained is None:
-                reply = self._action(client, parcel, header)
-            else:
-                reply = client.finish(trained.optimizer, trained.practised, header)
-            if self._action is _assess:
-                device = client.job.device
-                reply = score_elsewhere(
-                    self._resolved,
-                    client,
-                    reply,
-                    parcel.facts.get(DATA_OF_ALL),
-                    load=lambda c: load_data(self._resolved, c, device, None),
-                    is_own=self._is_own,
-                )
-            return guarded(reply, client.job.store)
-        except Exception as error:  # what it drew before is paid for all the same
-            raise FailedAfterDrawing(client.spent()) from error
-
-
-def _placed(
-    replies: Mapping[int, Parcel], stores: Mapping[int, ClientStore], flushes: Flushes
-) -> dict[int, Parcel]:
-    """Pass each reply on if the client's state is on the disk."""
-
-    def pass_on(client_id: int, reply: Parcel) -> Parcel:
-        try:
-            if client_id in stores:
-                flushes.check(stores[client_id].folder)
-        except StorageError as error:
-            drawn = {k: v for k, v in reply.metrics.items() if k.startswith(PRIVACY)}
-            raise FailedAfterDrawing(drawn) from error
-        return reply
-
-    timed = {
-        c: (p.metrics["started-at"], p.metrics["compute-s"]) for c, p in replies.items()
-    }
-    return answer_all(sorted(replies), replies, pass_on, timed)
-
-
-def _check_round(name: str, value: Scalar | None) -> None:
-    """Refuse a number that is no round, as the client's files are named after it."""
-    if type(value) is not int or not 0 <= value <= MOST_ROUNDS + 1:
-        raise WireError(
-            f"{name} must be a round, from 0 to {MOST_ROUNDS + 1}, got"
-            f" {shortened(value)} from the server; both ends must run the same version"
-            " of fedgraph_flwr"
-        )
-
-
-def _amount(name: str, value: Scalar) -> float:
-    """Refuse what the server says was spent if it is no amount."""
-    if not isinstance(value, int | float) or not value >= 0:
-        raise WireError(
-            f"{SPENT}{name} must be a number >= 0, got {shortened(value)} from the"
-            " server; both ends must run the same version of fedgraph_flwr"
-        )
-    return float(value)
-
-
-def _may_restart(node: NodeConfig) -> bool:
-    return node.get(FRESH_START) is True
-
-
-def _make_client(
-    resolved: Resolved,
-    client_id: int,
-    store: ClientStore,
-    site: PrivateSite,
-    node: NodeConfig,
-    *,
-    is_stacked: bool,
-) -> GraphClient[Any]:
-    """Make a client; the model of one that is to be stacked lies on the host."""
-    import torch
-
-    device = choose_device(resolved.settings.device)
-    takes_weights = resolved.params.TAKES_WEIGHTS
-    is_private = resolved.privacy.edge_epsilon > 0 and not takes_weights
-    data = load_data(resolved, client_id, device, site if is_private else None)
-    job = resolved.job(data, store, site, torch.device("cpu") if is_stacked else device)
-    job = replace(
-        job,
-        starts=kept_starts,
-        may_restart=_may_restart(node),
-        trusted=trusted_peers(node),
-    )
-    return resolved.method.client(job)
-
-
-def _store(
-    resolved: Resolved, client_id: int, experiment: str, flushes: Flushes | None = None
-) -> ClientStore:
-    root = _root(resolved)
-    return ClientStore(root, experiment, client_id=client_id, flushes=flushes)
-
-
-def _root(resolved: Resolved) -> Path:
-    configured = resolved.settings.state_dir
-    return Path(configured) if configured else default_state_dir()
-
-
-def _train(client: GraphClient[Any], parcel: Parcel, header: Header) -> Parcel:
-    _check_may_train(client)
-    return client.train(parcel, header)
-
-
-def _check_may_train(client: GraphClient[Any]) -> None:
-    """Refuse if the run's configuration holds this client out from training."""
-    if client.job.client_id in client.job.settings.never_train:
-        raise WireError(
-            f"client {client.job.client_id} is asked to train, but held-out-clients of"
-            " the run config holds it out; both ends must run the same version of"
-            " fedgraph_flwr"
-        )
-
-
-def _open(client: GraphClient[Any], _: Parcel, __: Header) -> Parcel:
-    if not isinstance(client, Opens):
-        raise WireError(
-            f"client {client.job.client_id} is asked for an opening, which its method"
-            " does not have; both ends must run the same version of fedgraph_flwr"
-        )
-    return Parcel(arrays=client.opening())
-
-
-def _assess(client: GraphClient[Any], parcel: Parcel, header: Header) -> Parcel:
-    """Measure the last model, and keep it at this site."""
-    reply = client.assess(parcel, header)
-    if not client.job.settings.dry_run:
-        keep_own_model(client, reply, rounds=int(header["server-round"]) - 1)
-    return reply
-
-
-def _check_memory(
-    resolved: Resolved,
-    client_id: int,
-    store: ClientStore,
-    site: PrivateSite,
-    parcel: Parcel,
-) -> None:
-    """Refuse to go on with other data or older state than the server knows of.
-
-    Before anything is drawn: an account that was lost and charged anew may say the
-    same.
-    """
-    device = choose_device(resolved.settings.device)
-    partition = load_data(resolved, client_id, device, None).partition
-    visit().policy.check_data(partition)
-    told = parcel.facts.get(SAME_DATA)
-    if told and told != identity(resolved, partition, store, is_own=site.is_secret):
-        words = (
-            f"data of client {client_id} are not those that it had at roll call, or its"
-            " state folder is another: restore both, or start a new run"
-        )
-        raise DataError(words, public=words)
-    if resolved.privacy.is_on:
-        site.check_told(
-            {n: _amount(n, v) for n, v in select(SPENT, parcel.facts).items()},
-            partition,
-            last_round=int(parcel.facts.get(LAST_ROUND, 0)),
-            sends_updates=resolved.method.client.SENDS_UPDATES,
-        )

@@ -8,34 +8,34 @@ allows it, for the value that the data set recommends (see ``registry.py``).
 
 from __future__ import annotations
 
-import io
-import math
-import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from .errors import ConfigError, unknown_name
-from .participation import LIST, SHARE, held_out_clients
+from .participation import held_out_clients
 from .retired import KEYS as RETIRED_KEYS
+from .rules import (
+    MOST_CLIENTS,
+    MOST_ROUNDS,
+    MOST_STEP,
+    MOST_STEPS,
+    Rule,
+    Value,
+    choice,
+    client_choice,
+    flag,
+    integer,
+    number,
+    path,
+    shown,
+    task_masks,
+    text,
+)
 
 AUTO = "auto"
-_ROUNDS = r"(\d{1,6}(,\d{1,6})*)?"
-# Upper bounds that nobody means to reach, where a machine would fail without them.
-MOST = 1e9  # of any other number
-MOST_ROUNDS = 999_999  # names of checkpoints have six digits
-MOST_CLIENTS = 100_000
-MOST_STEPS = 10**9  # epochs in total, graphs of a batch
-MOST_STEP = 1000.0  # learning rates
-_TOML_DEPTH = 20  # of tables and lists
-_SHOWN = 200  # characters of a wrong value that an error repeats
-_TASKS = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"
-_MASKS = rf"all|exclusive|overlapping|{_TASKS}(;{_TASKS})*"
-Value = bool | int | float | str
 # May differ between a run and its continuation.
 RESUME_MAY_CHANGE = {
     "resume",
@@ -53,232 +53,6 @@ RESUME_MAY_CHANGE = {
     "tracker",
 }
 T = TypeVar("T", bound="Settings")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """The values that one configuration field may have.
-
-    Parameters
-    ----------
-    kind : type
-        ``bool``, ``int``, ``float`` or ``str``. An int may stand for a float, a bool
-        never for a number.
-    low, high : float
-        Bounds of a number, inclusive unless ``low_open`` / ``high_open``.
-    choices : tuple of str
-        Allowed texts; empty allows any.
-    auto : bool
-        Whether ``"auto"`` may be written instead.
-    absolute : bool
-        Whether a text, unless empty, must be an absolute path: a run does not start
-        in the folder where ``flwr run`` was typed.
-    pattern : str
-        Regular expression that a text must match as a whole; empty allows any.
-    words : str
-        The pattern in words.
-    """
-
-    kind: type
-    low: float = -math.inf
-    high: float = math.inf
-    low_open: bool = False
-    high_open: bool = False
-    choices: tuple[str, ...] = ()
-    auto: bool = False
-    absolute: bool = False
-    pattern: str = ""
-    words: str = ""
-
-    def describe(self) -> str:
-        """Say in words what is allowed."""
-        text = self._describe_value()
-        return f"{text}, or 'auto'" if self.auto else text
-
-    def _describe_value(self) -> str:
-        if self.choices:
-            text = "one of " + ", ".join(map(repr, self.choices))
-        elif self.kind in (int, float):
-            text = {int: "an int", float: "a finite number"}[self.kind]
-            if self.low > -math.inf:
-                text += f" {'>' if self.low_open else '>='} {self.low:.10g}"
-            if self.high < math.inf:
-                both = " and" if self.low > -math.inf else ""
-                text += f"{both} {'<' if self.high_open else '<='} {self.high:.10g}"
-        elif self.absolute:
-            text = "an absolute path or empty"
-        elif self.pattern:
-            text = self.words
-        else:
-            text = {bool: "true or false", str: "a text"}[self.kind]
-        return text
-
-    def allows(self, value: object) -> bool:
-        """Whether ``value`` has the exact type and lies in range (NaN never does)."""
-        if self.kind is bool:
-            return isinstance(value, bool)
-        if self.kind is str:
-            return (
-                isinstance(value, str)
-                and (not self.choices or value in self.choices)
-                and (not self.absolute or not value or Path(value).is_absolute())
-                and (not self.pattern or re.fullmatch(self.pattern, value) is not None)
-            )
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        if self.kind is int and not isinstance(value, int):
-            return False
-        above = self.low < value if self.low_open else self.low <= value
-        below = value < self.high if self.high_open else value <= self.high
-        return above and below and _is_finite(value)
-
-    def bad_values(self) -> list[object]:
-        """Values that must be refused, for the contract tests."""
-        if self.kind is bool:
-            return [1, "true"]
-        if self.kind is str:
-            closed = self.choices or self.absolute or self.pattern
-            return [3, *(["no/such"] if closed else [])]
-        bad: list[object] = ["12", True, math.nan, math.inf]
-        if self.kind is int:
-            bad.append(1.5)
-        if self.low > -math.inf:
-            bad.append(int(self.low) - 1)
-        if self.high < math.inf:
-            bad.append(int(self.high) + 1)
-        return bad
-
-
-class _ClientChoice(Rule):
-    """A text in which a number stands for itself: 0.2 for "0.2", 3 for "3"."""
-
-    def allows(self, value: object) -> bool:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return super().allows(f"{value:g}" if is_number else value)
-
-    def bad_values(self) -> list[object]:
-        return [True, 1.5, -1, "no/such"]
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an int beyond every float
-        return False
-
-
-def shown(value: object) -> str:
-    """Write a value as in Python, cut short if it is long."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # an int of thousands of digits; deep nesting
-        return f"a {type(value).__name__} too large to print"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... (cut short)"
-
-
-def read_toml(path: Path, content: bytes | None = None) -> dict[str, Any]:
-    """Read a TOML file that a user wrote.
-
-    Parameters
-    ----------
-    path : Path
-    content : bytes, optional
-        Of the file, if it has been read before; then it is not read again.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read, is not UTF-8 or no TOML, has tables or lists nested deeper
-        than anyone needs, or an int beyond 64 bits.
-    """
-    try:
-        found = path.read_bytes() if content is None else content
-        text = io.TextIOWrapper(io.BytesIO(found), encoding="utf-8").read()
-        table = tomllib.loads(text)
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: also UTF-8
-        raise ConfigError(
-            f"{path} is not valid TOML: {error}; correct it (UTF-8 text; see toml.io)"
-        ) from error
-    level: list[Any] = [table]
-    for _ in range(_TOML_DEPTH):
-        parts = [v.values() if isinstance(v, dict) else v for v in level]
-        values = [v for part in parts for v in part]
-        if any(type(v) is int and not -(2**63) <= v < 2**63 for v in values):
-            raise ConfigError(f"{path} has an int beyond 64 bits; correct it")
-        level = [v for v in values if isinstance(v, dict | list)]
-        if not level:
-            return table
-    raise ConfigError(
-        f"{path} has tables or lists nested more than {_TOML_DEPTH} deep; flatten them"
-    )
-
-
-def setting(default: Value, rule: Rule) -> Any:
-    """Declare a configuration field with its default and rule."""
-    return field(default=default, metadata={"rule": rule})
-
-
-def number(
-    default: float | str,
-    low: float = -MOST,
-    high: float = MOST,
-    *,
-    low_open: bool = False,
-    high_open: bool = False,
-    auto: bool = False,
-) -> Any:
-    """Declare a float field."""
-    return setting(default, Rule(float, low, high, low_open, high_open, (), auto))
-
-
-def integer(default: int | str, low: int, high: int, *, auto: bool = False) -> Any:
-    """Declare an int field."""
-    return setting(default, Rule(int, low, high, auto=auto))
-
-
-def choice(default: str, *choices: str, auto: bool = False) -> Any:
-    """Declare a text field with a closed list of values."""
-    return setting(default, Rule(str, choices=choices, auto=auto))
-
-
-def text(default: str) -> Any:
-    """Declare a free text field."""
-    return setting(default, Rule(str))
-
-
-def path(default: str) -> Any:
-    """Declare a path field: absolute, or empty for "not set"."""
-    return setting(default, Rule(str, absolute=True))
-
-
-def round_list(default: str) -> Any:
-    """Declare a field that lists rounds, e.g. ``"0,5,10"``."""
-    words = "round numbers separated by commas, or empty"
-    return setting(default, Rule(str, pattern=_ROUNDS, words=words))
-
-
-def client_choice(default: str) -> Any:
-    """Declare a field that names clients, or a share of them."""
-    words = (
-        "a share of the clients such as '0.2', numbers of clients separated by commas,"
-        " or empty"
-    )
-    pattern = f"({SHARE}|{LIST})?"
-    return setting(default, _ClientChoice(str, pattern=pattern, words=words))
-
-
-def task_masks(default: str) -> Any:
-    """Declare a field that says which client has labels of which tasks."""
-    words = (
-        "'all', 'exclusive', 'overlapping', or task numbers for each client in turn, as"
-        " in '0-2;3,5;4'"
-    )
-    return setting(default, Rule(str, pattern=_MASKS, words=words))
-
-
-def flag(default: bool | str, *, auto: bool = False) -> Any:
-    """Declare a true/false field."""
-    return setting(default, Rule(bool, auto=auto))
 
 
 @dataclass(frozen=True, kw_only=True)

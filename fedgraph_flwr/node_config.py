@@ -16,12 +16,13 @@ from typing import Any
 
 import datasets
 
-from .config import RunSettings, shown
+from .config import RunSettings
 from .errors import ConfigError, unknown_name
 from .plugins import named_in, origin
 from .resident import RESIDENT
 from .resolve import Resolved
 from .retired import NODE_KEYS as RETIRED
+from .rules import shown
 from .wording import SITE_NAME_WORDS, is_site_name
 
 NodeConfig = Mapping[str, Any]

@@ -25,8 +25,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from .config import Rule, Settings, Value, build, setting, shown, text
+from .config import Settings, build
 from .errors import ConfigError, unknown_name
+from .rules import Rule, Value, setting, shown, text
 
 PLUGINS, EXAMPLES = "plugins", "examples"  # folders of the bundle
 NAMING_KEYS = ("method", "dataset")  # of the run config

@@ -19,7 +19,7 @@ import numpy as np
 import datasets
 from clients.protocols import Opens, TellsClasses
 
-from .config import Rule, Settings, flag, integer, number, read_toml, setting, shown
+from .config import Settings
 from .data import GraphPartition
 from .errors import ConfigError, FedGraphError, PolicyError, unknown_name
 from .methods.spreadgnn import SpreadGNNParams
@@ -27,6 +27,8 @@ from .node_config import POLICY, NodeConfig, check_plugins, is_site
 from .plugins import is_plugin, split
 from .registry import METHODS
 from .resolve import Resolved, resolve
+from .rules import Rule, flag, integer, number, setting, shown
+from .toml_files import read_toml
 
 _MOST_BYTES = 2**40
 _UNUSABLE = (

@@ -12,8 +12,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from .config import RunSettings, Settings, choice, flag, number
+from .config import RunSettings, Settings
 from .errors import ConfigError
+from .rules import choice, flag, number
 
 METRIC = "privacy/"  # prefix under which clients report what they have spent
 EDGE = "edge-epsilon"  # largest of a client's graphs

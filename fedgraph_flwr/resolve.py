@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import datasets
 
 from . import plugins
-from .config import AUTO, RunSettings, Settings, Value, build, check_tables
+from .config import AUTO, RunSettings, Settings, build, check_tables
 from .errors import ConfigError
 from .plugins import PluginSettings
 from .privacy import PrivacySettings, check_privacy, private_features
 from .registry import METHODS, MethodOnTask, find_method
 from .retired import METHODS as RETIRED_METHODS
+from .rules import Value
 from .tasks import TASKS, TaskSettings
 
 if TYPE_CHECKING:  # clients are imported when a run needs one: torch takes a second

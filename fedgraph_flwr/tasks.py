@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from typing_extensions import override
 
-from .config import RunSettings, Settings, Value, choice, flag, round_list
+from .config import RunSettings, Settings
 from .embedding_scores import TRANSFORMS
 from .errors import ConfigError
 from .privacy import PrivacySettings
+from .rules import Value, choice, flag, round_list
 
 EMBEDDINGS = "embeddings"  # folder of pooled ones, in a run's folder
 LABEL_KINDS = {

@@ -21,10 +21,10 @@ from rich.table import Table
 from safetensors.numpy import load_file
 
 from datasets import find_dataset
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.device import choose_device
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.rules import Value
 
 from .inline import run_inline
 

@@ -19,9 +19,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.results.folder import short_id
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.terminal import announced
 
 from .bundled import bundled_files

@@ -18,9 +18,9 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedgraph_flwr.client_entry import app
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.loaded import clear_kept
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.server_app import run
 
 _CLIENT_APP_RAISED = 2  # Flower's error code

@@ -19,10 +19,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.kept import memory_share
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.wording import shortened
 from strategies.relay import Relay
 

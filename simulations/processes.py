@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fedgraph_flwr
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.rules import Value
 
 from . import flower
 from .bundled import bundled_files

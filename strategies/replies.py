@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from flwr.app import RecordDict
 
-from fedgraph_flwr.config import MOST_CLIENTS
 from fedgraph_flwr.embedding_scores import METRICS, TRANSFORMS
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.gcfl import GRAD_NORM
@@ -30,6 +29,7 @@ from fedgraph_flwr.privacy import (
     SECRET,
 )
 from fedgraph_flwr.privacy import METRIC as PRIVACY
+from fedgraph_flwr.rules import MOST_CLIENTS
 from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN, ON_ALL
 from fedgraph_flwr.wire import (
     FRESH_START,

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import MOST_STEP, MOST_STEPS, Settings, choice, integer, number
+from ..config import Settings
+from ..rules import MOST_STEP, MOST_STEPS, choice, integer, number
 
 MOST_NODES = 8192  # of one client: its pairs are held as dense matrices
 

@@ -24,7 +24,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Settings, Value, choice, flag, number
+from ..config import Settings
+from ..rules import Value, choice, flag, number
 
 PPR_ALPHA, THRESHOLD = 0.2, 0.01  # of the diffusion view
 MOON_TEMPERATURE = 0.5  # as in methods/moon.py

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import MOST_STEPS, Settings, integer, number
+from ..config import Settings
+from ..rules import MOST_STEPS, integer, number
 
 SHARED = "shared/"
 

@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..config import MOST_STEP, Settings, choice, flag, integer, number
+from ..config import Settings
 from ..errors import ConfigError
+from ..rules import MOST_STEP, choice, flag, integer, number
 from .fedpub import refuse_update_noise
 
 EXTRA = "fedgkd/"

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Settings, Value, choice, number
+from ..config import Settings
+from ..rules import Value, choice, number
 
 OMEGA = "task_covariance"  # its name among the shared tensors
 

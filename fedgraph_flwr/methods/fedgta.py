@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Settings, choice, flag, integer, number
+from ..config import Settings
+from ..rules import choice, flag, integer, number
 from .fedpub import refuse_update_noise
 
 MOMENTS = "fedgta/moments"

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Settings, number
+from ..config import Settings
 from ..errors import ConfigError
 from ..privacy import PrivacySettings
+from ..rules import number
 
 EMBEDDING = "fedpub/embedding"
 

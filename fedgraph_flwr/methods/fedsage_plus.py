@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import MOST_STEP, Settings, flag, integer, number
+from ..config import Settings
 from ..errors import ConfigError
 from ..privacy import PrivacySettings
+from ..rules import MOST_STEP, flag, integer, number
 
 ROWS = "cross/rows"
 ROWS_OF = ROWS + "/"  # and a client

@@ -21,9 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Settings, Value, choice, integer, number
+from ..config import Settings
 from ..errors import ConfigError
 from ..privacy import NON_NEGATIVE_POSTS, PrivacySettings
+from ..rules import Value, choice, integer, number
 
 
 @dataclass(frozen=True, kw_only=True)

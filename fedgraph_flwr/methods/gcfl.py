@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import MOST_ROUNDS, Settings, Value, choice, flag, integer, number
+from ..config import Settings
 from ..errors import ConfigError
 from ..privacy import PrivacySettings
+from ..rules import MOST_ROUNDS, Value, choice, flag, integer, number
 
 SHARED = "shared/"
 DELTA = "delta/"

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Settings, number
+from ..config import Settings
+from ..rules import number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,10 +23,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import (
+from ..config import Settings
+from ..errors import ConfigError
+from ..peers import mixing, topology
+from ..privacy import PrivacySettings
+from ..rules import (
     MOST_CLIENTS,
     MOST_ROUNDS,
-    Settings,
     Value,
     choice,
     flag,
@@ -34,9 +37,6 @@ from ..config import (
     number,
     path,
 )
-from ..errors import ConfigError
-from ..peers import mixing, topology
-from ..privacy import PrivacySettings
 
 ALL = "all"
 FROM, TO = "from/", "to/"

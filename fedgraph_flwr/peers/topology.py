@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..config import read_toml
 from ..errors import ConfigError
 from ..seeding import numpy_rng
+from ..toml_files import read_toml
 
 KINDS = ("complete", "ring", "random-regular", "star", "watts-strogatz", "file")
 Neighbours: TypeAlias = Mapping[int, tuple[int, ...]]

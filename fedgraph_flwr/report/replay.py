@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import AUTO, Value
+from ..config import AUTO
 from ..errors import FedGraphError
 from ..resolve import defaults, resolve
+from ..rules import Value
 
 # They say where files are and what a run left behind, not what it computes.
 _PLACES = {

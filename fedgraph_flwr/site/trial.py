@@ -17,10 +17,11 @@ from flwr.common.config import parse_config_args
 
 from simulations.inline import run_inline
 
-from ..config import Value, read_toml
 from ..errors import ConfigError
 from ..resolve import Resolved, defaults, resolve
 from ..results.model_folder import FOLDER
+from ..rules import Value
+from ..toml_files import read_toml
 from ..trained.folder import PLACES
 
 

@@ -24,12 +24,12 @@ from clients.fgcl import FGCLClient
 from clients.privacy.laplace import GraphAdjacency, pair_index
 from clients.privacy.site import noisy_partition
 from clients.store import ClientStore
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.loaded import load_data
 from fedgraph_flwr.privacy import METRIC
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import derive_seed
 
 from .attacks import ratios

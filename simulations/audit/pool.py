@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache, partial
 from typing import Any
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.rules import Value
 
 from .game import Game, Sight, make_game
 from .rows import play_here

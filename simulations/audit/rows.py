@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.rules import Value
 
 from .attacks import (
     Reader,

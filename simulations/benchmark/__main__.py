@@ -15,9 +15,9 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.plugins import is_plugin
+from fedgraph_flwr.rules import Value
 
 from ..markup import Sheet, consoles
 from ..tables import file

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from clients.store import default_state_dir
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.results.provenance import git_commit, project_root
+from fedgraph_flwr.rules import Value
 
 from ..run import execute
 from ..tables import file

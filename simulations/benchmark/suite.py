@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.config import Value, read_toml
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.rules import Value
+from fedgraph_flwr.toml_files import read_toml
 
 from ..presets.form import flatten
 from ..tables.intervals import INTERVALS

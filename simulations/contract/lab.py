@@ -21,10 +21,10 @@ from safetensors.numpy import load_file
 import datasets
 from clients.base import initial_arrays
 from fedgraph_flwr import loaded
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.node_config import is_site
 from fedgraph_flwr.registry import MethodOnTask, find_method
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.tasks import (
     GRAPH_EMBEDDING,
     MULTI_TASK_CLASSIFICATION,

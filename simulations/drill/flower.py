@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.rules import Value
 
 from .. import flower
 from ..processes import (

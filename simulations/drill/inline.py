@@ -19,8 +19,8 @@ import numpy as np
 
 from clients.privacy import noisy_views, site
 from fedgraph_flwr import introduction
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import FedGraphError, RunFailedError
+from fedgraph_flwr.rules import Value
 
 from ..forks import warm_context
 from ..inline import run_inline

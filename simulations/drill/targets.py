@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, unknown_name
+from fedgraph_flwr.rules import Value
 
 NUM_CLIENTS, NUM_ROUNDS = 4, 8
 NUM_NODES = 2  # of every engine: what a node stacks shows in the last digits

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.rules import Value
 
 from .targets import Target
 

@@ -19,11 +19,11 @@ import numpy as np
 from rich.markup import escape
 
 from datasets import load_partition
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import read_config, read_partitions
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import numpy_rng
 
 from ..markup import consoles, print_terminal

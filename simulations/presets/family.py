@@ -41,8 +41,8 @@ from itertools import product
 from string import Formatter
 from typing import Any, TypeGuard
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.rules import Value
 
 from .form import Preset, check_entries, flatten, need_table
 

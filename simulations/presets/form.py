@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.rules import Value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from fedgraph_flwr.config import Value, read_toml
 from fedgraph_flwr.errors import ConfigError, unknown_name
+from fedgraph_flwr.rules import Value
+from fedgraph_flwr.toml_files import read_toml
 
 from .family import expand
 from .form import Preset, check_entries, flatten

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.device import choose_device
+from fedgraph_flwr.rules import Value
 
 from .. import device_check
 from ..flower import run_flower

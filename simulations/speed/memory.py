@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import numpy_rng
 
 from ..run import parse_assignment

@@ -28,11 +28,11 @@ from clients.peers.neighbourhood import Neighbourhood
 from clients.spreadgnn import PeerRound, SpreadGNNClient
 from clients.store import ClientStore
 from datasets import load_partition
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.data import GraphPartition
 from fedgraph_flwr.methods.spreadgnn import NEIGHBOURS
 from fedgraph_flwr.peers.mixing import Peer
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.tasks import MultiTaskSettings
 
 from .plain import PlainMultiTask, PlainPyG, masked

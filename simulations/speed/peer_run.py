@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, RunFailedError
+from fedgraph_flwr.rules import Value
 
 from . import peer_driver
 from .timing import console

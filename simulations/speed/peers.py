@@ -19,9 +19,9 @@ from pathlib import Path
 
 from datasets import cache_root, find_dataset, load_partition
 from datasets.tu_raw import find_raw
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.rules import Value
 
 from .peer_run import VERSION, Run, authors_config, peer_config, run_peer
 from .rounds import flower_rounds, inline_rounds

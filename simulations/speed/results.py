@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.figures import draw_all
 from fedgraph_flwr.progress import RoundWriter
 from fedgraph_flwr.report import write_own_report, write_report
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.results.folder import RunFolder
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.trackers import NONE, Tracking
 from strategies.base import AbstractGraphStrategy

@@ -20,9 +20,10 @@ import datasets
 from clients.graphs.batching import ClientData
 from clients.tasks.graph_classifier import build_gin
 from clients.training import evaluate, train_epochs
-from fedgraph_flwr.config import RunSettings, Value
+from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphPartition
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.rules import Value
 
 from ..flower import run_flower
 from ..inline import run_inline

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.rules import Value
 
 from ..run import parse_assignment
 from .timing import console, in_own_process, print_table, resident_bytes

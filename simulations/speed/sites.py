@@ -15,8 +15,8 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.rules import Value
 
 from ..inline import run_inline
 from ..processes import Federation, environment

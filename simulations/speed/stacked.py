@@ -21,9 +21,9 @@ import datasets
 from clients.base import GraphClient
 from clients.marks import done_by_stacks
 from clients.stacking.stack import Stack
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.device import choose_device
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.rules import Value
 from strategies.base import AbstractGraphStrategy
 
 from ..inline import run_inline

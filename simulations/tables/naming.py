@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from fedgraph_flwr.config import AUTO, Value
+from fedgraph_flwr.config import AUTO
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.rules import Value
 
 from ..presets import list_presets, load_preset
 

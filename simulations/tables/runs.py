@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.config import Value
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.results.reader import client_scores
+from fedgraph_flwr.rules import Value
 
 from .naming import EXECUTION_KEYS, plain_settings
 

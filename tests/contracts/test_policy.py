@@ -362,7 +362,7 @@ def test_errors_carry_no_values(
         raise error
 
     target = GraphClient if where == "a client" else "fedgraph_flwr.client_app"
-    name = "train" if where == "a client" else "_check_round"
+    name = "train" if where == "a client" else "check_round"
     if isinstance(target, str):
         monkeypatch.setattr(f"{target}.{name}", fail)
     else:

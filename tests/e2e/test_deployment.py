@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import toys
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.site import supernode
 from fedgraph_flwr.site.__main__ import main
 from simulations.drill.trials import read_summary

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from e2e.test_deployment import deploy
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.rules import Value
 from simulations.drill.targets import write_molecules
 from simulations.drill.trials import read_summary
 from simulations.fingerprint import fingerprints

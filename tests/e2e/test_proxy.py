@@ -27,7 +27,7 @@ from deployment_files import (
 )
 from typing_extensions import override
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.rules import Value
 from simulations import flower
 from simulations.drill.trials import read_summary
 from simulations.processes import Federation, environment

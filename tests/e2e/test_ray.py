@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.rules import Value
 from simulations import flower
 from simulations.drill.trials import read_summary
 from simulations.inline import run_inline

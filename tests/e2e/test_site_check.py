@@ -11,7 +11,7 @@ import pytest
 from deployment_files import EXAMPLES, superlink_command
 from typing_extensions import override
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.site.findings import OK, PROBLEM
 from simulations.drill.trials import read_summary

@@ -19,7 +19,7 @@ from e2e.test_deployment import check_same_run
 from e2e.test_proxy import Guarded, deploy, proxies
 from typing_extensions import override
 
-from fedgraph_flwr.config import Value
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.site.__main__ import main
 from simulations.example_data import write_examples
 from simulations.inline import run_inline

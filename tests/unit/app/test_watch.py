@@ -12,7 +12,7 @@ from toys_spreadgnn import federation, start
 
 import datasets
 from clients.base import GraphClient
-from fedgraph_flwr import audit_log, client_app, watch
+from fedgraph_flwr import asked, audit_log, client_app, watch
 from fedgraph_flwr.errors import DataError, RunFailedError
 
 
@@ -123,13 +123,13 @@ def fail(monkeypatch, *, client):
 def test_nothing_is_answered_that_cannot_be_written_down(run, tmp_path, monkeypatch):
     (tmp_path / "audit.jsonl").mkdir()
     site = {"clients": "0,1,2", "state-dir": str(tmp_path)}
-    asked = []
-    monkeypatch.setattr(client_app, "_prepare", lambda *_: asked.append(1))
+    seen = []
+    monkeypatch.setattr(client_app, "_prepare", lambda *_: seen.append(1))
     with pytest.raises(
         RunFailedError, match=r"audit log of this site cannot be written"
     ):
         run("fedavg", node_configs=[site])
-    assert not asked
+    assert not seen
 
 
 def test_a_disk_that_is_full_after_training_keeps_the_reply_back(
@@ -176,13 +176,13 @@ def test_a_warning_is_said_once_in_a_run(
 
 
 def warn_at_every_message(monkeypatch, name):
-    make = client_app._make_client
+    make = asked._make_client
 
     def warning(resolved, client_id, *others, **more):
         log_of(name)("client %d has few graphs", client_id)
         return make(resolved, client_id, *others, **more)
 
-    monkeypatch.setattr(client_app, "_make_client", warning)
+    monkeypatch.setattr(asked, "_make_client", warning)
 
 
 def log_of(name):

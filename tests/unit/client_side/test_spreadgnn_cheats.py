@@ -17,7 +17,7 @@ from clients.base import GraphClient
 from clients.peers.letters import read
 from clients.peers.sealing import KeyRing, fingerprint, fingerprint_of, read_key
 from clients.peers.sealing import site_key_file as key_file
-from fedgraph_flwr import client_app
+from fedgraph_flwr import asked, client_app
 from fedgraph_flwr.errors import RunFailedError, WireError
 from fedgraph_flwr.results.network import describe_network
 from fedgraph_flwr.wire import Parcel, pack, unpack
@@ -439,7 +439,7 @@ def test_a_relay_that_renames_the_experiment_reads_nothing(
     tap(monkeypatch, rename)
     if not is_bound:  # the attack is one
         monkeypatch.setattr(client_app, "bind_run", lambda *_: None)
-        monkeypatch.setattr(client_app, "check_run", lambda *_: None)
+        monkeypatch.setattr(asked, "check_run", lambda *_: None)
     finished = spread(4, **SEALED)
     assert finished.summary["status"] == "completed"
     assert finished.summary["failures"] == []
