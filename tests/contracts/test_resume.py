@@ -393,7 +393,10 @@ def test_a_site_may_let_a_client_begin_afresh_and_the_summary_tells(
     assert found["fresh_starts"] == [{"round": 3, "client": 1, "lost_round": 2}]
 
 
-def test_a_fresh_start_whose_reply_was_lost_is_told_later(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["fedavg", "spreadgnn"])  # it never goes back
+def test_a_fresh_start_whose_reply_was_lost_is_told_later(
+    run, method, tmp_path, monkeypatch
+):
     deliver, todo = InlineGrid.deliver, [1]
 
     def lose(self, message):
@@ -410,7 +413,7 @@ def test_a_fresh_start_whose_reply_was_lost_is_told_later(run, tmp_path, monkeyp
         {"clients": str(c), "state-dir": state, "fresh-start": True} for c in range(3)
     ]
     few = {**ROUNDS, **places(tmp_path), "min-fit-replies": 0.5}
-    found = run("fedavg", node_configs=sites, **few).summary
+    found = run(method, node_configs=sites, **few).summary
     assert found["fresh_starts"] == [{"round": 4, "client": 1, "lost_round": 2}]
 
 
