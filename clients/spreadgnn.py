@@ -105,9 +105,23 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
 
     @override
     def goes_on_from(self, number: int, told: int) -> int:
-        """Last round done, heard of or not: to go back would be to take old letters."""
-        before = (r for r in self.job.store.rounds() if r < number)
-        return max(told, max(before, default=0))
+        """Last round done, heard of or not: to go back would be to take old letters.
+
+        Raises
+        ------
+        WireError
+            A run did it that the server has left, and this one has not repeated it.
+        """
+        store = self.job.store
+        last = max((r for r in store.rounds() if r < number), default=0)
+        if last > told and (left := store.left(last)):
+            raise WireError(
+                f"client {self.job.client_id} has done round {last} in a run that the"
+                f" server has left, and no other since: refused, as it would take old"
+                f" letters again. If that is meant, delete {left} and later states in"
+                f" {store.folder}, and its folder rounds-done"
+            )
+        return max(told, last)
 
     @override
     def without_state(self, number: int) -> None:

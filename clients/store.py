@@ -1,10 +1,10 @@
 """A client's own disk: tensors that must survive the process, never in a message.
 
-One folder per experiment and client holds a file per round. The server says from which
-of them a round goes on: the last whose reply it has. A round whose reply was lost, or
-that a server which was resumed does not know, counts for neither side. The server also
-says which of its checkpoints is the oldest; every state from which it can be resumed is
-kept.
+One folder per experiment and client holds a file per round, named after the round and
+the run of Flower that did it. The server says from which of them a round goes on: the
+last whose reply it has. A round whose reply was lost, or that a server which was
+resumed does not know, counts for neither side. The server also says which of its
+checkpoints is the oldest; every state from which it can be resumed is kept.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from fedgraph_flwr.files import (
     write_arrays,
     write_npz,
 )
+from fedgraph_flwr.lives import Lives
 
-from .binding import check_experiment
+from .binding import check_experiment, check_run
 from .recent import RecentStates
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_ALONE = Lives()
 recent = RecentStates()
-_FILE = re.compile(r"round-(\d+)\.safetensors")
+_FILE = re.compile(r"round-(\d+)(?:-(\d+))?\.safetensors")
 
 
 def default_state_dir() -> Path:
@@ -55,6 +57,8 @@ class ClientStore:
     experiment : str
         Chosen by the server; the same after a resume.
     client_id : int
+    lives : Lives
+        Runs of Flower whose states these are.
     flushes : Flushes, optional
         Of the message that is answered; without it each state is flushed as it is
         written, and read from its file.
@@ -71,10 +75,11 @@ class ClientStore:
         experiment: str,
         *,
         client_id: int,
+        lives: Lives = _ALONE,
         flushes: Flushes | None = None,
     ) -> None:
         check_experiment(experiment)
-        self._flushes = flushes
+        self._root, self._lives, self._flushes = root, lives, flushes
         self.experiment, self.client_id = experiment, client_id
         self.folder = root / experiment / f"client-{client_id}"
 
@@ -94,8 +99,9 @@ class ClientStore:
         tensors : dict of str to tensor
         after : int
             Round whose state this one goes on from, 0 for none. States between the two
-            are dropped, as the server heard of none of them. So are those of later
-            rounds, left by a run that went further before it was resumed.
+            are dropped, as the server heard of none of them. So are those that other
+            runs left which the server does not go on from, once it has completed a
+            round: until then it could still be resumed from a checkpoint of theirs.
         keep_from : int
             Round of the server's oldest checkpoint, 0 for none. The state that goes
             with it, and all later ones, are kept; older ones are dropped.
@@ -104,17 +110,27 @@ class ClientStore:
         ------
         StorageError
             A file cannot be written, or an old one not deleted.
+        WireError
+            A later run of Flower goes on with the experiment by now.
         """
+        lives = self._lives
+        if lives.run:  # it may have ended while this client trained
+            check_run(self._root, lives.run, self.experiment)
         arrays = {n: np.array(t.detach().cpu().numpy()) for n, t in tensors.items()}
-        names = names_in(self.folder)
-        found = _rounds(names)
-        done = [*(r for r in found if r <= min(after, server_round - 1)), server_round]
-        base = max((r for r in done if r <= min(keep_from, server_round)), default=0)
-        older = [self._path(r) for r in done if r < base]
-        spare = older[0] if older and base < server_round else None
-        others = [*older, *(self._path(r) for r in found if r not in done)]
-        others += [self.folder / name for name in unfinished(names)]
-        path, about = self._path(server_round), self._about(server_round)
+        names, path = names_in(self.folder), self._path(server_round, lives.run)
+        found = _states(names)
+        before = min(after, server_round - 1)
+        done = [r for r, run in found if r <= before and run == lives.run_of(r)]
+        first_kept = max((r for r in done if r <= keep_from), default=0)
+        if server_round <= keep_from:
+            first_kept = server_round
+        older = [self._path(r) for r in done if r < first_kept]
+        spare = older[0] if older and first_kept < server_round else None
+        others = [*older, *(self.folder / name for name in unfinished(names))]
+        if server_round > lives.began_after + 1:
+            counts = {self._path(r) for r in done} | {path}
+            others += [p for r, run in found if (p := self._path(r, run)) not in counts]
+        about = self._about(server_round)
         written = write_arrays(path, arrays, about, self._flushes, others, spare)
         if self._flushes:
             recent.keep(path, written, arrays)
@@ -143,8 +159,8 @@ class ClientStore:
                 f"private state of client {self.client_id} after round {server_round}"
             )
             raise DataError(
-                f"{lost} is gone from {self.folder}: restore that folder, start a new"
-                " run, or let the site begin afresh by --node-config"
+                f"{lost} is gone from {self.folder} ({path.name}): restore that folder,"
+                " start a new run, or let the site begin afresh by --node-config"
                 " 'fresh-start=true', which the summary will tell",
                 public=f"{lost} is gone: its site must restore it, or allow a fresh"
                 " start",
@@ -168,6 +184,7 @@ class ClientStore:
                 "experiment": self.experiment,
                 "client": self.client_id,
                 "round": server_round,
+                "run": self._lives.run_of(server_round),
             }
         )
 
@@ -175,14 +192,25 @@ class ClientStore:
         """Write a result that stays at this site, ``<folder>/<name>``, atomically."""
         write_npz(self.folder / name, arrays)
 
-    def _path(self, server_round: int) -> Path:
-        return self.folder / f"round-{server_round:06d}.safetensors"
+    def _path(self, server_round: int, run: int | None = None) -> Path:
+        """File of a state: of the run whose state counts, unless another is given."""
+        run = self._lives.run_of(server_round) if run is None else run
+        name = f"round-{server_round:06d}{f'-{run}' if run else ''}.safetensors"
+        return self.folder / name
 
     def rounds(self) -> list[int]:
-        """Return the rounds whose state is here, ascending."""
-        return _rounds(names_in(self.folder))
+        """Return the rounds whose state is here, of any run, ascending."""
+        return sorted({r for r, _ in _states(names_in(self.folder))})
+
+    def left(self, server_round: int) -> str:
+        """Name the file of a round that only runs did which the server left; or ""."""
+        found = [r for r in _states(names_in(self.folder)) if r[0] == server_round]
+        if not found or (server_round, self._lives.run_of(server_round)) in found:
+            return ""
+        return self._path(*found[-1]).name
 
 
-def _rounds(names: Iterable[str]) -> list[int]:
+def _states(names: Iterable[str]) -> list[tuple[int, int]]:
+    """List rounds and runs of states, ascending."""
     found = map(_FILE.fullmatch, names)
-    return sorted(int(m.group(1)) for m in found if m)
+    return sorted((int(m.group(1)), int(m.group(2) or 0)) for m in found if m)

@@ -22,6 +22,7 @@ from .errors import DataError, StorageError, WireError
 from .files import Flushes
 from .gate import visit
 from .introduction import guarded, identity
+from .lives import EARLIER_RUNS, Lives
 from .loaded import kept_starts, load_data
 from .node_config import FRESH_START, NodeConfig, is_site, trusted_peers
 from .privacy import METRIC as PRIVACY
@@ -52,6 +53,7 @@ class Asked:
         flushes: Flushes,
     ) -> None:
         self._context, self._resolved, self._flushes = context, resolved, flushes
+        self._lives = Lives.from_text(context.run_id, header.get(EARLIER_RUNS, ""))
         self._parcels, self._header, self._action = parcels, header, action
         self._is_own = is_site(context.node_config)
         self._ahead: dict[int, Trained] = {}
@@ -86,7 +88,13 @@ class Asked:
     def _ready(self, client_id: int, *, is_stacked: bool) -> GraphClient[Any]:
         parcel, resolved = self._parcels[client_id], self._resolved
         check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND, 0))
-        store = store_of(resolved, client_id, self._experiment, self._flushes)
+        store = ClientStore(
+            state_root(resolved),
+            self._experiment,
+            client_id=client_id,
+            lives=self._lives,
+            flushes=self._flushes,
+        )
         self._stores[client_id] = store
         policy = visit().policy
         site = resolved.site(
@@ -206,14 +214,6 @@ def _make_client(
         trusted=trusted_peers(node),
     )
     return resolved.method.client(job)
-
-
-def store_of(
-    resolved: Resolved, client_id: int, experiment: str, flushes: Flushes | None = None
-) -> ClientStore:
-    """Where a client of an experiment keeps its state."""
-    root = state_root(resolved)
-    return ClientStore(root, experiment, client_id=client_id, flushes=flushes)
 
 
 def state_root(resolved: Resolved) -> Path:

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 import datasets
 from clients.binding import bind_config, bind_run, forget
+from clients.store import ClientStore
 
 from .answers import answer_all, reason_of
 from .asked import (
@@ -24,7 +25,6 @@ from .asked import (
     check_round,
     open_one,
     state_root,
-    store_of,
     train_one,
 )
 from .device import choose_device
@@ -98,7 +98,7 @@ def query(message: Message, context: Context) -> Message:
         lambda c, _: introduce(
             resolved,
             load_data(resolved, c, device, None).partition,
-            store_of(resolved, c, experiment),
+            ClientStore(root, experiment, client_id=c),
             with_classes=visit().policy.pooled_evaluation,
             is_own=is_site(context.node_config),
         ),

@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.data import hash_federation
+from fedgraph_flwr.lives import Lives
 from fedgraph_flwr.wire import (
     DATA_OF_ALL,
     LAST_ROUND,
@@ -101,6 +102,7 @@ class AbstractGraphStrategy(Strategy):
         self.spent: dict[int, dict[str, float]] = {}  # of their privacy budgets
         self.last_rounds: dict[int, int] = {}  # the last good reply of each client
         self.keep_from = 0  # round of the oldest checkpoint, for clients' states
+        self.lives = Lives()  # whose rounds these clients' states are of
         self.first_round = 1
         self.first_choice = 1  # results of earlier rounds are not the method's
         self.last_round = settings.num_server_rounds

@@ -14,6 +14,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.lives import EARLIER_RUNS
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import (
     FRESH_START,
@@ -99,6 +100,8 @@ class Round:
             "experiment": strategy.experiment,
             "keep-from": strategy.keep_from,
         }
+        if strategy.lives.earlier:
+            header[EARLIER_RUNS] = strategy.lives.to_text()
         contents = {
             node: pack({c: parcels[c] for c in members}, header)
             for node, members in hosts.items()

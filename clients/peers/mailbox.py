@@ -24,7 +24,7 @@ from fedgraph_flwr.methods.spreadgnn import (
     TO,
     mixing_rounds,
 )
-from fedgraph_flwr.wire import LAST_ROUND, NamedArrays, Scalar
+from fedgraph_flwr.wire import NamedArrays, Scalar
 
 from .letters import EVERYONE, Address, Letter, read, write
 from .rounds_done import RoundsDone
@@ -86,7 +86,6 @@ class Mailbox:
         if self._keys:
             told_keys = {j: entry.get("key", "") for j, entry in told.items()}
             self._keys.pin(told_keys, trusted)
-        self._told = int(notes.get(LAST_ROUND, 0))
         seen = stored.get(_SEEN, torch.zeros(0, 2, dtype=torch.int64)).tolist()
         self._seen = {int(j): int(server_round) for j, server_round in seen}
         self._round = int(stored.get(_ROUND, torch.zeros(())))
@@ -148,10 +147,7 @@ class Mailbox:
             found[j], self._seen[j] = contents, sent
             digest.update(f"{j} {sent} {hashlib.sha256(plain).hexdigest()}".encode())
         RoundsDone(self._folder).begin(
-            server_round,
-            digest.hexdigest(),
-            state_round=self._round,
-            told=self._told,
+            server_round, digest.hexdigest(), state_round=self._round
         )
         self._round = server_round
         return found

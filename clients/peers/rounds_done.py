@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 from fedgraph_flwr.errors import DataError, WireError
 from fedgraph_flwr.files import remove
@@ -17,15 +16,7 @@ from ..once import usable, write_once
 
 _FOLDER = "rounds-done"
 _FILE = re.compile(r"round-([0-9]{6,})")
-_CONTENT = re.compile(rb"([0-9]{1,9}) ([0-9]{1,9}) ([0-9a-f]{64})")
-
-
-class _Begun(NamedTuple):
-    """How a round was begun."""
-
-    state: int  # the round after which the client's state was stored
-    told: int  # the last round that the server knew of
-    mail: str  # SHA-256
+_CONTENT = re.compile(rb"([0-9]{1,9}) [0-9a-f]{64}")
 
 
 class RoundsDone:
@@ -47,9 +38,7 @@ class RoundsDone:
         found = (_FILE.fullmatch(p.name) for p in self._folder.iterdir())
         return sorted(int(m.group(1)) for m in found if m)
 
-    def begin(
-        self, server_round: int, mail: str, *, state_round: int, told: int = 0
-    ) -> None:
+    def begin(self, server_round: int, mail: str, *, state_round: int) -> None:
         """Begin a round, before anything is computed.
 
         Parameters
@@ -59,68 +48,48 @@ class RoundsDone:
             SHA-256 of what will be mixed, in hexadecimal digits.
         state_round : int
             Round after which the client's state was stored; 0 before its first.
-        told : int
-            The last round of this client that the server knows of; 0 for none.
 
         Raises
         ------
         WireError
             The round was done with other mail, or from another state. Or it is new, and
             it was left out before a later one, or starts from before the state of an
-            earlier one: the server would get another branch. Or the server has
-            forgotten a round that it knew of before this one: the state may be of a
-            branch that it has left.
+            earlier one: the server would get another branch.
         DataError
             The record of a round cannot be read or written.
         """
-        done, path = self._read(), self._folder / f"round-{server_round:06d}"
-        begun_from = max((r.state for r in done.values()), default=0)
-        knew = max((r.told for n, r in done.items() if n <= server_round), default=0)
-        wrong, what = "", str(self._folder)
-        if server_round not in done and done and server_round < max(done):
-            wrong = f", which was left out before round {max(done)} was done"
+        done, path = self.rounds(), self._folder / f"round-{server_round:06d}"
+        begun_from = max((self._state_round(r) for r in done), default=0)
+        wrong, place = "", self._folder
+        if server_round not in done and done and server_round < done[-1]:
+            wrong = f", which was left out before round {done[-1]} was done"
         elif server_round not in done and state_round < begun_from:
             wrong = (
                 f" with the state after round {state_round}, but began an earlier one"
                 f" with that after round {begun_from}"
             )
-        elif told < knew:
-            wrong = (
-                f" by a server that knows of its round {told}, and before of its round"
-                f" {knew}"
-            )
-            what = f"{what}, and files of states after round {told} beside it,"
         else:
-            new = f"{state_round} {told} {mail}".encode()
-            begun = self._parse(path, write_once(path, new, is_lasting=True))
-            if (begun.state, begun.mail) != (state_round, mail):
-                wrong, what = " again, with other mail or state than before", str(path)
+            what = f"{state_round} {mail}".encode()
+            if write_once(path, what, is_lasting=True) != what:
+                wrong, place = " again, with other mail or state than before", path
         if wrong:
             raise WireError(
                 f"asked for round {server_round}{wrong}: refused, as a relay could try"
                 " any mail without end. If the server was resumed from an older round,"
-                f" and others took part than before, delete {what} to allow it once"
+                f" and others took part than before, delete {place} to allow it once"
             )
 
-    def _read(self) -> dict[int, _Begun]:
-        found = {}
-        for server_round in self.rounds():
-            path = self._folder / f"round-{server_round:06d}"
-            with usable(path):
-                found[server_round] = self._parse(path, path.read_bytes())
-        return found
-
-    @staticmethod
-    def _parse(path: Path, content: bytes) -> _Begun:
-        found = _CONTENT.fullmatch(content)
+    def _state_round(self, server_round: int) -> int:
+        path = self._folder / f"round-{server_round:06d}"
+        with usable(path):
+            found = _CONTENT.fullmatch(path.read_bytes())
         if not found:
             raise DataError(
-                f"{path} is damaged, it does not hold two rounds and a digest; restore"
-                " the file, or start a new run",
+                f"{path} is damaged, it does not hold a round and a digest; restore the"
+                " file, or start a new run",
                 public=f"{path.name} in rounds-done is damaged",
             )
-        state, told, mail = found.groups()
-        return _Begun(int(state), int(told), mail.decode())
+        return int(found.group(1))
 
     def forget_before(self, server_round: int) -> None:
         """Drop rounds that cannot be asked for again, as no state before them is left.

@@ -133,17 +133,15 @@ def drop_checkpoints(folder: Path, *, after: int) -> None:
 
 
 def read_checkpoint(
-    folder: Path, server_round: int
+    path: Path, server_round: int, cure: str
 ) -> tuple[NamedArrays, dict[str, Any]]:
-    """Read arrays and facts.
+    """Read arrays and facts; ``cure`` says what to do about a damaged file.
 
     Raises
     ------
     DataError
         The file is damaged, or is that of another round.
     """
-    path = checkpoint_path(folder, server_round)
-    cure = delete_to_go_back(path)
     arrays, text = read_arrays(path, "checkpoint", cure)
     facts: dict[str, Any] = json.loads(text)
     if facts["round"] != server_round:

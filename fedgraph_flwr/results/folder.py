@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from logging import WARNING
 from pathlib import Path
@@ -26,6 +27,7 @@ from ..files import (
     write_npz,
     write_text,
 )
+from ..lives import Lives
 from ..resolve import Resolved
 from ..wire import NamedArrays
 from .checkpoints import (
@@ -110,6 +112,7 @@ class RunFolder:
         self._held: list[RoundReport] = []  # and what came before that
         self._last: RoundReport | None = None
         self._lock = lock_folder(path)
+        self._lives = Lives(int(run_id))
         self.lineage: list[Mapping[str, Any]] = []
 
     @classmethod
@@ -200,6 +203,7 @@ class RunFolder:
         strategy.restore_frame(meta["frame"])
         strategy.restore(arrays, meta["facts"])
         strategy.keep_from = self._oldest_checkpoint
+        strategy.lives = self._lives
         strategy.first_round = self.so_far.last_round + 1
         self.lineage = meta.get("lineage", [])  # the former run may be gone by now
         return True
@@ -254,6 +258,8 @@ class RunFolder:
         meta = {
             **self.so_far.to_json(),
             "lineage": self.lineage,
+            "run": self._lives.run,
+            "earlier-runs": self._lives.earlier,
             "experiment": self.experiment,
             "facts": facts,
             "frame": strategy.frame_facts(),
@@ -269,25 +275,36 @@ class RunFolder:
         The model of the last round is always measured. So a round is repeated that was
         the last one planned ``before`` and no longer is, or is now and was not.
         """
-        found, s = checkpoint_rounds(self.path), self.resolved.settings
+        there, s = checkpoint_rounds(self.path), self.resolved.settings
         planned, now = int(before["num-server-rounds"]), s.num_server_rounds
-        if planned != now and min(planned, now) in found[-1:]:
-            found = found[:-1] if found[-1] % s.evaluate_every else found
+        must_repeat = planned != now and min(planned, now) in there[-1:]
+        must_repeat = must_repeat and bool(there[-1] % s.evaluate_every)
+        found = there[:-1] if must_repeat else there
+        # 0 was "auto" once.
+        first_due = int(before.get("checkpoint-every", 1)) or s.checkpoint_every
+        cure, is_only = "restore it from a copy, or start a new run", len(found) < 2
+        done = last_round_of(self.path / ROUNDS) if is_only else 0
         if not found:
-            # 0 was "auto" once.
-            first_due = int(before.get("checkpoint-every", 1)) or s.checkpoint_every
-            cure = "restore them from a copy, or start a new run"
             self._resumed_at = header_marks(COLUMNS)
             self._files.check(self._resumed_at, cure)
-            if (last := last_round_of(self.path / ROUNDS)) > first_due:
+            if done > first_due and must_repeat:
+                raise ConfigError(
+                    f"num-server-rounds = {now} asks to repeat round {there[-1]}, whose"
+                    f" model must be measured as the last one, and {self.path} has no"
+                    " checkpoint from before it: set another number, or start a new run"
+                )
+            if done > first_due:
                 raise DataError(
-                    f"{self.path} has rows of round {last}, but its checkpoints are"
-                    f" gone: {cure}"
+                    f"{self.path} has rows of round {done}, but its checkpoints are"
+                    " gone: restore them from a copy, or start a new run"
                 )
             self.resumed_from = 0
             return
         self._oldest_checkpoint = found[0]
-        arrays, meta = read_checkpoint(self.path, found[-1])
+        newest = checkpoint_path(self.path, found[-1])
+        if not is_only or done <= first_due:
+            cure = delete_to_go_back(newest)
+        arrays, meta = read_checkpoint(newest, found[-1], cure)
         self._check_place(meta)
         last = s.num_server_rounds
         if meta["round"] > last:
@@ -295,16 +312,20 @@ class RunFolder:
                 f"num-server-rounds is {last}, but the run to resume has done"
                 f" {meta['round']}; set it higher"
             )
-        self.so_far.restore(meta)
-        self.resumed_from = self.so_far.last_round
-        self._resumed_at = marks = meta["marks"]
-        if strange := sorted(marks.keys() ^ COLUMNS.keys()):
+        marks = meta["marks"]
+        strange = (marks.keys() ^ COLUMNS.keys()) | ({"earlier-runs"} - meta.keys())
+        if strange:
             raise ConfigError(
                 f"the checkpoints in {self.path} are of another version of"
-                f" fedgraph_flwr, for which {', '.join(strange)} is unknown or missing:"
-                " resume with the version that began the run, or start a new one"
+                f" fedgraph_flwr, for which {', '.join(sorted(strange))} is unknown or"
+                " missing: resume with the version that began the run, or start a new"
+                " one"
             )
-        cure = delete_to_go_back(checkpoint_path(self.path, found[-1]))
+        self.so_far.restore(meta)
+        self.resumed_from = self.so_far.last_round
+        self._resumed_at = marks
+        earlier = [*meta["earlier-runs"], (meta["run"], self.resumed_from)]
+        self._lives = replace(self._lives, earlier=tuple(map(tuple, earlier)))
         self._files.check(marks, cure)
         self.so_far.reread(self._files.rows(ROUNDS, marks[ROUNDS]))
         failed = self._files.rows(FAILURES, marks[FAILURES])

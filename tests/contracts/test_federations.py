@@ -152,7 +152,7 @@ def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
 
     def spoiled(self, trained):
         factor = np.nan if self.job.client_id == 2 else 1
-        late = self.job.store.folder.joinpath("round-000002.safetensors").exists()
+        late = 2 in self.job.store.rounds()
         reply = uplink(self, trained)
         arrays = {n: a * (factor if late else 1) for n, a in reply.arrays.items()}
         return replace(reply, arrays=arrays)

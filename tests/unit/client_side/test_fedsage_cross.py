@@ -20,7 +20,11 @@ from clients.fedsage_plus_generator import cross_loss
 from fedgraph_flwr import asked, registry
 from fedgraph_flwr.errors import ConfigError, RunFailedError, WireError
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
-from fedgraph_flwr.results.checkpoints import checkpoint_rounds, read_checkpoint
+from fedgraph_flwr.results.checkpoints import (
+    checkpoint_path,
+    checkpoint_rounds,
+    read_checkpoint,
+)
 from fedgraph_flwr.wire import Parcel, select, unpack
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
@@ -160,7 +164,8 @@ def test_without_it_messages_and_results_are_those_of_plain_averaging(
     assert table(ours) == table(plain)
     assert ours.summary.keys() == plain.summary.keys()
     facts = [
-        read_checkpoint(ours.path, t)[1]["facts"] for t in checkpoint_rounds(ours.path)
+        read_checkpoint(checkpoint_path(ours.path, t), t, "")[1]["facts"]
+        for t in checkpoint_rounds(ours.path)
     ]
     assert facts == [{}, {}]
 

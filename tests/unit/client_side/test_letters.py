@@ -506,20 +506,6 @@ def test_rounds_of_which_no_state_is_left_are_forgotten(tmp_path):
     done.begin(6, mail, state_round=4)  # round 5 failed after it began
 
 
-def test_a_server_that_forgets_a_round_is_not_followed(tmp_path):
-    """The state may be one of rounds that it no longer knows: of another branch."""
-    done, mail = RoundsDone(tmp_path), hashlib.sha256(b"mail").hexdigest()
-    for before in (0, 1, 2):
-        done.begin(before + 1, mail, state_round=before, told=before)
-    done.begin(4, mail, state_round=3, told=2)  # the reply to round 3 was lost
-    done.begin(4, mail, state_round=3, told=3)  # it was not when round 3 was repeated
-    for server_round, told in ((3, 1), (4, 1), (5, 1)):
-        words = f"round {server_round} by a server that knows of its round 1, and"
-        with pytest.raises(WireError, match=words):
-            done.begin(server_round, mail, state_round=server_round - 1, told=told)
-    done.begin(2, mail, state_round=1, told=1)
-
-
 @pytest.mark.parametrize("content", [b"\x9aM", b"", b"x mail", b"9" * 5000, None])
 def test_a_damaged_record_of_a_round_is_refused(tmp_path, content):
     done, mail = RoundsDone(tmp_path), hashlib.sha256(b"mail").hexdigest()

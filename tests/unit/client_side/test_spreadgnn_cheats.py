@@ -13,6 +13,7 @@ from flwr.app import Message, MessageType
 from matrix import mostly_slow
 from toys_spreadgnn import federation, start
 
+from clients import store as client_store
 from clients.base import GraphClient
 from clients.peers.letters import read
 from clients.peers.sealing import KeyRing, fingerprint, fingerprint_of, read_key
@@ -439,7 +440,8 @@ def test_a_relay_that_renames_the_experiment_reads_nothing(
     tap(monkeypatch, rename)
     if not is_bound:  # the attack is one
         monkeypatch.setattr(client_app, "bind_run", lambda *_: None)
-        monkeypatch.setattr(asked, "check_run", lambda *_: None)
+        for module in (asked, client_store):
+            monkeypatch.setattr(module, "check_run", lambda *_: None)
     finished = spread(4, **SEALED)
     assert finished.summary["status"] == "completed"
     assert finished.summary["failures"] == []

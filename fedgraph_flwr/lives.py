@@ -1,0 +1,66 @@
+"""Which of Flower's runs did the rounds of an experiment that was resumed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .errors import WireError
+from .wording import shortened
+
+EARLIER_RUNS = "earlier-runs"  # in the header of messages, once a run is resumed
+_TEXT = re.compile(r"(\d{1,20}:\d{1,6}( \d{1,20}:\d{1,6})*)?")
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Flower's runs of one experiment, each with the rounds of it that count.
+
+    Parameters
+    ----------
+    run : int
+        Number of the run that goes on now; 0 outside of Flower.
+    earlier : tuple of (int, int)
+        Runs that were resumed, each with its last round that counts, which is the
+        checkpoint that the next one began from; ascending.
+    """
+
+    run: int = 0
+    earlier: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def began_after(self) -> int:
+        """Round after which this run began; 0 if it did the first one."""
+        return self.earlier[-1][1] if self.earlier else 0
+
+    def run_of(self, server_round: int) -> int:
+        """Run whose state after a round counts."""
+        for run, last in self.earlier:
+            if server_round <= last:
+                return run
+        return self.run
+
+    def to_text(self) -> str:
+        """Write the earlier runs as ``RUN:ROUND RUN:ROUND``."""
+        return " ".join(f"{run}:{last}" for run, last in self.earlier)
+
+    @classmethod
+    def from_text(cls, run: int, text: object) -> Lives:
+        """Read what :meth:`to_text` wrote.
+
+        Raises
+        ------
+        WireError
+            It is no such text, or rounds do not ascend.
+        """
+        if isinstance(text, str) and _TEXT.fullmatch(text):
+            pairs = [pair.split(":") for pair in text.split()]
+            earlier = tuple((int(before), int(last)) for before, last in pairs)
+            rounds = [last for _, last in earlier]
+            if rounds == sorted(set(rounds)):
+                return cls(run, earlier)
+        raise WireError(
+            f"{EARLIER_RUNS} must be runs of Flower and their last rounds, ascending,"
+            f" as in '12:4 34:8', got {shortened(text)} from the server; both ends must"
+            " run the same version of fedgraph_flwr"
+        )
