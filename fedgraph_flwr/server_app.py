@@ -33,9 +33,15 @@ from .resolve import Resolved, resolve
 from .results import dry_run
 from .results.evaluation import make_evaluator
 from .results.folder import RunFolder, results_root
-from .results.likeness import statistics_table, write_statistics
+from .results.likeness import (
+    STATISTICS,
+    statistics_rows,
+    statistics_table,
+    write_statistics,
+)
 from .results.network import describe_network, network_facts
 from .results.provenance import partition_distance, split_hash
+from .results.roll_call import hold_to_roll_call
 from .results.selection import EarlyStopping
 from .results.table import describe_unscored, summary_table
 from .results.warm_start import read_start
@@ -169,8 +175,10 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
     check_same_data(settings, clients)
     check_same_plugins(resolved.plugin, clients)
     if settings.tell_statistics:
-        rows = write_statistics(folder.path, clients)
-        draw_statistics(folder.path)
+        rows = statistics_rows(clients)
+        if not (folder.path / STATISTICS).exists():  # or a resume would change it
+            write_statistics(folder.path, rows)
+            draw_statistics(folder.path)
         log(INFO, "\n%s", statistics_table(rows))
     _describe_clients(strategy)
     strategy.evaluator.expect(clients)
@@ -184,6 +192,7 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
         if warm is not None:
             start = warm.start(start)
             folder.lineage = warm.lineage
+        hold_to_roll_call(folder.path, clients, start)
         strategy.initialise(start)
 
 

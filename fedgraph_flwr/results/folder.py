@@ -49,6 +49,7 @@ from .metrics import COMPLETED, FAILED, METRICS, RUNNING, metrics_text
 from .model_folder import keep_models
 from .reader import REPORT, round_file
 from .record import RunRecord
+from .roll_call import ROLL_CALL
 from .summary import summarise
 
 ROUNDS, LEDGER, TIMES = "rounds.csv", "ledger.csv", "times.csv"
@@ -201,12 +202,23 @@ class RunFolder:
             return False
         (arrays, meta), self._found = self._found, None
         strategy.restore_frame(meta["frame"])
+        strategy.spent |= self._spent_at_the_end()
         strategy.restore(arrays, meta["facts"])
         strategy.keep_from = self._oldest_checkpoint
         strategy.lives = self._lives
         strategy.first_round = self.so_far.last_round + 1
         self.lineage = meta.get("lineage", [])  # the former run may be gone by now
         return True
+
+    def _spent_at_the_end(self) -> dict[int, dict[str, float]]:
+        """Privacy that clients had spent when the run ended, if it wrote a summary.
+
+        They may have spent it after the checkpoint, and not reply any more.
+        """
+        path = self.path / SUMMARY
+        told = json.loads(path.read_bytes()) if path.exists() else {}
+        per_client = (told.get("privacy") or {}).get("per_client", {})
+        return {int(c): dict(spent) for c, spent in per_client.items()}
 
     # While the run goes on -------------------------------------------------------
 
@@ -268,6 +280,7 @@ class RunFolder:
         strategy.keep_from = write_checkpoint(
             self.path, self.so_far.last_round, arrays, meta
         )
+        remove(self.path / ROLL_CALL)  # the checkpoint has it
 
     def _go_back(self, before: Mapping[str, Any]) -> None:
         """Set everything to what it was at the last checkpoint.

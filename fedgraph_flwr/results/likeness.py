@@ -59,16 +59,17 @@ def _shown(value: float) -> str:
     return "" if value != value else f"{value:g}" if value < 1e6 else str(value)
 
 
-def write_statistics(
-    folder: Path, clients: Mapping[int, ClientInfo]
-) -> list[list[str]]:
-    """Write ``statistics.csv`` and return its rows."""
-    rows = rows_of(told_statistics(clients))
+def statistics_rows(clients: Mapping[int, ClientInfo]) -> list[list[str]]:
+    """Rows of ``statistics.csv``, under their header."""
+    return rows_of(told_statistics(clients))
+
+
+def write_statistics(folder: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Write ``statistics.csv``."""
     with replacing(folder / STATISTICS) as partial:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)
         partial.write_text(text.getvalue(), encoding="utf-8")
-    return rows
 
 
 def statistics_table(rows: Sequence[Sequence[str]]) -> str:

@@ -12,14 +12,17 @@ import pytest
 import toys
 from matrix import mostly_slow, one_per_strategy
 
+import datasets
 from clients.base import GraphClient
-from fedgraph_flwr import files
+from clients.store import ClientStore
+from fedgraph_flwr import files, introduction
 from fedgraph_flwr.errors import (
     ConfigError,
     DataError,
     FedGraphError,
     RunFailedError,
     StorageError,
+    WireError,
 )
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results import folder
@@ -339,6 +342,7 @@ def test_a_lost_reply_is_a_round_not_done(run, method, monkeypatch):
 def test_peers_refuse_to_go_on_from_a_branch_that_the_server_has_left(
     run, tmp_path, monkeypatch
 ):
+    """All have done round 6 of a run that was killed before it had its checkpoint."""
     part = stopped(run, "spreadgnn", tmp_path, at=6, **SELDOM)
     fail_in(monkeypatch, 5)
     with pytest.raises(RunFailedError) as failed:
@@ -351,7 +355,178 @@ def test_peers_refuse_to_go_on_from_a_branch_that_the_server_has_left(
         assert why in str(failed.value)
 
 
+# What other runs have left ------------------------------------------------------------
+
+
+def test_a_node_still_at_work_on_the_killed_run_changes_nothing(
+    run, once, tmp_path, monkeypatch
+):
+    """It stores its round when the resumed run has done some."""
+    save, held = ClientStore.save, []
+    some = {**SELDOM, "checkpoint-every": 4, "num-server-rounds": 9}
+
+    def hold(self, server_round, *rest, **more):
+        if (self.client_id, server_round) == (1, 7):
+            held.append((self, server_round, *rest, more))
+            raise Killed
+        return save(self, server_round, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientStore, "save", hold)
+        part = stopped(run, "gcfl+", tmp_path, at=9, **some)
+    deliver, refused = InlineGrid.deliver, []
+
+    def let_go(self, message):
+        if message.content.get("header", {}).get("server-round") == 8 and held:
+            store, number, tensors, more = held.pop()
+            store._flushes = None
+            try:
+                save(store, number, tensors, **more)
+            except WireError as error:
+                refused.append(str(error))
+        return deliver(self, message)
+
+    monkeypatch.setattr(InlineGrid, "deliver", let_go)
+    again = resumed(run, part, "gcfl+")
+    assert again.sha == once("gcfl+", **some).sha
+    assert again.summary["failures"] == []
+    assert ["is over at this site" in why for why in refused] == [True]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedstar"])
+def test_a_folder_restored_from_a_copy_of_another_branch_is_refused(
+    run, method, tmp_path, monkeypatch
+):
+    part = stopped(run, method, tmp_path, at=6, **SELDOM)  # it has done round 5
+    (folder,) = (tmp_path / "state").glob("*/client-1")
+    shutil.copytree(folder, tmp_path / "copy")
+    fail_in(monkeypatch, 5)
+    with killed_at_checkpoint(8), pytest.raises(Killed):
+        resumed(run, part, method, **{"num-server-rounds": 9})
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "copy", folder)
+    found = resumed(run, part, method, **{"num-server-rounds": 9}).summary["failures"]
+    assert [(f["round"], f["client"]) for f in found] == [
+        (5, 1),
+        *((r, 1) for r in (7, 8, 9, 10)),
+    ]
+    assert all("after round 6 is gone" in f["reason"] for f in found[1:])
+
+
+def test_a_longer_run_that_completes_no_round_takes_nothing_from_clients(
+    run, once, tmp_path, monkeypatch
+):
+    seldom = {"evaluate-every": 2, "checkpoint-every": 3, "num-server-rounds": 5}
+    whole = run("fedavg", **seldom, **places(tmp_path))
+    with monkeypatch.context() as patch:
+        fail_in(patch, 4, client=2)
+        with pytest.raises(RunFailedError):
+            resumed(run, whole, "fedavg", **{"num-server-rounds": 8})
+    assert resumed(run, whole, "fedavg").sha == whole.sha
+    longer = resumed(run, whole, "fedavg", **{"num-server-rounds": 8})
+    assert longer.sha == once("fedavg", **{**seldom, "num-server-rounds": 8}).sha
+
+
+def test_a_run_with_too_few_rounds_for_its_checkpoints_says_so(run, tmp_path):
+    seldom = {"evaluate-every": 3, "checkpoint-every": 4, "num-server-rounds": 10}
+    part = stopped(run, "fedavg", tmp_path, at=8, **seldom)
+    with pytest.raises(ConfigError, match=r"= 4 asks to repeat round 4.*another numb"):
+        resumed(run, part, "fedavg", **{"num-server-rounds": 4})
+
+
+def test_an_only_checkpoint_that_is_damaged_is_not_to_be_deleted(run, tmp_path):
+    part = stopped(run, "fedavg", tmp_path, at=4, **{"checkpoint-every": 2})
+    (only,) = (part.path / "checkpoint").iterdir()
+    only.write_bytes(only.read_bytes()[:-1])
+    with pytest.raises(DataError, match="restore it from a copy, or start a new run"):
+        resumed(run, part, "fedavg")
+
+
+def test_what_a_client_had_spent_when_the_run_failed_stays_in_the_summary(
+    run, tmp_path, monkeypatch
+):
+    """Its replies of later rounds are all lost."""
+    some = {**SELDOM, "checkpoint-every": 4, "privacy.update-clip": 0.5}
+    some |= {"num-server-rounds": 6}
+    with monkeypatch.context() as patch:
+        for client in (0, 2):
+            toys.lose_reply(patch, server_round=6, client=client)
+        with pytest.raises(RunFailedError):
+            run("fedavg", nodes=3, **some, **places(tmp_path))
+    (path,) = (tmp_path / "results").iterdir()
+    before = toys.Run(path, {**some, **places(tmp_path)})
+    for number in (5, 6, 7):
+        toys.lose_reply(monkeypatch, server_round=number, client=1)
+    after = resumed(run, before, "fedavg", nodes=3)
+
+    def spent(found: toys.Run) -> float:
+        return found.summary["privacy"]["per_client"]["1"]["update-epsilon"]
+
+    assert spent(after) == spent(before)
+
+
 # What a client has lost, or has other than before -------------------------------------
+
+
+@pytest.fixture
+def begun(run, tmp_path):
+    """Start a run that stops before its first checkpoint, and would begin again."""
+    five = {"checkpoint-every": 5}
+    return lambda method, **more: stopped(run, method, tmp_path, at=5, **five, **more)
+
+
+def test_other_data_are_refused_also_where_a_run_begins_again(run, begun, monkeypatch):
+    part = begun("fedavg")
+
+    def swapped(settings, client):
+        found = toys.federation(settings, client)
+        if client != 2:
+            return found
+        return replace(found, train=found.test, test=found.train, data_hash="")
+
+    before = contents(part.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(datasets, "load_partition", swapped)
+        with pytest.raises(DataError, match="client 2 came back with other data"):
+            resumed(run, part, "fedavg")
+    assert contents(part.path) == before
+    again = resumed(run, part, "fedavg")
+    assert again.summary["status"] == "completed"
+    assert not (again.path / "roll-call.json").exists()  # checkpoints have it
+
+
+def test_another_first_model_is_refused_where_a_run_begins_again(run, begun, tmp_path):
+    whole = {"shared-group": "all"}
+    former = run("fedavg", **whole, **ROUNDS, **places(tmp_path / "former"))
+    part = begun("fedavg", **whole, **{"init-from": str(former.path)})
+    resumed(run, former, "fedavg", **{"num-server-rounds": 6})
+    with pytest.raises(ConfigError, match="init-from names has changed"):
+        resumed(run, part, "fedavg")
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b'{"clients": {"0": {}}}', b"\xff"])
+def test_a_damaged_roll_call_is_named(run, begun, damage):
+    part = begun("fedavg")
+    (part.path / "roll-call.json").write_bytes(damage)
+    with pytest.raises(DataError, match=r"roll-call\.json cannot be read"):
+        resumed(run, part, "fedavg")
+
+
+def test_statistics_stay_as_they_were_told_first(run, tmp_path, monkeypatch):
+    telling = {"tell-statistics": True}
+    part = stopped(run, "fedavg", tmp_path, at=3, **telling)
+    names = ("statistics.csv", "statistics.png")
+    before = [(part.path / name).read_bytes() for name in names]
+    monkeypatch.setattr(introduction, "measure", lambda *_, **__: Nothing())
+    resumed(run, part, "fedavg")
+    assert [(part.path / name).read_bytes() for name in names] == before
+
+
+class Nothing:
+    """Statistics of a site that tells none any more."""
+
+    def to_json(self) -> str:
+        return ""
 
 
 def lose_state(monkeypatch, root: Path, *, client: int, before_round: int) -> None:

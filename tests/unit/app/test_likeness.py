@@ -10,7 +10,11 @@ import toys
 from fedgraph_flwr.data import GraphPartition, GraphSet
 from fedgraph_flwr.figures.likeness import draw_statistics
 from fedgraph_flwr.likeness import Statistics, measure
-from fedgraph_flwr.results.likeness import statistics_table, write_statistics
+from fedgraph_flwr.results.likeness import (
+    statistics_rows,
+    statistics_table,
+    write_statistics,
+)
 
 
 def path_and_node(y, node_ptr):
@@ -104,12 +108,13 @@ def test_table_and_figure(tmp_path):
     clients = {
         c: toys.info(c, told={"statistics": s.to_json()}) for c, s in told.items()
     }
-    rows = write_statistics(tmp_path, {**clients, 1: toys.info(1)})
+    rows = statistics_rows({**clients, 1: toys.info(1)})
+    write_statistics(tmp_path, rows)
     assert [row[0] for row in rows] == ["client", "0", "1", "2"]
     assert rows[2][1:] == [""] * (len(rows[0]) - 1)
     table = statistics_table(rows)
     assert "homophily" in table
     (path,) = draw_statistics(tmp_path)
     assert path.stat().st_size > 5000
-    write_statistics(tmp_path, {1: toys.info(1)})
+    write_statistics(tmp_path, statistics_rows({1: toys.info(1)}))
     assert draw_statistics(tmp_path) == []  # nobody told

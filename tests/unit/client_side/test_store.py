@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from clients.binding import bind_run
 from clients.optimizer import optimizer_tensors, restore_optimizer
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from clients.store import (
@@ -18,6 +19,7 @@ from clients.store import (
 from fedgraph_flwr import files
 from fedgraph_flwr.errors import DataError, StorageError, WireError
 from fedgraph_flwr.files import Flushes
+from fedgraph_flwr.lives import Lives
 
 
 @pytest.fixture
@@ -76,6 +78,75 @@ def test_states_that_the_server_has_not_heard_of_go_with_the_next(store, keep_fr
     grow(store, 1, 2, 3)
     store.save(4, {"w": torch.ones(1)}, after=1, keep_from=keep_from)
     assert store.rounds() == [1, 4]
+
+
+def lived(tmp_path, lives: Lives) -> ClientStore:
+    return ClientStore(tmp_path, "experiment", client_id=4, lives=lives)
+
+
+def names(store: ClientStore) -> list[str]:
+    return sorted(p.name for p in store.folder.iterdir())
+
+
+@pytest.fixture
+def bound(tmp_path):
+    """Bind runs 7 and 8, of which 8 is the newest."""
+    for run in (7, 8):
+        bind_run(tmp_path, run, "experiment")
+
+
+def state(value: float) -> dict[str, torch.Tensor]:
+    return {"w": torch.full((2,), value)}
+
+
+def test_states_of_rounds_that_a_resume_repeats_do_not_count(tmp_path):
+    bind_run(tmp_path, 7, "experiment")
+    first = lived(tmp_path, Lives(7))
+    for r in (1, 2, 3):
+        first.save(r, state(r), after=r - 1)
+    bind_run(tmp_path, 8, "experiment")
+    second = lived(tmp_path, Lives(8, ((7, 2),)))
+    assert second.load(2)["w"].tolist() == [2, 2]
+    with pytest.raises(DataError, match=r"after round 3 is gone .*round-000003-8"):
+        second.load(3)
+    assert second.left(2) == ""
+    assert second.left(3) == "round-000003-7.safetensors"
+    # Until the resumed run has done a round, the old checkpoints could be gone back to.
+    second.save(3, state(30), after=2, keep_from=1)
+    assert first.load(3)["w"].tolist() == [3, 3]
+    assert second.load(3)["w"].tolist() == [30, 30]
+    second.save(4, state(40), after=3, keep_from=1)
+    runs = ["1-7", "2-7", "3-8", "4-8"]
+    assert names(second) == [f"round-00000{r}.safetensors" for r in runs]
+
+
+@pytest.mark.usefixtures("bound")
+def test_a_run_that_began_again_keeps_what_another_left_for_a_round(tmp_path):
+    grow(ClientStore(tmp_path, "experiment", client_id=4), 1, 2)
+    store = lived(tmp_path, Lives(8))
+    store.save(1, state(10), after=0)
+    assert len(names(store)) == 3
+    store.save(2, state(20), after=1)
+    assert names(store) == ["round-000001-8.safetensors", "round-000002-8.safetensors"]
+
+
+@pytest.mark.usefixtures("bound")
+def test_a_node_still_at_work_on_a_run_that_is_over_stores_nothing(tmp_path):
+    late, store = lived(tmp_path, Lives(7)), lived(tmp_path, Lives(8, ((7, 2),)))
+    store.save(3, state(30), after=2)
+    with pytest.raises(WireError, match=r"run 8 goes on.*run 7 is over at this site"):
+        late.save(3, state(3), after=2)
+    assert names(store) == ["round-000003-8.safetensors"]
+
+
+@pytest.mark.usefixtures("bound")
+def test_a_state_under_the_name_of_another_run_is_refused(tmp_path):
+    store = lived(tmp_path, Lives(8))
+    store.save(1, state(1), after=0)
+    left = store.folder / "round-000001-8.safetensors"
+    left.rename(store.folder / "round-000001-7.safetensors")
+    with pytest.raises(DataError, match="is that of"):
+        lived(tmp_path, Lives(9, ((7, 1),))).load(1)
 
 
 def test_a_client_of_whose_rounds_no_reply_came_begins_anew(store):
@@ -248,8 +319,7 @@ def test_what_a_killed_process_began_to_write_goes_with_the_next_state(store):
     left = store.folder / ".round-000002.safetensors.999999999.tmp"
     left.write_bytes(b"half")
     store.save(2, {"w": torch.zeros(1)}, after=1, keep_from=1)
-    names = sorted(path.name for path in store.folder.iterdir())
-    assert names == ["round-000001.safetensors", "round-000002.safetensors"]
+    assert names(store) == ["round-000001.safetensors", "round-000002.safetensors"]
 
 
 def test_a_flush_that_cannot_begin_fails_that_file_alone(tmp_path, monkeypatch):
