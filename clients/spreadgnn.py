@@ -114,7 +114,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         """
         store = self.job.store
         last = max((r for r in store.rounds() if r < number), default=0)
-        if last > told and (left := store.left(last)):
+        if left := store.left(last):
             raise WireError(
                 f"client {self.job.client_id} has done round {last} in a run that the"
                 f" server has left, and no other since: refused, as it would take old"

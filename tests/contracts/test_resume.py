@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -454,15 +455,17 @@ def test_what_a_client_had_spent_when_the_run_failed_stays_in_the_summary(
         with pytest.raises(RunFailedError):
             run("fedavg", nodes=3, **some, **places(tmp_path))
     (path,) = (tmp_path / "results").iterdir()
-    before = toys.Run(path, {**some, **places(tmp_path)})
+    failed = toys.Run(path, {**some, **places(tmp_path)})
+
+    def spent() -> float:
+        told = json.loads((path / "summary.json").read_text())["privacy"]
+        return told["per_client"]["1"]["update-epsilon"]
+
+    before = spent()
     for number in (5, 6, 7):
         toys.lose_reply(monkeypatch, server_round=number, client=1)
-    after = resumed(run, before, "fedavg", nodes=3)
-
-    def spent(found: toys.Run) -> float:
-        return found.summary["privacy"]["per_client"]["1"]["update-epsilon"]
-
-    assert spent(after) == spent(before)
+    assert resumed(run, failed, "fedavg", nodes=3).summary["status"] == "completed"
+    assert spent() == before
 
 
 # What a client has lost, or has other than before -------------------------------------
