@@ -121,9 +121,8 @@ class ClientStore:
         found = _states(names)
         before = min(after, server_round - 1)
         done = [r for r, run in found if r <= before and run == lives.run_of(r)]
-        first_kept = max((r for r in done if r <= keep_from), default=0)
-        if server_round <= keep_from:
-            first_kept = server_round
+        kept = (r for r in (*done, server_round) if r <= keep_from)
+        first_kept = max(kept, default=0)
         older = [self._path(r) for r in done if r < first_kept]
         spare = older[0] if older and first_kept < server_round else None
         others = [*older, *(self.folder / name for name in unfinished(names))]
