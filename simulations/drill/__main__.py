@@ -26,7 +26,7 @@ from fedgraph_flwr.errors import ConfigError, FedGraphError
 from ..markup import count_table
 from .flower import DeploymentEngine, RayEngine, ResidentEngine, WarmEngine
 from .inline import InlineEngine
-from .targets import Target, names, targets
+from .targets import Target, can_fail, names, targets
 from .trials import (
     Engine,
     Reference,
@@ -179,6 +179,10 @@ def _parser() -> argparse.ArgumentParser:
         help="inline: a process; ray: flwr run; deployment: SuperLink and SuperNodes;"
         " resident: SuperNodes with a worker; warm: SuperNodes of ours",
     )  # fmt: skip
+    parser.add_argument(
+        "--failing", type=float, default=0.0, metavar="SHARE",
+        help="of rounds in which a client fails as well (engine inline)",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--jobs", type=int, default=1, help="trials side by side")
     parser.add_argument(
@@ -196,6 +200,10 @@ def main(argv: list[str] | None = None) -> int:
             raise ConfigError("--kills and --jobs must be at least 1")
         if arguments.jobs > 1 and arguments.engine != "inline":
             raise ConfigError("--jobs needs --engine inline: Flower shares one machine")
+        if not 0 <= arguments.failing <= 1:
+            raise ConfigError("--failing must be a share, from 0 to 1")
+        if arguments.failing and (arguments.engine, arguments.jobs) != ("inline", 1):
+            raise ConfigError("--failing needs --engine inline and --jobs 1")
         if out.is_dir() and any(out.iterdir()):
             raise ConfigError(f"--out {str(out)!r} is not empty; give a new folder")
         out.mkdir(parents=True, exist_ok=True)
@@ -203,6 +211,15 @@ def main(argv: list[str] | None = None) -> int:
         num_rounds = _ENGINES[arguments.engine].num_rounds
         chosen = targets(wanted, out, num_rounds=num_rounds)
         engine = _ENGINES[arguments.engine](out)
+        if arguments.failing:
+            chosen = [can_fail(t) for t in chosen if not t.never_goes_back]
+            if not chosen:
+                raise ConfigError(
+                    "--failing leaves out SpreadGNN, whose clients refuse to go back;"
+                    " give --methods others too"
+                )
+            rng = random.Random(f"{arguments.seed}/failures")
+            engine = InlineEngine(out, failing=arguments.failing, rng=rng)
     except FedGraphError as error:
         console.print(f"[red]refused[/]: {error}")
         return _REFUSED

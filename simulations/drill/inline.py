@@ -24,8 +24,9 @@ from fedgraph_flwr.rules import Value
 
 from ..forks import warm_context
 from ..inline import run_inline
-from .targets import NUM_NODES, NUM_ROUNDS, Target
-from .trials import Moment, Outcome, Reference
+from .failing import Failures, draw_failures, failures_of, let_fail
+from .targets import NUM_CLIENTS, NUM_NODES, NUM_ROUNDS, Target
+from .trials import Moment, Outcome, Reference, measure, read_summary
 from .witness import keep_witness, ledger_faults
 
 _LIMIT_S = 300.0
@@ -43,6 +44,12 @@ class InlineEngine:
         else two simulated nodes.
     secrets : mapping, optional
         What sites draw noise of, by the name of a client's folder.
+    failures : mapping, optional
+        Who fails when, in each attempt.
+    failing : float
+        Share of rounds in which a client fails, drawn anew for each attempt.
+    rng : Random, optional
+        Draws them.
     """
 
     name = "inline"
@@ -53,12 +60,17 @@ class InlineEngine:
 
     def __init__(
         self,
-        out: Path,  # noqa: ARG002
+        out: Path,
         *,
         sites: Sequence[str] = (),
         secrets: Mapping[str, str] | None = None,
+        failures: Failures | None = None,
+        failing: float = 0.0,
+        rng: random.Random | None = None,
     ) -> None:
-        self._sites, self._secrets = sites, dict(secrets or {})
+        self._out, self._sites, self._secrets = out, sites, dict(secrets or {})
+        self._failures, self._failing = dict(failures or {}), failing
+        self._rng = rng or random.Random(0)
         self._context = warm_context(__name__)
         first = self._context.Process(target=int)
         first.start()  # and with it the server, which imports for seconds
@@ -77,6 +89,9 @@ class InlineEngine:
         RunFailedError
             The run hangs.
         """
+        failures = self._failures | draw_failures(
+            self._rng, self._failing, num_rounds=NUM_ROUNDS, num_clients=NUM_CLIENTS
+        )
         folder.mkdir(parents=True, exist_ok=True)
         told = folder / "outcome.json"
         told.unlink(missing_ok=True)
@@ -84,7 +99,7 @@ class InlineEngine:
         nodes = [_site(hosted, config) for hosted in self._sites]
         process = self._context.Process(
             target=_attempt,
-            args=(dict(config), nodes, self._secrets, folder, at_file),
+            args=(dict(config), nodes, self._secrets, folder, at_file, failures),
         )
         process.start()
         if moment is not None and moment.at_file is None:
@@ -105,9 +120,15 @@ class InlineEngine:
         """Draws that are missing in the ledgers; see :func:`ledger_faults`."""
         return ledger_faults(folder / "witness.jsonl")
 
-    def own_reference(self, target: Target, run: Path) -> Reference | None:  # noqa: ARG002
-        """Return nothing: noise of a simulation is a function of the seed."""
-        return None
+    def own_reference(self, target: Target, run: Path) -> Reference | None:
+        """Run undisturbed with the failures of this run, if there may be any.
+
+        Noise of a simulation is a function of the seed.
+        """
+        if not self._failing:
+            return None
+        quiet = InlineEngine(self._out, failures=failures_of(read_summary(run)))
+        return measure(quiet, target, run.parents[1] / "undisturbed")
 
 
 def _attempt(
@@ -116,6 +137,7 @@ def _attempt(
     secrets: Mapping[str, str],
     folder: Path,
     at_file: tuple[int, str] | None,
+    failures: Failures,
 ) -> None:
     """Run in the child; report how it ended, if it gets that far."""
     # Flower installs handlers of its own, which a forked child must not share.
@@ -129,6 +151,8 @@ def _attempt(
         unseed()  # children of one server would draw alike what no seed decides
     files = _count_renames(at_file)
     keep_witness(folder / "witness.jsonl")
+    if failures:
+        let_fail(failures)
     if secrets:
         _give(secrets)
     try:

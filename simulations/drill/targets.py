@@ -8,7 +8,7 @@ another way through the code: stacks, rare checkpoints, clients that never train
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
@@ -109,6 +109,17 @@ class Target:
             float(self.overrides.get(f"privacy.{key}", 0.0)) > 0
             for key in ("edge-epsilon", "update-clip")
         )
+
+    @property
+    def never_goes_back(self) -> bool:
+        """Whether clients refuse to, and so what fails once may fail for good."""
+        return self.overrides["method"] == "spreadgnn"
+
+
+def can_fail(target: Target) -> Target:
+    """Let half of the clients of a round fail, and a resume repeat some rounds."""
+    more: dict[str, Value] = {"min-fit-replies": 0.5, "checkpoint-every": 3}
+    return replace(target, overrides={**target.overrides, **more})
 
 
 def names() -> list[str]:

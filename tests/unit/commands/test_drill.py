@@ -16,8 +16,9 @@ from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.results.provenance import project_root
 from simulations import flower, processes
 from simulations.drill import __main__ as drill
+from simulations.drill.failing import AFTER, BEFORE, draw_failures, failures_of
 from simulations.drill.inline import InlineEngine
-from simulations.drill.targets import NUM_ROUNDS, names, targets
+from simulations.drill.targets import NUM_ROUNDS, can_fail, names, targets
 from simulations.drill.trials import (
     NO_REASON,
     Moment,
@@ -27,6 +28,7 @@ from simulations.drill.trials import (
     compare,
     draw_moments,
     measure,
+    read_summary,
     run_trial,
 )
 from simulations.drill.witness import ledger_faults
@@ -259,6 +261,10 @@ def test_every_target_is_a_run_of_its_own(tmp_path):
         (["--methods", "gcfl"], "unknown drill 'gcfl'"),
         (["--kills", "0"], "at least 1"),
         (["--engine", "ray", "--jobs", "2"], "--engine inline"),
+        (["--failing", "1.5"], "must be a share"),
+        (["--failing", "nan"], "must be a share"),
+        (["--failing", "0.5", "--engine", "ray"], "needs --engine inline"),
+        (["--failing", "0.5", "--methods", "spreadgnn"], "leaves out SpreadGNN"),
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, capsys, arguments, says):
@@ -375,6 +381,39 @@ def test_an_undisturbed_run_draws_noise_of_the_secrets_it_is_given(tmp_path):
         for name, secret in (("one", "a"), ("same", "a"), ("other", "b"))
     ]
     assert found[0] == found[1] != found[2]
+
+
+def test_failures_are_drawn_for_rounds_and_the_closing_one():
+    kinds = {"num_rounds": 8, "num_clients": 4}
+    every = draw_failures(random.Random(1), 1.0, **kinds)
+    rounds = [int(key.split("/")[0]) for key in every]
+    assert rounds == list(range(1, 10)), "one a round"
+    assert set(every.values()) == {BEFORE, AFTER}
+    assert draw_failures(random.Random(1), 1.0, **kinds) == every
+    assert draw_failures(random.Random(1), 0.0, **kinds) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_fails_as_drawn_and_its_undisturbed_run_as_it_did(tmp_path):
+    (target,) = map(can_fail, targets(["gcfl+"], tmp_path))
+    drawn = {"2/1": BEFORE, "5/3": AFTER, "9/0": BEFORE}
+    engine = InlineEngine(tmp_path, failures=drawn, failing=1e-9)
+    found = measure(engine, target, tmp_path / "one" / "trial")
+    (path,) = (tmp_path / "one" / "trial" / "results").iterdir()
+    assert failures_of(read_summary(path)) == drawn
+    assert engine.own_reference(target, path).weights == found.weights
+    whole = measure(InlineEngine(tmp_path), target, tmp_path / "whole")
+    assert whole.weights != found.weights
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_kills_of_runs_whose_clients_fail_change_no_byte(tmp_path, capsys):
+    """Before states were named after their run, 4 of these 11 trials were unequal."""
+    options = ["--kills", "16", "--failing", "0.5", "--seed", "6"]
+    code = drill.main([*options, "--out", str(tmp_path / "out")])
+    assert code == 0, capsys.readouterr().err
 
 
 @pytest.mark.slow
