@@ -99,9 +99,8 @@ class ClientStore:
         tensors : dict of str to tensor
         after : int
             Round whose state this one goes on from, 0 for none. States between the two
-            are dropped, as the server heard of none of them. So are those that other
-            runs left which the server does not go on from, once it has completed a
-            round: until then it could still be resumed from a checkpoint of theirs.
+            are dropped, as the server heard of none of them; so are those of runs that
+            the server has left, if it has no checkpoint of theirs.
         keep_from : int
             Round of the server's oldest checkpoint, 0 for none. The state that goes
             with it, and all later ones, are kept; older ones are dropped.
@@ -126,9 +125,11 @@ class ClientStore:
         older = [self._path(r) for r in done if r < first_kept]
         spare = older[0] if older and first_kept < server_round else None
         others = [*older, *(self.folder / name for name in unfinished(names))]
-        if server_round > lives.began_after + 1:
-            counts = {self._path(r) for r in done} | {path}
-            others += [p for r, run in found if (p := self._path(r, run)) not in counts]
+        for r, run in found:
+            counts = run == lives.run_of(r)
+            if r not in done if counts else run not in lives.spared:
+                others.append(self._path(r, run))
+        others = [other for other in others if other != path]
         about = self._about(server_round)
         written = write_arrays(path, arrays, about, self._flushes, others, spare)
         if self._flushes:

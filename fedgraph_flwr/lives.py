@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from .errors import WireError
 from .wording import shortened
 
-EARLIER_RUNS = "earlier-runs"  # in the header of messages, once a run is resumed
-_TEXT = re.compile(r"(\d{1,20}:\d{1,6}( \d{1,20}:\d{1,6})*)?")
+EARLIER_RUNS = "earlier-runs"  # in the header of messages of a resumed run
+_TEXT = re.compile(r"(\d{1,20}:\d{0,6}( \d{1,20}:\d{0,6})*)?")
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,14 @@ class Lives:
     earlier : tuple of (int, int)
         Runs that were resumed, each with its last round that counts, which is the
         checkpoint that the next one began from; ascending.
+    spared : tuple of int
+        Runs whose other states are not deleted yet: the server still has a later
+        checkpoint of theirs.
     """
 
     run: int = 0
     earlier: tuple[tuple[int, int], ...] = ()
+    spared: tuple[int, ...] = ()
 
     @property
     def began_after(self) -> int:
@@ -41,8 +45,9 @@ class Lives:
         return self.run
 
     def to_text(self) -> str:
-        """Write the earlier runs as ``RUN:ROUND RUN:ROUND``."""
-        return " ".join(f"{run}:{last}" for run, last in self.earlier)
+        """Write the other runs as ``RUN:ROUND RUN:ROUND``, those spared as ``RUN:``."""
+        words = [f"{run}:{last}" for run, last in self.earlier]
+        return " ".join([*words, *(f"{run}:" for run in self.spared)])
 
     @classmethod
     def from_text(cls, run: int, text: object) -> Lives:
@@ -55,10 +60,11 @@ class Lives:
         """
         if isinstance(text, str) and _TEXT.fullmatch(text):
             pairs = [pair.split(":") for pair in text.split()]
-            earlier = tuple((int(before), int(last)) for before, last in pairs)
+            earlier = tuple((int(of), int(last)) for of, last in pairs if last)
+            spared = tuple(int(of) for of, last in pairs if not last)
             rounds = [last for _, last in earlier]
             if rounds == sorted(set(rounds)):
-                return cls(run, earlier)
+                return cls(run, earlier, spared)
         raise WireError(
             f"{EARLIER_RUNS} must be runs of Flower and their last rounds, ascending,"
             f" as in '12:4 34:8', got {shortened(text)} from the server; both ends must"

@@ -40,6 +40,7 @@ class RoundWriter:
         settings = self._folder.resolved.settings
         is_kept = settings.is_checkpoint(report.server_round, strategy.last_round)
         self._folder.record(report if is_kept else replace(report, arrays={}))
+        strategy.lives = self._folder.lives
         self._folder.meter(strategy)
         if report.is_complete:
             if is_kept:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
@@ -27,6 +27,7 @@ from .elsewhere import scores_elsewhere
 from .errors import ConfigError, RunFailedError, StorageError
 from .figures import draw_all
 from .figures.likeness import draw_statistics
+from .files import write_json
 from .progress import RoundWriter
 from .report import write_own_report
 from .resolve import Resolved, resolve
@@ -41,7 +42,7 @@ from .results.likeness import (
 )
 from .results.network import describe_network, network_facts
 from .results.provenance import partition_distance, split_hash
-from .results.roll_call import hold_to_roll_call
+from .results.roll_call import ROLL_CALL, check_roll_call
 from .results.selection import EarlyStopping
 from .results.table import describe_unscored, summary_table
 from .results.warm_start import read_start
@@ -176,9 +177,7 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
     check_same_plugins(resolved.plugin, clients)
     if settings.tell_statistics:
         rows = statistics_rows(clients)
-        if not (folder.path / STATISTICS).exists():  # or a resume would change it
-            write_statistics(folder.path, rows)
-            draw_statistics(folder.path)
+        folder.add(STATISTICS, lambda: _tell_statistics(folder.path, rows))
         log(INFO, "\n%s", statistics_table(rows))
     _describe_clients(strategy)
     strategy.evaluator.expect(clients)
@@ -192,8 +191,14 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
         if warm is not None:
             start = warm.start(start)
             folder.lineage = warm.lineage
-        hold_to_roll_call(folder.path, clients, start)
+        told = check_roll_call(folder.path, clients, start)
+        folder.add(ROLL_CALL, lambda: write_json(folder.path / ROLL_CALL, told))
         strategy.initialise(start)
+
+
+def _tell_statistics(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    write_statistics(path, rows)
+    draw_statistics(path)
 
 
 def _tracking(folder: RunFolder) -> Tracking:

@@ -100,8 +100,8 @@ class Round:
             "experiment": strategy.experiment,
             "keep-from": strategy.keep_from,
         }
-        if strategy.lives.earlier:
-            header[EARLIER_RUNS] = strategy.lives.to_text()
+        if others := strategy.lives.to_text():
+            header[EARLIER_RUNS] = others
         contents = {
             node: pack({c: parcels[c] for c in members}, header)
             for node, members in hosts.items()

@@ -21,6 +21,7 @@ from ..wire import NamedArrays
 from .reader import load_config
 
 _FILE = re.compile(r"round-(\d{6,9})\.safetensors")
+ROUNDS = "rounds.csv"  # which of the files tells the rounds done
 _KEPT = 2
 _PART = 2**20  # bytes that are read at once
 Mark = Sequence[Any]  # size in bytes, SHA-256 of so many
@@ -29,9 +30,22 @@ Mark = Sequence[Any]  # size in bytes, SHA-256 of so many
 class GrowingFiles:
     """CSV files of one folder; a checkpoint remembers how far each of them was."""
 
-    def __init__(self, folder: Path, names: Iterable[str]) -> None:
-        self._folder = folder
-        self._digests = {name: hashlib.sha256() for name in names}
+    def __init__(self, folder: Path, columns: Mapping[str, Sequence[str]]) -> None:
+        self._folder, self._columns = folder, dict(columns)
+        self._digests = {name: hashlib.sha256() for name in columns}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the files."""
+        return list(self._columns)
+
+    def at_headers(self) -> dict[str, Mark]:
+        """Say how far files with nothing but their columns' names are."""
+        marks: dict[str, Mark] = {}
+        for name, columns in self._columns.items():
+            line = (",".join(columns) + "\r\n").encode()
+            marks[name] = (len(line), hashlib.sha256(line).hexdigest())
+        return marks
 
     def append(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
         """Write rows at the end of a file.
@@ -204,18 +218,11 @@ def lock_folder(folder: Path) -> int:
     return descriptor
 
 
-def header_marks(columns_of: Mapping[str, Sequence[str]]) -> dict[str, Mark]:
-    """Say how far CSV files with nothing but their columns' names are."""
-    marks: dict[str, Mark] = {}
-    for name, columns in columns_of.items():
-        line = (",".join(columns) + "\r\n").encode()
-        marks[name] = (len(line), hashlib.sha256(line).hexdigest())
-    return marks
-
-
 def last_round_of(path: Path) -> int:
     """Last round in a CSV file, whose last row may be torn."""
-    first = [line.partition(",")[0] for line in path.read_text().splitlines()]
+    first = [
+        line.partition(",")[0] for line in path.read_text(errors="replace").splitlines()
+    ]
     return max((int(word) for word in first if word.isdigit()), default=0)
 
 

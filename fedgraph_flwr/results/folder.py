@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from logging import WARNING
@@ -18,7 +18,7 @@ from flwr.common.logger import log
 from strategies.base import AbstractGraphStrategy
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
-from ..errors import ConfigError, DataError, StorageError
+from ..errors import DataError, StorageError
 from ..files import (
     make_folder,
     remove,
@@ -31,17 +31,12 @@ from ..lives import Lives
 from ..resolve import Resolved
 from ..wire import NamedArrays
 from .checkpoints import (
+    ROUNDS,
     GrowingFiles,
     Mark,
     check_same_config,
-    checkpoint_path,
-    checkpoint_rounds,
-    delete_to_go_back,
     drop_checkpoints,
-    header_marks,
-    last_round_of,
     lock_folder,
-    read_checkpoint,
     read_config,
     write_checkpoint,
 )
@@ -49,10 +44,10 @@ from .metrics import COMPLETED, FAILED, METRICS, RUNNING, metrics_text
 from .model_folder import keep_models
 from .reader import REPORT, round_file
 from .record import RunRecord
-from .roll_call import ROLL_CALL
+from .resume_point import ResumePoint, find_resume_point
 from .summary import summarise
 
-ROUNDS, LEDGER, TIMES = "rounds.csv", "ledger.csv", "times.csv"
+LEDGER, TIMES = "ledger.csv", "times.csv"
 FAILURES = "failures.csv"
 SUMMARY, TRACEBACK = "summary.json", "traceback.txt"
 COLUMNS = {
@@ -114,6 +109,7 @@ class RunFolder:
         self._last: RoundReport | None = None
         self._lock = lock_folder(path)
         self._lives = Lives(int(run_id))
+        self._to_add: list[tuple[str, Callable[[], None]]] = []
         self.lineage: list[Mapping[str, Any]] = []
 
     @classmethod
@@ -144,7 +140,11 @@ class RunFolder:
         folder = cls(path, resolved, run_id=str(run_id))
         try:
             check_same_config(path, before, resolved)
-            folder._go_back(before)
+            folder._go_back_to(
+                find_resume_point(
+                    path, before, resolved.settings, folder._files, run_id
+                )
+            )
         except BaseException:
             folder.close()
             raise
@@ -198,6 +198,8 @@ class RunFolder:
 
     def restore(self, strategy: AbstractGraphStrategy) -> bool:
         """Let a strategy go on from the checkpoint, and say whether there was one."""
+        strategy.lives = self.lives
+        strategy.spent |= self._spent_at_the_end()
         if self._found is None:
             return False
         (arrays, meta), self._found = self._found, None
@@ -205,10 +207,23 @@ class RunFolder:
         strategy.spent |= self._spent_at_the_end()
         strategy.restore(arrays, meta["facts"])
         strategy.keep_from = self._oldest_checkpoint
-        strategy.lives = self._lives
         strategy.first_round = self.so_far.last_round + 1
         self.lineage = meta.get("lineage", [])  # the former run may be gone by now
         return True
+
+    @property
+    def lives(self) -> Lives:
+        """Runs of Flower whose rounds count; others are spared until one is done."""
+        if self._resumed_at is not None:
+            return self._lives
+        return replace(self._lives, spared=())
+
+    def add(self, name: str, write: Callable[[], None]) -> None:
+        """Write a file unless it is there: now, or when a resume has done a round."""
+        if self._resumed_at is not None:
+            self._to_add.append((name, write))
+        elif not (self.path / name).exists():
+            write()
 
     def _spent_at_the_end(self) -> dict[int, dict[str, float]]:
         """Privacy that clients had spent when the run ended, if it wrote a summary.
@@ -216,9 +231,15 @@ class RunFolder:
         They may have spent it after the checkpoint, and not reply any more.
         """
         path = self.path / SUMMARY
-        told = json.loads(path.read_bytes()) if path.exists() else {}
-        per_client = (told.get("privacy") or {}).get("per_client", {})
-        return {int(c): dict(spent) for c, spent in per_client.items()}
+        try:
+            told = json.loads(path.read_bytes()) if path.exists() else {}
+            per_client = (told.get("privacy") or {}).get("per_client", {})
+            return {int(c): dict(spent) for c, spent in per_client.items()}
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise DataError(
+                f"{path}, which says what clients have spent of their privacy, cannot"
+                f" be read: {error!r}; restore it, or delete it to go on without"
+            ) from error
 
     # While the run goes on -------------------------------------------------------
 
@@ -232,14 +253,16 @@ class RunFolder:
             self._held.append(report)
             if not (report.is_complete or report.is_closing):
                 return
+            marks, self._resumed_at = self._resumed_at, None
             # Of rounds that are repeated; rows that they were made with go now.
             drop_checkpoints(self.path, after=self.resumed_from or 0)
-            self._files.cut(self._resumed_at)
+            self._files.cut(marks)
             # They told of the run as it ended before; others are written at the end.
             for name in (SUMMARY, TRACEBACK, REPORT):
                 remove(self.path / name)
             write_json(self.path / "config.json", self.resolved.to_config())
-            self._resumed_at = None
+            for name, write in self._to_add:
+                self.add(name, write)
             for held in self._held:
                 self.record(held)
             return
@@ -280,79 +303,18 @@ class RunFolder:
         strategy.keep_from = write_checkpoint(
             self.path, self.so_far.last_round, arrays, meta
         )
-        remove(self.path / ROLL_CALL)  # the checkpoint has it
 
-    def _go_back(self, before: Mapping[str, Any]) -> None:
-        """Set everything to what it was at the last checkpoint.
-
-        The model of the last round is always measured. So a round is repeated that was
-        the last one planned ``before`` and no longer is, or is now and was not.
-        """
-        there, s = checkpoint_rounds(self.path), self.resolved.settings
-        planned, now = int(before["num-server-rounds"]), s.num_server_rounds
-        must_repeat = planned != now and min(planned, now) in there[-1:]
-        must_repeat = must_repeat and bool(there[-1] % s.evaluate_every)
-        found = there[:-1] if must_repeat else there
-        # 0 was "auto" once.
-        first_due = int(before.get("checkpoint-every", 1)) or s.checkpoint_every
-        cure, is_only = "restore it from a copy, or start a new run", len(found) < 2
-        done = last_round_of(self.path / ROUNDS) if is_only else 0
-        if not found:
-            self._resumed_at = header_marks(COLUMNS)
-            self._files.check(self._resumed_at, cure)
-            if done > first_due and must_repeat:
-                raise ConfigError(
-                    f"num-server-rounds = {now} asks to repeat round {there[-1]}, whose"
-                    f" model must be measured as the last one, and {self.path} has no"
-                    " checkpoint from before it: set another number, or start a new run"
-                )
-            if done > first_due:
-                raise DataError(
-                    f"{self.path} has rows of round {done}, but its checkpoints are"
-                    " gone: restore them from a copy, or start a new run"
-                )
-            self.resumed_from = 0
+    def _go_back_to(self, point: ResumePoint) -> None:
+        """Set everything to what it was at a checkpoint, or before round 1."""
+        self._resumed_at, self._lives = point.marks, point.lives
+        self.resumed_from, self._found = point.server_round, point.found
+        self._oldest_checkpoint = point.oldest
+        if point.found is None:
             return
-        self._oldest_checkpoint = found[0]
-        newest = checkpoint_path(self.path, found[-1])
-        if not is_only or done <= first_due:
-            cure = delete_to_go_back(newest)
-        arrays, meta = read_checkpoint(newest, found[-1], cure)
-        self._check_place(meta)
-        last = s.num_server_rounds
-        if meta["round"] > last:
-            raise ConfigError(
-                f"num-server-rounds is {last}, but the run to resume has done"
-                f" {meta['round']}; set it higher"
-            )
-        marks = meta["marks"]
-        strange = (marks.keys() ^ COLUMNS.keys()) | ({"earlier-runs"} - meta.keys())
-        if strange:
-            raise ConfigError(
-                f"the checkpoints in {self.path} are of another version of"
-                f" fedgraph_flwr, for which {', '.join(sorted(strange))} is unknown or"
-                " missing: resume with the version that began the run, or start a new"
-                " one"
-            )
-        self.so_far.restore(meta)
-        self.resumed_from = self.so_far.last_round
-        self._resumed_at = marks
-        earlier = [*meta["earlier-runs"], (meta["run"], self.resumed_from)]
-        self._lives = replace(self._lives, earlier=tuple(map(tuple, earlier)))
-        self._files.check(marks, cure)
-        self.so_far.reread(self._files.rows(ROUNDS, marks[ROUNDS]))
-        failed = self._files.rows(FAILURES, marks[FAILURES])
+        self.so_far.restore(point.found[1])
+        self.so_far.reread(self._files.rows(ROUNDS, point.marks[ROUNDS]))
+        failed = self._files.rows(FAILURES, point.marks[FAILURES])
         self.so_far.failures = [_failure(*row) for row in failed]
-        self._found = arrays, meta
-
-    def _check_place(self, meta: Mapping[str, Any]) -> None:
-        """Refuse a renamed folder, as clients keep their states under the old name."""
-        if meta["experiment"] != self.experiment:
-            raise ConfigError(
-                f"{self.path} was named {meta['experiment']!r} when its checkpoint was"
-                " written, and clients keep their states under that name: give the"
-                " folder that name again"
-            )
 
     # At the end ------------------------------------------------------------------
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
+from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.rules import Value
+from strategies.relay import Relay
 
 NUM_CLIENTS, NUM_ROUNDS = 4, 8
 NUM_NODES = 2  # of every engine: what a node stacks shows in the last digits
@@ -113,7 +115,7 @@ class Target:
     @property
     def never_goes_back(self) -> bool:
         """Whether clients refuse to, and so what fails once may fail for good."""
-        return self.overrides["method"] == "spreadgnn"
+        return issubclass(METHODS[str(self.overrides["method"])].strategy, Relay)
 
 
 def can_fail(target: Target) -> Target:

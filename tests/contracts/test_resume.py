@@ -414,18 +414,78 @@ def test_a_folder_restored_from_a_copy_of_another_branch_is_refused(
     assert all("after round 6 is gone" in f["reason"] for f in found[1:])
 
 
+@pytest.mark.parametrize("how", ["raises", "is killed"])
 def test_a_longer_run_that_completes_no_round_takes_nothing_from_clients(
-    run, once, tmp_path, monkeypatch
+    run, once, tmp_path, monkeypatch, how
 ):
+    """Nor does one that is killed before it has written its first round."""
     seldom = {"evaluate-every": 2, "checkpoint-every": 3, "num-server-rounds": 5}
     whole = run("fedavg", **seldom, **places(tmp_path))
+    longer = {"num-server-rounds": 8}
     with monkeypatch.context() as patch:
-        fail_in(patch, 4, client=2)
-        with pytest.raises(RunFailedError):
-            resumed(run, whole, "fedavg", **{"num-server-rounds": 8})
+        if how == "raises":
+            fail_in(patch, 4, client=2)
+            with pytest.raises(RunFailedError):
+                resumed(run, whole, "fedavg", **longer)
+        else:
+            kill_when_answered(patch, 5)
+            with pytest.raises(Killed):
+                resumed(run, whole, "fedavg", **longer)
     assert resumed(run, whole, "fedavg").sha == whole.sha
-    longer = resumed(run, whole, "fedavg", **{"num-server-rounds": 8})
-    assert longer.sha == once("fedavg", **{**seldom, "num-server-rounds": 8}).sha
+    more = resumed(run, whole, "fedavg", **longer)
+    assert more.sha == once("fedavg", **{**seldom, **longer}).sha
+
+
+def kill_when_answered(monkeypatch, server_round: int) -> None:
+    """Kill the server when clients have done a round, before it does anything."""
+    deliver = InlineGrid.deliver
+
+    def kill(self, message):
+        reply = deliver(self, message)
+        if message.content.get("header", {}).get("server-round") == server_round:
+            raise Killed
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "deliver", kill)
+
+
+def test_a_lost_reply_before_the_checkpoint_costs_no_state_after_it(
+    run, tmp_path, monkeypatch
+):
+    """Round 3 counts for neither side; its state must not pass for that of round 2."""
+    some = {"checkpoint-every": 3, "min-fit-replies": 0.5}
+    three, eight = {"num-server-rounds": 3}, {"num-server-rounds": 8}
+    with monkeypatch.context() as patch:
+        toys.lose_reply(patch, server_round=3, client=1)
+        part = run("gcfl+", nodes=3, **some, **three, **places(tmp_path))
+        whole = run("gcfl+", nodes=3, **some, **eight)
+    with monkeypatch.context() as patch:
+        kill_when_answered(patch, 5)
+        with pytest.raises(Killed):
+            resumed(run, part, "gcfl+", nodes=3, **eight)
+    again = resumed(run, part, "gcfl+", nodes=3, **eight)
+    assert [(f["round"], f["client"]) for f in again.summary["failures"]] == [(3, 1)]
+    assert again.sha == whole.sha
+
+
+def test_states_of_runs_that_came_to_nothing_do_not_pile_up(run, tmp_path, monkeypatch):
+    part = stopped(run, "fedavg", tmp_path, at=4, **{"num-server-rounds": 9})
+    for _ in range(5):
+        with monkeypatch.context() as patch:
+            kill_when_answered(patch, 5)
+            with pytest.raises(Killed):
+                resumed(run, part, "fedavg")
+    (folder,) = (tmp_path / "state").glob("*/client-1")
+    assert len(list(folder.glob("round-*"))) <= 4
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"privacy": 7}'])
+def test_a_damaged_summary_is_named(run, tmp_path, damage):
+    full = StorageError("cannot write round-000003: no space left on device")
+    part = stopped(run, "fedavg", tmp_path, error=full)
+    (part.path / "summary.json").write_bytes(damage)
+    with pytest.raises(DataError, match=r"summary\.json.*cannot be read.*delete it"):
+        resumed(run, part, "fedavg")
 
 
 def test_a_run_with_too_few_rounds_for_its_checkpoints_says_so(run, tmp_path):
@@ -478,24 +538,44 @@ def begun(run, tmp_path):
     return lambda method, **more: stopped(run, method, tmp_path, at=5, **five, **more)
 
 
+def swapped(client: int):
+    """Load data of which one client's training and test graphs are swapped."""
+
+    def load(settings, client_id):
+        partition = toys.federation(settings, client_id)
+        if client_id != client:
+            return partition
+        return replace(
+            partition, train=partition.test, test=partition.train, data_hash=""
+        )
+
+    return load
+
+
+def test_a_finished_run_that_begins_again_has_the_same_data(run, once, monkeypatch):
+    """Its only checkpoint is of its last round, which was measured as such."""
+    seldom = {"evaluate-every": 2, "checkpoint-every": 5}
+    part = run("fedavg", **seldom, **{"num-server-rounds": 3})
+    before, longer = contents(part.path), {"num-server-rounds": 6}
+    with monkeypatch.context() as patch:
+        patch.setattr(datasets, "load_partition", swapped(2))
+        with pytest.raises(DataError, match="client 2 came back with other data"):
+            resumed(run, part, "fedavg", **longer)
+    assert contents(part.path) == before
+    again = resumed(run, part, "fedavg", **longer)
+    assert again.sha == once("fedavg", **seldom, **longer).sha
+
+
 def test_other_data_are_refused_also_where_a_run_begins_again(run, begun, monkeypatch):
     part = begun("fedavg")
-
-    def swapped(settings, client):
-        found = toys.federation(settings, client)
-        if client != 2:
-            return found
-        return replace(found, train=found.test, test=found.train, data_hash="")
-
     before = contents(part.path)
     with monkeypatch.context() as patch:
-        patch.setattr(datasets, "load_partition", swapped)
+        patch.setattr(datasets, "load_partition", swapped(2))
         with pytest.raises(DataError, match="client 2 came back with other data"):
             resumed(run, part, "fedavg")
     assert contents(part.path) == before
     again = resumed(run, part, "fedavg")
     assert again.summary["status"] == "completed"
-    assert not (again.path / "roll-call.json").exists()  # checkpoints have it
 
 
 def test_another_first_model_is_refused_where_a_run_begins_again(run, begun, tmp_path):
@@ -597,20 +677,6 @@ def test_a_fresh_start_whose_reply_was_lost_is_told_later(
 
 def test_no_fresh_start_is_told_where_none_was(once):
     assert once("fedavg").summary["fresh_starts"] == []
-
-
-def swapped(client: int):
-    """Load data of which one client's training and test graphs are swapped."""
-
-    def load(settings, client_id):
-        partition = toys.federation(settings, client_id)
-        if client_id != client:
-            return partition
-        return replace(
-            partition, train=partition.test, test=partition.train, data_hash=""
-        )
-
-    return load
 
 
 def relabelled(client: int):

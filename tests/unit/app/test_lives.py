@@ -24,6 +24,9 @@ def test_what_was_written_is_read():
     lives = Lives(9, ((5, 2), (2**63, 4)))
     assert Lives.from_text(9, lives.to_text()) == lives
     assert Lives.from_text(9, "") == Lives(9)
+    spared = Lives(9, ((5, 2),), spared=(5, 7))
+    assert spared.to_text() == "5:2 5: 7:"
+    assert Lives.from_text(9, spared.to_text()) == spared
 
 
 @pytest.mark.parametrize(

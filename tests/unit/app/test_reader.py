@@ -62,7 +62,7 @@ def test_no_file_has_no_rows(tmp_path):
 def test_rows_up_to_a_mark_whatever_came_after_it(tmp_path, monkeypatch, part):
     monkeypatch.setattr(checkpoints, "_PART", part)
     rows, names = some_rows(1), ("rounds.csv", "ledger.csv")
-    files = GrowingFiles(tmp_path, names)
+    files = GrowingFiles(tmp_path, dict.fromkeys(names, ()))
     for name in names:
         files.append(name, [HEADER, *rows[:20]])
     marks = files.marks()
@@ -70,7 +70,7 @@ def test_rows_up_to_a_mark_whatever_came_after_it(tmp_path, monkeypatch, part):
     with (tmp_path / "ledger.csv").open("ab") as file:
         file.write(b"9,9,te")  # a crash
 
-    again = GrowingFiles(tmp_path, names)
+    again = GrowingFiles(tmp_path, dict.fromkeys(names, ()))
     again.check(marks, "cure")
     for name in names:
         found = list(again.rows(name, marks[name]))
@@ -92,12 +92,12 @@ def test_rows_up_to_a_mark_whatever_came_after_it(tmp_path, monkeypatch, part):
     ],
 )
 def test_a_file_that_begins_otherwise_than_its_mark_says_is_refused(tmp_path, harm):
-    files = GrowingFiles(tmp_path, ["rounds.csv"])
+    files = GrowingFiles(tmp_path, {"rounds.csv": ()})
     files.append("rounds.csv", [HEADER, *some_rows(2)])
     marks, path = files.marks(), tmp_path / "rounds.csv"
     path.write_bytes(harm(path.read_bytes()))
     with pytest.raises(DataError, match=r"rounds\.csv does not begin with the .* cure"):
-        GrowingFiles(tmp_path, ["rounds.csv"]).check(marks, "cure")
+        GrowingFiles(tmp_path, {"rounds.csv": ()}).check(marks, "cure")
 
 
 def test_empty_lines_are_no_rows(tmp_path):

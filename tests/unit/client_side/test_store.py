@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from clients.binding import bind_run
+from clients.binding import _digest, bind_run
 from clients.optimizer import optimizer_tensors, restore_optimizer
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from clients.store import (
@@ -105,29 +105,43 @@ def test_states_of_rounds_that_a_resume_repeats_do_not_count(tmp_path):
     for r in (1, 2, 3):
         first.save(r, state(r), after=r - 1)
     bind_run(tmp_path, 8, "experiment")
-    second = lived(tmp_path, Lives(8, ((7, 2),)))
+    second = lived(tmp_path, Lives(8, ((7, 2),), spared=(7,)))
     assert second.load(2)["w"].tolist() == [2, 2]
     with pytest.raises(DataError, match=r"after round 3 is gone .*round-000003-8"):
         second.load(3)
     assert second.left(2) == ""
     assert second.left(3) == "round-000003-7.safetensors"
-    # Until the resumed run has done a round, the old checkpoints could be gone back to.
+    # The server may still go back to a checkpoint of the old run.
     second.save(3, state(30), after=2, keep_from=1)
     assert first.load(3)["w"].tolist() == [3, 3]
     assert second.load(3)["w"].tolist() == [30, 30]
+    second = lived(tmp_path, Lives(8, ((7, 2),)))
     second.save(4, state(40), after=3, keep_from=1)
     runs = ["1-7", "2-7", "3-8", "4-8"]
     assert names(second) == [f"round-00000{r}.safetensors" for r in runs]
 
 
 @pytest.mark.usefixtures("bound")
-def test_a_run_that_began_again_keeps_what_another_left_for_a_round(tmp_path):
+def test_what_runs_left_that_the_server_has_no_checkpoint_of_goes(tmp_path):
     grow(ClientStore(tmp_path, "experiment", client_id=4), 1, 2)
     store = lived(tmp_path, Lives(8))
     store.save(1, state(10), after=0)
-    assert len(names(store)) == 3
-    store.save(2, state(20), after=1)
-    assert names(store) == ["round-000001-8.safetensors", "round-000002-8.safetensors"]
+    assert names(store) == ["round-000001-8.safetensors"]
+
+
+@pytest.mark.usefixtures("bound")
+def test_a_round_before_the_checkpoint_whose_reply_was_lost_goes_at_once(tmp_path):
+    """Else it would pass for the state that the checkpoint goes with."""
+    (tmp_path / "runs" / f"of-{_digest('experiment')}").write_text("7")
+    first = lived(tmp_path, Lives(7))
+    for r, after in ((1, 0), (2, 1), (3, 2)):
+        first.save(r, state(r), after=after)
+    bind_run(tmp_path, 9, "experiment")
+    second = lived(tmp_path, Lives(9, ((7, 3),), spared=(7,)))
+    second.save(4, state(40), after=2, keep_from=3)
+    second.save(5, state(50), after=4, keep_from=3)
+    runs = ["2-7", "4-9", "5-9"]
+    assert names(second) == [f"round-00000{r}.safetensors" for r in runs]
 
 
 @pytest.mark.usefixtures("bound")
