@@ -291,7 +291,8 @@ class GraphClient(ClassicClient, Generic[P]):
         DataError
             The client's state is gone, or cannot be used.
         WireError
-            The number is no round, or the arrays are not what the model shares.
+            The number is no round, or comes before a round that the client has done;
+            or the arrays are not what the model shares.
         """
         number = int(header["server-round"])
         if number < 1:

@@ -117,7 +117,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         if left := store.left(last):
             raise WireError(
                 f"client {self.job.client_id} has done round {last} in a run that the"
-                f" server has left, and no other since: refused, as it would take old"
+                " server has left, and no other since: refused, as it would take old"
                 f" letters again. If that is meant, delete {left} and later states in"
                 f" {store.folder}, and its folder rounds-done"
             )

@@ -57,8 +57,8 @@ class ClientStore:
     experiment : str
         Chosen by the server; the same after a resume.
     client_id : int
-    lives : Lives
-        Runs of Flower whose states these are.
+    lives : Lives, optional
+        Runs of Flower whose states these are; by default none, as outside of Flower.
     flushes : Flushes, optional
         Of the message that is answered; without it each state is flushed as it is
         written, and read from its file.
@@ -102,8 +102,8 @@ class ClientStore:
             are dropped, as the server heard of none of them; so are those of runs that
             the server has left, if it has no checkpoint of theirs.
         keep_from : int
-            Round of the server's oldest checkpoint, 0 for none. The state that goes
-            with it, and all later ones, are kept; older ones are dropped.
+            Round of the server's oldest checkpoint, 0 for none. Of the states up to
+            ``after``, the one that goes with it and later ones are kept.
 
         Raises
         ------
@@ -112,11 +112,12 @@ class ClientStore:
         WireError
             A later run of Flower goes on with the experiment by now.
         """
-        lives = self._lives
-        if lives.run:  # it may have ended while this client trained
+        lives, names = self._lives, names_in(self.folder)
+        # After the files were listed, so that those of a later run are not among them.
+        if lives.run:  # it may be over: this client has trained meanwhile
             check_run(self._root, lives.run, self.experiment)
         arrays = {n: np.array(t.detach().cpu().numpy()) for n, t in tensors.items()}
-        names, path = names_in(self.folder), self._path(server_round, lives.run)
+        path = self._path(server_round, lives.run)
         found = _states(names)
         before = min(after, server_round - 1)
         done = [r for r, run in found if r <= before and run == lives.run_of(r)]

@@ -32,11 +32,6 @@ class Lives:
     earlier: tuple[tuple[int, int], ...] = ()
     spared: tuple[int, ...] = ()
 
-    @property
-    def began_after(self) -> int:
-        """Round after which this run began; 0 if it did the first one."""
-        return self.earlier[-1][1] if self.earlier else 0
-
     def run_of(self, server_round: int) -> int:
         """Run whose state after a round counts."""
         for run, last in self.earlier:
@@ -67,6 +62,6 @@ class Lives:
                 return cls(run, earlier, spared)
         raise WireError(
             f"{EARLIER_RUNS} must be runs of Flower and their last rounds, ascending,"
-            f" as in '12:4 34:8', got {shortened(text)} from the server; both ends must"
-            " run the same version of fedgraph_flwr"
+            f" or none, as in '12:4 34:8 56:', got {shortened(text)} from the server;"
+            " both ends must run the same version of fedgraph_flwr"
         )

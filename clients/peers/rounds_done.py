@@ -1,6 +1,6 @@
 """Record of the rounds a client has done, and of the mail each was done on.
 
-A server may ask for a round again, after a resume or a lost reply. If it could change
+A server may ask for a round again, after a resume. If it could change
 what the client mixes, every answer would tell it something of the letters and the data.
 """
 

@@ -166,11 +166,6 @@ def read_checkpoint(
     return arrays, facts
 
 
-def delete_to_go_back(path: Path) -> str:
-    """Word the cure for a checkpoint that cannot be used."""
-    return f"delete {path.name} there to resume from the round before"
-
-
 def checkpoint_path(folder: Path, server_round: int) -> Path:
     """Place of the checkpoint after a round."""
     return folder / "checkpoint" / f"round-{server_round:06d}.safetensors"

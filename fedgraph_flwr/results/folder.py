@@ -92,13 +92,14 @@ class RunFolder:
     path : path
         The run's folder; created here unless the run is resumed.
     resolved : Resolved
-    run_id : str
+    run_id : int
+        Flower's.
     """
 
-    def __init__(self, path: Path, resolved: Resolved, *, run_id: str) -> None:
+    def __init__(self, path: Path, resolved: Resolved, *, run_id: int) -> None:
         self.path = path
         self.resolved = resolved
-        self.run_id = run_id
+        self.run_id = str(run_id)
         self.resumed_from: int | None = None
         self.so_far = RunRecord(resolved.method.task)
         self._found: tuple[NamedArrays, dict[str, Any]] | None = None
@@ -108,7 +109,7 @@ class RunFolder:
         self._held: list[RoundReport] = []  # and what came before that
         self._last: RoundReport | None = None
         self._lock = lock_folder(path)
-        self._lives = Lives(int(run_id))
+        self._lives = Lives(run_id)
         self._to_add: list[tuple[str, Callable[[], None]]] = []
         self.lineage: list[Mapping[str, Any]] = []
 
@@ -137,7 +138,7 @@ class RunFolder:
         A run that stopped before its first checkpoint begins again.
         """
         before = read_config(path)
-        folder = cls(path, resolved, run_id=str(run_id))
+        folder = cls(path, resolved, run_id=run_id)
         try:
             check_same_config(path, before, resolved)
             folder._go_back_to(
@@ -167,7 +168,7 @@ class RunFolder:
                 f"cannot make the results folder {path}: {error}; set results-dir to a"
                 " folder that can be written"
             ) from error
-        folder = cls(path, resolved, run_id=str(run_id))
+        folder = cls(path, resolved, run_id=run_id)
         try:
             for name, columns in COLUMNS.items():
                 folder._files.append(name, [columns])
@@ -198,13 +199,14 @@ class RunFolder:
 
     def restore(self, strategy: AbstractGraphStrategy) -> bool:
         """Let a strategy go on from the checkpoint, and say whether there was one."""
+        found, self._found = self._found, None
+        if found is not None:
+            strategy.restore_frame(found[1]["frame"])
+        strategy.spent |= self._spent_at_the_end()
         strategy.lives = self.lives
-        strategy.spent |= self._spent_at_the_end()
-        if self._found is None:
+        if found is None:
             return False
-        (arrays, meta), self._found = self._found, None
-        strategy.restore_frame(meta["frame"])
-        strategy.spent |= self._spent_at_the_end()
+        arrays, meta = found
         strategy.restore(arrays, meta["facts"])
         strategy.keep_from = self._oldest_checkpoint
         strategy.first_round = self.so_far.last_round + 1
@@ -231,10 +233,15 @@ class RunFolder:
         They may have spent it after the checkpoint, and not reply any more.
         """
         path = self.path / SUMMARY
+        if not self.resolved.privacy.is_on:
+            return {}
         try:
             told = json.loads(path.read_bytes()) if path.exists() else {}
             per_client = (told.get("privacy") or {}).get("per_client", {})
-            return {int(c): dict(spent) for c, spent in per_client.items()}
+            return {
+                int(client): {name: float(value) for name, value in spent.items()}
+                for client, spent in per_client.items()
+            }
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise DataError(
                 f"{path}, which says what clients have spent of their privacy, cannot"
@@ -258,7 +265,9 @@ class RunFolder:
             drop_checkpoints(self.path, after=self.resumed_from or 0)
             self._files.cut(marks)
             # They told of the run as it ended before; others are written at the end.
-            for name in (SUMMARY, TRACEBACK, REPORT):
+            # What it told of privacy is in the next checkpoint.
+            spent = [] if self.resolved.privacy.is_on else [SUMMARY]
+            for name in (*spent, TRACEBACK, REPORT):
                 remove(self.path / name)
             write_json(self.path / "config.json", self.resolved.to_config())
             for name, write in self._to_add:
@@ -303,6 +312,7 @@ class RunFolder:
         strategy.keep_from = write_checkpoint(
             self.path, self.so_far.last_round, arrays, meta
         )
+        remove(self.path / SUMMARY)
 
     def _go_back_to(self, point: ResumePoint) -> None:
         """Set everything to what it was at a checkpoint, or before round 1."""

@@ -28,14 +28,10 @@ _NUMBERS = (
 _LISTS = {"counts": "count", "target_mean": "mean", "target_std": "std"}
 
 
-def told_statistics(clients: Mapping[int, ClientInfo]) -> dict[int, Statistics | None]:
-    """Statistics of each client; None for a client that sent none."""
+def statistics_rows(clients: Mapping[int, ClientInfo]) -> list[list[str]]:
+    """Make the table: a line of names, and one per client, empty if it sent nothing."""
     found = sorted(clients.items())
-    return {c: Statistics.from_json(i.told.get(TELLS, "")) for c, i in found}
-
-
-def rows_of(told: Mapping[int, Statistics | None]) -> list[list[str]]:
-    """Make a table: a line of names, and a line for each client."""
+    told = {c: Statistics.from_json(i.told.get(TELLS, "")) for c, i in found}
     widths = {
         name: max((len(getattr(s, name)) for s in told.values() if s), default=0)
         for name in _LISTS
@@ -57,11 +53,6 @@ def rows_of(told: Mapping[int, Statistics | None]) -> list[list[str]]:
 
 def _shown(value: float) -> str:
     return "" if value != value else f"{value:g}" if value < 1e6 else str(value)
-
-
-def statistics_rows(clients: Mapping[int, ClientInfo]) -> list[list[str]]:
-    """Rows of ``statistics.csv``, under their header."""
-    return rows_of(told_statistics(clients))
 
 
 def write_statistics(folder: Path, rows: Sequence[Sequence[str]]) -> None:

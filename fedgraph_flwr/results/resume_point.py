@@ -18,7 +18,6 @@ from .checkpoints import (
     Mark,
     checkpoint_path,
     checkpoint_rounds,
-    delete_to_go_back,
     last_round_of,
     read_checkpoint,
 )
@@ -91,24 +90,26 @@ def find_resume_point(
     # 0 was "auto" once.
     first_due = int(before.get("checkpoint-every", 1)) or settings.checkpoint_every
     if not found:
-        marks, cure = (
-            files.at_headers(),
-            "its checkpoints are gone: restore them from a copy, or start a new run",
-        )
+        marks = files.at_headers()
         files.check(marks, _RESTORE)
+        why = "its checkpoints are gone: restore them from a copy, or start a new run"
         if must_repeat:
-            cure = (
-                f"num-server-rounds = {now} asks to repeat round {there[-1]}, whose"
-                " model must be measured as the last one, and there is no checkpoint"
-                " from before it: set another number, or start a new run"
+            why = (
+                f"num-server-rounds = {now}, where it was {planned}, asks to repeat"
+                f" round {there[-1]}, whose model was measured as that of the last"
+                " round, or now must be, and there is no checkpoint from before it: set"
+                f" {planned} again, or start a new run"
             )
         if (done := last_round_of(folder / ROUNDS)) > first_due:
             refused = ConfigError if must_repeat else DataError
-            raise refused(f"{folder} has rows of round {done}, but {cure}")
+            raise refused(f"{folder} has rows of round {done}, but {why}")
         return ResumePoint(marks=marks, lives=Lives(run, spared=spared))
     newest = checkpoint_path(folder, found[-1])
-    can_do_without = len(found) > 1 or _may_begin_again(folder, first_due)
-    cure = delete_to_go_back(newest) if can_do_without else _RESTORE
+    cure = _RESTORE
+    if len(found) > 1:
+        cure = f"delete {newest.name} there to resume from the checkpoint before"
+    elif _may_begin_again(folder, first_due):
+        cure = f"delete {newest.name} there to begin again"
     arrays, meta = read_checkpoint(newest, found[-1], cure)
     _check_place(folder, meta)
     if meta["round"] > now:

@@ -26,7 +26,7 @@ from fedgraph_flwr.errors import ConfigError, FedGraphError
 from ..markup import count_table
 from .flower import DeploymentEngine, RayEngine, ResidentEngine, WarmEngine
 from .inline import InlineEngine
-from .targets import Target, can_fail, names, targets
+from .targets import Target, names, targets, with_failures
 from .trials import (
     Engine,
     Reference,
@@ -78,7 +78,7 @@ def drill(
     quiet = engine if engine.name == "inline" else InlineEngine(out)
 
     def refer(name: str) -> None:
-        """Measure a target undisturbed, once."""
+        """Measure a target undisturbed but for clients that fail, once."""
         if name in references:
             return
         found = measure(quiet, of_name[name], out / "undisturbed" / name)
@@ -181,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--failing", type=float, default=0.0, metavar="SHARE",
-        help="of rounds in which a client fails as well (engine inline)",
+        help="of rounds in which a client fails as well (engine inline, one job)",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--jobs", type=int, default=1, help="trials side by side")
@@ -203,16 +203,19 @@ def main(argv: list[str] | None = None) -> int:
         if not 0 <= arguments.failing <= 1:
             raise ConfigError("--failing must be a share, from 0 to 1")
         if arguments.failing and (arguments.engine, arguments.jobs) != ("inline", 1):
-            raise ConfigError("--failing needs --engine inline and --jobs 1")
+            raise ConfigError(
+                "--failing needs --engine inline and --jobs 1: trials draw who fails"
+                " one after the other"
+            )
         if out.is_dir() and any(out.iterdir()):
             raise ConfigError(f"--out {str(out)!r} is not empty; give a new folder")
         out.mkdir(parents=True, exist_ok=True)
         wanted = arguments.methods.split(",") if arguments.methods else names()
         num_rounds = _ENGINES[arguments.engine].num_rounds
         chosen = targets(wanted, out, num_rounds=num_rounds)
-        engine = _ENGINES[arguments.engine](out)
+        engine: Engine
         if arguments.failing:
-            chosen = [can_fail(t) for t in chosen if not t.never_goes_back]
+            chosen = [with_failures(t) for t in chosen if not t.never_goes_back]
             if not chosen:
                 raise ConfigError(
                     "--failing leaves out SpreadGNN, whose clients refuse to go back;"
@@ -220,6 +223,8 @@ def main(argv: list[str] | None = None) -> int:
                 )
             rng = random.Random(f"{arguments.seed}/failures")
             engine = InlineEngine(out, failing=arguments.failing, rng=rng)
+        else:
+            engine = _ENGINES[arguments.engine](out)
     except FedGraphError as error:
         console.print(f"[red]refused[/]: {error}")
         return _REFUSED

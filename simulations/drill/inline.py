@@ -60,7 +60,7 @@ class InlineEngine:
 
     def __init__(
         self,
-        out: Path,
+        out: Path,  # noqa: ARG002
         *,
         sites: Sequence[str] = (),
         secrets: Mapping[str, str] | None = None,
@@ -68,7 +68,7 @@ class InlineEngine:
         failing: float = 0.0,
         rng: random.Random | None = None,
     ) -> None:
-        self._out, self._sites, self._secrets = out, sites, dict(secrets or {})
+        self._sites, self._secrets = sites, dict(secrets or {})
         self._failures, self._failing = dict(failures or {}), failing
         self._rng = rng or random.Random(0)
         self._context = warm_context(__name__)
@@ -125,9 +125,9 @@ class InlineEngine:
 
         Noise of a simulation is a function of the seed.
         """
-        if not self._failing:
+        if not (self._failures or self._failing):
             return None
-        quiet = InlineEngine(self._out, failures=failures_of(read_summary(run)))
+        quiet = InlineEngine(run, failures=failures_of(read_summary(run)))
         return measure(quiet, target, run.parents[1] / "undisturbed")
 
 

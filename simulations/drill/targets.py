@@ -118,7 +118,7 @@ class Target:
         return issubclass(METHODS[str(self.overrides["method"])].strategy, Relay)
 
 
-def can_fail(target: Target) -> Target:
+def with_failures(target: Target) -> Target:
     """Let half of the clients of a round fail, and a resume repeat some rounds."""
     more: dict[str, Value] = {"min-fit-replies": 0.5, "checkpoint-every": 3}
     return replace(target, overrides={**target.overrides, **more})

@@ -10,14 +10,12 @@ from fedgraph_flwr.lives import Lives
 
 def test_a_run_that_was_never_resumed_did_all_rounds():
     assert [Lives(7).run_of(r) for r in (1, 5)] == [7, 7]
-    assert Lives(7).began_after == 0
     assert Lives(7).to_text() == ""
 
 
 def test_each_round_is_of_the_run_whose_checkpoint_has_it():
     lives = Lives(9, ((5, 2), (7, 4)))
     assert [lives.run_of(r) for r in (1, 2, 3, 4, 5, 99)] == [5, 5, 7, 7, 9, 9]
-    assert lives.began_after == 4
 
 
 def test_what_was_written_is_read():

@@ -860,9 +860,11 @@ def test_a_moon_client_that_missed_a_round_takes_its_last_one(tmp_path):
     first = toys.make_client(tmp_path, "moon")
     sent, _, _ = first.fit(toys.shared_arrays(first), ROUND)
     later = toys.make_client(tmp_path, "moon")
-    toys.begun(later, 3, [a + 0.1 for a in toys.shared_arrays(later)])
+    told = {"last-round": 1}
+    toys.begun(later, 3, [a + 0.1 for a in toys.shared_arrays(later)], facts=told)
     later.begin_epoch(0)
-    toys.begun(later, 3, sent)  # a model received that equals the previous one
+    # A model received that equals the previous one.
+    toys.begun(later, 3, sent, facts=told)
     expected = torch.cat(
         [later.model.represent(b, None) for b in later.job.data.batches()]
     )

@@ -318,7 +318,9 @@ def test_resuming_equals_never_stopping_and_asks_nobody_again(cross, mail, stop_
     assert 0 not in {at for at, _, _ in mail}
     assert not any(rows_down(mail, stop_after + 1).values())
     assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
-    assert table(resumed) == table(whole)
+    # Headers of a resumed run name the run before.
+    parcels = [[r for r in table(t) if r[3] != "header"] for t in (resumed, whole)]
+    assert parcels[0] == parcels[1]
     assert resumed.summary["disclosed"] == whole.summary["disclosed"]
 
 

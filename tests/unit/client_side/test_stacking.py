@@ -56,11 +56,14 @@ def stacks(monkeypatch):
 
 
 def tensors(run):
-    """Everything that server and clients stored, by file and name."""
+    """Everything that server and clients stored, by file and name.
+
+    States are named after the run of Flower, too.
+    """
     places = [run.path, run.overrides["state-dir"]]
     files = [f for place in places for f in Path(place).rglob("*.safetensors")]
     return {
-        ("/".join(path.parts[-2:]), name): array
+        (f"{path.parent.name}/{path.stem.split('-')[:2]}", name): array
         for path in files
         for name, array in load_file(path).items()
     }

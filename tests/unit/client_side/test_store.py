@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from clients.binding import _digest, bind_run
+from clients import store as client_store
+from clients.binding import bind_run
 from clients.optimizer import optimizer_tensors, restore_optimizer
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from clients.store import (
@@ -129,10 +130,9 @@ def test_what_runs_left_that_the_server_has_no_checkpoint_of_goes(tmp_path):
     assert names(store) == ["round-000001-8.safetensors"]
 
 
-@pytest.mark.usefixtures("bound")
 def test_a_round_before_the_checkpoint_whose_reply_was_lost_goes_at_once(tmp_path):
     """Else it would pass for the state that the checkpoint goes with."""
-    (tmp_path / "runs" / f"of-{_digest('experiment')}").write_text("7")
+    bind_run(tmp_path, 7, "experiment")
     first = lived(tmp_path, Lives(7))
     for r, after in ((1, 0), (2, 1), (3, 2)):
         first.save(r, state(r), after=after)
@@ -151,6 +151,26 @@ def test_a_node_still_at_work_on_a_run_that_is_over_stores_nothing(tmp_path):
     with pytest.raises(WireError, match=r"run 8 goes on.*run 7 is over at this site"):
         late.save(3, state(3), after=2)
     assert names(store) == ["round-000003-8.safetensors"]
+
+
+def test_a_run_that_ends_while_it_looks_deletes_nothing_of_the_next(
+    tmp_path, monkeypatch
+):
+    bind_run(tmp_path, 7, "experiment")
+    late = lived(tmp_path, Lives(7))
+    late.save(1, state(1), after=0)
+    check = client_store.check_run
+
+    def goes_on(*given) -> None:
+        """Let the next run store its round when the last one has been let through."""
+        monkeypatch.setattr(client_store, "check_run", check)
+        check(*given)
+        bind_run(tmp_path, 8, "experiment")
+        lived(tmp_path, Lives(8, ((7, 1),))).save(2, state(20), after=1)
+
+    monkeypatch.setattr(client_store, "check_run", goes_on)
+    late.save(2, state(2), after=1)
+    assert "round-000002-8.safetensors" in names(late)
 
 
 @pytest.mark.usefixtures("bound")

@@ -18,7 +18,7 @@ from simulations import flower, processes
 from simulations.drill import __main__ as drill
 from simulations.drill.failing import AFTER, BEFORE, draw_failures, failures_of
 from simulations.drill.inline import InlineEngine
-from simulations.drill.targets import NUM_ROUNDS, can_fail, names, targets
+from simulations.drill.targets import NUM_ROUNDS, names, targets, with_failures
 from simulations.drill.trials import (
     NO_REASON,
     Moment,
@@ -396,9 +396,9 @@ def test_failures_are_drawn_for_rounds_and_the_closing_one():
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_fails_as_drawn_and_its_undisturbed_run_as_it_did(tmp_path):
-    (target,) = map(can_fail, targets(["gcfl+"], tmp_path))
+    (target,) = map(with_failures, targets(["gcfl+"], tmp_path))
     drawn = {"2/1": BEFORE, "5/3": AFTER, "9/0": BEFORE}
-    engine = InlineEngine(tmp_path, failures=drawn, failing=1e-9)
+    engine = InlineEngine(tmp_path, failures=drawn)
     found = measure(engine, target, tmp_path / "one" / "trial")
     (path,) = (tmp_path / "one" / "trial" / "results").iterdir()
     assert failures_of(read_summary(path)) == drawn
