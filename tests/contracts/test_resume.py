@@ -434,6 +434,9 @@ def test_a_longer_run_that_completes_no_round_takes_nothing_from_clients(
     assert resumed(run, whole, "fedavg").sha == whole.sha
     more = resumed(run, whole, "fedavg", **longer)
     assert more.sha == once("fedavg", **{**seldom, **longer}).sha
+    (folder,) = (tmp_path / "state").glob("*/client-1")
+    rounds = [path.name.split("-")[1] for path in folder.glob("round-*")]
+    assert len(rounds) == len(set(rounds)), "states that nobody needs are gone"
 
 
 def kill_when_answered(monkeypatch, server_round: int) -> None:
