@@ -128,9 +128,9 @@ class ClientStore:
         others = [*older, *(self.folder / name for name in unfinished(names))]
         for r, run in found:
             counts = run == lives.run_of(r)
-            if r not in done if counts else run not in lives.spared:
+            is_needed = r in done if counts else run in lives.spared
+            if not is_needed and self._path(r, run) != path:
                 others.append(self._path(r, run))
-        others = [other for other in others if other != path]
         about = self._about(server_round)
         written = write_arrays(path, arrays, about, self._flushes, others, spare)
         if self._flushes:
