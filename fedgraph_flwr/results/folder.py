@@ -264,10 +264,12 @@ class RunFolder:
             # Of rounds that are repeated; rows that they were made with go now.
             drop_checkpoints(self.path, after=self.resumed_from or 0)
             self._files.cut(marks)
-            # They told of the run as it ended before; others are written at the end.
-            # What it told of privacy is in the next checkpoint.
-            spent = [] if self.resolved.privacy.is_on else [SUMMARY]
-            for name in (*spent, TRACEBACK, REPORT):
+            # They told of the run as it ended before; others are written at the end. A
+            # summary that tells what was spent stays until a checkpoint does.
+            outdated = [TRACEBACK, REPORT]
+            if not self.resolved.privacy.is_on:
+                outdated.append(SUMMARY)
+            for name in outdated:
                 remove(self.path / name)
             write_json(self.path / "config.json", self.resolved.to_config())
             for name, write in self._to_add:
