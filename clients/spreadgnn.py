@@ -113,8 +113,8 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
             A run did it that the server has left, and this one has not repeated it.
         """
         store = self.job.store
-        last = max((r for r in store.rounds() if r < number), default=0)
-        if left := store.left(last):
+        last, left = store.newest(number)
+        if left:
             raise WireError(
                 f"client {self.job.client_id} has done round {last} in a run that the"
                 " server has left, and no other since: refused, as it would take old"

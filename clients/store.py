@@ -203,12 +203,18 @@ class ClientStore:
         """Return the rounds whose state is here, of any run, ascending."""
         return sorted({r for r, _ in _states(names_in(self.folder))})
 
-    def left(self, server_round: int) -> str:
-        """Name the file of a round that only runs did which the server left; or ""."""
-        found = [r for r in _states(names_in(self.folder)) if r[0] == server_round]
-        if not found or (server_round, self._lives.run_of(server_round)) in found:
-            return ""
-        return self._path(*found[-1]).name
+    def newest(self, before: int) -> tuple[int, str]:
+        """Last round before another whose state is here, of any run; 0 for none.
+
+        Also the name of its file if only runs did it that the server has left, or "".
+        """
+        found = [s for s in _states(names_in(self.folder)) if s[0] < before]
+        if not found:
+            return 0, ""
+        last, run = found[-1]
+        if (last, self._lives.run_of(last)) in found:
+            return last, ""
+        return last, self._path(last, run).name
 
 
 def _states(names: Iterable[str]) -> list[tuple[int, int]]:

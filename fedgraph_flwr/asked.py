@@ -61,7 +61,21 @@ class Asked:
 
     def replies(self) -> dict[int, Parcel]:
         """Answer for each client whose state is on the disk; others have failed."""
-        return _placed(self._replies(), self._stores, self._flushes)
+        replies = self._replies()
+        timed = {
+            c: (p.metrics["started-at"], p.metrics["compute-s"])
+            for c, p in replies.items()
+        }
+        return answer_all(sorted(replies), replies, self._pass_on, timed)
+
+    def _pass_on(self, client_id: int, reply: Parcel) -> Parcel:
+        try:
+            if client_id in self._stores:
+                self._flushes.check(self._stores[client_id].folder)
+        except StorageError as error:
+            drawn = {k: v for k, v in reply.metrics.items() if k.startswith(PRIVACY)}
+            raise FailedAfterDrawing(drawn) from error
+        return reply
 
     def _replies(self) -> dict[int, Parcel]:
         """Answer for each client, whose state may still be on its way to the disk."""
@@ -144,26 +158,6 @@ class Asked:
             return guarded(reply, client.job.store)
         except Exception as error:  # what it drew before is paid for all the same
             raise FailedAfterDrawing(client.spent()) from error
-
-
-def _placed(
-    replies: Mapping[int, Parcel], stores: Mapping[int, ClientStore], flushes: Flushes
-) -> dict[int, Parcel]:
-    """Pass each reply on if the client's state is on the disk."""
-
-    def pass_on(client_id: int, reply: Parcel) -> Parcel:
-        try:
-            if client_id in stores:
-                flushes.check(stores[client_id].folder)
-        except StorageError as error:
-            drawn = {k: v for k, v in reply.metrics.items() if k.startswith(PRIVACY)}
-            raise FailedAfterDrawing(drawn) from error
-        return reply
-
-    timed = {
-        c: (p.metrics["started-at"], p.metrics["compute-s"]) for c, p in replies.items()
-    }
-    return answer_all(sorted(replies), replies, pass_on, timed)
 
 
 def check_round(name: str, value: Scalar | None) -> None:

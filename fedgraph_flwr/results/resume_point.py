@@ -108,7 +108,7 @@ def find_resume_point(
     cure = _RESTORE
     if len(found) > 1:
         cure = f"delete {newest.name} there to resume from the checkpoint before"
-    elif _may_begin_again(folder, first_due):
+    elif found[-1] <= first_due and _may_begin_again(folder, first_due):
         cure = f"delete {newest.name} there to begin again"
     arrays, meta = read_checkpoint(newest, found[-1], cure)
     _check_place(folder, meta)

@@ -110,8 +110,9 @@ def test_states_of_rounds_that_a_resume_repeats_do_not_count(tmp_path):
     assert second.load(2)["w"].tolist() == [2, 2]
     with pytest.raises(DataError, match=r"after round 3 is gone .*round-000003-8"):
         second.load(3)
-    assert second.left(2) == ""
-    assert second.left(3) == "round-000003-7.safetensors"
+    assert second.newest(3) == (2, "")
+    assert second.newest(4) == (3, "round-000003-7.safetensors")
+    assert second.newest(1) == (0, "")
     # The server may still go back to a checkpoint of the old run.
     second.save(3, state(30), after=2, keep_from=1)
     assert first.load(3)["w"].tolist() == [3, 3]
