@@ -1,0 +1,47 @@
+"""Runs that are stopped and resumed, and what they leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import toys
+
+from fedgraph_flwr.errors import (
+    StorageError,
+)
+from simulations.contract.checks import Killed, killed_at_checkpoint
+
+ROUNDS = {"num-server-rounds": 5}
+
+
+def places(root: Path) -> dict[str, str]:
+    return {"results-dir": str(root / "results"), "state-dir": str(root / "state")}
+
+
+def stopped(run, method, root, *, at=3, error=None, **overrides) -> toys.Run:
+    """Start a run that ends before checkpoint ``at`` is written."""
+    config = {**ROUNDS, **places(root), **overrides}
+    expected = StorageError if error else Killed
+    with killed_at_checkpoint(at, error), pytest.raises(expected):
+        run(method, **config)
+    (path,) = (root / "results").iterdir()
+    return toys.Run(path, config)
+
+
+def resumed(run, part: toys.Run, method: str, **overrides) -> toys.Run:
+    known = {k: v for k, v in part.overrides.items() if k != "method"}
+    return run(method, **{**known, "resume": str(part.path), **overrides})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }
+
+
+def list_rounds(path: Path, folder: str) -> list[int]:
+    names = (p.stem for p in (path / folder).glob("round-*"))
+    return sorted(int(n.removeprefix("round-")) for n in names)
