@@ -110,7 +110,7 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
 
     def _features(self) -> Tensor:
         x = self.graph.x
-        return x.rows.to_dense() if isinstance(x, SparseRows) else x
+        return x.rows.matrix.to_dense() if isinstance(x, SparseRows) else x
 
     def _generate(self) -> tuple[Tensor, Tensor]:
         """Train a generator and apply it to the whole graph: features and owners."""

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from .csr import Parts
+
 Product: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -164,13 +166,13 @@ class BareLinear(nn.Linear):
 class SparseRows(NamedTuple):
     """Constant features, most of them 0, of shape (num_nodes, num_features)."""
 
-    rows: Tensor  # sparse CSR
-    columns: Tensor  # sparse CSR of the transpose
+    rows: Parts
+    columns: Parts  # of the transpose
 
     @classmethod
     def of(cls, x: Tensor) -> SparseRows:
         """Store a dense matrix."""
-        return cls(x.to_sparse_csr(), x.t().contiguous().to_sparse_csr())
+        return cls(Parts.of(x), Parts.of(x.t().contiguous()))
 
 
 class _ProjectSparse(torch.autograd.Function):
@@ -179,8 +181,8 @@ class _ProjectSparse(torch.autograd.Function):
     @override
     @staticmethod
     def forward(ctx: Any, weight: Tensor, x: SparseRows) -> Tensor:
-        ctx.columns = x.columns
-        return x.rows @ weight.t()
+        ctx.columns = x.columns.matrix
+        return x.rows.matrix @ weight.t()
 
     @override
     @staticmethod

@@ -15,7 +15,7 @@ from typing_extensions import override
 from fedgraph_flwr.data import GraphPartition
 
 from .batching import ClientData, CollatedGraphs
-from .csr import csr, row_pointer, send
+from .csr import Parts, csr, row_pointer, send
 from .ops import SparseRows, spread, sum_neighbours
 
 _SPARSE_BELOW = 0.1  # share of entries that are not 0: then sparse products are faster
@@ -45,8 +45,10 @@ class WholeGraph(NodeStructure):
     ----------
     x : float32 tensor or SparseRows, shape (num_nodes, num_features)
     y : int64 tensor, shape (num_nodes,)
-    adjacency, normalized : sparse CSR tensors, shape (num_nodes, num_nodes)
-        A, and D^-1/2 (A + I) D^-1/2; both symmetric.
+    adjacency : sparse CSR tensor, shape (num_nodes, num_nodes)
+        A; symmetric.
+    normalized : Parts, shape (num_nodes, num_nodes)
+        D^-1/2 (A + I) D^-1/2; symmetric.
     inverse_degree : float32 tensor, shape (num_nodes, 1)
         1 / degree, 0 for isolated nodes.
     train, val, test : int64 tensors
@@ -56,7 +58,7 @@ class WholeGraph(NodeStructure):
     x: Tensor | SparseRows
     y: Tensor
     adjacency: Tensor
-    normalized: Tensor
+    normalized: Parts
     inverse_degree: Tensor
     train: Tensor
     val: Tensor
@@ -73,7 +75,7 @@ class WholeGraph(NodeStructure):
 
     @override
     def propagate(self, x: Tensor) -> Tensor:
-        return spread(x, self.normalized)
+        return spread(x, self.normalized.matrix)
 
     @override
     def mean(self, x: Tensor) -> Tensor:
@@ -126,7 +128,7 @@ def make_whole(graphs: CollatedGraphs, partition: GraphPartition) -> WholeGraph:
 
 def _normalized(
     edges: NDArray[np.integer], num_nodes: int, device: torch.device
-) -> Tensor:
+) -> Parts:
     """D^-1/2 (A + I) D^-1/2 from edges sorted by source, then target."""
     loops = np.arange(num_nodes)
     source = np.concatenate([edges[0], loops]).astype(np.int64)
@@ -136,11 +138,11 @@ def _normalized(
     degree = np.bincount(source, minlength=num_nodes)
     root = degree**-0.5  # in double precision
     weight = torch.from_numpy(root[source] * root[target]).to(torch.get_default_dtype())
-    return csr(
-        row_pointer(send(degree, device)),
-        send(target, device),
-        num_nodes,
-        weight.to(device),
+    return Parts(
+        row_ptr=row_pointer(send(degree, device)),
+        columns=send(target, device),
+        values=weight.to(device),
+        num_columns=num_nodes,
     )
 
 

@@ -123,7 +123,7 @@ def correct(
             f"the graph has {graph.num_nodes} nodes, adafgl takes at most {MOST_NODES}"
             " per client, as it compares all pairs; use more clients, or cut it"
         )
-    x = graph.x.rows.to_dense() if isinstance(graph.x, SparseRows) else graph.x
+    x = graph.x.rows.matrix.to_dense() if isinstance(graph.x, SparseRows) else graph.x
     links = predicted_links(knowledge, least)
     edges = graph.adjacency.to_dense().to(links.dtype)
     mixed = alpha * edges + (1 - alpha) * links

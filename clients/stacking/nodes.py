@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedgraph_flwr.data import IntArray
 
-from ..graphs.csr import csr, row_pointer, send
+from ..graphs.csr import Parts, row_pointer, send
 from ..graphs.ops import SparseRows
 from ..graphs.whole_graph import WholeGraph
 
@@ -27,7 +27,7 @@ class StackedNodes:
     normalized : sparse CSR tensor, shape (C * N, C * N)
         As in :class:`~clients.graphs.whole_graph.WholeGraph`, a block for each client.
     train : int64 tensor, shape (C * T,)
-        Rows of the nodes to train on, padded by a client's first node.
+        Rows of the nodes to train on, padded by a client's first one.
     y : int64 tensor, shape (C * T,)
         Their classes.
     weight : float32 tensor, shape (C * T,)
@@ -44,24 +44,27 @@ class StackedNodes:
 
 
 def stack_nodes(graphs: Sequence[WholeGraph]) -> StackedNodes:
-    """Stack graphs with features of one width and form, each with nodes to train on."""
-    count, device = len(graphs), graphs[0].y.device
+    """Stack graphs with features of one width and form, each with nodes to train on.
+
+    No operator is called for each graph: on a GPU a call takes longer than its work.
+    """
     num_nodes = np.array([g.num_nodes for g in graphs])
-    height = int(num_nodes.max())
     num_train = np.array([len(g.train) for g in graphs])
-    most = int(num_train.max())
-    own = [torch.nn.functional.pad(g.train, (0, most - len(g.train))) for g in graphs]
-    first = torch.arange(count, device=device)[:, None] * height
-    weight = np.where(np.arange(most) < num_train[:, None], 1 / num_train[:, None], 0.0)
-    kind = torch.get_default_dtype()
-    y = torch.cat([g.y[r] for g, r in zip(graphs, own, strict=True)])
-    y[torch.from_numpy(weight.flatten() == 0).to(device)] = 0  # padding may have none
+    height, most = int(num_nodes.max()), int(num_train.max())
+    device = graphs[0].y.device
+    # The positions of training nodes among those of all clients, joined.
+    place, is_own = np.arange(most), np.arange(most) < num_train[:, None]
+    positions = _begins(num_train)[:, None] + np.where(is_own, place, 0)
+    nodes = torch.cat([g.train for g in graphs])[send(positions, device)]
+    weight = np.where(is_own, 1 / num_train[:, None], 0.0).flatten()
+    padded = send(np.arange(len(graphs))[:, None] * height, device)
+    joined = send(_begins(num_nodes)[:, None], device)
     return StackedNodes(
         x=_features(graphs, num_nodes, height),
-        normalized=_blocks([g.normalized for g in graphs], num_nodes, height, height),
-        train=(torch.stack(own) + first).flatten(),
-        y=y,
-        weight=torch.from_numpy(weight).to(device, kind).flatten(),
+        normalized=_blocks([g.normalized for g in graphs], height, height).matrix,
+        train=(nodes + padded).flatten(),
+        y=torch.cat([g.y for g in graphs])[(nodes + joined).flatten()],
+        weight=torch.from_numpy(weight).to(device, torch.get_default_dtype()),
         num_nodes=num_nodes,
     )
 
@@ -72,36 +75,44 @@ def _features(
     parts = [g.x for g in graphs]
     if isinstance(parts[0], SparseRows):
         sparse = [p for p in parts if isinstance(p, SparseRows)]
-        width = parts[0].rows.shape[1]
-        widths = np.full(len(parts), width)
+        width = sparse[0].rows.num_columns
         return SparseRows(
-            _blocks([p.rows for p in sparse], num_nodes, height, width),
-            _blocks([p.columns for p in sparse], widths, width, height),
+            _blocks([p.rows for p in sparse], height, width),
+            _blocks([p.columns for p in sparse], width, height),
         )
-    dense = [p for p in parts if isinstance(p, Tensor)]
-    x = dense[0].new_zeros(len(dense), height, dense[0].shape[1])
-    for row, part in enumerate(dense):
-        x[row, : len(part)] = part
-    return x
+    dense = torch.cat([p for p in parts if isinstance(p, Tensor)])
+    x = dense.new_zeros(len(parts) * height, dense.shape[1])
+    x[send(_padded(num_nodes, height), dense.device)] = dense
+    return x.view(len(parts), height, -1)
 
 
-def _blocks(
-    parts: Sequence[Tensor], num_rows: IntArray, height: int, width: int
-) -> Tensor:
-    """Block-diagonal CSR matrix, each block padded to (height, width)."""
-    device = parts[0].device
-    counts = torch.zeros(len(parts), height, dtype=torch.int64, device=device)
-    for row, part in enumerate(parts):
-        counts[row, : num_rows[row]] = part.crow_indices().diff()
-    sizes = [p.values().numel() for p in parts]
-    shift = torch.repeat_interleave(
-        send(np.arange(len(parts)) * width, device),
-        send(np.array(sizes), device),
-        output_size=sum(sizes),
+def _blocks(parts: Sequence[Parts], height: int, width: int) -> Parts:
+    """Block-diagonal matrix, each block padded to (height, width)."""
+    device = parts[0].columns.device
+    num_rows = np.array([len(p.row_ptr) - 1 for p in parts])
+    # Differences of the joined pointers; those from one part to the next are no row.
+    differences = torch.cat([p.row_ptr for p in parts]).diff()
+    is_row = np.ones(len(differences), bool)
+    is_row[np.cumsum(num_rows + 1)[:-1] - 1] = False
+    counts = torch.zeros(len(parts) * height, dtype=torch.int64, device=device)
+    rows = send(np.flatnonzero(is_row), device)
+    counts[send(_padded(num_rows, height), device)] = differences[rows]
+    sizes = np.array([len(p.columns) for p in parts])
+    shift = np.repeat(np.arange(len(parts)) * width, sizes)
+    return Parts(
+        row_ptr=row_pointer(counts),
+        columns=torch.cat([p.columns for p in parts]) + send(shift, device),
+        values=torch.cat([p.values for p in parts]),
+        num_columns=len(parts) * width,
     )
-    return csr(
-        row_pointer(counts.flatten()),
-        torch.cat([p.col_indices() for p in parts]) + shift,
-        len(parts) * width,
-        torch.cat([p.values() for p in parts]),
-    )
+
+
+def _begins(sizes: IntArray) -> IntArray:
+    """Where each part begins, if they stand one behind the other."""
+    return np.asarray(np.cumsum(sizes) - sizes)
+
+
+def _padded(sizes: IntArray, height: int) -> IntArray:
+    """Row of each entry of parts, if each is padded to ``height`` rows."""
+    within = np.arange(sizes.sum()) - np.repeat(_begins(sizes), sizes)
+    return within + np.repeat(np.arange(len(sizes)) * height, sizes)

@@ -120,13 +120,13 @@ def test_bags_of_words_are_kept_sparse_and_others_dense(share, is_sparse):
     graph.x[np.random.default_rng(0).random(graph.x.shape) > share] = 0
     whole = whole_of(graph)
     assert isinstance(whole.x, SparseRows) is is_sparse
-    dense = whole.x.rows.to_dense() if is_sparse else whole.x
+    dense = whole.x.rows.matrix.to_dense() if is_sparse else whole.x
     np.testing.assert_array_equal(dense.numpy(), graph.x)
 
 
 def test_no_matrix_is_dense_in_the_number_of_nodes():
     whole = whole_of(toys.make_whole_graph(50, density=0.05))
-    for matrix in (whole.adjacency, whole.normalized):
+    for matrix in (whole.adjacency, whole.normalized.matrix):
         assert matrix.layout is torch.sparse_csr
         assert matrix.values().numel() <= 50 + whole.adjacency.values().numel()
 
