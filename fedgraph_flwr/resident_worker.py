@@ -10,16 +10,18 @@ from __future__ import annotations
 import os
 import queue
 import secrets
+import shutil
+import socket
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from logging import INFO, WARNING
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from multiprocessing.reduction import register
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import gettempdir, mkdtemp
 
 from flwr.app import Context, Message
 from flwr.common.logger import log
@@ -48,18 +50,20 @@ def serve(place: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
     idle_s : float
         Seconds without a message after which it ends.
     """
-    secret, socket = secrets.token_bytes(32), Path(mkdtemp(prefix=SOCKETS)) / "socket"
+    clear_sockets()
+    secret = secrets.token_bytes(32)
+    address = str(Path(mkdtemp(prefix=SOCKETS)) / "socket")
     waiting: queue.Queue[Connection] = queue.Queue()
     own = Record(
         key=key,
-        address=str(socket),
+        address=address,
         secret=secret.hex(),
         process=identity(os.getpid()),
     )
     threading.Thread(target=_watch, args=(parent, own, place), daemon=True).start()
     with (
         ExitStack() as stack,
-        Listener(str(socket), family="AF_UNIX", authkey=secret) as listener,
+        Listener(address, family="AF_UNIX", authkey=secret) as listener,
     ):
         stack.callback(own.clear)
         threading.Thread(target=_accept, args=(listener, waiting), daemon=True).start()
@@ -77,6 +81,19 @@ def serve(place: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
             if time.monotonic() > last + idle_s:
                 place.unlink(missing_ok=True)
                 return f"nothing was asked for {idle_s:.0f} s"
+
+
+def clear_sockets() -> None:
+    """Delete the folders of sockets where nobody listens: their worker was killed."""
+    for folder in Path(gettempdir()).glob(f"{SOCKETS}*"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as ours:
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            ours.settimeout(_LOOK_S)
+            try:
+                ours.connect(str(folder / "socket"))
+            except ConnectionRefusedError:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _watch(parent: str, own: Record, place: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -197,6 +198,26 @@ def test_it_ends_when_another_has_taken_its_place(tmp_path, monkeypatch):
     )
     said = resident_worker.serve(tmp_path / "record", "key", HERE)
     assert said == "another one has taken its place"
+
+
+def test_sockets_of_killed_workers_are_cleared_and_others_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(resident_worker, "gettempdir", lambda: str(tmp_path))
+    killed, listening, strange, link = (
+        tmp_path / f"{resident.SOCKETS}{name}" for name in ("a", "b", "c", "d")
+    )
+    outside = tmp_path / "outside"
+    for folder in (killed, listening, strange, outside):
+        folder.mkdir()
+    link.symlink_to(outside)  # as a stranger could leave one where all may write
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(listening / "socket"))
+        theirs.listen()
+        for folder in (killed, outside):
+            with socket.socket(socket.AF_UNIX) as gone:
+                gone.bind(str(folder / "socket"))
+        resident_worker.clear_sockets()
+    assert sorted(tmp_path.iterdir()) == sorted([listening, strange, link, outside])
+    assert (outside / "socket").exists()
 
 
 @pytest.mark.slow
