@@ -241,6 +241,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.jobs < 1 or arguments.nodes < 1:
             raise ConfigError("--jobs and --nodes must be at least 1")
+        if not arguments.gpus >= 0:  # NaN is not, either
+            raise ConfigError(
+                f"--gpus must be a share of a GPU, at least 0, got {arguments.gpus:g}"
+            )
         if arguments.jobs > 1 and arguments.engine != "inline":
             raise ConfigError("--jobs needs --engine inline: Flower shares one machine")
         runs = plan(arguments)

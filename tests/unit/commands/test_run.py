@@ -60,6 +60,8 @@ def test_a_failed_run_exits_with_1_and_is_named(command, toy_data, capfd):
         (["--set", "seed=[1]"], "not a text, number, true or false"),
         (["--seeds", "1,x"], "--seeds needs ints"),
         (["--nodes", "0"], "--jobs and --nodes must be at least 1"),
+        (["--gpus", "-1"], "--gpus must be a share of a GPU, at least 0, got -1"),
+        (["--gpus", "nan"], "--gpus must be a share of a GPU, at least 0, got nan"),
         (["--engine", "flower", "--jobs", "2"], "--jobs needs --engine inline"),
         (["--set", "results-dir=/x"], "either --results or --set results-dir"),
     ],
