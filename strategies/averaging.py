@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.wire import NamedArrays
+from fedgraph_flwr.wire import MOST_ENTRY, NamedArrays
 
 
 def weighted_mean(
@@ -32,7 +33,7 @@ def weighted_mean(
     Raises
     ------
     WireError
-        Names or shapes differ, or a floating array is not finite.
+        Names or shapes differ, or an array is bad: see :func:`find_bad_array`.
     ValueError
         No model, or weights that do not fit.
 
@@ -71,17 +72,24 @@ def check_same_layout(models: Sequence[NamedArrays]) -> None:
             raise WireError(f"model {position}: {bad}")
 
 
-def find_bad_array(model: NamedArrays) -> str:
-    """Say which array holds NaN or infinity, and the cure; "" if none does.
+def find_bad_array(model: NamedArrays, *, most: float = MOST_ENTRY) -> str:
+    """Say which array holds no number, or one out of all proportion; "" if none does.
 
-    The first by name: the order of arrays in a message is no part of it.
+    The first by name: the order of arrays in a message is no part of it. One client's
+    number beyond ``most``, in an average, would make all others fail a round later.
     """
     for name, array in sorted(model.items()):
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            return (
-                f"array {name!r} holds NaN or infinity; lower the learning rate or look"
-                " at that client's data"
-            )
+        if array.dtype.kind != "f" or not array.size:
+            continue
+        low, high = float(array.min()), float(array.max())
+        if -most <= low and high <= most:  # neither holds for NaN
+            continue
+        is_finite = math.isfinite(low) and math.isfinite(high)
+        what = f"numbers beyond +-{most:g}" if is_finite else "NaN or infinity"
+        return (
+            f"array {name!r} holds {what}; lower the learning rate or look at that"
+            " client's data"
+        )
     return ""
 
 

@@ -23,6 +23,8 @@ from fedgraph_flwr.wire import Parcel
 
 from .fedavg import FedAvg
 
+_ROUNDING = 1e-3  # what that of float32 may add to a trace, of many tasks too
+
 
 def with_unit_trace(omega: NDArray[np.generic]) -> NDArray[np.generic]:
     """Mend what rounding does to a mean of covariances: symmetric, of trace 1.
@@ -57,22 +59,20 @@ class FedGMTL(FedAvg):
 
     @override
     def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:
-        """Name clients whose covariances keep the mean from being a covariance."""
-        traces = {
-            c: float(np.trace(p.arrays[SHARED + OMEGA].astype(np.float64)))
-            for c, p in replies.items()
-        }
-        weights = {c: self.weight(c) for c in replies}
-        if not any(weights.values()) or self._are_noisy(replies):
+        """Name clients that sent no covariance of tasks, unless all put noise on it."""
+        if self._are_noisy(replies):
             return {}
-        if sum(weights[c] * trace for c, trace in traces.items()) > 0:
-            return {}
-        return {
-            c: f"its covariance of tasks has trace {trace:g}, which must be > 0; look"
-            " at that client"
-            for c, trace in traces.items()
-            if not trace > 0
-        }
+        found = {}
+        for client, parcel in replies.items():
+            omega = parcel.arrays[SHARED + OMEGA].astype(np.float64)
+            trace, most = np.trace(omega), np.abs(omega).max()
+            if abs(trace - 1) > _ROUNDING or most > 1 + _ROUNDING:
+                found[client] = (
+                    f"its covariance of tasks has trace {trace:g} and entries up to"
+                    f" {most:g}; its trace must be 1, which no entry may exceed: look"
+                    " at that client"
+                )
+        return found
 
     @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:

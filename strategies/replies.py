@@ -18,7 +18,9 @@ from flwr.app import RecordDict
 
 from fedgraph_flwr.embedding_scores import METRICS, TRANSFORMS
 from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.methods.gcfl import GRAD_NORM
+from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.methods.fedsage_plus import ROWS
+from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM
 from fedgraph_flwr.methods.spreadgnn import SILENT, UNUSABLE
 from fedgraph_flwr.privacy import (
     EDGE,
@@ -52,6 +54,8 @@ Layout: TypeAlias = Mapping[str, tuple[str, tuple[int | None, ...]]]
 WEIGHTS_HASH = "weights-sha256"
 _HEX = re.compile("[0-9a-f]{64}")
 _LARGEST = 1e100  # of any number: sums and squares of such are finite
+# Models and data; what a model of such numbers makes of data may be far larger.
+_BOUNDED = (SHARED, DELTA, ROWS)
 _HAIR = 1e-9  # what rounding may add to a share
 _DRAWS, _UPDATE, _DELTA = "edge-draws", "update-epsilon", "update-delta"
 _TOTALS = (  # of privacy; what is told, is told of all of a row
@@ -152,7 +156,7 @@ def misfit(parcel: Parcel, expected: Expected) -> str:
         find_misfit(parcel.arrays, expected.layout)
         or _wrong_metrics(parcel.metrics, expected)
         or _wrong_facts(parcel, expected.phase)
-        or find_bad_array(parcel.evaluation)
+        or find_bad_array(parcel.evaluation, most=_LARGEST)
     )
 
 
@@ -192,7 +196,9 @@ def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
                 f" {dtype} of shape {tuple('any' if n is None else n for n in shape)};"
                 " server and site run different settings or versions"
             )
-    return find_bad_array(arrays)
+    bounded = {n: a for n, a in arrays.items() if n.startswith(_BOUNDED)}
+    others = {n: a for n, a in arrays.items() if n not in bounded}
+    return find_bad_array(bounded) or find_bad_array(others, most=_LARGEST)
 
 
 def check_privacy(

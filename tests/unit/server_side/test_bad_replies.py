@@ -15,8 +15,10 @@ from flwr.app import MetricRecord as Metrics
 from matrix import mostly_slow
 from safetensors.numpy import load, save
 
+from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.methods.fedgmtl import OMEGA
 from fedgraph_flwr.results.reader import read_rows
-from fedgraph_flwr.wire import Parcel, pack, unpack
+from fedgraph_flwr.wire import MOST_ENTRY, Parcel, pack, unpack
 from simulations.inline import InlineGrid
 from strategies.replies import Phase, check_privacy
 from strategies.report import RoundReport
@@ -248,6 +250,15 @@ def of_floats(kind="arrays") -> Mutations:
     return {f"{kind}: {n}": first(filled(v), kind) for n, v in values.items()}
 
 
+def of_size() -> Mutations:
+    """Of numbers that no trained network has, in the last array: a model's."""
+
+    def fill(value):
+        return arrays(lambda n: {**n, max(n): np.full_like(n[max(n)], value)})
+
+    return {f"filled with {value:g}": fill(value) for value in (1e7, -3e38)}
+
+
 def of_metrics() -> Mutations:
     """Of what is measured in training or at the end."""
     values = [-5, 0, 12_000, 10**18, 0.5, 1e308, math.nan, math.inf, -math.inf, 1]
@@ -315,6 +326,21 @@ def of_omega() -> Mutations:
     return {**of_arrays(kind), **of_floats(kind), **found}
 
 
+def of_shared_omega() -> Mutations:
+    name = SHARED + OMEGA
+    changes = {
+        "trace 0": lambda a: np.diag([1e5] + [0] * (len(a) - 2) + [-1e5]),
+        "trace -1": lambda a: -a,
+        "trace 1, large": lambda a: a + 9 * (1 - np.eye(len(a))),
+        "trace 2": lambda a: 2 * a,
+    }
+
+    def put_in(change):
+        return arrays(lambda n: {**n, name: change(n[name]).astype(n[name].dtype)})
+
+    return {f"omega of {what}": put_in(change) for what, change in changes.items()}
+
+
 def of_mail() -> Mutations:
     def to(name):
         return arrays(lambda n: {**n, f"to/{name}": np.zeros(60, np.uint8)})
@@ -341,7 +367,7 @@ def of_closing() -> Mutations:
 
 def mutations(method: str, phase: Phase) -> Mutations:
     if phase is Phase.OPENING:
-        return {**structural(), **of_arrays(), **of_floats()}
+        return {**structural(), **of_arrays(), **of_floats(), **of_size()}
     if phase is Phase.CLOSING:
         found = {**structural(), **of_closing()}
         if method != "fclg":
@@ -350,7 +376,7 @@ def mutations(method: str, phase: Phase) -> Mutations:
         return {**found, **of_embeddings()}
     own: Mutations = {}
     if method in ("fedavg", "gcfl+", "fclg", "fedgkd", "fedpub", "fedgmtl", "fedsage+"):
-        own = {**of_arrays(), **of_floats()}
+        own = {**of_arrays(), **of_floats(), **of_size()}
     if method == "spreadgnn":
         own = {**of_mail(), **of_omega()}
     if method == "fclg":
@@ -359,7 +385,7 @@ def mutations(method: str, phase: Phase) -> Mutations:
         unasked = packed(save({"task-covariance": np.eye(2, dtype=np.float32)}))
         own["evaluation"] = put(f"{VICTIM}/evaluation", unasked)
     if method == "fedgmtl":
-        own |= of_omega()
+        own |= {**of_omega(), **of_shared_omega()}
     if method == "gcfl+":
         bad = (math.nan, math.inf, -1.0, [1.0], 1e308)
         own |= {f"gradient {v}": number("grad-norm", v) for v in bad}
@@ -501,6 +527,57 @@ def test_a_spoofed_or_spoilt_reply_counts_as_much_as_none(run, monkeypatch, meth
     assert len(set(hashes.values())) == 1
     words = finished.summary["failures"][0]["reason"]
     assert words == "metric 'num-examples' is 1000000, at roll call it was 18"
+
+
+def alternating(size, *, beside=False):
+    """Numbers of one size and both signs, in all that is floating, or beside models."""
+
+    def change(named):
+        for name, array in named.items():
+            if array.dtype.kind == "f" and not (beside and name.startswith(SHARED)):
+                signs = np.resize([1.0, -1.0], array.size).reshape(array.shape)
+                named[name] = (size * signs).astype(array.dtype)
+        return named
+
+    return arrays(change)
+
+
+def test_huge_numbers_count_as_much_as_none(run, monkeypatch):
+    """They made all other clients fail a round later."""
+    hashes = set()
+    for change in (failed, alternating(3e38), alternating(2 * MOST_ENTRY)):
+        with monkeypatch.context() as patch:
+            deliver_with(patch, change, rounds=(1,))
+            finished = run("fedavg", nodes=3, **LENIENT)
+        assert finished.summary["status"] == "completed"
+        told = [(f["round"], f["client"]) for f in finished.summary["failures"]]
+        assert told == [(1, VICTIM)]
+        hashes.add(finished.sha)
+    assert len(hashes) == 1
+    words = finished.summary["failures"][0]["reason"]
+    assert "holds numbers beyond +-1e+06; lower the learning rate" in words
+
+
+LARGE = {**RUNS, "fedprox": {}, "fgcl": {}, "fedstar": {}, "adafgl": {}, "moon": {}}
+LARGE |= {"self-weight": {}, "gcfl": {}, "fedavg node-classification": {}}
+for sealed in ("local", "spreadgnn"):  # nothing is sent, or nobody can read it
+    del LARGE[sealed]
+
+
+@pytest.mark.parametrize("method", mostly_slow(LARGE, fast=["fedavg", "gcfl+"]))
+def test_numbers_as_large_as_may_be_stop_no_other_client(run, monkeypatch, method):
+    deliver_with(monkeypatch, alternating(MOST_ENTRY))
+    finished = run(method, nodes=3, **LENIENT, **LARGE[method])
+    assert finished.summary["status"] == "completed"
+    assert {f["client"] for f in finished.summary["failures"]} <= {VICTIM}
+
+
+@pytest.mark.parametrize("method", ["fedgkd", "fedgta", "fedpub"])
+def test_huge_numbers_beside_the_model_stop_no_other_client(run, monkeypatch, method):
+    deliver_with(monkeypatch, alternating(3e38, beside=True))
+    finished = run(method, nodes=3, **LENIENT)
+    assert finished.summary["status"] == "completed"
+    assert {f["client"] for f in finished.summary["failures"]} <= {VICTIM}
 
 
 def test_a_score_that_was_not_due_is_refused(run, monkeypatch):
