@@ -6,6 +6,15 @@ import difflib
 from collections.abc import Iterable
 
 _MOST, _NEAREST = 40, 8
+_OTHERS = {  # what other programs call it, and presets, whose names have no "+"
+    "clients": "num-clients",
+    "epochs": "local-epochs",
+    "fedsage-plus": "fedsage+",
+    "gcfl-plus": "gcfl+",
+    "layers": "num-layers",
+    "lr": "learning-rate",
+    "rounds": "num-server-rounds",
+}
 
 
 class FedGraphError(Exception):
@@ -68,13 +77,13 @@ def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
 
     Of a table too long to print only the nearest names are given.
     """
-    names = sorted(known)
-    near = difflib.get_close_matches(got.lower(), [n.lower() for n in names], n=1)
-    match = next((n for n in names if near and n.lower() == near[0]), None)
-    hint = f" Did you mean {match!r}?" if match else ""
+    names = {n.lower(): n for n in sorted(known)}
+    asked = _OTHERS.get(got.lower(), got.lower())
+    near = difflib.get_close_matches(asked, names, n=1)
+    hint = f" Did you mean {names[near[0]]!r}?" if near else ""
     if len(names) > _MOST:
-        ranked = difflib.get_close_matches(got, names, n=_NEAREST, cutoff=0.0)
-        listed = f"Nearest of {len(names)}: {', '.join(ranked)}"
+        ranked = difflib.get_close_matches(asked, names, n=_NEAREST, cutoff=0.0)
+        listed = f"Nearest of {len(names)}: {', '.join(names[n] for n in ranked)}"
     else:
-        listed = f"Known: {', '.join(names)}"
+        listed = f"Known: {', '.join(names.values())}"
     return f"unknown {what} {got!r}.{hint} {cure} {listed}."

@@ -161,8 +161,8 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     settings = build(RunSettings, run_config, automatic)
     params, plugin = _with_plugins(method.params, run_config, published)
     task = build(method.task.settings, run_config, {})
+    method.task.check(settings, kind)  # first: its "auto" values are those of the task
     datasets.check_settings(settings)
-    method.task.check(settings, kind)
     task.check_run(settings, privacy, has_server_model=method.has_server_model)
     check_privacy(
         privacy,

@@ -21,7 +21,12 @@ from rich.console import Console
 from rich.markup import escape
 from typing_extensions import override
 
-from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.errors import (
+    ConfigError,
+    FedGraphError,
+    RunFailedError,
+    unknown_name,
+)
 from fedgraph_flwr.plugins import is_plugin
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
@@ -30,7 +35,7 @@ from fedgraph_flwr.rules import Value
 
 from .flower import run_flower
 from .inline import run_inline
-from .presets import load_preset
+from .presets import list_presets, load_preset
 from .speed.timing import end_with_parent
 
 _COMPLETED, _FAILED, _REFUSED, _STOPPED = 0, 1, 2, 130
@@ -75,8 +80,16 @@ def start_from(name: str) -> dict[str, Value]:
     ConfigError
         Neither has this name.
     """
-    is_method = name in METHODS or is_plugin(name)
-    return {"method": name} if is_method else load_preset(name)
+    if name in METHODS or is_plugin(name):
+        return {"method": name}
+    if name not in (presets := list_presets()):
+        cure = (
+            "`python -m simulations.presets` lists presets. Without one: name a method,"
+            " and --set what differs from its defaults."
+        )
+        known = [*METHODS, *presets]
+        raise ConfigError(unknown_name("method or preset", name, known, cure))
+    return load_preset(name)
 
 
 def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:
@@ -87,14 +100,16 @@ def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:
     ConfigError
         Unknown preset, bad assignment, or a configuration that ``resolve`` refuses.
     """
-    common = start_from(arguments.preset)
-    common |= dict(parse_assignment(text) for text in arguments.set)
+    own = dict(parse_assignment(text) for text in arguments.set)
+    common = {**start_from(arguments.preset), **own}
     if arguments.results:
         if "results-dir" in common:
             raise ConfigError("give either --results or --set results-dir, not both")
         common["results-dir"] = str(arguments.results.resolve())
     runs = [{"results-dir": str(project_root() / "results"), **common}]
     if arguments.seeds:
+        if "seed" in own:
+            raise ConfigError("give either --seeds or --set seed, not both")
         runs = [{**runs[0], "seed": seed} for seed in parse_seeds(arguments.seeds)]
     for overrides in runs:
         resolve({**defaults(), **overrides})

@@ -132,6 +132,8 @@ def test_the_first_task_that_fits_the_data_is_taken():
         "task must be 'auto' or one of those .*'graph-class", method="fedavg", **chosen
     )
     refuse("is for node classification", method="local", task="node-classification")
+    # Not what it takes for graphs, such as a way to share them out.
+    refuse("'fclg' is for unsupervised graph embedding", method="fclg", dataset="Cora")
 
 
 def test_a_missing_key_is_an_error():

@@ -62,6 +62,13 @@ def test_a_failed_run_exits_with_1_and_is_named(command, toy_data, capfd):
         (["--nodes", "0"], "--jobs and --nodes must be at least 1"),
         (["--gpus", "-1"], "--gpus must be a share of a GPU, at least 0, got -1"),
         (["--gpus", "nan"], "--gpus must be a share of a GPU, at least 0, got nan"),
+        (
+            ["--seeds", "10", "--set", "seed=3"],
+            "--seeds or --set seed, not both",
+        ),
+        (["--set", "rounds=3"], "Did you mean 'num-server-rounds'?"),
+        (["--set", "lr=0.1"], "Did you mean 'learning-rate'?"),
+        (["--set", "dataset=mutag"], "Did you mean 'MUTAG'?"),
         (["--engine", "flower", "--jobs", "2"], "--jobs needs --engine inline"),
         (["--set", "results-dir=/x"], "either --results or --set results-dir"),
     ],
@@ -74,11 +81,21 @@ def test_bad_requests_exit_with_2_before_anything_starts(
     assert not (tmp_path / "results").exists()
 
 
-def test_an_unknown_preset_names_the_nearest(command, capfd):
-    assert command(preset="gcfl-plus-protein") == 2
-    assert "Did you mean 'gcfl-plus-proteins'?" in capfd.readouterr().err.replace(
-        "\n", " "
-    )
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("gcfl-plus-protein", "gcfl-plus-proteins"),
+        ("gcfl-plus", "gcfl+"),
+        ("GCFL +", "gcfl+"),
+        ("fedavgg", "fedavg"),
+    ],
+)
+def test_an_unknown_name_tells_the_nearest_method_or_preset(
+    command, capfd, given, meant
+):
+    assert command(preset=given) == 2
+    told = " ".join(capfd.readouterr().err.split())
+    assert f"unknown method or preset {given!r}. Did you mean {meant!r}?" in told
 
 
 def test_a_method_stands_for_its_defaults(command, tmp_path, capfd):
