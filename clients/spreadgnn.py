@@ -30,7 +30,14 @@ from fedgraph_flwr.methods.spreadgnn import (
     SpreadGNNParams,
     is_mixing_round,
 )
-from fedgraph_flwr.peers.mixing import Peer, check_layout, mix, mix_rows, mixing_row
+from fedgraph_flwr.peers.mixing import (
+    Peer,
+    check_entries,
+    check_layout,
+    mix,
+    mix_rows,
+    mixing_row,
+)
 from fedgraph_flwr.wire import NamedArrays, Parcel, select
 
 from .base import join
@@ -291,7 +298,8 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         if not is_mixing_round(self.round.number, self.params.period):
             return {}
         letter = self._letter()
-        _check_finite(self.job.client_id, letter.tensors)
+        me = self.job.client_id
+        check_entries(f"client {me} sends no letter", letter.tensors)
         return self.round.mailbox.write(letter, self.round.number)
 
     def _complaints(self) -> Parcel:
@@ -348,12 +356,3 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         tensors = to_arrays(self._detached(list(self.tensors())))
         self.job.store.keep("model.npz", tensors)
         return join(reply, self._complaints())
-
-
-def _check_finite(client_id: int, tensors: NamedArrays) -> None:
-    for name, array in tensors.items():
-        if not np.isfinite(array).all():
-            raise WireError(
-                f"client {client_id} sends no letter: array {name!r} of its model holds"
-                " NaN or infinity; lower the learning rate or look at its data"
-            )

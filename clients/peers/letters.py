@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as decode_arrays
 
 from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.peers.mixing import Peer
+from fedgraph_flwr.peers.mixing import Peer, check_entries
 from fedgraph_flwr.safe import encode_whole
 from fedgraph_flwr.wire import NamedArrays, select, with_prefix
 
@@ -130,11 +130,7 @@ class Letter:
                 f" expected {expected} and counts >= 0; both ends must run the same"
                 " version of fedgraph_flwr"
             )
-        if not all(np.isfinite(found[n]).all() for n in ("head_rows", "omega")):
-            raise WireError(
-                f"letter of client {sender} holds heads or covariances that are not"
-                " finite; that client should lower its learning rate"
-            )
+        check_entries(f"letter of client {sender}", found)
         num_examples, num_neighbours = (int(n) for n in found.pop("counts"))
         return cls(
             tensors=select(_MODEL, arrays),

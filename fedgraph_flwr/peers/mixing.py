@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, WireError
+from ..wire import MOST_ENTRY
 
 KINDS = ("metropolis", "uniform", "samples", "file")
 _SUM_ERROR = 1e-9
@@ -175,11 +176,20 @@ def check_layout(
             f" got {[theirs.get(n) for n in differ]}, here"
             f" {[ours.get(n) for n in differ]}; all clients must run the same settings"
         )
-    for name, array in model.items():
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+    check_entries(f"model of client {sender}", model)
+
+
+def check_entries(whose: str, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+    """Raise WireError unless all numbers are those of a trained network.
+
+    Numbers that are finite and absurd would fail whoever mixes them, a round later.
+    """
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not (np.abs(array) <= MOST_ENTRY).all():
             raise WireError(
-                f"model of client {sender}: array {name!r} holds NaN or infinity; that"
-                " client should lower its learning rate or look at its data"
+                f"{whose}: array {name!r} holds NaN or infinity, or numbers beyond"
+                f" +-{MOST_ENTRY:g}; lower the learning rate or look at that client's"
+                " data"
             )
 
 

@@ -19,6 +19,7 @@ from fedgraph_flwr.peers.mixing import (
     mixing_row,
 )
 from fedgraph_flwr.peers.topology import build_topology
+from fedgraph_flwr.wire import MOST_ENTRY
 
 TOPOLOGIES = {
     "complete": build_topology("complete", 8),
@@ -213,10 +214,11 @@ def test_counters_are_the_clients_own():
         ({"w": np.zeros((2, 2))}, r"float64.* run the same settings"),
         (model(math.nan), r"model of client 1: array 'w' holds NaN or infinity"),
         (model(math.inf), r"model of client 1: array 'w' holds NaN or infinity"),
+        (model(-3e38), r"array 'w' holds .* or numbers beyond \+-1e\+06; lower"),
     ],
 )
 def test_models_that_cannot_be_mixed(other, message):
-    check_layout(1, model(2), model(1))
+    check_layout(1, model(MOST_ENTRY), model(1))
     with pytest.raises(WireError, match=message):
         check_layout(1, other, model(1))
 

@@ -257,11 +257,12 @@ def test_head_rows_must_be_as_wide_as_the_own():
         contents().check(1, num_tasks=4, width=3)
 
 
+@pytest.mark.parametrize("value", [np.inf, np.nan, -3e38])
 @pytest.mark.parametrize("part", ["head_rows", "omega"])
-def test_heads_and_covariances_must_be_finite(part):
+def test_heads_and_covariances_must_be_those_of_a_trained_network(part, value):
     odd = contents()
-    getattr(odd, part)[0, 0] = np.inf
-    with pytest.raises(WireError, match="client 1 holds heads or covariances that are"):
+    getattr(odd, part)[0, 0] = value
+    with pytest.raises(WireError, match=rf"of client 1: array '{part}' holds NaN or"):
         Letter.decode(1, odd.encode())
 
 

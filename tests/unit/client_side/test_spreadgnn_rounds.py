@@ -425,24 +425,24 @@ def test_mail_in_transit_survives_the_checkpoint():
         assert strategy.unusable == {1: 1}
 
 
-def spoil_letters_of(monkeypatch, client):
-    """A client sends a model full of NaN, and does not notice."""
+def spoil_letters_of(monkeypatch, client, value):
+    """A client sends a model full of such a number, and does not notice."""
     letter = SpreadGNNClient._letter
 
     def spoiled(self):
         good = letter(self)
         if self.job.client_id != client:
             return good
-        bad = {n: np.full_like(a, np.nan) for n, a in good.tensors.items()}
+        bad = {n: np.full_like(a, value) for n, a in good.tensors.items()}
         return replace(good, tensors=bad)
 
     monkeypatch.setattr(SpreadGNNClient, "_letter", spoiled)
-    monkeypatch.setattr("clients.spreadgnn._check_finite", lambda *_: None)
+    monkeypatch.setattr("clients.spreadgnn.check_entries", lambda *_: None)
 
 
-@pytest.mark.parametrize("seal", [False, True])
-def test_a_letter_of_nan_counts_as_missing_and_is_told(
-    spread, monkeypatch, seal, caplog
+@pytest.mark.parametrize(("seal", "value"), [(False, 3e38), (True, math.nan)])
+def test_a_letter_of_absurd_numbers_counts_as_missing_and_is_told(
+    spread, monkeypatch, seal, value, caplog
 ):
     options = {
         "spreadgnn.topology": "ring",
@@ -451,7 +451,7 @@ def test_a_letter_of_nan_counts_as_missing_and_is_told(
         "min-fit-replies": 0.5,
     }
     usual = spread(5, **options)
-    spoil_letters_of(monkeypatch, 2)
+    spoil_letters_of(monkeypatch, 2, value)
     rows = spy_rows(monkeypatch, keep=True)
     with caplog.at_level("WARNING", logger="flwr"):
         spoiled = spread(5, **options)
@@ -461,6 +461,7 @@ def test_a_letter_of_nan_counts_as_missing_and_is_told(
         same = [np.array_equal(a, after[client][n]) for n, a in before[client].items()]
         assert all(same) == (client in (0, 2, 4))  # no neighbours of 2, and itself
     assert spoiled.summary["failures"] == []
+    assert spoiled.summary["network"]["unusable_letters_of"] == {"2": 2}
     third = pytest.approx(1 / 3)
     assert rows[2, 1] == {0: third, 1: pytest.approx(2 / 3)}
     for client in (1, 3):
