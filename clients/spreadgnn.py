@@ -186,7 +186,9 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         around = Neighbourhood.from_tensors(
             self.job.client_id, self.data.partition.owned_tasks, begun.stored
         )
-        own = self._mixed_tensors()
+        own, done = self._mixed_tensors(), RoundsDone(store.folder)
+        if (last := max(store.rounds(), default=0)) > begun.number:
+            done.note_trained(last)  # its state is dropped with that of this round
         letters = mailbox.read(
             begun.extras, begun.number, functools.partial(self._check, own)
         )
@@ -194,7 +196,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         silent = mailbox.silent(begun.number, self.params.period)
         around.learn(letters)
         around.forget(silent)
-        RoundsDone(store.folder).forget_before(min(store.rounds(), default=0))
+        done.forget_before(min(store.rounds(), default=0))
         return PeerRound(**vars(begun), mailbox=mailbox, around=around, silent=silent)
 
     def _check(self, own: NamedArrays, sender: int, contents: Letter) -> None:

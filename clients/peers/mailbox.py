@@ -123,6 +123,10 @@ class Mailbox:
                 f" {self.neighbours}; the relay does not follow the topology it told:"
                 " do not trust it, or start a new run"
             )
+        done = RoundsDone(self._folder)
+        # Also in rounds that failed, were evaluated alone, or whose state is dropped.
+        for j, sent in done.read_before(server_round).items():
+            self._seen[j] = max(sent, self._seen.get(j, 0))
         found: dict[int, Letter] = {}
         digest = hashlib.sha256(json.dumps(self.given, sort_keys=True).encode())
         for j in self.neighbours:
@@ -146,8 +150,11 @@ class Mailbox:
                 continue
             found[j], self._seen[j] = contents, sent
             digest.update(f"{j} {sent} {hashlib.sha256(plain).hexdigest()}".encode())
-        RoundsDone(self._folder).begin(
-            server_round, digest.hexdigest(), state_round=self._round
+        done.begin(
+            server_round,
+            digest.hexdigest(),
+            state_round=self._round,
+            read=self._seen,
         )
         self._round = server_round
         return found

@@ -463,6 +463,17 @@ def test_a_box_leaves_out_what_it_has_seen(tmp_path):
     assert later.read(mail_of(tmp_path, 4), 7, anything) == {}  # a replay
 
 
+def test_a_box_leaves_out_what_was_read_in_rounds_that_left_no_state(tmp_path):
+    """Whether or not their record is still there; but it repeats a round as it was."""
+    delivered = mail_of(tmp_path, 3)
+    assert list(box(tmp_path, 2).read(delivered, 4, anything)) == [1]
+    assert box(tmp_path, 2).read(delivered, 5, anything) == {}
+    assert list(box(tmp_path, 2).read(delivered, 4, anything)) == [1]
+    RoundsDone(tmp_path / "run" / "client-2").forget_before(5)
+    assert box(tmp_path, 2).read(delivered, 6, anything) == {}
+    assert list(box(tmp_path, 2).read(mail_of(tmp_path, 6), 7, anything)) == [1]
+
+
 def test_a_round_is_repeated_with_the_same_mail_alone(tmp_path):
     delivered = mail_of(tmp_path, 3)
     for _ in range(2):  # the round is repeated from the state before it
@@ -495,30 +506,52 @@ def test_no_branch_from_an_earlier_round(tmp_path):
 def test_rounds_of_which_no_state_is_left_are_forgotten(tmp_path):
     done, mail = RoundsDone(tmp_path), hashlib.sha256(b"mail").hexdigest()
     for server_round in (1, 2, 3, 5):
-        done.begin(server_round, mail, state_round=server_round - 1)
+        done.begin(server_round, mail, state_round=server_round - 1, read={7: 1})
+    done.note_trained(2)
     done.forget_before(3)
     assert done.rounds() == [3, 5]
+    assert not list(tmp_path.glob("*/trained-*"))
     with pytest.raises(WireError, match="round 2, which was left out"):
-        done.begin(2, mail, state_round=1)
+        done.begin(2, mail, state_round=1, read={7: 1})
     with pytest.raises(WireError, match="round 5 again, with other mail or state"):
-        done.begin(5, mail, state_round=3)
+        done.begin(5, mail, state_round=3, read={7: 1})
     with pytest.raises(WireError, match="round 6 with the state after round 3, but"):
-        done.begin(6, mail, state_round=3)
-    done.begin(6, mail, state_round=4)  # round 5 failed after it began
+        done.begin(6, mail, state_round=3, read={7: 1})
+    done.begin(6, mail, state_round=4, read={7: 1})  # round 5 failed after it began
+    done.note_trained(6)
+    with pytest.raises(WireError, match="but round 6 was trained before and not rep"):
+        done.begin(7, mail, state_round=4, read={7: 1})
+    done.begin(7, mail, state_round=6, read={7: 1})
+
+
+def test_a_record_that_the_error_says_to_delete_allows_its_round_once(tmp_path):
+    """After a resume that has repeated the round before, which drops its state."""
+    done = RoundsDone(tmp_path)
+    one, other = (hashlib.sha256(mail).hexdigest() for mail in (b"one", b"other"))
+    done.begin(4, one, state_round=3, read={})
+    done.begin(5, one, state_round=4, read={})
+    done.note_trained(5)
+    done.begin(4, one, state_round=3, read={})
+    with pytest.raises(WireError, match="round 5 again") as caught:
+        done.begin(5, other, state_round=4, read={})
+    path = tmp_path / "rounds-done" / "round-000005"
+    assert f"delete {path} to allow it once" in str(caught.value)
+    path.unlink()
+    done.begin(5, other, state_round=4, read={})
 
 
 @pytest.mark.parametrize("content", [b"\x9aM", b"", b"x mail", b"9" * 5000, None])
 def test_a_damaged_record_of_a_round_is_refused(tmp_path, content):
     done, mail = RoundsDone(tmp_path), hashlib.sha256(b"mail").hexdigest()
-    done.begin(1, mail, state_round=0)
+    done.begin(1, mail, state_round=0, read={})
     path = tmp_path / "rounds-done" / "round-000001"
     path.unlink()
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(DataError, match=r"round-000001 (cannot be used|is damaged)"):
-        done.begin(2, mail, state_round=1)
+        done.begin(2, mail, state_round=1, read={})
     if content is None:
         with pytest.raises(DataError, match="cannot be used"):
-            done.begin(1, mail, state_round=0)
+            done.begin(1, mail, state_round=0, read={})
 
 
 def test_a_sealed_round_may_be_repeated_with_mail_sealed_anew(rings):

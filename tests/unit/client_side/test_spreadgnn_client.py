@@ -10,6 +10,7 @@ import pytest
 import torch
 import toys
 
+from clients.base import GraphClient
 from clients.losses.task_covariance import closed_form
 from clients.multitask_gnn import MultiTaskGNNClient
 from clients.optimizer import optimizer_tensors, restore_optimizer
@@ -426,6 +427,78 @@ def test_a_silent_neighbour_is_told_and_forgotten(tmp_path):
         assert "silent/5" not in metrics
     assert told == {1: 0, 2: 0, 3: 0, 4: 2, 5: 3}
     assert known == {1: set(), 2: {0, 5}, 3: {0, 5}, 4: {5}, 5: {5}}
+
+
+# What a relay can ask for -------------------------------------------------------------
+
+
+def evaluated(tmp_path, server_round, mail):
+    """Scores, and the neighbours whose letters were mixed."""
+    client = make(tmp_path)
+    reply = client.assess(message(mail), {"server-round": server_round})
+    scores = {k: v for k, v in reply.metrics.items() if k.startswith("eval/")}
+    return scores, set(client.round.around.teachers()[:, 0].tolist())
+
+
+def test_the_closing_evaluation_is_repeated_and_trained_with_its_mail(tmp_path):
+    train(make(tmp_path), 1)
+    mail = letters_of(make(tmp_path), 1)
+    first = evaluated(tmp_path, 2, mail)
+    assert first[0]
+    assert first[1] == {0, 5}
+    assert evaluated(tmp_path, 2, mail) == first
+    longer = make(tmp_path)
+    train(longer, 2, mail)  # a resume that makes the run longer
+    assert longer.round.around.teachers()[:, 0].tolist() == [0, 5, 5]
+
+
+def test_a_letter_that_was_evaluated_is_read_in_no_later_round(tmp_path):
+    """A relay would have scores of any mail, under ever higher numbers of rounds."""
+    train(make(tmp_path), 1)
+    mail = letters_of(make(tmp_path), 1)
+    assert evaluated(tmp_path, 2, {"from/0": mail["from/0"]})[1] == {0}
+    assert evaluated(tmp_path, 3, mail)[1] == {5}
+    for server_round in (4, 700_000):
+        assert evaluated(tmp_path, server_round, mail)[1] == set()
+
+
+def test_a_client_that_was_sent_back_makes_no_other_branch(tmp_path):
+    """The round before is repeated, which drops the state after; then comes a new."""
+    sent = [train(make(tmp_path), 1)]
+    mail = letters_of(make(tmp_path), 1)
+    sent.append(train(make(tmp_path), 2, mail))
+    assert (
+        train(make(tmp_path), 1).arrays["to/all"].tobytes()
+        == sent[0].arrays["to/all"].tobytes()
+    )
+    why = "round 3 with the state after round 1, but round 2 was trained before and not"
+    for replayed in ({}, mail):
+        with pytest.raises(WireError, match=why):
+            train(make(tmp_path), 3, replayed)
+        with pytest.raises(WireError, match=why):
+            evaluated(tmp_path, 3, replayed)
+    again = train(make(tmp_path), 2, mail)  # as a resume does
+    assert again.arrays["to/all"].tobytes() == sent[1].arrays["to/all"].tobytes()
+    train(make(tmp_path), 3)
+
+
+def test_a_client_that_failed_in_a_round_goes_on_with_newer_letters(
+    tmp_path, monkeypatch
+):
+    """Those of the round that failed count as read: a relay may have made it fail."""
+    train(make(tmp_path), 1)
+    mail = letters_of(make(tmp_path), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphClient, "_train", fail)
+        with pytest.raises(MemoryError):
+            train(make(tmp_path), 2, mail)
+    client, newer = make(tmp_path), letters_of(make(tmp_path), 2)
+    train(client, 3, {"from/0": newer["from/0"], "from/5": mail["from/5"]})
+    assert client.round.around.teachers().tolist() == [[0, 0]]
+
+
+def fail(*_):
+    raise MemoryError
 
 
 def test_rounds_between_mixing_send_nothing(tmp_path):
