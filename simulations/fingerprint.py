@@ -19,7 +19,7 @@ from clients.peers.sealing import (
     KEY,
     KeyRing,
     fingerprint_of,
-    read_key,
+    read_site_key,
     site_key_file,
 )
 from clients.store import default_state_dir
@@ -40,7 +40,7 @@ def own_fingerprint(state_dir: Path, client_id: int, *, make: bool = False) -> s
             f"client {client_id} has no key in {path.parent}; give the SuperNode's"
             " state-dir with --state-dir, and --make to make one"
         )
-    return fingerprint_of(read_key(path).public_key().public_bytes_raw())
+    return fingerprint_of(read_site_key(path).public_key().public_bytes_raw())
 
 
 def fingerprints(state_dir: Path, run: str = "") -> list[str]:

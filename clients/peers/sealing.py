@@ -1,11 +1,16 @@
 """Seals letters end to end between neighbours, and keeps the keys for it.
 
-Each client has two X25519 key pairs, whose private halves never leave its disk: its
-site's, which outlives runs and whose fingerprint operators tell each other, and one per
-run. Two neighbours agree on a secret of each; HKDF-SHA256 makes of both a key for one
-envelope (run, round, sender, receiver), under which ChaCha20-Poly1305 encrypts the
-contents and authenticates the envelope. Without the site's key nobody can take part in
-a run, without the run's nobody can open its letters later.
+Each client has two key pairs, whose private halves never leave its disk: its site's,
+Ed25519, which outlives runs and whose fingerprint operators tell each other, and one
+per run, X25519, which the site's signs. Two neighbours agree on a secret by their runs'
+keys; HKDF-SHA256 makes of it a key for one envelope (run, round, sender, receiver),
+under which ChaCha20-Poly1305 encrypts the contents and authenticates the envelope.
+Without the site's key nobody can take part in a run, without the run's nobody can open
+its letters later.
+
+No letter is sealed to a run's key before its signature was checked. A secret of the
+sites' keys beside that of the runs' would not do: a relay could hand out a run's key of
+its own beside the true one of a site, and open the letters once that site's is stolen.
 
 Neighbours' public keys are pinned when first seen. A relay that handed out its own from
 the start is found by comparing fingerprints, which a site does by itself if its
@@ -21,7 +26,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
 from cryptography.hazmat.primitives.asymmetric.x25519 import (
     X25519PrivateKey,
     X25519PublicKey,
@@ -37,17 +46,18 @@ from ..once import usable, write_once
 IDENTITY = "identity"  # folder of the state folder, where experiments have theirs
 KEY = "run.key"
 _PINS = "neighbours.json"
-_KEY_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 12, 16
+_KEY_BYTES, _SIGNATURE_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 64, 12, 16
 SEAL_BYTES = _NONCE_BYTES + _TAG_BYTES
-_PURPOSE = b"fedgraph-flwr parcel v2"
+_PURPOSE = b"fedgraph-flwr parcel v3"
+_RUN_KEY = b"fedgraph-flwr run key v1 "  # what is signed: this, the key, the run's name
 
 
 def fingerprint(public_key: str) -> str:
     """Words to compare over the phone: 128 bits of SHA-256, in groups of four.
 
-    Of the site's key: the first half of what a client tells, in hexadecimal.
+    Of the site's key, with which begins what a client tells, in hexadecimal.
     """
-    return fingerprint_of(_raw_keys("a client", public_key)[0])
+    return fingerprint_of(_told("a client", public_key)[0])
 
 
 def fingerprint_of(raw: bytes) -> str:
@@ -119,8 +129,11 @@ class KeyRing:
 
     @property
     def public_key(self) -> str:
-        """The client's own, that of the site and that of the run, in hexadecimal."""
-        return self._public().hex()
+        """What it tells: the site's, the run's, and its signature, in hexadecimal."""
+        site = read_site_key(self._site_file)
+        run = self._private().public_key().public_bytes_raw()
+        signature = site.sign(self._signed(run))
+        return (site.public_key().public_bytes_raw() + run + signature).hex()
 
     @property
     def pinned(self) -> dict[int, str]:
@@ -153,12 +166,12 @@ class KeyRing:
         Raises
         ------
         WireError
-            A key is none, not of a trusted fingerprint, or not the pinned one; or the
-            neighbours have changed.
+            A key is none, not of a trusted fingerprint, not signed by its site, or not
+            the pinned one; or the neighbours have changed.
         """
         for client in sorted(keys):
-            _raw_keys(f"client {client}", keys[client])
-            told = fingerprint(keys[client])
+            site, run, signature = _told(f"client {client}", keys[client])
+            told = fingerprint_of(site)
             if trusted is not None and told != trusted.get(client):
                 raise WireError(
                     f"client {client} has fingerprint {told}, expected"
@@ -166,6 +179,16 @@ class KeyRing:
                     f" {self.client_id}'s site: if its operator confirms the new one,"
                     " correct peers; if not, somebody is in between"
                 )
+            try:
+                public = Ed25519PublicKey.from_public_bytes(site)
+                public.verify(signature, self._signed(run))
+            except (InvalidSignature, ValueError) as error:
+                raise WireError(
+                    f"key that client {client} is said to have in run"
+                    f" {self.folder.parent.name!r} is not signed by the site of"
+                    f" fingerprint {told}: refused, as others could open letters to"
+                    " it; do not trust that relay, or start a new run"
+                ) from error
         before = json.dumps(dict(sorted(keys.items()))).encode()
         write_once(self.folder / _PINS, before, is_lasting=True)
         pinned = self.pinned  # none is a pin, too
@@ -184,6 +207,9 @@ class KeyRing:
                 " somebody is in between"
             )
 
+    def _signed(self, run_key: bytes) -> bytes:
+        return _RUN_KEY + run_key + self.folder.parent.name.encode()
+
     def lock(self, neighbour: int) -> Lock:
         """Secret with a neighbour whose key is pinned.
 
@@ -192,54 +218,54 @@ class KeyRing:
         WireError
             The neighbour's key has no secret with any other.
         """
-        theirs = _raw_keys(f"client {neighbour}", self.pinned[neighbour])
+        theirs = self.pinned[neighbour]
+        _, run, _ = _told(f"client {neighbour}", theirs)
         try:
-            secrets = [
-                private.exchange(X25519PublicKey.from_public_bytes(public))
-                for private, public in zip(self._private(), theirs, strict=True)
-            ]
+            secret = self._private().exchange(X25519PublicKey.from_public_bytes(run))
         except ValueError as error:
             raise WireError(
                 f"public key of client {neighbour} is degenerate: {error}; somebody is"
                 " in between, or that client's software is broken"
             ) from error
-        both = sorted((self._public(), b"".join(theirs)))
-        return Lock(b"".join(secrets), b"".join(both))
+        both = sorted(map(bytes.fromhex, (self.public_key, theirs)))
+        return Lock(secret, b"".join(both))
 
-    def _public(self) -> bytes:
-        return b"".join(p.public_key().public_bytes_raw() for p in self._private())
-
-    def _private(self) -> tuple[X25519PrivateKey, X25519PrivateKey]:
-        return read_key(self._site_file), read_key(self.folder / KEY)
+    def _private(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(_secret(self.folder / KEY))
 
 
-def read_key(path: Path) -> X25519PrivateKey:
-    """Private key in a file, which is made if it is missing.
+def read_site_key(path: Path) -> Ed25519PrivateKey:
+    """Private half of a site's key, which is made if its file is missing.
 
     Raises
     ------
     DataError
         The file is none of a key, or cannot be read or written.
     """
-    fresh = X25519PrivateKey.generate().private_bytes_raw()
-    raw = write_once(path, fresh, is_lasting=True)
+    return Ed25519PrivateKey.from_private_bytes(_secret(path))
+
+
+def _secret(path: Path) -> bytes:
+    raw = write_once(path, os.urandom(_KEY_BYTES), is_lasting=True)
     if len(raw) != _KEY_BYTES:
         raise DataError(
             f"key {path} must have {_KEY_BYTES} bytes, got {len(raw)}; restore the"
             " file, or delete it and tell the neighbours' operators the new fingerprint"
         )
-    return X25519PrivateKey.from_private_bytes(raw)
+    return raw
 
 
-def _raw_keys(whose: str, public_key: str) -> tuple[bytes, bytes]:
-    """Split a public key in two: the site's and the run's."""
+def _told(whose: str, public_key: str) -> tuple[bytes, bytes, bytes]:
+    """Split what a client tells: its site's key, its run's, and the signature."""
     try:
         raw = bytes.fromhex(public_key)
     except ValueError:
         raw = b""
-    if len(raw) != 2 * _KEY_BYTES:
+    if len(raw) != 2 * _KEY_BYTES + _SIGNATURE_BYTES:
         raise WireError(
-            f"public key of {whose} must be {2 * _KEY_BYTES} bytes in hexadecimal, got"
-            f" {public_key!r}; set spreadgnn.seal alike everywhere"
+            f"public key of {whose} must be {2 * _KEY_BYTES + _SIGNATURE_BYTES} bytes"
+            f" in hexadecimal, got {public_key!r}; set spreadgnn.seal, and the version"
+            " of fedgraph_flwr, alike everywhere"
         )
-    return raw[:_KEY_BYTES], raw[_KEY_BYTES:]
+    site, run = raw[:_KEY_BYTES], raw[_KEY_BYTES : 2 * _KEY_BYTES]
+    return site, run, raw[2 * _KEY_BYTES :]

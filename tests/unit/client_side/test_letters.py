@@ -9,6 +9,7 @@ import stat
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import (
     X25519PrivateKey,
     X25519PublicKey,
@@ -269,10 +270,6 @@ def test_heads_and_covariances_must_be_those_of_a_trained_network(part, value):
 # Keys ---------------------------------------------------------------------------------
 
 
-def private_key(path):
-    return X25519PrivateKey.from_private_bytes(path.read_bytes())
-
-
 def test_keys_are_made_once_and_for_the_owner_alone(tmp_path):
     first = ring(tmp_path, 0)
     told = first.public_key
@@ -281,15 +278,18 @@ def test_keys_are_made_once_and_for_the_owner_alone(tmp_path):
     site = site_key_file(tmp_path / "site-0", 0)
     paths = (site, first.folder / "run.key")
     assert [stat.S_IMODE(p.stat().st_mode) for p in paths] == [0o600] * 2
-    halves = [private_key(p).public_key().public_bytes_raw().hex() for p in paths]
-    assert "".join(halves) == told
+    lasting = Ed25519PrivateKey.from_private_bytes(site.read_bytes())
+    of_run = X25519PrivateKey.from_private_bytes(paths[1].read_bytes())
+    halves = [key.public_key().public_bytes_raw() for key in (lasting, of_run)]
+    signed = b"fedgraph-flwr run key v1 " + halves[1] + b"run"
+    assert b"".join([*halves, lasting.sign(signed)]).hex() == told
     assert [p.name for p in first.folder.iterdir()] == ["run.key"]
 
 
 def test_a_sites_key_outlives_a_run_and_the_runs_does_not(tmp_path):
     one, other = (ring(tmp_path, 0, run).public_key for run in ("run", "later"))
     assert one[:64] == other[:64]
-    assert one[64:] != other[64:]
+    assert one[64:128] != other[64:128]
     assert fingerprint(one) == fingerprint(other)
 
 
@@ -300,35 +300,60 @@ def test_both_ends_have_one_secret_and_pairs_and_runs_differ(rings, tmp_path):
     assert len({*secrets, later[1].lock(2).secret}) == 4
 
 
-def test_the_secret_is_that_of_both_pairs(rings):
-    """Worked by hand: whoever lacks either private key cannot open a letter."""
-    halves = []
-    for half, path in (
-        (slice(0, 64), site_key_file(rings[1].folder.parents[1], 1)),
-        (slice(64, 128), rings[1].folder / "run.key"),
-    ):
-        theirs = bytes.fromhex(rings[2].public_key[half])
-        public = X25519PublicKey.from_public_bytes(theirs)
-        halves.append(private_key(path).exchange(public))
-    assert rings[1].lock(2).secret == b"".join(halves)
+def test_the_secret_is_that_of_the_runs_pairs(rings):
+    """Worked by hand: no lasting key, stolen later, opens a letter."""
+    own = X25519PrivateKey.from_private_bytes(
+        (rings[1].folder / "run.key").read_bytes()
+    )
+    theirs = bytes.fromhex(rings[2].public_key[64:128])
+    secret = own.exchange(X25519PublicKey.from_public_bytes(theirs))
+    assert rings[1].lock(2).secret == secret
 
 
-def test_a_run_key_under_anothers_fingerprint_opens_nothing(rings, tmp_path):
-    """The relay knows 1's public site key, and hands out a run key of its own."""
-    relay = ring(tmp_path / "relay", 1)
-    forged = rings[1].public_key[:64] + relay.public_key[64:]
-    victim = ring(tmp_path, 2, "victim")
-    victim.pin({1: forged})
-    letter = write(address(), contents(), victim.lock(1))
-    relay.pin({2: victim.public_key})
-    with pytest.raises(WireError, match="cannot be opened"):
-        opened(letter, lock=relay.lock(2))
+@pytest.mark.parametrize("run", ["run", "earlier"])
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_a_run_key_that_its_site_did_not_sign_is_refused(
+    rings, tmp_path, run, is_trusted
+):
+    """The relay's own, signed by itself; or one that the site signed for another run.
+
+    Once 1's lasting key is stolen, the relay could open what was sealed to its own.
+    """
+    own, true = ring(tmp_path, 4), rings[1].public_key
+    if run == "run":
+        forged = true[:64] + ring(tmp_path / "relay", 1).public_key[64:]
+    else:
+        forged = ring(tmp_path, 1, run).public_key
+    assert fingerprint(forged) == fingerprint(true)
+    trusted = {1: fingerprint(true)} if is_trusted else None
+    with pytest.raises(WireError, match=r"client 1 .* in run 'run' is not signed by"):
+        own.pin({1: forged}, trusted)
+    assert own.pinned == {}
+    with pytest.raises(KeyError):
+        own.lock(1)
 
 
-@pytest.mark.parametrize("half", [slice(0, 64), slice(64, 128)])
-def test_a_changed_key_is_refused_with_the_fingerprints(rings, tmp_path, half):
+def test_a_key_told_in_capitals_is_the_same(rings, tmp_path):
+    own = ring(tmp_path, 4)
+    own.pin({1: rings[1].public_key.upper()})
+    rings[1].folder.joinpath("neighbours.json").unlink()
+    rings[1].pin({4: own.public_key})
+    assert own.lock(1) == rings[1].lock(4)
+
+
+@pytest.mark.parametrize("is_of_the_site", [True, False])
+def test_a_changed_key_is_refused_with_the_fingerprints(
+    rings, tmp_path, is_of_the_site
+):
+    """Of another site; or of a site that has lost the run's folder."""
     old = rings[3].public_key
-    new = old.replace(old[half], ring(tmp_path / "new", 3).public_key[half])
+    other = ring(tmp_path / "new", 3)
+    if not is_of_the_site:
+        path = site_key_file(tmp_path / "new" / "site-3", 3)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(site_key_file(tmp_path / "site-3", 3).read_bytes())
+    new = other.public_key
+    assert (new[:64] != old[:64]) == is_of_the_site
     with pytest.raises(WireError, match=r"public key of client 3 changed") as caught:
         rings[1].pin({2: rings[2].public_key, 3: new})
     for part in (fingerprint(old), fingerprint(new), "neighbours.json", "in between"):
@@ -367,18 +392,19 @@ def test_fingerprints_that_the_operator_wrote_down_hold_before_any_pin(rings, tm
     assert own.pinned == {1: key}
 
 
-@pytest.mark.parametrize("key", ["", "00", "zz" * 64, "ab" * 32, "ab" * 65])
+@pytest.mark.parametrize("key", ["", "00", "zz" * 128, "ab" * 64, "ab" * 129])
 def test_a_key_that_is_none_is_refused(tmp_path, key):
     own = ring(tmp_path, 0)
-    with pytest.raises(WireError, match=r"client 1 must be 64 bytes in hexadecimal"):
+    with pytest.raises(WireError, match=r"client 1 must be 128 bytes in hexadecimal"):
         own.pin({1: key})
     assert own.pinned == {}
 
 
-@pytest.mark.parametrize("half", [slice(0, 64), slice(64, 128)])
-def test_a_degenerate_key_is_refused(rings, tmp_path, half):
-    own, key = ring(tmp_path, 0), rings[1].public_key
-    own.pin({1: key.replace(key[half], "00" * 32)})
+def test_a_degenerate_key_is_refused(tmp_path):
+    own, site = ring(tmp_path, 0), Ed25519PrivateKey.generate()
+    signature = site.sign(b"fedgraph-flwr run key v1 " + bytes(32) + b"run")
+    told = site.public_key().public_bytes_raw() + bytes(32) + signature
+    own.pin({1: told.hex()})
     with pytest.raises(WireError, match="client 1 is degenerate"):
         own.lock(1)
 
@@ -404,7 +430,7 @@ def test_fingerprints_are_short_and_tell_keys_apart(rings):
     prints = {fingerprint(own.public_key) for own in rings.values()}
     assert len(prints) == 3
     assert all(len(p.split()) == 8 for p in prints)
-    assert fingerprint("00" * 64) == "6668 7aad f862 bd77 6c8f c18b 8e9f 8e20"
+    assert fingerprint("00" * 128) == "6668 7aad f862 bd77 6c8f c18b 8e9f 8e20"
 
 
 # The box ------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from toys_spreadgnn import federation, start
 from clients import store as client_store
 from clients.base import GraphClient
 from clients.peers.letters import read
-from clients.peers.sealing import KeyRing, fingerprint, fingerprint_of, read_key
+from clients.peers.sealing import KeyRing, fingerprint, fingerprint_of, read_site_key
 from clients.peers.sealing import site_key_file as key_file
 from fedgraph_flwr import asked, client_app
 from fedgraph_flwr.errors import RunFailedError, WireError
@@ -365,12 +365,16 @@ class Thief:
     """A relay with keys of its own, which tries to open whatever it is sent."""
 
     def __init__(self, folder):
-        self.ring = KeyRing(folder / "run" / "client-0", client_id=0)
+        self.folder = folder
         self.sent, self.opened, self.refused = 0, 0, []
 
-    def keys(self, client):
+    def ring(self, run):
+        """Keys of its own in a run."""
+        return KeyRing(self.folder / run / "client-0", client_id=0)
+
+    def keys(self, run, client):
         """Facts by which a client takes the relay for all its neighbours."""
-        entry = {"key": self.ring.public_key, "weight": None}
+        entry = {"key": self.ring(run).public_key, "weight": None}
         return {"neighbours": json.dumps({str(j): entry for j in RING[client]})}
 
     def listen(self, monkeypatch):
@@ -389,14 +393,15 @@ class Thief:
 
     def try_all(self, run, told, replies):
         """Try to open letters, sealed with the keys that clients told."""
+        ring = self.ring(run)
         for client, reply in replies.items():
             if reply.error:
                 self.refused.append(reply.error)
             for name, parcel in reply.arrays.items():
                 self.sent += 1
-                pins = self.ring.folder / "neighbours.json"
+                pins = ring.folder / "neighbours.json"
                 pins.unlink(missing_ok=True)
-                self.ring.pin({client: told[client]})
+                ring.pin({client: told[client]})
                 receiver = int(name.removeprefix("to/"))
                 try:
                     read(
@@ -405,7 +410,7 @@ class Thief:
                         sender=client,
                         receiver=receiver,
                         before_round=99,
-                        lock=self.ring.lock(client),
+                        lock=ring.lock(client),
                     )
                 except WireError:
                     continue
@@ -434,7 +439,7 @@ def test_a_relay_that_renames_the_experiment_reads_nothing(
         if "error" in about:
             thief.refused.append(str(about["error"]))
         told = {c: str(p.facts["told/public-key"]) for c, p in found.items()}
-        own = {c: Parcel(facts=thief.keys(c)) for c in parcels}
+        own = {c: Parcel(facts=thief.keys("0-side", c)) for c in parcels}
         thief.try_all("0-side", told, ask(grid, message, own, side))
 
     tap(monkeypatch, rename)
@@ -457,7 +462,7 @@ def test_a_relay_that_renames_the_experiment_reads_nothing(
 
 
 def substitute(monkeypatch, keys, *, since=1):
-    """Hand ``keys(j)`` to the neighbours of j, from a round on."""
+    """Hand ``keys(run, j, key)`` to the neighbours of j, from a round on."""
     facts = SpreadGNN.facts
 
     def crooked(self, client):
@@ -466,45 +471,54 @@ def substitute(monkeypatch, keys, *, since=1):
             return told
         entries = json.loads(told["neighbours"])
         for j, entry in entries.items():
-            entry["key"] = keys(int(j), entry["key"])
+            entry["key"] = keys(self.experiment, int(j), entry["key"])
         return told | {"neighbours": json.dumps(entries)}
 
     monkeypatch.setattr(SpreadGNN, "facts", crooked)
 
 
-def test_keys_that_change_during_a_run_are_refused(spread, monkeypatch):
-    substitute(monkeypatch, lambda j, key: "5a" * 64 if j == 1 else key, since=2)
+def test_keys_that_change_during_a_run_are_refused(spread, monkeypatch, tmp_path):
+    thief = Thief(tmp_path / "relay")
+
+    def other(run, j, key):
+        return thief.ring(run).public_key if j == 1 else key
+
+    substitute(monkeypatch, other, since=2)
     with pytest.raises(
         RunFailedError, match=r"clients 0, 2: .*key of client 1 changed"
     ):
         spread(4, **SEALED)
 
 
-def test_keys_of_another_run_open_nothing(spread, monkeypatch, caplog):
-    """The fingerprint is right, the run's key is not: neither key will do alone."""
+@pytest.mark.parametrize("whose", ["site", "relay"])
+def test_no_letter_is_sealed_to_a_run_key_that_its_site_did_not_sign(
+    spread, monkeypatch, tmp_path, whose
+):
+    """The fingerprint is right, the run's key is of an earlier run, or the relay's."""
     first = spread(4, **SEALED)
     root = state_of(first)
     old = {
         c: KeyRing(root / first.path.name / f"client-{c}", client_id=c).public_key
         for c in RING
     }
-    substitute(monkeypatch, lambda j, key: old[j] if j == 1 else key)
-    with caplog.at_level("WARNING", logger="flwr"):
-        finished = spread(4, **SEALED, **{"state-dir": str(root)})
-    assert {fingerprint(old[1])} == {
-        fingerprint(KeyRing(p, client_id=1).public_key) for p in root.glob("*/client-1")
-    }
-    assert finished.sha != first.sha
-    lacking = finished.summary["network"]["without_mail_of"]
-    assert lacking == {"0": [1], "1": [0, 2], "2": [1]}
-    assert "cannot be opened: sealed with another key" in caplog.text
+    thief = Thief(tmp_path / "relay")
+
+    def forged(run, j, key):
+        if j != 1:
+            return key
+        return old[1] if whose == "site" else key[:64] + thief.ring(run).public_key[64:]
+
+    substitute(monkeypatch, forged)
+    why = rf"clients 0, 2: .*client 1 .* is not signed by .* {fingerprint(old[1])}"
+    with pytest.raises(RunFailedError, match=why):
+        spread(4, **SEALED, **{"state-dir": str(root)})
 
 
 def sites(root):
     """Node-configs of four sites, and their fingerprints written down."""
     found = {
         c: fingerprint_of(
-            read_key(key_file(root / str(c), c)).public_key().public_bytes_raw()
+            read_site_key(key_file(root / str(c), c)).public_key().public_bytes_raw()
         )
         for c in RING
     }
@@ -527,9 +541,9 @@ def test_somebody_in_between_from_the_start(spread, monkeypatch, tmp_path, has_p
         nodes = [{k: v for k, v in n.items() if k != "peers"} for n in nodes]
     thief = Thief(tmp_path / "relay")
     thief.listen(monkeypatch)
-    substitute(monkeypatch, lambda *_: thief.ring.public_key)
+    substitute(monkeypatch, lambda run, *_: thief.ring(run).public_key)
     if has_peers:
-        own = fingerprint(thief.ring.public_key)
+        own = fingerprint(thief.ring("any").public_key)
         with pytest.raises(
             RunFailedError, match=rf"client 1 has fingerprint {own}, exp"
         ):

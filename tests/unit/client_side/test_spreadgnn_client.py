@@ -530,7 +530,7 @@ def test_a_public_key_is_told_where_letters_are_sealed(tmp_path):
     sealed = make(tmp_path, **{"spreadgnn.seal": True})
     (name, key) = next(iter(sealed.introduction(sealed.job.params, store).items()))
     assert name == "public-key"
-    assert len(bytes.fromhex(key)) == 64
+    assert len(bytes.fromhex(key)) == 128
 
 
 def test_amsgrad_keeps_all_its_moments():

@@ -44,7 +44,9 @@ def site(tmp_path):
             rings[run[-3:], client] = ring
             assert ring.public_key
             os.utime(ring.folder / "run.key", (at, at))
-    rings["new", 2].pin({10: rings["new", 10].public_key, 0: "ab" * 64})
+    other = KeyRing(tmp_path / "other-site" / "0-new" / "client-0", client_id=0)
+    rings["new", 0] = other
+    rings["new", 2].pin({c: rings["new", c].public_key for c in (0, 10)})
     return tmp_path, rings
 
 
@@ -56,13 +58,13 @@ def printed(capsys, *given):
 def test_fingerprints_of_all_runs_newest_first(site, capsys):
     folder, rings = site
     lines = printed(capsys, "--state-dir", folder)
-    own = {c: fingerprint(rings["new", c].public_key) for c in (2, 10)}
+    own = {c: fingerprint(rings["new", c].public_key) for c in (0, 2, 10)}
     assert own[2] == fingerprint(rings["old", 2].public_key)
     assert lines == [
         f"client 2    {own[2]}  (own)",
         f"client 10   {own[10]}  (own)",
         "run 0-new (Flower's 5)",
-        f"  client 2: neighbour 0    {fingerprint('ab' * 64)}  (pinned)",
+        f"  client 2: neighbour 0    {own[0]}  (pinned)",
         f"  client 2: neighbour 10   {own[10]}  (pinned)",
         "run 20270101T000000Z-old (Flower's 8)",
     ]
