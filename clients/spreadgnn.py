@@ -187,11 +187,12 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
             self.job.client_id, self.data.partition.owned_tasks, begun.stored
         )
         own, done = self._mixed_tensors(), RoundsDone(store.folder)
-        if (last := max(store.rounds(), default=0)) > begun.number:
-            done.note_trained(last)  # its state is dropped with that of this round
-        letters = mailbox.read(
-            begun.extras, begun.number, functools.partial(self._check, own)
-        )
+        with done.alone():
+            if (last := max(store.rounds(), default=0)) > begun.number:
+                done.note_trained(last)  # its state is dropped with that of this round
+            letters = mailbox.read(
+                begun.extras, begun.number, functools.partial(self._check, own)
+            )
         self._mix(own, letters, mailbox)
         silent = mailbox.silent(begun.number, self.params.period)
         around.learn(letters)

@@ -8,8 +8,10 @@ cannot remember that: an evaluation leaves none, and a repeated round drops late
 
 from __future__ import annotations
 
+import fcntl
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError, WireError
@@ -35,6 +37,20 @@ class RoundsDone:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / _FOLDER
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other process of this client read letters meanwhile.
+
+        A relay may send several messages, which a SuperNode answers side by side.
+        """
+        path = self._folder / "lock"
+        with usable(path):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = path.open("w")
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def rounds(self) -> list[int]:
         """List the rounds that were begun, ascending."""

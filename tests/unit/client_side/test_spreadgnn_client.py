@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from clients.multitask_gnn import MultiTaskGNNClient
 from clients.optimizer import optimizer_tensors, restore_optimizer
 from clients.peers.letters import EVERYONE, Address, Letter, read, write
 from clients.peers.neighbourhood import Neighbourhood
+from clients.spreadgnn import SpreadGNNClient
 from clients.store import ClientStore
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.peers.mixing import Peer
@@ -460,6 +462,31 @@ def test_a_letter_that_was_evaluated_is_read_in_no_later_round(tmp_path):
     assert evaluated(tmp_path, 3, mail)[1] == {5}
     for server_round in (4, 700_000):
         assert evaluated(tmp_path, server_round, mail)[1] == set()
+
+
+def test_of_two_messages_at_once_one_has_the_letters(tmp_path, monkeypatch):
+    """A relay may send several, which a SuperNode answers side by side."""
+    train(make(tmp_path), 1)
+    mail, refused, check = letters_of(make(tmp_path), 1), [], SpreadGNNClient._check
+
+    def ask():
+        try:
+            evaluated(tmp_path, 2, mail)
+        except WireError as error:
+            refused.append(str(error))
+
+    other = threading.Thread(target=ask)
+
+    def meanwhile(*arguments):
+        if other.ident is None:  # at the first letter
+            other.start()
+            other.join(0.5)
+        check(*arguments)
+
+    monkeypatch.setattr(SpreadGNNClient, "_check", meanwhile)
+    assert evaluated(tmp_path, 3, mail)[1] == {0, 5}
+    other.join()
+    assert "round 2, which was left out before round 3 was done" in refused[0]
 
 
 def test_a_client_that_was_sent_back_makes_no_other_branch(tmp_path):
