@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.wording import shortened
 
 from .encode import need_columns, read_numbers
 from .schema import (
@@ -39,21 +40,25 @@ from .tables import find_tables, holds_tables, is_one_graph
 MIN_COUNT = 10
 DEFAULT_DEGREE = 16
 _MOST_DISTINCT = 1000  # categories of one column, before it counts as text
+_ODD = 10  # cells of a column of numbers, of which one may be no number
 _MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
 
 
 @dataclass
 class Profile:
-    """Statistics of one column, gathered block by block; no single value is kept.
+    """Statistics of one column, gathered block by block; no single number is kept.
 
     ``holders`` says of each different cell in how many graphs or nodes it stands, up to
-    ``enough``; None once there are too many different cells.
+    ``enough``; None once there are too many different cells. ``num_odd`` cells are
+    neither missing nor finite numbers; ``first_odd`` is the line and text of the first.
+    The statistics are those of the others, and so are ``owners``.
     """
 
     enough: int
     count: int = 0
     num_missing: int = 0
-    is_number: bool = True
+    num_odd: int = 0
+    first_odd: tuple[int, str] = (0, "")
     is_integer: bool = True
     all_differ: bool = True
     mean: float = 0.0
@@ -62,16 +67,20 @@ class Profile:
     holders: dict[str, set[str]] | None = field(default_factory=dict)
     _seen: set[str] = field(default_factory=set)
 
-    def add(self, cells: Sequence[str], owners: Sequence[str]) -> None:
-        """Take in some cells, each with the graph or node that it belongs to."""
+    def add(
+        self, cells: Sequence[str], owners: Sequence[str], lines: Sequence[int]
+    ) -> None:
+        """Take in some cells, each with its graph or node, and its line."""
         values = read_numbers(cells)
-        present = ~np.isnan(values)
+        present, finite = ~np.isnan(values), np.isfinite(values)
+        self._add_numbers(values[finite])
+        odd = np.flatnonzero(present & ~finite).tolist()
+        if odd and not self.num_odd:
+            self.first_odd = lines[odd[0]], cells[odd[0]]
+        self.num_odd += len(odd)
         self.num_missing += int((~present).sum())
-        self.is_number &= bool(np.isfinite(values[present]).all())
-        if self.is_number:
-            self._add_numbers(values[present])
         self.count += int(present.sum())
-        rows = np.flatnonzero(present).tolist()
+        rows = np.flatnonzero(finite).tolist()
         if len(self.owners) < self.enough:
             self.owners.update(owners[row] for row in rows)
         if self.all_differ:
@@ -82,7 +91,7 @@ class Profile:
                 self._seen.clear()
         if self.holders is None:
             return
-        for row in rows:
+        for row in np.flatnonzero(present).tolist():
             known = self.holders.setdefault(cells[row], set())
             if len(known) < self.enough:
                 known.add(owners[row])
@@ -93,22 +102,38 @@ class Profile:
         self.is_integer &= bool((values == np.rint(values)).all())
         if not len(values):
             return
-        mean, total = float(values.mean()), self.count + len(values)
+        count = self.num_numbers
+        mean, total = float(values.mean()), count + len(values)
         gap = mean - self.mean
         self.squares += float(((values - mean) ** 2).sum())
-        self.squares += gap**2 * self.count * len(values) / total
+        self.squares += gap**2 * count * len(values) / total
         self.mean += gap * len(values) / total
+
+    @property
+    def num_numbers(self) -> int:
+        """How many cells are finite numbers."""
+        return self.count - self.num_odd
+
+    @property
+    def is_number(self) -> bool:
+        """Whether all cells that are not missing are numbers."""
+        return not self.num_odd
+
+    @property
+    def is_mostly_number(self) -> bool:
+        """Whether so many are that the others look like mistakes."""
+        return _ODD * self.num_odd <= self.count
 
     @property
     def std(self) -> float:
         """Standard deviation."""
-        return math.sqrt(self.squares / self.count) if self.count else 0.0
+        return math.sqrt(self.squares / self.num_numbers) if self.num_numbers else 0.0
 
     @property
     def is_id(self) -> bool:
         """Whether it looks like row numbers: whole numbers, all different."""
         return (
-            self.is_number
+            self.is_mostly_number
             and self.is_integer
             and self.all_differ
             and self.count >= MIN_COUNT
@@ -205,11 +230,7 @@ def infer_schema(
         for column, one in known.items()
         if (
             feature := _feature(
-                column,
-                one,
-                is_category=column in tables.nodes.categorical,
-                statistics=statistics,
-                notes=notes,
+                tables.nodes, column, one, statistics=statistics, notes=notes
             )
         )
     )
@@ -237,7 +258,7 @@ def profile(table: Table, owner: str, enough: int) -> dict[str, Profile]:
     found = {c: Profile(enough) for c in table.columns if c not in KEYS["nodes"]}
     for block in table.blocks():
         for column, one in found.items():
-            one.add(block.cells[column], block.cells[owner])
+            one.add(block.cells[column], block.cells[owner], block.lines)
     return found
 
 
@@ -282,6 +303,8 @@ def _choose_targets(
     odd = [c for c in odd if c not in numbers or not found[c].is_flag]
     if kind != "classes" and odd:
         must = "0 or 1" if kind == "binary" else "numbers"
+        if found[odd[0]].num_odd:
+            must += f" (not {_first_odd(table, odd[0], found[odd[0]])})"
         raise DataError(
             f"{table.files[0]}: column {odd[0]!r} must hold {must} to be predicted as"
             f" {kind}; leave it out with --targets, or choose another --kind"
@@ -327,26 +350,35 @@ def _classes(
 
 
 def _feature(
-    column: str,
-    one: Profile,
-    *,
-    is_category: bool,
-    statistics: bool,
-    notes: list[str],
+    table: Table, column: str, one: Profile, *, statistics: bool, notes: list[str]
 ) -> Feature | None:
     """Describe a column of nodes; None if it is of no use."""
     missing = INDICATOR if one.num_missing else REFUSE
     if not one.count or not is_name(column):
         notes.append(f"{column} of nodes is not used: it is empty, or has an odd name")
         return None
-    if one.is_number and not is_category:
+    is_category = column in table.categorical
+    if one.is_mostly_number and not is_category:
         if one.is_id:
             notes.append(
                 f"{column} of nodes is not used: whole numbers that all differ look"
                 " like an id (else: add a [[feature]] by hand)"
             )
             return None
+        if one.num_odd:
+            notes.append(
+                f"{_odd_cells(table, column, one)}; the column is taken as a number,"
+                " and such a row does not fit: correct the cell (an empty one is a"
+                " missing value) and make the schema again, or make the column a"
+                " category in the schema"
+            )
         return _number(column, one, missing, statistics=statistics, notes=notes)
+    if 2 * one.num_odd <= one.count and not is_category:
+        notes.append(
+            f"{_odd_cells(table, column, one)}; these are too many for a column of"
+            " numbers: if they stand for missing values, empty them and make the schema"
+            " again"
+        )
     names = [name for name in one.frequent() if is_name(name)]
     if one.holders is None or not names:
         notes.append(
@@ -366,6 +398,20 @@ def _feature(
         other=bool(rare),
         missing=missing,
     )
+
+
+def _odd_cells(table: Table, column: str, one: Profile) -> str:
+    """Say how many cells of nodes are no numbers, and which is the first."""
+    found = f"{column} of nodes: {one.num_odd} of {one.count} cells"
+    place = _first_odd(table, column, one)
+    if one.num_odd == 1:
+        return f"{found} is no number ({place})"
+    return f"{found} are no numbers (the first: {place})"
+
+
+def _first_odd(table: Table, column: str, one: Profile) -> str:
+    line, cell = one.first_odd
+    return f"{table.at(line, column)}: {shortened(repr(cell))}"
 
 
 def _number(

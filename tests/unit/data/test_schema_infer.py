@@ -95,6 +95,39 @@ def test_means_of_few_graphs_are_not_told(tmp_path):
     assert schema.features[0].missing == "indicator"
 
 
+@pytest.mark.parametrize("odd", ["inf", "n/a", "1e999"])
+def test_a_column_of_numbers_stays_one_whatever_stands_in_few_cells(tmp_path, odd):
+    clean = {"age": lambda i: "" if i == 7 else 40 + i / 10}
+    folder = site(tmp_path / "a", age=lambda i: odd if i == 7 else 40 + i / 10)
+    schema, notes = infer_schema(folder)
+    kept, _ = infer_schema(site(tmp_path / "b", **clean))
+    age = schema.features[0]
+    assert (age.kind, age.missing) == ("number", "refuse")
+    assert (age.shift, age.scale) == (kept.features[0].shift, kept.features[0].scale)
+    place = f"nodes.csv, line 9, column 'age': '{odd}'"
+    told = f"age of nodes: 1 of 40 cells is no number ({place}); the column is taken"
+    assert any(note.startswith(told) for note in notes)
+    assert odd not in to_toml(schema)
+    with pytest.raises(DataError, match=f"line 9, column 'age': must .* got '{odd}'"):
+        build(folder, schema, bad_rows="refuse")
+
+
+def test_a_column_with_many_texts_is_none_of_numbers_and_is_told(tmp_path):
+    """Also of values that are whole and all differ: an id with a gap is an id."""
+    folder = site(tmp_path, age=lambda i: "NA" if i % 8 == 7 else 40 + i / 10)
+    schema, notes = infer_schema(folder)
+    assert [feature.column for feature in schema.features] == ["kind"]
+    told = "age of nodes: 5 of 40 cells are no numbers (the first: nodes.csv, line 9,"
+    assert any(note.startswith(told) for note in notes)
+    folder = site(tmp_path / "ids", age=lambda i: "NA" if i in (3, 5) else 7 * i)
+    schema, notes = infer_schema(folder)
+    assert [feature.column for feature in schema.features] == ["kind"]
+    assert any("look like an id" in note for note in notes)
+    assert not any(
+        "no number" in note for note in infer_schema(site(tmp_path / "c"))[1]
+    )
+
+
 @pytest.mark.parametrize(
     ("column", "values"),
     [
@@ -136,7 +169,11 @@ def test_kinds_of_targets(tmp_path, answers, kind, columns):
         ({"ylabel": None}, {}, r"line 1: has no column to predict"),
         ({"yz": lambda i: i / 7}, {}, r"cannot be predicted together as one kind"),
         ({}, {"kind": "binary"}, r"column 'label' must hold 0 or 1"),
-        ({}, {"kind": "regression"}, r"column 'label' must hold numbers"),
+        (
+            {"ylabel": lambda i: "n/a" if i == 3 else i / 7},
+            {"kind": "regression"},
+            r"'label' must hold numbers \(not graphs.csv, line 5, .*: 'n/a'\)",
+        ),
         ({}, {"targets": ["labels"]}, r"no column 'labels'. Did you mean 'label'"),
     ],
 )
