@@ -133,6 +133,8 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
         )
     if data.not_used:
         warn_once(f"{folder}: not used: {', '.join(data.not_used)}")
+    if data.dropped:
+        warn_once(f"{folder}: dropped from its edges: {', '.join(data.dropped)}")
     return folder, data
 
 

@@ -28,7 +28,7 @@ from .tables import find_tables
 
 log = logging.getLogger("flwr.fedgraph")
 
-_VERSION = 1  # part of every fingerprint: raise it when tables are read otherwise
+_VERSION = 2  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
 
 
@@ -54,6 +54,8 @@ class OwnData:
         Columns and files that are not used, by name.
     has_split : bool
         Whether the table has a column of splits.
+    dropped : list of str
+        Kinds of rows of edges that make no edge, and how many there are.
     """
 
     name: str
@@ -74,6 +76,7 @@ class OwnData:
     bad: list[str]
     not_used: list[str]
     has_split: bool
+    dropped: list[str]
 
     def graphs(self) -> GraphSet:
         """All of them, arrays as they are."""
@@ -197,6 +200,7 @@ def build(
         bad=[str(problem) for problem in problems.found],
         not_used=not_used,
         has_split=raw.has_split,
+        dropped=raw.dropped,
     )
     return made, raw.names, [(p.name, str(p)) for p in problems.found]
 

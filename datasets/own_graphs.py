@@ -42,6 +42,7 @@ class RawGraphs:
     role: NDArray[np.int8]
     names: list[str]
     has_split: bool
+    dropped: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +143,7 @@ def read_graph(
         role=units.role[usable],
         names=[units.names[at] for at in np.flatnonzero(usable).tolist()],
         has_split=units.has_split,
+        dropped=_dropped(number[ends], pairs.shape[1] // 2),
     )
 
 
@@ -402,6 +404,7 @@ def _joined(
         role=units.role[keep],
         names=[units.names[at] for at in kept.tolist()],
         has_split=units.has_split,
+        dropped=_dropped(ends, pairs.shape[1] // 2),
     )
 
 
@@ -413,3 +416,21 @@ def _both_ways(ends: IntArray, num_nodes: int) -> IntArray:
     key.sort()  # np.unique hashes, which takes far longer
     key = key[np.diff(key, prepend=-1) != 0]
     return np.stack([key // size, key % size])
+
+
+def _dropped(ends: IntArray, num_edges: int) -> list[str]:
+    """Say how many rows make no edge, which are ``num_edges``.
+
+    A table may have every edge in both directions; then such a row repeats none.
+    """
+    rows = ends[:, ends[0] != ends[1]]
+    repeats = rows.shape[1] - num_edges
+    if repeats >= num_edges > 0:
+        key = np.sort(rows[0] * (ends.max() + 1) + rows[1])
+        directed = int((np.diff(key, prepend=-1) != 0).sum())
+        repeats = rows.shape[1] - directed if directed == 2 * num_edges else repeats
+    counts = {
+        "repeat an edge": repeats,
+        "join a node to itself": ends.shape[1] - rows.shape[1],
+    }
+    return [f"{count} row(s) that {what}" for what, count in counts.items() if count]

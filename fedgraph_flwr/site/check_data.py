@@ -48,8 +48,10 @@ def describe(
     graphs = partition.graphs
     is_nodes = label_kind == "nodes"
     count = graphs.num_nodes if is_nodes else len(graphs)
+    edges = graphs.edge_index.shape[1] // (2 if graphs.is_undirected else 1)
     found = (
-        f"{count} {'nodes' if is_nodes else 'graphs'}, {graphs.num_features} features,"
+        f"{count} {'nodes' if is_nodes else 'graphs'}, {edges} edges,"
+        f" {graphs.num_features} features,"
         f" {graphs.num_classes} {'targets' if graphs.has_tasks else 'classes'}"
     )
     findings = [

@@ -354,6 +354,8 @@ def test_check_tells_rows_that_are_left_out_once(tmp_path, capsys, caplog):
     told = capsys.readouterr().out + caplog.text
     assert told.count("nodes.csv, line 22, column 'warmth'") == 1
     assert "not used: joint of edges.csv" in told
+    assert "98 graphs, 928 edges, 5 features, 2 classes" in told
+    assert "west: dropped from its edges: 44 row(s) that repeat an edge" in told
 
 
 def test_a_file_with_a_wrong_label_is_named_in_full(site, tmp_path, capsys):

@@ -46,6 +46,8 @@ def test_whole_graphs_by_hand(tmp_path):
     assert data.tasks == []
     assert data.not_used == ["weight of edges.csv"]
     assert data.unused == "1 column(s) or file(s)"  # told to the server: no name
+    repeat, loop = "1 row(s) that repeat an edge", "1 row(s) that join a node to itself"
+    assert data.dropped == [repeat, loop]
     assert data.bad == []
 
 
@@ -56,6 +58,24 @@ def test_one_graph_by_hand(tmp_path):
     assert data.edge_index.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2]]
     assert data.node_ptr.tolist() == [0, 4]
     assert data.x[:, 0].tolist() == [1.5, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("edges", "count"),
+    [
+        ("a,b\nb,c\n", 0),
+        ("a,b\nb,a\nb,c\nc,b\n", 0),  # every edge in both directions
+        ("a,b\nb,a\nb,c\n", 1),
+        ("a,b\na,b\na,b\nb,c\nb,c\n", 3),
+        ("a,b\nb,a\nb,c\nc,b\na,b\n", 1),
+        ("a,b\nb,c\nc,zz\nc,zz\n", 0),  # left out as a row that does not fit
+        ("", 0),
+    ],
+)
+def test_rows_that_repeat_an_edge_are_counted(tmp_path, edges, count):
+    folder = own_files.write_graph(tmp_path, edges=f"source,target\n{edges}")
+    told = [f"{count} row(s) that repeat an edge"] if count else []
+    assert made(folder)[0].dropped == told
 
 
 def test_an_only_category_is_kept_as_numbers_of_columns(tmp_path):
