@@ -10,6 +10,8 @@ import numpy as np
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.wire import MOST_ENTRY, NamedArrays
 
+CURE_CLIENT = "lower the learning rate or look at that client's data"
+
 
 def weighted_mean(
     models: Sequence[NamedArrays], weights: Sequence[float]
@@ -72,7 +74,9 @@ def check_same_layout(models: Sequence[NamedArrays]) -> None:
             raise WireError(f"model {position}: {bad}")
 
 
-def find_bad_array(model: NamedArrays, *, most: float = MOST_ENTRY) -> str:
+def find_bad_array(
+    model: NamedArrays, *, most: float = MOST_ENTRY, cure: str = CURE_CLIENT
+) -> str:
     """Say which array holds no number, or one out of all proportion; "" if none does.
 
     The first by name: the order of arrays in a message is no part of it. One client's
@@ -86,10 +90,7 @@ def find_bad_array(model: NamedArrays, *, most: float = MOST_ENTRY) -> str:
             continue
         is_finite = math.isfinite(low) and math.isfinite(high)
         what = f"numbers beyond +-{most:g}" if is_finite else "NaN or infinity"
-        return (
-            f"array {name!r} holds {what}; lower the learning rate or look at that"
-            " client's data"
-        )
+        return f"array {name!r} holds {what}; {cure}"
     return ""
 
 

@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.data import hash_federation
+from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.lives import Lives
 from fedgraph_flwr.wire import (
     DATA_OF_ALL,
@@ -33,9 +34,10 @@ from fedgraph_flwr.wire import (
     with_prefix,
 )
 
+from .averaging import find_bad_array
 from .directory import Directory
 from .evaluator import Evaluator
-from .replies import WEIGHTS_HASH, Layout, Phase
+from .replies import LARGEST, WEIGHTS_HASH, Layout, Phase
 from .report import ClientInfo, Evaluation, RoundReport
 from .rounds import Round
 from .sending import exchange
@@ -239,11 +241,18 @@ class AbstractGraphStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Map replies to clients, count failures, let the paper aggregate."""
+        """Map replies to clients, count failures, let the paper aggregate.
+
+        Raises
+        ------
+        RunFailedError
+            Too few clients replied, or the paper's model holds no numbers.
+        """
         parcels = self.round.collect(replies)
         self.round.require(parcels)
         self.last_rounds |= dict.fromkeys(parcels, server_round)
         self.step(server_round, parcels)
+        self._check_models(server_round, len(parcels))
         return None, None
 
     @override
@@ -357,6 +366,22 @@ class AbstractGraphStrategy(Strategy):
         self.spent = {int(c): dict(s) for c, s in facts["spent"].items()}
 
     # Parts of a round ------------------------------------------------------------
+
+    def _check_models(self, server_round: int, num_replies: int) -> None:
+        """Refuse a model that clients would refuse, as if the fault were theirs."""
+        cure = (
+            f"step() of {type(self).__name__} had {num_replies} replies of"
+            f" {len(self.round.asked)}, all of them good; mend it"
+        )
+        seen = set[int]()
+        for name, model in self.models().items():
+            if id(model) in seen:  # of many clients
+                continue
+            seen.add(id(model))
+            if bad := find_bad_array(model, most=LARGEST, cure=cure):
+                raise RunFailedError(
+                    f"the strategy's model {name!r} after round {server_round}: {bad}"
+                )
 
     def begin_round(self, phase: Phase, number: int, grid: Grid) -> list[Message]:
         """Begin an exchange with clients and make its messages, one per node."""

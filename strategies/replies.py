@@ -53,7 +53,7 @@ from .report import ClientInfo
 Layout: TypeAlias = Mapping[str, tuple[str, tuple[int | None, ...]]]
 WEIGHTS_HASH = "weights-sha256"
 _HEX = re.compile("[0-9a-f]{64}")
-_LARGEST = 1e100  # of any number: sums and squares of such are finite
+LARGEST = 1e100  # of any number: sums and squares of such are finite
 # Models and data; what a model of such numbers makes of data may be far larger.
 _BOUNDED = (SHARED, DELTA, ROWS)
 _HAIR = 1e-9  # what rounding may add to a share
@@ -80,12 +80,12 @@ _RANGES = tuple(  # a metric's name -> its least and largest value
         (f"ari{_TRANSFORMED}", -1.0, 1.0),
         ("(?:probe|svm)-accuracy", 0.0, 1.0),
         (f"(?:accuracy|roc-auc){ON_ALL}", 0.0, 1.0),
-        (f"mae{ON_ALL}", 0.0, _LARGEST),
+        (f"mae{ON_ALL}", 0.0, LARGEST),
         (f"roc-auc{_OVER_TASKS}", 0.0, 1.0),
-        (f"(?:mae|rmse)(?:{OF_MEAN}|{_OVER_TASKS})", 0.0, _LARGEST),
+        (f"(?:mae|rmse)(?:{OF_MEAN}|{_OVER_TASKS})", 0.0, LARGEST),
         (f"{NO_SCORE}(?P<task>[0-9]{{1,6}})", 1.0, 1.0),
-        ("tasks-skipped", 0.0, _LARGEST),
-        ("loss", -_LARGEST, _LARGEST),
+        ("tasks-skipped", 0.0, LARGEST),
+        ("loss", -LARGEST, LARGEST),
     )
 )
 _MOST_ROUNDS = 999_999.0
@@ -156,7 +156,7 @@ def misfit(parcel: Parcel, expected: Expected) -> str:
         find_misfit(parcel.arrays, expected.layout)
         or _wrong_metrics(parcel.metrics, expected)
         or _wrong_facts(parcel, expected.phase)
-        or find_bad_array(parcel.evaluation, most=_LARGEST)
+        or find_bad_array(parcel.evaluation, most=LARGEST)
     )
 
 
@@ -198,7 +198,7 @@ def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
             )
     bounded = {n: a for n, a in arrays.items() if n.startswith(_BOUNDED)}
     others = {n: a for n, a in arrays.items() if n not in bounded}
-    return find_bad_array(bounded) or find_bad_array(others, most=_LARGEST)
+    return find_bad_array(bounded) or find_bad_array(others, most=LARGEST)
 
 
 def check_privacy(
@@ -243,7 +243,7 @@ def _wrong_totals(told: Mapping[str, int | float]) -> str:
     if (SECRET in told) != bool(names) or told.get(SECRET, 0) not in (0, 1):
         return f"{SECRET!r} must be 0 or 1 beside totals, and only there"
     for name, value in told.items():
-        if not 0 <= value <= (1 if name == _DELTA else _LARGEST):
+        if not 0 <= value <= (1 if name == _DELTA else LARGEST):
             return f"{name} is {shortened(value)}"
     return ""
 
@@ -290,7 +290,7 @@ def _wrong_metric(name: str, value: float, expected: Expected) -> str:
     elif name == STACKED and is_training:
         bounds = (2.0, float(MOST_CLIENTS))
     elif name in ("compute-s", "started-at") or (name == GRAD_NORM and is_training):
-        bounds = (0.0, 1e12 if name != GRAD_NORM else _LARGEST)
+        bounds = (0.0, 1e12 if name != GRAD_NORM else LARGEST)
     elif match := _EVAL.fullmatch(name):
         is_loss = is_training and match["split"] == "train"
         allowed = match["point"] in expected.due or is_loss

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import toys
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.methods.fedavg import FedAvgParams
+from strategies import base
 from strategies.averaging import find_bad_array, weighted_mean
+from strategies.fedavg import FedAvg
 
 
 def test_by_hand():
@@ -67,6 +71,16 @@ def test_models_that_cannot_be_averaged(other, match):
 def test_weights_that_do_not_fit(weights):
     with pytest.raises(ValueError, match="weights"):
         weighted_mean([{"w": np.zeros(2)}] * 2, weights)
+
+
+def test_a_model_of_many_clients_is_looked_at_once(monkeypatch):
+    looked = []
+    monkeypatch.setattr(base, "find_bad_array", lambda model, **_: looked.append(model))
+    strategy = FedAvg(toys.run_settings(), FedAvgParams(), experiment="x")
+    one, other = {"w": np.ones(1)}, {"w": np.ones(1)}
+    monkeypatch.setattr(strategy, "models", lambda: {"a": one, "b": other, "c": one})
+    strategy._check_models(1, 3)
+    assert [id(model) for model in looked] == [id(one), id(other)]
 
 
 def test_the_first_bad_array_by_name_is_told_whatever_the_order():
