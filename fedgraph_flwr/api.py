@@ -10,15 +10,18 @@ from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg
 
 from .config import Settings
+from .methods.fedavg import SHARED
 from .registry import PLAIN, Method, on_every_task
 from .rules import choice, flag, integer, number
 from .tasks import GRAPH_CLASSIFICATION, NODE_CLASSIFICATION
+from .wire import select
 
 __all__ = [
     "GIN",
     "GRAPH_CLASSIFICATION",
     "NODE_CLASSIFICATION",
     "PLAIN",
+    "SHARED",
     "AbstractGraphStrategy",
     "DataSet",
     "FedAvg",
@@ -33,5 +36,6 @@ __all__ = [
     "integer",
     "number",
     "on_every_task",
+    "select",
     "weighted_mean",
 ]

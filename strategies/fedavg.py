@@ -40,7 +40,18 @@ class FedAvg(AbstractGraphStrategy):
 
     @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
-        """Average the models; the old one stays if nobody who replied has trained."""
+        """Average the models; the old one stays if nobody who replied has trained.
+
+        Parameters
+        ----------
+        server_round : int
+        replies : dict of int to Parcel
+            Of the clients whose replies are good, ascending; at least one. The model
+            of client ``c`` is ``select(SHARED, replies[c].arrays)``: in the parcel,
+            names begin with ``SHARED``, which is "shared/".
+
+        The new model goes into ``self.theta``, with names, shapes and types of the old.
+        """
         weights = [self.weight(c) for c in replies]
         if any(weights):
             models = [select(SHARED, p.arrays) for p in replies.values()]

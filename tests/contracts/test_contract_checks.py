@@ -71,9 +71,14 @@ def test_what_cannot_be_looked_at_exits_with_2(arguments, words, capsys):
     assert words in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_example_of_step_survives_few_replies(lab):
+    assert checks.survives_a_failed_client(lab, "examples.trimmed:METHOD") is None
+
+
 @pytest.mark.slow
-def test_the_command_finds_nothing_at_the_placebo(capsys):
-    assert command.main(["examples.placebo:METHOD"]) == 0
+@pytest.mark.parametrize("example", ["placebo", "trimmed"])
+def test_the_command_finds_nothing_at_an_example(example, capsys):
+    assert command.main([f"examples.{example}:METHOD"]) == 0
     told = capsys.readouterr().out
     assert told.count(" holds ") == 3 * len(CHECKS)
     assert "BROKEN" not in told

@@ -1,5 +1,6 @@
 import json
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,12 @@ def test_exactly_the_keys_of_a_site_are_documented():
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_documented(method):
     assert f"| `{method}` |" in (DOCS / "methods.md").read_text()
+
+
+def test_the_example_of_step_is_shown_as_it_is():
+    code = (ROOT / "examples" / "trimmed.py").read_text().partition('"""\n\n')[2]
+    shown = textwrap.indent(code, "    ")
+    assert shown in (DOCS / "your-method.md").read_text()
 
 
 def test_every_page_is_linked_from_the_index():

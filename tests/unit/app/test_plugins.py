@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import toys
 from flwr.app import Context, Message, RecordDict
 
 from datasets import load_partition
+from examples import trimmed
 from fedgraph_flwr import plugins
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.config import Settings
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.wire import pack, unpack
+from fedgraph_flwr.wire import Parcel, pack, select, unpack
 
 METHOD = toys.PLUGIN
 
@@ -40,7 +42,28 @@ def test_the_examples_give_what_they_say(once):
     seen = {sha(f"examples.{m}:METHOD") for m in ("rooted", "norm_gin", "placebo")}
     assert len(seen | {sha("fedavg", weighting="uniform")}) == 4
     for file in (plugins._ROOT / "examples").glob("*.py"):
-        assert len(file.read_text().splitlines()) <= 25, file.name
+        assert len(file.read_text().splitlines()) <= 32, file.name
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "mean"),
+    [
+        *((0, 5, 4), (0.2, 5, 3), (0.5, 5, 2)),
+        *((0.5, 4, 1.5), (0.2, 3, 1), (0.5, 2, 1), (0.5, 1, 1)),
+    ],
+)
+def test_the_trimmed_mean_by_hand(share, count, mean):
+    numbers = [1, 1, 2, 6, 10][:count]
+    replies = {
+        c: Parcel(arrays={"shared/w": np.float32([n, -n]), "shared/n": np.int64(7)})
+        for c, n in enumerate(sorted(numbers, key=lambda n: n % 5))
+    }
+    params = trimmed.Params(share=share)
+    strategy = trimmed.Trimmed(toys.run_settings(), params, experiment="x")
+    strategy.theta = select("shared/", replies[0].arrays)
+    strategy.step(1, replies)
+    assert strategy.theta["w"].tolist() == [mean, -mean]
+    assert (strategy.theta["w"].dtype, strategy.theta["n"]) == (np.float32, 7)
 
 
 def test_a_run_says_which_source_it_had_and_what_its_parameters_were(once):
