@@ -89,7 +89,8 @@ class Directory:
             self._probe(grid, self._unasked(online), online)
             missing = self._missing()
             now = time.monotonic()
-            if not missing - set(self.refusals):
+            # Refused clients are waited for too: anybody may claim what is another's.
+            if not missing:
                 # Others may claim the same clients: wait for what is on its way.
                 grace = grace or min(now + _GRACE_S, deadline)
                 if not self._probes or now > grace:
@@ -171,15 +172,17 @@ class Directory:
 
     def reason(self, client: int) -> str:
         """Why no message went out to a client."""
-        node = self._infos[client].node_id
-        if client in self.refusals:
-            return self.refusals[client]
+        node, refusal = self._infos[client].node_id, self.refusals.get(client, "")
         if node in self._silent_since:
-            return f"has not answered since round {self._silent_since[node]}"
-        if node in self.doubts.busy():
+            words = f"has not answered since round {self._silent_since[node]}"
+        elif node in self.doubts.busy():
             since = self.doubts.since(node)
-            return f"has not trained in time since round {since}, and is still at work"
-        return "its node is offline"
+            words = f"has not trained in time since round {since}, and is still at work"
+        elif refusal:
+            return f"{refusal}; no other node answers for it"
+        else:
+            return "its node is offline"
+        return f"{words}; {refusal}" if refusal else words
 
     def silence(self, node: int, server_round: int) -> None:
         """Do not ask a node again until it answers another roll call."""
@@ -318,7 +321,9 @@ class Directory:
         try:
             parcel = read_parcel(client, records)
             if parcel.error:
-                raise DataError(f"client {client} is not ready: {parcel.error}")
+                raise DataError(
+                    f"client {client} on node {node} is not ready: {parcel.error}"
+                )
             info = read_introduction(client, node, parcel)
         except (DataError, WireError) as error:
             if self._is_strict:
@@ -366,7 +371,7 @@ class Directory:
         if self.refusals.get(client) != reason:
             sites = {client: known.site} if known else {}
             place = with_sites(f"client {client}", [client], sites)
-            log(WARNING, "%s is refused: %s", place, reason)
+            log(WARNING, "node %d is refused as %s: %s", node, place, reason)
         self.refusals[client] = reason
         self._refused.add(node)
         if known is not None and known.node_id == node:
@@ -396,7 +401,9 @@ class Directory:
         """
         s = self._settings
         wanted = s.num_clients
-        reasons = {c: self.refusals.get(c, "") for c in sorted(missing)}
+        reasons = {
+            c: self.reason(c) if c in self.refusals else "" for c in sorted(missing)
+        }
         sites = {c: i.site for c, i in self._infos.items()}
         enough = math.ceil(s.min_fit_replies * wanted - 1e-9)
         if not self._is_strict and wanted - len(missing) >= enough:

@@ -73,8 +73,8 @@ def difference(known: ClientInfo, now: ClientInfo) -> str:
     if not changed:
         return ""
     return (
-        f"client {known.client} came back with other data: {', '.join(changed)};"
-        " restore the data, or start a new run"
+        f"client {known.client} on node {now.node_id} came back with other data:"
+        f" {', '.join(changed)}; restore the data, or start a new run"
     )
 
 

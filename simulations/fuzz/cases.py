@@ -48,7 +48,7 @@ LIMIT_S = 120.0
 WAIT_S = 0.5  # for clients: every node is here at once, who is not let in stays out
 _TO_PREPARE = 5
 _MEMORY = 3 << 30  # bytes above what the process has mapped when a case begins
-_NAMED = re.compile(r"client \d+[^:;]{0,40}: (?:\w+\.)*(\w+(?:Error|Exception)):?")
+_NAMED = re.compile(r"client \d+[^:;]{0,60}: (?:\w+\.)*(\w+(?:Error|Exception)):?")
 _RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
 _GRAPHS = (24, 30)  # of a client with synthetic data, by its group
 

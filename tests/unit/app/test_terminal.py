@@ -86,7 +86,9 @@ def test_clients_that_cannot_load_are_told_once_without_tracebacks(
 
     with toy_data.context() as patch:
         patch.setattr(datasets, "load_partition", nothing)
-        with pytest.raises(DataError, match=r"client 0 is not ready.*no graphs today"):
+        with pytest.raises(
+            DataError, match=r"client 0 on node .* is not ready.*no graphs today"
+        ):
             run("fedavg")
     said = [m for m in logged.messages if "no graphs today" in m]
     assert said == ["clients 0-2 failed: DataError: no graphs today"]

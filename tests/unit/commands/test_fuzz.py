@@ -124,7 +124,7 @@ def test_mail_that_is_missing_is_not_malformed():
     ("text", "found"),
     [
         ("round 1: client 2: DataError: no; client 3: KeyError: 'x'", ["KeyError"]),
-        ("client 1 is not ready: MemoryError: ", ["MemoryError"]),
+        (f"client 1 on node {2**63} is not ready: MemoryError: ", ["MemoryError"]),
         ("node 5: error 2: <class 'builtins.ValueError'>:<'x'>", ["ValueError"]),
         ("error 2: <class 'fedgraph_flwr.errors.WireError'>:<'x'>", []),
         ("DataError: file cannot be read: JSONDecodeError('x')", []),

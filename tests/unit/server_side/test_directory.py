@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from dataclasses import replace
 
 import pytest
 import toys
@@ -95,7 +97,7 @@ def test_two_nodes_cannot_claim_one_client(directory):
 
 def test_a_client_without_data_stops_the_run_before_it_starts(directory):
     grid = FakeGrid({5: {0: Parcel(error="DataError: no such folder /x")}})
-    with pytest.raises(DataError, match="client 0 is not ready: DataError: no such"):
+    with pytest.raises(DataError, match="client 0 on node 5 is not ready: DataError"):
         directory.call(grid)
 
 
@@ -182,7 +184,10 @@ HASH = "ab" * 32
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ({2: Parcel(error="DataError: no folder")}, "client 2 is not ready: DataError"),
+        (
+            {2: Parcel(error="DataError: no folder")},
+            "client 2 on node 9 is not ready: DataError",
+        ),
         (
             {2: other_data()},
             f"other data: split hash was , is {HASH}; restore the data",
@@ -332,6 +337,54 @@ def test_a_resumed_run_goes_on_without_those_that_are_others():
         resumed().call(grid)
     with pytest.raises(RunFailedError, match=r"clients \[0, 1, 2\] of 3 answered no"):
         resumed().call(FakeGrid({}))
+
+
+CLAIMED = (
+    f"client 0 on node 9 came back with other data: split hash was , is {HASH}; restore"
+    " the data, or start a new run; no other node answers for it"
+)
+
+
+def claimed(*, at: int) -> FakeGrid:
+    """Node 9 has client 1, and claims the others; node 5 is online at look ``at``."""
+    own = introduction(facts={"tasks": '["x"]', "identity": "a" * 8})
+    other = replace(own, facts={**own.facts, "split-hash": HASH})
+    grid, looks = FakeGrid({9: {0: other, 1: own, 2: other}}), []
+
+    def nodes():
+        looks.append(1)
+        if len(looks) == at:
+            grid.answers[5] = {0: own, 2: own}
+        return list(grid.answers)
+
+    grid.get_node_ids = nodes
+    return grid
+
+
+def test_a_false_claim_does_not_end_the_wait_for_the_client_s_own_site():
+    directory = resumed(**{"roll-call-timeout-s": 60.0})
+    found = directory.call(claimed(at=5))
+    assert {c: i.node_id for c, i in found.items()} == {0: 5, 1: 9, 2: 5}
+
+
+def test_a_claim_and_the_silence_of_others_are_told_when_time_is_up():
+    directory = resumed(**{"min-fit-replies": 0.3})
+    directory.call(claimed(at=-1))
+    assert directory.reason(0) == CLAIMED
+    directory = resumed()
+    with pytest.raises(RunFailedError, match=re.escape(f" {CLAIMED}.")):
+        directory.call(claimed(at=-1))
+
+
+def test_a_silent_site_is_told_before_who_else_claims_its_client(called):
+    directory, grid = called
+    grid.answers[9] = {2: introduction(num_train=-1)}
+    directory.silence(6, 3)
+    grid.answers[6] = None
+    directory.hosts(grid, [0, 1, 2])
+    assert directory.reason(2).startswith(
+        "has not answered since round 3; client 2 on node 9 sent a malformed answer"
+    )
 
 
 def test_replies_that_nobody_waits_for_are_ignored(caplog):
