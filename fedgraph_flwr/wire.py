@@ -48,6 +48,7 @@ NO_CLIENTS = "no-clients"  # flag in the header of a node that hosts none
 Records: TypeAlias = dict[str, Any]  # of one client, by kind
 _HEADER = "header"
 _PACKED = "safetensors"
+_BYTES = "uint8", "numpy.ndarray"  # dtype and stype of an array that holds them
 _WHOLE = 4 * 2**20  # bytes of arrays that travel as one object, and no more
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "arrays": (ConfigRecord, ArrayRecord),
@@ -62,6 +63,8 @@ _NAME = re.compile(rf"(?P<client>0|[1-9][0-9]{{0,8}})/(?P<kind>{'|'.join(_KINDS)
 MOST_ENTRY = 1e6  # no number of a trained network is larger
 MAX_REASON = 4000  # characters of an error that somebody else wrote
 _sizes: dict[object, int] = {}  # serialised size of a record, by its layout
+_MOST_SIZES = 1024  # of them kept, as others choose the names in layouts,
+_MOST_NAMES, _MOST_LETTERS = 500, 2**14  # and of each that is kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +266,8 @@ def _serialized_bytes(record: InflatableObject) -> int:
     if (layout := _layout(record)) is None:
         return _deflated_bytes(record)
     if layout not in _sizes:  # to serialise is to copy
+        if len(_sizes) >= _MOST_SIZES:
+            _sizes.clear()
         _sizes[layout] = _deflated_bytes(record)
     return _sizes[layout]
 
@@ -270,6 +275,8 @@ def _serialized_bytes(record: InflatableObject) -> int:
 def _layout(record: InflatableObject) -> object:
     """Say what the size of a record depends on; None if that is not known here."""
     if isinstance(record, MetricRecord):
+        if len(record) > _MOST_NAMES or sum(map(len, record)) > _MOST_LETTERS:
+            return None
         lengths: list[tuple[str, int | None]] = []
         for name, value in record.items():
             if isinstance(value, list):
@@ -278,13 +285,15 @@ def _layout(record: InflatableObject) -> object:
             is_float = isinstance(value, float)
             lengths.append((name, None if is_float else _bits(int(value))))
         return MetricRecord, tuple(lengths)
-    if isinstance(record, ArrayRecord):
-        arrays = record.items()
-        return tuple((n, a.dtype, a.stype, *a.shape, len(a.data)) for n, a in arrays)
-    if not isinstance(record, ConfigRecord) or [*record] != [_PACKED]:
+    if not isinstance(record, ArrayRecord | ConfigRecord) or [*record] != [_PACKED]:
         return None
-    blob = record[_PACKED]
-    return len(blob) if isinstance(blob, bytes) else None
+    packed = record[_PACKED]
+    if isinstance(packed, bytes):
+        return len(packed)
+    if not isinstance(packed, Array):
+        return None
+    is_ours = (packed.dtype, packed.stype, len(packed.shape)) == (*_BYTES, 1)
+    return (*packed.shape, len(packed.data)) if is_ours else None
 
 
 def _bits(value: int) -> int:
