@@ -24,6 +24,7 @@ _COUNTS = ("num-train", "num-val", "num-test", "num-features", "num-classes")
 _TIMES = ("started-at", "compute-s")
 _LARGEST = 2**53
 _MOST, _LONGEST = 100_000, 1000  # tasks, and characters of a text
+_MOST_TEXT = 2**20  # characters of all names and texts: every checkpoint holds them
 # The server makes the model that training starts from, as wide as a client says.
 _WIDTHS = {"num-features": 1_000_000, "num-classes": _MOST}
 _HASH = re.compile("(?:[0-9a-f]{64})?")
@@ -80,6 +81,11 @@ def difference(known: ClientInfo, now: ClientInfo) -> str:
 
 def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
     counts, facts = parcel.metrics, parcel.facts
+    if (length := sum(len(k) + len(str(v)) for k, v in facts.items())) > _MOST_TEXT:
+        raise WireError(
+            f"its texts and their names have {length} characters, expected at most"
+            f" {_MOST_TEXT}"
+        )
     by_class = _class_counts(counts)
     strange = set(counts) - {*_COUNTS, *_TIMES, "group", *by_class}
     strange |= {k for k in facts if k not in _TEXTS and not k.startswith(TOLD)}

@@ -279,6 +279,11 @@ def test_a_node_that_went_and_came_back_is_asked_who_it_is(called):
         ),
         ({0: introduction(num_classes=2**53)}, WireError, "num-classes is 9007"),
         ({0: introduction(told=1)}, WireError, r"it sent \['told'\]"),
+        (  # every checkpoint would hold it
+            {0: introduction(facts={"told/" + "x" * 2**20: "v"})},
+            WireError,
+            "client 0 on node 5 .* have 1048602 characters, expected at most 1048576",
+        ),
         ({7: introduction()}, RunFailedError, r"hosts clients \[7\].*num-clients = 3"),
         (Error(2, "boom"), RunFailedError, "node 5 failed at roll call: boom"),
         (Error(5, "gone"), RunFailedError, "answered no roll .*node 5: error 5: gone"),
