@@ -189,6 +189,11 @@ class Directory:
         self._present.discard(node)
         self._silent_since.setdefault(node, server_round)
 
+    def trust(self, clients: Iterable[int]) -> None:
+        """Wait again for the nodes of clients whose replies were good and in time."""
+        for client in clients:
+            self.doubts.end(self._infos[client].node_id)
+
     def fail(self, node: int, error: Error) -> None:
         """Stop at once if going on cannot succeed: after the death of a Ray actor.
 

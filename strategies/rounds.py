@@ -135,6 +135,8 @@ class Round:
         if report.failures:
             words = tell_reasons(report.failures, strategy.sites)
             log(WARNING, "round %d, failed: %s", report.server_round, words)
+        if self.phase is Phase.TRAINING:
+            strategy.directory.trust(good)
         seconds = {c: p.metrics["compute-s"] for c, p in good.items()}
         if self.phase is not Phase.CLOSING:  # which is no measure of a round
             strategy.compute_s |= seconds
@@ -228,8 +230,6 @@ class Round:
                 reason = f"node {node}: error {error.code}: {said}"
                 failures |= dict.fromkeys(asked, reason)
             else:
-                if self.phase is Phase.TRAINING:
-                    directory.doubts.end(node)
                 self._enter("up", answer.content, of=asked)
                 for client, parcel in read_reply(answer.content, asked).items():
                     if reason := self._refuse(client, parcel):
@@ -256,16 +256,18 @@ class Round:
             strategy.spent.get(client, {}),
             is_failure=bool(parcel.error),
         )
+        return spent, parcel.error or problem or misfit(parcel, self._expect(client))
+
+    def _expect(self, client: int) -> Expected:
+        strategy, number = self._strategy, self.report.server_round
         is_closing = self.phase is Phase.CLOSING
-        layout = {} if is_closing else strategy.uplink(self.report.server_round, client)
-        expected = Expected(
+        return Expected(
             info=strategy.clients[client],
             phase=self.phase,
-            layout=layout,
+            layout={} if is_closing else strategy.uplink(number, client),
             due=self._due(),
             on_all=is_closing and strategy.scores_elsewhere,
         )
-        return spent, parcel.error or problem or misfit(parcel, expected)
 
     def _due(self) -> list[str]:
         """Points at which clients evaluate their models in this exchange."""
@@ -316,7 +318,8 @@ class Round:
             clients,
         )
         directory.silence(node, number)
-        directory.doubts.add(node, number, key, self._sent_at)
+        expected = {c: self._expect(c) for c in clients}
+        directory.doubts.add(node, number, key, self._sent_at, expected)
         self.report.failures |= dict.fromkeys(clients, reason)
 
     def _note_restarts(self, good: Mapping[int, Parcel]) -> None:

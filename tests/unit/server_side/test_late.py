@@ -168,6 +168,39 @@ def test_a_site_that_hung_is_waited_for_again_when_it_replies_in_time():
     assert [r.failures.get(1) for r in reports[1:]] == [NOT_WAITED_FOR, None]
 
 
+MALFORMED = Parcel(metrics={"x": 1.0})
+
+
+def test_a_quick_reply_that_is_not_good_ends_no_doubt():
+    """Else a site that hangs in every second round costs a timeout each time."""
+
+    def alternate(grid: Sites, number: int) -> None:
+        if number == 2:  # it has answered what it was sent in round 1
+            grid.ready_at.clear()
+        grid.delays[1] = 0.0 if number == 2 else 600.0
+        grid.broken = {1: MALFORMED}
+
+    _, reports, seconds = play(rounds=4, before=alternate, **HANGING)
+    assert seconds < 1.2  # of a round that waits again: 0.4 s more
+    assert "lacks ['shared/w']" in reports[1].failures[1]
+    assert reports[2].failures[1] == NOT_WAITED_FOR
+
+
+@pytest.mark.parametrize(
+    ("late", "is_waited_for"), [({}, True), ({1: MALFORMED}, False)]
+)
+def test_a_reply_after_its_round_ends_a_doubt_only_if_it_is_good(late, is_waited_for):
+    def answer_late(grid: Sites, number: int) -> None:
+        grid.delays[1] = 600.0
+        if number == 2:  # within round-timeout-s, but its round was over
+            grid.ready_at.clear()
+        grid.broken = late if number == 1 else {}
+
+    settings = {"late-after-s": 0.1, "round-timeout-s": 30.0, "one_by_one": False}
+    _, reports, _ = play(rounds=2, before=answer_late, **settings)
+    assert ("not waited for" not in reports[1].failures[1]) == is_waited_for
+
+
 def test_a_round_waits_for_a_doubtful_site_if_it_needs_it():
     def mend(grid: Sites, number: int) -> None:
         grid.delays[1] = 600.0 if number == 1 else 0.1
