@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
@@ -91,8 +92,18 @@ def name_clients(clients: Collection[int]) -> str:
 
 
 def shortened(value: object, length: int = _MOST_LETTERS) -> str:
-    """Text of a value from another party, cut short if it is too long to be shown."""
+    """Text of a value from another party, on one line and cut short, to be shown."""
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= length:
+        return visible(text)
+    return f"{visible(text[:length])} ... ({len(text)} characters)"
+
+
+def visible(text: str) -> str:
+    r"""Write what breaks lines or commands a terminal as in Python: ``"\n"``."""
+    if text.isprintable():
         return text
-    return f"{text[:length]} ... ({len(text)} characters)"
+    return "".join(
+        c if c.isprintable() or unicodedata.category(c) == "Zs" else repr(c)[1:-1]
+        for c in text
+    )

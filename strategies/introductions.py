@@ -16,7 +16,7 @@ from fedgraph_flwr.wire import (
     Scalar,
     select,
 )
-from fedgraph_flwr.wording import SITE_NAME_WORDS, is_site_name, shortened
+from fedgraph_flwr.wording import SITE_NAME_WORDS, is_site_name, shortened, visible
 
 from .report import ClientInfo
 
@@ -110,7 +110,7 @@ def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
         raw_sha256=_hash(facts, "raw-sha256"),
         identity=_text(facts, "identity") if "identity" in facts else "",
         site=_site(facts),
-        tasks=tasks,
+        tasks=tuple(map(visible, tasks)),
         task_ids=ids,
         class_counts=tuple(_count(counts, k) for k in by_class),
         told={k: _text(facts, TOLD + k) for k in select(TOLD, facts)},
@@ -150,7 +150,7 @@ def _text(facts: Mapping[str, Scalar], name: str) -> str:
     value = facts.get(name)
     if not isinstance(value, str) or len(value) > _LONGEST:
         raise WireError(f"{name} is {shortened(value)}, expected a short text")
-    return value
+    return visible(value)
 
 
 def _site(facts: Mapping[str, Scalar]) -> str:

@@ -15,7 +15,13 @@ from fedgraph_flwr.errors import DataError, RunFailedError, StorageError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.terminal import LastWord, announced, log_failure
-from fedgraph_flwr.wording import client_ranges, name_clients, tell_reasons
+from fedgraph_flwr.wording import (
+    client_ranges,
+    name_clients,
+    shortened,
+    tell_reasons,
+    visible,
+)
 
 
 @pytest.fixture
@@ -52,6 +58,23 @@ def test_a_foreseen_error_is_one_line_and_another_has_its_traceback(logged):
     mistake, fault = [m for m in logged.messages if "run failed" in m]
     assert mistake == "run failed: DataError: no such folder"
     assert fault.startswith("run failed: ZeroDivisionError: a fault of ours\nTraceback")
+
+
+EVIL = "\x1b[2J\u202e\x9b31m\u2028\nINFO : all is well\r"
+SHOWN = r"\x1b[2J\u202e\x9b31m\u2028\nINFO : all is well\r"
+
+
+def test_a_text_of_others_breaks_no_line_and_commands_no_terminal():
+    assert shortened(EVIL) == SHOWN == visible(SHOWN)
+    assert shortened(EVIL, 5) == r"\x1b[2J\u202e ... (30 characters)"
+    assert visible("Größe\u00a0(µm) 10⁻³") == "Größe\u00a0(µm) 10⁻³"
+
+
+def test_a_failure_commands_no_terminal_and_keeps_its_lines(logged):
+    log_failure("run failed", ValueError("line 1\nline 2 \x1b[2J"))
+    (told,) = logged.messages
+    assert told.startswith("run failed: ValueError: line 1\nline 2 \\x1b[2J\n")
+    assert "\x1b" not in told
 
 
 def test_flower_adds_nothing_to_the_last_word():

@@ -81,6 +81,14 @@ def test_roll_call_maps_clients_to_nodes(directory):
     assert directory.members(5) == [0, 1]
 
 
+def test_names_and_texts_of_clients_break_no_line_where_they_are_shown(directory):
+    facts = {"tasks": '["a\\u001b[2J\\n"]', "told/columns": "b\x1b[2J\n"}
+    client = introduction(facts=facts)
+    info = directory.call(FakeGrid({5: dict.fromkeys((0, 1, 2), client)}))[0]
+    assert info.tasks == (r"a\x1b[2J\n",)
+    assert info.told == {"columns": r"b\x1b[2J\n"}
+
+
 def test_missing_clients_are_named_when_time_is_up(directory):
     grid = FakeGrid({5: {1: introduction()}})
     with pytest.raises(RunFailedError, match=r"clients \[0, 2\] of 3 answered no roll"):

@@ -217,6 +217,12 @@ def test_a_failure_names_its_site(caplog):
     assert "round 1, failed: client 2 (south): disk full" in caplog.text
 
 
+def test_a_reason_of_a_client_forges_no_line_of_the_log(caplog):
+    _, (report,), _ = play((), {2: Parcel(error="no\x1b[2J\nround 3: all is well")})
+    assert report.failures == {2: r"no\x1b[2J\nround 3: all is well"}
+    assert r"client 2 (south): no\x1b[2J\nround 3: all is well" in caplog.text
+
+
 def test_a_deadline_after_everybody_is_refused():
     with pytest.raises(ConfigError, match="late-after-s is 5, but min-fit-replies is"):
         toys.resolved(**{"late-after-s": 5.0})
