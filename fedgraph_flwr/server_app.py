@@ -219,6 +219,7 @@ def _make_strategy(
         observer=RoundWriter(folder, tracking),
         evaluator=evaluator,
         stopper=_stopper(folder),
+        privacy=resolved.privacy,
     )
 
 

@@ -23,6 +23,7 @@ from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.data import hash_federation
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.lives import Lives
+from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.wire import (
     DATA_OF_ALL,
     LAST_ROUND,
@@ -74,6 +75,8 @@ class AbstractGraphStrategy(Strategy):
     stopper : callable
         Given the evaluations that are new, says whether training ends here; asked
         before each round.
+    privacy : PrivacySettings, optional
+        What the run protects, None: nothing. Clients report nothing else as spent.
     """
 
     HAS_MODEL: ClassVar[bool] = True  # common to several clients
@@ -92,9 +95,11 @@ class AbstractGraphStrategy(Strategy):
         observer: Observer = lambda _strategy, _report: None,
         evaluator: Evaluator | None = None,
         stopper: Stopper = lambda _evaluations: False,
+        privacy: PrivacySettings | None = None,
     ) -> None:
         self.settings = settings
         self.params = params
+        self.privacy = privacy
         self.experiment = experiment
         self.observer = observer
         self.evaluator = evaluator or Evaluator()

@@ -29,6 +29,7 @@ from fedgraph_flwr.privacy import (
     OF_SITE,
     OVER_RUNS,
     SECRET,
+    PrivacySettings,
 )
 from fedgraph_flwr.privacy import METRIC as PRIVACY
 from fedgraph_flwr.rules import MOST_CLIENTS
@@ -206,13 +207,24 @@ def check_privacy(
     metrics: Mapping[str, int | float],
     before: Mapping[str, float],
     *,
+    of_run: PrivacySettings | None,
     is_failure: bool = False,
 ) -> tuple[dict[str, float], str]:
     """Add up what a client has spent of its privacy, and say what is wrong with it.
 
-    A total never falls: the largest counts. A client that failed may tell nothing.
+    A total never falls: the largest counts. A client that failed may tell nothing. A
+    total of what the run does not protect counts for nothing.
     """
     told = select(PRIVACY, metrics)
+    edges, of_train, updates = map(set, _TOTALS)
+    asked = edges | of_train if of_run and of_run.edge_epsilon > 0 else set()
+    asked |= updates if of_run and of_run.update_clip > 0 else set()
+    if unasked := sorted(set(told) - asked - {SECRET}):
+        return dict(before), (
+            f"client {client} reports {shortened(unasked)} as privacy that it spent,"
+            " which the run does not protect (privacy.edge-epsilon, privacy.update-clip"
+            " of its config); server and site run different settings or versions"
+        )
     words = f"the privacy that client {client} reports as spent is malformed"
     if strange := _wrong_totals(told):
         return dict(before), f"{words}: {strange}"

@@ -254,6 +254,7 @@ class Round:
             client,
             parcel.metrics,
             strategy.spent.get(client, {}),
+            of_run=strategy.privacy,
             is_failure=bool(parcel.error),
         )
         return spent, parcel.error or problem or misfit(parcel, self._expect(client))
