@@ -49,6 +49,7 @@ Records: TypeAlias = dict[str, Any]  # of one client, by kind
 _HEADER = "header"
 _PACKED = "safetensors"
 _BYTES = "uint8", "numpy.ndarray"  # dtype and stype of an array that holds them
+_MOST_ARRAYS = 2**14  # of a parcel: a letter to each of 10,000 clients and more
 _WHOLE = 4 * 2**20  # bytes of arrays that travel as one object, and no more
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "arrays": (ConfigRecord, ArrayRecord),
@@ -323,18 +324,27 @@ def _decode(client: int, record: ConfigRecord | ArrayRecord) -> NamedArrays:
     try:
         ((name, value),) = record.items()
         if name == _PACKED and isinstance(value, bytes):
-            return dict(decode_arrays(value))
+            return _decode_bytes(value)
         if not isinstance(value, Array):
             raise ValueError(f"got {type(value).__name__} {shortened(name)}")
         packed = value.numpy()
         if name != _PACKED or packed.dtype != np.uint8 or packed.ndim != 1:
             raise ValueError(f"got {packed.dtype} {packed.shape} {shortened(name)}")
-        return dict(decode_arrays(packed.tobytes()))
+        return _decode_bytes(packed.tobytes())
     except Exception as error:  # whatever strange bytes make the readers raise
         raise WireError(
             f"arrays of client {client} cannot be decoded:"
             f" {shortened(str(error))}; expected bytes or one uint8 array {_PACKED!r}"
         ) from error
+
+
+def _decode_bytes(blob: bytes) -> NamedArrays:
+    # Each array has a pair of braces in the header, which has one itself. Decoding a
+    # hundred thousand empty arrays takes seconds, counting them none.
+    num_arrays = blob.count(b"{", 8, 8 + int.from_bytes(blob[:8], "little")) - 1
+    if num_arrays > _MOST_ARRAYS:
+        raise ValueError(f"got {num_arrays} arrays, more than {_MOST_ARRAYS}")
+    return dict(decode_arrays(blob))
 
 
 def with_prefix(prefix: str, named: Mapping[str, _Named]) -> dict[str, _Named]:

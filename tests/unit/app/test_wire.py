@@ -177,6 +177,27 @@ def test_malformed_messages_are_refused(records, match):
         unpack(RecordDict(records))
 
 
+@pytest.mark.parametrize("escape", ["dtype", "\\u0064type"])
+def test_more_arrays_than_any_parcel_has_are_refused_undecoded(monkeypatch, escape):
+    entry = f'{{"{escape}":"F32","shape":[0],"data_offsets":[0,0]}}'
+    seen = []
+    monkeypatch.setattr(wire, "decode_arrays", lambda b: seen.append(b) or {})
+    for count in (2**14, 2**14 + 1):
+        text = ("{" + ",".join(f'"{k}":{entry}' for k in range(count)) + "}").encode()
+        blob = len(text).to_bytes(8, "little") + text
+        for record in (
+            ConfigRecord({"safetensors": blob}),
+            ArrayRecord({"safetensors": Array(np.frombuffer(blob, np.uint8))}),
+        ):
+            content = RecordDict({"header": ConfigRecord(), "0/arrays": record})
+            if count == 2**14:
+                unpack(content)
+                continue
+            with pytest.raises(WireError, match="got 16385 arrays, more than 16384"):
+                unpack(content)
+    assert len(seen) == 2
+
+
 def test_prefixes():
     arrays = {"a": np.zeros(1), "b": np.ones(1)}
     both = with_prefix("x/", arrays) | with_prefix("y/", arrays)
