@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import INFO
 from typing import Any, ClassVar
 
@@ -154,6 +154,10 @@ class AbstractGraphStrategy(Strategy):
     def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:  # noqa: ARG002
         """Say whose replies do not go with the others', though good by themselves."""
         return {}
+
+    def neighbours(self, client: int) -> Collection[int]:  # noqa: ARG002
+        """Clients whose mail a client may complain of; only peers have any."""
+        return ()
 
     def hands_over(self) -> tuple[str, ...]:
         """Names of what clients hand over beside their arrays after training."""

@@ -90,7 +90,7 @@ _RANGES = tuple(  # a metric's name -> its least and largest value
     )
 )
 _MOST_ROUNDS = 999_999.0
-_COMPLAINT = re.compile(f"(?:{SILENT}|{UNUSABLE})(?:0|[1-9][0-9]{{0,8}})")
+_COMPLAINT = re.compile(f"(?:{SILENT}|{UNUSABLE})(?P<of>0|[1-9][0-9]{{0,8}})")
 _EVAL = re.compile(
     f"eval/(?P<split>{_SPLITS})/(?P<point>{_POINTS})/(?P<metric>[a-z0-9-]+)"
 )
@@ -109,7 +109,8 @@ class Expected:
     """Requirements on the reply of one client.
 
     ``due`` are the points at which it evaluates its model; ``on_all`` says whether it
-    also scores its model on the test sets of all clients.
+    also scores its model on the test sets of all clients; of ``neighbours`` it may say
+    that their mail is missing or of no use.
     """
 
     info: ClientInfo
@@ -117,6 +118,7 @@ class Expected:
     layout: Layout
     due: Collection[str]
     on_all: bool
+    neighbours: Collection[int]
 
 
 def read_reply(content: RecordDict, asked: Collection[int]) -> dict[int, Parcel]:
@@ -296,8 +298,9 @@ def _wrong_metrics(metrics: Mapping[str, int | float], expected: Expected) -> st
 def _wrong_metric(name: str, value: float, expected: Expected) -> str:
     is_training = expected.phase is Phase.TRAINING
     bounds = None
-    of_rounds = name == FRESH_START or _COMPLAINT.fullmatch(name)
-    if of_rounds and expected.phase is not Phase.OPENING:
+    complaint = _COMPLAINT.fullmatch(name)
+    is_of_peer = complaint and int(complaint["of"]) in expected.neighbours
+    if (name == FRESH_START or is_of_peer) and expected.phase is not Phase.OPENING:
         bounds = (0.0, _MOST_ROUNDS)
     elif name == STACKED and is_training:
         bounds = (2.0, float(MOST_CLIENTS))

@@ -268,6 +268,7 @@ class Round:
             layout={} if is_closing else strategy.uplink(number, client),
             due=self._due(),
             on_all=is_closing and strategy.scores_elsewhere,
+            neighbours=strategy.neighbours(client),
         )
 
     def _due(self) -> list[str]:

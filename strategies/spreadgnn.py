@@ -144,6 +144,11 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
         return {f"{TO}{receiver}": ("uint8", (None,)) for receiver in receivers}
 
     @override
+    def neighbours(self, client: int) -> Collection[int]:
+        """Return its neighbours in the topology."""
+        return frozenset(self.topology.neighbours[client])
+
+    @override
     def hands_over(self) -> tuple[str, ...]:
         """Names of the records with Omega; none if the relay is blind."""
         return () if self.params.seal else (RECORD, RECORD_IDS)

@@ -581,6 +581,26 @@ def test_huge_numbers_beside_the_model_stop_no_other_client(run, monkeypatch, me
     assert {f["client"] for f in finished.summary["failures"]} <= {VICTIM}
 
 
+@pytest.mark.parametrize(
+    ("method", "complaint", "is_good"),
+    [
+        ("fedavg", "silent/0", False),
+        ("spreadgnn", "silent/0", True),
+        ("spreadgnn", "unusable/1", True),
+        ("spreadgnn", f"unusable/{VICTIM}", False),
+        ("spreadgnn", "silent/99", False),
+    ],
+)
+def test_clients_complain_of_their_neighbours_alone(
+    run, monkeypatch, method, complaint, is_good
+):
+    deliver_with(monkeypatch, number(complaint, 1), rounds=(1,))
+    found = run(method, nodes=3, **LENIENT, **{"num-server-rounds": 1}).summary
+    told = [(f["client"], f["reason"]) for f in found["failures"]]
+    words = f"metric {complaint!r} is none that clients send here"
+    assert told == ([] if is_good else [(VICTIM, words)])
+
+
 def test_a_score_that_was_not_due_is_refused(run, monkeypatch):
     """Else it would be all that rounds are compared by: training might end by it."""
     score = number("eval/val/post_aggregation/accuracy", 1.0)
