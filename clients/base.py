@@ -7,18 +7,28 @@ in another process. What must last goes to :class:`~clients.store.ClientStore`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
+from logging import WARNING
 from typing import Any, ClassVar, Generic
 
 import numpy as np
 import torch
+from flwr.common.logger import log
 from torch import Tensor, nn
 from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.errors import ConfigError, DataError, WireError
+from fedgraph_flwr.errors import (
+    ConfigError,
+    DataError,
+    PrivacyBudgetError,
+    StorageError,
+    WireError,
+)
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import (
@@ -246,13 +256,16 @@ class GraphClient(ClassicClient, Generic[P]):
     @done_by_stacks
     def practise(self, optimizer: Optimizer) -> Parcel:
         """Evaluate the model, train it, evaluate it again; return scores and loss."""
-        received = self._measure_if_due("post_aggregation")
-        loss = self._train(optimizer)
+        received, loss = self._measure_if_due("post_aggregation"), Parcel()
+        with self.hides_failure():
+            loss = self._train(optimizer)
         return join(received, loss, self._measure_if_due("post_training"))
 
     @done_by_stacks
     def finish(self, optimizer: Optimizer, practised: Parcel, header: Header) -> Parcel:
         """Make the reply of a trained client, and store its state."""
+        if self.job.privacy.update_clip and self.SENDS_UPDATES and self._overflowed():
+            optimizer = self._put_back()
         # Before the state: who must not or cannot send has not done the round.
         sent = self.uplink(self._privatised(self._detached(self.shared_keys)))
         self._save(optimizer, keep_from=int(header.get("keep-from", 0)))
@@ -400,6 +413,39 @@ class GraphClient(ClassicClient, Generic[P]):
             end_epoch=self.end_epoch,
         )
 
+    def _overflowed(self) -> bool:
+        """Whether the model, or its update, holds NaN or infinity."""
+        tensors = self.tensors()
+        steps = [tensors[n] - w for n, w in self.round.received.items()]
+        return not all(bool(t.isfinite().all()) for t in (*tensors.values(), *steps))
+
+    @torch.no_grad()
+    def _put_back(self) -> Optimizer:
+        """Set the model to the start of the round, as if it had not been trained.
+
+        A server that chooses the model can let it overflow for some label. Its update
+        is then one of zeros, under noise and paid for, so that nobody sees whether it
+        did; and the next round begins with numbers. Return the optimiser of the start.
+        """
+        log(
+            WARNING,
+            "client %d, round %d: training overflowed, so the noise alone of its update"
+            " is sent, and charged; lower learning-rate",
+            self.job.client_id,
+            self.round.number,
+        )
+        if self.round.stored:  # read anew, as the optimiser has changed its moments
+            stored = self.job.store.load(self.round.after) or {}
+            self.round = replace(self.round, stored=stored)
+        tensors = self.tensors()
+        before = dict(places(self._start_of_model().model))
+        for name in self.private_keys():
+            there, key = before[name]
+            tensors[name].copy_(self.round.stored.get(name, there[key]))
+        for name, weight in self.round.received.items():
+            tensors[name].copy_(weight)
+        return self.optimizer()
+
     def _privatised(self, trained: dict[str, Tensor]) -> dict[str, Tensor]:
         """Clip the update and add noise to it, if the run protects updates."""
         privacy, site = self.job.privacy, self.job.site
@@ -417,6 +463,31 @@ class GraphClient(ClassicClient, Generic[P]):
             n: torch.from_numpy(w + step)
             for (n, w), step in zip(received.items(), noisy, strict=True)
         }
+
+    @contextmanager
+    def hides_failure(self) -> Iterator[None]:
+        """Go on after a failure on the data of a site, if its updates are noisy.
+
+        A server that chooses the model can make it fail for some label alone, and would
+        learn that label past the noise. What was trained until then is sent under
+        noise, and charged, as ever.
+        """
+        try:
+            yield
+        except (ConfigError, PrivacyBudgetError, StorageError, WireError):
+            raise  # of the run, the budget or the disk
+        except Exception as error:
+            if not (self.job.site.is_secret and self.job.privacy.update_clip):
+                raise
+            log(
+                WARNING,
+                "client %d, round %d: goes on without what failed, as the server must"
+                " not learn of it: %s: %s",
+                self.job.client_id,
+                self.round.number,
+                type(error).__name__,
+                error,
+            )
 
     def spent(self) -> dict[str, float]:
         """Metrics of the privacy spent so far; none in runs without noise."""
@@ -438,7 +509,10 @@ class GraphClient(ClassicClient, Generic[P]):
     @done_by_stacks
     def _measure(self, point: str) -> Parcel:
         set_training(self.model, False)
-        return join(self.sizes(), self.scores(point))
+        found = Parcel()
+        with self.hides_failure():
+            found = self.scores(point)
+        return join(self.sizes(), found)
 
     @done_by_stacks
     def sizes(self) -> Parcel:

@@ -53,10 +53,11 @@ KINDS = ("query", f"query.{OPENING}", "train", "evaluate")  # of messages
 POOLED = ("embeddings", "labels", "graph_ids")  # handed over for pooled evaluation
 HASHES = ("split-hash", "identity", "raw-sha256", "weights-sha256")
 _EVAL = "eval/(?:train|val|test|all)/post_(?:aggregation|training)/[a-z0-9-]+"
-_SCORES = re.compile(f"{_EVAL}|{GRAD_NORM}")
+_COUNT = "count/(?:train|val|test|all)"  # of what was scored
+_SCORES = re.compile(f"{_EVAL}|{GRAD_NORM}|{_COUNT}")
 _METRICS = re.compile(
-    f"{_EVAL}|{GRAD_NORM}|{FRESH_START}|{STACKED}|group|started-at|compute-s"
-    "|num-(?:train|val|test|features|classes|examples)|count/(?:train|val|test|all)"
+    f"{_EVAL}|{GRAD_NORM}|{_COUNT}|{FRESH_START}|{STACKED}|group|started-at|compute-s"
+    "|num-(?:train|val|test|features|classes|examples)"
     f"|{CLASS_COUNT}[0-9]+|{PRIVACY}[a-z-]+|(?:{SILENT}|{UNUSABLE})[0-9]+"
 )
 _FACTS = re.compile(f"{'|'.join(HASHES)}|{SITE}|tasks|task-ids|{TOLD}[a-z0-9-]+")

@@ -117,8 +117,9 @@ class EmbeddingClient(GraphClient[P]):
     def assess(self, parcel: Parcel, header: Header) -> Parcel:
         """Evaluate the last model; embeddings of the graphs stay on this disk."""
         reply = super().assess(parcel, header)
-        embeddings = self.embed_all() if self._measured is None else self._measured
-        self.job.store.keep("embeddings.npz", self._own(embeddings))
+        with self.hides_failure():
+            embeddings = self.embed_all() if self._measured is None else self._measured
+            self.job.store.keep("embeddings.npz", self._own(embeddings))
         return reply
 
     def _own(self, embeddings: NDArray[np.float32]) -> NamedArrays:

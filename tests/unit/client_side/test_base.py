@@ -20,7 +20,7 @@ from clients.optimizer import make_optimizer
 from clients.round import Round
 from clients.tasks.graph_classifier import GraphClassifierClient
 from clients.training import set_training
-from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.errors import DataError, PrivacyBudgetError, WireError
 
 ROUND = {"server-round": 1}
 
@@ -104,11 +104,45 @@ def test_self_train_without_its_state_is_an_error_and_not_a_fresh_start(tmp_path
 
 
 def test_a_client_that_must_not_send_has_not_done_the_round(tmp_path):
-    client = toys.make_client(tmp_path, "fedavg", **{"privacy.update-clip": 1.0})
-    received = [np.full_like(a, 1e38) for a in toys.shared_arrays(client)]
-    with pytest.raises(DataError, match="a private update must be finite"):
-        client.fit(received, ROUND)
+    noise = {"privacy.update-clip": 1.0, "privacy.update-budget-max": 0.001}
+    client = toys.make_client(tmp_path, "fedavg", **noise)
+    with pytest.raises(PrivacyBudgetError, match=r"update-budget-max allows 0\.001"):
+        client.fit(toys.shared_arrays(client), ROUND)
     assert client.job.store.rounds() == []
+
+
+def test_a_client_whose_training_overflowed_is_as_before_the_round(tmp_path):
+    """Its update is the noise alone, and its state is that of the round before."""
+    noise = {"privacy.update-clip": 1.0}
+    first = toys.make_client(tmp_path, "fedavg", **noise)
+    sent = toys.shared_arrays(first)
+    first.fit(sent, ROUND)
+    kept = first.job.store.load(1)
+    second = toys.make_client(tmp_path, "fedavg", **noise)
+    huge = toys.parcel(second, [np.full_like(a, 1e38) for a in sent], facts=told(1))
+    second.train(huge, {"server-round": 2})
+    (release,) = second.job.site.released
+    assert all(np.isfinite(a).all() for a in release.update)
+    third = toys.make_client(tmp_path, "fedavg", **noise)
+    stored = toys.begun(third, 3, facts=told(2)).round.stored
+    assert set(stored) == set(kept) > set(first.private_keys())
+    for name, tensor in kept.items():
+        assert torch.equal(stored[name], tensor)
+
+
+def test_training_that_overflows_in_the_first_round_leaves_the_start(tmp_path):
+    first = toys.make_client(tmp_path, "fedavg", **{"privacy.update-clip": 1.0})
+    own = {n: named(first)[n].copy() for n in first.private_keys()}
+    first.fit([np.full_like(a, 1e38) for a in toys.shared_arrays(first)], ROUND)
+    stored = first.job.store.load(1)
+    assert own
+    assert set(stored) == set(own)  # and no moments
+    for name, array in own.items():
+        np.testing.assert_array_equal(stored[name].numpy(), array)
+
+
+def told(last_round):
+    return {"last-round": last_round}
 
 
 def optimizer_of(client):
