@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,6 +16,7 @@ from clients.protocols import Opens
 from clients.store import ClientStore, default_state_dir
 
 from .answers import FailedAfterDrawing, answer_all
+from .data import GraphPartition
 from .device import choose_device
 from .elsewhere import score_elsewhere
 from .errors import DataError, StorageError, WireError
@@ -119,14 +120,17 @@ class Asked:
             update_delta=policy.update_delta,
         )
         visit().releases[client_id] = site.released
-        _check_memory(resolved, client_id, store, site, parcel)
+        partition = _check_memory(resolved, client_id, store, site, parcel)
+        spent = partial(site.spent, partition) if resolved.privacy.is_on else dict
+        if self._is_own and client_id not in visit().spent:  # for the audit log
+            visit().before[client_id], visit().spent[client_id] = spent(), spent
         node = self._context.node_config
-        client = _make_client(
-            resolved, client_id, store, site, node, is_stacked=is_stacked
-        )
-        if self._is_own:  # for the audit log
-            visit().before[client_id] = client.spent()
-        return client
+        try:
+            return _make_client(
+                resolved, client_id, store, site, node, is_stacked=is_stacked
+            )
+        except Exception as error:  # noisy graphs may have been drawn for it
+            raise FailedAfterDrawing(spent()) from error
 
     def _begin(self, client_id: int) -> GraphClient[Any]:
         client = self._ready(client_id, is_stacked=True)
@@ -256,11 +260,11 @@ def _check_memory(
     store: ClientStore,
     site: PrivateSite,
     parcel: Parcel,
-) -> None:
+) -> GraphPartition:
     """Refuse to go on with other data or older state than the server knows of.
 
     Before anything is drawn: an account that was lost and charged anew may say the
-    same.
+    same. Return the client's data.
     """
     device = choose_device(resolved.settings.device)
     partition = load_data(resolved, client_id, device, None).partition
@@ -279,3 +283,4 @@ def _check_memory(
             last_round=int(parcel.facts.get(LAST_ROUND, 0)),
             sends_updates=resolved.method.client.SENDS_UPDATES,
         )
+    return partition

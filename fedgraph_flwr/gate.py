@@ -80,6 +80,7 @@ class Visit:
     resolved: Resolved | None = None
     releases: dict[int, list[Release]] = field(default_factory=dict)
     before: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    spent: dict[int, Callable[[], Mapping[str, float]]] = field(default_factory=dict)
     consents: dict[int, list[str]] = field(default_factory=dict)
     withheld: dict[int, list[str]] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from logging import INFO, WARNING, Filter, LogRecord, getLogger
 from pathlib import Path
 from typing import Any, ClassVar
@@ -165,10 +166,32 @@ class _Site:
         entry = Entry(**self._common(), outcome="refused", note=_worded(error))
         self._tell([entry])
         try:
-            self._write([entry.to_json()])
+            self._write(e.to_json() for e in self._refused(entry))
         except StorageError as second:
             log(WARNING, "%s", second)
         return reason_for(self._visit.policy, reason)
+
+    def _refused(self, entry: Entry) -> list[Entry]:
+        """Entries of a refusal: for each client that has an account, what it spent."""
+        found = []
+        for client, spent in sorted(self._visit.spent.items()):
+            before, note = self._visit.before[client], entry.note
+            after: Mapping[str, float] = {}
+            try:
+                after = spent()
+            except FedGraphError as error:
+                note = f"{note}; what was spent cannot be read: {full_reason(error)}"
+            if not (before or after) and note == entry.note:
+                continue
+            of_client = replace(
+                entry,
+                client=client,
+                spent_before=select(PRIVACY, before),
+                spent_after=select(PRIVACY, after),
+                note=note,
+            )
+            found.append(of_client)
+        return found or [entry]
 
     def _write(self, records: Iterable[Mapping[str, Any]]) -> str:
         return self._audit.add(records) if self._audit else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,10 +12,11 @@ import toys
 from flwr.app import Context, Message, RecordDict
 
 import datasets
-from clients.base import initial_arrays
+from clients.base import GraphClient, initial_arrays
 from clients.tasks.graph_classifier import GraphClassifierClient
-from fedgraph_flwr import loaded
+from fedgraph_flwr import gate, loaded
 from fedgraph_flwr.client_app import app
+from fedgraph_flwr.errors import PolicyError, RunFailedError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.wire import Parcel, pack, unpack, with_prefix
@@ -28,7 +31,7 @@ STRICT = {
 }
 CLIPPED = {"privacy.update-clip": 0.5, "privacy.update-noise": 50.0}
 EDGES = {"privacy.edge-epsilon": 1.0, "features": "labels"}
-TIMES = ("started-at", "compute-s")
+SITE = (sys.executable, "-m", "fedgraph_flwr.site")
 
 
 @pytest.fixture
@@ -182,3 +185,78 @@ def test_without_noise_on_updates_what_fails_is_named(tmp_path, monkeypatch):
     asker = Asker(tmp_path)
     asker.call()
     assert asker.train().error.startswith("ValueError")
+
+
+# The audit log says what it cost ----------------------------------------------------
+
+
+def test_the_first_draw_is_in_the_log(tmp_path):
+    asker = Asker(tmp_path, **EDGES)
+    asker.call()
+    assert asker.train().error == ""
+    assert asker.train(2, **{"last-round": 1}).error == ""
+    _, first, second = asker.log()
+    assert "spent_before" not in first
+    assert first["spent_after"]["edge-epsilon"] == 1.0
+    assert second["spent_before"] == second["spent_after"] == first["spent_after"]
+
+
+def test_a_draw_before_the_client_could_not_be_made_is_told(tmp_path, monkeypatch):
+    def fails(self, job):
+        raise ValueError("no memory left")
+
+    asker = Asker(tmp_path, policy={"edge_epsilon_max": 8.0}, **EDGES)
+    asker.call()
+    monkeypatch.setattr(GraphClient, "__init__", fails)
+    reply = asker.train()
+    assert reply.error.startswith("ValueError")
+    assert reply.metrics["privacy/edge-epsilon"] == 1.0
+    line = asker.log()[-1]
+    assert (line["outcome"], line["spent_after"]["edge-epsilon"]) == ("failed", 1.0)
+    assert "spent_before" not in line
+
+
+def test_what_a_refused_reply_had_cost_is_in_the_log(tmp_path):
+    asker = Asker(tmp_path, policy={"reply_bytes_max": 1500}, **CLIPPED)
+    asker.call()
+    for number in (1, 2):
+        with pytest.raises(RunFailedError, match="larger than its policy allows"):
+            asker.train(number)
+    _, first, second = asker.log()
+    assert [line["client"] for line in (first, second)] == [0, 0]
+    assert [line["outcome"] for line in (first, second)] == ["refused", "refused"]
+    assert "spent_before" not in first
+    assert second["spent_before"] == first["spent_after"]
+    spent = [line["spent_after"]["update-epsilon"] for line in (first, second)]
+    assert 0 < spent[0] < spent[1]
+    found = subprocess.run(
+        [*SITE, "audit", str(tmp_path / "audit.jsonl")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert f"update {spent[1]:.4g}" in found
+
+
+def test_an_account_that_cannot_be_read_does_not_cost_the_line(tmp_path, monkeypatch):
+    asker = Asker(tmp_path, policy={"reply_bytes_max": 1500}, **CLIPPED)
+    asker.call()
+
+    def unreadable(*_):
+        (tmp_path / "e" / "client-0" / "privacy-ledger.json").write_text("{")
+        raise PolicyError("larger")
+
+    monkeypatch.setattr(gate, "_check_size", unreadable)
+    with pytest.raises(RunFailedError, match="larger"):
+        asker.train()
+    line = asker.log()[-1]
+    assert line["outcome"] == "refused"
+    assert "what was spent cannot be read: DataError: privacy ledger" in line["note"]
+
+
+def test_a_refused_message_without_noise_has_one_line(tmp_path):
+    asker = Asker(tmp_path, policy={"reply_bytes_max": 1500})
+    asker.call()
+    with pytest.raises(RunFailedError, match="larger than its policy allows"):
+        asker.train()
+    assert "client" not in asker.log()[-1]
