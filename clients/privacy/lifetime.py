@@ -8,8 +8,9 @@ all of these files. The same is kept for each experiment alone.
 Nothing in a file, not even its name, depends on the graphs: an account that started
 afresh with changed files would tell that they changed. Other data under the same name
 are therefore counted together, too much rather than too little; a site that really
-holds new data starts with a new state folder. Of data that come as a file per client
-each has rows of its own, and an account by the name of the file.
+holds new data starts with a new state folder. Of data that come as a file or folder per
+client each has rows of its own. Its account goes by its name and by the client's id: to
+change one of the two begins no other.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class EdgeRecord:
         holds a graph twice pays for it twice.
     source : str
         Name of the file that ``rows`` are of, where clients have files of their own.
-        What versions without that counted for the data set counts for every file.
+        What the client drew of files of other names counts too: one may have been
+        renamed. So does what versions without that counted for the data set.
     budget, site_budget : float
         Largest total of a row, that of the run and that of the site; infinite only
         counts.
@@ -72,6 +74,7 @@ class EdgeRecord:
         name = f"{data}--{source}" if source else data
         self._names = [_file_name(n) for n in dict.fromkeys((name, data))]
         self.path = folder / client / self._names[0]
+        self._renamed = _file_name(f"{data}--").replace(".json", "*.json")
         self._rows = rows
         self._budget, self._whose = min((budget, _OF_RUN), (site_budget, _OF_SITE))
 
@@ -93,7 +96,7 @@ class EdgeRecord:
         DataError
             A file cannot be read.
         """
-        with locked(self._folder / self._names[0]):
+        with locked(self._folder / self._names[-1]):
             own, total = _read(self.path), self._read_all()
             for row in self._rows[positions].tolist():
                 own[row] += epsilon
@@ -115,10 +118,11 @@ class EdgeRecord:
 
     def _read_all(self) -> Spent:
         total: Spent = defaultdict(float)
-        for name in self._names:
-            for path in sorted(self._folder.glob(f"client-*/{name}")):
-                for row, epsilon in _read(path).items():
-                    total[row] += epsilon
+        found = {p for n in self._names for p in self._folder.glob(f"client-*/{n}")}
+        found |= set(self.path.parent.glob(self._renamed))
+        for path in sorted(found):
+            for row, epsilon in _read(path).items():
+                total[row] += epsilon
         return total
 
 

@@ -64,11 +64,26 @@ def test_a_row_has_one_account_whatever_clients_drew_it(tmp_path):
 def test_data_sets_have_accounts_of_their_own_and_so_have_files(tmp_path):
     record(tmp_path).charge(np.array([0]), 1.0)
     assert record(tmp_path, data="BACE").total() == 0
-    files = [record(tmp_path, data="csv", source=f"{c}.csv") for c in "ab"]
+    files = [
+        record(tmp_path, data="csv", source=f"{name}.csv", client=f"client-{k}")
+        for k, name in enumerate("ab")
+    ]
     files[0].charge(np.array([0]), 1.0)
     assert [own.total() for own in files] == [1.0, 0.0]
-    again = record(tmp_path, data="csv", source="a.csv", client="client-1")
-    assert again.total() == 1.0
+
+
+def test_a_file_keeps_its_account_under_another_name_and_under_another_id(tmp_path):
+    def file(name, client):
+        return record(tmp_path, data="csv", source=name, client=client, budget=2.5)
+
+    file("a", "client-0").charge(np.array([0]), 1.0)
+    assert file("a", "client-1").total() == 1.0
+    file("renamed", "client-0").charge(np.array([0]), 1.0)
+    assert file("a", "client-0").total() == 2.0
+    with pytest.raises(PrivacyBudgetError, match="of row 40 to 3; "):
+        file("again", "client-0").charge(np.array([0]), 1.0)
+    assert file("other", "client-2").total() == 0.0
+    assert record(tmp_path, data="csv2", source="a").total() == 0.0
 
 
 def test_what_an_earlier_version_counted_by_client_still_counts(tmp_path):
@@ -104,7 +119,10 @@ def test_a_damaged_record_is_an_error_not_a_fresh_start(tmp_path, text):
         record(tmp_path).charge(np.array([0]), 1.0)
 
 
-def test_charges_of_a_site_at_the_same_time_are_all_counted(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["client", "source"])
+def test_charges_of_a_site_at_the_same_time_are_all_counted(
+    tmp_path, monkeypatch, name
+):
     def slowly(*content):
         time.sleep(0.005)  # so that others read before it is written, if they can
         write_record(*content)
@@ -112,7 +130,8 @@ def test_charges_of_a_site_at_the_same_time_are_all_counted(tmp_path, monkeypatc
     monkeypatch.setattr(lifetime, "write_record", slowly)
 
     def charge(k):
-        record(tmp_path, client=f"client-{k % 2}", budget=30).charge(np.array([1]), 1.0)
+        names = {name: f"client-{k % 2}"}
+        record(tmp_path, budget=30, **names).charge(np.array([1]), 1.0)
 
     with ThreadPoolExecutor(4) as pool:
         done = [f.exception() for f in [pool.submit(charge, k) for k in range(40)]]
