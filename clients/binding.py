@@ -27,6 +27,7 @@ from .privacy.lifetime import FOLDER as LIFETIME
 
 FOLDER = "runs"  # of the state folder, where experiments have theirs
 _OWN = (FOLDER, IDENTITY, LIFETIME, AUDIT_LOG)
+_DATA = "data-identity"  # of a client's folder
 _NAME = re.compile(r"[^./\\\0-\x1f\x7f][^/\\\0-\x1f\x7f]*")
 _LONGEST = 255  # bytes, as of names of files
 
@@ -174,6 +175,36 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
         f" {', '.join(changed)}; refused, as keys, memory and noise of one config do"
         " not hold with another: start a new run"
     )
+
+
+def bind_data(folder: Path, client_id: int, identity: str) -> None:
+    """Bind a client of an experiment to the data that it drew noise for.
+
+    A round that is asked again has the noise that it had: on edges that were changed
+    meanwhile it would show the change. A server need not tell what the data were.
+
+    Parameters
+    ----------
+    folder : path
+        Of the client in the experiment.
+    client_id : int
+    identity : str
+        Fingerprint of its data, which no guess can be checked by.
+
+    Raises
+    ------
+    DataError
+        They are others than at first, or what was written then cannot be read.
+    """
+    path = folder / _DATA
+    if write_once(path, identity.encode(), is_lasting=True) == identity.encode():
+        return
+    words = (
+        f"data of client {client_id} are not those with which it began this experiment,"
+        " and equal noise on both would show what has changed: restore the data, or"
+        " start a new run"
+    )
+    raise DataError(f"{words} ({path} tells them apart)", public=words)
 
 
 def forget(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flwr.app import Context
 
-from clients.binding import bind_config, bind_run, check_run
+from clients.binding import bind_config, bind_data, bind_run, check_run
 from clients.privacy.site import PrivateSite
 from clients.protocols import Opens
 from clients.store import ClientStore, default_state_dir
@@ -270,12 +270,15 @@ def _check_memory(
     partition = load_data(resolved, client_id, device, None).partition
     visit().policy.check_data(partition)
     told = parcel.facts.get(SAME_DATA)
-    if told and told != identity(resolved, partition, store, is_own=site.is_secret):
+    own = identity(resolved, partition, store, is_own=site.is_secret)
+    if told and told != own:
         words = (
             f"data of client {client_id} are not those that it had at roll call, or its"
             " state folder is another: restore both, or start a new run"
         )
         raise DataError(words, public=words)
+    if site.is_secret and resolved.privacy.edge_epsilon > 0:
+        bind_data(store.folder, client_id, own)
     if resolved.privacy.is_on:
         site.check_told(
             {n: _amount(n, v) for n, v in select(SPENT, parcel.facts).items()},

@@ -54,7 +54,7 @@ class NoisyViews:
     adjacency : Adjacency
         Read once per draw, after the draw is in the ledger, and at no other time.
         Graphs must not change within an experiment: equal noise on both would show the
-        change.
+        change. A site refuses that, see :func:`clients.binding.bind_data`.
     num_nodes : int64 array, shape (num_graphs of the client,)
         Public.
     positions : int64 array

@@ -260,3 +260,48 @@ def test_a_refused_message_without_noise_has_one_line(tmp_path):
     with pytest.raises(RunFailedError, match="larger than its policy allows"):
         asker.train()
     assert "client" not in asker.log()[-1]
+
+
+# Data and accounts that change in mid-run -------------------------------------------
+
+
+def edit_a_bond(monkeypatch):
+    """Turn one pair of the largest training graph from an edge to none, or back."""
+
+    def edited(settings, client_id):
+        own = toys.federation(settings, client_id)
+        graphs = own.graphs
+        k = own.train[np.diff(graphs.node_ptr)[own.train].argmax()]
+        before = slice(graphs.edge_ptr[k], graphs.edge_ptr[k + 1])
+        pairs = {tuple(e) for e in graphs.edge_index[:, before].T.tolist()}
+        now = np.array(sorted(pairs ^ {(0, 1), (1, 0)})).T.astype(np.int32)
+        parts = np.split(graphs.edge_index, [before.start, before.stop], axis=1)
+        pointers = graphs.edge_ptr.copy()
+        pointers[k + 1 :] += now.shape[1] - len(pairs)
+        edges = np.concatenate([parts[0], now, parts[2]], axis=1)
+        new = toys.replace(graphs, edge_index=edges, edge_ptr=pointers)
+        return toys.renewed(own, graphs=new)
+
+    monkeypatch.setattr(datasets, "load_partition", edited)
+    loaded.clear_kept()
+
+
+def test_a_round_is_not_asked_again_of_data_that_have_changed(tmp_path, monkeypatch):
+    asker = Asker(tmp_path, "fgcl", **{"privacy.noise-mode": "per_round"})
+    asker.call()
+    assert asker.train().error == ""
+    assert asker.train(2, **{"last-round": 1}).error == ""
+    loaded.clear_kept()
+    assert asker.train().error == ""  # the same data
+    ledger = tmp_path / "e" / "client-0" / "privacy-ledger.json"
+    spent = ledger.read_text()
+    edit_a_bond(monkeypatch)
+    for number in (1, 3):
+        reply = asker.train(number)
+        assert "data of client 0 are not those with which it began" in reply.error
+        assert "restore the data, or start a new run" in reply.error
+        assert str(tmp_path) not in reply.error
+    assert ledger.read_text() == spent
+    asker.node["state-dir"] = str(tmp_path / "new")
+    asker.call()
+    assert asker.train().error == ""
