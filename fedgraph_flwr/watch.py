@@ -7,7 +7,7 @@ run, at a site even though a new process answers each message.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from logging import INFO, WARNING, Filter, LogRecord, getLogger
 from pathlib import Path
@@ -122,7 +122,7 @@ class _Site:
         # A node that hosts no client of this app serves others, and keeps no log.
         self._audit = AuditLog(root / FILE) if hosts_any(node) else None
         self._visit = VISIT.get()
-        self._visit.policy = Policy()  # until the file is read
+        self._visit.policy, self._policy_sha256 = Policy(), ""  # until it is read
         self._kind = message.metadata.message_type
 
     def answer(self, answer: ClientAppCallable) -> Message:
@@ -140,16 +140,10 @@ class _Site:
 
     def _content(self, answer: ClientAppCallable) -> RecordDict:
         message, context = self._message, self._context
-        node = context.node_config
-        self._visit.policy, self._policy_sha256 = read_policy(node)
-        check_kind(self._kind)
         try:
-            self._visit.resolved = resolve_at(
-                node, self._visit.policy, context.run_config
-            )
-        except FedGraphError:  # each client fails for that reason, and says so
-            self._visit.resolved = None
-        self._write([self._asked()])
+            self._read()
+        finally:  # what is refused was asked too
+            self._write([self._asked()])
         reply = answer(message, context)
         content = let_out(self._visit, self._kind, message.content, reply.content)
         entries = list(self._entries(reply.content, content))
@@ -158,6 +152,17 @@ class _Site:
         if head:
             content.config_records["header"][AUDIT_HEAD] = head
         return content
+
+    def _read(self) -> None:
+        """Read the site's policy and, as far as that allows, what the run is."""
+        node = self._context.node_config
+        self._visit.policy, self._policy_sha256 = read_policy(node)
+        check_kind(self._kind)
+        # Without it each client fails for that reason, and says so.
+        with suppress(FedGraphError):
+            self._visit.resolved = resolve_at(
+                node, self._visit.policy, self._context.run_config
+            )
 
     def _refuse(self, error: Exception) -> str:
         """Log and write down a message that is refused; return what others may know."""

@@ -262,6 +262,15 @@ def test_a_refused_message_without_noise_has_one_line(tmp_path):
     assert "client" not in asker.log()[-1]
 
 
+def test_a_message_of_an_unknown_kind_was_asked_too(tmp_path):
+    asker = Asker(tmp_path)
+    with pytest.raises(RunFailedError, match="messages of the kinds"):
+        asker.train(kind="query.zzz")
+    (asked,), (answered,) = asker.log("asked"), asker.log()
+    assert (asked["message"], asked["clients"]) == ("query.zzz", [0])
+    assert answered["outcome"] == "refused"
+
+
 # Data and accounts that change in mid-run -------------------------------------------
 
 

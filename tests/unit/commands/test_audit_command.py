@@ -7,11 +7,14 @@ import functools
 import io
 import json
 import shutil
+from pathlib import Path
 
 import pytest
+import toys
 from flwr.app import Error, Message
 
 from fedgraph_flwr.audit_log import AuditLog, check_log
+from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.wire import unpack
 from simulations.inline import InlineGrid
@@ -298,3 +301,29 @@ def test_refusals_and_lost_replies_are_in_both_logs(run, tmp_path, monkeypatch, 
     assert "train, round 2, client 2: the site sent" in said
     lines = map(json.loads, server.read_text().splitlines())
     assert [r["error"] for r in lines if "error" in r] == ["connection lost"]
+
+
+def test_a_site_whose_policy_was_spoilt_in_mid_run_agrees_with_the_server(
+    run, tmp_path, monkeypatch, capsys
+):
+    """It refuses, and has written down that it was asked."""
+    deliver = InlineGrid.deliver
+    node = {"clients": "0,1,2", "state-dir": str(tmp_path)}
+    node |= toys.policy(tmp_path)
+
+    def spoil(self, message):
+        if unpack(message.content)[1].get("server-round") == 2:
+            Path(node["policy"]).write_text("oops = 1")
+        return deliver(self, message)
+
+    monkeypatch.setattr(InlineGrid, "deliver", spoil)
+    with pytest.raises(RunFailedError):
+        run("fedavg", node_configs=[node], **{"results-dir": str(tmp_path / "r")})
+    assert main(["audit", str(tmp_path / "audit.jsonl")]) == 0
+    server = str(tmp_path / "r" / "audit.jsonl")
+    code = main(["audit", str(tmp_path / "audit.jsonl"), "--server", server])
+    assert code == 0, capsys.readouterr().out
+    *_, asked, answered = check_log((tmp_path / "audit.jsonl").read_bytes()).records
+    assert (asked["event"], asked["message"], asked["round"]) == ("asked", "train", 2)
+    assert "policy_sha256" not in asked
+    assert answered["outcome"] == "refused"
