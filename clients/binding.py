@@ -96,6 +96,11 @@ def bind_run(
     check_run(root, run_id, experiment)
 
 
+def is_known(root: Path, experiment: str) -> bool:
+    """Whether a run of this experiment has been bound at this site."""
+    return _newest(root, experiment).exists()
+
+
 def check_run(root: Path, run_id: int, experiment: str) -> None:
     """Refuse a message that names another experiment than its run is bound to.
 

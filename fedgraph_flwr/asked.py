@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flwr.app import Context
 
-from clients.binding import bind_config, bind_data, bind_run, check_run
+from clients.binding import bind_config, bind_data, bind_run, check_run, is_known
 from clients.privacy.site import PrivateSite
 from clients.protocols import Opens
 from clients.store import ClientStore, default_state_dir
@@ -92,12 +92,14 @@ class Asked:
 
     @cached_property  # once per message; what is refused is refused to every client
     def _experiment(self) -> str:
-        # A site that lost its disk, and may begin afresh, has no roll call to remember.
-        check = bind_run if _may_restart(self._context.node_config) else check_run
-        root = state_root(self._resolved)
+        root, config = state_root(self._resolved), self._resolved.to_config()
+        run_id = self._context.run_id
         experiment = str(self._header.get("experiment", ""))
-        check(root, self._context.run_id, experiment)
-        bind_config(root, experiment, self._resolved.to_config())
+        # A site that lost its disk, and may begin afresh, has no roll call to remember.
+        if _may_restart(self._context.node_config) and not is_known(root, experiment):
+            bind_run(root, run_id, experiment, config)
+        check_run(root, run_id, experiment)
+        bind_config(root, experiment, config)
         return experiment
 
     def _ready(self, client_id: int, *, is_stacked: bool) -> GraphClient[Any]:

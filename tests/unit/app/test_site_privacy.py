@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -314,3 +315,21 @@ def test_a_round_is_not_asked_again_of_data_that_have_changed(tmp_path, monkeypa
     asker.node["state-dir"] = str(tmp_path / "new")
     asker.call()
     assert asker.train().error == ""
+
+
+@pytest.mark.parametrize("rate", [0.5, None])
+def test_a_run_without_roll_call_ends_none_at_a_site_that_may_begin_afresh(
+    tmp_path, rate
+):
+    asker = Asker(tmp_path)
+    asker.node["fresh-start"] = True
+    asker.call(run=5)
+    assert asker.train(run=5).error == ""
+    honest = asker.config
+    asker.config = {**honest, "learning-rate": rate or honest["learning-rate"]}
+    assert "Flower run 6 is not known at this site" in asker.train(run=6).error
+    asker.config = honest
+    assert asker.train(2, run=5, **{"last-round": 1}).error == ""
+    shutil.rmtree(tmp_path / "runs")
+    assert asker.train(3, run=5, **{"last-round": 2}).error == ""
+    assert "Flower run 6 is not known at this site" in asker.train(run=6).error
