@@ -170,15 +170,16 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
         ) from error
     if before == now:
         return
-    changed = [
-        f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
-        for key in sorted({*before, *now})
-        if before.get(key) != now.get(key)
-    ]
+    keys = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
+    changed = [f"{k} was {before.get(k)!r} and is now {now.get(k)!r}" for k in keys]
+    begin = f"experiment {experiment!r} began at this site with another run config:"
+    end = (
+        "; refused, as keys, memory and noise of one config do not hold with another:"
+        " start a new run"
+    )
     raise WireError(
-        f"experiment {experiment!r} began at this site with another run config:"
-        f" {', '.join(changed)}; refused, as keys, memory and noise of one config do"
-        " not hold with another: start a new run"
+        f"{begin} {', '.join(changed)}{end}",
+        public=f"{begin} {', '.join(keys)}{end}",  # what was may be another server's
     )
 
 

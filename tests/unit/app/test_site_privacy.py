@@ -333,3 +333,15 @@ def test_a_run_without_roll_call_ends_none_at_a_site_that_may_begin_afresh(
     shutil.rmtree(tmp_path / "runs")
     assert asker.train(3, run=5, **{"last-round": 2}).error == ""
     assert "Flower run 6 is not known at this site" in asker.train(run=6).error
+
+
+def test_a_refusal_names_keys_of_another_config_and_no_values(tmp_path, caplog):
+    asker = Asker(tmp_path, **{"csv-label-columns": "relapse", "learning-rate": 0.125})
+    asker.call()
+    asker.config |= {"csv-label-columns": "", "learning-rate": 0.5}
+    _, header = asker.send("query", run=2, experiment="e")
+    named = "another run config: csv-label-columns, learning-rate; refused"
+    assert named in header["error"]
+    assert "relapse" not in header["error"]
+    assert "0.125" not in header["error"]
+    assert "csv-label-columns was 'relapse' and is now ''" in caplog.text
