@@ -8,7 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import datasets
-from clients.privacy.site import PrivateSite, check_features, noisy_partition
+from clients.privacy.site import (
+    PrivateSite,
+    check_drawn,
+    check_features,
+    noisy_partition,
+)
 from clients.protocols import Diffuses
 
 from .kept import Kept
@@ -39,7 +44,10 @@ def load_data(
     of a private run have no edges: its method draws noisy views itself.
     """
     key = resolved, client_id, device, site
-    return kept_data.get(key, lambda: _load(*key))
+    data = kept_data.get(key, lambda: _load(*key))
+    if site is not None:
+        check_drawn(data.partition, site)
+    return data
 
 
 def _load(

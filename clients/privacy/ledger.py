@@ -157,6 +157,22 @@ class Ledger:
             )
         return account
 
+    def check_drawn(self, positions: IntArray, epsilon: float) -> None:
+        """Refuse to go on with a draw of the graphs at ``positions`` if it is not here.
+
+        Raises
+        ------
+        DataError
+            As :meth:`read`; or less than ``epsilon`` was charged for one of them.
+        """
+        spent = self.read().edge[positions]
+        if (spent < epsilon * (1 - _ROUNDING)).any():
+            raise DataError(
+                f"noisy views of this client are not in the ledger {self.path}, which"
+                f" says {spent.min():.6g} was spent on one of the graphs; restore the"
+                " ledger from a copy, or start a new experiment and count both"
+            )
+
     def charge_edges(self, positions: IntArray, epsilon: float) -> Account:
         """Add ``epsilon`` to the graphs at ``positions``; to be called before a draw.
 

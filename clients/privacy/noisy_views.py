@@ -200,13 +200,7 @@ class NoisyViews:
                 f"noisy views {self._path} are of graphs of other sizes; graphs must"
                 " not change within an experiment: start a new one with the new data"
             )
-        spent = self._ledger.read().edge[self._positions]
-        if (spent < sum(self.epsilons) * (1 - 1e-9)).any():
-            raise DataError(
-                f"noisy views {self._path} are not in the ledger {self._ledger.path},"
-                f" which says {spent.min():.6g} was spent on one of the graphs; restore"
-                " the ledger from a copy, or start a new experiment and count both"
-            )
+        self._ledger.check_drawn(self._positions, sum(self.epsilons))
         return raw if about.get("key") == key else None
 
 

@@ -311,6 +311,17 @@ def _degrees(graphs: GraphSet) -> bool:
     return bool((on_line & (step != 0)).any())
 
 
+def check_drawn(partition: GraphPartition, site: PrivateSite) -> None:
+    """Refuse noisy graphs that a process has kept if their ledger is gone.
+
+    Raises
+    ------
+    DataError
+    """
+    everything = np.arange(len(partition.graphs))
+    site.ledger(partition).check_drawn(everything, site.privacy.edge_epsilon)
+
+
 def noisy_partition(partition: GraphPartition, site: PrivateSite) -> GraphPartition:
     """Replace every graph of a client by a noisy one, drawn once and kept.
 

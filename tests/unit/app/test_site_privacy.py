@@ -345,3 +345,17 @@ def test_a_refusal_names_keys_of_another_config_and_no_values(tmp_path, caplog):
     assert "relapse" not in header["error"]
     assert "0.125" not in header["error"]
     assert "csv-label-columns was 'relapse' and is now ''" in caplog.text
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_kept_noisy_graphs_without_their_ledger_are_refused(tmp_path, caplog, is_new):
+    """In a process that has them in memory, as a resident worker has, and in others."""
+    asker = Asker(tmp_path, **EDGES)
+    asker.call()
+    assert asker.train().error == ""
+    (tmp_path / "e" / "client-0" / "privacy-ledger.json").unlink()
+    if is_new:
+        loaded.clear_kept()
+    for _ in range(2):
+        assert asker.train().error.startswith("DataError")
+    assert caplog.text.count("views of this client are not in the ledger") == 2
