@@ -7,12 +7,14 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import toys
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from clients.base import GraphClient
 from clients.binding import bind_config, bind_run
+from clients.peers import letters
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.errors import PolicyError, RunFailedError
 from fedgraph_flwr.gate import KINDS, Visit, let_out
@@ -142,6 +144,30 @@ def test_nothing_leaves_that_was_not_read(hidden, policy):
     assert sum(size for *_, size in record_sizes(left)) < 4500
     assert str(left).count("SECRET") < 700  # a reason is cut
     assert "0.5, 0.5" not in str(left)
+
+
+@pytest.mark.parametrize(
+    "letter",
+    [
+        np.frombuffer(letters._OPEN + b"letter", np.uint8),
+        np.frombuffer(letters._SEALED + b"letter!!", np.float32),
+    ],
+    ids=["open", "numbers-that-look-sealed"],
+)
+@pytest.mark.parametrize("place", ["arrays", "evaluation"])
+def test_an_array_that_is_no_sealed_letter_stays_where_sealed_ones_leave(place, letter):
+    now = Visit(node={"": ""}, policy=Policy(sealed_only=True))
+    sealed = {"to/2": np.frombuffer(letters._SEALED + b"letter", np.uint8)}
+
+    def parcel(arrays):
+        left = let_out(now, "train", pack({}, {}), pack({0: Parcel(**arrays)}, {}))
+        return unpack(left)[0][0]
+
+    assert not parcel({place: sealed}).error
+    refused = parcel({place: {**sealed, "to/1": letter}})
+    assert "arrays that are not sealed" in refused.error
+    assert not refused.arrays
+    assert not refused.evaluation
 
 
 # A message that is too much for the log ----------------------------------------------
