@@ -24,8 +24,6 @@ from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import pack, unpack
 from simulations.inline import InlineGrid
 
-pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
-
 ROUND = {"server-round": 1}
 LABELS = {"features": "labels"}  # degrees tell edges
 EDGES = {**LABELS, "privacy.edge-epsilon": 1.0}
@@ -50,6 +48,7 @@ def test_edge_noise_is_a_setting_of_any_method(run, method):
     assert noisy.sha == run(method, nodes=3, **EDGES).sha
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "gcfl+"])
 def test_with_hardly_any_edge_noise_nothing_changes(run, method):
     quiet = run(method, **LABELS, **{"privacy.edge-epsilon": 1e6})
@@ -155,6 +154,7 @@ def test_gcfl_sends_the_noisy_update_itself(tmp_path):
         np.testing.assert_allclose(w - s, d, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{**EDGES}, {"privacy.update-clip": 1.0}], ids=["edges", "updates"]
 )
@@ -204,6 +204,7 @@ def test_a_private_site_tells_its_data_apart_without_telling_which(
     assert len(set(told.values())) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "is_hidden"), [(EDGES, False), ({"privacy.update-clip": 1.0}, True)]
 )
@@ -231,6 +232,7 @@ def test_the_hash_of_a_split_confirms_no_guess_of_labels(
 # What is spent --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "views", "expected"),
     [
@@ -252,6 +254,7 @@ def test_a_run_reports_what_its_clients_have_spent(run, mode, views, expected):
     assert "not protected: labels, node features" in says
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("views", "of_each"), [("two", 1.0), ("one", 2.0)])
 def test_a_total_is_shared_out_among_the_views(run, views, of_each):
     options = {"fgcl.views": views, "num-server-rounds": 2}
@@ -276,6 +279,7 @@ def shared(toy_data):
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "options", "train", "held_out"),
     [("fgcl", TWO, 4.0, 2.0), ("fedavg", EDGES, 1.0, 1.0)],
@@ -304,6 +308,7 @@ def test_graphs_that_all_clients_hold_cost_what_all_of_them_draw(
     assert f"({2 * train:g} over all runs)" in second["says"]
 
 
+@pytest.mark.slow
 def test_earlier_runs_with_more_clients_count_for_graphs_that_all_hold(
     run, tmp_path, toy_data
 ):
@@ -359,6 +364,7 @@ def test_an_update_budget_stops_the_run(run):
         run("fedavg", **tight)
 
 
+@pytest.mark.slow
 def test_resuming_does_not_forget_what_was_spent(run):
     noisy = {"privacy.noise-mode": "per_round", "num-server-rounds": 3}
     part = run("fgcl", **{**noisy, "num-server-rounds": 2})
@@ -368,6 +374,7 @@ def test_resuming_does_not_forget_what_was_spent(run):
     assert resumed.summary["privacy"] == whole.summary["privacy"]
 
 
+@pytest.mark.slow
 def test_what_a_client_drew_before_it_failed_is_counted(run, monkeypatch):
     def broken(action):
         def act(self, parcel, header):
@@ -391,6 +398,7 @@ def test_what_a_client_drew_before_it_failed_is_counted(run, monkeypatch):
 # What a run says ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sites_add_a_secret_to_the_noise_that_simulation_does_not(run):
     simulated = [run("fgcl").sha for _ in range(2)]
     sites = [run("fgcl", node_configs=[{"clients": "0,1,2"}]).sha for _ in range(2)]
@@ -398,6 +406,7 @@ def test_sites_add_a_secret_to_the_noise_that_simulation_does_not(run):
     assert len({*simulated, *sites}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("second", "words"),
     [
@@ -416,6 +425,7 @@ def test_a_run_says_where_noise_is_no_secret(run, noise, second, words):
     assert secrets == [0.0, float("clients" in second), 0.0]
 
 
+@pytest.mark.slow
 def test_a_run_whose_sites_all_have_secrets_says_nothing_of_its_seed(run):
     own = [{"clients": "0,1"}, {"clients": "2"}]
     privacy = run("fedavg", **EDGES, node_configs=own).summary["privacy"]
@@ -452,6 +462,7 @@ def test_the_table_at_the_end_says_what_was_spent(run):
     assert summary["privacy"]["says"] in " ".join(summary_table(summary).split())
 
 
+@pytest.mark.slow
 def test_both_notions_side_by_side(run):
     both = {**UPDATES, **EDGES, "privacy.both": True}
     says = run("fedavg", **both).summary["privacy"]["says"]
@@ -464,6 +475,7 @@ def test_nothing_is_said_where_nothing_is_protected():
     assert describe({0: {}, 1: {}}) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["[[[", "9", -1.0, math.nan])
 def test_what_the_server_says_was_spent_must_be_an_amount(run, monkeypatch, value):
     deliver = InlineGrid.deliver

@@ -16,8 +16,6 @@ from fedgraph_flwr.trained import load_model
 from fedgraph_flwr.trained.folder import read_about
 from simulations.inline import run_inline
 
-pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
-
 HEAD = 'dataset = "{dataset}"\n'
 
 
@@ -85,6 +83,7 @@ def trained(request, tmp_path):
     return tmp_path, path, make
 
 
+@pytest.mark.slow
 def test_tables_without_targets_are_predicted(trained):
     root, path, make = trained
     folder = root / "state" / path.name / "client-1" / "model"
@@ -151,6 +150,7 @@ def test_embeddings_of_new_graphs_are_those_that_the_run_kept(tmp_path, method):
         load_model(own / "model").predict_test(tmp_path / "data" / "site-1")
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_fit_the_schema_are_told(trained):
     root, path, make = trained
     model = load_model(root / "state" / path.name / "client-0" / "model")

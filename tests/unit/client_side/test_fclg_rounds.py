@@ -26,8 +26,6 @@ from fedgraph_flwr.results import selection
 from fedgraph_flwr.wire import unpack
 from strategies.fedavg import FedAvg
 
-pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
-
 ALONE = "local graph-embedding"
 ROUND = {"server-round": 1}
 INTERS = ("graphs", "nodes", "none", "kl", "mse", "previous-round")
@@ -183,6 +181,7 @@ def plain_sgd(monkeypatch):
     monkeypatch.setattr(optimizer, "_KINDS", table)
 
 
+@pytest.mark.slow
 def test_with_one_epoch_fclg_is_intra_fedavg(run, plain_sgd):
     def model(epochs, which):
         options = {"local-epochs": epochs, "fclg.inter": which}
@@ -194,6 +193,7 @@ def test_with_one_epoch_fclg_is_intra_fedavg(run, plain_sgd):
     assert not close(model(1, "mse"), alone, 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inter", ["graphs", "nodes", "kl", "mse"])
 def test_with_more_epochs_it_is_not(once, inter):
     two = {**SILENT, "local-epochs": 2}
@@ -202,6 +202,7 @@ def test_with_more_epochs_it_is_not(once, inter):
     assert not close(model, alone, 1e-4)
 
 
+@pytest.mark.slow
 def test_with_one_epoch_the_training_losses_differ_by_log_2(once):
     with_it = loss_of(once("fclg", **SILENT))
     without = loss_of(once("fclg", **SILENT, **{"fclg.inter": "none"}))
@@ -227,6 +228,7 @@ def test_identical_clients_average_to_each_of_them(run, toy_data, tmp_path, inte
     )  # of another order of graphs
 
 
+@pytest.mark.slow
 def test_the_server_takes_the_mean_weighted_by_the_number_of_graphs(once, tmp_path):
     one = {**SILENT, "num-server-rounds": 1}
     expected, total = {}, 20 + 25 + 30
@@ -272,6 +274,7 @@ def test_no_label_reaches_training_of_a_variant(run, once, toy_data, inter):
         assert run("fclg", **options).sha == true.sha
 
 
+@pytest.mark.slow
 def test_labels_do_reach_training_of_a_classifier(run, once, toy_data):
     true = once("fedavg")
     with toy_data.context() as patch:
@@ -279,6 +282,7 @@ def test_labels_do_reach_training_of_a_classifier(run, once, toy_data):
         assert run("fedavg").sha != true.sha
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fclg", "infograph"])
 def test_how_it_is_evaluated_does_not_matter_to_training(once, method):
     """In particular, embedding all graphs leaves running statistics alone."""
@@ -302,12 +306,8 @@ def test_pooled_runs_do_not_depend_on_the_nodes(once, method):
             assert all(np.array_equal(ours[n], theirs[n]) for n in ours)
 
 
-@pytest.mark.parametrize(
-    "inter",
-    mostly_slow(
-        ["graphs", "nodes", "none", "kl", "mse", "previous-round"], fast=["nodes"]
-    ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("inter", INTERS)
 def test_variants_do_not_depend_on_the_nodes_either(once, inter):
     """Six clients on one, two and six nodes."""
     six = {"num-clients": 6, "batch-size": 32, "local-epochs": 2}
@@ -334,6 +334,7 @@ def pooled(run):
     return run("fclg", nodes=2, **{**POOLED, "embedding.probe": True})
 
 
+@pytest.mark.slow
 def test_the_pool_holds_every_graph_of_every_client_once_in_order(pooled):
     names = [p.name for p in sorted((pooled.path / "embeddings").iterdir())]
     assert names == [f"round-{r:06d}.npz" for r in (0, 1, 3)]
@@ -368,6 +369,7 @@ def test_the_first_pool_is_that_of_the_untrained_encoder(pooled, tmp_path):
     np.testing.assert_array_equal(client.embed_all(), first)
 
 
+@pytest.mark.slow
 def test_pooled_scores_are_those_of_all_embeddings_together(pooled):
     for server_round, table in zip((0, 1, 3), tables(pooled), strict=True):
         expected = embedding_scores.all_scores(
@@ -389,6 +391,7 @@ def test_pooled_scores_are_those_of_all_embeddings_together(pooled):
     assert {r[2:5:2][0] for r in rows if r[1] != "-1"} == {"train"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", ["raw", "log1p"])
 def test_the_headline_is_that_of_the_chosen_transform(once, transform):
     finished = once("fclg", **POOLED, **{"embedding.transform": transform})
@@ -414,6 +417,7 @@ def test_the_summary_holds_both_rules(pooled):
     assert "optimistic" in summary["best_labelled"]["protocol"]
 
 
+@pytest.mark.slow
 def test_the_emd_in_the_summary_is_that_of_the_formula(pooled, run, toy_data):
     def emd(labels_of):
         everyone = np.concatenate(labels_of)
@@ -450,6 +454,7 @@ def test_before_training_is_a_round_that_labels_may_choose():
     assert (best["round"], best["mean"]) == (0, 0.6)
 
 
+@pytest.mark.slow
 def test_counts_of_classes_stay_at_a_site_that_shares_no_labels(run, once, tmp_path):
     simulated = once("fclg", **QUICK).summary
     assert simulated["class_counts"] == [[10, 10], [13, 12], [15, 15]]
@@ -463,6 +468,7 @@ def test_counts_of_classes_stay_at_a_site_that_shares_no_labels(run, once, tmp_p
     assert run("fclg", node_configs=sites, **few).summary["emd"] == simulated["emd"]
 
 
+@pytest.mark.slow
 def test_there_is_no_emd_of_different_data_sets(run, toy_data):
     def another(settings, client_id):
         partition = toys.federation(settings, client_id)
@@ -474,6 +480,7 @@ def test_there_is_no_emd_of_different_data_sets(run, toy_data):
         assert run("fedavg", **{"num-server-rounds": 1}).summary["emd"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_lost_client_does_not_change_the_number_of_classes(
     run, toy_data, monkeypatch, lost
@@ -509,6 +516,7 @@ def test_a_lost_client_does_not_change_the_number_of_classes(
     assert asked == [3, 3, 3]
 
 
+@pytest.mark.slow
 def test_more_classes_than_pooled_graphs_stops_with_the_reason(run, toy_data):
     def tiny(settings, client_id):
         partition = toys.make_partition(client_id, num_graphs=2, held_out=0.0)
@@ -525,6 +533,7 @@ def test_more_classes_than_pooled_graphs_stops_with_the_reason(run, toy_data):
     assert unscored["final"]["mean"] is None
 
 
+@pytest.mark.slow
 def test_resuming_a_pooled_run_equals_never_stopping(run):
     more = {**POOLED, "num-server-rounds": 4}
     whole = run("fclg", **more)
@@ -543,6 +552,7 @@ def test_resuming_a_pooled_run_equals_never_stopping(run):
         assert all(np.array_equal(ours[n], theirs[n]) for n in theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "options"),
     [
@@ -606,6 +616,7 @@ def test_locally_evaluated_clients_send_shared_tensors_and_numbers_only(
     assert not (finished.path / "embeddings").exists()
 
 
+@pytest.mark.slow
 def test_pooled_clients_send_a_record_apart_in_evaluated_rounds(run, monkeypatch):
     sent = watch_replies(monkeypatch)
     finished = run("fclg", **POOLED)
@@ -627,6 +638,7 @@ def test_pooled_clients_send_a_record_apart_in_evaluated_rounds(run, monkeypatch
     assert finished.summary["bytes_up_evaluation"] == sum(int(r["bytes"]) for r in rows)
 
 
+@pytest.mark.slow
 def test_strategies_never_see_what_is_pooled(run, monkeypatch):
     """Neither names nor labels: ``Parcel.evaluation`` is for the evaluator alone."""
     seen, step = [], FedAvg.step
@@ -665,6 +677,7 @@ def test_one_site_that_refuses_stops_the_run_before_any_training(
     assert batches == []
 
 
+@pytest.mark.slow
 def test_sites_that_agreed_give_what_a_simulation_gives(run, once, tmp_path):
     agreed = toys.policy(tmp_path, pooled_evaluation=True)
     sites = [{"clients": c, **agreed} for c in ("2", "1,0")]
@@ -692,6 +705,7 @@ def test_every_site_keeps_the_embeddings_of_the_last_model(once, tmp_path, optio
 # Evaluation: local ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_local_scores_are_those_of_each_client(run):
     probed = {"num-clients": 2, "embedding.probe": True, "embedding.rounds": "0,1"}
     finished = run("fclg", **probed)
@@ -728,6 +742,7 @@ def test_an_embedding_that_is_not_finite_names_the_client_in_a_run(run, monkeypa
             run("fclg", **options)
 
 
+@pytest.mark.slow
 def test_a_client_with_one_graph_takes_part_and_is_scored_with_the_others_only(
     run, toy_data
 ):
@@ -747,6 +762,7 @@ def test_a_client_with_one_graph_takes_part_and_is_scored_with_the_others_only(
     assert set(unscored.summary["final"]["per_client"]) == {"1", "2"}
 
 
+@pytest.mark.slow
 def test_clients_alone_neither_send_nor_receive_a_model_after_the_start(once):
     alone = once(ALONE, **QUICK)
     assert alone.models == {}
@@ -754,6 +770,7 @@ def test_clients_alone_neither_send_nor_receive_a_model_after_the_start(once):
     assert {(r["round"], r["direction"]) for r in rows} == {("1", "down")}
 
 
+@pytest.mark.slow
 def test_a_client_alone_trains_as_in_a_federation_of_one(run):
     one = {**QUICK, "num-clients": 1, "local-epochs": 2}
     alone, federated = run(ALONE, **one), run("fclg", **one)
@@ -774,6 +791,7 @@ TERMS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @TERMS
 def test_moon_without_weight_is_fedavg(once, method, weight, plain):
     two = {"num-server-rounds": 2}
@@ -783,6 +801,7 @@ def test_moon_without_weight_is_fedavg(once, method, weight, plain):
     assert not close(strong, without, 1e-4)
 
 
+@pytest.mark.slow
 def test_in_the_first_round_of_moon_the_contrast_is_log_2_without_a_gradient(once):
     one = {"num-server-rounds": 1, "local-epochs": 2}
     plain, moon = once("fedavg", **one), once("moon", **one, **{"moon.mu": 3.0})
@@ -807,6 +826,7 @@ def test_so_it_is_for_the_baselines(tmp_path, method):
     assert max(float(g.abs().max()) for g in slopes) < 1e-6
 
 
+@pytest.mark.slow
 @TERMS
 def test_in_later_rounds_of_moon_it_is_not(once, method, weight, plain):
     two = {"num-server-rounds": 2}
@@ -891,6 +911,7 @@ def test_scores_of_some_clients_are_kept_apart_from_those_of_all(run):
     assert finished.summary["final"]["mean"] is not None
 
 
+@pytest.mark.slow
 def test_arrays_that_do_not_fit_together_name_the_client(run, monkeypatch):
     own = graph_embedder.EmbeddingClient._own
 
@@ -925,6 +946,7 @@ def test_figures_that_would_not_be_drawn_are_refused(bad):
         toys.resolved("fclg", **bad)
 
 
+@pytest.mark.slow
 def test_rounds_to_draw_are_evaluated(run):
     drawn = {**POOLED, "embedding.rounds": "", "embedding.figure-rounds": "2"}
     assert {k[0] for k in run("fclg", **drawn).values("accuracy")} == {"2", "3"}

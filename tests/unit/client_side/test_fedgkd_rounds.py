@@ -23,8 +23,6 @@ from fedgraph_flwr.wire import select
 from strategies.fedgkd import common_start
 from strategies.fedgkd_relator import relatedness
 
-pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
-
 
 def assert_same_models(ours: dict, theirs: dict, **tolerance):
     for name, array in theirs.items():
@@ -34,6 +32,7 @@ def assert_same_models(ours: dict, theirs: dict, **tolerance):
 # Neutral settings ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "uniform",
     [
@@ -52,12 +51,14 @@ def test_uniform_weights_without_a_pull_are_uniform_fedavg(run, once, uniform):
         assert_same_models(model, plain.models["global"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_both_parts_change_what_is_learned(once, run):
     neutral = run("fedgkd", **PLAIN)
     assert run("fedgkd", **{**PLAIN, "fedgkd.tau-s": 3.0}).sha != neutral.sha
     assert run("fedgkd", **{**PLAIN, "fedgkd.proximal-lambda": 1.0}).sha != neutral.sha
 
 
+@pytest.mark.slow
 def test_fedpub_without_its_parts_is_uniform_fedavg(run, monkeypatch):
     made = MaskedGNN.__init__
 
@@ -73,6 +74,7 @@ def test_fedpub_without_its_parts_is_uniform_fedavg(run, monkeypatch):
         assert_same_models(model, plain.models["global"], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedgkd", "fedstar"])
 def test_one_client_alone_trains_as_if_nobody_listened(run, method):
     alone = {"num-clients": 1, "fedgkd.proximal-lambda": 0.0}
@@ -94,6 +96,7 @@ def test_one_client_with_a_pull_is_local_proximal_training(run):
     assert_same_models(ours.models["client-0"], prox.models["global"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_distillation_clients_are_alike_and_fedgkd_is_its_control(run):
     """R is all ones, S one more on its diagonal: q_ii = e^tau_s / (e^tau_s + n - 1).
 
@@ -139,6 +142,7 @@ STRUCTURE = {"shared/embedding_s.weight", "shared/embedding_s.bias"} | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "names"),
     [
@@ -193,6 +197,7 @@ def uplinks(monkeypatch):
     return sent
 
 
+@pytest.mark.slow
 def test_the_run_stores_r_s_and_q_of_every_round(run, uplinks):
     finished = run("fedgkd", **{"fedgkd.tau": 0.4})
     for server_round in (1, 2, 3):
@@ -294,6 +299,7 @@ def test_the_closing_evaluation_carries_no_start(once):
     assert min(down["3"]) > max(plain) + 4 * 15 * 6  # m C D floats
 
 
+@pytest.mark.slow
 def test_a_resumed_run_stores_the_same_matrices(run, once):
     whole = once("fedgkd")
     part = run("fedgkd", **{"num-server-rounds": 2})
@@ -318,6 +324,7 @@ def test_static_features_are_sent_once_and_relate_for_good(run, uplinks):
     assert not np.allclose(r[1], 1)
 
 
+@pytest.mark.slow
 def test_static_distillation_resumes_where_it_was(run):
     whole = run("fedgkd", **STATIC)
     part = run("fedgkd", **STATIC, **{"num-server-rounds": 1})

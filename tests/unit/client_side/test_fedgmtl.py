@@ -21,8 +21,6 @@ from fedgraph_flwr.results.task_relations import read_covariances, read_rounds
 from fedgraph_flwr.wire import Parcel, select, with_prefix
 from strategies.fedgmtl import FedGMTL, with_unit_trace
 
-pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
-
 MASKS = {"task-masks": "0;1;0-1"}  # of three clients
 EITHER = pytest.mark.parametrize("encoder", ["sage", "gat"])
 
@@ -59,6 +57,7 @@ def skewed(made):
 # The loss -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @EITHER
 @pytest.mark.parametrize("reg", [0.0, 0.01])
 def test_the_penalty_moves_own_rows_by_two_lambda_omega_inverse_phi(
@@ -221,6 +220,7 @@ def test_the_server_mends_the_mean_of_omegas_that_noise_has_bent():
     np.testing.assert_allclose(server.theta[OMEGA], expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_noise_that_leaves_no_covariance_leaves_that_of_the_round_before(run, caplog):
     noisy = {"privacy.update-clip": 0.1, "privacy.update-noise": 300.0}
     with caplog.at_level("WARNING", logger="flwr"):
@@ -261,11 +261,13 @@ def test_without_penalty_it_is_fedavg_in_every_round(run, encoder, weighting, ro
     assert ours.rounds == fedavg.rounds
 
 
+@pytest.mark.slow
 def test_the_penalty_and_the_weights_matter(run):
     changes = ({}, {"fedgmtl.task-reg": 0.1}, {"weighting": "uniform"})
     assert len({run("fedgmtl", **MASKS, **c).sha for c in changes}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["fedgmtl", "fedavg multi-task", "local multi-task", "fgcl", "spreadgnn"]
 )
@@ -313,6 +315,7 @@ def test_auc_of_own_and_other_tasks(run):
     assert ("3", "2", "val", "post_aggregation", "roc-auc-unseen") not in seen
 
 
+@pytest.mark.slow
 def test_one_molecule_at_a_time(run):
     single = {**MASKS, "batch-size": 1, "num-server-rounds": 2}
     finished = run("fedgmtl", **single)

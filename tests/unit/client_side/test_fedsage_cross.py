@@ -29,8 +29,6 @@ from fedgraph_flwr.wire import Parcel, select, unpack
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
 
-pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
-
 CROSS = {"fedsage-plus.cross-client": True, "fedsage-plus.cross-rows": 5}
 # Otherwise no node of the toy federation gets a neighbour.
 MENDED = {"fedsage-plus.hidden-share": 1.0, "fedsage-plus.learning-rate": 0.01}
@@ -150,6 +148,7 @@ def test_the_generator_learns_the_rows_of_others(tmp_path, monkeypatch):
 # Off -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_it_messages_and_results_are_those_of_plain_averaging(
     run, mail, monkeypatch
 ):
@@ -175,6 +174,7 @@ def test_without_it_a_client_gives_nothing_even_if_asked(tmp_path):
     assert toys.make_client(tmp_path, "fedsage+", partition=partition).opening() == {}
 
 
+@pytest.mark.slow
 def test_weight_zero_is_as_without_it_to_the_byte(run, cross):
     zero, off = cross(**{"fedsage-plus.cross-weight": 0.0}), run("fedsage+", **MENDED)
     assert (zero.sha, zero.rounds) == (off.sha, off.rounds)
@@ -251,6 +251,7 @@ def test_everybody_gets_the_rows_of_the_others_and_never_its_own(cross, mail, no
         assert not any(rows_down(mail, later).values())
 
 
+@pytest.mark.slow
 def test_the_exchange_carries_the_declared_bytes_and_is_in_the_ledger(run, cross, mail):
     finished = cross(nodes=3)
     rows = 4 * 5 * 6  # float32, cross-rows, features of the toy graph
@@ -280,6 +281,7 @@ def test_the_exchange_carries_the_declared_bytes_and_is_in_the_ledger(run, cross
         assert finished.summary[key] == total
 
 
+@pytest.mark.slow
 def test_the_same_bytes_on_any_number_of_nodes_in_any_order(cross, monkeypatch):
     usual = cross()
     pull = InlineGrid.pull_messages
@@ -324,6 +326,7 @@ def test_resuming_equals_never_stopping_and_asks_nobody_again(cross, mail, stop_
     assert resumed.summary["disclosed"] == whole.summary["disclosed"]
 
 
+@pytest.mark.slow
 def test_who_has_not_trained_before_a_stop_gets_its_rows_after_it(
     cross, mail, monkeypatch
 ):
@@ -344,6 +347,7 @@ def test_who_has_not_trained_before_a_stop_gets_its_rows_after_it(
     assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
 
 
+@pytest.mark.slow
 def test_with_partial_participation_rows_wait_for_who_has_not_trained(cross, mail):
     share = {"num-clients": 6, "client-fraction": 0.5, "num-server-rounds": 3}
     cross(**share, patience=0)
@@ -361,6 +365,7 @@ def test_with_partial_participation_rows_wait_for_who_has_not_trained(cross, mai
 # What goes wrong -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_client_that_gave_nothing_is_named_and_its_rows_are_missing(
     cross, mail, monkeypatch
 ):
@@ -375,6 +380,7 @@ def test_a_client_that_gave_nothing_is_named_and_its_rows_are_missing(
     assert finished.summary["disclosed"].endswith("5 of client 0, 5 of client 2")
 
 
+@pytest.mark.slow
 def test_a_lost_node_costs_its_clients_rows(cross, mail, monkeypatch):
     toys.lose_reply(monkeypatch, server_round=0, client=2)
     finished = cross(nodes=3, **UNEVEN)
@@ -397,6 +403,7 @@ def test_too_few_that_gave_stop_the_run_before_any_training(
     assert summary["bytes_up"] > 0
 
 
+@pytest.mark.slow
 def test_a_client_without_training_nodes_gives_no_rows_and_gets_those_of_others(
     cross, toy_data, mail
 ):
@@ -441,6 +448,7 @@ def test_who_gets_no_rows_says_so(cross, caplog, monkeypatch):
 # Privacy -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_run_warns_and_its_summary_says_who_saw_what(run, cross, caplog):
     caplog.set_level(logging.WARNING, logger="flwr")
     finished = cross()
@@ -455,6 +463,7 @@ def test_the_run_warns_and_its_summary_says_who_saw_what(run, cross, caplog):
     assert "raw feature" not in caplog.text
 
 
+@pytest.mark.slow
 def test_the_generator_and_what_it_made_stay_at_home(cross, mail):
     finished = cross()
     up = {n for _, way, parcels in mail if way == "up"
@@ -473,6 +482,7 @@ def test_noise_on_updates_is_refused_beside_raw_rows():
     toys.resolved("fedsage+", **{"privacy.update-clip": 1.0})
 
 
+@pytest.mark.slow
 def test_a_site_that_did_not_agree_refuses_at_roll_call(run, cross, mail, tmp_path):
     agreed = toys.policy(tmp_path, raw_features=True)
     sites = [{"clients": "0,1", **agreed}, {"clients": "2"}]
@@ -482,12 +492,14 @@ def test_a_site_that_did_not_agree_refuses_at_roll_call(run, cross, mail, tmp_pa
     assert run("fedsage+", node_configs=sites).summary["status"] == "completed"
 
 
+@pytest.mark.slow
 def test_sites_that_agreed_give_what_a_simulation_gives(cross, tmp_path):
     agreed = toys.policy(tmp_path, raw_features=True)
     sites = [{"clients": c, **agreed} for c in ("2", "1,0")]
     assert cross(node_configs=sites).sha == cross().sha
 
 
+@pytest.mark.slow
 def test_rows_are_used_once(cross, monkeypatch):
     seen: list[int] = []
     train = fedsage_plus.train_generator
@@ -517,6 +529,7 @@ OTHERS = {
 FIELDS = [*FedSagePlusParams.config_fields(), "local-epochs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIELDS)
 def test_each_setting_changes_what_is_generated_or_given(tmp_path, monkeypatch, name):
     def one_each(counts, _):

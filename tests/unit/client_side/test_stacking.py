@@ -34,8 +34,6 @@ from fedgraph_flwr.registry import METHODS, joined, load_client
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION, NODE_CLASSIFICATION
 from fedgraph_flwr.wire import Parcel, with_prefix
 
-pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
-
 ON_GRAPHS = ["local", "fedavg", "fedprox", "gcfl", "gcfl+"]
 ON_NODES = [f"{m} node-classification" for m in ON_GRAPHS]
 ON_NODES += ["self-weight"]
@@ -93,6 +91,7 @@ def test_a_run_is_that_of_clients_one_by_one(run, stacks, case):
         assert many.values()[name] == pytest.approx(value, abs=1e-4), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "more"),
     [
@@ -154,6 +153,7 @@ def own_nodes(kind, client):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "kind", "make"),
     [
@@ -171,6 +171,7 @@ def test_data_of_all_forms(run, stacks, monkeypatch, case, kind, make):
     assert_alike(tensors(many), tensors(one))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*ON_GRAPHS, *ON_NODES])
 def test_equal_shapes_give_equal_bytes(run, stacks, monkeypatch, case):
     """Where batched products are to the bit those of single matrices."""
@@ -196,6 +197,7 @@ def one_by_one(product):
     return call
 
 
+@pytest.mark.slow
 def test_adam_goes_on_from_what_is_stored(run, stacks):
     keys = {**WIDE, "persist-optimizer": True}
     one, many = (run("fedavg", **keys, stacked=how) for how in ("off", "on"))
@@ -205,6 +207,7 @@ def test_adam_goes_on_from_what_is_stored(run, stacks):
     assert_alike(found, tensors(one))
 
 
+@pytest.mark.slow
 def test_noise_is_charged_to_stacked_clients(run, stacks):
     keys = {**WIDE, "privacy.update-clip": 0.5, "privacy.update-noise": 3.0}
     one, many = (run("fedavg", **keys, stacked=how) for how in ("off", "on"))
@@ -213,6 +216,7 @@ def test_noise_is_charged_to_stacked_clients(run, stacks):
     assert one.summary["privacy"]
 
 
+@pytest.mark.slow
 def test_resuming_equals_never_stopping(run, stacks):
     whole = run("gcfl+", **WIDE, stacked="on")
     half = run("gcfl+", **{**WIDE, "num-server-rounds": 1}, stacked="on")
@@ -401,6 +405,7 @@ def test_one_bad_client_of_a_stack_is_one_bad_client(run, stacks, monkeypatch):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["num_epochs", "pull_weight"])
 def test_a_step_that_fails_for_one_client_fails_it_alone(
     run, stacks, monkeypatch, step
@@ -436,6 +441,7 @@ def test_a_client_that_trains_on_a_node_without_class_fails_alone(run, monkeypat
     assert "Target -1 is out of bounds" in failure["reason"]
 
 
+@pytest.mark.slow
 def test_each_client_is_pulled_by_its_own_weight(run, stacks, monkeypatch):
     def own(self):
         return 3.0 * self.job.client_id
@@ -446,6 +452,7 @@ def test_each_client_is_pulled_by_its_own_weight(run, stacks, monkeypatch):
     assert_alike(tensors(many), tensors(one))
 
 
+@pytest.mark.slow
 def test_a_stack_that_fails_leaves_its_clients_to_themselves(run, monkeypatch, caplog):
     one = run("fedavg", **WIDE, stacked="off")
 
@@ -518,6 +525,7 @@ class Counter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*ON_GRAPHS, *ON_NODES])
 def test_operators_do_not_grow_with_clients(run, monkeypatch, case):
     """A round of 50 clients launches at most half as many again as one of 5."""
