@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgraph_flwr.results.selection import (
+    PROTOCOLS,
     Choice,
     EarlyStopping,
     best_labelled,
@@ -54,8 +55,11 @@ def test_best_val_ignores_the_start_and_takes_the_earliest_of_ties():
 
 
 def test_best_val_chooses_no_round_before_the_first():
+    words = best_val(VAL, TEST)["protocol"]
+    assert words == PROTOCOLS["best_val"]
     found = best_val(VAL, TEST, first=3)
     assert (found["round"], found["mean"]) == (3, pytest.approx(0.65))
+    assert found["protocol"] == f"{words}; of the rounds from 3 on"
     assert best_val(VAL, TEST, first=4)["round"] is None
 
 

@@ -20,6 +20,7 @@ from clients.fedavg import Proximal
 from clients.graphs.batching import CollatedGraphs
 from clients.graphs.ops import dropout_mask
 from clients.marks import done_by_stacks
+from clients.optimizer import num_steps, optimizer_tensors
 from clients.stacking import stack
 from clients.stacking.batch import JoinedGraphs
 from clients.stacking.groups import practise_together, stack_of
@@ -376,6 +377,16 @@ def test_clients_of_other_widths_or_steps_stack_apart(tmp_path):
         for k, (n, f) in enumerate(sizes)
     ]
     assert set(practise_together(clients)) == {0, 1, 2, 3}
+
+
+def test_who_has_made_one_step_stacks_apart_from_who_has_made_none(tmp_path):
+    options = {"persist-optimizer": True, "local-epochs": 1, "batch-size": 100}
+    clients = [begun(tmp_path, toys.make_partition(k), **options) for k in range(3)]
+    stepped = clients[0].optimizer()
+    clients[0].practise(stepped)
+    clients[0].round = replace(clients[0].round, stored=optimizer_tensors(stepped))
+    assert num_steps(clients[0].optimizer()) == 1
+    assert set(practise_together(clients)) == {1, 2}
 
 
 def test_a_width_that_random_words_do_not_divide_trains_one_by_one(tmp_path):

@@ -13,6 +13,8 @@ from fedgraph_flwr.methods.fedavg import FedAvgParams
 from strategies import base
 from strategies.averaging import find_bad_array, weighted_mean
 from strategies.fedavg import FedAvg
+from strategies.personal import mix
+from strategies.self_weight import pull_to_mean
 
 
 def test_by_hand():
@@ -62,9 +64,18 @@ def test_flowers_fedavg_agrees(seed):
         ({"w": np.float32([0, np.nan])}, "NaN or infinity; lower the learning rate"),
     ],
 )
-def test_models_that_cannot_be_averaged(other, match):
+@pytest.mark.parametrize(
+    "average",
+    [
+        lambda models: weighted_mean(models, [1, 1]),
+        lambda models: mix(models, np.ones((1, 2))),
+        lambda models: pull_to_mean(models, 0.5),
+    ],
+    ids=["weighted_mean", "mix", "pull_to_mean"],
+)
+def test_models_that_cannot_be_averaged(average, other, match):
     with pytest.raises(WireError, match=match):
-        weighted_mean([{"w": np.zeros(2, np.float32)}, other], [1, 1])
+        average([{"w": np.zeros(2, np.float32)}, other])
 
 
 @pytest.mark.parametrize("weights", [[0, 0], [1, -1], [1]])
