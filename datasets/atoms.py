@@ -159,23 +159,3 @@ def bond_pairs(mol: Mol) -> list[tuple[int, int]]:
         ends = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
         pairs += [ends, ends[::-1]]
     return sorted(pairs)
-
-
-def smiles_to_graph(smiles: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Convert one SMILES string.
-
-    Returns
-    -------
-    x : float32 array, shape (num_atoms, 133)
-    edge_index : int32 array, shape (2, num_edges)
-        Both directions of every bond, sorted by source, then target; no self-loops.
-
-    Raises
-    ------
-    ValueError
-        As :func:`parse_smiles`.
-    """
-    mol = parse_smiles(smiles)
-    x = np.stack([atom_features(atom_kind(atom)) for atom in mol.GetAtoms()])
-    pairs = np.array(bond_pairs(mol), dtype=np.int32).reshape(-1, 2)
-    return x, np.ascontiguousarray(pairs.T)

@@ -6,7 +6,6 @@ each client, the ascending data set rows of its graphs.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 
@@ -18,8 +17,6 @@ from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.seeding import numpy_rng
 
 from .splits import MIN_GRAPHS
-
-log = logging.getLogger("flwr.fedgraph")
 
 DIRICHLET_MIN_GRAPHS = 10  # below that, validation and test sets say nothing
 MAX_DRAWS = 100_000  # of client sizes that leave nobody with too few graphs

@@ -6,7 +6,6 @@ one client or a folder for each client.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +27,6 @@ from .schema_read import read_schema
 from .smiles_csv import SMILES_CSV, client_file, load_client_file
 from .splits import need_graphs, split_client
 from .tables import find_tables, holds_tables
-
-log = logging.getLogger("flwr.fedgraph")
 
 OWN_TABLES = (GRAPHS_CSV, GRAPH_CSV)
 

@@ -8,7 +8,6 @@ makes its graph, or its node, unusable: it is left out and listed, or refused.
 from __future__ import annotations
 
 import hashlib
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,6 @@ from .own_graphs import RawGraphs, read_graph, read_graphs
 from .schema import GRAPHS_CSV, KEYS, SPLIT, Schema
 from .table import Table, Tables
 from .tables import find_tables
-
-log = logging.getLogger("flwr.fedgraph")
 
 _VERSION = 2  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash

@@ -16,7 +16,6 @@ from fedgraph_flwr.resolve import tables
 from fedgraph_flwr.results.provenance import project_root
 
 _ROW = re.compile(r"^\| `([^`]+)` \| .* \|$")
-_NUM_COLUMNS = 4
 
 
 def as_toml() -> str:

@@ -20,7 +20,7 @@ from clients.graphs.batching import Batch, CollatedGraphs
 from clients.privacy.laplace import Adjacency, Triangles
 from clients.protocols import Diffuses
 from clients.store import ClientStore
-from datasets import find_dataset
+from datasets import atoms, find_dataset
 from datasets.diffusion import diffuse
 from fedgraph_flwr.config import RunSettings, build
 from fedgraph_flwr.data import GraphSet, IntArray
@@ -53,6 +53,14 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 CPU = torch.device("cpu")
+
+
+def smiles_to_graph(smiles: str) -> tuple[np.ndarray, np.ndarray]:
+    """Atoms as rows, and edges both ways, of one SMILES string."""
+    mol = atoms.parse_smiles(smiles)
+    kinds = [atoms.atom_kind(atom) for atom in mol.GetAtoms()]
+    pairs = np.array(atoms.bond_pairs(mol), dtype=np.int32).reshape(-1, 2)
+    return np.stack([atoms.atom_features(kind) for kind in kinds]), pairs.T
 
 
 def renewed(partition, **changes):

@@ -62,11 +62,6 @@ class Account:
     client: tuple[float, float] = (0.0, 0.0)
     releases: tuple[str, ...] = ()
 
-    @property
-    def edge_total(self) -> float:
-        """Largest epsilon over the graphs: what the client's edges are protected by."""
-        return float(self.edge.max(initial=0.0))
-
 
 class Ledger:
     """Privacy ledger of one client; every call reads and writes the file anew.

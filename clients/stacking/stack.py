@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Generic, TypeVar, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -35,7 +34,6 @@ from .networks import Network, StackedGCN, StackedGIN
 from .nodes import StackedNodes, stack_nodes
 
 B = TypeVar("B")
-Floats = NDArray[np.floating[Any]]
 
 
 class Stack(ABC, Generic[B]):

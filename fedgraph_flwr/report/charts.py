@@ -37,7 +37,6 @@ def line_chart(
     *,
     name: str,
     y_label: str,
-    x_label: str = "round",
     marks: Sequence[int] = (),
     from_zero: bool = False,
 ) -> Markup:
@@ -96,7 +95,7 @@ def line_chart(
                 line.style, path, line.label
             )
         )
-    parts.append(_text((_LEFT + _WIDTH) / 2, _HEIGHT - 6, x_label))
+    parts.append(_text((_LEFT + _WIDTH) / 2, _HEIGHT - 6, "round"))
     parts.append(
         Markup(
             '<text text-anchor="middle" transform="translate(13 {}) rotate(-90)">'

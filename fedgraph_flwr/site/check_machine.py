@@ -21,9 +21,9 @@ _LEAST_MEMORY, _LEAST_DISK = 2 * _GIB, 2 * _GIB  # torch alone takes half a GiB
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^+;\s]+)")
 
 
-def versions(root: Path | None = None) -> list[Finding]:
+def versions() -> list[Finding]:
     """Compare the packages that a site runs with the pins of ``constraints.txt``."""
-    root = root or project_root()
+    root = project_root()
     cure = "pip install -c constraints.txt ., in the environment of the SuperNode"
     pins = dict(_PIN.findall((root / "constraints.txt").read_text(encoding="utf-8")))
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))

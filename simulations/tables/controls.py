@@ -28,7 +28,7 @@ NAMES = ("one-class", "sum-x", "mean-x", "log1p", "untrained")
 TRANSFORM = "raw"
 
 
-def control_results(results: Sequence[Result], *, data_dir: str = "") -> list[Result]:
+def control_results(results: Sequence[Result]) -> list[Result]:
     """Compute control rows for every result of FCLG as the paper has it.
 
     Parameters
@@ -36,8 +36,6 @@ def control_results(results: Sequence[Result], *, data_dir: str = "") -> list[Re
     results : sequence of Result
         Only the presets ``fclg-<data>`` count, without other settings. Controls that
         stand among the results already are not computed again.
-    data_dir : str
-        Folder of TU data; "" means FEDGRAPH_DATA.
 
     Returns
     -------
@@ -61,9 +59,9 @@ def control_results(results: Sequence[Result], *, data_dir: str = "") -> list[Re
     known = {r.key for r in results}
     for r in models:
         if _control(r, NAMES[0], {"accuracy": 0.0}).key not in known:
-            place = _place(r.row, data_dir)
-            _check_data(r, place)
-            for name, scores in scores_of(*place, r.seed).items():
+            source = _source(r.row)
+            _check_data(r, source)
+            for name, scores in scores_of(*source, r.seed).items():
                 found.append(_control(r, name, scores))
     return found
 
@@ -115,11 +113,9 @@ def _untrained(r: Result) -> Result:
 
 
 @lru_cache(maxsize=64)
-def scores_of(
-    name: str, features: str, data_dir: str, seed: int
-) -> Mapping[str, Mapping[str, float]]:
+def scores_of(name: str, features: str, seed: int) -> Mapping[str, Mapping[str, float]]:
     """Score the rows that need the data; the split and its order do not matter."""
-    graphs = load_graphs(name, features, data_dir)
+    graphs = load_graphs(name, features)
     found: dict[str, Mapping[str, float]] = {"one-class": one_class_scores(graphs.y)}
     for kind, x in trivial_features(graphs).items():
         found[kind] = all_scores(
@@ -141,22 +137,22 @@ def _control(r: Result, name: str, scores: Mapping[str, float]) -> Result:
     )
 
 
-def _place(row: str, data_dir: str) -> tuple[str, str, str]:
-    """Name of the data set, its features and the folder it is read from."""
+def _source(row: str) -> tuple[str, str]:
+    """Name of the data set, and its features."""
     settings = resolve({**defaults(), **load_preset(row)}).settings
-    return settings.dataset, settings.features, data_dir
+    return settings.dataset, settings.features
 
 
 @lru_cache(maxsize=2)
-def load_graphs(name: str, features: str, data_dir: str) -> GraphSet:
+def load_graphs(name: str, features: str) -> GraphSet:
     """Load a TU data set once per process."""
-    return load_tu(name, features, data_dir=data_dir)
+    return load_tu(name, features)
 
 
-def _check_data(r: Result, place: tuple[str, str, str]) -> None:
+def _check_data(r: Result, source: tuple[str, str]) -> None:
     """Raise DataError if the data here are not those of the run."""
     num_clients = int(load_preset(r.row)["num-clients"])
-    sha256 = load_graphs(*place).raw_sha256
+    sha256 = load_graphs(*source).raw_sha256
     hashes = dict.fromkeys(sorted(map(str, range(num_clients))), sha256)
     known = hash_data(hashes, num_clients)
     if r.data not in ("", known):

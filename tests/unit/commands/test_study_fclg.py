@@ -378,8 +378,8 @@ def toy_tu(monkeypatch: pytest.MonkeyPatch) -> GraphSet:
     graphs = random_graphs(20)
     object.__setattr__(graphs, "raw_sha256", DATA)
 
-    def load(name: str, features: str, *, data_dir: str) -> GraphSet:
-        assert (name, features, data_dir) == ("PROTEINS", "labels", "")
+    def load(name: str, features: str) -> GraphSet:
+        assert (name, features) == ("PROTEINS", "labels")
         return graphs
 
     monkeypatch.setattr(controls, "load_tu", load)

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import toys
 from rdkit import Chem
 from torch_geometric.utils import from_smiles
 
@@ -55,7 +56,7 @@ def slow_row(atom):
 
 @pytest.mark.parametrize("smiles", SMILES)
 def test_features_are_those_of_a_slow_loop(smiles):
-    x, _ = atoms.smiles_to_graph(smiles)
+    x, _ = toys.smiles_to_graph(smiles)
     expected = [slow_row(atom) for atom in Chem.MolFromSmiles(smiles).GetAtoms()]
     assert x.shape == (len(expected), 133)
     assert x.dtype == np.float32
@@ -64,13 +65,13 @@ def test_features_are_those_of_a_slow_loop(smiles):
 
 @pytest.mark.parametrize("smiles", [s for s in SMILES if s not in EXOTIC])
 def test_edges_are_pygs(smiles):
-    _, edges = atoms.smiles_to_graph(smiles)
+    _, edges = toys.smiles_to_graph(smiles)
     assert edges.dtype == np.int32
     assert np.array_equal(edges, from_smiles(smiles).edge_index.numpy())
 
 
 def test_ethanol_by_hand():
-    x, edges = atoms.smiles_to_graph("OCC")
+    x, edges = toys.smiles_to_graph("OCC")
     assert edges.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
     on = [np.flatnonzero(row[:132]).tolist() for row in x]
     # oxygen: element 8, 2 neighbours (H too), charge 0, no chirality, 1 H, SP3
@@ -100,14 +101,14 @@ def test_private_features_drop_blocks():
 def test_strict_features_do_not_know_the_bonds():
     strict = atoms.feature_columns("atoms-strict")
     rows = [
-        atoms.smiles_to_graph(smiles)[0][0, strict]
+        toys.smiles_to_graph(smiles)[0][0, strict]
         for smiles in ("C", "CC", "C#C", "c1ccccc1", "[C@](F)(Cl)(Br)I")
     ]
     assert all(np.array_equal(row, rows[0]) for row in rows)
 
 
 def test_the_order_of_atoms_does_not_matter():
-    forth, back = atoms.smiles_to_graph("OCC"), atoms.smiles_to_graph("CCO")
+    forth, back = toys.smiles_to_graph("OCC"), toys.smiles_to_graph("CCO")
     assert np.array_equal(forth[0], back[0][::-1])
 
 

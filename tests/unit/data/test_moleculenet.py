@@ -107,7 +107,7 @@ def test_small_set_by_hand(folder, caplog):
 def test_features_and_edges_are_those_of_each_molecule(folder):
     graphs = load_moleculenet("BBBP", data_dir=str(folder)).take(np.array([3, 0, 2]))
     for g, smiles in enumerate(("C.C", "CCO", "c1ccccc1")):
-        x, edges = atoms.smiles_to_graph(smiles)
+        x, edges = toys.smiles_to_graph(smiles)
         nodes = slice(graphs.node_ptr[g], graphs.node_ptr[g + 1])
         own = slice(graphs.edge_ptr[g], graphs.edge_ptr[g + 1])
         assert np.array_equal(graphs.x[nodes], x)
@@ -406,7 +406,7 @@ def test_agrees_with_pyg(name, real_cache, tmp_path):
     for i in np.linspace(0, len(ours) - 1, 60).astype(int).tolist():
         graph = ours.take(np.array([i]))
         assert np.array_equal(graph.edge_index, theirs[i].edge_index.numpy())
-        assert np.array_equal(graph.x, atoms.smiles_to_graph(theirs[i].smiles)[0])
+        assert np.array_equal(graph.x, toys.smiles_to_graph(theirs[i].smiles)[0])
 
 
 @needs_real_data
