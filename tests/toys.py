@@ -63,6 +63,16 @@ def smiles_to_graph(smiles: str) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([atoms.atom_features(kind) for kind in kinds]), pairs.T
 
 
+def assert_drawn(path: Path) -> np.ndarray:
+    """The PNG has a sensible size, is mostly white and has more than empty axes."""
+    from matplotlib.image import imread
+
+    image = imread(path)[..., :3]
+    assert min(image.shape[:2]) > 200
+    assert 0.02 < np.mean(image.min(axis=2) < 0.9) < 0.6
+    return image
+
+
 def renewed(partition, **changes):
     """Change a partition, whose hashes are made again."""
     return replace(partition, **changes, split_hash="", data_hash="")

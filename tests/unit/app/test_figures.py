@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import toys
 from matplotlib.figure import Figure
-from matplotlib.image import imread
 
 from fedgraph_flwr.figures import gain, losses, style
 from fedgraph_flwr.figures import run as of_run
@@ -66,14 +66,6 @@ def write_run(
     return folder
 
 
-def assert_drawn(path: Path) -> None:
-    """The PNG has a sensible size, is mostly white and not only white."""
-    image = imread(path)[..., :3]
-    assert min(image.shape[:2]) > 200
-    ink = float(np.mean(image.min(axis=2) < 0.9))
-    assert 0.01 < ink < 0.6
-
-
 def test_clusters_have_the_numbers_of_their_models() -> None:
     series = {c: {1: 0.5} for c in (0, 2, 3)}
     assert present_clusters([[0], [1], [2, 3]], series) == {0: [0], 2: [2, 3]}
@@ -84,7 +76,7 @@ def test_draws_accuracy_and_norms(tmp_path: Path) -> None:
     drawn = of_run.draw_run(run)
     assert [p.name for p in drawn] == ["accuracy.png", "update_norms.png"]
     for path in drawn:
-        assert_drawn(path)
+        toys.assert_drawn(path)
 
 
 def test_figure_shows_mean_clusters_and_splits(
@@ -170,7 +162,7 @@ def test_gain_is_drawn_or_left_out(tmp_path: Path) -> None:
     assert gain.draw_gain([run], [], out) is None
     assert not out.exists()
     assert gain.draw_gain([run, local], [local], out) == out
-    assert_drawn(out)
+    toys.assert_drawn(out)
 
 
 def test_losses_are_means_over_seeds_then_over_clients(
@@ -197,7 +189,7 @@ def test_losses_are_means_over_seeds_then_over_clients(
     out = tmp_path / "losses.png"
     assert losses.draw_losses({"short": [one_round]}, out) is None
     assert losses.draw_losses({"gcfl+": runs}, out) == out
-    assert_drawn(out)
+    toys.assert_drawn(out)
 
 
 def test_matplotlib_is_imported_only_to_draw() -> None:

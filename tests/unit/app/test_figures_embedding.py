@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
+import toys
 from sklearn.decomposition import PCA
 
 from fedgraph_flwr.figures import embedding
@@ -63,14 +63,6 @@ def kept(monkeypatch):
     return figures
 
 
-def assert_drawn(path):
-    image = imread(path)[..., :3]
-    assert min(image.shape[:2]) > 200
-    ink = float(np.mean(image.min(axis=2) < 0.9))
-    assert 0.005 < ink < 0.6
-    return image
-
-
 def points_of(axes):
     """Label of the legend -> points drawn for it."""
     return {of.get_label(): np.asarray(of.get_offsets()) for of in axes.collections}
@@ -82,7 +74,7 @@ def test_draws_the_rounds_that_the_run_names(run):
     drawn = draw_embeddings(run)
     assert drawn == [run / f"embeddings-round-{t}.png" for t in (0, 12)]
     for path in drawn:
-        assert_drawn(path)
+        toys.assert_drawn(path)
     assert len(list(run.glob("*.png"))) == 2
     (run / "summary.json").write_text('{"config": {}}')
     assert draw_embeddings(run) == []
@@ -265,7 +257,7 @@ def test_what_is_missing_or_cut_short_is_left_out(run, kept):
 
 def test_colours_are_visible_in_the_file(run):
     write_round(run, 0)
-    image = assert_drawn(draw_embeddings(run)[0])
+    image = toys.assert_drawn(draw_embeddings(run)[0])
     for colour in PALETTE[:6]:  # six clients
         rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
         shown = 0.75 * rgb + 0.25  # on white
