@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from rich.console import Console
 from rich.markup import escape
 
 from fedgraph_flwr.errors import DataError, FedGraphError
 from fedgraph_flwr.figures.gain import draw_gain
 from fedgraph_flwr.figures.losses import draw_losses
+from fedgraph_flwr.results.reader import blaming
 from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 
@@ -55,27 +57,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"none of the {len(problems)} runs found was completed"
                 f"{metric and f' and states {metric}'}; there is nothing to compare"
             )
-        groups = group_runs(runs, apart=options.apart)
-        for group in groups:
-            report = compare(group, options.rule or group.headline, metric)
-            if options.markdown:
-                text = markdown(report.title, report.parts)
-                out.print(text, "", soft_wrap=True, markup=False, highlight=False)
-            else:
-                print_terminal(report.title, report.parts, out)
-        drawn = []
-        if options.figure is not None:
-            drawn += draw_gains(
-                groups, options.figure, rule=options.rule, metric=metric
-            )
-        if options.losses is not None:
-            drawn += draw_curves(groups, options.losses)
+        with blaming(*(run.path for run in runs)):
+            drawn = show(runs, options, out)
         for path in drawn:
             err.print(f"drawn: {path}", markup=False, soft_wrap=True)
     except FedGraphError as error:
         err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
         return 2
     return 0
+
+
+def show(runs: Sequence[Run], options: argparse.Namespace, out: Console) -> list[Path]:
+    """Print the tables of runs, and draw the figures that are asked for."""
+    metric = options.metric
+    groups = group_runs(runs, apart=options.apart)
+    for group in groups:
+        report = compare(group, options.rule or group.headline, metric)
+        if options.markdown:
+            text = markdown(report.title, report.parts)
+            out.print(text, "", soft_wrap=True, markup=False, highlight=False)
+        else:
+            print_terminal(report.title, report.parts, out)
+    drawn = []
+    if options.figure is not None:
+        drawn += draw_gains(groups, options.figure, rule=options.rule, metric=metric)
+    if options.losses is not None:
+        drawn += draw_curves(groups, options.losses)
+    return drawn
 
 
 def usable_runs(found: Found, metric: str = "") -> tuple[list[Run], list[str]]:

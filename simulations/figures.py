@@ -14,6 +14,7 @@ from pathlib import Path
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.figures import draw_all
 from fedgraph_flwr.figures.tasks import site_rounds
+from fedgraph_flwr.results.reader import blaming
 
 from .report import find_runs
 
@@ -52,7 +53,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         folders = [f for folder in options.folders for f in find_folders(folder)]
         for folder in folders:
-            for path in draw_all(folder, options.rounds):
+            with blaming(folder):
+                drawn = draw_all(folder, options.rounds)
+            for path in drawn:
                 sys.stdout.write(f"{path}\n")
     except FedGraphError as error:
         sys.stderr.write(f"{error}\n")

@@ -25,6 +25,7 @@ from fedgraph_flwr.audit_log import plain
 from fedgraph_flwr.errors import DataError, FedGraphError
 from fedgraph_flwr.report.gather import UNFINISHED, RunView, gather
 from fedgraph_flwr.report.page import mean_line
+from fedgraph_flwr.results.reader import blaming
 
 from .report import find_runs
 
@@ -134,7 +135,9 @@ def watch(run: Path, console: Console, *, every_s: float, once: bool) -> int:
     view = gather([run])[0]
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(picture(view, console.width, time.time()), refresh=True)
+            with blaming(run):
+                drawn = picture(view, console.width, time.time())
+                live.update(drawn, refresh=True)
             if once or view.status != UNFINISHED:
                 return int(view.status == "failed")
             time.sleep(every_s)

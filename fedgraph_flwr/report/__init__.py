@@ -13,8 +13,8 @@ from pathlib import Path
 from flwr.common.logger import log
 
 from ..files import write_text
-from ..results.reader import REPORT
-from .gather import blaming, gather
+from ..results.reader import REPORT, blaming
+from .gather import gather
 from .page import render
 
 __all__ = ["REPORT", "write_own_report", "write_report"]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-
-from ..errors import DataError
 from ..results.reader import (
     Partition,
     Series,
+    blaming,
     client_scores,
     read_config,
     read_partitions,
@@ -95,19 +92,6 @@ def gather(folders: Sequence[Path]) -> list[RunView]:
             views.append(_read(folder))
     with blaming(*folders):
         return [_with_gain(view, views) for view in views]
-
-
-@contextmanager
-def blaming(*folders: Path) -> Iterator[None]:
-    """Turn what damaged files cause into a DataError that names their folders."""
-    try:
-        yield
-    except (TypeError, ValueError, LookupError, AttributeError, TemplateError) as error:
-        raise DataError(
-            f"{', '.join(map(str, folders))} cannot be shown: files are not as a run"
-            f" writes them ({type(error).__name__}: {error}); restore them from a copy,"
-            " or leave this run out"
-        ) from error
 
 
 def _read(folder: Path) -> RunView:

@@ -1,7 +1,8 @@
 """Reading a results folder: what figures and commands take from its files.
 
 Nothing here raises for a file that is missing or cut short: a failed run is drawn as
-far as it got.
+far as it got. Files may be a stranger's, and hold anything: commands read and show them
+within ``blaming``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,11 +22,31 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from ..errors import DataError
+from ..audit_log import plain
+from ..errors import DataError, FedGraphError
 
 Series: TypeAlias = dict[int, dict[int, float]]  # client -> round -> value
 Partition: TypeAlias = list[list[int]]
 REPORT = "report.html"
+
+
+@contextmanager
+def blaming(*paths: Path) -> Iterator[None]:
+    """Turn what damaged files cause into a DataError that names them, or their folders.
+
+    That may be any exception of the libraries that read and draw. Those raised on
+    purpose pass, and so does a library that is missing.
+    """
+    try:
+        yield
+    except (FedGraphError, ImportError):
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{', '.join(map(str, paths))} cannot be read: files are not as a run"
+            f" writes them ({plain(f'{type(error).__name__}: {error}')}); restore them"
+            " from a copy, or leave this run out"
+        ) from error
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
@@ -74,21 +96,25 @@ def read_rows(path: Path, having: Sequence[str] = ()) -> Iterator[list[str]]:
     having : sequence of str
         What rows must have from the third cell on. Most others are not parsed, which
         takes most of the time of a large file.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read.
     """
     wanted = io.StringIO()
     csv.writer(wanted, lineterminator="").writerow(having)
     text = wanted.getvalue()
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            next(file, "")
-            lines = (n for n in file if text in n and n.endswith("\n"))
-            for row in csv.reader(lines):
-                if row and row[2 : 2 + len(having)] == [
-                    *having
-                ]:  # an empty line is none
-                    yield row
-    except FileNotFoundError:
-        return
+    with (
+        blaming(path),
+        suppress(FileNotFoundError),
+        path.open(newline="", encoding="utf-8") as file,
+    ):
+        next(file, "")
+        lines = (n for n in file if text in n and n.endswith("\n"))
+        for row in csv.reader(lines):
+            if row and row[2 : 2 + len(having)] == [*having]:  # an empty line is none
+                yield row
 
 
 def read_series(run_dir: Path, *, split: str, point: str, metric: str) -> Series:
@@ -98,16 +124,13 @@ def read_series(run_dir: Path, *, split: str, point: str, metric: str) -> Series
     is a value that is not finite.
     """
     series: Series = {}
-    try:
-        for row in read_rows(run_dir / "rounds.csv", [split, point, metric]):
-            try:
-                client, server_round, value = int(row[1]), int(row[0]), float(row[5])
-            except (IndexError, ValueError):
-                continue
-            if math.isfinite(value):
-                series.setdefault(client, {})[server_round] = value
-    except OSError:
-        return {}
+    for row in read_rows(run_dir / "rounds.csv", [split, point, metric]):
+        try:
+            client, server_round, value = int(row[1]), int(row[0]), float(row[5])
+        except (IndexError, ValueError):
+            continue
+        if math.isfinite(value):
+            series.setdefault(client, {})[server_round] = value
     return dict(sorted(series.items()))
 
 
@@ -185,6 +208,6 @@ def client_scores(
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.results.reader import read_rows
+from fedgraph_flwr.results.reader import blaming, read_rows
 from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING, TASKS
 
@@ -103,8 +103,9 @@ def read_results(found: Found, *, per_client: bool) -> tuple[list[Result], list[
     """
     results, problems = [], list(found.left_out)
     for run in found.runs:
-        row = row_name(run.method, run.dataset, run.settings)
         try:
+            with blaming(run.path):
+                row = row_name(run.method, run.dataset, run.settings)
             result, partial = from_run(run, row, per_client=per_client)
         except DataError as error:
             problems.append(str(error))
@@ -126,8 +127,14 @@ def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Result, list[str]
     Raises
     ------
     DataError
-        The embeddings of the last round were not measured on all graphs.
+        The embeddings of the last round were not measured on all graphs, or files are
+        not as a run writes them.
     """
+    with blaming(run.path):
+        return _from_run(run, row, per_client=per_client)
+
+
+def _from_run(run: Run, row: str, *, per_client: bool) -> tuple[Result, list[str]]:
     s = run.summary
     scores, partial = _scores(run), list[str]()
     if s.get("task") == GRAPH_EMBEDDING.name:

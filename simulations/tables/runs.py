@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.errors import FedGraphError
-from fedgraph_flwr.results.reader import client_scores
+from fedgraph_flwr.errors import DataError, FedGraphError, unknown_name
+from fedgraph_flwr.results.reader import blaming, client_scores
+from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.rules import Value
 
 from .naming import EXECUTION_KEYS, plain_settings
@@ -64,8 +65,19 @@ class Run:
 
     @property
     def headline(self) -> str:
-        """First rule of the run's task."""
-        return str((self.summary.get("rules") or ["final"])[0])
+        """First rule of the run's task.
+
+        Raises
+        ------
+        DataError
+            It is unknown.
+        """
+        rule = str((self.summary.get("rules") or ["final"])[0])
+        if rule not in PROTOCOLS:
+            cure = "Use the version of this project that made the run."
+            words = unknown_name("rule", rule, PROTOCOLS, cure)
+            raise DataError(f"{self.path}: {words}")
+        return rule
 
     def per_client(self, rule: str, metric: str = "") -> dict[int, float]:
         """Test score of each client by ``rule``; empty if it was not measured."""
@@ -130,21 +142,20 @@ def same_data(one: Run, other: Run) -> bool:
 
 
 def _read_run(path: Path) -> Run | str:
-    try:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    file = path / "summary.json"
+    if not file.exists():
         return f"{path}: unfinished, there is no summary.json"
-    except ValueError as error:
-        return f"{path}: summary.json is not readable ({error})"
-    if summary.get("status") != "completed":
-        return f"{path}: {summary.get('status')}: {summary.get('error')}"
-    run = Run(path=path, summary=summary)
     try:
-        _ = (run.method, run.dataset, run.seed, run.split, run.settings)
-        _ = run.per_client("final")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return f"{path}: summary.json lacks a usable entry ({error!r})"
-    return run
+        with blaming(file):
+            summary = json.loads(file.read_text(encoding="utf-8"))
+            if summary.get("status") != "completed":
+                return f"{path}: {summary.get('status')}: {summary.get('error')}"
+            run = Run(path=path, summary=summary)
+            _ = (run.method, run.dataset, run.seed, run.split, run.data, run.headline)
+            _ = (frozenset(run.settings.values()), run.per_client("final"))
+            return run
+    except DataError as error:
+        return str(error)
 
 
 def _keep_newest(found: Found) -> None:

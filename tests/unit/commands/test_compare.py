@@ -246,7 +246,7 @@ def test_failed_and_unfinished_runs_are_listed(
     assert "| gcfl |" not in out
     assert "failed: node 3 vanished" in err
     assert "killed: unfinished" in err
-    assert "broken: summary.json is not readable" in err
+    assert "broken/summary.json cannot be read" in err
 
 
 def test_only_failed_runs_is_an_error(

@@ -164,7 +164,7 @@ def test_a_run_without_a_score_is_shown(copy, tmp_path):
 @pytest.mark.parametrize("damage", [{"rules": 3}, {"final": "x"}, {"sites": [1]}])
 def test_a_damaged_summary_is_named(copy, tmp_path, damage):
     change(copy, **damage)
-    with pytest.raises(DataError, match="cannot be shown"):
+    with pytest.raises(DataError, match="copy cannot be read"):
         report.write_report([copy], tmp_path / "r.html")
 
 
