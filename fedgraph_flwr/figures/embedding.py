@@ -7,8 +7,6 @@ the PCA beside it.
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..embedding_scores import one_thread, transform
-from ..results.reader import read_summary
+from ..errors import DataError
+from ..results.reader import read_npz, read_summary
 from ..seeding import derive_seed, numpy_rng
 from ..tasks import EMBEDDINGS, round_numbers
 from .style import GREY, PALETTE, bare, save
@@ -95,10 +94,9 @@ def _kept_rounds(run_dir: Path) -> dict[int, Path]:
 
 def _read_round(path: Path, number: int) -> _Round | None:
     try:
-        # NumPy leaves a file open that it opened itself and found damaged.
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in _ARRAYS}
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
+        file = read_npz(path)
+        arrays = {name: file[name] for name in _ARRAYS}
+    except (DataError, KeyError):
         return None
     x = arrays["embeddings"]
     if x.ndim != 2 or any(arrays[name].shape != x.shape[:1] for name in _ARRAYS[1:]):

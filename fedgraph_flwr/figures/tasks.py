@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DataError
-from ..results.reader import read_summary
-from ..results.task_relations import Omega, correlation, read_covariances, read_rounds
+from ..results.reader import read_npz, read_summary
+from ..results.task_relations import (
+    Omega,
+    as_omega,
+    correlation,
+    read_covariances,
+    read_rounds,
+)
 from .style import GREY, save
 
 if TYPE_CHECKING:
@@ -92,12 +97,11 @@ def site_rounds(folder: Path) -> dict[int, Path]:
 
 def _draw_site_file(path: Path) -> Path:
     try:
-        with path.open("rb") as handle, np.load(handle) as file:
-            ids = tuple(file["task_ids"].tolist())
-            omega = file["omega"].astype(np.float64)
-            own, names = file["own_ids"].tolist(), file["tasks"].tolist()
+        file = read_npz(path)
+        omega = as_omega(file["task_ids"], file["omega"])
+        own, names = file["own_ids"].tolist(), file["tasks"].tolist()
         client, server_round = int(path.parent.name.split("-")[1]), int(path.stem[6:])
-    except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
+    except (DataError, ValueError, TypeError, LookupError) as error:
         raise DataError(
             f"{path} does not hold relations of tasks ({error!r}); give"
             " omega-<round>.npz of a client's folder below state-dir, of a run with"
@@ -109,7 +113,7 @@ def _draw_site_file(path: Path) -> Path:
         "tasks": names,
         "owned_tasks": {str(client): own},
     }
-    figure = _figure({client: (ids, omega)}, summary, server_round)
+    figure = _figure({client: omega}, summary, server_round)
     return save(figure, path.with_suffix(".png"))
 
 

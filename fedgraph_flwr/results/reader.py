@@ -158,6 +158,27 @@ def read_matrices(run_dir: Path, name: str) -> dict[int, NDArray[np.float64]]:
     return found
 
 
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """Read named arrays, as ``files.write_npz`` wrote them.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or says of its arrays that they are larger than itself:
+        a few packed megabytes would fill the memory.
+    """
+    # Opened here: NumPy leaves a file open that it opened itself and found damaged.
+    with (
+        blaming(path),
+        path.open("rb") as raw,
+        np.load(raw, allow_pickle=False) as file,
+    ):
+        told, size = sum(i.file_size for i in file.zip.filelist), path.stat().st_size
+        if told > size:
+            raise ValueError(f"its arrays have {told} bytes, the file has {size}")
+        return {name: file[name] for name in file.files}
+
+
 def split_rounds(partitions: Mapping[int, Partition]) -> list[int]:
     """List the rounds after which there are more clusters than the round before."""
     return [

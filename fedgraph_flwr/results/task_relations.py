@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import csv
 import io
-import zipfile
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from logging import INFO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.common.logger import log
@@ -25,10 +24,12 @@ from strategies.evaluator import Evaluator
 from strategies.relay import Relay
 from strategies.report import ClientInfo, Evaluation
 
+from ..errors import DataError
 from ..files import write_text
 from ..methods.multitask import RECORD, RECORD_IDS
 from ..wire import NamedArrays, Parcel
 from ..wording import shortened
+from .reader import blaming, read_npz
 
 FOLDER = "task-covariance"  # in a run's folder: a file per round
 SOURCES = "task-sources.csv"
@@ -138,16 +139,29 @@ def read_covariances(run_dir: Path, server_round: int) -> dict[int, Omega]:
     path = run_dir / FOLDER / f"round-{server_round:06d}.npz"
     found: dict[int, Omega] = {}
     try:
-        # opened here: numpy leaves a broken file open
-        with path.open("rb") as handle, np.load(handle) as file:
-            for name in file.files:
+        with blaming(path):
+            arrays = read_npz(path)
+            for name in arrays:
                 kind, _, client = name.partition("-")
                 if kind == "omega":
-                    ids = tuple(file[f"tasks-{client}"].tolist())
-                    found[int(client)] = ids, file[name].astype(np.float64)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
+                    ids = arrays[f"tasks-{client}"]
+                    found[int(client)] = as_omega(ids, arrays[name])
+    except DataError:
         return {}
     return dict(sorted(found.items()))
+
+
+def as_omega(ids: NDArray[Any], values: NDArray[Any]) -> Omega:
+    """Join tasks and their covariance.
+
+    Raises
+    ------
+    ValueError
+        There is not a row and a column for each task.
+    """
+    if values.shape != (len(ids), len(ids)):
+        raise ValueError(f"{len(ids)} tasks have a covariance of shape {values.shape}")
+    return tuple(ids.tolist()), values.astype(np.float64)
 
 
 def correlation(omega: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -189,6 +189,24 @@ def test_a_broken_file_draws_nothing(folder):
     assert draw_task_relations(folder) == []
 
 
+@pytest.mark.parametrize(
+    ("save", "num_tasks"), [(np.savez_compressed, 2000), (np.savez, 3)]
+)
+def test_a_file_that_claims_too_much_is_not_read(folder, capsys, save, num_tasks):
+    """One that packs much into little; one with more numbers than its tasks have."""
+    path = max((folder / "task-covariance").iterdir())
+    omega, ids = np.zeros((2000, 2000), np.float32), np.arange(num_tasks)
+    save(path, **{"omega-0": omega, "tasks-0": ids})
+    assert draw_task_relations(folder) == []
+    site = folder / "client-0"
+    site.mkdir()
+    names = np.array([f"task {t}" for t in ids])
+    mine = {"omega": omega, "task_ids": ids, "own_ids": ids[:1], "tasks": names}
+    save(site / "omega-000001.npz", **mine)
+    assert figures.main([str(site)]) == 2
+    assert "does not hold relations of tasks" in capsys.readouterr().err
+
+
 def test_a_link_in_place_of_the_table_is_replaced_and_not_followed(tmp_path):
     mine = tmp_path / "patients.txt"
     mine.write_text("kept")
