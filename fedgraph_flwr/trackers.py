@@ -23,7 +23,7 @@ from flwr.common.logger import log
 from strategies.report import RoundReport
 
 from .errors import ConfigError, DataError, FedGraphError
-from .results.reader import read_config, read_rows
+from .results.reader import blaming, read_config, read_rows
 
 NONE = "none"
 PROJECT = "fedgraph-flwr"
@@ -264,13 +264,8 @@ def import_run(folder: Path, name: str) -> str:
             f"{folder / name} exists: TensorBoard would show each value twice; delete"
             " it first, or look at what is there"
         )
-    try:
+    with blaming(folder):
         steps = steps_of_folder(folder)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{folder} cannot be imported: a row is not as a run writes it ({error});"
-            " restore the file from a copy"
-        ) from error
     if not steps:
         raise DataError(f"{folder} has no round yet; import it when it has")
     try:

@@ -24,6 +24,7 @@ from clients.peers.sealing import (
 )
 from clients.store import default_state_dir
 from fedgraph_flwr.errors import DataError, FedGraphError
+from fedgraph_flwr.results.reader import blaming
 
 
 def own_fingerprint(state_dir: Path, client_id: int, *, make: bool = False) -> str:
@@ -116,14 +117,15 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.make and arguments.client is None:
         parser.error("--make needs --client")
     try:
-        if arguments.client is not None:
-            lines = [
-                own_fingerprint(
-                    arguments.state_dir, arguments.client, make=arguments.make
-                )
-            ]
-        else:
-            lines = fingerprints(arguments.state_dir, arguments.run)
+        with blaming(arguments.state_dir):
+            if arguments.client is not None:
+                lines = [
+                    own_fingerprint(
+                        arguments.state_dir, arguments.client, make=arguments.make
+                    )
+                ]
+            else:
+                lines = fingerprints(arguments.state_dir, arguments.run)
     except FedGraphError as error:
         sys.stderr.write(f"{error}\n")
         return 2

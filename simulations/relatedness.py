@@ -20,7 +20,7 @@ from scipy.spatial.distance import jensenshannon
 from scipy.stats import spearmanr
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.results.reader import read_matrices, read_summary
+from fedgraph_flwr.results.reader import blaming, read_matrices, read_summary
 
 console = Console(highlight=False)
 
@@ -89,7 +89,8 @@ def main() -> None:
         table.add_column(column)
     try:
         for run in options.runs:
-            found = analyse(run, options.matrix)
+            with blaming(run):
+                found = analyse(run, options.matrix)
             rounds = sorted(found)
             for t in sorted({rounds[0], rounds[len(rounds) // 2], rounds[-1]}):
                 rho, std = found[t]

@@ -27,6 +27,7 @@ from pathlib import Path
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.provenance import project_root
+from fedgraph_flwr.results.reader import blaming
 from fedgraph_flwr.rules import Value
 
 from . import run
@@ -105,9 +106,12 @@ def in_file(path: Path) -> Iterator[Documented]:
 
 def find_runs(docs: Path) -> list[Documented]:
     """Find all documented runs below a folder of pages."""
-    pages = (found for page in sorted(docs.rglob("*.md")) for found in on_page(page))
-    files = (found for file in sorted(docs.rglob("*.csv")) for found in in_file(file))
-    return [*pages, *files]
+    found: list[Documented] = []
+    for read, names in ((on_page, "*.md"), (in_file, "*.csv")):
+        for path in sorted(docs.rglob(names)):
+            with blaming(path):
+                found += read(path)
+    return found
 
 
 def quick(runs: Sequence[Documented]) -> list[Documented]:
@@ -157,7 +161,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     logging.disable(logging.INFO)
-    found = [r for r in find_runs(options.docs) if options.only in r.name]
+    try:
+        found = [r for r in find_runs(options.docs) if options.only in r.name]
+    except FedGraphError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     if not options.all:
         found = quick(found)
     outcomes = []

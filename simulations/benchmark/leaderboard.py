@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.results.reader import blaming
 
 from ..markup import markdown, paragraph
 from ..tables import file
@@ -33,7 +34,8 @@ def read_page(path: Path) -> dict[str, str]:
     """
     if not path.exists():
         return {}
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    with blaming(path):
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
     if not text.startswith(_TITLE):
         raise ConfigError(
             f"--leaderboard must be a new file, or a page that begins with {_TITLE!r},"

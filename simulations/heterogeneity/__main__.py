@@ -22,7 +22,7 @@ from datasets import load_partition
 from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results.reader import read_config, read_partitions
+from fedgraph_flwr.results.reader import blaming, read_config, read_partitions
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import numpy_rng
 
@@ -69,11 +69,6 @@ def load_groups(options: argparse.Namespace) -> list[Group]:
     if options.datasets and options.run:
         raise ConfigError("give either names of data sets or --run, not both")
     if options.run:
-        if not (options.run / "config.json").is_file():
-            raise ConfigError(
-                f"--run {options.run} has no config.json; give the results folder that"
-                " a run printed at its end"
-            )
         config |= read_config(options.run)
         config |= {"resume": ""} if "resume" in config else {}
     elif not options.datasets and not given:
@@ -222,8 +217,10 @@ def find_clusters(folder: Path | None, num_groups: int) -> list[list[int]]:
     """
     if folder is None:
         return []
-    rounds = read_partitions(folder)
-    last = [sorted(c) for c in rounds[max(rounds)] if c] if rounds else []
+    with blaming(folder):
+        rounds = read_partitions(folder)
+        newest = rounds[max(rounds)] if rounds else []
+        last = [sorted(map(int, members)) for members in newest if members]
     if not last:
         raise DataError(
             f"{folder} has no clusters.json with a round in it; give a run of a method"

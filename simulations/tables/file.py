@@ -38,7 +38,7 @@ def read(path: Path) -> list[Result]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             return [_result({**_OPTIONAL, **row}) for row in csv.DictReader(file)]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise FedGraphError(
             f"{path} is not a file of results ({error!r}); expected a CSV with columns"
             f" {', '.join(_FIELDS)} and measures, as --csv writes it"

@@ -3,24 +3,103 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
-from simulations import compare, figures, watch
+from fedgraph_flwr import trackers
+from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.site import __main__ as site
+from simulations import (
+    compare,
+    figures,
+    fingerprint,
+    relatedness,
+    replay,
+    report,
+    study,
+    track,
+    watch,
+)
+from simulations.benchmark.leaderboard import read_page
+from simulations.fuzz.mutations import of_file
+from simulations.heterogeneity import __main__ as heterogeneity
 
-TOOLS = {
-    "compare": lambda run: compare.main([str(run)]),
-    "figures": lambda run: figures.main([str(run)]),
-    "watch": lambda run: watch.main([str(run), "--once"]),
+SUMMARY, CONFIG, ROUNDS = "summary.json", "config.json", "rounds.csv"
+MATRICES = "rounds/round-000001.safetensors"
+FEW = ("--graphs", "4", "--walk-length", "2", "--copies", "0", "--shuffles", "5")
+
+
+def relate(run: Path) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["relatedness", str(run)])
+        return relatedness.main()
+
+
+# What each command reads, and the command.
+TOOLS: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
+    "compare": (
+        (SUMMARY, ROUNDS),
+        lambda run: compare.main([str(run), "--losses", f"{run}.png"]),
+    ),
+    "figures": (
+        (SUMMARY, "clusters.json", ROUNDS, MATRICES),
+        lambda run: figures.main([str(run)]),
+    ),
+    "heterogeneity": (
+        (CONFIG, "clusters.json"),
+        lambda run: heterogeneity.main(["--run", str(run), *FEW]),
+    ),
+    "predict": (
+        ("models/model.json", "models/SHA256SUMS", "models/global.safetensors"),
+        lambda run: site.main(
+            f"predict {run / 'models'} /toys --test --client 0 --out {run}.csv".split()
+        ),
+    ),
+    "relatedness": ((SUMMARY, MATRICES), relate),
+    "report": (
+        (SUMMARY, CONFIG, ROUNDS, "clusters.json", "ledger.csv", "times.csv"),
+        lambda run: report.main([str(run)]),
+    ),
+    "study": ((SUMMARY, ROUNDS), lambda run: study.main(["gcfl", str(run)])),
+    "track": (
+        (CONFIG, ROUNDS, "ledger.csv", "times.csv"),
+        lambda run: track.main([str(run), "--to", "trackio"]),
+    ),
+    "watch": (
+        (SUMMARY, CONFIG, ROUNDS, "ledger.csv", "times.csv", "metrics.prom"),
+        lambda run: watch.main([str(run), "--once"]),
+    ),
 }
+
+
+class Kept:
+    """A tracker that is installed."""
+
+    place = "nowhere"
+
+    def __init__(self, *_):
+        pass
+
+    def log(self, *_):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def tracker(monkeypatch):
+    monkeypatch.setattr(trackers, "TRACKERS", {"trackio": (Kept, "json")})
 
 
 @pytest.fixture(scope="module")
 def finished(once):
-    return once("gcfl+").path
+    return once("fedgkd").path
 
 
 @pytest.fixture
@@ -37,17 +116,17 @@ def table(name: str, **changes: object) -> Callable[[Path], None]:
 
 
 def unfinished(run: Path) -> None:
-    (run / "summary.json").unlink()
-    table("config.json", **{"num-server-rounds": "many"})(run)
+    (run / SUMMARY).unlink()
+    table(CONFIG, **{"num-server-rounds": "many"})(run)
 
 
-def without_utf_8(run: Path) -> None:
-    path = run / "rounds.csv"
-    path.write_bytes(path.read_bytes().replace(b"post_", b"post\xb9"))
+def without_utf_8(path: Path) -> None:
+    half = path.stat().st_size // 2
+    path.write_bytes(path.read_bytes()[:half] + b"\xb9" + path.read_bytes()[half:])
 
 
 def a_round_that_is_none(run: Path) -> None:
-    path = run / "rounds.csv"
+    path = run / ROUNDS
     path.write_text(path.read_text().replace("\n0,0,test", "\nnan,0,test"))
 
 
@@ -55,31 +134,134 @@ def a_round_that_is_none(run: Path) -> None:
     ("tool", "damage"),
     [
         ("watch", unfinished),
-        ("watch", table("summary.json", rounds=[1])),
-        ("compare", table("summary.json", rounds=[1])),
-        ("compare", table("summary.json", rules=["{{7*7}}"])),
-        ("compare", table("summary.json", final={"per_client": {"0": {"a": 1}}})),
-        ("compare", table("summary.json", config={"num-clients": [1]})),
+        ("watch", table(SUMMARY, rounds=[1])),
+        ("compare", table(SUMMARY, rounds=[1])),
+        ("compare", table(SUMMARY, rules=["{{7*7}}"])),
+        ("compare", table(SUMMARY, final={"per_client": {"0": {"a": 1}}})),
+        ("compare", table(SUMMARY, config={"num-clients": [1]})),
         ("compare", a_round_that_is_none),
-        ("compare", without_utf_8),
+        ("compare", lambda run: without_utf_8(run / ROUNDS)),
         ("figures", table("clusters.json", rounds={"1": 3, "2": 4})),
         ("figures", table("clusters.json", rounds={"x": []})),
         ("figures", table("clusters.json", rounds=[1])),
-        ("figures", without_utf_8),
+        ("figures", lambda run: without_utf_8(run / ROUNDS)),
+        ("heterogeneity", table("clusters.json", rounds={"1": 3})),
+        ("heterogeneity", table("clusters.json", rounds={"1": [["x"]]})),
+        ("track", lambda run: without_utf_8(run / "ledger.csv")),
     ],
 )
 def test_a_damaged_file_is_refused_by_name(copy, capsys, tool, damage):
     damage(copy)
-    assert TOOLS[tool](copy) == 2
-    told = capsys.readouterr().err
+    assert TOOLS[tool][1](copy) == 2
+    told = " ".join(capsys.readouterr().err.split())
     assert f"{copy}" in told
     assert "cannot be read" in told or "unknown rule" in told
 
 
+def test_relatedness_names_a_damaged_run(copy):
+    table(SUMMARY, class_counts=["x"])(copy)
+    with pytest.raises(SystemExit, match=f"{copy} cannot be read"):
+        relate(copy)
+
+
 def test_compare_names_the_damaged_one_of_several(finished, copy, capsys):
-    table("summary.json", rounds=[1], seed=3)(copy)
+    table(SUMMARY, rounds=[1], seed=3)(copy)
     assert compare.main([str(finished), str(copy)]) == 0
     out, err = capsys.readouterr()
     assert f"not used: {copy} cannot be read" in err
     assert str(finished) not in err
-    assert "gcfl+" in out
+    assert "fedgkd" in out
+
+
+def replaced(path: Path, make: Callable[[Path], None]) -> None:
+    path.unlink()
+    make(path)
+
+
+WHOLE: dict[str, Callable[[Path], object]] = {
+    "gone": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "no UTF-8": without_utf_8,
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "deep": lambda path: path.write_text('{"a":' + "[" * 100_000),
+    "list": lambda path: path.write_text("[1]"),
+    "huge": lambda path: path.write_text('{"rounds": 1' + "0" * 5000 + "}"),
+    "columns": lambda path: path.write_text("round,client\n1,0\n"),
+    "folder": lambda path: replaced(path, Path.mkdir),
+    "loop": lambda path: replaced(path, lambda p: p.symlink_to(p.name)),
+}
+_VALUES = 25  # for each file
+
+
+def damaged(run: Path, names: tuple[str, ...]) -> Iterator[str]:
+    """Damage a file of a folder at a time, and say how; it is whole again after."""
+    for name in names:
+        path, rng = run / name, random.Random(name)
+        whole = path.read_bytes()
+        ways = [*WHOLE, *range(_VALUES)]
+        for way in ways:
+            if way in WHOLE:
+                what = str(way)
+                WHOLE[what](path)
+            else:
+                what, content = of_file(rng, name, whole)
+                path.write_bytes(content)
+            yield f"{name}: {what}"
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            path.unlink(missing_ok=True)
+            path.write_bytes(whole)
+
+
+def fails(act: Callable[[], object]) -> str:
+    """Say what a command raises, other than a refusal; "" if it ends as it should."""
+    try:
+        code = act()
+    except SystemExit as end:
+        code = end.code
+    except Exception as error:
+        return repr(error)[:200]
+    return (
+        "" if code in (None, 0, 1, 2) or isinstance(code, str) else f"ends with {code}"
+    )
+
+
+ENDED = [(tool, True) for tool in sorted(TOOLS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tool", "has_ended"), [*ENDED, ("report", False), ("watch", False)]
+)
+def test_no_damage_ends_in_a_traceback(once, copy, monkeypatch, tool, has_ended):
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: path.touch())
+    names, act = TOOLS[tool]
+    if tool == "predict":  # needs a model that is whole at the server
+        shutil.rmtree(copy)
+        shutil.copytree(once("fedavg", **{"shared-group": "all"}).path, copy)
+    if not has_ended:
+        (copy / SUMMARY).unlink()
+        names = tuple(name for name in names if name != SUMMARY)
+    assert act(copy) in (0, None)  # it is sound before
+    found = {what: fails(lambda: act(copy)) for what in damaged(copy, names)}
+    assert {what: words for what, words in found.items() if words} == {}
+
+
+def test_files_beside_runs_are_refused_by_name(tmp_path, capsys):
+    page, results = tmp_path / "page.md", tmp_path / "results.csv"
+    (tmp_path / "identity").mkdir()
+    (tmp_path / "identity" / "client-x.key").touch()
+    assert fingerprint.main(["--state-dir", str(tmp_path)]) == 2
+    assert f"{tmp_path} cannot be read" in capsys.readouterr().err
+    results.write_text("row,seed\na,1\n")
+    assert replay.main(["--docs", str(tmp_path)]) == 2
+    assert f"{results} cannot be read" in capsys.readouterr().err
+    results.write_text("row,seed\n" + "a" * 200_000)
+    assert study.main(["gcfl", "--csv", str(results)]) == 2
+    assert f"{results} is not a file of results" in capsys.readouterr().err
+    page.write_bytes(b"# Leaderboard\n\xb9")
+    with pytest.raises(DataError, match=f"{page} cannot be read"):
+        read_page(page)
+    assert replay.main(["--docs", str(tmp_path)]) == 2
+    assert f"{page} cannot be read" in capsys.readouterr().err

@@ -337,7 +337,7 @@ def test_clusters_of_a_run_are_compared(run, tmp_path, capsys, monkeypatch):
         ([], "nothing to compare; give names of data sets"),
         (["COX2", "--set", "num-clients=3"], "--set num-clients names clients, but"),
         (["COX2", "--run", "x"], "give either names of data sets or --run"),
-        (["--run", "/nowhere"], "/nowhere has no config.json; give the results folder"),
+        (["--run", "/nowhere"], "/nowhere is no results folder: config.json cannot be"),
         (["Nonsense"], "Nonsense"),
         (["--set", "dataset"], "--set needs key=value"),
         (["--set", "dataset=synthetic", "--set", "nonsense=1"], "nonsense"),
