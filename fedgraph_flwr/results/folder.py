@@ -42,7 +42,7 @@ from .checkpoints import (
 )
 from .metrics import COMPLETED, FAILED, METRICS, RUNNING, metrics_text
 from .model_folder import keep_models
-from .reader import REPORT, round_file
+from .reader import REPORT, blaming, round_file
 from .record import RunRecord
 from .resume_point import ResumePoint, find_resume_point
 from .summary import summarise
@@ -141,11 +141,12 @@ class RunFolder:
         folder = cls(path, resolved, run_id=run_id)
         try:
             check_same_config(path, before, resolved)
-            folder._go_back_to(
-                find_resume_point(
-                    path, before, resolved.settings, folder._files, run_id
+            with blaming(path):
+                folder._go_back_to(
+                    find_resume_point(
+                        path, before, resolved.settings, folder._files, run_id
+                    )
                 )
-            )
         except BaseException:
             folder.close()
             raise
@@ -198,16 +199,23 @@ class RunFolder:
         self._lock = -1
 
     def restore(self, strategy: AbstractGraphStrategy) -> bool:
-        """Let a strategy go on from the checkpoint, and say whether there was one."""
+        """Let a strategy go on from the checkpoint, and say whether there was one.
+
+        Raises
+        ------
+        DataError
+            It, or the summary, is not as a run writes it.
+        """
         found, self._found = self._found, None
-        if found is not None:
-            strategy.restore_frame(found[1]["frame"])
-        strategy.spent |= self._spent_at_the_end()
-        strategy.lives = self.lives
-        if found is None:
-            return False
-        arrays, meta = found
-        strategy.restore(arrays, meta["facts"])
+        with blaming(self.path):
+            if found is not None:
+                strategy.restore_frame(found[1]["frame"])
+            strategy.spent |= self._spent_at_the_end()
+            strategy.lives = self.lives
+            if found is None:
+                return False
+            arrays, meta = found
+            strategy.restore(arrays, meta["facts"])
         strategy.keep_from = self._oldest_checkpoint
         strategy.first_round = self.so_far.last_round + 1
         self.lineage = meta.get("lineage", [])  # the former run may be gone by now

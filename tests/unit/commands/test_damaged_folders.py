@@ -13,6 +13,12 @@ from matplotlib.figure import Figure
 
 from fedgraph_flwr import trackers
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.results.checkpoints import (
+    checkpoint_path,
+    checkpoint_rounds,
+    read_checkpoint,
+    write_checkpoint,
+)
 from fedgraph_flwr.site import __main__ as site
 from simulations import (
     compare,
@@ -28,6 +34,7 @@ from simulations import (
 from simulations.benchmark.leaderboard import read_page
 from simulations.fuzz.mutations import of_file
 from simulations.heterogeneity import __main__ as heterogeneity
+from simulations.inline import run_inline
 
 SUMMARY, CONFIG, ROUNDS = "summary.json", "config.json", "rounds.csv"
 MATRICES = "rounds/round-000001.safetensors"
@@ -246,6 +253,26 @@ def test_no_damage_ends_in_a_traceback(once, copy, monkeypatch, tool, has_ended)
     assert act(copy) in (0, None)  # it is sound before
     found = {what: fails(lambda: act(copy)) for what in damaged(copy, names)}
     assert {what: words for what, words in found.items() if words} == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"marks": 3},
+        {"earlier-runs": [3]},
+        {"clusters": [1]},
+        {"frame": {"clients": 3}},
+        {"facts": 3},
+    ],
+)
+def test_a_resume_refuses_a_checkpoint_of_another_form(once, tmp_path, changes):
+    before = once("fedgkd")
+    run = Path(shutil.copytree(before.path, tmp_path / before.path.name))
+    last = checkpoint_rounds(run)[-1]
+    arrays, facts = read_checkpoint(checkpoint_path(run, last), last, "")
+    write_checkpoint(run, last, arrays, {**facts, **changes})
+    with pytest.raises(DataError, match=f"{run.name} cannot be read"):
+        run_inline({**before.overrides, "resume": str(run)})
 
 
 def test_files_beside_runs_are_refused_by_name(tmp_path, capsys):
