@@ -29,8 +29,9 @@ def find_folders(folder: Path) -> list[Path]:
     ConfigError
         There is none.
     """
-    if site_rounds(folder):
-        return [folder]
+    with blaming(folder):
+        if site_rounds(folder):
+            return [folder]
     sealed = "after a run with spreadgnn.seal = true, <state-dir>/<run>/client-<id>"
     return find_runs(folder, SUMMARY, f", or, {sealed} of a site")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.report import REPORT, write_report
+from fedgraph_flwr.results.reader import blaming
 
 _MARK = "config.json"
 
@@ -34,9 +35,10 @@ def find_runs(folder: Path, mark: str = _MARK, cure: str = "") -> list[Path]:
     ConfigError
         There is none.
     """
-    if (folder / mark).is_file():
-        return [folder]
-    found = sorted(p.parent for p in folder.glob(f"*/{mark}"))
+    with blaming(folder):
+        if (folder / mark).is_file():
+            return [folder]
+        found = sorted(p.parent for p in folder.glob(f"*/{mark}"))
     if not found:
         raise ConfigError(
             f"{folder} is no results folder and holds none: no {mark} there or one"

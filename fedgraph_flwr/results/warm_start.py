@@ -16,6 +16,7 @@ from ..resolve import Resolved
 from ..trained.folder import About, read_about, read_weights
 from ..wire import NamedArrays
 from .provenance import hash_weights
+from .reader import blaming
 
 _SUFFIX = ".safetensors"
 # Keys that decide who trains and tests on what, in one data set.
@@ -102,20 +103,21 @@ def read_start(resolved: Resolved) -> WarmStart | None:
             " leave init-from out, or choose another method"
         )
     path, name = Path(given), ""
-    if path.suffix == _SUFFIX:
-        path, name = path.parent, path.stem
-    elif (path / "models").is_dir():
-        path /= "models"
-    try:
-        about = read_about(path)
-        arrays = read_weights(path, about, name)
-    except DataError as error:
-        names = ", ".join(sorted(p.name for p in path.glob(f"*{_SUFFIX}"))) or "none"
-        raise ConfigError(
-            f"init-from = {given!r} does not lead to one model ({error}); give a"
-            " results folder of a run with one model, or the file of one; files there:"
-            f" {names}"
-        ) from error
+    with blaming(path):
+        if path.suffix == _SUFFIX:
+            path, name = path.parent, path.stem
+        elif (path / "models").is_dir():
+            path /= "models"
+        try:
+            about = read_about(path)
+            arrays = read_weights(path, about, name)
+        except DataError as error:
+            names = sorted(p.name for p in path.glob(f"*{_SUFFIX}")) or ["none"]
+            raise ConfigError(
+                f"init-from = {given!r} does not lead to one model ({error}); give a"
+                " results folder of a run with one model, or the file of one; files"
+                f" there: {', '.join(names)}"
+            ) from error
     _warn_of_other_split(given, about.config, resolved.to_config())
     name = name or _only(about, path)
     former = {

@@ -159,7 +159,14 @@ def read_about(path: Path) -> About:
     DataError
         It is no model folder, was changed, or is of another version.
     """
-    if not (path / ABOUT).is_file():
+    try:
+        is_model = (path / ABOUT).is_file()
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read: {error}; let this user read the folder",
+            public="the model folder cannot be read",
+        ) from error
+    if not is_model:
         raise DataError(
             f"{path} is not a model folder: it has no {ABOUT}; give models/ of a"
             " results folder, or <state-dir>/<experiment>/client-<id>/model of a site",

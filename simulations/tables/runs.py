@@ -114,10 +114,11 @@ def find_runs(folders: Iterable[Path]) -> Found:
     candidates: dict[Path, None] = {}
     folders = list(folders)
     for folder in folders:
-        if not folder.is_dir():
-            raise FedGraphError(f"{folder} is not a folder; give a results folder")
-        files = [*folder.rglob("summary.json"), *folder.rglob("rounds.csv")]
-        candidates |= dict.fromkeys(sorted(f.parent.resolve() for f in files))
+        with blaming(folder):
+            if not folder.is_dir():
+                raise FedGraphError(f"{folder} is not a folder; give a results folder")
+            files = [*folder.rglob("summary.json"), *folder.rglob("rounds.csv")]
+            candidates |= dict.fromkeys(sorted(f.parent.resolve() for f in files))
     if not candidates:
         raise FedGraphError(
             f"no run found in {', '.join(map(str, folders))}: no summary.json and no"
@@ -143,10 +144,10 @@ def same_data(one: Run, other: Run) -> bool:
 
 def _read_run(path: Path) -> Run | str:
     file = path / "summary.json"
-    if not file.exists():
-        return f"{path}: unfinished, there is no summary.json"
     try:
         with blaming(file):
+            if not file.exists():
+                return f"{path}: unfinished, there is no summary.json"
             summary = json.loads(file.read_text(encoding="utf-8"))
             if summary.get("status") != "completed":
                 return f"{path}: {summary.get('status')}: {summary.get('error')}"

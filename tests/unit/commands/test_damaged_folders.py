@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,13 +14,15 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedgraph_flwr import trackers
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.errors import DataError, FedGraphError
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.checkpoints import (
     checkpoint_path,
     checkpoint_rounds,
     read_checkpoint,
     write_checkpoint,
 )
+from fedgraph_flwr.results.warm_start import read_start
 from fedgraph_flwr.site import __main__ as site
 from simulations import (
     compare,
@@ -253,6 +257,36 @@ def test_no_damage_ends_in_a_traceback(once, copy, monkeypatch, tool, has_ended)
     assert act(copy) in (0, None)  # it is sound before
     found = {what: fails(lambda: act(copy)) for what in damaged(copy, names)}
     assert {what: words for what, words in found.items() if words} == {}
+
+
+@pytest.mark.parametrize("tool", [*sorted(TOOLS), "init-from"])
+def test_a_folder_that_may_not_be_read_is_refused(once, copy, capsys, tool):
+    def begin(run: Path) -> int:
+        settings = {**once("fedavg").overrides, "init-from": str(run)}
+        try:
+            read_start(resolve({**defaults(), **settings}))
+        except FedGraphError as error:
+            sys.stderr.write(f"{error}")
+        return 2
+
+    act = begin if tool == "init-from" else TOOLS[tool][1]
+    fails(lambda: act(copy))  # imports what it needs
+    capsys.readouterr()
+    copy.parent.chmod(0)
+    is_root = os.geteuid() == 0  # who may read everything
+    os.seteuid(65534 if is_root else os.geteuid())
+    try:
+        code = act(copy)
+    except SystemExit as end:
+        code, told = 2, str(end)
+    else:
+        told = capsys.readouterr().err
+    finally:
+        os.seteuid(0 if is_root else os.geteuid())
+        copy.parent.chmod(0o700)
+    assert code == 2
+    assert str(copy) in told
+    assert "Permission" in told
 
 
 @pytest.mark.parametrize(
