@@ -17,6 +17,7 @@ from statistics import fmean
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -60,7 +61,7 @@ def picture(view: RunView, width: int, now: float) -> RenderableType:
     for (direction, _), size in view.bytes_of.items():
         moved[direction] = moved.get(direction, 0) + size
     words = " · ".join(f"{d} {size / 1e6:.1f} MB" for d, size in moved.items())
-    parts.append(Text(words))
+    parts.append(Text(plain(words)))
     parts += [Text(plain(line), style="red") for line in _failures(view)]
     if error := view.summary.get("error"):
         parts.append(Text(plain(str(error)), style="red"))
@@ -94,7 +95,7 @@ def _table(view: RunView) -> Table:
     is_better = view.summary.get("larger_is_better", True)
     order = sorted(last, key=lambda c: (last[c] if is_better else -last[c], c))
     more = len(order) - _MOST_ROWS
-    table = Table("client", view.metric, box=None, pad_edge=False)
+    table = Table("client", escape(plain(view.metric)), box=None, pad_edge=False)
     for client in order[:_MOST_ROWS]:
         table.add_row(str(client), f"{last[client]:.4f}")
     if more > 0:

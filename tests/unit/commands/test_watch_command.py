@@ -64,8 +64,14 @@ def test_it_ends_with_the_run(copy, monkeypatch, capsys):
 def test_sites_cannot_steer_the_terminal(copy):
     summary = json.loads((copy / "summary.json").read_text())
     bad = {"round": 1, "client": 0, "site": "\x1b[2J", "reason": "[red]x\n\x1b]0;y\x07"}
-    (copy / "summary.json").write_text(json.dumps({**summary, "failures": [bad]}))
+    changes = {"failures": [bad], "metric": "\x1b[2J[red]a"}
+    (copy / "summary.json").write_text(json.dumps({**summary, **changes}))
+    rounds = (copy / "rounds.csv").read_text()
+    (copy / "rounds.csv").write_text(rounds.replace("accuracy", changes["metric"]))
+    with (copy / "ledger.csv").open("a") as ledger:
+        ledger.write("1,0,\x1b[2J,arrays,5\n")
     text = drawn(copy)
+    assert text.count("[2J[red]a") == 2  # of the mean, and above the clients'
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "[red]x" in text  # no markup of ours
