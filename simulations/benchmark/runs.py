@@ -14,6 +14,7 @@ from pathlib import Path
 from clients.store import default_state_dir
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.results.provenance import git_commit, project_root
+from fedgraph_flwr.results.reader import blaming
 from fedgraph_flwr.rules import Value
 
 from ..run import execute
@@ -70,9 +71,10 @@ def known_results(suite: str, folder: Path) -> Known:
 
 def read_run(run: Run) -> Result:
     """Read a run, with the megabytes that it sent and received as measure ``MB``."""
-    config = run.summary["config"]
-    result, _ = from_run(run, settings_row(config), per_client=True)
-    size = sum(int(run.summary.get(f"bytes_{way}") or 0) for way in ("up", "down"))
+    with blaming(run.path):
+        row = settings_row(run.summary["config"])
+        size = sum(int(run.summary.get(f"bytes_{way}") or 0) for way in ("up", "down"))
+    result, _ = from_run(run, row, per_client=True)
     return replace(result, scores={**result.scores, "MB": size / 1e6})
 
 

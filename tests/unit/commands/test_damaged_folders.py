@@ -35,6 +35,7 @@ from simulations import (
     track,
     watch,
 )
+from simulations.benchmark import runs
 from simulations.benchmark.leaderboard import read_page
 from simulations.fuzz.mutations import of_file
 from simulations.heterogeneity import __main__ as heterogeneity
@@ -173,6 +174,13 @@ def test_relatedness_names_a_damaged_run(copy):
     table(SUMMARY, class_counts=["x"])(copy)
     with pytest.raises(SystemExit, match=f"{copy} cannot be read"):
         relate(copy)
+
+
+def test_a_benchmark_names_a_damaged_run(copy, monkeypatch):
+    monkeypatch.setattr(runs, "same_code", lambda _: True)
+    table(SUMMARY, bytes_up=[1])(copy)
+    with pytest.raises(DataError, match=f"{copy} cannot be read"):
+        runs.known_results("none-of-these", copy.parent)
 
 
 def test_compare_names_the_damaged_one_of_several(finished, copy, capsys):
