@@ -124,7 +124,7 @@ def main() -> int:
         files = publish(project_root(), target)
     except FedGraphError as error:
         sys.stderr.write(f"{error}\n")
-        return 1
+        return 2
     sys.stdout.write(
         f"{len(files)} files in {target}; publish them with: flwr app publish"
         f" {target}\n"

@@ -78,7 +78,7 @@ def analyse(run_dir: Path, name: str = "R") -> dict[int, tuple[float, float]]:
     }
 
 
-def main() -> None:
+def main() -> int:
     """Print a table of a few rounds per run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="results folders")
@@ -96,9 +96,11 @@ def main() -> None:
                 rho, std = found[t]
                 table.add_row(run.name, str(t), f"{rho:+.3f}", f"{std:.2e}")
     except DataError as error:
-        sys.exit(str(error))
+        sys.stderr.write(f"{error}\n")
+        return 2
     console.print(table)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
