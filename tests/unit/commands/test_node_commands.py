@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import pytest
-
 from fedgraph_flwr.tasks import NODE_CLASSIFICATION
 from simulations import node_statistics, relatedness
 from simulations.contract.lab import OF_TASK
