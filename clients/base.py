@@ -7,16 +7,12 @@ in another process. What must last goes to :class:`~clients.store.ClientStore`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import cached_property
-from logging import WARNING
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from flwr.common.logger import log
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -25,8 +21,6 @@ from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import (
     ConfigError,
     DataError,
-    PrivacyBudgetError,
-    StorageError,
     WireError,
 )
 from fedgraph_flwr.methods.fedavg import SHARED
@@ -35,16 +29,18 @@ from fedgraph_flwr.wire import (
     LAST_ROUND,
     NamedArrays,
     Parcel,
+    join,
     select,
     with_prefix,
 )
 
 from .adam import Optimizer
-from .classic import ClassicClient, Header
+from .classic import Header
 from .graphs.batching import ClientData
 from .job import Job, ModelSpec, P
 from .marks import done_by_stacks
 from .models.forms import Architecture
+from .noisy_updates import NoisyUpdates
 from .optimizer import make_optimizer, optimizer_tensors
 from .round import Round, recall
 from .start import Start, begin
@@ -54,7 +50,7 @@ from .training import set_training, train_epochs
 Metrics = dict[str, int | float]
 
 
-class GraphClient(ClassicClient, Generic[P]):
+class GraphClient(NoisyUpdates[P]):
     """One client for the length of one message.
 
     :meth:`train` and :meth:`assess` answer a message, and are the same for every
@@ -62,7 +58,6 @@ class GraphClient(ClassicClient, Generic[P]):
     parts in which it differs.
     """
 
-    SENDS_UPDATES: ClassVar[bool] = True
     MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
     DATA: ClassVar[type[ClientData]] = ClientData
 
@@ -75,6 +70,7 @@ class GraphClient(ClassicClient, Generic[P]):
             self.model.to(job.device)
         self.round = Round()  # of the message that is answered
 
+    @override
     def _start_of_model(self) -> Start:
         """Make the model before round 1; copy it if it is kept."""
         spec, starts = self.job.spec, self.job.starts
@@ -163,12 +159,14 @@ class GraphClient(ClassicClient, Generic[P]):
         """
         return Parcel(arrays=with_prefix(SHARED, to_arrays(trained)))
 
+    @override
     def private_keys(self) -> list[str]:
         """Names of tensors that stay and persist: all that do not travel."""
         shared = set(self.shared_keys)
         return [n for n in self.tensors() if n not in shared]
 
     @done_by_stacks
+    @override
     def optimizer(self) -> Optimizer:
         """Make the optimiser of this round, of all parameters."""
         parameters = self.model.parameters()
@@ -413,88 +411,6 @@ class GraphClient(ClassicClient, Generic[P]):
             end_epoch=self.end_epoch,
         )
 
-    def _overflowed(self) -> bool:
-        """Whether the model, or its update, holds NaN or infinity."""
-        tensors = self.tensors()
-        steps = [tensors[n] - w for n, w in self.round.received.items()]
-        return not all(bool(t.isfinite().all()) for t in (*tensors.values(), *steps))
-
-    @torch.no_grad()
-    def _put_back(self) -> Optimizer:
-        """Set the model to the start of the round, as if it had not been trained.
-
-        A server that chooses the model can let it overflow for some label. Its update
-        is then one of zeros, under noise and paid for, so that nobody sees whether it
-        did; and the next round begins with numbers. Return the optimiser of the start.
-        """
-        log(
-            WARNING,
-            "client %d, round %d: training overflowed, so the noise alone of its update"
-            " is sent, and charged; lower learning-rate",
-            self.job.client_id,
-            self.round.number,
-        )
-        if self.round.stored:  # read anew, as the optimiser has changed its moments
-            stored = self.job.store.load(self.round.after) or {}
-            self.round = replace(self.round, stored=stored)
-        tensors = self.tensors()
-        before = dict(places(self._start_of_model().model))
-        for name in self.private_keys():
-            there, key = before[name]
-            tensors[name].copy_(self.round.stored.get(name, there[key]))
-        for name, weight in self.round.received.items():
-            tensors[name].copy_(weight)
-        return self.optimizer()
-
-    def _privatised(self, trained: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Clip the update and add noise to it, if the run protects updates."""
-        privacy, site = self.job.privacy, self.job.site
-        if not privacy.update_clip or not self.SENDS_UPDATES:
-            return trained
-        received = {n: w.cpu().numpy() for n, w in self.round.received.items()}
-        stored = [t.cpu().numpy() for _, t in sorted(self.round.stored.items())]
-        noisy = site.noisy_update(
-            [trained[n].cpu().numpy() - w for n, w in received.items()],
-            self.data.partition,
-            server_round=self.round.number,
-            inputs=[*received.values(), *stored],
-        )
-        return {
-            n: torch.from_numpy(w + step)
-            for (n, w), step in zip(received.items(), noisy, strict=True)
-        }
-
-    @contextmanager
-    def hides_failure(self) -> Iterator[None]:
-        """Go on after a failure on the data of a site, if its updates are noisy.
-
-        A server that chooses the model can make it fail for some label alone, and would
-        learn that label past the noise. What was trained until then is sent under
-        noise, and charged, as ever.
-        """
-        try:
-            yield
-        except (ConfigError, PrivacyBudgetError, StorageError, WireError):
-            raise  # of the run, the budget or the disk
-        except Exception as error:
-            if not (self.job.site.is_secret and self.job.privacy.update_clip):
-                raise
-            log(
-                WARNING,
-                "client %d, round %d: goes on without what failed, as the server must"
-                " not learn of it: %s: %s",
-                self.job.client_id,
-                self.round.number,
-                type(error).__name__,
-                error,
-            )
-
-    def spent(self) -> dict[str, float]:
-        """Metrics of the privacy spent so far; none in runs without noise."""
-        if not self.job.privacy.is_on:
-            return {}
-        return self.job.site.spent(self.data.partition)
-
     @done_by_stacks
     def is_due(self, point: str) -> bool:
         """Whether ``evaluate-every`` picks the model at a point, or it is the last."""
@@ -527,6 +443,7 @@ class GraphClient(ClassicClient, Generic[P]):
         number, after = self.round.number, self.round.after
         self.job.store.save(number, tensors, after=after, keep_from=keep_from)
 
+    @override
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers of the model by name."""
         return {name: there[key] for name, (there, key) in self._places.items()}
@@ -562,13 +479,3 @@ def initial_arrays(client: type[GraphClient[P]], spec: ModelSpec[P]) -> NamedArr
     tensors = model.state_dict()
     names = client.shared_names(model, spec.settings)
     return {n: tensors[n].numpy().copy() for n in names}
-
-
-def join(*parts: Parcel) -> Parcel:
-    """Merge parcels into one; if parts share a name, the last part counts."""
-    return Parcel(
-        arrays={k: v for p in parts for k, v in p.arrays.items()},
-        evaluation={k: v for p in parts for k, v in p.evaluation.items()},
-        metrics={k: v for p in parts for k, v in p.metrics.items()},
-        facts={k: v for p in parts for k, v in p.facts.items()},
-    )

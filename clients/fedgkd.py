@@ -25,9 +25,8 @@ from fedgraph_flwr.methods.fedgkd import (
     FedGKDParams,
 )
 from fedgraph_flwr.seeding import derive_seed
-from fedgraph_flwr.wire import NamedArrays, Parcel
+from fedgraph_flwr.wire import NamedArrays, Parcel, join
 
-from .base import join
 from .fedgkd_distillation import Distilled, Recipe, distil, gumbel_noise
 from .fedgkd_matching import match_gradients
 from .losses.terms import pull

@@ -15,9 +15,8 @@ from typing_extensions import override
 
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA, FedGMTLParams
-from fedgraph_flwr.wire import NamedArrays, Parcel
+from fedgraph_flwr.wire import NamedArrays, Parcel, join
 
-from .base import join
 from .graphs.batching import Batch
 from .job import Job, ModelSpec
 from .losses.task_covariance import (

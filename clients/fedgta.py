@@ -15,9 +15,8 @@ from torch.nn.functional import one_hot
 from typing_extensions import override
 
 from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS, FedGTAParams
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.wire import Parcel, join
 
-from .base import join
 from .graphs.label_propagation import propagate_labels
 from .tasks.node_classifier import NodeClassifierClient
 from .tensors import to_arrays

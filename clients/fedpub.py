@@ -17,9 +17,8 @@ from typing_extensions import override
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.methods.fedpub import EMBEDDING, FedPubParams
 from fedgraph_flwr.seeding import numpy_rng
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.wire import Parcel, join
 
-from .base import join
 from .graphs.dense_graph import DenseGraph
 from .job import ModelSpec
 from .models.forms import Architecture

@@ -38,9 +38,8 @@ from fedgraph_flwr.peers.mixing import (
     mix_rows,
     mixing_row,
 )
-from fedgraph_flwr.wire import NamedArrays, Parcel, select
+from fedgraph_flwr.wire import NamedArrays, Parcel, join, select
 
-from .base import join
 from .classic import Header
 from .graphs.batching import Batch
 from .job import Job

@@ -347,6 +347,16 @@ def _decode_bytes(blob: bytes) -> NamedArrays:
     return dict(decode_arrays(blob))
 
 
+def join(*parts: Parcel) -> Parcel:
+    """Merge parcels into one; if parts share a name, the last part counts."""
+    return Parcel(
+        arrays={k: v for p in parts for k, v in p.arrays.items()},
+        evaluation={k: v for p in parts for k, v in p.evaluation.items()},
+        metrics={k: v for p in parts for k, v in p.metrics.items()},
+        facts={k: v for p in parts for k, v in p.facts.items()},
+    )
+
+
 def with_prefix(prefix: str, named: Mapping[str, _Named]) -> dict[str, _Named]:
     """Add ``prefix`` to every name."""
     return {prefix + name: value for name, value in named.items()}

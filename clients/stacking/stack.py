@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.wire import STACKED, Parcel
+from fedgraph_flwr.wire import STACKED, Parcel, join
 
 from ..adam import Optimizer
-from ..base import GraphClient, join, train_loss
+from ..base import GraphClient, train_loss
 from ..graphs.whole_graph import NodeData
 from ..losses.terms import pull_each
 from ..optimizer import join_optimizers, part_optimizer
