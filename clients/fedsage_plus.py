@@ -25,6 +25,7 @@ from fedgraph_flwr.wire import NamedArrays, select
 
 from .fedsage_plus_generator import (
     NeighbourGenerator,
+    check_generated,
     choose_neighbours,
     impair,
     train_generator,
@@ -113,6 +114,19 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
         return x.rows.matrix.to_dense() if isinstance(x, SparseRows) else x
 
     def _generate(self) -> tuple[Tensor, Tensor]:
+        """Give generated neighbours' features and owners; none if a failure is hidden.
+
+        Raises
+        ------
+        DataError
+            As :func:`choose_neighbours`.
+        """
+        features, owner = self._features()[:0], torch.zeros(0, dtype=torch.int64)
+        with self.hides_failure():
+            features, owner = self._apply_generator()
+        return features, owner
+
+    def _apply_generator(self) -> tuple[Tensor, Tensor]:
         """Train a generator and apply it to the whole graph: features and owners."""
         params, settings, device = self.params, self.job.settings, self.job.device
         x = self._features()
@@ -149,6 +163,7 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
         with torch.no_grad():
             counts, features = model(unmended(self.graph.adjacency, x), noise)
             owner, slot = choose_neighbours(counts, params.max_neighbours)
+        check_generated(features)
         return features[owner, slot], owner
 
     def _rows_of_others(self, x: Tensor) -> list[Tensor]:

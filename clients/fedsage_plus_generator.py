@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.errors import DataError
 
 from .adam import FusedAdam
 from .fedsage_plus_graph import MendedGraph
@@ -134,12 +135,33 @@ def impair(edge_index: IntArray, num_nodes: int, hidden: IntArray) -> Impaired:
 
 
 def choose_neighbours(counts: Tensor, max_neighbours: int) -> tuple[Tensor, Tensor]:
-    """Node and slot of each neighbour to add: the count rounded, at most all slots."""
+    """Node and slot of each neighbour to add: the count rounded, at most all slots.
+
+    Raises
+    ------
+    DataError
+        A count is not finite.
+    """
+    check_generated(counts)
     num = counts.detach().round().clamp(max=max_neighbours).long()
     owner = torch.repeat_interleave(torch.arange(len(num), device=num.device), num)
     first = torch.cumsum(num, 0) - num
     slot = torch.arange(len(owner), device=num.device) - first[owner]
     return owner, slot
+
+
+def check_generated(values: Tensor) -> None:
+    """Refuse counts or features of generated neighbours that are not finite.
+
+    Raises
+    ------
+    DataError
+    """
+    if not values.isfinite().all():
+        raise DataError(
+            "the generator of neighbours has overflowed; lower"
+            " fedsage-plus.learning-rate or look at the client's features"
+        )
 
 
 def feature_loss(features: Tensor, lost: Tensor, truth: Tensor) -> Tensor:

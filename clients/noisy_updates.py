@@ -1,7 +1,7 @@
 """What a client does if its run puts noise on updates, or a site's data fail it.
 
 A server that chooses the model can make training overflow, or fail, for some label
-alone. Neither shows in the reply, and both are paid for.
+alone. Neither shows in the reply, but for the time that it took, and both are paid for.
 """
 
 from __future__ import annotations

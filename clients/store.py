@@ -100,7 +100,8 @@ class ClientStore:
         after : int
             Round whose state this one goes on from, 0 for none. States between the two
             are dropped, as the server heard of none of them; so are those of runs that
-            the server has left, if it has no checkpoint of theirs.
+            the server has left, if it has no checkpoint of theirs. States of later
+            rounds of this run of Flower stay: this message was late, or sent twice.
         keep_from : int
             Round of the server's oldest checkpoint, 0 for none. Of the states up to
             ``after``, the one that goes with it and later ones are kept.
@@ -129,7 +130,8 @@ class ClientStore:
         for r, run in found:
             counts = run == lives.run_of(r)
             is_needed = r in done if counts else run in lives.spared
-            if not is_needed and self._path(r, run) != path:
+            is_later = bool(lives.run) and run == lives.run and r > server_round
+            if not is_needed and not is_later and self._path(r, run) != path:
                 others.append(self._path(r, run))
         about = self._about(server_round)
         written = write_arrays(path, arrays, about, self._flushes, others, spare)

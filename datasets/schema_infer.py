@@ -98,6 +98,7 @@ class Profile:
         if len(self.holders) > _MOST_DISTINCT:
             self.holders = None
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _add_numbers(self, values: np.ndarray) -> None:
         self.is_integer &= bool((values == np.rint(values)).all())
         if not len(values):
@@ -105,8 +106,8 @@ class Profile:
         count = self.num_numbers
         mean, total = float(values.mean()), count + len(values)
         gap = mean - self.mean
-        self.squares += float(((values - mean) ** 2).sum())
-        self.squares += gap**2 * count * len(values) / total
+        self.squares += float((np.square(values - mean)).sum())
+        self.squares += gap * gap * count * len(values) / total
         self.mean += gap * len(values) / total
 
     @property
@@ -122,7 +123,15 @@ class Profile:
     @property
     def is_mostly_number(self) -> bool:
         """Whether so many are that the others look like mistakes."""
-        return _ODD * self.num_odd <= self.count
+        return _ODD * self.num_odd <= self.count and not self.has_codes
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether many graphs or nodes have each cell, some of them no number."""
+        is_repeated = self.holders is not None and len(self.frequent()) == len(
+            self.holders
+        )
+        return bool(self.num_odd) and is_repeated
 
     @property
     def std(self) -> float:
@@ -373,7 +382,7 @@ def _feature(
                 " category in the schema"
             )
         return _number(column, one, missing, statistics=statistics, notes=notes)
-    if 2 * one.num_odd <= one.count and not is_category:
+    if 2 * one.num_odd <= one.count and not (is_category or one.has_codes):
         notes.append(
             f"{_odd_cells(table, column, one)}; these are too many for a column of"
             " numbers: if they stand for missing values, empty them and make the schema"
@@ -428,6 +437,9 @@ def _number(
         )
     else:
         shift, scale = _rounded(one.mean), _rounded(one.std) or 1.0
+        if not (math.isfinite(shift) and math.isfinite(scale)):
+            notes.append(f"{column} of nodes is not scaled: its numbers are too large")
+            return Feature(column=column, kind=NUMBER, missing=missing)
         notes.append(
             f"{column} of nodes: the schema tells its mean, about {shift:g}, and its"
             f" standard deviation, about {scale:g}"

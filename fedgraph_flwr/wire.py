@@ -61,7 +61,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 _KINDS = tuple(_TYPES)
 # One spelling for each client, and none so long that it is costly to read.
 _NAME = re.compile(rf"(?P<client>0|[1-9][0-9]{{0,8}})/(?P<kind>{'|'.join(_KINDS)})")
-MOST_ENTRY = 1e6  # no number of a trained network is larger
 MAX_REASON = 4000  # characters of an error that somebody else wrote
 _sizes: dict[object, int] = {}  # serialised size of a record, by its layout
 _MOST_SIZES = 1024  # of them kept, as others choose the names in layouts,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.wire import MOST_ENTRY, NamedArrays
+from fedgraph_flwr.wire import NamedArrays
 
+_FAR = 300  # times what is usual: out of all proportion
+_SERVER = -1  # no client
 CURE_CLIENT = "lower the learning rate or look at that client's data"
 
 
@@ -35,7 +36,7 @@ def weighted_mean(
     Raises
     ------
     WireError
-        Names or shapes differ, or an array is bad: see :func:`find_bad_array`.
+        Names or shapes differ, or a floating array is not finite.
     ValueError
         No model, or weights that do not fit.
 
@@ -74,24 +75,58 @@ def check_same_layout(models: Sequence[NamedArrays]) -> None:
             raise WireError(f"model {position}: {bad}")
 
 
-def find_bad_array(
-    model: NamedArrays, *, most: float = MOST_ENTRY, cure: str = CURE_CLIENT
-) -> str:
-    """Say which array holds no number, or one out of all proportion; "" if none does.
+def find_bad_array(model: NamedArrays, *, cure: str = CURE_CLIENT) -> str:
+    """Say which array holds NaN or infinity, and the cure; "" if none does.
 
-    The first by name: the order of arrays in a message is no part of it. One client's
-    number beyond ``most``, in an average, would make all others fail a round later.
+    The first by name: the order of arrays in a message is no part of it.
     """
     for name, array in sorted(model.items()):
-        if array.dtype.kind != "f" or not array.size:
-            continue
-        low, high = float(array.min()), float(array.max())
-        if -most <= low and high <= most:  # neither holds for NaN
-            continue
-        is_finite = math.isfinite(low) and math.isfinite(high)
-        what = f"numbers beyond +-{most:g}" if is_finite else "NaN or infinity"
-        return f"array {name!r} holds {what}; {cure}"
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return f"array {name!r} holds NaN or infinity; {cure}"
     return ""
+
+
+def out_of_proportion(
+    models: Mapping[int, NamedArrays], sent: NamedArrays
+) -> dict[int, str]:
+    """Name clients one of whose arrays holds far larger numbers than is usual.
+
+    In an average, such numbers make all other clients fail a round later. What is usual
+    is the lower median over the clients and what was sent to them, and at least 1:
+    statistics of batches may be large, but are so at others too. Numbers that grow
+    slowly are not noticed.
+
+    Parameters
+    ----------
+    models : mapping of int to dict of str to array
+        By client; with names of the same arrays.
+    sent : dict of str to array
+        What they were trained from, if anything was sent.
+    """
+    sizes: dict[str, dict[int, float]] = {}
+    for client, model in [(_SERVER, sent), *sorted(models.items())]:
+        for name, array in model.items():
+            sizes.setdefault(name, {})[client] = _largest(array)
+    found: dict[int, str] = {}
+    for name, of in sorted(sizes.items()):
+        usual = sorted(of.values())[(len(of) - 1) // 2]
+        most = _FAR * max(1.0, usual)
+        for client, size in of.items():
+            if size > most and client != _SERVER:
+                words = (
+                    f"array {name!r} holds numbers as large as {size:.3g}, where"
+                    f" {usual:.3g} is usual in this round, and {most:.3g} allowed;"
+                    f" {CURE_CLIENT}"
+                )
+                found.setdefault(client, words)
+    return found
+
+
+def _largest(array: np.ndarray) -> float:
+    """Largest magnitude of the entries; 0 of what is not floating."""
+    if array.dtype.kind != "f" or not array.size:
+        return 0.0
+    return max(-float(array.min()), float(array.max()))
 
 
 def _layout(model: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:

@@ -38,7 +38,7 @@ from fedgraph_flwr.wire import (
 from .averaging import find_bad_array
 from .directory import Directory
 from .evaluator import Evaluator
-from .replies import LARGEST, WEIGHTS_HASH, Layout, Phase
+from .replies import WEIGHTS_HASH, Layout, Phase
 from .report import ClientInfo, Evaluation, RoundReport
 from .rounds import Round
 from .sending import exchange
@@ -387,7 +387,7 @@ class AbstractGraphStrategy(Strategy):
             if id(model) in seen:  # of many clients
                 continue
             seen.add(id(model))
-            if bad := find_bad_array(model, most=LARGEST, cure=cure):
+            if bad := find_bad_array(model, cure=cure):
                 raise RunFailedError(
                     f"the strategy's model {name!r} after round {server_round}: {bad}"
                 )

@@ -47,16 +47,15 @@ from fedgraph_flwr.wire import (
 )
 from fedgraph_flwr.wording import shortened
 
-from .averaging import find_bad_array
+from .averaging import find_bad_array, out_of_proportion
 from .report import ClientInfo
 
 # By name, dtype and shape, where None stands for any length.
 Layout: TypeAlias = Mapping[str, tuple[str, tuple[int | None, ...]]]
 WEIGHTS_HASH = "weights-sha256"
 _HEX = re.compile("[0-9a-f]{64}")
-LARGEST = 1e100  # of any number: sums and squares of such are finite
-# Models and data; what a model of such numbers makes of data may be far larger.
-_BOUNDED = (SHARED, DELTA, ROWS)
+_LARGEST = 1e100  # of any number: sums and squares of such are finite
+_COMPARED = (SHARED, DELTA, ROWS)
 _HAIR = 1e-9  # what rounding may add to a share
 _DRAWS, _UPDATE, _DELTA = "edge-draws", "update-epsilon", "update-delta"
 _TOTALS = (  # of privacy; what is told, is told of all of a row
@@ -81,12 +80,12 @@ _RANGES = tuple(  # a metric's name -> its least and largest value
         (f"ari{_TRANSFORMED}", -1.0, 1.0),
         ("(?:probe|svm)-accuracy", 0.0, 1.0),
         (f"(?:accuracy|roc-auc){ON_ALL}", 0.0, 1.0),
-        (f"mae{ON_ALL}", 0.0, LARGEST),
+        (f"mae{ON_ALL}", 0.0, _LARGEST),
         (f"roc-auc{_OVER_TASKS}", 0.0, 1.0),
-        (f"(?:mae|rmse)(?:{OF_MEAN}|{_OVER_TASKS})", 0.0, LARGEST),
+        (f"(?:mae|rmse)(?:{OF_MEAN}|{_OVER_TASKS})", 0.0, _LARGEST),
         (f"{NO_SCORE}(?P<task>[0-9]{{1,6}})", 1.0, 1.0),
-        ("tasks-skipped", 0.0, LARGEST),
-        ("loss", -LARGEST, LARGEST),
+        ("tasks-skipped", 0.0, _LARGEST),
+        ("loss", -_LARGEST, _LARGEST),
     )
 )
 _MOST_ROUNDS = 999_999.0
@@ -159,7 +158,7 @@ def misfit(parcel: Parcel, expected: Expected) -> str:
         find_misfit(parcel.arrays, expected.layout)
         or _wrong_metrics(parcel.metrics, expected)
         or _wrong_facts(parcel, expected.phase)
-        or find_bad_array(parcel.evaluation, most=LARGEST)
+        or find_bad_array(parcel.evaluation)
     )
 
 
@@ -199,9 +198,24 @@ def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
                 f" {dtype} of shape {tuple('any' if n is None else n for n in shape)};"
                 " server and site run different settings or versions"
             )
-    bounded = {n: a for n, a in arrays.items() if n.startswith(_BOUNDED)}
-    others = {n: a for n, a in arrays.items() if n not in bounded}
-    return find_bad_array(bounded) or find_bad_array(others, most=LARGEST)
+    return find_bad_array(arrays)
+
+
+def find_absurd(parcels: Mapping[int, Parcel], sent: NamedArrays) -> dict[int, str]:
+    """Name clients whose models, updates or rows hold numbers out of all proportion.
+
+    See :func:`~strategies.averaging.out_of_proportion`; ``sent`` is what one of them
+    got.
+    """
+    models = {c: _compared(p.arrays) for c, p in parcels.items()}
+    return out_of_proportion(models, _compared(sent))
+
+
+def _compared(arrays: NamedArrays) -> NamedArrays:
+    """Arrays of models, of updates and of data; what models make of data may differ."""
+    return {
+        n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(_COMPARED)
+    }
 
 
 def check_privacy(
@@ -257,7 +271,7 @@ def _wrong_totals(told: Mapping[str, int | float]) -> str:
     if (SECRET in told) != bool(names) or told.get(SECRET, 0) not in (0, 1):
         return f"{SECRET!r} must be 0 or 1 beside totals, and only there"
     for name, value in told.items():
-        if not 0 <= value <= (1 if name == _DELTA else LARGEST):
+        if not 0 <= value <= (1 if name == _DELTA else _LARGEST):
             return f"{name} is {shortened(value)}"
     return ""
 
@@ -305,7 +319,7 @@ def _wrong_metric(name: str, value: float, expected: Expected) -> str:
     elif name == STACKED and is_training:
         bounds = (2.0, float(MOST_CLIENTS))
     elif name in ("compute-s", "started-at") or (name == GRAD_NORM and is_training):
-        bounds = (0.0, 1e12 if name != GRAD_NORM else LARGEST)
+        bounds = (0.0, 1e12 if name != GRAD_NORM else _LARGEST)
     elif match := _EVAL.fullmatch(name):
         is_loss = is_training and match["split"] == "train"
         allowed = match["point"] in expected.due or is_loss

@@ -21,6 +21,7 @@ from fedgraph_flwr.wire import (
     MAX_REASON,
     OPENING,
     STACKED,
+    NamedArrays,
     Parcel,
     Scalar,
     pack,
@@ -28,7 +29,7 @@ from fedgraph_flwr.wire import (
 )
 from fedgraph_flwr.wording import shortened, tell_reasons, with_sites
 
-from .replies import Expected, Phase, check_privacy, misfit, read_reply
+from .replies import Expected, Phase, check_privacy, find_absurd, misfit, read_reply
 from .report import (
     HELD_OUT,
     LedgerEntry,
@@ -76,6 +77,7 @@ class Round:
         self._began_at = began_at
         self._addressed: set[int] = set()  # of those asked, whose node is online
         self._sent: list[Message] = []
+        self._one_sent: NamedArrays = {}  # arrays that one client got
         self._sent_at = 0.0  # monotonic seconds
         self._num_good: dict[str, int] = {}  # parcels of a reply, by its message
         self._is_quorate = False  # before all replies were in
@@ -94,6 +96,7 @@ class Round:
         parcels = {
             c: Parcel(arrays=outgoing[c], facts=strategy.facts(c)) for c in self.asked
         }
+        self._one_sent = next((p.arrays for p in parcels.values()), {})
         hosts = strategy.directory.hosts(grid, parcels)
         header: dict[str, Scalar] = {
             "server-round": number,
@@ -286,6 +289,8 @@ class Round:
         names = strategy.hands_over() if is_training else ()
         measured_round = self.report.server_round - 1
         reasons = strategy.evaluator.misfits(measured_round, good, names)
+        good = {c: p for c, p in good.items() if c not in reasons}
+        reasons |= find_absurd(good, self._one_sent)
         good = {c: p for c, p in good.items() if c not in reasons}
         if is_training:
             reasons |= strategy.misfits(good)

@@ -14,6 +14,7 @@ from flwr.app import Context, Message, RecordDict
 
 import datasets
 from clients.base import GraphClient, initial_arrays
+from clients.fedsage_plus_generator import choose_neighbours
 from clients.tasks.graph_classifier import GraphClassifierClient
 from fedgraph_flwr import gate, loaded
 from fedgraph_flwr.client_app import app
@@ -69,9 +70,9 @@ class Asker:
         parcels, _ = self.send(kind, parcel, run=run, **header)
         return parcels[0]
 
-    def model(self):
+    def model(self, num_features=4, num_classes=2):
         run = resolve(self.config)
-        spec = run.spec(num_features=4, num_classes=2)
+        spec = run.spec(num_features=num_features, num_classes=num_classes)
         return with_prefix(SHARED, initial_arrays(run.method.client, spec))
 
     def log(self, event="answered"):
@@ -176,6 +177,34 @@ def test_weights_with_which_scores_overflow_fail_nobody(tmp_path, method):
     assert asker.train(arrays=huge).error == ""
     assert asker.train(2, arrays=huge, kind="evaluate").error == ""
     assert asker.updates() == 1
+
+
+@pytest.mark.parametrize("is_noisy", [True, False])
+def test_a_generator_that_overflows_is_hidden_with_noise_and_named_without(
+    tmp_path, monkeypatch, caplog, is_noisy
+):
+    """It runs outside of training too: what it makes is stored."""
+
+    def overflowing(counts, most):
+        return choose_neighbours(counts * np.nan, most)
+
+    where = "clients.fedsage_plus_generator.choose_neighbours"
+    monkeypatch.setattr(where, overflowing)
+    config = {"policy": STRICT, **CLIPPED} if is_noisy else {}
+    asker = Asker(tmp_path, "fedsage+", **config)
+    asker.call()
+    sent = asker.model(6, 3)
+    with caplog.at_level("WARNING", logger="flwr"):
+        replies = [asker.train(arrays=sent)]
+        replies += [asker.train(2, arrays=sent, **{"last-round": 1})]
+    if is_noisy:
+        assert [r.error for r in replies] == ["", ""]
+        assert asker.updates() == 2
+        notes = " ".join(w["note"] for w in asker.log("warning"))
+        assert "DataError: the generator of neighbours has overflowed" in notes
+    else:
+        assert replies[0].error.startswith("DataError")
+        assert "the generator of neighbours has overflowed" in caplog.text
 
 
 def test_without_noise_on_updates_what_fails_is_named(tmp_path, monkeypatch):

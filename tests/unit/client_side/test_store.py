@@ -100,6 +100,16 @@ def state(value: float) -> dict[str, torch.Tensor]:
     return {"w": torch.full((2,), value)}
 
 
+@pytest.mark.usefixtures("bound")
+def test_a_message_that_is_late_or_sent_twice_deletes_no_later_state(tmp_path):
+    store = lived(tmp_path, Lives(8))
+    grow(store, 1, 2)
+    store.save(1, {"w": torch.zeros(2)})
+    assert store.load(2)["w"].tolist() == [2, 2]
+    store.save(3, {"w": torch.zeros(2)}, after=2)
+    assert store.rounds() == [1, 2, 3]
+
+
 def test_states_of_rounds_that_a_resume_repeats_do_not_count(tmp_path):
     bind_run(tmp_path, 7, "experiment")
     first = lived(tmp_path, Lives(7))

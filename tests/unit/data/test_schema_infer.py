@@ -112,6 +112,20 @@ def test_a_column_of_numbers_stays_one_whatever_stands_in_few_cells(tmp_path, od
         build(folder, schema, bad_rows="refuse")
 
 
+def test_codes_of_which_few_are_no_numbers_are_categories(tmp_path):
+    folder = site(tmp_path, kind=lambda i: "A" if i % 10 == 0 else i % 3)
+    schema, notes = infer_schema(folder, min_count=4)
+    assert schema.features[1].categories == ("0", "1", "2", "A")
+    assert not any("no number" in note for note in notes)
+
+
+def test_numbers_whose_mean_is_none_are_not_scaled(tmp_path):
+    folder = site(tmp_path, age=lambda i: ["1e308", "1.5e308"][i % 2])
+    schema, notes = infer_schema(folder)
+    assert (schema.features[0].shift, schema.features[0].scale) == (0.0, 1.0)
+    assert "age of nodes is not scaled: its numbers are too large" in notes
+
+
 def test_a_column_with_many_texts_is_none_of_numbers_and_is_told(tmp_path):
     """Also of values that are whole and all differ: an id with a gap is an id."""
     folder = site(tmp_path, age=lambda i: "NA" if i % 8 == 7 else 40 + i / 10)

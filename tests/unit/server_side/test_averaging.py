@@ -11,7 +11,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedavg import FedAvgParams
 from strategies import base
-from strategies.averaging import find_bad_array, weighted_mean
+from strategies.averaging import find_bad_array, out_of_proportion, weighted_mean
 from strategies.fedavg import FedAvg
 from strategies.personal import mix
 from strategies.self_weight import pull_to_mean
@@ -76,6 +76,34 @@ def test_flowers_fedavg_agrees(seed):
 def test_models_that_cannot_be_averaged(average, other, match):
     with pytest.raises(WireError, match=match):
         average([{"w": np.zeros(2, np.float32)}, other])
+
+
+def of_size(*sizes):
+    """Models of clients 0, 1, ..., each with an array of numbers up to a size."""
+    return {c: {"w": np.float32([0, -size])} for c, size in enumerate(sizes)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sent", "absurd"),
+    [
+        ((0.1, 0.2, 300, 0.1), 0.1, []),
+        ((0.1, 0.2, 301, 0.1), 0.1, [2]),
+        ((0.1, 3e38, 3e38), 0.1, [1, 2]),  # as many as the others and the server
+        ((3e38,), 0.1, [0]),
+        ((301, 0.1), None, [0]),
+        ((1e9, 2e9, 5e9), None, []),  # rows of large features, at all clients
+        ((1e6, 1e9, 2e6), 1.0, [1]),  # statistics of batches
+        ((0.0, 1e-9, 200), 0.0, []),  # below 1 nothing is far from another
+        ((), 0.1, []),
+    ],
+)
+def test_numbers_out_of_all_proportion_are_named(sizes, sent, absurd):
+    model = {} if sent is None else {"w": np.float32([sent]), "more": np.float32([1])}
+    found = out_of_proportion(of_size(*sizes), model)
+    assert sorted(found) == absurd
+    for words in found.values():
+        assert "array 'w' holds numbers as large as" in words
+        assert "lower the learning rate" in words
 
 
 @pytest.mark.parametrize("weights", [[0, 0], [1, -1], [1]])

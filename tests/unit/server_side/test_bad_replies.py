@@ -19,7 +19,7 @@ from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA
 from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.results.reader import read_rows
-from fedgraph_flwr.wire import MOST_ENTRY, Parcel, pack, unpack
+from fedgraph_flwr.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
 from strategies.replies import Phase, check_privacy
 from strategies.report import RoundReport
@@ -543,10 +543,20 @@ def alternating(size, *, beside=False):
     return arrays(change)
 
 
+def filling(value):
+    """The same number in all that is floating."""
+    return arrays(
+        lambda named: {
+            n: np.full_like(a, value) if a.dtype.kind == "f" else a
+            for n, a in named.items()
+        }
+    )
+
+
 def test_huge_numbers_count_as_much_as_none(run, monkeypatch):
     """They made all other clients fail a round later."""
     hashes = set()
-    for change in (failed, alternating(3e38), alternating(2 * MOST_ENTRY)):
+    for change in (failed, filling(3e38), filling(1001.0), alternating(1e7)):
         with monkeypatch.context() as patch:
             deliver_with(patch, change, rounds=(1,))
             finished = run("fedavg", nodes=3, **LENIENT)
@@ -556,7 +566,8 @@ def test_huge_numbers_count_as_much_as_none(run, monkeypatch):
         hashes.add(finished.sha)
     assert len(hashes) == 1
     words = finished.summary["failures"][0]["reason"]
-    assert "holds numbers beyond +-1e+06; lower the learning rate" in words
+    assert "holds numbers as large as 1e+07, where 0." in words
+    assert "is usual in this round, and 1e+03 allowed; lower the learning" in words
 
 
 LARGE = {**RUNS, "fedprox": {}, "fgcl": {}, "fedstar": {}, "adafgl": {}, "moon": {}}
@@ -565,9 +576,13 @@ for sealed in ("local", "spreadgnn"):  # nothing is sent, or nobody can read it
     del LARGE[sealed]
 
 
+@pytest.mark.parametrize("change", ["alternating", "filling"])
 @pytest.mark.parametrize("method", mostly_slow(LARGE, fast=["fedavg", "gcfl+"]))
-def test_numbers_as_large_as_may_be_stop_no_other_client(run, monkeypatch, method):
-    deliver_with(monkeypatch, alternating(MOST_ENTRY))
+def test_numbers_as_large_as_may_be_stop_no_other_client(
+    run, monkeypatch, method, change
+):
+    spoil = {"alternating": alternating, "filling": filling}[change]
+    deliver_with(monkeypatch, spoil(1000.0), rounds=(1,))
     finished = run(method, nodes=3, **LENIENT, **LARGE[method])
     assert finished.summary["status"] == "completed"
     assert {f["client"] for f in finished.summary["failures"]} <= {VICTIM}
