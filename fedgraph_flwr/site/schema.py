@@ -13,7 +13,8 @@ import json
 from pathlib import Path
 
 from datasets.schema import TARGET_KINDS, write_schema
-from datasets.schema_infer import MIN_COUNT, infer_schema
+from datasets.schema_infer import infer_schema
+from datasets.schema_profile import MIN_COUNT
 from fedgraph_flwr.errors import ConfigError
 
 
