@@ -166,7 +166,6 @@ class GraphClient(NoisyUpdates[P]):
         return [n for n in self.tensors() if n not in shared]
 
     @done_by_stacks
-    @override
     def optimizer(self) -> Optimizer:
         """Make the optimiser of this round, of all parameters."""
         parameters = self.model.parameters()
@@ -255,18 +254,25 @@ class GraphClient(NoisyUpdates[P]):
     def practise(self, optimizer: Optimizer) -> Parcel:
         """Evaluate the model, train it, evaluate it again; return scores and loss."""
         received, loss = self._measure_if_due("post_aggregation"), Parcel()
-        with self.hides_failure():
+        with self.hiding_failure():
             loss = self._train(optimizer)
         return join(received, loss, self._measure_if_due("post_training"))
 
     @done_by_stacks
     def finish(self, optimizer: Optimizer, practised: Parcel, header: Header) -> Parcel:
         """Make the reply of a trained client, and store its state."""
+        before = None
         if self.job.privacy.update_clip and self.SENDS_UPDATES and self._overflowed():
-            optimizer = self._put_back()
+            before = self._put_back()
         # Before the state: who must not or cannot send has not done the round.
         sent = self.uplink(self._privatised(self._detached(self.shared_keys)))
-        self._save(optimizer, keep_from=int(header.get("keep-from", 0)))
+        kept = self._state(optimizer) if before is None else before
+        self.job.store.save(
+            self.round.number,
+            {**kept, **self.round.kept()},
+            after=self.round.after,
+            keep_from=int(header.get("keep-from", 0)),
+        )
         count = len(self.data.partition.train)
         told = Parcel(metrics={"num-examples": count, **self.round.told()})
         return join(told, practised, sent, Parcel(metrics=self.spent()))
@@ -426,7 +432,7 @@ class GraphClient(NoisyUpdates[P]):
     def _measure(self, point: str) -> Parcel:
         set_training(self.model, False)
         found = Parcel()
-        with self.hides_failure():
+        with self.hiding_failure():
             found = self.scores(point)
         return join(self.sizes(), found)
 
@@ -435,13 +441,12 @@ class GraphClient(NoisyUpdates[P]):
         """Metric of the number of training graphs."""
         return Parcel(metrics={"count/train": len(self.data.partition.train)})
 
-    def _save(self, optimizer: Optimizer, *, keep_from: int) -> None:
+    def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """Tensors from which the next round goes on."""
         tensors = self._detached(self.private_keys()) | self.extra_state()
         if self.job.settings.persist_optimizer:
             tensors |= optimizer_tensors(optimizer)
-        tensors |= self.round.kept()
-        number, after = self.round.number, self.round.after
-        self.job.store.save(number, tensors, after=after, keep_from=keep_from)
+        return tensors
 
     @override
     def tensors(self) -> dict[str, Tensor]:

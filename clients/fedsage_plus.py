@@ -119,10 +119,10 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
         Raises
         ------
         DataError
-            As :func:`choose_neighbours`.
+            The generator has overflowed, and it is not hidden.
         """
         features, owner = self._features()[:0], torch.zeros(0, dtype=torch.int64)
-        with self.hides_failure():
+        with self.hiding_failure():
             features, owner = self._apply_generator()
         return features, owner
 

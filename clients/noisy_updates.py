@@ -24,7 +24,6 @@ from fedgraph_flwr.errors import (
     WireError,
 )
 
-from .adam import Optimizer
 from .classic import ClassicClient
 from .graphs.batching import ClientData
 from .job import Job, P
@@ -50,10 +49,6 @@ class NoisyUpdates(ClassicClient, Generic[P]):
         """Names of tensors that stay and persist."""
 
     @abstractmethod
-    def optimizer(self) -> Optimizer:
-        """Make the optimiser of this round, of all parameters."""
-
-    @abstractmethod
     def _start_of_model(self) -> Start:
         """Make the model before round 1."""
 
@@ -64,12 +59,12 @@ class NoisyUpdates(ClassicClient, Generic[P]):
         return not all(bool(t.isfinite().all()) for t in (*tensors.values(), *steps))
 
     @torch.no_grad()
-    def _put_back(self) -> Optimizer:
+    def _put_back(self) -> dict[str, Tensor]:
         """Set the model to the start of the round, as if it had not been trained.
 
         A server that chooses the model can let it overflow for some label. Its update
         is then one of zeros, under noise and paid for, so that nobody sees whether it
-        did; and the next round begins with numbers. Return the optimiser of the start.
+        did; and the next round begins with numbers. Return the state from before.
         """
         log(
             WARNING,
@@ -88,7 +83,8 @@ class NoisyUpdates(ClassicClient, Generic[P]):
             tensors[name].copy_(self.round.stored.get(name, there[key]))
         for name, weight in self.round.received.items():
             tensors[name].copy_(weight)
-        return self.optimizer()
+        private = {name: tensors[name].detach() for name in self.private_keys()}
+        return dict(self.round.stored) or private
 
     def _privatised(self, trained: dict[str, Tensor]) -> dict[str, Tensor]:
         """Clip the update and add noise to it, if the run protects updates."""
@@ -109,7 +105,7 @@ class NoisyUpdates(ClassicClient, Generic[P]):
         }
 
     @contextmanager
-    def hides_failure(self) -> Iterator[None]:
+    def hiding_failure(self) -> Iterator[None]:
         """Go on after a failure on the data of a site, if its updates are noisy.
 
         A server that chooses the model can make it fail for some label alone, and would

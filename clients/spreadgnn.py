@@ -301,7 +301,8 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
             return {}
         letter = self._letter()
         me = self.job.client_id
-        check_entries(f"client {me} sends no letter", letter.tensors)
+        beside = {"head_rows": letter.head_rows, "omega": letter.omega}
+        check_entries(f"client {me} sends no letter", {**letter.tensors, **beside})
         return self.round.mailbox.write(letter, self.round.number)
 
     def _complaints(self) -> Parcel:

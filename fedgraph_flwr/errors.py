@@ -77,6 +77,7 @@ def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
 
     Of a table too long to print only the nearest names are given.
     """
+    known = list(known)
     names = {n.lower(): n for n in sorted(known)}
     asked = _OTHERS.get(got.lower(), got.lower())
     near = difflib.get_close_matches(asked, names, n=1)
@@ -85,5 +86,5 @@ def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
         ranked = difflib.get_close_matches(asked, names, n=_NEAREST, cutoff=0.0)
         listed = f"Nearest of {len(names)}: {', '.join(names[n] for n in ranked)}"
     else:
-        listed = f"Known: {', '.join(names.values())}"
+        listed = f"Known: {', '.join(sorted(known))}"
     return f"unknown {what} {got!r}.{hint} {cure} {listed}."

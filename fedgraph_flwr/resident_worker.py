@@ -21,6 +21,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from multiprocessing.reduction import register
 from pathlib import Path
+from stat import S_ISDIR
 from tempfile import gettempdir, mkdtemp
 
 from flwr.app import Context, Message
@@ -34,6 +35,7 @@ from .terminal import log_failure
 IDLE_S = 600.0
 register(memoryview, lambda view: (bytes, (view.tobytes(),)))  # arrays of replies
 _LOOK_S = 1.0
+_NEW_S = 60.0
 
 
 def serve(place: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
@@ -84,10 +86,15 @@ def serve(place: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
 
 
 def clear_sockets() -> None:
-    """Delete the folders of sockets where nobody listens: their worker was killed."""
+    """Delete the folders of sockets where nobody listens: their worker was killed.
+
+    In a new one a worker may be about to listen.
+    """
     for folder in Path(gettempdir()).glob(f"{SOCKETS}*"):
         with suppress(OSError), socket.socket(socket.AF_UNIX) as ours:
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            about = folder.lstat()
+            is_ours = S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+            if not is_ours or about.st_mtime > time.time() - _NEW_S:
                 continue
             ours.settimeout(_LOOK_S)
             try:

@@ -11,6 +11,8 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
+from fedgraph_flwr.wording import visible
+
 _PADDING = 3  # of a column: a space on either side, and one for the edges
 PIPE_WIDTH = 140  # rich assumes 80 columns where there is no terminal
 PAGE_WIDTH = 118  # of the prose of pages
@@ -34,7 +36,9 @@ def consoles() -> tuple[Console, Console]:
 def tell_unused(lines: Iterable[str], err: Console) -> None:
     """List what was found but is not used."""
     for line in lines:
-        err.print(f"not used: {line}", markup=False, highlight=False, soft_wrap=True)
+        err.print(
+            f"not used: {visible(line)}", markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def markdown(title: str, parts: Iterable[Sheet | str]) -> str:

@@ -22,11 +22,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedgraph_flwr.audit_log import plain
 from fedgraph_flwr.errors import DataError, FedGraphError
 from fedgraph_flwr.report.gather import UNFINISHED, RunView, gather
 from fedgraph_flwr.report.page import mean_line
 from fedgraph_flwr.results.reader import blaming
+from fedgraph_flwr.wording import visible
 
 from .report import find_runs
 
@@ -46,7 +46,7 @@ def picture(view: RunView, width: int, now: float) -> RenderableType:
     bar = Table.grid()  # alone a bar does not end its line
     bar.add_row(ProgressBar(total=planned, completed=done, width=min(60, width)))
     parts: list[RenderableType] = [
-        Text(plain(f"{head} · {view.status}"), style="bold"),
+        Text(visible(f"{head} · {view.status}"), style="bold"),
         Text(f"round {done} of {planned}{_left(view, done, planned)}"),
         bar,
     ]
@@ -54,17 +54,17 @@ def picture(view: RunView, width: int, now: float) -> RenderableType:
     if points:
         t, value = points[-1]
         words = f"mean {view.split} {view.metric} {value:.4f} after round {t:.0f}"
-        parts.append(Text(plain(words)))
+        parts.append(Text(visible(words)))
         parts.append(Text(_spark([v for _, v in points], min(60, width))))
         parts.append(_table(view))
     moved = {"up": 0, "down": 0}
     for (direction, _), size in view.bytes_of.items():
         moved[direction] = moved.get(direction, 0) + size
     words = " · ".join(f"{d} {size / 1e6:.1f} MB" for d, size in moved.items())
-    parts.append(Text(plain(words)))
-    parts += [Text(plain(line), style="red") for line in _failures(view)]
+    parts.append(Text(visible(words)))
+    parts += [Text(visible(line), style="red") for line in _failures(view)]
     if error := view.summary.get("error"):
-        parts.append(Text(plain(str(error)), style="red"))
+        parts.append(Text(visible(str(error)), style="red"))
     quiet = now - _last_news(view.path)
     if view.status == UNFINISHED and quiet > _QUIET_S:
         words = f"nothing new for {quiet:.0f} s: a long round, or the run was killed"
@@ -95,7 +95,7 @@ def _table(view: RunView) -> Table:
     is_better = view.summary.get("larger_is_better", True)
     order = sorted(last, key=lambda c: (last[c] if is_better else -last[c], c))
     more = len(order) - _MOST_ROWS
-    table = Table("client", escape(plain(view.metric)), box=None, pad_edge=False)
+    table = Table("client", escape(visible(view.metric)), box=None, pad_edge=False)
     for client in order[:_MOST_ROWS]:
         table.add_row(str(client), f"{last[client]:.4f}")
     if more > 0:

@@ -55,7 +55,8 @@ Layout: TypeAlias = Mapping[str, tuple[str, tuple[int | None, ...]]]
 WEIGHTS_HASH = "weights-sha256"
 _HEX = re.compile("[0-9a-f]{64}")
 _LARGEST = 1e100  # of any number: sums and squares of such are finite
-_COMPARED = (SHARED, DELTA, ROWS)
+_COMPARED = (SHARED, DELTA)
+_MOST_ROW = 1e15  # of features: in float32 squares of larger ones may be infinite
 _HAIR = 1e-9  # what rounding may add to a share
 _DRAWS, _UPDATE, _DELTA = "edge-draws", "update-epsilon", "update-delta"
 _TOTALS = (  # of privacy; what is told, is told of all of a row
@@ -158,6 +159,7 @@ def misfit(parcel: Parcel, expected: Expected) -> str:
         find_misfit(parcel.arrays, expected.layout)
         or _wrong_metrics(parcel.metrics, expected)
         or _wrong_facts(parcel, expected.phase)
+        or _huge_rows(parcel.arrays)
         or find_bad_array(parcel.evaluation)
     )
 
@@ -201,8 +203,17 @@ def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
     return find_bad_array(arrays)
 
 
+def _huge_rows(arrays: NamedArrays) -> str:
+    if ROWS in arrays and (np.abs(arrays[ROWS]) > _MOST_ROW).any():
+        return (
+            f"its rows of features hold numbers beyond +-{_MOST_ROW:g}; scale the"
+            " features, or look at that client's data"
+        )
+    return ""
+
+
 def find_absurd(parcels: Mapping[int, Parcel], sent: NamedArrays) -> dict[int, str]:
-    """Name clients whose models, updates or rows hold numbers out of all proportion.
+    """Name clients whose models or updates hold numbers out of all proportion.
 
     See :func:`~strategies.averaging.out_of_proportion`; ``sent`` is what one of them
     got.
@@ -212,7 +223,7 @@ def find_absurd(parcels: Mapping[int, Parcel], sent: NamedArrays) -> dict[int, s
 
 
 def _compared(arrays: NamedArrays) -> NamedArrays:
-    """Arrays of models, of updates and of data; what models make of data may differ."""
+    """Arrays of models and of updates; what models make of data may be far larger."""
     return {
         n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(_COMPARED)
     }

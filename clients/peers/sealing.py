@@ -46,8 +46,7 @@ from ..once import usable, write_once
 IDENTITY = "identity"  # folder of the state folder, where experiments have theirs
 KEY = "run.key"
 _PINS = "neighbours.json"
-_KEY_BYTES, _SIGNATURE_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 64, 12, 16
-SEAL_BYTES = _NONCE_BYTES + _TAG_BYTES
+_KEY_BYTES, _SIGNATURE_BYTES, _NONCE_BYTES = 32, 64, 12
 _PURPOSE = b"fedgraph-flwr parcel v3"
 _RUN_KEY = b"fedgraph-flwr run key v1 "  # what is signed: this, the key, the run's name
 

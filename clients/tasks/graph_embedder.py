@@ -117,7 +117,7 @@ class EmbeddingClient(GraphClient[P]):
     def assess(self, parcel: Parcel, header: Header) -> Parcel:
         """Evaluate the last model; embeddings of the graphs stay on this disk."""
         reply = super().assess(parcel, header)
-        with self.hides_failure():
+        with self.hiding_failure():
             embeddings = self.embed_all() if self._measured is None else self._measured
             self.job.store.keep("embeddings.npz", self._own(embeddings))
         return reply

@@ -21,7 +21,7 @@ from ..errors import ConfigError, WireError
 
 KINDS = ("metropolis", "uniform", "samples", "file")
 _SUM_ERROR = 1e-9
-MOST_ENTRY = 1000.0  # no number of a network trained here is larger
+MOST_ENTRY = 1000.0  # no number of a letter's network is larger: none has batch norm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from ..results.reader import Series, split_rounds
 from ..tasks import POOLED
-from ..wording import name_clients
+from ..wording import name_clients, visible
 from .charts import Line, bar_chart, cluster_chart, colour, line_chart
 from .gather import RunView
 from .replay import replay_command
@@ -42,12 +42,8 @@ def render(views: Sequence[RunView]) -> str:
 
 def _plain(value: object) -> str:
     """One line without control characters or changes of direction, cut if long."""
-    text = _printable(" ".join(str(value).split()))
+    text = visible(" ".join(str(value).split()))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)})"
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _run(number: int, view: RunView) -> dict[str, Any]:
@@ -92,7 +88,7 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "fresh_starts": summary.get("fresh_starts", [])[:_MOST_ROWS],
         "sites": summary.get("sites") or {},
         "config": sorted(view.config.items()),
-        "replay": _printable(replay_command(view.config)),
+        "replay": visible(replay_command(view.config)),
         "weights": summary.get("weights_sha256"),
         "origin": _origin(summary),
         "more_rows": _MOST_ROWS,

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from ..audit_log import plain
 from ..errors import DataError, FedGraphError
+from ..wording import shortened
 
 Series: TypeAlias = dict[int, dict[int, float]]  # client -> round -> value
 Partition: TypeAlias = list[list[int]]
@@ -42,10 +42,10 @@ def blaming(*paths: Path) -> Iterator[None]:
     except (FedGraphError, ImportError):
         raise
     except Exception as error:
+        found = shortened(f"{type(error).__name__}: {error}")
         raise DataError(
-            f"{', '.join(map(str, paths))} cannot be read: files are not as a run"
-            f" writes them ({plain(f'{type(error).__name__}: {error}')}); restore them"
-            " from a copy, or leave this run out"
+            f"{', '.join(map(str, paths))} cannot be read: files there are not what"
+            f" they should be ({found}); restore them from a copy, or leave them out"
         ) from error
 
 

@@ -202,21 +202,25 @@ def test_it_ends_when_another_has_taken_its_place(tmp_path, monkeypatch):
 
 def test_sockets_of_killed_workers_are_cleared_and_others_left(tmp_path, monkeypatch):
     monkeypatch.setattr(resident_worker, "gettempdir", lambda: str(tmp_path))
-    killed, listening, strange, link = (
-        tmp_path / f"{resident.SOCKETS}{name}" for name in ("a", "b", "c", "d")
+    killed, listening, strange, new, link = (
+        tmp_path / f"{resident.SOCKETS}{name}" for name in ("a", "b", "c", "d", "e")
     )
     outside = tmp_path / "outside"
-    for folder in (killed, listening, strange, outside):
+    for folder in (killed, listening, strange, new, outside):
         folder.mkdir()
     link.symlink_to(outside)  # as a stranger could leave one where all may write
     with socket.socket(socket.AF_UNIX) as theirs:
         theirs.bind(str(listening / "socket"))
         theirs.listen()
-        for folder in (killed, outside):
+        for folder in (killed, new, outside):
             with socket.socket(socket.AF_UNIX) as gone:
                 gone.bind(str(folder / "socket"))
+        for folder in (killed, listening, strange, outside):
+            os.utime(folder, (0, 0))
         resident_worker.clear_sockets()
-    assert sorted(tmp_path.iterdir()) == sorted([listening, strange, link, outside])
+    assert sorted(tmp_path.iterdir()) == sorted(
+        [listening, strange, new, link, outside]
+    )
     assert (outside / "socket").exists()
 
 

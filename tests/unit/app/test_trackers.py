@@ -111,7 +111,7 @@ def test_odd_values_and_names(kept, copy):
     assert not any("bad" in name for name in steps[3])
     with (copy / "rounds.csv").open("a") as file:
         file.write("x,0,test,update,m,1,2\r\n")
-    with pytest.raises(DataError, match="cannot be read: files are not"):
+    with pytest.raises(DataError, match="cannot be read: files there are not"):
         trackers.import_run(copy, "trackio")
 
 

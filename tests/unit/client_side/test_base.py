@@ -111,19 +111,20 @@ def test_a_client_that_must_not_send_has_not_done_the_round(tmp_path):
     assert client.job.store.rounds() == []
 
 
-def test_a_client_whose_training_overflowed_is_as_before_the_round(tmp_path):
+@pytest.mark.parametrize("method", ["fedavg", "moon", "fclg", "infograph"])
+def test_a_client_whose_training_overflowed_is_as_before_the_round(tmp_path, method):
     """Its update is the noise alone, and its state is that of the round before."""
     noise = {"privacy.update-clip": 1.0}
-    first = toys.make_client(tmp_path, "fedavg", **noise)
+    first = toys.make_client(tmp_path, method, **noise)
     sent = toys.shared_arrays(first)
     first.fit(sent, ROUND)
     kept = first.job.store.load(1)
-    second = toys.make_client(tmp_path, "fedavg", **noise)
+    second = toys.make_client(tmp_path, method, **noise)
     huge = toys.parcel(second, [np.full_like(a, 1e38) for a in sent], facts=told(1))
     second.train(huge, {"server-round": 2})
     (release,) = second.job.site.released
     assert all(np.isfinite(a).all() for a in release.update)
-    third = toys.make_client(tmp_path, "fedavg", **noise)
+    third = toys.make_client(tmp_path, method, **noise)
     stored = toys.begun(third, 3, facts=told(2)).round.stored
     assert set(stored) == set(kept) > set(first.private_keys())
     for name, tensor in kept.items():

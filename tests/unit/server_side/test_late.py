@@ -180,8 +180,7 @@ def test_a_quick_reply_that_is_not_good_ends_no_doubt():
         grid.delays[1] = 0.0 if number == 2 else 600.0
         grid.broken = {1: MALFORMED}
 
-    _, reports, seconds = play(rounds=4, before=alternate, **HANGING)
-    assert seconds < 1.2  # of a round that waits again: 0.4 s more
+    _, reports, _ = play(rounds=4, before=alternate, **HANGING)
     assert "lacks ['shared/w']" in reports[1].failures[1]
     assert reports[2].failures[1] == NOT_WAITED_FOR
 
