@@ -251,13 +251,13 @@ def of_floats(kind="arrays") -> Mutations:
     return {f"{kind}: {n}": first(filled(v), kind) for n, v in values.items()}
 
 
-def of_size() -> Mutations:
+def of_size(*values: float) -> Mutations:
     """Of numbers that no trained network has, in the last array: a model's."""
 
     def fill(value):
         return arrays(lambda n: {**n, max(n): np.full_like(n[max(n)], value)})
 
-    return {f"filled with {value:g}": fill(value) for value in (1e7, -3e38)}
+    return {f"filled with {value:g}": fill(value) for value in (*values, -3e38)}
 
 
 def of_metrics() -> Mutations:
@@ -368,7 +368,7 @@ def of_closing() -> Mutations:
 
 def mutations(method: str, phase: Phase) -> Mutations:
     if phase is Phase.OPENING:
-        return {**structural(), **of_arrays(), **of_floats(), **of_size()}
+        return {**structural(), **of_arrays(), **of_floats(), **of_size(1e16)}
     if phase is Phase.CLOSING:
         found = {**structural(), **of_closing()}
         if method != "fclg":
@@ -377,7 +377,7 @@ def mutations(method: str, phase: Phase) -> Mutations:
         return {**found, **of_embeddings()}
     own: Mutations = {}
     if method in ("fedavg", "gcfl+", "fclg", "fedgkd", "fedpub", "fedgmtl", "fedsage+"):
-        own = {**of_arrays(), **of_floats(), **of_size()}
+        own = {**of_arrays(), **of_floats(), **of_size(1e7)}
     if method == "spreadgnn":
         own = {**of_mail(), **of_omega()}
     if method == "fclg":
