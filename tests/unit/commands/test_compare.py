@@ -12,7 +12,13 @@ from rich.console import Console
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations import compare, study
-from simulations.markup import Sheet, fitting, print_terminal
+from simulations.markup import (
+    Sheet,
+    consoles,
+    fitting,
+    print_terminal,
+    tell_unused,
+)
 from simulations.presets import load_preset
 from simulations.tables.differences import pair
 from simulations.tables.groups import group_runs
@@ -599,3 +605,11 @@ def test_clients_held_out_from_training_have_a_column(tmp_path: Path) -> None:
     (group,) = group_runs(find_runs([tmp_path]).runs)
     sheet = compare.compare(group, "final", "macro-f1").parts[0]
     assert "0.1250" in sheet.cells[0]
+
+
+def test_texts_of_runs_that_are_not_used_command_no_terminal(capsys):
+    _, err = consoles()
+    tell_unused(["run-1: failed: \x1b[2J\nnot used: run-2"], err)
+    assert capsys.readouterr().err == (
+        "not used: run-1: failed: \\x1b[2J\\nnot used: run-2\n"
+    )
