@@ -32,7 +32,7 @@ from .fedsage_plus_generator import (
     unmended,
 )
 from .fedsage_plus_graph import MendedGraph
-from .graphs.ops import SparseRows
+from .graphs.ops import dense_rows
 from .job import Job, ModelSpec
 from .models.forms import Architecture
 from .models.node_gnn import NodeGNN
@@ -110,8 +110,7 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
         return {_FEATURES: graph.x[graph.num_nodes :], _OWNER: graph.owner}
 
     def _features(self) -> Tensor:
-        x = self.graph.x
-        return x.rows.matrix.to_dense() if isinstance(x, SparseRows) else x
+        return dense_rows(self.graph.x)
 
     def _generate(self) -> tuple[Tensor, Tensor]:
         """Give generated neighbours' features and owners; none if a failure is hidden.

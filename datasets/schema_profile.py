@@ -99,10 +99,9 @@ class Profile:
     @property
     def has_codes(self) -> bool:
         """Whether many graphs or nodes have each cell, some of them no number."""
-        is_repeated = self.holders is not None and len(self.frequent()) == len(
-            self.holders
-        )
-        return bool(self.num_odd) and is_repeated
+        if not self.num_odd or self.holders is None:
+            return False
+        return all(len(owners) >= self.enough for owners in self.holders.values())
 
     @property
     def std(self) -> float:

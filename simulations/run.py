@@ -21,12 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from typing_extensions import override
 
-from fedgraph_flwr.errors import (
-    ConfigError,
-    FedGraphError,
-    RunFailedError,
-    unknown_name,
-)
+from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.plugins import is_plugin
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
@@ -35,7 +30,7 @@ from fedgraph_flwr.rules import Value
 
 from .flower import run_flower
 from .inline import run_inline
-from .presets import list_presets, load_preset
+from .presets import load_preset
 from .speed.timing import end_with_parent
 
 _COMPLETED, _FAILED, _REFUSED, _STOPPED = 0, 1, 2, 130
@@ -82,14 +77,7 @@ def start_from(name: str) -> dict[str, Value]:
     """
     if name in METHODS or is_plugin(name):
         return {"method": name}
-    if name not in (presets := list_presets()):
-        cure = (
-            "`python -m simulations.presets` lists presets. Without one: name a method,"
-            " and --set what differs from its defaults."
-        )
-        known = [*METHODS, *presets]
-        raise ConfigError(unknown_name("method or preset", name, known, cure))
-    return load_preset(name)
+    return load_preset(name, also=METHODS)
 
 
 def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:

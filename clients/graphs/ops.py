@@ -175,6 +175,11 @@ class SparseRows(NamedTuple):
         return cls(Parts.of(x), Parts.of(x.t().contiguous()))
 
 
+def dense_rows(x: Tensor | SparseRows) -> Tensor:
+    """Features as a dense matrix, (num_nodes, num_features)."""
+    return x.rows.matrix.to_dense() if isinstance(x, SparseRows) else x
+
+
 class _ProjectSparse(torch.autograd.Function):
     """``x @ weight.T`` for sparse x, which gets no gradient."""
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.methods.adafgl import MOST_NODES
 
-from ..graphs.ops import SparseRows, dropout_mask, linear
+from ..graphs.ops import dense_rows, dropout_mask, linear
 from ..graphs.whole_graph import WholeGraph
 from .node_gnn import NodeGNN
 
@@ -123,7 +123,7 @@ def correct(
             f"the graph has {graph.num_nodes} nodes, adafgl takes at most {MOST_NODES}"
             " per client, as it compares all pairs; use more clients, or cut it"
         )
-    x = graph.x.rows.matrix.to_dense() if isinstance(graph.x, SparseRows) else graph.x
+    x = dense_rows(graph.x)
     links = predicted_links(knowledge, least)
     edges = graph.adjacency.to_dense().to(links.dtype)
     mixed = alpha * edges + (1 - alpha) * links

@@ -17,6 +17,7 @@ from fedgraph_flwr.data import IntArray
 
 from ..graphs.batching import CollatedGraphs
 from ..graphs.csr import csr, gather, row_pointer, send
+from .padding import begins, padded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +68,8 @@ class JoinedGraphs:
         pointers = [m.pointers for m in members]
         self._node_ptr = _joined([nodes for nodes, _ in pointers])
         self._edge_ptr = _joined([edges for _, edges in pointers])
-        sizes = [len(nodes) - 1 for nodes, _ in pointers]
-        self._first = np.concatenate([[0], np.cumsum(sizes)[:-1]])  # graph of a client
+        sizes = np.array([len(nodes) - 1 for nodes, _ in pointers])
+        self._first = begins(sizes)  # graph of a client
 
     def batch(self, positions: Sequence[IntArray]) -> StackedBatch:
         """Join the graphs at each client's ``positions``, in that order."""
@@ -85,15 +86,13 @@ class JoinedGraphs:
         width = int(num_nodes.max())
         # One graph more than there are, for nodes that are padding.
         height = int(num_graphs.max()) + 1
-        # What is added to a node's, or a graph's, number to leave room for padding.
+        # What is added to a node's number to leave room for padding.
         shift = np.arange(count) * width - (ends - num_nodes)
-        graph_rows = np.arange(len(every)) + np.repeat(
-            np.arange(count) * height - (np.cumsum(num_graphs) - num_graphs), num_graphs
-        )
+        graph_rows = padded(num_graphs, height)
         rows = torch.arange(len(nodes), device=device) + torch.repeat_interleave(
             send(shift, device), send(num_nodes, device), output_size=len(nodes)
         )
-        begins = torch.repeat_interleave(
+        offsets = torch.repeat_interleave(
             send(node_ptr[:-1] + shift[owner], device),
             send(edge_sizes, device),
             output_size=len(edges),
@@ -119,7 +118,7 @@ class JoinedGraphs:
         return StackedBatch(
             x=x.view(count, width, *self.x.shape[1:]),
             adjacency=csr(
-                row_pointer(degree), self.edge_index[1, edges] + begins, count * width
+                row_pointer(degree), self.edge_index[1, edges] + offsets, count * width
             ),
             membership=csr(row_pointer(send(members, device)), rows, count * width),
             graph_of_node=graph_of_node,

@@ -13,6 +13,7 @@ from fedgraph_flwr.data import IntArray
 
 from ..graphs.csr import send
 from ..graphs.ops import draw_words, mask_of
+from .padding import begins
 
 WORD = 4  # entries that one random word serves
 
@@ -65,7 +66,6 @@ def draw_masks(
     """
     table = np.array(sizes)  # (layers, C)
     totals = table.sum(0)
-    begins = np.cumsum(totals) - totals
     words = torch.empty(
         (int(totals.sum()), width // WORD), dtype=torch.int64, device=device
     )
@@ -73,4 +73,4 @@ def draw_masks(
     for part, generator in zip(parts, generators, strict=True):
         draw_words(part, generator)
     within = np.cumsum(table, axis=0) - table
-    return Masks(words, list(begins + within), dropout)
+    return Masks(words, list(begins(totals) + within), dropout)

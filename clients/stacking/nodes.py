@@ -14,6 +14,7 @@ from fedgraph_flwr.data import IntArray
 from ..graphs.csr import Parts, row_pointer, send
 from ..graphs.ops import SparseRows
 from ..graphs.whole_graph import WholeGraph
+from .padding import begins, padded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +55,15 @@ def stack_nodes(graphs: Sequence[WholeGraph]) -> StackedNodes:
     device = graphs[0].y.device
     # The positions of training nodes among those of all clients, joined.
     place, is_own = np.arange(most), np.arange(most) < num_train[:, None]
-    positions = _begins(num_train)[:, None] + np.where(is_own, place, 0)
+    positions = begins(num_train)[:, None] + np.where(is_own, place, 0)
     nodes = torch.cat([g.train for g in graphs])[send(positions, device)]
     weight = np.where(is_own, 1 / num_train[:, None], 0.0).flatten()
-    padded = send(np.arange(len(graphs))[:, None] * height, device)
-    joined = send(_begins(num_nodes)[:, None], device)
+    first = send(np.arange(len(graphs))[:, None] * height, device)
+    joined = send(begins(num_nodes)[:, None], device)
     return StackedNodes(
         x=_features(graphs, num_nodes, height),
         normalized=_blocks([g.normalized for g in graphs], height, height).matrix,
-        train=(nodes + padded).flatten(),
+        train=(nodes + first).flatten(),
         y=torch.cat([g.y for g in graphs])[(nodes + joined).flatten()],
         weight=torch.from_numpy(weight).to(device, torch.get_default_dtype()),
         num_nodes=num_nodes,
@@ -82,7 +83,7 @@ def _features(
         )
     dense = torch.cat([p for p in parts if isinstance(p, Tensor)])
     x = dense.new_zeros(len(parts) * height, dense.shape[1])
-    x[send(_padded(num_nodes, height), dense.device)] = dense
+    x[send(padded(num_nodes, height), dense.device)] = dense
     return x.view(len(parts), height, -1)
 
 
@@ -96,7 +97,7 @@ def _blocks(parts: Sequence[Parts], height: int, width: int) -> Parts:
     is_row[np.cumsum(num_rows + 1)[:-1] - 1] = False
     counts = torch.zeros(len(parts) * height, dtype=torch.int64, device=device)
     rows = send(np.flatnonzero(is_row), device)
-    counts[send(_padded(num_rows, height), device)] = differences[rows]
+    counts[send(padded(num_rows, height), device)] = differences[rows]
     sizes = np.array([len(p.columns) for p in parts])
     shift = np.repeat(np.arange(len(parts)) * width, sizes)
     return Parts(
@@ -105,14 +106,3 @@ def _blocks(parts: Sequence[Parts], height: int, width: int) -> Parts:
         values=torch.cat([p.values for p in parts]),
         num_columns=len(parts) * width,
     )
-
-
-def _begins(sizes: IntArray) -> IntArray:
-    """Where each part begins, if they stand one behind the other."""
-    return np.asarray(np.cumsum(sizes) - sizes)
-
-
-def _padded(sizes: IntArray, height: int) -> IntArray:
-    """Row of each entry of parts, if each is padded to ``height`` rows."""
-    within = np.arange(sizes.sum()) - np.repeat(_begins(sizes), sizes)
-    return within + np.repeat(np.arange(len(sizes)) * height, sizes)

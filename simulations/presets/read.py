@@ -8,7 +8,7 @@ see ``family.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -29,7 +29,9 @@ def list_presets(folder: Path = FOLDER) -> dict[str, str]:
     return {name: preset.description for name, preset in _read_all(folder).items()}
 
 
-def load_preset(name: str, folder: Path = FOLDER) -> dict[str, Value]:
+def load_preset(
+    name: str, folder: Path = FOLDER, *, also: Iterable[str] = ()
+) -> dict[str, Value]:
     """Read the run-config overrides of a preset.
 
     Parameters
@@ -38,6 +40,8 @@ def load_preset(name: str, folder: Path = FOLDER) -> dict[str, Value]:
         File name without ``.toml``, or a name that a family makes.
     folder : Path
         Folder of the preset files.
+    also : iterable of str
+        Methods that could have been named instead; the nearest name may be of these.
 
     Returns
     -------
@@ -57,7 +61,9 @@ def load_preset(name: str, folder: Path = FOLDER) -> dict[str, Value]:
             "`python -m simulations.presets` lists them. Without a preset: name a"
             " method, and --set what differs from its defaults."
         )
-        raise ConfigError(unknown_name("preset", name, presets, cure))
+        methods = list(also)
+        what = "method or preset" if methods else "preset"
+        raise ConfigError(unknown_name(what, name, [*methods, *presets], cure))
     return dict(presets[name].config)
 
 
