@@ -30,7 +30,7 @@ from .privacy import METRIC as PRIVACY
 from .resolve import Resolved
 from .results.model_folder import keep_own_model
 from .rules import MOST_ROUNDS
-from .together import Trained, stacks, train_ahead, trains_stacked
+from .together import Trained, portions, train_ahead, trains_stacked
 from .wire import DATA_OF_ALL, LAST_ROUND, SAME_DATA, SPENT, Parcel, Scalar, select
 from .wording import shortened
 
@@ -84,7 +84,7 @@ class Asked:
         if self._action is not train_one or not trains_stacked(resolved):
             return answer_all(ids, self._parcels, self._answer)
         replies: dict[int, Parcel] = {}
-        for some in stacks(ids, resolved):
+        for some in portions(ids, resolved):
             self._ahead = train_ahead(some, self._begin)
             spent = {c: (t.began, t.seconds) for c, t in self._ahead.items()}
             replies |= answer_all(some, self._parcels, self._answer, spent)

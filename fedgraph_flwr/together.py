@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from .wire import Parcel
 
-# Clients of one stack. On a CPU tensors of more leave its caches.
-MOST_STACKED = {"cpu": 16, "cuda": 512}
+# Clients that are in memory at a time; those that fit together train as one.
+MOST_AT_ONCE = {"cpu": 64, "cuda": 512}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +63,9 @@ def trains_stacked(resolved: Resolved) -> bool:
     return can
 
 
-def stacks(ids: Sequence[int], resolved: Resolved) -> Iterator[Sequence[int]]:
-    """Cut clients into parts, each of as many as one stack may hold."""
-    size = MOST_STACKED[choose_device(resolved.settings.device).type]
+def portions(ids: Sequence[int], resolved: Resolved) -> Iterator[Sequence[int]]:
+    """Cut clients into parts, each of as many as may be in memory at a time."""
+    size = MOST_AT_ONCE[choose_device(resolved.settings.device).type]
     for first in range(0, len(ids), size):
         yield ids[first : first + size]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from logging import WARNING
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from ..optimizer import num_steps
 from ..tasks.graph_classifier import GraphClassifierClient
 from ..tasks.node_classifier import NodeClassifierClient
 from ..training import batch_begins
+from .buckets import LIMITS, buckets
 from .stack import GraphStack, NodeStack, Stack
 
 # What a stack does in place of its clients, or what depends on where their models lie.
@@ -50,14 +51,16 @@ _STEPS = (
     "extra_state",
     "finish",
 )
-Key: TypeAlias = tuple[type[Stack[Any]], Hashable]
-_STACKS: dict[type[GraphClient[Any]], type[Stack[Any]]] = {
+Kind: TypeAlias = type[Stack[Any]]
+Key: TypeAlias = tuple[Kind, Hashable]
+Member: TypeAlias = tuple[GraphClient[Any], Optimizer, int]  # with its size
+_STACKS: dict[type[GraphClient[Any]], Kind] = {
     GraphClassifierClient: GraphStack,
     NodeClassifierClient: NodeStack,
 }
 
 
-def stack_of(client: type[GraphClient[Any]]) -> type[Stack[Any]] | None:
+def stack_of(client: type[GraphClient[Any]]) -> Kind | None:
     """Return what trains clients of a class as one; None if nothing does.
 
     A class that overrides a step of training in a way of its own trains one by one.
@@ -88,20 +91,20 @@ def practise_together(
     dict of int to (Optimizer, Parcel)
         By client, for :meth:`GraphClient.finish`; of those that were trained.
     """
-    groups: dict[Key, list[tuple[GraphClient[Any], Optimizer]]] = defaultdict(list)
+    groups: dict[Key, list[Member]] = defaultdict(list)
     for client in clients:
         try:
             optimizer = client.optimizer()
-            key = _key(client, optimizer)
+            if (key := _key(client, optimizer)) is not None:
+                size = key[0].num_rows(client) * client.job.settings.hidden_dim
+                groups[key].append((client, optimizer, size))
         except Exception:  # whoever trains this client by itself finds the reason
             continue
-        if key is not None:
-            groups[key].append((client, optimizer))
     done: dict[int, tuple[Optimizer, Parcel]] = {}
-    for (stack, _), members in groups.items():
+    for stack, members in _cut(groups):
         if len(members) < 2:
             continue
-        own, optimizers = zip(*members, strict=True)
+        own, optimizers, _ = zip(*members, strict=True)
         try:
             practised = stack(own, optimizers).practise()
         except Exception as error:  # e.g. out of memory: none of them has changed
@@ -111,6 +114,15 @@ def practise_together(
         for client, optimizer, parcel in zip(own, optimizers, practised, strict=True):
             done[client.job.client_id] = optimizer, parcel
     return done
+
+
+def _cut(groups: Mapping[Key, list[Member]]) -> Iterator[tuple[Kind, list[Member]]]:
+    """Cut clients that fit together into those of like sizes."""
+    for (stack, _), members in groups.items():
+        device = members[0][0].data.graphs.device.type
+        sizes = [size for *_, size in members]
+        for chosen in buckets(sizes, LIMITS[device]):
+            yield stack, [members[k] for k in chosen]
 
 
 def _key(client: GraphClient[Any], optimizer: Optimizer) -> Key | None:

@@ -27,7 +27,7 @@ from ..losses.terms import pull_each
 from ..optimizer import join_optimizers, part_optimizer
 from ..tasks.class_scores import class_scores
 from ..tasks.node_classifier import NodeClassifierClient
-from ..training import epoch_positions
+from ..training import batch_begins, epoch_positions
 from .batch import JoinedGraphs, StackedBatch
 from .masks import Masks, draw_masks
 from .networks import Network, StackedGCN, StackedGIN
@@ -92,6 +92,11 @@ class Stack(ABC, Generic[B]):
     def takes(cls, client: type[GraphClient[Any]]) -> bool:  # noqa: ARG003
         """Whether the network is that of a class of clients of the stack's task."""
         return True
+
+    @classmethod
+    @abstractmethod
+    def num_rows(cls, client: GraphClient[Any]) -> int:
+        """Nodes of a client in one step, or in an evaluation if these are more."""
 
     @abstractmethod
     def train(self, optimizer: Optimizer) -> Tensor:
@@ -181,6 +186,16 @@ class GraphStack(Stack[StackedBatch]):
     NETWORK = StackedGIN
 
     @override
+    @classmethod
+    def num_rows(cls, client: GraphClient[Any]) -> int:
+        nodes, _ = client.data.graphs.pointers
+        of_graph, train = np.diff(nodes), client.trained_on()
+        batch_size = client.job.settings.batch_size
+        num_batches = len(batch_begins(len(train), batch_size, client.MIN_BATCH))
+        held_out = of_graph[client.data.partition.held_out].sum()
+        return max(int(of_graph[train].sum()) // num_batches, int(held_out))
+
+    @override
     def train(self, optimizer: Optimizer) -> Tensor:
         counts = [len(c.trained_on()) for c in self.clients]
         of_all = torch.tensor(counts, device=self.device)
@@ -233,6 +248,11 @@ class NodeStack(Stack[StackedNodes]):
     """Clients that classify the nodes of one graph each with a GCN."""
 
     NETWORK = StackedGCN
+
+    @override
+    @classmethod
+    def num_rows(cls, client: GraphClient[Any]) -> int:
+        return _whole(client).whole.num_nodes
 
     @override
     @classmethod

@@ -549,7 +549,7 @@ def test_operators_do_not_grow_with_clients(run, monkeypatch, case):
         return practised
 
     monkeypatch.setattr(stack.Stack, "practise", counted)
-    monkeypatch.setattr(together, "MOST_STACKED", {"cpu": 50})
+    monkeypatch.setattr(together, "MOST_AT_ONCE", {"cpu": 50})
     if case in ON_GRAPHS:  # of others some clients have more classes
         same = functools.partial(toys.make_partition, num_graphs=20)
         monkeypatch.setattr(datasets, "load_partition", lambda _, c: same(c))
