@@ -57,11 +57,14 @@ def mix(
     shares = weights / totals
     mixed: list[NamedArrays] = [{} for _ in weights]
     for name, first in models[0].items():
+        if not np.issubdtype(first.dtype, np.floating):
+            for model in mixed:
+                model[name] = first.copy()
+            continue
         for model in mixed:
-            model[name] = first.copy()
-        if np.issubdtype(first.dtype, np.floating):
-            into = [model[name].reshape(-1) for model in mixed]
-            _mix([m[name].ravel() for m in models], shares, into)
+            model[name] = np.empty(first.shape, first.dtype)
+        into = [model[name].reshape(-1) for model in mixed]
+        _mix([m[name].ravel() for m in models], shares, into)
     return mixed
 
 
