@@ -18,7 +18,7 @@ from flwr.common.logger import log
 from typing_extensions import override
 
 from .errors import FedGraphError
-from .wording import visible
+from .wording import harmless
 
 BEAT_S = 10.0  # longest silence of a wait
 
@@ -32,18 +32,13 @@ def log_failure(words: str, error: BaseException) -> None:
         What failed, e.g. ``"run failed"``.
     error : exception
     """
-    told = _harmless(f"{words}: {type(error).__name__}: {error}")
-    trace = _harmless("".join(traceback.format_exception(error)).rstrip())
+    told = harmless(f"{words}: {type(error).__name__}: {error}")
+    trace = harmless("".join(traceback.format_exception(error)).rstrip())
     if isinstance(error, FedGraphError):
         log(ERROR, "%s", told)
         log(DEBUG, "%s", trace)
     else:
         log(ERROR, "%s\n%s", told, trace)
-
-
-def _harmless(text: str) -> str:
-    """Lines as they are, without what would command a terminal."""
-    return "\n".join(map(visible, text.split("\n")))
 
 
 class LastWord(logging.Filter):

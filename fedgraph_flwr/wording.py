@@ -99,6 +99,11 @@ def shortened(value: object, length: int = _MOST_LETTERS) -> str:
     return f"{visible(text[:length])} ... ({len(text)} characters)"
 
 
+def harmless(text: str) -> str:
+    """Lines as they are, without what would command a terminal."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def visible(text: str) -> str:
     r"""Write what breaks lines or commands a terminal as in Python: ``"\n"``."""
     if text.isprintable():

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
+from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import DataError, FedGraphError
 from fedgraph_flwr.figures.gain import draw_gain
 from fedgraph_flwr.figures.losses import draw_losses
@@ -44,26 +44,23 @@ MODELS = {GRAPH_EMBEDDING.name: "fclg"}
 MODEL = "gcfl"
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code (2: nothing to compare, or refused)."""
     options = _parser().parse_args(arguments)
     out, err = consoles()
-    try:
-        metric = options.metric
-        runs, problems = usable_runs(find_runs(options.folders), metric)
-        tell_unused(problems, err)
-        if not runs:
-            raise FedGraphError(
-                f"none of the {len(problems)} runs found was completed"
-                f"{metric and f' and states {metric}'}; there is nothing to compare"
-            )
-        with blaming(*(run.path for run in runs)):
-            drawn = show(runs, options, out)
-        for path in drawn:
-            err.print(f"drawn: {path}", markup=False, soft_wrap=True)
-    except FedGraphError as error:
-        err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
-        return 2
+    metric = options.metric
+    runs, problems = usable_runs(find_runs(options.folders), metric)
+    tell_unused(problems, err)
+    if not runs:
+        raise FedGraphError(
+            f"none of the {len(problems)} runs found was completed"
+            f"{metric and f' and states {metric}'}; there is nothing to compare"
+        )
+    with blaming(*(run.path for run in runs)):
+        drawn = show(runs, options, out)
+    for path in drawn:
+        err.print(f"drawn: {path}", markup=False, soft_wrap=True)
     return 0
 
 

@@ -21,8 +21,8 @@ from rich.table import Table
 from safetensors.numpy import load_file
 
 from datasets import find_dataset
+from fedgraph_flwr.command import command
 from fedgraph_flwr.device import choose_device
-from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.rules import Value
 
@@ -88,6 +88,7 @@ def check(method: str, device: str, *, dataset: str, rounds: int) -> tuple[float
         return largest_difference(cpu, there), cpu_s, there_s
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see the module."""
     parser = argparse.ArgumentParser(prog="python -m simulations.device_check")
@@ -97,33 +98,28 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tolerance", type=float, default=1e-3)
     arguments = parser.parse_args(argv)
     logging.disable(logging.INFO)
-    try:
-        device = str(choose_device(arguments.device))
-        table = Table(
-            title=f"{device} against cpu, {arguments.dataset}, "
-            f"{arguments.rounds} rounds"
+    device = str(choose_device(arguments.device))
+    table = Table(
+        title=f"{device} against cpu, {arguments.dataset}, {arguments.rounds} rounds"
+    )
+    for column in (
+        "method",
+        "largest difference",
+        "cpu s/round",
+        f"{device} s/round",
+    ):
+        table.add_column(column)
+    worst = 0.0
+    kind = find_dataset(arguments.dataset).kind
+    fitting = [m for m, row in METHODS.items() if row.on(kind).task.fits(kind)]
+    if others := sorted(set(METHODS) - set(fitting)):
+        console.print(f"need another --dataset, e.g. BACE: {', '.join(others)}")
+    for method in fitting:
+        gap, cpu_s, there_s = check(
+            method, device, dataset=arguments.dataset, rounds=arguments.rounds
         )
-        for column in (
-            "method",
-            "largest difference",
-            "cpu s/round",
-            f"{device} s/round",
-        ):
-            table.add_column(column)
-        worst = 0.0
-        kind = find_dataset(arguments.dataset).kind
-        fitting = [m for m, row in METHODS.items() if row.on(kind).task.fits(kind)]
-        if others := sorted(set(METHODS) - set(fitting)):
-            console.print(f"need another --dataset, e.g. BACE: {', '.join(others)}")
-        for method in fitting:
-            gap, cpu_s, there_s = check(
-                method, device, dataset=arguments.dataset, rounds=arguments.rounds
-            )
-            worst = max(worst, gap)
-            table.add_row(method, f"{gap:.1e}", f"{cpu_s:.3f}", f"{there_s:.3f}")
-    except FedGraphError as error:
-        console.print(f"refused: {error}")
-        return 2
+        worst = max(worst, gap)
+        table.add_row(method, f"{gap:.1e}", f"{cpu_s:.3f}", f"{there_s:.3f}")
     console.print(table)
     agrees = worst <= arguments.tolerance
     console.print("agrees" if agrees else f"DIFFERS by more than {arguments.tolerance}")

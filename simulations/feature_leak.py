@@ -13,12 +13,11 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
-from rich.markup import escape
 
 from datasets.atoms import FEATURES
 from datasets.moleculenet import RAW, load_moleculenet
+from fedgraph_flwr.command import command
 from fedgraph_flwr.data import GraphSet, IntArray
-from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.privacy import TELLS_EDGES
 
 from .markup import consoles, pipe_table
@@ -52,21 +51,18 @@ def guessed(graphs: GraphSet) -> tuple[float, float]:
     return float(is_right.mean()), float(whole.mean())
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
     options = _parser().parse_args(arguments)
-    out, err = consoles()
+    out, _ = consoles()
     lines = []
-    try:
-        for name in options.datasets:
-            molecules = load_moleculenet(name, data_dir=options.data_dir)
-            everyone = np.arange(len(molecules))
-            for features in (f for f in FEATURES if f not in TELLS_EDGES):
-                nodes, graphs = guessed(molecules.take(everyone, features))
-                lines.append([name, features, f"{nodes:.1%}", f"{graphs:.1%}"])
-    except FedGraphError as error:
-        err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
-        return 2
+    for name in options.datasets:
+        molecules = load_moleculenet(name, data_dir=options.data_dir)
+        everyone = np.arange(len(molecules))
+        for features in (f for f in FEATURES if f not in TELLS_EDGES):
+            nodes, graphs = guessed(molecules.take(everyone, features))
+            lines.append([name, features, f"{nodes:.1%}", f"{graphs:.1%}"])
     headings = ["data", "features", "atoms", "whole molecules"]
     table = pipe_table(headings, [True, True, False, False], lines)
     out.print("\n".join(table), soft_wrap=True, markup=False, highlight=False)

@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.command import command
 from fedgraph_flwr.figures import draw_all
 from fedgraph_flwr.figures.tasks import site_rounds
 from fedgraph_flwr.results.reader import blaming
@@ -36,6 +36,7 @@ def find_folders(folder: Path) -> list[Path]:
     return find_runs(folder, SUMMARY, f", or, {sealed} of a site")
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see the module."""
     parser = argparse.ArgumentParser(
@@ -51,16 +52,12 @@ def main(argv: list[str] | None = None) -> int:
         " in embedding.figure-rounds of the run, of tasks the last",
     )
     options = parser.parse_args(argv)
-    try:
-        folders = [f for folder in options.folders for f in find_folders(folder)]
-        for folder in folders:
-            with blaming(folder):
-                drawn = draw_all(folder, options.rounds)
-            for path in drawn:
-                sys.stdout.write(f"{path}\n")
-    except FedGraphError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    folders = [f for folder in options.folders for f in find_folders(folder)]
+    for folder in folders:
+        with blaming(folder):
+            drawn = draw_all(folder, options.rounds)
+        for path in drawn:
+            sys.stdout.write(f"{path}\n")
     return 0
 
 

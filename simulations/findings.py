@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from fedgraph_flwr.command import command
 from fedgraph_flwr.figures.style import save
+from fedgraph_flwr.results.reader import blaming
 
 from .tables.figures import CAPTION, draw_interval, name_intervals
 
@@ -105,14 +107,12 @@ def draw_forest(forest: Forest, path: Path) -> Path:
     return save(figure, path)
 
 
+@command
 def main() -> int:
     """Draw the figure of docs/findings.md; 2 if the page has no table for it."""
     page = DOCS / "findings.md"
-    try:
+    with blaming(page):
         forest = read_forest(page.read_text())
-    except ValueError as error:
-        sys.stderr.write(f"{page}: {error}\n")
-        return 2
     sys.stdout.write(f"{draw_forest(forest, DOCS / 'img' / 'findings.png')}\n")
     return 0
 

@@ -23,7 +23,8 @@ from clients.peers.sealing import (
     site_key_file,
 )
 from clients.store import default_state_dir
-from fedgraph_flwr.errors import DataError, FedGraphError
+from fedgraph_flwr.command import command
+from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.results.reader import blaming
 
 
@@ -104,6 +105,7 @@ def _id(name: str) -> int:
     return int(name.removeprefix("client-"))
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     """Print them; 2 if there are none."""
     parser = argparse.ArgumentParser(
@@ -115,20 +117,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--make", action="store_true", help="with --client: if missing")
     arguments = parser.parse_args(argv)
     if arguments.make and arguments.client is None:
-        parser.error("--make needs --client")
-    try:
-        with blaming(arguments.state_dir):
-            if arguments.client is not None:
-                lines = [
-                    own_fingerprint(
-                        arguments.state_dir, arguments.client, make=arguments.make
-                    )
-                ]
-            else:
-                lines = fingerprints(arguments.state_dir, arguments.run)
-    except FedGraphError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+        raise ConfigError("--make needs --client")
+    with blaming(arguments.state_dir):
+        if arguments.client is not None:
+            lines = [
+                own_fingerprint(
+                    arguments.state_dir, arguments.client, make=arguments.make
+                )
+            ]
+        else:
+            lines = fingerprints(arguments.state_dir, arguments.run)
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 

@@ -6,6 +6,7 @@ completed when it wrote a summary that says so.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -14,11 +15,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.results.folder import short_id
 from fedgraph_flwr.rules import Value
@@ -344,7 +346,17 @@ def _belongs(summary: Path, run_id: int) -> bool:
     return bool(json.loads(summary.read_text())["run_id"] == str(run_id))
 
 
-if __name__ == "__main__":
-    if sys.argv[1:] != ["stop"]:
-        raise SystemExit("usage: python -m simulations.flower stop")
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Stop this project's background SuperLink."""
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.flower", description=main.__doc__
+    )
+    parser.add_argument("action", choices=("stop",))
+    parser.parse_args(argv)
     sys.stdout.write(f"stopped {stop_superlink() or 'nothing'}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -24,9 +24,10 @@ from scipy import sparse
 
 from datasets import find_dataset, load_partition
 from datasets.node_graphs import load_node_graph
+from fedgraph_flwr.command import command
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphSet
-from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.resolve import defaults, resolve
 
 TARGETS = Path(__file__).with_name("targets_nodes.toml")
@@ -168,6 +169,7 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]  # argparse words the error
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see the module."""
     parser = argparse.ArgumentParser(
@@ -185,21 +187,17 @@ def main(argv: list[str] | None = None) -> int:
         help="a row per client; its heterogeneity is against all others together",
     )  # fmt: skip
     arguments = parser.parse_args(argv)
-    try:
-        for dataset in arguments.datasets:
-            info = find_dataset(dataset)
-            if info.kind != "nodes":
-                raise ConfigError(
-                    f"dataset {dataset!r} has no graph whose nodes are classified; name"
-                    " one that has, e.g. Cora"
-                )
-            given = argparse.Namespace(**vars(arguments))
-            if given.partition == "auto":
-                given.partition = info.automatic["partition"]
-            console.print(_report(dataset, given))
-    except FedGraphError as error:
-        console.print(f"refused: {error}")
-        return 2
+    for dataset in arguments.datasets:
+        info = find_dataset(dataset)
+        if info.kind != "nodes":
+            raise ConfigError(
+                f"dataset {dataset!r} has no graph whose nodes are classified; name"
+                " one that has, e.g. Cora"
+            )
+        given = argparse.Namespace(**vars(arguments))
+        if given.partition == "auto":
+            given.partition = info.automatic["partition"]
+        console.print(_report(dataset, given))
     return 0
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from flwr.cli.utils import collect_files, filter_paths_for_publish
 
-from fedgraph_flwr.errors import FedGraphError, StorageError
+from fedgraph_flwr.command import command
+from fedgraph_flwr.errors import StorageError
 from fedgraph_flwr.results.provenance import project_root
 
 NAME = "fedgraph-flwr"
@@ -113,6 +114,7 @@ def relink(text: str, source: str, target: str, published: Collection[str]) -> s
     return _LINK.sub(adapt, text)
 
 
+@command
 def main() -> int:
     """Write the set below the named folder, and say where."""
     parser = argparse.ArgumentParser(
@@ -120,11 +122,7 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path, help=f"gets a folder {NAME}")
     target = parser.parse_args().folder / NAME
-    try:
-        files = publish(project_root(), target)
-    except FedGraphError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    files = publish(project_root(), target)
     sys.stdout.write(
         f"{len(files)} files in {target}; publish them with: flwr app publish"
         f" {target}\n"

@@ -19,6 +19,7 @@ from rich.table import Table
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import spearmanr
 
+from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.results.reader import blaming, read_matrices, read_summary
 
@@ -78,6 +79,7 @@ def analyse(run_dir: Path, name: str = "R") -> dict[int, tuple[float, float]]:
     }
 
 
+@command
 def main() -> int:
     """Print a table of a few rounds per run."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -87,17 +89,13 @@ def main() -> int:
     table = Table(title=f"{options.matrix} against the similarity of class shares")
     for column in ("run", "round", "Spearman", "std off the diagonal"):
         table.add_column(column)
-    try:
-        for run in options.runs:
-            with blaming(run):
-                found = analyse(run, options.matrix)
-            rounds = sorted(found)
-            for t in sorted({rounds[0], rounds[len(rounds) // 2], rounds[-1]}):
-                rho, std = found[t]
-                table.add_row(run.name, str(t), f"{rho:+.3f}", f"{std:.2e}")
-    except DataError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    for run in options.runs:
+        with blaming(run):
+            found = analyse(run, options.matrix)
+        rounds = sorted(found)
+        for t in sorted({rounds[0], rounds[len(rounds) // 2], rounds[-1]}):
+            rho, std = found[t]
+            table.add_row(run.name, str(t), f"{rho:+.3f}", f"{std:.2e}")
     console.print(table)
     return 0
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.provenance import project_root
@@ -148,6 +149,7 @@ def compare(found: Documented) -> tuple[bool, str]:
     return False, f"DIFFERS  {words}  {found.place}: {found.name}"
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
     parser = argparse.ArgumentParser(
@@ -161,11 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     logging.disable(logging.INFO)
-    try:
-        found = [r for r in find_runs(options.docs) if options.only in r.name]
-    except FedGraphError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    found = [r for r in find_runs(options.docs) if options.only in r.name]
     if not options.all:
         found = quick(found)
     outcomes = []

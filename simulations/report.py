@@ -12,7 +12,8 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.command import command
+from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.report import REPORT, write_report
 from fedgraph_flwr.results.reader import blaming
 
@@ -47,6 +48,7 @@ def find_runs(folder: Path, mark: str = _MARK, cure: str = "") -> list[Path]:
     return found
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; see the module."""
     parser = argparse.ArgumentParser(
@@ -63,13 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--open", action="store_true", help="show it in a browser")
     options = parser.parse_args(argv)
-    try:
-        runs = [run for folder in options.runs for run in find_runs(folder)]
-        place = runs[0] if len(runs) == 1 else Path.cwd()
-        out = write_report(runs, options.out or place / REPORT).resolve()
-    except FedGraphError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    runs = [run for folder in options.runs for run in find_runs(folder)]
+    place = runs[0] if len(runs) == 1 else Path.cwd()
+    out = write_report(runs, options.out or place / REPORT).resolve()
     sys.stdout.write(f"{out}\n")
     if options.open and not webbrowser.open(out.as_uri()):
         sys.stderr.write(f"no browser was found; open {out} yourself\n")

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from typing_extensions import override
 
+from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.plugins import is_plugin
 from fedgraph_flwr.registry import METHODS
@@ -33,7 +34,7 @@ from .inline import run_inline
 from .presets import load_preset
 from .speed.timing import end_with_parent
 
-_COMPLETED, _FAILED, _REFUSED, _STOPPED = 0, 1, 2, 130
+_COMPLETED, _FAILED, _STOPPED = 0, 1, 130
 console = Console(stderr=True, highlight=False)
 
 
@@ -238,25 +239,22 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see the module."""
     arguments = make_parser().parse_args(argv)
-    try:
-        if arguments.jobs < 1 or arguments.nodes < 1:
-            raise ConfigError("--jobs and --nodes must be at least 1")
-        if not arguments.gpus >= 0:  # NaN is not, either
-            raise ConfigError(
-                f"--gpus must be a share of a GPU, at least 0, got {arguments.gpus:g}"
-            )
-        if arguments.jobs > 1 and arguments.engine != "inline":
-            raise ConfigError("--jobs needs --engine inline: Flower shares one machine")
-        runs = plan(arguments)
-        if arguments.plan:
-            _tell_plan(runs, arguments)
-            return _COMPLETED
-    except FedGraphError as error:
-        console.print(f"[red]refused[/]: {escape(str(error))}", soft_wrap=True)
-        return _REFUSED
+    if arguments.jobs < 1 or arguments.nodes < 1:
+        raise ConfigError("--jobs and --nodes must be at least 1")
+    if not arguments.gpus >= 0:  # NaN is not, either
+        raise ConfigError(
+            f"--gpus must be a share of a GPU, at least 0, got {arguments.gpus:g}"
+        )
+    if arguments.jobs > 1 and arguments.engine != "inline":
+        raise ConfigError("--jobs needs --engine inline: Flower shares one machine")
+    runs = plan(arguments)
+    if arguments.plan:
+        _tell_plan(runs, arguments)
+        return _COMPLETED
     try:
         return _tell(runs, arguments)
     except KeyboardInterrupt as stop:

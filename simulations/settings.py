@@ -12,6 +12,7 @@ import json
 import re
 import sys
 
+from fedgraph_flwr.command import command
 from fedgraph_flwr.resolve import tables
 from fedgraph_flwr.results.provenance import project_root
 
@@ -66,6 +67,7 @@ def new_page(text: str) -> str:
     return "".join([*lines[:first], *rows, *lines[last:]])
 
 
+@command
 def main() -> int:
     """Write both files."""
     root = project_root()

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.markup import escape
-
-from fedgraph_flwr.errors import FedGraphError, unknown_name
+from fedgraph_flwr.command import command
+from fedgraph_flwr.errors import ConfigError, FedGraphError, unknown_name
 
 from .markup import consoles, markdown, paragraph, tell_unused
 from .tables import file
@@ -29,39 +28,35 @@ from .tables.runs import find_runs
 from .tables.studies import FOLDER, Study, StudyTable, load_study
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code (2: nothing to show, or refused)."""
-    parser = _parser()
-    options = parser.parse_intermixed_args(arguments)
+    options = _parser().parse_intermixed_args(arguments)
     if options.rule and options.page:
-        parser.error("--page has the rule of the study's file; leave --rule out")
+        raise ConfigError("--page has the rule of the study's file; leave --rule out")
     out, err = consoles()
-    try:
-        study = load_study(options.study)
-        results, problems = collect(study, options)
-        tell_unused(problems, err)
-        if options.csv is not None and (options.folders or options.controls):
-            file.write(options.csv, results)
-            results = file.read(options.csv)  # of as many digits as a later reader sees
-        study = replace(study, rule=_check_rule(options.rule or study.rule, results))
-        found = by_row(results)
-        if options.page is None:
-            tell_unused(
-                [f"{r}: in no table of {study.name}" for r in rest(study, found)], err
-            )
-            text = "\n\n".join(
-                markdown(r.title, r.parts) for r in make_reports(study, found)
-            )
-            out.print(text, soft_wrap=True, markup=False, highlight=False)
-        else:
-            options.page.write_text(page(study, found), encoding="utf-8")
-            err.print(f"written: {options.page}", markup=False, soft_wrap=True)
-        if options.figures is not None:
-            for path in draw_study(study, found, options.figures):
-                err.print(f"drawn: {path}", markup=False, soft_wrap=True)
-    except FedGraphError as error:
-        err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
-        return 2
+    study = load_study(options.study)
+    results, problems = collect(study, options)
+    tell_unused(problems, err)
+    if options.csv is not None and (options.folders or options.controls):
+        file.write(options.csv, results)
+        results = file.read(options.csv)  # of as many digits as a later reader sees
+    study = replace(study, rule=_check_rule(options.rule or study.rule, results))
+    found = by_row(results)
+    if options.page is None:
+        tell_unused(
+            [f"{r}: in no table of {study.name}" for r in rest(study, found)], err
+        )
+        text = "\n\n".join(
+            markdown(r.title, r.parts) for r in make_reports(study, found)
+        )
+        out.print(text, soft_wrap=True, markup=False, highlight=False)
+    else:
+        options.page.write_text(page(study, found), encoding="utf-8")
+        err.print(f"written: {options.page}", markup=False, soft_wrap=True)
+    if options.figures is not None:
+        for path in draw_study(study, found, options.figures):
+            err.print(f"drawn: {path}", markup=False, soft_wrap=True)
     return 0
 
 

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.command import command
 from fedgraph_flwr.figures.network import draw_facts
 from fedgraph_flwr.peers import mixing, topology
 from fedgraph_flwr.peers.topology import Network
@@ -35,24 +35,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     """Print the description and draw the figure; 2 if there is no such topology."""
     arguments = _parser().parse_args(argv)
-    try:
-        made = topology.build_topology(
-            arguments.kind,
-            arguments.clients,
-            degree=arguments.degree,
-            rewiring=arguments.rewiring,
-            seed=arguments.seed,
-            edges_file=arguments.edges_file,
-        )
-        gone = [int(part) for part in arguments.without.split(",") if part]
-        network = Network(topology=made, weights=arguments.weights, gone=gone)
-        facts = facts_of(network, dict.fromkeys(made.neighbours, 1))
-    except FedGraphError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    made = topology.build_topology(
+        arguments.kind,
+        arguments.clients,
+        degree=arguments.degree,
+        rewiring=arguments.rewiring,
+        seed=arguments.seed,
+        edges_file=arguments.edges_file,
+    )
+    gone = [int(part) for part in arguments.without.split(",") if part]
+    network = Network(topology=made, weights=arguments.weights, gone=gone)
+    facts = facts_of(network, dict.fromkeys(made.neighbours, 1))
     sys.stdout.write(f"{describe_network(facts)}\n")
     for client, peers in made.neighbours.items():
         sys.stdout.write(f"client {client}: {', '.join(map(str, peers)) or 'alone'}\n")

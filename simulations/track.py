@@ -11,12 +11,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.command import command
 from fedgraph_flwr.trackers import TRACKERS, import_run
 
 from .report import find_runs
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; see the module."""
     parser = argparse.ArgumentParser(
@@ -26,12 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--to", required=True, choices=sorted(TRACKERS))
     options = parser.parse_args(argv)
-    try:
-        for run in [found for folder in options.runs for found in find_runs(folder)]:
-            sys.stdout.write(f"{run.name}: {import_run(run, options.to)}\n")
-    except FedGraphError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    for run in [found for folder in options.runs for found in find_runs(folder)]:
+        sys.stdout.write(f"{run.name}: {import_run(run, options.to)}\n")
     return 0
 
 

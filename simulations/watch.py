@@ -22,7 +22,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedgraph_flwr.errors import DataError, FedGraphError
+from fedgraph_flwr.command import command
+from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.report.gather import UNFINISHED, RunView, gather
 from fedgraph_flwr.report.page import mean_line
 from fedgraph_flwr.results.reader import blaming
@@ -150,6 +151,7 @@ def watch(run: Path, console: Console, *, every_s: float, once: bool) -> int:
                 # A file was being replaced: the next look finds it whole.
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; see the module."""
     parser = argparse.ArgumentParser(
@@ -161,13 +163,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--once", action="store_true", help="draw the state and end")
     options = parser.parse_args(argv)
     if not options.every > 0:
-        parser.error(f"--every needs a number > 0, got {options.every}")
+        raise ConfigError(f"--every needs a number > 0, got {options.every}")
     try:
         run = max(find_runs(options.run), key=_last_news)
         return watch(run, Console(), every_s=options.every, once=options.once)
-    except FedGraphError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
     except KeyboardInterrupt:
         return 130
 

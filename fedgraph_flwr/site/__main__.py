@@ -3,7 +3,7 @@
 A command's module has a docstring, whose first line ``--help`` shows, and two
 functions. One is ``add_arguments(parser)``. The other is ``run(args)``; it returns an
 exit code: 0 (fine), 1 (problems were found) or 2 (the command could not look). A
-`FedGraphError` that reaches this module is one line on stderr and exit code 2. Each
+`FedGraphError` that reaches this module is said on stderr, with exit code 2. Each
 command has ``--json``: then stdout holds one JSON object, also with exit code 2.
 """
 
@@ -15,11 +15,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from fedgraph_flwr.command import UNABLE, command
 from fedgraph_flwr.errors import FedGraphError
 
 COMMANDS: tuple[str, ...] = ("schema", "check", "baseline", "predict", "audit")
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     parser = argparse.ArgumentParser(
@@ -42,10 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args))
     except FedGraphError as error:
-        print(f"{args.command}: {error}", file=sys.stderr)
         if args.json:
-            print(json.dumps({"exit_code": 2, "error": str(error)}))
-        return 2
+            print(json.dumps({"exit_code": UNABLE, "error": str(error)}))
+        raise
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from ..command import UNABLE
 from ..errors import FedGraphError
 
 OK, PROBLEM, UNKNOWN, SKIPPED = "ok", "problem", "could not look", "not asked"
-_FINE, _PROBLEMS, _BLIND = 0, 1, 2  # exit codes
+_FINE, _PROBLEMS = 0, 1  # exit codes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
     states = {finding.state for finding in findings}
     if PROBLEM in states:
         return _PROBLEMS
-    return _BLIND if UNKNOWN in states else _FINE
+    return UNABLE if UNKNOWN in states else _FINE
 
 
 def as_json(findings: Sequence[Finding]) -> str:

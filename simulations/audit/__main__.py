@@ -32,7 +32,8 @@ from typing import Any
 
 from rich.markup import escape
 
-from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.command import command
+from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.results.provenance import git_commit
 
 from ..markup import consoles, count_table
@@ -145,18 +146,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see the module."""
     given = sys.argv[1:] if argv is None else argv
     options = _parser().parse_args(given)
     out, err = consoles()
-    try:
-        if min(options.own, options.victims) < 20 or options.processes < 1:
-            raise ConfigError("--own and --victims must be >= 20, --processes >= 1")
-        rows, level = audit(options)
-    except FedGraphError as error:
-        err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
-        return 2
+    if min(options.own, options.victims) < 20 or options.processes < 1:
+        raise ConfigError("--own and --victims must be >= 20, --processes >= 1")
+    rows, level = audit(options)
     lines = [*table(rows), "", *_notes(options, level)]
     text = "\n".join(lines)
     out.print(text, soft_wrap=True, markup=False, highlight=False)
@@ -175,7 +173,7 @@ def main(argv: list[str] | None = None) -> int:
     for row in rows:
         if row.is_broken:
             what = f"{row.name}, epsilon of a view {row.view_epsilon:g}"
-            err.print(f"[red]more is lost than the ledger says[/red]: {what}")
+            err.print(f"[red]more is lost than the ledger says[/red]: {escape(what)}")
     return 1 if any(row.is_broken for row in rows) else 0
 
 

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.markup import escape
-
+from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.plugins import is_plugin
 from fedgraph_flwr.rules import Value
@@ -41,6 +40,7 @@ from .verdict import EQUAL, START, Duel, Ranks, mean_scores, ranks, sentence
 Found = dict[str, dict[str, list[Result]]]  # data set -> method -> results
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
     options = _parser().parse_args(arguments)
@@ -82,9 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tell(f"written: {options.leaderboard}")
         for line in reports[0].parts:
             tell(line if isinstance(line, str) else "")
-    except FedGraphError as error:
-        err.print(f"[red]refused[/]: {escape(str(error))}", soft_wrap=True)
-        return 2
     except KeyboardInterrupt:
         tell("stopped by Ctrl-C; the same command goes on")
         return 130

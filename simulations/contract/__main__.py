@@ -18,7 +18,8 @@ from unittest import mock
 from rich.console import Console
 from rich.markup import escape
 
-from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.command import command
+from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import find_method
 from fedgraph_flwr.tasks import Task
 
@@ -27,7 +28,7 @@ from .checks import CHECKS, Broken, Check
 from .data import federation
 from .lab import Lab, row
 
-_HOLDS, _BROKEN, _REFUSED = 0, 1, 2
+_HOLDS, _BROKEN = 0, 1
 _WIDTH = 88
 console = Console(highlight=False, soft_wrap=True)
 
@@ -51,27 +52,24 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see the module."""
     arguments = make_parser().parse_args(argv)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     code = _HOLDS
-    try:
-        given = dict(parse_assignment(text) for text in arguments.set)
-        for task in _tasks(arguments.method, arguments.task):
-            case = f"{arguments.method} {task.key}"
-            console.print(f"[bold]{escape(arguments.method)}[/], {task.name}")
-            with (
-                tempfile.TemporaryDirectory(prefix="contract-") as folder,
-                mock.patch("datasets.load_partition", federation),
-                mock.patch("fedgraph_flwr.server_app.draw_all"),
-            ):
-                lab = Lab(Path(folder), given)
-                row(case)
-                code = max(code, _check_all(lab, case))
-    except FedGraphError as error:
-        console.print(f"[red]refused[/]: {escape(str(error))}")
-        return _REFUSED
+    given = dict(parse_assignment(text) for text in arguments.set)
+    for task in _tasks(arguments.method, arguments.task):
+        case = f"{arguments.method} {task.key}"
+        console.print(f"[bold]{escape(arguments.method)}[/], {task.name}")
+        with (
+            tempfile.TemporaryDirectory(prefix="contract-") as folder,
+            mock.patch("datasets.load_partition", federation),
+            mock.patch("fedgraph_flwr.server_app.draw_all"),
+        ):
+            lab = Lab(Path(folder), given)
+            row(case)
+            code = max(code, _check_all(lab, case))
     return code
 
 

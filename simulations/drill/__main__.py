@@ -2,8 +2,8 @@
 
 Each trial kills a small run with -9 one to four times, resumes it as docs/failures.md
 says and compares the end with the undisturbed run: weights, rows of ``rounds.csv``,
-privacy spent. Exits with 0 if all are equal and nothing is lost, 1 if not, 2 if
-refused.
+privacy spent. Exits with 0 if all are equal and nothing is lost, 1 if not, 2 if it
+cannot be done.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
-from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.command import command
+from fedgraph_flwr.errors import ConfigError
 
 from ..markup import count_table
 from .flower import DeploymentEngine, RayEngine, ResidentEngine, WarmEngine
@@ -37,7 +39,7 @@ from .trials import (
 )
 
 _VERDICTS = ("equal", "unequal", "lost", "ledger")
-_ALL_WELL, _FAILED, _REFUSED = 0, 1, 2
+_ALL_WELL, _FAILED = 0, 1
 _MOST_WAVES = 5
 _ENGINES: dict[str, type[InlineEngine | RayEngine | DeploymentEngine]] = {
     "inline": InlineEngine,
@@ -191,43 +193,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see the module."""
     arguments = _parser().parse_args(argv)
     out = (arguments.out or Path(tempfile.mkdtemp(prefix="drill-"))).absolute()
-    try:
-        if arguments.kills < 1 or arguments.jobs < 1:
-            raise ConfigError("--kills and --jobs must be at least 1")
-        if arguments.jobs > 1 and arguments.engine != "inline":
-            raise ConfigError("--jobs needs --engine inline: Flower shares one machine")
-        if not 0 <= arguments.failing <= 1:
-            raise ConfigError("--failing must be a share, from 0 to 1")
-        if arguments.failing and (arguments.engine, arguments.jobs) != ("inline", 1):
-            raise ConfigError(
-                "--failing needs --engine inline and --jobs 1: trials draw who fails"
-                " one after the other"
-            )
-        if out.is_dir() and any(out.iterdir()):
-            raise ConfigError(f"--out {str(out)!r} is not empty; give a new folder")
-        out.mkdir(parents=True, exist_ok=True)
-        wanted = arguments.methods.split(",") if arguments.methods else names()
-        num_rounds = _ENGINES[arguments.engine].num_rounds
-        chosen = targets(wanted, out, num_rounds=num_rounds)
-        engine: Engine
-        if arguments.failing:
-            chosen = [with_failures(t) for t in chosen if not t.never_goes_back]
-            if not chosen:
-                raise ConfigError(
-                    "--failing leaves out SpreadGNN, whose clients refuse to go back;"
-                    " give --methods others too"
-                )
-            rng = random.Random(f"{arguments.seed}/failures")
-            engine = InlineEngine(out, failing=arguments.failing, rng=rng)
-        else:
-            engine = _ENGINES[arguments.engine](out)
-    except FedGraphError as error:
-        console.print(f"[red]refused[/]: {error}")
-        return _REFUSED
+    engine, chosen = _prepare(arguments, out)
     trials: list[Trial] = []
     try:
         for trial in drill(
@@ -241,14 +212,48 @@ def main(argv: list[str] | None = None) -> int:
             trials.append(trial)
             write(trials, out)
             console.print(_line(trial), soft_wrap=True)
-    except FedGraphError as error:
-        console.print(f"[red]failed[/]: {error}")
-        return _FAILED
     finally:
         engine.close()
     sys.stdout.write(table(trials) + "\n" + table_of_victims(trials))
-    console.print(f"trials: {out / 'trials.csv'}")
+    sys.stderr.write(f"trials: {out / 'trials.csv'}\n")
     return _ALL_WELL if all(t.verdict == "equal" for t in trials) else _FAILED
+
+
+def _prepare(arguments: argparse.Namespace, out: Path) -> tuple[Engine, list[Target]]:
+    """Check what is asked for; the engine and what it is to run.
+
+    Raises
+    ------
+    FedGraphError
+        It cannot be done.
+    """
+    if arguments.kills < 1 or arguments.jobs < 1:
+        raise ConfigError("--kills and --jobs must be at least 1")
+    if arguments.jobs > 1 and arguments.engine != "inline":
+        raise ConfigError("--jobs needs --engine inline: Flower shares one machine")
+    if not 0 <= arguments.failing <= 1:
+        raise ConfigError("--failing must be a share, from 0 to 1")
+    if arguments.failing and (arguments.engine, arguments.jobs) != ("inline", 1):
+        raise ConfigError(
+            "--failing needs --engine inline and --jobs 1: trials draw who fails"
+            " one after the other"
+        )
+    if out.is_dir() and any(out.iterdir()):
+        raise ConfigError(f"--out {str(out)!r} is not empty; give a new folder")
+    out.mkdir(parents=True, exist_ok=True)
+    wanted = arguments.methods.split(",") if arguments.methods else names()
+    kind = _ENGINES[arguments.engine]
+    chosen = targets(wanted, out, num_rounds=kind.num_rounds)
+    if not arguments.failing:
+        return kind(out), chosen
+    chosen = [with_failures(t) for t in chosen if not t.never_goes_back]
+    if not chosen:
+        raise ConfigError(
+            "--failing leaves out SpreadGNN, whose clients refuse to go back;"
+            " give --methods others too"
+        )
+    rng = random.Random(f"{arguments.seed}/failures")
+    return InlineEngine(out, failing=arguments.failing, rng=rng), chosen
 
 
 def _line(trial: Trial) -> str:
@@ -257,7 +262,7 @@ def _line(trial: Trial) -> str:
     return (
         f"trial {trial.number} {trial.method}: [{colour}]{trial.verdict}[/]"
         f" after {trial.attempts} attempts ({', '.join(trial.kills) or 'no kill'})"
-        + (f": {why}" if why else "")
+        + (f": {escape(why)}" if why else "")
     )
 
 

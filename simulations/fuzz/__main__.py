@@ -21,13 +21,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from fedgraph_flwr.errors import ConfigError, FedGraphError, unknown_name
+from fedgraph_flwr.command import command
+from fedgraph_flwr.errors import ConfigError, unknown_name
 
 from ..markup import count_table
 from .cases import BAD, GOOD, LIMIT_S, MODULES, Case, Result, folder_of, run_case
 
 _EVERY = 20  # cases: how often the tables are written
-_ALL_WELL, _FAILED, _REFUSED = 0, 1, 2
+_ALL_WELL, _FAILED = 0, 1
 console = Console(stderr=True, highlight=False)
 
 
@@ -147,22 +148,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see the module."""
     arguments = _parser().parse_args(argv)
     out = (arguments.out or Path(tempfile.mkdtemp(prefix="fuzz-"))).absolute()
-    try:
-        kinds = arguments.kind.split(",")
-        _check_kinds(kinds)
-        if min(arguments.cases, arguments.jobs) < 1 or not arguments.limit_s > 0:
-            raise ConfigError("--cases and --jobs must be at least 1, --limit-s > 0")
-        replayed = read_case(arguments.replay) if arguments.replay else None
-        if out.is_dir() and any(out.iterdir()):
-            raise ConfigError(f"--out {str(out)!r} is not empty; give a new folder")
-        out.mkdir(parents=True, exist_ok=True)
-    except FedGraphError as error:
-        console.print(f"[red]refused[/]: {escape(str(error))}")
-        return _REFUSED
+    kinds = arguments.kind.split(",")
+    _check_kinds(kinds)
+    if min(arguments.cases, arguments.jobs) < 1 or not arguments.limit_s > 0:
+        raise ConfigError("--cases and --jobs must be at least 1, --limit-s > 0")
+    replayed = read_case(arguments.replay) if arguments.replay else None
+    if out.is_dir() and any(out.iterdir()):
+        raise ConfigError(f"--out {str(out)!r} is not empty; give a new folder")
+    out.mkdir(parents=True, exist_ok=True)
     if replayed is not None:
         results = [run_case(replayed, out, limit_s=arguments.limit_s)]
         console.print(_line(results[0]), soft_wrap=True)
@@ -183,7 +181,7 @@ def main(argv: list[str] | None = None) -> int:
                 console.print(_line(result), soft_wrap=True)
     write(results, out)
     sys.stdout.write(table(results))
-    console.print(f"cases: {out / 'cases.csv'}")
+    sys.stderr.write(f"cases: {out / 'cases.csv'}\n")
     return _FAILED if any(r.is_bad for r in results) else _ALL_WELL
 
 

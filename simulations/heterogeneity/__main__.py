@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rich.markup import escape
 
 from datasets import load_partition
+from fedgraph_flwr.command import command
 from fedgraph_flwr.data import GraphSet, IntArray
-from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError
+from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import blaming, read_config, read_partitions
 from fedgraph_flwr.rules import Value
@@ -235,20 +235,17 @@ def find_clusters(folder: Path | None, num_groups: int) -> list[list[int]]:
     return last
 
 
+@command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; see the module."""
     options = _parser().parse_args(argv)
-    out, err = consoles()
-    try:
-        groups = load_groups(options)
-        analysis = analyse(groups, find_clusters(options.run, len(groups)), options)
-        print_terminal("Heterogeneity of graphs", sheets(analysis), out)
-        if options.out:
-            for path in write(analysis, options.out):
-                out.print(str(path), markup=False, highlight=False, soft_wrap=True)
-    except FedGraphError as error:
-        err.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
-        return 2
+    out, _ = consoles()
+    groups = load_groups(options)
+    analysis = analyse(groups, find_clusters(options.run, len(groups)), options)
+    print_terminal("Heterogeneity of graphs", sheets(analysis), out)
+    if options.out:
+        for path in write(analysis, options.out):
+            out.print(str(path), markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

@@ -6,9 +6,12 @@ import argparse
 import signal
 import sys
 
+from fedgraph_flwr.command import command
+
 from . import list_presets
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     """List presets whose name contains the given text: name and description."""
     parser = argparse.ArgumentParser(

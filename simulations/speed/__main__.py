@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from fedgraph_flwr.command import command
+
 from .gpu import measure_gpu
 from .memory import NUM_NODES, measure_memory
 from .molecules import measure_molecules
@@ -144,6 +146,7 @@ def _add_repeats(part: argparse.ArgumentParser, default: int) -> None:
     part.add_argument("--repeats", type=int, default=default, help="to take medians of")
 
 
+@command
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; see the module."""
     arguments = _parser().parse_args(argv)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from datasets import cache_root, find_dataset, load_partition
 from datasets.tu_raw import find_raw
-from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.rules import Value
 
@@ -51,21 +50,17 @@ WORK: dict[str, Value] = {
 
 def measure_peers(arguments: argparse.Namespace) -> int:
     """Print seconds of a round and of the start, of the peer's code and of ours."""
-    try:
-        members = find_dataset(arguments.dataset).members
-        config: dict[str, Value] = {
-            **WORK,
-            "dataset": arguments.dataset,
-            "num-clients": arguments.clients,
-            "num-server-rounds": arguments.rounds,
-        }
-        if len(members) > 1:
-            config |= {"partition": "datasets", "num-clients": len(members)}
-        with tempfile.TemporaryDirectory() as scratch:
-            found = _runs(config, members, arguments, Path(scratch))
-    except FedGraphError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    members = find_dataset(arguments.dataset).members
+    config: dict[str, Value] = {
+        **WORK,
+        "dataset": arguments.dataset,
+        "num-clients": arguments.clients,
+        "num-server-rounds": arguments.rounds,
+    }
+    if len(members) > 1:
+        config |= {"partition": "datasets", "num-clients": len(members)}
+    with tempfile.TemporaryDirectory() as scratch:
+        found = _runs(config, members, arguments, Path(scratch))
     print_table(
         f"{arguments.dataset}, fedavg, {config['num-clients']} clients,"
         f" {arguments.rounds} rounds, median of {arguments.repeats} runs",

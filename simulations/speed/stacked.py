@@ -22,6 +22,7 @@ from clients.base import GraphClient
 from clients.marks import done_by_stacks
 from clients.stacking.stack import Stack
 from fedgraph_flwr.device import choose_device
+from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.rules import Value
 from strategies.base import AbstractGraphStrategy
@@ -51,7 +52,7 @@ def measure_stacked(arguments: argparse.Namespace) -> int:
         "min-rounds": 0,
     }
     if datasets.label_kind(resolve({**defaults(), **config}).settings) == "nodes":
-        raise SystemExit(
+        raise ConfigError(
             f"the bare loop trains on whole graphs, and --dataset {arguments.dataset}"
             " is of nodes; choose a data set of graphs, e.g. NCI1"
         )

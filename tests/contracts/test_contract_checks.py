@@ -68,7 +68,7 @@ def test_the_command_stops_at_a_method_that_does_not_run(capsys):
 )
 def test_what_cannot_be_looked_at_exits_with_2(arguments, words, capsys):
     assert command.main(arguments) == 2
-    assert words in " ".join(capsys.readouterr().out.split())
+    assert words in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_example_of_step_survives_few_replies(lab):

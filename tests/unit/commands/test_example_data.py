@@ -55,5 +55,5 @@ def test_the_files_are_the_same_each_time(folder, tmp_path):
 
 def test_nothing_is_written_over(folder, capsys):
     assert main([str(folder)]) == 2
-    assert "is not empty; name a new folder" in capsys.readouterr().out
+    assert "is not empty; name a new folder" in capsys.readouterr().err
     assert main([str(folder / "graphs" / "north" / "nodes.csv" / "x")]) == 2

@@ -110,7 +110,7 @@ def test_a_method_stands_for_its_defaults(command, tmp_path, capfd):
 def test_brackets_are_shown_and_lines_not_broken(command, capfd):
     text = f"[val]{'x' * 100}"
     assert command("--set", text) == 2
-    assert f"refused: --set needs key=value, got '{text}'" in capfd.readouterr().err
+    assert f"error: --set needs key=value, got '{text}'" in capfd.readouterr().err
 
 
 def test_ctrl_c_ends_without_a_traceback(command, monkeypatch, capfd):

@@ -214,7 +214,7 @@ def test_a_program_reads_from_json_why_a_command_could_not_look(words, capsys):
     told, error = capsys.readouterr()
     found = json.loads(told)
     assert found["exit_code"] == 2
-    assert error == f"{words[0]}: {found['error']}\n"
+    assert error == f"error: {found['error']}\n"
 
 
 def test_a_schema_is_told_as_json(tmp_path, capsys):
