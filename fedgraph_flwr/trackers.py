@@ -23,7 +23,7 @@ from flwr.common.logger import log
 from strategies.report import RoundReport
 
 from .errors import ConfigError, DataError, FedGraphError
-from .results.reader import blaming, read_config, read_rows
+from .results.reader import LEDGER, ROUNDS, blaming, read_config, read_rows, read_times
 
 NONE = "none"
 PROJECT = "fedgraph-flwr"
@@ -296,16 +296,14 @@ def steps_of_folder(folder: Path) -> _Steps:
     """Values of all rounds of a results folder by step."""
     rows = (
         (int(number), int(client), split, point, metric, float(value))
-        for number, client, split, point, metric, value, _ in read_rows(
-            folder / "rounds.csv"
-        )
+        for number, client, split, point, metric, value, _ in read_rows(folder / ROUNDS)
     )
     sizes = (
         (int(number), direction, int(size))
-        for number, _, direction, _, size in read_rows(folder / "ledger.csv")
+        for number, _, direction, _, size in read_rows(folder / LEDGER)
     )
-    times = read_rows(folder / "times.csv")
-    return _steps(rows, sizes, ((int(n), float(wall)) for n, wall, *_ in times))
+    times = ((row.round, row.wall_s) for row in read_times(folder))
+    return _steps(rows, sizes, times)
 
 
 def _steps(

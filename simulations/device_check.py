@@ -8,7 +8,6 @@ the models, 32 wide. Also times a round on either. Exits with 1 if a method disa
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from datasets import find_dataset
 from fedgraph_flwr.command import command
 from fedgraph_flwr.device import choose_device
 from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
 
 from .inline import run_inline
@@ -61,7 +61,7 @@ def train(scratch: Path, overrides: Mapping[str, Value]) -> tuple[Path, float]:
     folder = run_inline(
         {**overrides, "results-dir": str(scratch / "results"), "state-dir": str(state)}
     )
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = load_summary(folder)
     tensors = scratch / "tensors"
     (folder / "models").rename(tensors)
     (state / folder.name).rename(tensors / "clients")

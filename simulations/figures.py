@@ -14,11 +14,9 @@ from pathlib import Path
 from fedgraph_flwr.command import command
 from fedgraph_flwr.figures import draw_all
 from fedgraph_flwr.figures.tasks import site_rounds
-from fedgraph_flwr.results.reader import blaming
+from fedgraph_flwr.results.reader import SUMMARY, blaming
 
 from .report import find_runs
-
-SUMMARY = "summary.json"
 
 
 def find_folders(folder: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from typing import Any
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.results.folder import short_id
+from fedgraph_flwr.results.reader import SUMMARY, load_summary
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.terminal import announced
 
@@ -87,14 +88,14 @@ def run_flower(
         if log is not None:
             log.terminate()
             log.wait()
-    found = sorted(results.glob("*/summary.json"))
+    found = sorted(results.glob(f"*/{SUMMARY}"))
     if resumed := overrides.get("resume"):  # goes on in its old folder
-        found = [p for p in [Path(str(resumed)) / "summary.json"] if p.is_file()]
-    folder = next((p.parent for p in found if _belongs(p, run_id)), None)
+        found = [p for p in [Path(str(resumed)) / SUMMARY] if p.is_file()]
+    folder = next((p.parent for p in found if _belongs(p.parent, run_id)), None)
     if folder is None:
         why = details.partition("failed with exception: ")[2] or details or status
         raise RunFailedError(f"{why} (see `flwr log {run_id} --show`)")
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = load_summary(folder)
     if summary["status"] != "completed":
         raise RunFailedError(f"{summary['error']} (results so far: {folder})")
     return folder
@@ -342,8 +343,8 @@ def _json(output: str) -> dict[str, Any]:
     return value
 
 
-def _belongs(summary: Path, run_id: int) -> bool:
-    return bool(json.loads(summary.read_text())["run_id"] == str(run_id))
+def _belongs(folder: Path, run_id: int) -> bool:
+    return bool(load_summary(folder)["run_id"] == str(run_id))
 
 
 @command

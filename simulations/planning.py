@@ -7,7 +7,6 @@ multiplication, so every figure is an estimate.
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import math
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.kept import memory_share
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.reader import read_times
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.wording import shortened
 from strategies.relay import Relay
@@ -121,11 +121,10 @@ def probe(overrides: Mapping[str, Value], at_most: int) -> Probe:
         nodes = [{"partition-id": c, "num-partitions": count} for c in clients]
         logging.getLogger("flwr").setLevel(logging.ERROR)  # of this process alone
         folder = run_inline(config, node_configs=nodes, only=clients, keep=True)
-        with (folder / "times.csv").open(newline="") as file:
-            times = {int(r["round"]): r for r in csv.DictReader(file)}
+        times = {row.round: row for row in read_times(folder)}
     return Probe(
         clients=clients,
-        seconds=float(times[_ROUNDS]["client_compute_s"]) / len(clients),
+        seconds=times[_ROUNDS].client_compute_s / len(clients),
         peak_bytes=resident_bytes(at_most=True),
         kept_bytes=resident_bytes(),
     )

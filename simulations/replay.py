@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import logging
 import re
 import shlex
@@ -28,7 +27,7 @@ from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.provenance import project_root
-from fedgraph_flwr.results.reader import blaming
+from fedgraph_flwr.results.reader import blaming, load_summary
 from fedgraph_flwr.rules import Value
 
 from . import run
@@ -131,8 +130,7 @@ def replay(found: Documented, folder: Path) -> str:
         "state-dir": str(folder / "state"),
     }
     finished = run_inline({**found.overrides, **places})
-    summary = json.loads((finished / "summary.json").read_text(encoding="utf-8"))
-    return str(summary["weights_sha256"])[: len(found.weights)]
+    return str(load_summary(finished)["weights_sha256"])[: len(found.weights)]
 
 
 def compare(found: Documented) -> tuple[bool, str]:

@@ -15,12 +15,10 @@ from pathlib import Path
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.report import REPORT, write_report
-from fedgraph_flwr.results.reader import blaming
-
-_MARK = "config.json"
+from fedgraph_flwr.results.reader import CONFIG, blaming
 
 
-def find_runs(folder: Path, mark: str = _MARK, cure: str = "") -> list[Path]:
+def find_runs(folder: Path, mark: str = CONFIG, cure: str = "") -> list[Path]:
     """Results folders at ``folder`` or directly below, by name.
 
     Parameters

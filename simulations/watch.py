@@ -26,7 +26,8 @@ from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.report.gather import UNFINISHED, RunView, gather
 from fedgraph_flwr.report.page import mean_line
-from fedgraph_flwr.results.reader import blaming
+from fedgraph_flwr.results.metrics import METRICS
+from fedgraph_flwr.results.reader import CONFIG, ROUNDS, TIMES, blaming
 from fedgraph_flwr.wording import visible
 
 from .report import find_runs
@@ -127,7 +128,7 @@ def _failures(view: RunView) -> list[str]:
 
 def _last_news(folder: Path) -> float:
     """Unix time at which a file of the run was last written."""
-    names = ("config.json", "rounds.csv", "times.csv", "metrics.prom")
+    names = (CONFIG, ROUNDS, TIMES, METRICS)
     found = [p.stat().st_mtime for n in names if (p := folder / n).is_file()]
     return max(found, default=0.0)
 

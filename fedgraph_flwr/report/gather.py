@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..results.reader import (
+    LEDGER,
+    ROUNDS,
     Partition,
     Series,
     blaming,
@@ -18,6 +20,7 @@ from ..results.reader import (
     read_rows,
     read_series,
     read_summary,
+    read_times,
 )
 
 UNFINISHED = "unfinished"  # it goes on, or was killed
@@ -107,13 +110,13 @@ def _read(folder: Path) -> RunView:
             break
     bytes_of: Counter[tuple[str, str]] = Counter()
     bytes_at: dict[int, Counter[str]] = defaultdict(Counter)
-    for number, _, direction, record, size in read_rows(folder / "ledger.csv"):
+    for number, _, direction, record, size in read_rows(folder / LEDGER):
         bytes_of[direction, record] += int(size)
         bytes_at[int(number)][direction] += int(size)
     seconds: dict[int, tuple[float, float]] = {}
-    for number, wall, _, busy in read_rows(folder / "times.csv"):
-        before = seconds.get(int(number), (0.0, 0.0))
-        seconds[int(number)] = before[0] + float(wall), before[1] + float(busy)
+    for row in read_times(folder):
+        wall, computing = seconds.get(row.round, (0.0, 0.0))
+        seconds[row.round] = wall + row.wall_s, computing + row.client_compute_s
     return RunView(
         path=folder,
         summary=summary,
@@ -131,7 +134,7 @@ def _read(folder: Path) -> RunView:
 
 def _first_metric(folder: Path, split: str) -> str:
     """Metric of an unfinished run: the first that is no loss."""
-    for _, _, at, _, metric, *_ in read_rows(folder / "rounds.csv"):
+    for _, _, at, _, metric, *_ in read_rows(folder / ROUNDS):
         if at == split and metric != "loss":
             return metric
     return "score"

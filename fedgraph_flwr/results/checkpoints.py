@@ -21,7 +21,6 @@ from ..wire import NamedArrays
 from .reader import load_config
 
 _FILE = re.compile(r"round-(\d{6,9})\.safetensors")
-ROUNDS = "rounds.csv"  # which of the files tells the rounds done
 _KEPT = 2
 _PART = 2**20  # bytes that are read at once
 Mark = Sequence[Any]  # size in bytes, SHA-256 of so many

@@ -9,7 +9,8 @@ from typing import Any
 from strategies.base import AbstractGraphStrategy
 
 from ..files import write_json
-from .folder import LEDGER, RunFolder
+from .folder import RunFolder
+from .reader import LEDGER
 
 REPORT = "dry-run.json"
 _MOST_ROWS = 20  # of the log: the clients that computed longest

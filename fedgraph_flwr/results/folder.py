@@ -31,7 +31,6 @@ from ..lives import Lives
 from ..resolve import Resolved
 from ..wire import NamedArrays
 from .checkpoints import (
-    ROUNDS,
     GrowingFiles,
     Mark,
     check_same_config,
@@ -42,18 +41,27 @@ from .checkpoints import (
 )
 from .metrics import COMPLETED, FAILED, METRICS, RUNNING, metrics_text
 from .model_folder import keep_models
-from .reader import REPORT, blaming, round_file
+from .reader import (
+    CONFIG,
+    LEDGER,
+    REPORT,
+    ROUNDS,
+    SUMMARY,
+    TIMES,
+    RoundTimes,
+    blaming,
+    load_summary,
+    round_file,
+)
 from .record import RunRecord
 from .resume_point import ResumePoint, find_resume_point
 from .summary import summarise
 
-LEDGER, TIMES = "ledger.csv", "times.csv"
-FAILURES = "failures.csv"
-SUMMARY, TRACEBACK = "summary.json", "traceback.txt"
+FAILURES, TRACEBACK = "failures.csv", "traceback.txt"
 COLUMNS = {
     ROUNDS: ("round", "client", "split", "point", "metric", "value", "num_examples"),
     LEDGER: ("round", "client", "direction", "record", "bytes"),
-    TIMES: ("round", "wall_s", "busy_s", "client_compute_s"),
+    TIMES: RoundTimes._fields,
     FAILURES: ("round", "client", "reason"),
 }
 
@@ -173,7 +181,7 @@ class RunFolder:
         try:
             for name, columns in COLUMNS.items():
                 folder._files.append(name, [columns])
-            write_json(path / "config.json", resolved.to_config())
+            write_json(path / CONFIG, resolved.to_config())
         except BaseException:
             folder.withdraw()
             folder.close()
@@ -244,7 +252,7 @@ class RunFolder:
         if not self.resolved.privacy.is_on:
             return {}
         try:
-            told = json.loads(path.read_bytes()) if path.exists() else {}
+            told = load_summary(self.path) if path.exists() else {}
             per_client = (told.get("privacy") or {}).get("per_client", {})
             return {
                 int(client): {name: float(value) for name, value in spent.items()}
@@ -279,7 +287,7 @@ class RunFolder:
                 outdated.append(SUMMARY)
             for name in outdated:
                 remove(self.path / name)
-            write_json(self.path / "config.json", self.resolved.to_config())
+            write_json(self.path / CONFIG, self.resolved.to_config())
             for name, write in self._to_add:
                 self.add(name, write)
             for held in self._held:
@@ -289,7 +297,7 @@ class RunFolder:
         self._files.append(ROUNDS, [_evaluation_row(e) for e in report.evaluations])
         self._files.append(LEDGER, [_ledger_row(e) for e in report.ledger])
         seconds = (report.wall_s, report.busy_s, report.client_compute_s)
-        self._files.append(TIMES, [(report.server_round, *seconds)])
+        self._files.append(TIMES, [RoundTimes(report.server_round, *seconds)])
         self._files.append(FAILURES, map(_failure_row, self.so_far.add(report)))
         for name, arrays in report.files.items():
             write_npz(self.path / name, arrays)

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,17 @@ from ..wording import shortened
 
 Series: TypeAlias = dict[int, dict[int, float]]  # client -> round -> value
 Partition: TypeAlias = list[list[int]]
-REPORT = "report.html"
+CONFIG, SUMMARY, REPORT = "config.json", "summary.json", "report.html"
+ROUNDS, LEDGER, TIMES = "rounds.csv", "ledger.csv", "times.csv"
+
+
+class RoundTimes(NamedTuple):
+    """A row of ``times.csv``: how long a round took, some client and all clients."""
+
+    round: int
+    wall_s: float
+    busy_s: float
+    client_compute_s: float
 
 
 @contextmanager
@@ -51,7 +61,18 @@ def blaming(*paths: Path) -> Iterator[None]:
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
     """Read ``summary.json``; empty if it is missing or unreadable."""
-    return _read_json(run_dir / "summary.json")
+    return _read_json(run_dir / SUMMARY)
+
+
+def load_summary(run_dir: Path) -> dict[str, Any]:
+    """Load ``summary.json``, which every run that ended has.
+
+    Raises
+    ------
+    OSError, ValueError, RecursionError
+        The file is missing, or it is no JSON object.
+    """
+    return _load_json(run_dir / SUMMARY)
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:
@@ -79,10 +100,7 @@ def load_config(run_dir: Path) -> dict[str, Any]:
     OSError, ValueError, RecursionError
         The file is missing, or it is no JSON object.
     """
-    config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
-    if not isinstance(config, dict):
-        raise ValueError("it holds no table of keys")
-    return config
+    return _load_json(run_dir / CONFIG)
 
 
 def read_rows(path: Path, having: Sequence[str] = ()) -> Iterator[list[str]]:
@@ -124,7 +142,7 @@ def read_series(run_dir: Path, *, split: str, point: str, metric: str) -> Series
     is a value that is not finite.
     """
     series: Series = {}
-    for row in read_rows(run_dir / "rounds.csv", [split, point, metric]):
+    for row in read_rows(run_dir / ROUNDS, [split, point, metric]):
         try:
             client, server_round, value = int(row[1]), int(row[0]), float(row[5])
         except (IndexError, ValueError):
@@ -132,6 +150,19 @@ def read_series(run_dir: Path, *, split: str, point: str, metric: str) -> Series
         if math.isfinite(value):
             series.setdefault(client, {})[server_round] = value
     return dict(sorted(series.items()))
+
+
+def read_times(run_dir: Path) -> list[RoundTimes]:
+    """Read ``times.csv`` as far as it was written; empty if it is missing.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read.
+    """
+    path = run_dir / TIMES
+    with blaming(path):
+        return [RoundTimes(int(t), *map(float, s)) for t, *s in read_rows(path)]
 
 
 def read_partitions(run_dir: Path) -> dict[int, Partition]:
@@ -228,7 +259,13 @@ def client_scores(
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return _load_json(path)
     except (OSError, ValueError, RecursionError):
         return {}
-    return content if isinstance(content, dict) else {}
+
+
+def _load_json(path: Path) -> dict[str, Any]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError("it holds no table of keys")
+    return content

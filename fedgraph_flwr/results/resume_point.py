@@ -13,7 +13,6 @@ from ..errors import ConfigError, DataError
 from ..lives import Lives
 from ..wire import NamedArrays
 from .checkpoints import (
-    ROUNDS,
     GrowingFiles,
     Mark,
     checkpoint_path,
@@ -21,6 +20,7 @@ from .checkpoints import (
     last_round_of,
     read_checkpoint,
 )
+from .reader import ROUNDS
 
 _RESTORE = "restore it from a copy, or start a new run"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from clients.store import default_state_dir
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.results.provenance import git_commit, project_root
-from fedgraph_flwr.results.reader import blaming
+from fedgraph_flwr.results.reader import SUMMARY, blaming
 from fedgraph_flwr.rules import Value
 
 from ..run import execute
@@ -59,7 +59,7 @@ def known_results(suite: str, folder: Path) -> Known:
     path = kept_path(suite)
     if path.is_file():
         found = {_key(r): r for r in file.read(path) if same_code(r.commit)}
-    if folder.is_dir() and any(folder.rglob("summary.json")):
+    if folder.is_dir() and any(folder.rglob(SUMMARY)):
         here = git_commit()
         for run in find_runs([folder]).runs:
             commit = str(run.summary.get("git_commit"))

@@ -5,7 +5,6 @@ A check raises :class:`Broken`, which says in words what does not hold.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from fedgraph_flwr import plugins
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.folder import RunFolder
+from fedgraph_flwr.results.reader import ROUNDS, load_summary
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 from strategies.base import AbstractGraphStrategy
 
@@ -256,11 +256,11 @@ def stops_with_too_few_replies(lab: Lab, case: str) -> str | None:
     if f"client 1: {REASON}" not in words or "min-fit-replies = 1 needs 3" not in words:
         raise Broken(f"the error does not name client, reason and setting: {words}")
     (folder,) = root.iterdir()
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = load_summary(folder)
     told = summary["status"], summary["rounds"], REASON in summary["error"]
     if told != ("failed", 1, True):
         raise Broken(f"the summary of a failed run says {told}")
-    if "\n1,0,train,post_training,loss," not in (folder / "rounds.csv").read_text():
+    if "\n1,0,train,post_training,loss," not in (folder / ROUNDS).read_text():
         raise Broken("scores of rounds before the failure are lost")
     return None
 

@@ -24,6 +24,7 @@ from fedgraph_flwr import loaded
 from fedgraph_flwr.node_config import is_site
 from fedgraph_flwr.registry import MethodOnTask, find_method
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.reader import LEDGER, ROUNDS, load_summary
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.tasks import (
     GRAPH_EMBEDDING,
@@ -117,8 +118,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """The content of ``summary.json``."""
-        found: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
-        return found
+        return load_summary(self.path)
 
     @property
     def sha(self) -> str:
@@ -134,12 +134,12 @@ class Run:
     @property
     def rounds(self) -> str:
         """All evaluations, as written."""
-        return (self.path / "rounds.csv").read_text()
+        return (self.path / ROUNDS).read_text()
 
     @property
     def ledger(self) -> list[dict[str, str]]:
         """Rows of bytes that travelled."""
-        return list(csv.DictReader((self.path / "ledger.csv").read_text().splitlines()))
+        return list(csv.DictReader((self.path / LEDGER).read_text().splitlines()))
 
     def values(self, *metrics: str) -> dict[tuple[str, ...], float]:
         """Map (round, client, split, point, metric) to the value."""

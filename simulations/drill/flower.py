@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.results.reader import SUMMARY, TIMES, load_summary, read_times
 from fedgraph_flwr.rules import Value
 
 from .. import flower
@@ -37,7 +38,6 @@ from .trials import (
     Outcome,
     Reference,
     measure,
-    read_summary,
 )
 from .witness import ledger_faults
 
@@ -323,16 +323,15 @@ def newest_round(folder: Path) -> int:
 
 def last_round_s(folder: Path) -> float:
     """Return how long the last round of a trial took; a while before there is one."""
-    for path in sorted((folder / "results").glob("*/times.csv"))[-1:]:
-        lines = path.read_text().splitlines()[1:]
-        if lines:
-            return float(lines[-1].split(",")[1])
+    for path in sorted((folder / "results").glob(f"*/{TIMES}"))[-1:]:
+        if rows := read_times(path.parent):
+            return rows[-1].wall_s
     return _START_S
 
 
 def ended(folder: Path, since: float) -> Path | None:
     """Return the results folder of a run that has ended since then."""
-    for path in (folder / "results").glob("*/summary.json"):
+    for path in (folder / "results").glob(f"*/{SUMMARY}"):
         if path.stat().st_mtime >= since:
             return path.parent
     return None
@@ -344,6 +343,6 @@ def _outcome(folder: Path, since: float, log: str, *, killed: bool = False) -> O
         found = _REASON.search(" ".join(log.split()))
         says = found.group(1)[:1000] if found else NO_REASON
         return Outcome(status="failed", says=says, killed=killed)
-    summary = read_summary(path)
+    summary = load_summary(path)
     says = summary["error"] or ""
     return Outcome(status=summary["status"], says=says, killed=killed)

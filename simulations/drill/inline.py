@@ -20,13 +20,14 @@ import numpy as np
 from clients.privacy import noisy_views, site
 from fedgraph_flwr import introduction
 from fedgraph_flwr.errors import FedGraphError, RunFailedError
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
 
 from ..forks import warm_context
 from ..inline import run_inline
 from .failing import Failures, draw_failures, failures_of, let_fail
 from .targets import NUM_CLIENTS, NUM_NODES, NUM_ROUNDS, Target
-from .trials import Moment, Outcome, Reference, measure, read_summary
+from .trials import Moment, Outcome, Reference, measure
 from .witness import keep_witness, ledger_faults
 
 _LIMIT_S = 300.0
@@ -127,7 +128,7 @@ class InlineEngine:
         """
         if not (self._failures or self._failing):
             return None
-        quiet = InlineEngine(run, failures=failures_of(read_summary(run)))
+        quiet = InlineEngine(run, failures=failures_of(load_summary(run)))
         return measure(quiet, target, run.parents[1] / "undisturbed")
 
 

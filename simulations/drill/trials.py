@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.results.reader import ROUNDS, load_summary
 from fedgraph_flwr.rules import Value
 
 from .targets import Target
@@ -150,10 +150,10 @@ def measure(engine: Engine, target: Target, folder: Path) -> Reference:
             f" {folder}"
         )
     (path,) = _folders(folder)
-    summary = read_summary(path)
+    summary = load_summary(path)
     return Reference(
         weights=summary["weights_sha256"],
-        rounds=(path / "rounds.csv").read_text(),
+        rounds=(path / ROUNDS).read_text(),
         privacy=spent(summary),
         seconds=seconds,
         files=outcome.files,
@@ -233,10 +233,10 @@ def _has_nothing(path: Path | None, says: str) -> bool:
 
 def compare(trial: Trial, reference: Reference, path: Path) -> None:
     """Compare the end of a trial with the undisturbed run."""
-    summary = read_summary(path)
+    summary = load_summary(path)
     trial.status = str(summary["status"])
     trial.equal_weights = summary["weights_sha256"] == reference.weights
-    trial.equal_rounds = (path / "rounds.csv").read_text() == reference.rounds
+    trial.equal_rounds = (path / ROUNDS).read_text() == reference.rounds
     now = spent(summary)
     for client, values in reference.privacy.items():
         for name, value in values.items():
@@ -246,12 +246,6 @@ def compare(trial: Trial, reference: Reference, path: Path) -> None:
                     f"summary of client {client}: {name} {told:g}, undisturbed"
                     f" {value:g}"
                 )
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """Read ``summary.json`` of a results folder."""
-    loaded: dict[str, Any] = json.loads((path / "summary.json").read_text())
-    return loaded
 
 
 def spent(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -19,9 +19,9 @@ from flwr.app import ConfigRecord, Error, Message
 
 from datasets.cache import locked
 from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.results.reader import load_summary
 
 from ..drill.targets import targets
-from ..drill.trials import read_summary
 from ..inline import InlineGrid, run_inline
 from .cases import WAIT_S, Judged, Place, strangers
 from .records import disturb
@@ -79,7 +79,7 @@ def execute(rng: random.Random, place: Place, note: Callable[[str], None]) -> No
         if exchange == _ROLL_CALL:
             raise
         raise Judged("stopped", says) from error
-    summary = read_summary(folder)
+    summary = load_summary(folder)
     refused = {str(f["round"]) for f in summary["failures"]}
     if exchange == _ROLL_CALL:
         without = _reference(name, refused, place.shared)
@@ -177,5 +177,5 @@ def _reference(
         if not told.is_file():
             shutil.rmtree(folder, ignore_errors=True)
             path = _run(_config(name, folder), lost, None, is_reply=is_reply)
-            told.write_text(str(read_summary(path)["weights_sha256"]))
+            told.write_text(str(load_summary(path)["weights_sha256"]))
     return told.read_text()

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from datasets.cache import locked
+from fedgraph_flwr.results.reader import load_summary
 
 from ..drill.targets import targets
-from ..drill.trials import read_summary
 from ..inline import run_inline
 from .cases import WAIT_S, Judged, Place
 from .mutations import of_file
@@ -52,7 +52,7 @@ def execute(rng: random.Random, place: Place, note: Callable[[str], None]) -> No
     what = _damage(rng, path, place.canary, [p for p in files if _kind(p) == kind])
     note(f"{name}: {path.relative_to(place.work)}: {what}")
     run_inline({**_config(name, place.work, _ROUNDS), "resume": str(folder)})
-    summary = read_summary(folder)
+    summary = load_summary(folder)
     expected = json.loads((base / "expected.json").read_text())
     is_equal = summary["weights_sha256"] == expected
     raise Judged("unchanged" if is_equal else "changed")
@@ -103,6 +103,6 @@ def _base(name: str, shared: Path) -> Path:
             shutil.rmtree(base, ignore_errors=True)
             whole = run_inline(_config(name, base / "whole", _ROUNDS))
             run_inline(_config(name, base, _BEFORE))
-            expected = read_summary(whole)["weights_sha256"]
+            expected = load_summary(whole)["weights_sha256"]
             (base / "expected.json").write_text(json.dumps(expected))
     return base

@@ -7,7 +7,6 @@ same parts run, to try the command; no aim is for a CPU.
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import tempfile
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 import torch
 
 from fedgraph_flwr.device import choose_device
+from fedgraph_flwr.results.reader import read_times
 from fedgraph_flwr.rules import Value
 
 from .. import device_check
@@ -91,10 +91,9 @@ def run(
             folder = run_flower(given, num_nodes=num_nodes, num_gpus=share)
         else:
             folder = run_inline(given, num_nodes=1)
-        with (folder / "times.csv").open(newline="") as file:
-            done = list(csv.DictReader(file))[_WARM_UP:-1]  # the last is the closing
-    ratios = [float(r["client_compute_s"]) / float(r["busy_s"]) for r in done]
-    seconds = statistics.median(float(row["wall_s"]) for row in done)
+        done = read_times(folder)[_WARM_UP:-1]  # the last is the closing
+    ratios = [row.client_compute_s / row.busy_s for row in done]
+    seconds = statistics.median(row.wall_s for row in done)
     return seconds, max(peaks), max(1, round(statistics.median(ratios)))
 
 

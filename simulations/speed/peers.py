@@ -138,7 +138,7 @@ def run_ours(config: dict[str, Value], num_nodes: int) -> Run:
     settings = resolve({**defaults(), **config}).settings
     held = [load_partition(settings, c) for c in range(settings.num_clients)]
     graphs = [(len(p.graphs), len(p.test)) for p in held]
-    seconds = [float(row["wall_s"]) for row in in_rounds]
+    seconds = [row.wall_s for row in in_rounds]
     return Run(seconds, wall, float(summary["final"]["mean"]), graphs)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import statistics
 import tempfile
 import time
@@ -23,6 +21,7 @@ from clients.training import evaluate, train_epochs
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphPartition
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.reader import RoundTimes, load_summary, read_times
 from fedgraph_flwr.rules import Value
 
 from ..flower import run_flower
@@ -202,15 +201,12 @@ def _with_times(
     with tempfile.TemporaryDirectory() as scratch:
         places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
         folder = run({**overrides, **places})
-        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-        with (folder / "times.csv").open(newline="") as file:
-            summary["times"] = list(csv.DictReader(file))
-    return summary
+        return {**load_summary(folder), "times": read_times(folder)}
 
 
 def _medians(summary: dict[str, Any]) -> dict[str, float]:
-    rows = summary["times"][_WARM_UP:]
+    rows: list[RoundTimes] = summary["times"][_WARM_UP:]
     return {
-        key: statistics.median(float(row[key]) for row in rows)
+        key: statistics.median(getattr(row, key) for row in rows)
         for key in ("wall_s", "busy_s", "client_compute_s")
     }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from fedgraph_flwr.results.reader import TIMES, read_times
 from fedgraph_flwr.rules import Value
 
 from ..run import parse_assignment
@@ -36,14 +36,13 @@ def run(config: dict[str, Value], num_nodes: int = 0) -> dict[str, float]:
             run_flower(given, num_nodes=num_nodes) if num_nodes else run_inline(given)
         )
         wall, cpu = time.time() - begin, time.process_time() - cpu
-        with (folder / "times.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        in_rounds = sum(float(row["wall_s"]) for row in rows)
-        last = (folder / "times.csv").stat().st_mtime  # its last round has ended
+        rows = read_times(folder)
+        in_rounds = sum(row.wall_s for row in rows)
+        last = (folder / TIMES).stat().st_mtime  # its last round has ended
         ready = last - in_rounds - begin
-        training = [r for r in rows if 1 <= int(r["round"]) <= _rounds(config)]
-        walls = [float(r["wall_s"]) for r in training]
-        beside = [float(r["wall_s"]) - float(r["busy_s"]) for r in training]
+        training = [r for r in rows if 1 <= r.round <= _rounds(config)]
+        walls = [r.wall_s for r in training]
+        beside = [r.wall_s - r.busy_s for r in training]
         per_client = len(training) * int(config["num-clients"])
         newest = max((folder / "checkpoint").iterdir())
         here = {"CPU s": cpu, "peak MB": resident_bytes(at_most=True) / 1e6}

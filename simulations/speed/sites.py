@@ -8,7 +8,6 @@ SuperLink keeps its database in a file, and for the last row in memory.
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import tempfile
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.results.reader import read_times
 from fedgraph_flwr.rules import Value
 
 from ..inline import run_inline
@@ -81,7 +81,8 @@ def _measure(config: dict[str, Value], sites: int, root: Path) -> list[dict[str,
             if status != "finished:completed":
                 raise RunFailedError(f"{status}\n{federation.log(run_id)}")
         (found[kind],) = (p for p in results.iterdir() if p.is_dir())
-    work = statistics.median(_rounds(found["inline, one process"]))
+    alone = read_times(found["inline, one process"])
+    work = statistics.median(row.wall_s for row in alone)
     return [
         {
             "sites": kind,
@@ -91,10 +92,5 @@ def _measure(config: dict[str, Value], sites: int, root: Path) -> list[dict[str,
             "beside the work s": f"{statistics.median(times[1:]) - work:.2f}",
         }
         for kind, path in found.items()
-        for times in [_rounds(path)]
+        for times in [[row.wall_s for row in read_times(path)]]
     ]
-
-
-def _rounds(path: Path) -> list[float]:
-    with (path / "times.csv").open(newline="") as file:
-        return [float(row["wall_s"]) for row in csv.DictReader(file)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from fedgraph_flwr.embedding_scores import METRICS, TRANSFORMS
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.results.reader import read_rows
+from fedgraph_flwr.results.reader import ROUNDS, read_rows
 from fedgraph_flwr.results.selection import Table
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING, POOLED
 
@@ -63,7 +63,7 @@ def _read(run: Run) -> tuple[dict[str, Table], dict[int, int]]:
     """Read metric -> round -> client -> value, and the number of graphs by round."""
     tables: dict[str, Table] = {}
     sizes: dict[int, dict[int, int]] = {}
-    for row in read_rows(run.path / "rounds.csv", ["all", "post_aggregation"]):
+    for row in read_rows(run.path / ROUNDS, ["all", "post_aggregation"]):
         number, client, _, _, metric, value, size = row
         if not math.isfinite(float(value)):
             raise ValueError(f"{metric} after round {number} is {value}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.results.reader import blaming, read_rows
+from fedgraph_flwr.results.reader import ROUNDS, blaming, read_rows
 from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING, TASKS
 
@@ -248,7 +248,7 @@ def _start(run: Run) -> dict[str, float]:
     names = {m: f"{START}:{m}" for _, m in _beside(run)}
     names[str(run.summary.get("metric"))] = START
     found: dict[str, list[float]] = {}
-    for number, _, _, _, metric, value, _ in read_rows(run.path / "rounds.csv", wanted):
+    for number, _, _, _, metric, value, _ in read_rows(run.path / ROUNDS, wanted):
         if int(number) > 1:  # a round's rows come with those of the next at the latest
             break
         if number == "0" and metric in names:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedgraph_flwr.errors import DataError, FedGraphError, unknown_name
-from fedgraph_flwr.results.reader import blaming, client_scores
+from fedgraph_flwr.results.reader import (
+    ROUNDS,
+    SUMMARY,
+    blaming,
+    client_scores,
+    load_summary,
+)
 from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.rules import Value
 
@@ -117,12 +122,12 @@ def find_runs(folders: Iterable[Path]) -> Found:
         with blaming(folder):
             if not folder.is_dir():
                 raise FedGraphError(f"{folder} is not a folder; give a results folder")
-            files = [*folder.rglob("summary.json"), *folder.rglob("rounds.csv")]
+            files = [*folder.rglob(SUMMARY), *folder.rglob(ROUNDS)]
             candidates |= dict.fromkeys(sorted(f.parent.resolve() for f in files))
     if not candidates:
         raise FedGraphError(
-            f"no run found in {', '.join(map(str, folders))}: no summary.json and no"
-            " rounds.csv; give a results folder, as `flwr run` and simulations.run"
+            f"no run found in {', '.join(map(str, folders))}: no {SUMMARY} and no"
+            f" {ROUNDS}; give a results folder, as `flwr run` and simulations.run"
             " print it"
         )
     found = Found()
@@ -143,12 +148,12 @@ def same_data(one: Run, other: Run) -> bool:
 
 
 def _read_run(path: Path) -> Run | str:
-    file = path / "summary.json"
+    file = path / SUMMARY
     try:
         with blaming(file):
             if not file.exists():
-                return f"{path}: unfinished, there is no summary.json"
-            summary = json.loads(file.read_text(encoding="utf-8"))
+                return f"{path}: unfinished, there is no {SUMMARY}"
+            summary = load_summary(path)
             if summary.get("status") != "completed":
                 return f"{path}: {summary.get('status')}: {summary.get('error')}"
             run = Run(path=path, summary=summary)

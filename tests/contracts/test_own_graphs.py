@@ -1,7 +1,5 @@
 """Methods on own graphs: every method of the fitting task, on tiny tables."""
 
-import json
-
 import own_files
 import pytest
 from matrix import mostly_slow
@@ -9,6 +7,7 @@ from matrix import mostly_slow
 from fedgraph_flwr import loaded, server_app
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.tasks import LABEL_KINDS
 from simulations.inline import run_inline
@@ -76,7 +75,7 @@ def start(tmp_path, monkeypatch, task_identity):
             **config,
         }
         path = run_inline(own, num_nodes=1, node_configs=node_configs)
-        return json.loads((path / "summary.json").read_text()), path
+        return load_summary(path), path
 
     yield run
     loaded.kept_data.clear()

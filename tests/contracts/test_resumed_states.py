@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from fedgraph_flwr.errors import (
     WireError,
 )
 from fedgraph_flwr.results.folder import RunFolder
+from fedgraph_flwr.results.reader import load_summary
 from simulations.contract.checks import Killed, killed_at_checkpoint
 from simulations.inline import InlineGrid
 
@@ -285,7 +285,7 @@ def test_what_a_client_had_spent_when_the_run_failed_stays_in_the_summary(
     failed = toys.Run(path, {**some, **places(tmp_path)})
 
     def spent() -> float:
-        told = json.loads((path / "summary.json").read_text())["privacy"]
+        told = load_summary(path)["privacy"]
         return told["per_client"]["1"]["update-epsilon"]
 
     before = spent()

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import toys
 
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.site import supernode
 from fedgraph_flwr.site.__main__ import main
-from simulations.drill.trials import read_summary
 from simulations.flower import pids
 from simulations.inline import run_inline
 from simulations.processes import Federation, environment, free_ports, parent
@@ -82,7 +82,7 @@ def test_three_supernodes_give_the_bytes_of_the_inline_run(
     inline = run_inline({**config, **places})
     status, deployed = deploy(federation, config, tmp_path / "deployed")
 
-    assert status == "finished:completed", read_summary(deployed)["error"]
+    assert status == "finished:completed", load_summary(deployed)["error"]
     check_same_run(deployed, inline)
     for site in WARM:  # answered by forks, of which none is left
         (forks,) = started_by(federation.pid(f"site-{site}"))
@@ -103,14 +103,14 @@ def test_a_bundled_plug_in_runs_and_an_installed_one_needs_every_sites_consent(
         "plugin.params": "mu = 0.5",
     }
     places = {f"{kind}-dir": str(tmp_path / kind) for kind in ("results", "state")}
-    inline = read_summary(run_inline({**own, **places}))
+    inline = load_summary(run_inline({**own, **places}))
     status, folder = deploy(federation, own, tmp_path / "own")
     outside = {**RUN, "method": "outside_fgx:METHOD"}
     refused = federation.submit({**outside, "results-dir": str(tmp_path / "outside")})
     federation.wait(refused, limit_s=600)
     told = federation.log(refused)
 
-    deployed = read_summary(folder)
+    deployed = load_summary(folder)
     assert status == "finished:completed", deployed["error"]
     assert deployed["weights_sha256"] == inline["weights_sha256"]
     for key in ("plugin.params", "plugin.method-sha256"):
@@ -122,7 +122,7 @@ def test_a_bundled_plug_in_runs_and_an_installed_one_needs_every_sites_consent(
 
 def check_same_run(deployed: Path, inline: Path) -> None:
     """Models, data, scores and what was kept of rounds are the same, to the byte."""
-    ours, expected = read_summary(deployed), read_summary(inline)
+    ours, expected = load_summary(deployed), load_summary(inline)
     for key in ("weights_sha256", "split_hash", "data_sha256"):
         assert ours[key] == expected[key], key
     told = ("rounds.csv", "clusters.json", "rounds/*")  # matrices between clients

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from e2e.test_deployment import deploy
 
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
 from simulations.drill.targets import write_molecules
-from simulations.drill.trials import read_summary
 from simulations.fingerprint import fingerprints
 from simulations.processes import Federation, environment
 
@@ -54,7 +54,7 @@ def test_ledger_and_noise_stay_with_their_site(
     config = {**fgcl, "privacy.edge-epsilon": 2.0}
     status, private = deploy(federation, config, tmp_path / "deployed")
 
-    summary = read_summary(private)
+    summary = load_summary(private)
     assert status == "finished:completed", summary["error"]
     spent = summary["privacy"]["per_client"]
     assert {c: s["edge-epsilon"] for c, s in spent.items()} == {
@@ -90,7 +90,7 @@ def test_three_of_four_sealed_sites_on_a_ring_finish_after_one_is_killed(
     said = " ".join(federation.log(run_id).split())  # tables wrap lines
 
     (path,) = (p for p in tmp_path.iterdir() if p.is_dir())  # and the audit log
-    summary = read_summary(path)
+    summary = load_summary(path)
     assert status == "finished:completed", summary["error"]
     assert summary["status"] == "completed"
     assert summary["rounds"] == 3

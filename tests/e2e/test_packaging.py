@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from flwr.cli.utils import (
 from flwr.supercore.constant import MAX_FILE_BYTES, MAX_FILE_COUNT, MAX_TOTAL_BYTES
 
 from fedgraph_flwr.results.provenance import project_root
+from fedgraph_flwr.results.reader import load_summary
 from simulations import flower
 from simulations.inline import run_inline
 from simulations.processes import free_ports, kill
@@ -197,7 +197,7 @@ def test_the_published_set_runs_where_this_project_is_not(
     short = ["--run-config", "num-server-rounds=2"]
     out = _run(["flwr", "run", ".", "--stream", *short], clean, published)
     (folder,) = (published / "results").glob("*")
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = load_summary(folder)
     assert summary["status"] == "completed", out
     assert (summary["method"], summary["num_clients"]) == ("gcfl+", 10)
     assert summary["rounds"] == 2
@@ -208,7 +208,7 @@ def test_the_published_set_runs_where_this_project_is_not(
             "state-dir": str(tmp_path / "state"),
         }
     )
-    ours = json.loads((inline / "summary.json").read_text())
+    ours = load_summary(inline)
     assert summary["weights_sha256"] == ours["weights_sha256"]
 
 

@@ -27,9 +27,9 @@ from deployment_files import (
 )
 from typing_extensions import override
 
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
 from simulations import flower
-from simulations.drill.trials import read_summary
 from simulations.processes import Federation, environment
 
 pytestmark = [
@@ -268,7 +268,7 @@ def deploy(
     ended = federation.wait(run_id, limit_s=600)
     assert results.is_dir(), f"{ended}\n{federation.log(run_id)}"
     (path,) = (p for p in results.iterdir() if p.is_dir())  # and the audit log
-    return read_summary(path), federation.log(run_id)
+    return load_summary(path), federation.log(run_id)
 
 
 def test_a_late_site_is_named_and_comes_back(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
 from simulations import flower
-from simulations.drill.trials import read_summary
 from simulations.inline import run_inline
 from simulations.processes import environment, free_ports, kill
 from simulations.run import main
@@ -61,7 +61,7 @@ def test_ray_and_inline_give_the_same_bytes(
     inline = run_inline({**config, **places["inline"]})
     ray = flower.run_flower({**config, **places["ray"]}, num_nodes=3)
 
-    ours, expected = read_summary(ray), read_summary(inline)
+    ours, expected = load_summary(ray), load_summary(inline)
     assert ours["weights_sha256"] == expected["weights_sha256"]
     assert (ray / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
     assert ours["bytes_up"] > 0
@@ -103,7 +103,7 @@ def test_a_dead_actor_stops_the_run_and_what_was_computed_stays(
 
     assert flower.wait(run_id)[0] == "finished:failed"
     (folder,) = tmp_path.glob("results/*")
-    told = read_summary(folder)
+    told = load_summary(folder)
     assert told["status"] == "failed"
     assert "actor" in told["error"]
     assert "batch-size" in told["error"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fedgraph_flwr.results.reader import load_summary
 from simulations import flower
-from simulations.drill.trials import read_summary
 from simulations.inline import run_inline
 from simulations.planning import machines
 from simulations.processes import environment, free_ports, kill
@@ -92,7 +92,7 @@ def test_a_cluster_gives_the_bytes_of_one_process(
     inline = run_inline({**RUN, **places["inline"]})
     ours = flower.run_flower({**RUN, **places["cluster"]}, num_nodes=3)
 
-    expected, found = read_summary(inline), read_summary(ours)
+    expected, found = load_summary(inline), load_summary(ours)
     assert found["weights_sha256"] == expected["weights_sha256"]
     assert (ours / "rounds.csv").read_text() == (inline / "rounds.csv").read_text()
     assert found["privacy"] == expected["privacy"]

@@ -11,10 +11,10 @@ import pytest
 from deployment_files import EXAMPLES, superlink_command
 from typing_extensions import override
 
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.site.findings import OK, PROBLEM
-from simulations.drill.trials import read_summary
 from simulations.flower import pids
 from simulations.inline import run_inline
 from simulations.processes import Federation, environment, free_ports
@@ -184,7 +184,7 @@ def test_forks_answer_over_tls(tmp_path: Path) -> None:
 
     assert status == "finished:completed", log
     (deployed,) = (p for p in results.iterdir() if p.is_dir())
-    hashes = [read_summary(path)["weights_sha256"] for path in (deployed, inline)]
+    hashes = [load_summary(path)["weights_sha256"] for path in (deployed, inline)]
     assert hashes[0] == hashes[1]
     assert forks
     assert all("--root-certificates" in words for words in forks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +17,7 @@ from fedgraph_flwr.agreement import (
     tell_data,
 )
 from fedgraph_flwr.errors import ConfigError, RunFailedError
+from fedgraph_flwr.results.reader import load_summary
 from simulations.inline import run_inline
 from strategies.report import ClientInfo
 
@@ -67,7 +67,7 @@ def start(tmp_path, paths, **config):
 
 
 def summary_of(path):
-    return json.loads((path / "summary.json").read_text())
+    return load_summary(path)
 
 
 def test_two_wards_under_one_name_are_refused_in_chunks_and_used_whole(tmp_path):

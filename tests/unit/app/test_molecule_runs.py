@@ -1,6 +1,5 @@
 """Whole runs on molecules with several labels, by a method that only this test has."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +13,7 @@ from fedgraph_flwr.methods.fedavg import FedAvgParams
 from fedgraph_flwr.registry import METHODS, Method
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results import summary
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import Parcel
 from simulations.inline import run_inline
@@ -69,7 +69,7 @@ def start(tmp_path, monkeypatch, task_identity):
             **overrides,
         }
         path = run_inline(config, num_nodes=1, node_configs=node_configs)
-        return json.loads((path / "summary.json").read_text())
+        return load_summary(path)
 
     yield run
     loaded.kept_data.clear()

@@ -8,7 +8,7 @@ import pytest
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.results import checkpoints
 from fedgraph_flwr.results.checkpoints import GrowingFiles
-from fedgraph_flwr.results.reader import read_rows, read_series
+from fedgraph_flwr.results.reader import RoundTimes, read_rows, read_series, read_times
 
 HEADER = ["round", "client", "split", "point", "metric", "value", "num_examples"]
 ODD = ["accuracy", "a,b", 'a"b', "test", "loss,test", "ä", ""]
@@ -51,6 +51,15 @@ def test_a_torn_row_is_no_value_though_its_start_is_a_number(tmp_path):
     series = read_series(tmp_path, split="test", point="p", metric="accuracy")
     assert series == {0: {1: 0.25}}
     assert len(list(read_rows(tmp_path / "rounds.csv"))) == 1
+
+
+def test_times_are_read_as_far_as_they_were_written(tmp_path):
+    assert read_times(tmp_path) == []
+    (tmp_path / "times.csv").write_text("header\n1,2.5,1.5,4\n2,3.5,1.")
+    assert read_times(tmp_path) == [RoundTimes(1, 2.5, 1.5, 4.0)]
+    (tmp_path / "times.csv").write_text("header\n1,2.5,1.5\n")
+    with pytest.raises(DataError, match=r"times\.csv cannot be read"):
+        read_times(tmp_path)
 
 
 def test_no_file_has_no_rows(tmp_path):

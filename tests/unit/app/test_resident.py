@@ -35,9 +35,9 @@ from fedgraph_flwr.resident import (
     record_file,
 )
 from fedgraph_flwr.resolve import defaults
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.wire import pack, unpack
 from simulations.drill.targets import targets
-from simulations.drill.trials import read_summary
 from simulations.inline import run_inline
 
 HERE = identity(os.getppid())
@@ -345,7 +345,7 @@ def test_a_run_gives_the_same_bytes(tmp_path, method):
         ]
         config = {**own, "results-dir": str(root / "results")}
         run = run_inline(config, num_nodes=1, node_configs=sites)
-        found.append(read_summary(run)["weights_sha256"])
+        found.append(load_summary(run)["weights_sha256"])
         logs = [root / site["clients"] / "audit.jsonl" for site in sites]
         answers = [json.loads(x) for log in logs for x in log.read_text().splitlines()]
         assert sum(x["event"] == "answered" for x in answers) > 8

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 
 import pytest
@@ -10,12 +9,13 @@ from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 
 from clients.base import GraphClient
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.stopping import STOPPED, check_stop, heeding_stops
 
 
 def only_summary(folder):
     (path,) = (folder / "results").iterdir()
-    return json.loads((path / "summary.json").read_text())
+    return load_summary(path)
 
 
 @pytest.fixture

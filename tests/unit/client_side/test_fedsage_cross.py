@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 
@@ -25,6 +24,7 @@ from fedgraph_flwr.results.checkpoints import (
     checkpoint_rounds,
     read_checkpoint,
 )
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.wire import Parcel, select, unpack
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
@@ -397,7 +397,7 @@ def test_too_few_that_gave_stop_the_run_before_any_training(
     with pytest.raises(RunFailedError, match=r"round 0: 2 of 3 clients.*disk full"):
         cross(**{"results-dir": str(tmp_path)})
     (path,) = tmp_path.glob("2*")
-    summary = json.loads((path / "summary.json").read_text())
+    summary = load_summary(path)
     assert (summary["status"], summary["rounds"]) == ("failed", 0)
     assert summary["failures"][0]["client"] == 1
     assert summary["bytes_up"] > 0

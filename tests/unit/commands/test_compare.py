@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.reader import load_summary
 from simulations import compare, study
 from simulations.markup import (
     Sheet,
@@ -346,7 +347,7 @@ def test_an_older_run_without_a_key_is_a_repetition_of_one_with_its_default(
     tmp_path: Path,
 ) -> None:
     old = write_run(tmp_path / "old", "gcfl", 1, [0.5, 0.5])
-    summary = json.loads((old / "summary.json").read_text())
+    summary = load_summary(old)
     del summary["config"]["weighting"], summary["config"]["gcfl.standardize"]
     (old / "summary.json").write_text(json.dumps(summary))
     new = write_run(tmp_path, "gcfl", 1, [0.6, 0.6], when="20270101T000000Z")

@@ -14,6 +14,7 @@ import pytest
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.results.provenance import project_root
+from fedgraph_flwr.results.reader import load_summary
 from simulations import flower, processes
 from simulations.drill import __main__ as drill
 from simulations.drill.failing import AFTER, BEFORE, draw_failures, failures_of
@@ -28,7 +29,6 @@ from simulations.drill.trials import (
     compare,
     draw_moments,
     measure,
-    read_summary,
     run_trial,
 )
 from simulations.drill.witness import ledger_faults
@@ -401,7 +401,7 @@ def test_a_run_fails_as_drawn_and_its_undisturbed_run_as_it_did(tmp_path):
     engine = InlineEngine(tmp_path, failures=drawn)
     found = measure(engine, target, tmp_path / "one" / "trial")
     (path,) = (tmp_path / "one" / "trial" / "results").iterdir()
-    assert failures_of(read_summary(path)) == drawn
+    assert failures_of(load_summary(path)) == drawn
     assert engine.own_reference(target, path).weights == found.weights
     whole = measure(InlineEngine(tmp_path), target, tmp_path / "whole")
     assert whole.weights != found.weights

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from fedgraph_flwr import server_app
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.provenance import project_root
+from fedgraph_flwr.results.reader import load_summary
 from simulations import replay
 from simulations.inline import run_inline
 
@@ -32,7 +32,7 @@ def weights(tmp_path_factory) -> str:
     root = tmp_path_factory.mktemp("documented")
     places = {"results-dir": str(root / "r"), "state-dir": str(root / "s")}
     own = {"method": "fedavg", "dataset": "synthetic", **SMALL, **places}
-    summary = json.loads((run_inline(own) / "summary.json").read_text())
+    summary = load_summary(run_inline(own))
     return summary["weights_sha256"][:12]
 
 

@@ -17,6 +17,7 @@ from fedgraph_flwr import report, server_app
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.report.charts import bar_chart, cluster_chart
 from fedgraph_flwr.report.replay import replay_command
+from fedgraph_flwr.results.reader import load_summary
 from simulations import report as command
 from simulations.run import parse_assignment
 
@@ -112,7 +113,7 @@ def test_gains_are_scores_less_those_of_training_alone(runs, copy, tmp_path):
 
 
 def final_of(folder: Path) -> dict[str, object]:
-    return json.loads((folder / "summary.json").read_text())["final"]
+    return load_summary(folder)["final"]
 
 
 def shifted(scores: dict[str, float], *by: float) -> dict[str, float]:

@@ -14,6 +14,7 @@ from flwr.common.logger import log
 
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.results.reader import load_summary
 from simulations.presets import list_presets
 from simulations.run import _beside, main, parse_assignment, parse_seeds
 
@@ -103,7 +104,7 @@ def test_a_method_stands_for_its_defaults(command, tmp_path, capfd):
     told = capfd.readouterr().err
     (path,) = tmp_path.glob("results/*")
     assert f"completed: fedavg on synthetic seed 10: {path}\n" in told  # one line
-    assert json.loads((path / "summary.json").read_text())["method"] == "fedavg"
+    assert load_summary(path)["method"] == "fedavg"
     assert not METHODS.keys() & list_presets().keys()
 
 

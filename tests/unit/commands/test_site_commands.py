@@ -14,6 +14,7 @@ import pytest
 import toys
 
 from datasets.schema_read import read_schema
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.site import check_machine
 from fedgraph_flwr.site.__main__ import COMMANDS, main
 from fedgraph_flwr.site.check_data import fingerprint
@@ -62,7 +63,7 @@ def own_model(site, client=1):
 
 
 def score(path, client):
-    summary = json.loads((path / "summary.json").read_text())
+    summary = load_summary(path)
     return summary["final"]["per_client"][str(client)]
 
 

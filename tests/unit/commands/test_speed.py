@@ -9,6 +9,7 @@ import toys
 
 from clients.spreadgnn import SpreadGNNClient
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.reader import RoundTimes
 from simulations.speed import gpu, memory, molecules, rounds, timing, views
 from simulations.speed.__main__ import main
 
@@ -55,12 +56,12 @@ def test_a_round_is_told_beside_plain_loops(monkeypatch, capsys):
     monkeypatch.setattr(
         rounds.datasets, "load_partition", lambda _, c: toys.make_partition(c)
     )
-    row = {"wall_s": "4", "busy_s": "2", "client_compute_s": "1"}
+    row = RoundTimes(3, wall_s=4, busy_s=2, client_compute_s=1)
     asked = []
 
     def flower_rounds(_, num_nodes):
         asked.append(num_nodes)
-        return {"times": [{}, {}, row]}
+        return {"times": [None, None, row]}
 
     monkeypatch.setattr(rounds, "flower_rounds", flower_rounds)
     given = ["--dataset", "PROTEINS", "--clients", "3", "--repeats", "1"]
@@ -119,7 +120,7 @@ def test_all_parts_of_the_gpu_command_run_on_a_cpu(monkeypatch, capsys):
 
 
 def test_overhead_is_the_time_that_no_client_computes(monkeypatch, capsys):
-    times = {"wall_s": "1", "busy_s": "0.5", "client_compute_s": "1"}
+    times = RoundTimes(1, wall_s=1, busy_s=0.5, client_compute_s=1)
     summary = {"wall_s": 8, "overhead_s": 2, "times": [times] * 3}
     monkeypatch.setattr(rounds, "flower_rounds", lambda *_, **__: summary)
     assert main(["overhead", "--repeats", "2"]) == 0

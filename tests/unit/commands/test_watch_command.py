@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from fedgraph_flwr.report.gather import gather
+from fedgraph_flwr.results.reader import load_summary
 from simulations import watch
 
 
@@ -62,7 +63,7 @@ def test_it_ends_with_the_run(copy, monkeypatch, capsys):
 
 
 def test_sites_cannot_steer_the_terminal(copy):
-    summary = json.loads((copy / "summary.json").read_text())
+    summary = load_summary(copy)
     bad = {"round": 1, "client": 0, "site": "\x1b[2J", "reason": "[red]x\n\x1b]0;y\x07"}
     changes = {"failures": [bad], "metric": "\x1b[2J[red]a"}
     (copy / "summary.json").write_text(json.dumps({**summary, **changes}))
