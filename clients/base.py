@@ -22,9 +22,15 @@ from fedgraph_flwr.errors import ConfigError, DataError, WireError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import (
+    KEEP_FROM,
     LAST_ROUND,
+    NUM_EXAMPLES,
+    SERVER_ROUND,
+    TRAIN_LOSS,
+    WEIGHTS_HASH,
     NamedArrays,
     Parcel,
+    count_key,
     join,
     select,
     with_prefix,
@@ -267,10 +273,10 @@ class GraphClient(NoisyUpdates[P]):
             self.round.number,
             {**kept, **self.round.kept()},
             after=self.round.after,
-            keep_from=int(header.get("keep-from", 0)),
+            keep_from=int(header.get(KEEP_FROM, 0)),
         )
         count = len(self.data.partition.train)
-        told = Parcel(metrics={"num-examples": count, **self.round.told()})
+        told = Parcel(metrics={NUM_EXAMPLES: count, **self.round.told()})
         return join(told, practised, sent, Parcel(metrics=self.spent()))
 
     @override
@@ -287,9 +293,9 @@ class GraphClient(NoisyUpdates[P]):
         self.round = self.begin(parcel, header)
         measured = self._measure("post_aggregation")
         count = len(self.data.partition.test)
-        told = Parcel(metrics={"num-examples": count, **self.round.told()})
+        told = Parcel(metrics={NUM_EXAMPLES: count, **self.round.told()})
         about = Parcel(
-            facts={"weights-sha256": hash_tensors(self.tensors())}, metrics=self.spent()
+            facts={WEIGHTS_HASH: hash_tensors(self.tensors())}, metrics=self.spent()
         )
         return join(told, measured, about)
 
@@ -307,7 +313,7 @@ class GraphClient(NoisyUpdates[P]):
             The number is no round, or comes before a round that the client has done;
             or the arrays are not what the model shares.
         """
-        number = int(header["server-round"])
+        number = int(header[SERVER_ROUND])
         if number < 1:
             raise WireError(
                 f"client {self.job.client_id} is asked for round {number}, rounds"
@@ -435,7 +441,7 @@ class GraphClient(NoisyUpdates[P]):
     @done_by_stacks
     def sizes(self) -> Parcel:
         """Metric of the number of training graphs."""
-        return Parcel(metrics={"count/train": len(self.data.partition.train)})
+        return Parcel(metrics={count_key("train"): len(self.data.partition.train)})
 
     def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """Tensors from which the next round goes on."""
@@ -464,7 +470,7 @@ class GraphClient(NoisyUpdates[P]):
 
 def train_loss(loss: float) -> Parcel:
     """Make the metric of the mean loss of a round's last epoch."""
-    return Parcel(metrics={"eval/train/post_training/loss": loss})
+    return Parcel(metrics={TRAIN_LOSS: loss})
 
 
 def private_names(client: type[GraphClient[P]], spec: ModelSpec[P]) -> list[str]:

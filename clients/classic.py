@@ -13,7 +13,14 @@ from typing_extensions import override
 
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.wire import LAST_ROUND, Parcel, Scalar, with_prefix
+from fedgraph_flwr.wire import (
+    LAST_ROUND,
+    NUM_EXAMPLES,
+    SERVER_ROUND,
+    Parcel,
+    Scalar,
+    with_prefix,
+)
 
 Array = NDArray[np.generic]
 Header = Mapping[str, Scalar]  # of a message: what holds for all of its parcels
@@ -58,7 +65,7 @@ class ClassicClient(NumPyClient):
         return 0.0, *_counted(reply)
 
     def _parcel(self, parameters: list[Array], config: dict[str, Any]) -> Parcel:
-        facts = {LAST_ROUND: config.get(LAST_ROUND, int(config["server-round"]) - 1)}
+        facts = {LAST_ROUND: config.get(LAST_ROUND, int(config[SERVER_ROUND]) - 1)}
         if not parameters:
             return Parcel(facts=facts)
         if len(parameters) != len(self.shared_keys):
@@ -73,4 +80,4 @@ class ClassicClient(NumPyClient):
 def _counted(reply: Parcel) -> tuple[int, dict[str, Any]]:
     """Separate the number of examples from other metrics and facts."""
     metrics = dict(reply.metrics)
-    return int(metrics.pop("num-examples")), {**metrics, **reply.facts}
+    return int(metrics.pop(NUM_EXAMPLES)), {**metrics, **reply.facts}

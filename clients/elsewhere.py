@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fedgraph_flwr.tasks import ON_ALL
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.wire import Parcel, count_key, evaluation_key
 
 from .base import GraphClient
 from .graphs.batching import ClientData
@@ -36,7 +36,7 @@ def score_on_all(client: GraphClient[Any], everyone: Iterable[ClientData]) -> Pa
         test sets together. A test set without a score has no weight.
     """
     metric = client.job.learning.metric
-    name = f"eval/test/post_aggregation/{metric}"
+    name = evaluation_key("test", "post_aggregation", metric)
     total, size = 0.0, 0
     tensors = client.tensors()
     for data in everyone:
@@ -46,6 +46,6 @@ def score_on_all(client: GraphClient[Any], everyone: Iterable[ClientData]) -> Pa
         twin.model.eval()
         found = twin.scores("post_aggregation").metrics
         if name in found:
-            count = int(found["count/test"])
+            count = int(found[count_key("test")])
             total, size = total + count * found[name], size + count
     return Parcel(metrics={name + ON_ALL: total / size} if size else {})

@@ -13,7 +13,7 @@ from .disclosure import full_reason, public_reason
 from .gate import visit
 from .node_config import is_site
 from .terminal import log_failure
-from .wire import Parcel
+from .wire import COMPUTE_S, STARTED_AT, Parcel
 from .wording import group_reasons, name_clients
 
 Answer = Callable[[int, Parcel], Parcel]
@@ -46,7 +46,7 @@ def answer_all(
         except Exception as error:  # one client's failure is not its neighbours'
             failed[client_id] = error
             reply = Parcel(error=reason_of(error))
-        timing = {"started-at": started_at, "compute-s": time.perf_counter() - begin}
+        timing = {STARTED_AT: started_at, COMPUTE_S: time.perf_counter() - begin}
         replies[client_id] = replace(reply, metrics={**reply.metrics, **timing})
     torch.set_flush_denormal(False)
     reasons = {c: full_reason(error) for c, error in failed.items()}

@@ -31,7 +31,19 @@ from .resolve import Resolved
 from .results.model_folder import keep_own_model
 from .rules import MOST_ROUNDS
 from .together import Trained, portions, train_ahead, trains_stacked
-from .wire import DATA_OF_ALL, LAST_ROUND, SAME_DATA, SPENT, Parcel, Scalar, select
+from .wire import (
+    COMPUTE_S,
+    DATA_OF_ALL,
+    EXPERIMENT,
+    LAST_ROUND,
+    SAME_DATA,
+    SERVER_ROUND,
+    SPENT,
+    STARTED_AT,
+    Parcel,
+    Scalar,
+    select,
+)
 from .wording import shortened
 
 if TYPE_CHECKING:  # imported when a client has work to do: torch takes a second
@@ -64,8 +76,7 @@ class Asked:
         """Answer for each client whose state is on the disk; others have failed."""
         replies = self._replies()
         timed = {
-            c: (p.metrics["started-at"], p.metrics["compute-s"])
-            for c, p in replies.items()
+            c: (p.metrics[STARTED_AT], p.metrics[COMPUTE_S]) for c, p in replies.items()
         }
         return answer_all(sorted(replies), replies, self._pass_on, timed)
 
@@ -94,7 +105,7 @@ class Asked:
     def _experiment(self) -> str:
         root, config = state_root(self._resolved), self._resolved.to_config()
         run_id = self._context.run_id
-        experiment = str(self._header.get("experiment", ""))
+        experiment = str(self._header.get(EXPERIMENT, ""))
         # A site that lost its disk, and may begin afresh, has no roll call to remember.
         if _may_restart(self._context.node_config) and not is_known(root, experiment):
             bind_run(root, run_id, experiment, config)
@@ -252,7 +263,7 @@ def assess_one(client: GraphClient[Any], parcel: Parcel, header: Header) -> Parc
     """Measure the last model, and keep it at this site."""
     reply = client.assess(parcel, header)
     if not client.job.settings.dry_run:
-        keep_own_model(client, reply, rounds=int(header["server-round"]) - 1)
+        keep_own_model(client, reply, rounds=int(header[SERVER_ROUND]) - 1)
     return reply
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import RecordDict
 
 from .errors import FedGraphError
-from .wire import read_header, record_sizes
+from .wire import SERVER_ROUND, read_header, record_sizes
 
 _NAMES = {"query": "roll call", "query.opening": "opening"}  # of types of messages
 
@@ -29,7 +29,7 @@ def read_leniently(content: RecordDict) -> dict[str, Any]:
 
 def round_of(header: Mapping[str, Any]) -> int | None:
     """Return the round of a header; None if it names none."""
-    number = header.get("server-round")
+    number = header.get(SERVER_ROUND)
     return number if type(number) is int else None
 
 

@@ -50,7 +50,7 @@ from .resolve import Resolved
 from .terminal import log_failure
 from .together import trains_stacked
 from .watch import watch
-from .wire import NO_CLIENTS, OPENING, pack, unpack
+from .wire import EXPERIMENT, KEEP_FROM, NO_CLIENTS, OPENING, SERVER_ROUND, pack, unpack
 from .wording import shortened
 
 
@@ -63,7 +63,7 @@ class SiteApp(ClientApp):
 
 
 app = SiteApp()
-_ROUNDS = ("server-round", "keep-from")  # in the header of every message but queries
+_ROUNDS = (SERVER_ROUND, KEEP_FROM)  # in the header of every message but queries
 
 
 @app.query()
@@ -73,7 +73,7 @@ def query(message: Message, context: Context) -> Message:
         return Message(pack({}, {NO_CLIENTS: True}), reply_to=message)
     try:
         resolved, hosted = _prepare(context)
-        experiment = str(unpack(message.content)[1].get("experiment", ""))
+        experiment = str(unpack(message.content)[1].get(EXPERIMENT, ""))
         root, config = state_root(resolved), resolved.to_config()
         device = choose_device(resolved.settings.device)
         trains_stacked(resolved)  # or it refuses
@@ -127,7 +127,7 @@ def evaluate(message: Message, context: Context) -> Message:
     # What a dry run drew of privacy is spent: its account stays.
     if resolved.settings.dry_run and not resolved.privacy.is_on:
         parcels, header = unpack(message.content)
-        root, experiment = state_root(resolved), str(header.get("experiment", ""))
+        root, experiment = state_root(resolved), str(header.get(EXPERIMENT, ""))
         forget(root, context.run_id, experiment, resolved.to_config(), parcels)
     return reply
 

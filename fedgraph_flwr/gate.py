@@ -34,12 +34,20 @@ from .privacy import METRIC as PRIVACY
 from .resolve import Resolved
 from .wire import (
     CLASS_COUNT,
+    COUNT,
+    EVAL,
     FRESH_START,
+    IDENTITY,
     NO_CLIENTS,
+    NUM_EXAMPLES,
     OPENING,
+    RAW_HASH,
     SITE,
+    SPLIT_HASH,
     STACKED,
+    TIMING,
     TOLD,
+    WEIGHTS_HASH,
     NamedArrays,
     Parcel,
     Scalar,
@@ -51,17 +59,17 @@ from .wire import (
 Array = NDArray[Any]
 KINDS = ("query", f"query.{OPENING}", "train", "evaluate")  # of messages
 POOLED = ("embeddings", "labels", "graph_ids")  # handed over for pooled evaluation
-HASHES = ("split-hash", "identity", "raw-sha256", "weights-sha256")
-_EVAL = "eval/(?:train|val|test|all)/post_(?:aggregation|training)/[a-z0-9-]+"
-_COUNT = "count/(?:train|val|test|all)"  # of what was scored
+HASHES = (SPLIT_HASH, IDENTITY, RAW_HASH, WEIGHTS_HASH)
+_EVAL = f"{EVAL}(?:train|val|test|all)/post_(?:aggregation|training)/[a-z0-9-]+"
+_COUNT = f"{COUNT}(?:train|val|test|all)"  # of what was scored
 _SCORES = re.compile(f"{_EVAL}|{GRAD_NORM}|{_COUNT}")
 _METRICS = re.compile(
-    f"{_EVAL}|{GRAD_NORM}|{_COUNT}|{FRESH_START}|{STACKED}|group|started-at|compute-s"
-    "|num-(?:train|val|test|features|classes|examples)"
+    f"{_EVAL}|{GRAD_NORM}|{_COUNT}|{FRESH_START}|{STACKED}|group|{'|'.join(TIMING)}"
+    f"|num-(?:train|val|test|features|classes)|{NUM_EXAMPLES}"
     f"|{CLASS_COUNT}[0-9]+|{PRIVACY}[a-z-]+|(?:{SILENT}|{UNUSABLE})[0-9]+"
 )
 _FACTS = re.compile(f"{'|'.join(HASHES)}|{SITE}|tasks|task-ids|{TOLD}[a-z0-9-]+")
-_KEPT_ON_FAILURE = (PRIVACY, "started-at", "compute-s")
+_KEPT_ON_FAILURE = (PRIVACY, *TIMING)
 _IN_LOG = "what is wrong stands in the log of the site"
 _KIND = re.compile(r"[A-Za-z_]{1,60}(?=:)")
 # How what is sent follows from what came and the noisy update, to the bit.
@@ -287,7 +295,7 @@ def _check_told(policy: Policy, parcel: Parcel) -> None:
         return
     if GRAD_NORM in parcel.metrics:
         raise _kept("norms of gradients", _CLIP)
-    if parcel.facts.get("raw-sha256") or TOLD + WHOLE in parcel.facts:
+    if parcel.facts.get(RAW_HASH) or TOLD + WHOLE in parcel.facts:
         raise _kept("checksums that confirm a guess of the data", _CLIP)
 
 

@@ -13,7 +13,6 @@ import datasets
 from clients.privacy.noisy_views import site_secret
 from clients.protocols import Introduces
 from clients.store import ClientStore
-from strategies.replies import WEIGHTS_HASH
 
 from .agreement import tell_data, tell_plugins
 from .data import GraphPartition, hash_split
@@ -23,7 +22,17 @@ from .gate import visit
 from .likeness import TELLS, measure
 from .node_config import NodeConfig, is_site, site_name
 from .resolve import Resolved
-from .wire import CLASS_COUNT, SITE, TOLD, Parcel, Scalar
+from .wire import (
+    CLASS_COUNT,
+    IDENTITY,
+    RAW_HASH,
+    SITE,
+    SPLIT_HASH,
+    TOLD,
+    WEIGHTS_HASH,
+    Parcel,
+    Scalar,
+)
 
 
 def identity(
@@ -119,9 +128,9 @@ def introduce(
             "group": partition.group,
         },
         facts={
-            "split-hash": split,
-            "identity": identity(resolved, partition, store, is_own=is_own),
-            "raw-sha256": "" if is_private else graphs.raw_sha256,
+            SPLIT_HASH: split,
+            IDENTITY: identity(resolved, partition, store, is_own=is_own),
+            RAW_HASH: "" if is_private else graphs.raw_sha256,
             **tasks,
             **own_name(visit().node),
             **{TOLD + name: text for name, text in told.items()},

@@ -30,10 +30,20 @@ from .gate import VISIT, Visit, check_kind, let_out, reason_for
 from .node_config import hosts_any, is_site
 from .policy import Policy, read_policy, resolve_at
 from .privacy import METRIC as PRIVACY
-from .wire import AUDIT_HEAD, Parcel, pack, select, unpack
+from .wire import (
+    AUDIT_HEAD,
+    COMPUTE_S,
+    EXPERIMENT,
+    NUM_EXAMPLES,
+    TRAIN_LOSS,
+    Parcel,
+    evaluation_key,
+    pack,
+    select,
+    unpack,
+)
 
-_LOSS = "eval/train/post_training/loss"
-_COUNTS = ("num-examples", "num-train")  # metrics of a reply: to a round, to roll call
+_COUNTS = (NUM_EXAMPLES, "num-train")  # metrics of a reply: to a round, to roll call
 _LOGGERS = (getLogger("flwr"), getLogger("flwr.fedgraph"))
 
 
@@ -212,7 +222,7 @@ class _Site:
         return {
             "time_utc": now(),
             "run": self._context.run_id,
-            "experiment": str(header.get("experiment", "")),
+            "experiment": str(header.get(EXPERIMENT, "")),
             "method": str(self._context.run_config.get("method", "")),
             "message": name_message(self._kind),
             "round": round_of(header),
@@ -258,7 +268,7 @@ class _Site:
                 spent_after=select(PRIVACY, parcel.metrics),
                 consents=self._visit.consents.get(client, []),
                 withheld=self._visit.withheld.get(client, []),
-                seconds=round(parcel.metrics.get("compute-s", 0.0), 3),
+                seconds=round(parcel.metrics.get(COMPUTE_S, 0.0), 3),
                 **self._outcome(parcel, measured[client].metrics),
                 note=parcel.error or self._remark(mail, client, parcel),
             )
@@ -274,12 +284,12 @@ class _Site:
         found = {
             "outcome": "ok",
             "examples": counts[0] if counts else None,
-            "loss": metrics.get(_LOSS),
+            "loss": metrics.get(TRAIN_LOSS),
         }
         if resolved is None:
             return found
         metric, split = resolved.method.task.metric, resolved.method.task.headline
-        score = metrics.get(f"eval/{split}/post_aggregation/{metric}")
+        score = metrics.get(evaluation_key(split, "post_aggregation", metric))
         if score is None:
             return found
         return {**found, "metric": metric, "split": split, "score": score}

@@ -31,6 +31,21 @@ NamedArrays: TypeAlias = dict[str, NDArray[np.generic]]
 Scalar = int | float | str | bool
 _Named = TypeVar("_Named")
 
+# In the header of a message to clients.
+SERVER_ROUND = "server-round"  # 0: the opening
+EXPERIMENT = "experiment"  # name of the results folder
+KEEP_FROM = "keep-from"  # the first round whose states clients keep
+# Metrics of a reply.
+NUM_EXAMPLES = "num-examples"  # trained on, or scored
+COMPUTE_S = "compute-s"
+STARTED_AT = "started-at"  # Unix time in seconds, on the clock of the site
+TIMING = COMPUTE_S, STARTED_AT  # of every reply, a failure's too
+EVAL, COUNT = "eval/", "count/"  # as in `evaluation_key` and `count_key`
+TRAIN_LOSS = f"{EVAL}train/post_training/loss"  # mean of the last epoch of a round
+# Facts of a reply: hashes, which confirm a guess of what is hashed.
+SPLIT_HASH, IDENTITY, RAW_HASH = "split-hash", "identity", "raw-sha256"
+WEIGHTS_HASH = "weights-sha256"
+# In one or the other.
 CLASS_COUNT = "class-count/"  # and a class: its graphs, told at roll call
 TOLD = "told/"  # and a name: a fact that a client's method adds at roll call
 LAST_ROUND = "last-round"  # of this client that the server knows of; absent: none
@@ -91,6 +106,16 @@ class Parcel:
     metrics: Mapping[str, int | float] = field(default_factory=dict)
     facts: Mapping[str, Scalar] = field(default_factory=dict)
     error: str = ""
+
+
+def evaluation_key(split: str, point: str, metric: str) -> str:
+    """Metric name under which a client reports an evaluation."""
+    return f"{EVAL}{split}/{point}/{metric}"
+
+
+def count_key(split: str) -> str:
+    """Metric name under which a client reports the size of a split."""
+    return f"{COUNT}{split}"
 
 
 def pack(

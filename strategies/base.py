@@ -29,6 +29,7 @@ from fedgraph_flwr.wire import (
     LAST_ROUND,
     SAME_DATA,
     SPENT,
+    WEIGHTS_HASH,
     NamedArrays,
     Parcel,
     Scalar,
@@ -38,7 +39,7 @@ from fedgraph_flwr.wire import (
 from .averaging import find_bad_array
 from .directory import Directory
 from .evaluator import Evaluator
-from .replies import WEIGHTS_HASH, Layout, Phase
+from .replies import Layout, Phase
 from .report import ClientInfo, Evaluation, RoundReport
 from .rounds import Round
 from .sending import exchange

@@ -16,6 +16,7 @@ from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError, RunFailedError, WireError
 from fedgraph_flwr.stopping import check_stop
 from fedgraph_flwr.wire import (
+    EXPERIMENT,
     NO_CLIENTS,
     SITE,
     Records,
@@ -50,7 +51,7 @@ class Directory:
 
     def __init__(self, settings: RunSettings, *, experiment: str = "") -> None:
         self._settings = settings
-        self._header = {"experiment": experiment}
+        self._header = {EXPERIMENT: experiment}
         self._wanted = frozenset(range(settings.num_clients))
         self._infos: dict[int, ClientInfo] = {}  # written by `_place` alone
         self._homes: dict[int, set[int]] = {}  # node -> its clients

@@ -17,7 +17,7 @@ from flwr.common.logger import log
 from typing_extensions import override
 
 from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, SHARED, GCFLParams
-from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
+from fedgraph_flwr.wire import NUM_EXAMPLES, NamedArrays, Parcel, select, with_prefix
 from fedgraph_flwr.wording import client_ranges, name_clients, shortened
 
 from .averaging import check_same_layout
@@ -75,7 +75,7 @@ def step(
     deltas = {c: select(DELTA, p.arrays) for c, p in sorted(replies.items())}
     check_same_layout(list(deltas.values()))
     flat = {c: flatten(d) for c, d in deltas.items()}
-    sizes = {c: float(p.metrics["num-examples"]) for c, p in replies.items()}
+    sizes = {c: float(p.metrics[NUM_EXAMPLES]) for c, p in replies.items()}
     history = _extend(state.history, replies, flat, params)
 
     clusters: list[tuple[int, ...]] = []
@@ -247,7 +247,7 @@ class GCFL(AbstractGraphStrategy):
                     point="update",
                     metric="update_norm",
                     value=self.gcfl.norms[client],
-                    num_examples=int(parcel.metrics["num-examples"]),
+                    num_examples=int(parcel.metrics[NUM_EXAMPLES]),
                 )
             )
         # The authors' snapshot holds the accuracies of the round before the split.

@@ -10,7 +10,11 @@ from typing import Any
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.wire import (
     CLASS_COUNT,
+    IDENTITY,
+    RAW_HASH,
     SITE,
+    SPLIT_HASH,
+    TIMING,
     TOLD,
     Parcel,
     Scalar,
@@ -21,14 +25,13 @@ from fedgraph_flwr.wording import SITE_NAME_WORDS, is_site_name, shortened, visi
 from .report import ClientInfo
 
 _COUNTS = ("num-train", "num-val", "num-test", "num-features", "num-classes")
-_TIMES = ("started-at", "compute-s")
 _LARGEST = 2**53
 _MOST, _LONGEST = 100_000, 1000  # tasks, and characters of a text
 _MOST_TEXT = 2**20  # characters of all names and texts: every checkpoint holds them
 # The server makes the model that training starts from, as wide as a client says.
 _WIDTHS = {"num-features": 1_000_000, "num-classes": _MOST}
 _HASH = re.compile("(?:[0-9a-f]{64})?")
-_TEXTS = ("split-hash", "raw-sha256", "identity", "tasks", "task-ids", SITE)
+_TEXTS = (SPLIT_HASH, RAW_HASH, IDENTITY, "tasks", "task-ids", SITE)
 _LASTING: Mapping[str, str] = {  # what a client must not change within a run
     "split_hash": "split hash",
     "raw_sha256": "hash of its data",
@@ -87,7 +90,7 @@ def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
             f" {_MOST_TEXT}"
         )
     by_class = _class_counts(counts)
-    strange = set(counts) - {*_COUNTS, *_TIMES, "group", *by_class}
+    strange = set(counts) - {*_COUNTS, *TIMING, "group", *by_class}
     strange |= {k for k in facts if k not in _TEXTS and not k.startswith(TOLD)}
     if strange or parcel.arrays or parcel.evaluation or len(facts) > 100:
         raise WireError(f"it sent {shortened(sorted(strange) or 'arrays')}")
@@ -106,9 +109,9 @@ def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
             for k in _COUNTS
         },
         group=_count(counts, "group", least=-1),
-        split_hash=_hash(facts, "split-hash"),
-        raw_sha256=_hash(facts, "raw-sha256"),
-        identity=_text(facts, "identity") if "identity" in facts else "",
+        split_hash=_hash(facts, SPLIT_HASH),
+        raw_sha256=_hash(facts, RAW_HASH),
+        identity=_text(facts, IDENTITY) if IDENTITY in facts else "",
         site=_site(facts),
         tasks=tuple(map(visible, tasks)),
         task_ids=ids,

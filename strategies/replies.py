@@ -35,11 +35,16 @@ from fedgraph_flwr.privacy import METRIC as PRIVACY
 from fedgraph_flwr.rules import MOST_CLIENTS
 from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN, ON_ALL
 from fedgraph_flwr.wire import (
+    EVAL,
     FRESH_START,
+    NUM_EXAMPLES,
     STACKED,
+    TIMING,
+    WEIGHTS_HASH,
     NamedArrays,
     Parcel,
     Records,
+    count_key,
     read_numbers,
     read_parcel,
     records_by_client,
@@ -52,7 +57,6 @@ from .report import ClientInfo
 
 # By name, dtype and shape, where None stands for any length.
 Layout: TypeAlias = Mapping[str, tuple[str, tuple[int | None, ...]]]
-WEIGHTS_HASH = "weights-sha256"
 _HEX = re.compile("[0-9a-f]{64}")
 _LARGEST = 1e100  # of any number: sums and squares of such are finite
 _COMPARED = (SHARED, DELTA)
@@ -92,7 +96,7 @@ _RANGES = tuple(  # a metric's name -> its least and largest value
 _MOST_ROUNDS = 999_999.0
 _COMPLAINT = re.compile(f"(?:{SILENT}|{UNUSABLE})(?P<of>0|[1-9][0-9]{{0,8}})")
 _EVAL = re.compile(
-    f"eval/(?P<split>{_SPLITS})/(?P<point>{_POINTS})/(?P<metric>[a-z0-9-]+)"
+    f"{EVAL}(?P<split>{_SPLITS})/(?P<point>{_POINTS})/(?P<metric>[a-z0-9-]+)"
 )
 
 
@@ -290,16 +294,16 @@ def _wrong_totals(told: Mapping[str, int | float]) -> str:
 def _wrong_metrics(metrics: Mapping[str, int | float], expected: Expected) -> str:
     info = expected.info
     exact = {
-        "count/train": info.num_train,
-        "count/val": info.num_val,
-        "count/test": info.num_test,
-        "count/all": info.num_graphs,
+        count_key("train"): info.num_train,
+        count_key("val"): info.num_val,
+        count_key("test"): info.num_test,
+        count_key("all"): info.num_graphs,
     }
-    needed = ["compute-s", "started-at"]
+    needed = [*TIMING]
     if expected.phase is not Phase.OPENING:
         is_training = expected.phase is Phase.TRAINING
-        exact["num-examples"] = info.num_train if is_training else info.num_test
-        needed.append("num-examples")
+        exact[NUM_EXAMPLES] = info.num_train if is_training else info.num_test
+        needed.append(NUM_EXAMPLES)
     if missing := [name for name in needed if name not in metrics]:
         return f"metrics {missing} are missing"
     for name, value in metrics.items():
@@ -313,10 +317,9 @@ def _wrong_metrics(metrics: Mapping[str, int | float], expected: Expected) -> st
                 )
         elif problem := _wrong_metric(name, value, expected):
             return problem
-        if (
-            match := _EVAL.fullmatch(name)
-        ) and f"count/{match['split']}" not in metrics:
-            return f"metric {name!r} comes without 'count/{match['split']}'"
+        match = _EVAL.fullmatch(name)
+        if match and (count := count_key(match["split"])) not in metrics:
+            return f"metric {name!r} comes without {count!r}"
     return ""
 
 
@@ -329,7 +332,7 @@ def _wrong_metric(name: str, value: float, expected: Expected) -> str:
         bounds = (0.0, _MOST_ROUNDS)
     elif name == STACKED and is_training:
         bounds = (2.0, float(MOST_CLIENTS))
-    elif name in ("compute-s", "started-at") or (name == GRAD_NORM and is_training):
+    elif name in TIMING or (name == GRAD_NORM and is_training):
         bounds = (0.0, 1e12 if name != GRAD_NORM else _LARGEST)
     elif match := _EVAL.fullmatch(name):
         is_loss = is_training and match["split"] == "train"

@@ -6,11 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedgraph_flwr.wire import NamedArrays, Parcel
+from fedgraph_flwr.wire import (
+    COMPUTE_S,
+    EVAL,
+    STARTED_AT,
+    NamedArrays,
+    Parcel,
+    count_key,
+)
 
 HELD_OUT = "held_out"  # point of evaluations of clients that never train
 NOWHERE = -1  # node of a client that has none
-_EVAL = "eval"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,16 +119,6 @@ class RoundReport:
     is_closing: bool = False  # the evaluation after the last round
 
 
-def evaluation_key(split: str, point: str, metric: str) -> str:
-    """Metric name under which a client reports an evaluation."""
-    return f"{_EVAL}/{split}/{point}/{metric}"
-
-
-def count_key(split: str) -> str:
-    """Metric name under which a client reports the size of a split."""
-    return f"count/{split}"
-
-
 def read_evaluations(
     server_round: int, client: int, metrics: Mapping[str, int | float]
 ) -> list[Evaluation]:
@@ -133,10 +129,9 @@ def read_evaluations(
     """
     found = []
     for name, value in metrics.items():
-        kind, *rest = name.split("/")
-        if kind != _EVAL:
+        if not name.startswith(EVAL):
             continue
-        split, point, metric = rest
+        split, point, metric = name.removeprefix(EVAL).split("/")
         shift = 1 if point == "post_aggregation" else 0
         found.append(
             Evaluation(
@@ -162,11 +157,11 @@ def busy_seconds(
     """
     spans = sorted(
         (
-            max(started_at, p.metrics["started-at"]),
-            min(ended_at, p.metrics["started-at"] + p.metrics["compute-s"]),
+            max(started_at, p.metrics[STARTED_AT]),
+            min(ended_at, p.metrics[STARTED_AT] + p.metrics[COMPUTE_S]),
         )
         for p in parcels
-        if "started-at" in p.metrics
+        if STARTED_AT in p.metrics
     )
     busy, reached = 0.0, started_at
     for begin, end in spans:

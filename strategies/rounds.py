@@ -17,9 +17,13 @@ from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.lives import EARLIER_RUNS
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import (
+    COMPUTE_S,
+    EXPERIMENT,
     FRESH_START,
+    KEEP_FROM,
     MAX_REASON,
     OPENING,
+    SERVER_ROUND,
     STACKED,
     NamedArrays,
     Parcel,
@@ -99,9 +103,9 @@ class Round:
         self._one_sent = next((p.arrays for p in parcels.values()), {})
         hosts = strategy.directory.hosts(grid, parcels)
         header: dict[str, Scalar] = {
-            "server-round": number,
-            "experiment": strategy.experiment,
-            "keep-from": strategy.keep_from,
+            SERVER_ROUND: number,
+            EXPERIMENT: strategy.experiment,
+            KEEP_FROM: strategy.keep_from,
         }
         if others := strategy.lives.to_text():
             header[EARLIER_RUNS] = others
@@ -140,7 +144,7 @@ class Round:
             log(WARNING, "round %d, failed: %s", report.server_round, words)
         if self.phase is Phase.TRAINING:
             strategy.directory.trust(good)
-        seconds = {c: p.metrics["compute-s"] for c, p in good.items()}
+        seconds = {c: p.metrics[COMPUTE_S] for c, p in good.items()}
         if self.phase is not Phase.CLOSING:  # which is no measure of a round
             strategy.compute_s |= seconds
         together = [int(p.metrics.get(STACKED, 0)) for p in good.values()]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.data import GraphPartition, IntArray
 from fedgraph_flwr.embedding_scores import class_f1
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.wire import Parcel, count_key, evaluation_key
 
 from .multitask_scores import auc, roc_auc
 
@@ -43,10 +43,10 @@ def class_scores(
     for split in ("val", "test"):
         y = partition.graphs.y[partition.positions(split)]
         rows, first = slice(first, first + len(y)), first + len(y)
-        found[f"count/{split}"] = len(y)
+        found[count_key(split)] = len(y)
         if not len(y):
             continue
-        own = f"eval/{split}/{point}/"
+        own = evaluation_key(split, point, "")
         found[own + "accuracy"] = float((logits[rows].argmax(1) == y).mean())
         found[own + "loss"] = float(losses[rows].astype(np.float64).mean())
         beside = f1_and_auc(logits[rows], y) if split == "test" else {}

@@ -19,7 +19,7 @@ from typing_extensions import override
 from fedgraph_flwr.embedding_scores import all_scores, probe_scores
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.tasks import EmbeddingSettings
-from fedgraph_flwr.wire import NamedArrays, Parcel
+from fedgraph_flwr.wire import NamedArrays, Parcel, count_key, evaluation_key
 
 from ..base import GraphClient, Metrics
 from ..classic import Header
@@ -109,8 +109,8 @@ class EmbeddingClient(GraphClient[P]):
         if task.probe and received in (0, last):
             found |= probe_scores(embeddings, graphs.y, seed=seed)
         return {
-            "count/all": len(graphs),
-            **{f"eval/all/{point}/{name}": value for name, value in found.items()},
+            count_key("all"): len(graphs),
+            **{evaluation_key("all", point, k): value for k, value in found.items()},
         }
 
     @override

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN, MultiTaskSettings
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.wire import Parcel, count_key, evaluation_key
 
 from ..base import GraphClient, Metrics
 from ..graphs.batching import Batch, ClientData
@@ -109,26 +109,26 @@ class MultiTaskClient(GraphClient[P]):
             ("val", slice(0, num_val)),
             ("test", slice(num_val, len(y))),
         ):
-            at = f"eval/{split}/{point}"
+            at = evaluation_key(split, point, "")
             measured = self._scored(logits[rows], y[rows])
             for name, by_task in measured.items():
                 means = self._means(name, by_task)
-                metrics |= {f"{at}/{k}": v for k, v in means.items()}
+                metrics |= {f"{at}{k}": v for k, v in means.items()}
             headline = measured[name := self.job.learning.metric]
             if split == "test":
                 metrics |= self._of_mean(at, y[rows])
                 metrics |= {
-                    f"{at}/{name}-task-{task}": float(value)
+                    f"{at}{name}-task-{task}": float(value)
                     for task, value in enumerate(headline.per_task)
                     if not np.isnan(value)
                 }
             metrics |= {
-                f"{at}/{NO_SCORE}{task}": 1.0
+                f"{at}{NO_SCORE}{task}": 1.0
                 for task in np.flatnonzero(np.isnan(headline.per_task))
             }
-            metrics[f"{at}/loss"] = float(loss(logits[rows], y[rows]))
-            metrics[f"{at}/tasks-skipped"] = headline.num_skipped
-            metrics[f"count/{split}"] = len(y[rows])
+            metrics[f"{at}loss"] = float(loss(logits[rows], y[rows]))
+            metrics[f"{at}tasks-skipped"] = headline.num_skipped
+            metrics[count_key(split)] = len(y[rows])
         return Parcel(metrics=metrics)
 
     def _of_mean(self, at: str, y: Tensor) -> Metrics:
@@ -140,7 +140,7 @@ class MultiTaskClient(GraphClient[P]):
             return {}
         mean = torch.nanmean(y, dim=0).nan_to_num().expand_as(y)
         found = {f"{n}{OF_MEAN}": t.mean for n, t in self._scored(mean, y).items()}
-        return {f"{at}/{k}": v for k, v in found.items() if not np.isnan(v)}
+        return {f"{at}{k}": v for k, v in found.items() if not np.isnan(v)}
 
     def _scored(self, predicted: Tensor, y: Tensor) -> dict[str, TaskScores]:
         pair = predicted.numpy(), y.numpy()

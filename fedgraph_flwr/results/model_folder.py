@@ -14,7 +14,7 @@ from ..config import RunSettings
 from ..errors import ConfigError
 from ..resolve import Resolved
 from ..trained.folder import EMBEDDING, About, plain_config, write_folder
-from ..wire import NamedArrays, Parcel
+from ..wire import NamedArrays, Parcel, evaluation_key
 from .provenance import versions
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def keep_own_model(client: GraphClient[Any], reply: Parcel, *, rounds: int) -> N
     scores = {
         f"{split} {job.learning.metric}": reply.metrics[key]
         for split in job.learning.splits
-        if (key := f"eval/{split}/{point}/{job.learning.metric}") in reply.metrics
+        if (key := evaluation_key(split, point, job.learning.metric)) in reply.metrics
     }
     about = About(
         experiment=job.store.experiment,

@@ -31,6 +31,7 @@ from fedgraph_flwr.privacy import METRIC
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import derive_seed
+from fedgraph_flwr.wire import SERVER_ROUND
 
 from .attacks import ratios
 
@@ -236,7 +237,7 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
     data = resolved.method.client.DATA.collate(partition, CPU)
     client = resolved.method.client(resolved.job(data, store, site, CPU))
     _watch_views(client, watch)
-    sent, _, metrics = client.fit(list(game.start), {"server-round": 1})
+    sent, _, metrics = client.fit(list(game.start), {SERVER_ROUND: 1})
     shutil.rmtree(store.folder.parent)
     told = {k: float(v) for k, v in metrics.items() if not k.startswith(METRIC)}
     return Sight(

@@ -24,6 +24,7 @@ from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.results.reader import ROUNDS, load_summary
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr.wire import SERVER_ROUND
 from strategies.base import AbstractGraphStrategy
 
 from ..inline import InlineGrid
@@ -363,7 +364,7 @@ def failing_client(client: int = 1, server_round: int = 2) -> Iterator[None]:
     train = GraphClient.train
 
     def fail(self: GraphClient[Any], parcel: Any, header: Any) -> Any:
-        if (self.job.client_id, header["server-round"]) == (client, server_round):
+        if (self.job.client_id, header[SERVER_ROUND]) == (client, server_round):
             raise ValueError("disk full")
         return train(self, parcel, header)
 

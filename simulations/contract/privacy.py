@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from clients.privacy.site import PrivateSite
 from fedgraph_flwr import client_app
 from fedgraph_flwr.data import GraphPartition
-from fedgraph_flwr.wire import Parcel, pack
+from fedgraph_flwr.wire import COUNT, EVAL, TIMING, WEIGHTS_HASH, Parcel, pack
 
 from .data import federation, other_federation
 from .lab import Lab
 
 # Sent exactly, as docs/privacy.md says: scores and losses with the counts that they are
 # means over, how long it took, and the hash of the model that was scored last.
-EXACT_METRICS = ("eval/", "count/", "started-at", "compute-s")
-EXACT_FACTS = ("weights-sha256",)
+EXACT_METRICS = (EVAL, COUNT, *TIMING)
+EXACT_FACTS = (WEIGHTS_HASH,)
 NOISY: Mapping[str, Any] = {
     "privacy.update-clip": 0.5,
     "privacy.update-noise": 3.0,

@@ -8,6 +8,7 @@ from typing import Any
 
 from clients.base import GraphClient
 from clients.marks import done_by_stacks
+from fedgraph_flwr.wire import SERVER_ROUND
 
 BEFORE, AFTER = "before it began", "after it was stored"
 _WORDS = "the drill let a round fail "
@@ -39,7 +40,7 @@ def let_fail(failures: Failures) -> None:
     begin, finish = GraphClient.begin, GraphClient.finish
 
     def fails(client: GraphClient[Any], header: Mapping[str, Any], when: str) -> None:
-        key = f"{header['server-round']}/{client.job.client_id}"
+        key = f"{header[SERVER_ROUND]}/{client.job.client_id}"
         if failures.get(key) == when:
             raise RuntimeError(f"{_WORDS}{when}")
 

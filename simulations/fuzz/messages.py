@@ -20,6 +20,7 @@ from flwr.app import ConfigRecord, Error, Message
 from datasets.cache import locked
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.results.reader import load_summary
+from fedgraph_flwr.wire import SERVER_ROUND
 
 from ..drill.targets import targets
 from ..inline import InlineGrid, run_inline
@@ -129,7 +130,7 @@ def _run(
         header = message.content.get("header", ConfigRecord({}))
         context = self._contexts[message.metadata.dst_node_id]
         is_victim = context.node_config["partition-id"] == _VICTIM
-        now = str(header.get("server-round", _ROLL_CALL))
+        now = str(header.get(SERVER_ROUND, _ROLL_CALL))
         if not is_victim or now not in exchanges - met:
             return deliver(self, message)
         met.add(now)

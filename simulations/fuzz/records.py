@@ -12,6 +12,15 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from safetensors.numpy import load, save
 
 from fedgraph_flwr.methods.spreadgnn import FROM
+from fedgraph_flwr.wire import (
+    COMPUTE_S,
+    EXPERIMENT,
+    NUM_EXAMPLES,
+    SERVER_ROUND,
+    SPLIT_HASH,
+    STARTED_AT,
+    WEIGHTS_HASH,
+)
 
 from .mutations import HUGE, TEXTS, of_bytes
 
@@ -42,9 +51,9 @@ _METRICS = (
     "count/val",
     "privacy/update-epsilon",
     "privacy/edge-epsilon",
-    "num-examples",
-    "compute-s",
-    "started-at",
+    NUM_EXAMPLES,
+    COMPUTE_S,
+    STARTED_AT,
 )
 _TYPES = ("float16", "float64", "int64", "int8", "uint8", "bool")
 
@@ -119,10 +128,10 @@ def _facts(rng: random.Random, content: RecordDict, client: int) -> str:
     key = rng.choice(
         [
             *sorted(facts),
-            "split-hash",
+            SPLIT_HASH,
             "tasks",
             "task-ids",
-            "weights-sha256",
+            WEIGHTS_HASH,
             "told/key",
         ]
     )
@@ -145,7 +154,7 @@ def _error(rng: random.Random, content: RecordDict, client: int) -> str:
 
 def _header(rng: random.Random, content: RecordDict, client: int) -> str:  # noqa: ARG001
     header = content.get("header", ConfigRecord({}))
-    key = rng.choice(["server-round", "experiment", "error", "x"])
+    key = rng.choice([SERVER_ROUND, EXPERIMENT, "error", "x"])
     names = ["..", "../../canary/round", "a/b", "privacy-lifetime", "\x00", "y" * 300]
     header[key] = rng.choice([*TEXTS, *names, *_ODD, [1], b"x"])
     content["header"] = header

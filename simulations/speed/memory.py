@@ -80,7 +80,16 @@ def train(config: dict[str, Value]) -> str:
     from clients.binding import bind_run
     from fedgraph_flwr.client_app import app
     from fedgraph_flwr.resolve import defaults, resolve
-    from fedgraph_flwr.wire import Parcel, pack, unpack
+    from fedgraph_flwr.wire import (
+        EXPERIMENT,
+        KEEP_FROM,
+        NUM_EXAMPLES,
+        SERVER_ROUND,
+        TRAIN_LOSS,
+        Parcel,
+        pack,
+        unpack,
+    )
     from strategies.report import ClientInfo
 
     run = resolve({**defaults(), **config})
@@ -109,7 +118,7 @@ def train(config: dict[str, Value]) -> str:
         "num-partitions": run.settings.num_clients,
     }
     context = Context(1, 1, node, RecordDict(), {**defaults(), **config})
-    header: dict[str, Any] = {"server-round": 1, "keep-from": 0, "experiment": "memory"}
+    header: dict[str, Any] = {SERVER_ROUND: 1, KEEP_FROM: 0, EXPERIMENT: "memory"}
     parcel = Parcel(arrays=strategy.outgoing(1)[0])
     message = Message(pack({0: parcel}, header), 1, "train")
     bind_run(Path(run.settings.state_dir), 1, "memory")  # as at roll call
@@ -117,9 +126,9 @@ def train(config: dict[str, Value]) -> str:
     reply = unpack(app(message, context).content)[0][0]
     if reply.error:
         raise RuntimeError(reply.error)
-    loss = reply.metrics["eval/train/post_training/loss"]
+    loss = reply.metrics[TRAIN_LOSS]
     return (
-        f"{reply.metrics['num-examples']} training nodes, loss {loss:.3f} after"
+        f"{reply.metrics[NUM_EXAMPLES]} training nodes, loss {loss:.3f} after"
         f" {run.settings.local_epochs} epochs, {time.perf_counter() - begin:.1f} s with"
         " loading and evaluation"
     )

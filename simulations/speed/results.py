@@ -24,13 +24,13 @@ from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.trackers import NONE, Tracking
+from fedgraph_flwr.wire import evaluation_key
 from strategies.base import AbstractGraphStrategy
 from strategies.report import (
     ClientInfo,
     Evaluation,
     LedgerEntry,
     RoundReport,
-    evaluation_key,
 )
 
 from ..compare import main as compare
