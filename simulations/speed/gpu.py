@@ -23,6 +23,7 @@ from fedgraph_flwr.rules import Value
 from .. import device_check
 from ..flower import run_flower
 from ..inline import run_inline
+from .arguments import Parts
 from .timing import console, in_own_process, print_table, resident_bytes
 
 # Clients as large as those of PROTEINS among ten: 50 to 149 graphs each.
@@ -30,6 +31,23 @@ _MANY: dict[str, Value] = {"dataset": "PROTEINS", "partition": "chunks-overlap"}
 _WARM_UP = 2  # rounds
 _LOOK_S = 0.1
 _ROUND_S, _RATIO, _MEMORY_GB = 0.02, 10.0, 6.0  # aims
+
+
+def add_gpu(parts: Parts) -> None:
+    """Declare ``gpu`` and its arguments."""
+    part = parts.add_parser("gpu", help="all that is to be measured on a GPU")
+    part.set_defaults(measure=measure_gpu)
+    part.add_argument("--device", default="cuda")
+    part.add_argument("--dataset", default="NCI1")
+    part.add_argument("--clients", type=int, default=50)
+    part.add_argument(
+        "--many", type=int, default=500, help="clients of PROTEINS, for the memory"
+    )
+    part.add_argument(
+        "--shares", type=float, nargs="*", default=[0.1],
+        help="of a GPU for an actor of Ray; none: not through Flower",
+    )  # fmt: skip
+    part.add_argument("--rounds", type=int, default=10, help="to take medians of")
 
 
 def measure_gpu(arguments: argparse.Namespace) -> int:

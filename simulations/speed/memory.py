@@ -22,6 +22,7 @@ from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import numpy_rng
 
 from ..run import parse_assignment
+from .arguments import Parts, add_settings
 from .timing import console, in_own_process, print_table, resident_bytes
 
 # ogbn-arxiv: Hu et al. 2020, arXiv:2005.00687
@@ -136,6 +137,17 @@ def train(config: dict[str, Value]) -> str:
 
 def _size(graph: Any) -> str:
     return f"{graph.num_nodes} nodes, {graph.edge_index.shape[1]} directed edges"
+
+
+def add_memory(parts: Parts) -> None:
+    """Declare ``memory`` and its arguments."""
+    part = parts.add_parser("memory", help="of a client with a graph like ogbn-arxiv")
+    part.set_defaults(measure=measure_memory)
+    part.add_argument("--clients", default="1,5", help="numbers of clients to try")
+    part.add_argument("--methods", default="fedavg", help="names, by commas")
+    part.add_argument("--nodes", type=int, default=NUM_NODES, help="of the graph")
+    part.add_argument("--limit-gb", type=float, default=4.0, help="else exit with 1")
+    add_settings(part)
 
 
 def measure_memory(arguments: argparse.Namespace) -> int:

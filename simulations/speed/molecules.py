@@ -35,6 +35,7 @@ from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.tasks import MultiTaskSettings
 
+from .arguments import Parts, add_repeats
 from .plain import PlainMultiTask, PlainPyG, masked
 from .timing import median_seconds, print_table
 
@@ -108,6 +109,16 @@ def shares(epoch: Callable[[], None]) -> tuple[float, float, int]:
         elif not event.key.startswith("Optimizer."):  # a frame of Python
             beside += event.self_cpu_time_total / 1e6
     return inside / whole, beside / whole, count
+
+
+def add_molecules(parts: Parts) -> None:
+    """Declare ``molecules`` and its arguments."""
+    part = parts.add_parser("molecules", help="multi-task training, per molecule")
+    part.set_defaults(measure=measure_molecules)
+    part.add_argument("--datasets", nargs="+", default=["SIDER", "QM8"])
+    part.add_argument("--batches", type=int, nargs="+", default=[1, 32, 128])
+    part.add_argument("--graphs", type=int, default=300, help="to train on")
+    add_repeats(part, 3)
 
 
 def measure_molecules(arguments: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.rules import Value
 
+from .arguments import Parts, add_repeats
 from .peer_run import VERSION, Run, authors_config, peer_config, run_peer
 from .rounds import flower_rounds, inline_rounds
 from .timing import console, in_own_process, print_table
@@ -46,6 +47,29 @@ WORK: dict[str, Value] = {
     "split-seed": 123,
     "device": "cpu",
 }
+
+
+def add_peers(parts: Parts) -> None:
+    """Declare ``peers`` and its arguments."""
+    part = parts.add_parser("peers", help="a round of FedAvg beside a peer's code")
+    part.set_defaults(measure=measure_peers)
+    part.add_argument(
+        "--peer-python", required=True, metavar="FILE",
+        help="Python of an environment that has the package fedgraph",
+    )  # fmt: skip
+    part.add_argument(
+        "--gcfl-code", type=Path, metavar="DIR",
+        help="a clone of the code of GCFL's authors, to be the peer in its place",
+    )  # fmt: skip
+    part.add_argument(
+        "--dataset", default="PROTEINS",
+        help="of the TU collection, or a group of the authors, as molecules",
+    )  # fmt: skip
+    part.add_argument(
+        "--clients", type=int, default=10, help="a group has one per member"
+    )
+    part.add_argument("--rounds", type=int, default=30, help="per run")
+    add_repeats(part, 3)
 
 
 def measure_peers(arguments: argparse.Namespace) -> int:

@@ -35,6 +35,7 @@ from strategies.report import (
 
 from ..compare import main as compare
 from ..run import parse_assignment
+from .arguments import Parts, add_settings
 from .scale import files_in
 from .timing import in_own_process, print_table, resident_bytes
 
@@ -44,6 +45,16 @@ _SPLITS = {
     "test": ["accuracy", "loss", "macro-f1", "roc-auc"],
 }
 _RUN_ID = 1
+
+
+def add_results(parts: Parts) -> None:
+    """Declare ``results`` and its arguments."""
+    part = parts.add_parser("results", help="files of a run of many clients and rounds")
+    part.set_defaults(measure=measure_results)
+    part.add_argument("--clients", type=int, default=10_000)
+    part.add_argument("--rounds", type=int, default=200)
+    part.add_argument("--method", default="fedavg", help="one that classifies nodes")
+    add_settings(part)
 
 
 def measure_results(arguments: argparse.Namespace) -> int:

@@ -26,11 +26,24 @@ from fedgraph_flwr.rules import Value
 
 from ..flower import run_flower
 from ..inline import run_inline
+from .arguments import Parts, add_repeats
 from .molecules import shares
 from .plain import PlainGIN, PlainPyG
 from .timing import console, median_seconds, print_table
 
 _WARM_UP = 2  # rounds
+
+
+def add_round(parts: Parts) -> None:
+    """Declare ``round`` and its arguments."""
+    part = parts.add_parser("round", help="a round through Flower, and plain loops")
+    part.set_defaults(measure=compare_round)
+    part.add_argument("--dataset", default="molecules")
+    part.add_argument("--clients", type=int, default=7)
+    part.add_argument(
+        "--nodes", type=int, nargs="+", help="of Flower; 2, and one per client"
+    )
+    add_repeats(part, 5)
 
 
 def compare_round(arguments: argparse.Namespace) -> int:
@@ -160,6 +173,14 @@ def ours_single_process(
             evaluate(model, data)
 
     return one_round
+
+
+def add_overhead(parts: Parts) -> None:
+    """Declare ``overhead`` and its arguments."""
+    part = parts.add_parser("overhead", help="share of time that no client computes")
+    part.set_defaults(measure=measure_overhead)
+    part.add_argument("--rounds", type=int, default=20, help="rounds per run")
+    add_repeats(part, 5)
 
 
 def measure_overhead(arguments: argparse.Namespace) -> int:

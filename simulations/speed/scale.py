@@ -12,6 +12,7 @@ from fedgraph_flwr.results.reader import TIMES, read_times
 from fedgraph_flwr.rules import Value
 
 from ..run import parse_assignment
+from .arguments import Parts, add_settings
 from .timing import console, in_own_process, print_table, resident_bytes
 
 _LINES = ("ready s", "round s", "server ms", "peak MB", "checkpoint kB", "results kB")
@@ -65,6 +66,19 @@ def _rounds(config: dict[str, Value]) -> int:
 def files_in(folder: Path) -> list[Path]:
     """List the files in a folder and those below it."""
     return [p for p in folder.rglob("*") if p.is_file()]
+
+
+def add_scale(parts: Parts) -> None:
+    """Declare ``scale`` and its arguments."""
+    part = parts.add_parser("scale", help="how a run grows with its clients")
+    part.set_defaults(measure=measure_scale)
+    part.add_argument("--clients", type=int, nargs="+", default=[10, 100, 1000])
+    part.add_argument("--method", default="fedavg")
+    part.add_argument("--dataset", default="planted")
+    part.add_argument("--nodes", type=int, default=0, help="of Flower; 0: no Flower")
+    part.add_argument("--rounds", type=int, default=3)
+    part.add_argument("--figure", type=Path, help="file to draw to")
+    add_settings(part)
 
 
 def measure_scale(arguments: argparse.Namespace) -> int:

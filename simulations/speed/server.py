@@ -17,12 +17,21 @@ from strategies.gcfl_clustering import cosine_weights, dtw_weights, min_cut
 from strategies.personal import mix
 from strategies.self_weight import pull_to_mean
 
+from .arguments import Parts, add_repeats
 from .timing import median_seconds, print_table
 
 _ROUNDS = 10  # of a history of GCFL+
 # A GCN of FedGKD for Cora: 1,433 features, 128 wide, 7 classes; 5 distilled nodes each.
 _LAYERS = {"in": (128, 1433), "hidden": (128, 128), "out": (7, 128)}
 _ROWS, _FEATURES, _EMBEDDING = 35, 128, 128
+
+
+def add_server(parts: Parts) -> None:
+    """Declare ``server`` and its arguments."""
+    part = parts.add_parser("server", help="what strategies compute for many clients")
+    part.set_defaults(measure=measure_server)
+    part.add_argument("--clients", type=int, nargs="+", default=[200, 1000])
+    add_repeats(part, 3)
 
 
 def measure_server(arguments: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ from fedgraph_flwr.rules import Value
 
 from ..inline import run_inline
 from ..processes import Federation, environment
+from .arguments import Parts
 from .timing import print_table
 
 _LIMIT_S = 1800.0
@@ -46,6 +47,15 @@ _KINDS: dict[str, tuple[bool, str, type[Federation]]] = {
     "site/supernode.py, resident=true": (True, _STAYS, Federation),
     "the same, no --database": (True, _STAYS, Forgetful),
 }
+
+
+def add_sites(parts: Parts) -> None:
+    """Declare ``sites`` and its arguments."""
+    part = parts.add_parser("sites", help="a round over SuperNodes, resident or not")
+    part.set_defaults(measure=measure_sites)
+    part.add_argument("--sites", type=int, default=3)
+    part.add_argument("--rounds", type=int, default=10, help="per run")
+    part.add_argument("--method", default="fedavg")
 
 
 def measure_sites(arguments: argparse.Namespace) -> int:

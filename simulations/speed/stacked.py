@@ -28,10 +28,23 @@ from fedgraph_flwr.rules import Value
 from strategies.base import AbstractGraphStrategy
 
 from ..inline import run_inline
+from .arguments import Parts, add_repeats
 from .rounds import on_threads, ours_single_process
 from .timing import console, print_table
 
 _WARM_UP = 2  # rounds
+
+
+def add_stacked(parts: Parts) -> None:
+    """Declare ``stacked`` and its arguments."""
+    part = parts.add_parser("stacked", help="small clients, one by one and as one")
+    part.set_defaults(measure=measure_stacked)
+    part.add_argument("--clients", type=int, nargs="+", default=[5, 50])
+    part.add_argument("--method", default="fedavg")
+    part.add_argument("--dataset", default="NCI1")
+    part.add_argument("--device", default="auto")
+    part.add_argument("--rounds", type=int, default=5, help="to take medians of")
+    add_repeats(part, 3)
 
 
 def measure_stacked(arguments: argparse.Namespace) -> int:

@@ -28,6 +28,7 @@ from clients.models.weighted_encoders import GraphModel, TwoLayers
 from clients.privacy.laplace import Triangles, add_noise, post_process
 from fedgraph_flwr.data import GraphSet, pointer
 
+from .arguments import Parts, add_repeats
 from .timing import in_own_process, median_seconds, print_table, resident_bytes
 
 CPU = torch.device("cpu")
@@ -127,6 +128,14 @@ def measure(kind: str, num_nodes: int, repeats: int) -> tuple[float, float]:
 def num_graphs(num_nodes: int) -> int:
     """Return how many graphs of this size a batch holds."""
     return max(1, CELLS // num_nodes**2)
+
+
+def add_views(parts: Parts) -> None:
+    """Declare ``views`` and its arguments."""
+    part = parts.add_parser("views", help="noisy graphs as matrices, and as edges")
+    part.set_defaults(measure=measure_views)
+    part.add_argument("--nodes", type=int, nargs="+", default=[30, 100, 300, 620])
+    add_repeats(part, 5)
 
 
 def measure_views(arguments: argparse.Namespace) -> int:
