@@ -170,6 +170,32 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         takes_weights=takes_weights,
         takes_noise=method.task.takes_edge_noise,
     )
+    _check_together(name, method, settings, params, privacy)
+    return Resolved(
+        settings=settings,
+        params=params,
+        task=task,
+        privacy=privacy,
+        plugin=plugin,
+        doubts=(
+            *_unread(
+                run_config,
+                name,
+                (settings, privacy, task, params, *((plugin,) if plugin else ())),
+            ),
+            *params.doubts(settings.num_server_rounds),
+        ),
+    )
+
+
+def _check_together(
+    name: str,
+    method: MethodOnTask,
+    settings: RunSettings,
+    params: Settings,
+    privacy: PrivacySettings,
+) -> None:
+    """Refuse settings that are sound alone and contradict each other."""
     if settings.tell_statistics and privacy.is_on:
         raise ConfigError(
             "tell-statistics must be false in a run with noise, got true: exact counts"
@@ -195,21 +221,6 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
             f" {settings.held_out_clients!r}: {why}; leave held-out-clients out of the"
             " run config, or take a method with a common model, e.g. fedavg"
         )
-    return Resolved(
-        settings=settings,
-        params=params,
-        task=task,
-        privacy=privacy,
-        plugin=plugin,
-        doubts=(
-            *_unread(
-                run_config,
-                name,
-                (settings, privacy, task, params, *((plugin,) if plugin else ())),
-            ),
-            *params.doubts(settings.num_server_rounds),
-        ),
-    )
 
 
 def _with_plugins(
