@@ -1,0 +1,287 @@
+"""Rows of own tables: graphs, nodes, edges; what does not fit is listed by line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.data import IntArray
+
+from .encode import (
+    NO_ROLE,
+    Flaw,
+    Problems,
+    encode_classes,
+    encode_features,
+    encode_roles,
+    encode_targets,
+    need_columns,
+)
+from .schema import SPLIT, Schema
+from .table import Block, Table, Tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """Rows of graphs, or of the nodes of one graph: what has a target and a split."""
+
+    names: list[str]
+    lines: IntArray
+    x: NDArray[np.generic]
+    y: NDArray[Any]
+    role: NDArray[np.int8]
+    has_split: bool
+    is_bad: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """Rows of nodes: graph (-1 if it is unknown), number of the node's name, line."""
+
+    graph: IntArray
+    name: IntArray
+    lines: IntArray
+    x: NDArray[np.generic]
+    is_bad: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edges:
+    """Rows of edges: graph, and both ends as rows of nodes; -1 if unknown."""
+
+    graph: IntArray
+    ends: IntArray
+    is_bad: NDArray[np.bool_]
+
+
+def first_rows(names: Sequence[str]) -> dict[str, int]:
+    """Return the first row of each name."""
+    found: dict[str, int] = {}
+    for at, name in enumerate(names):
+        found.setdefault(name, at)
+    return found
+
+
+def read_units(
+    table: Table,
+    key: str,
+    schema: Schema,
+    problems: Problems,
+    *,
+    needs_targets: bool,
+) -> Units:
+    """Read graphs, or nodes with their features, each with target and split."""
+    is_node = key == "node"
+    need_columns(table, [key, *(f.column for f in schema.features if is_node)])
+    need_columns(table, schema.targets if needs_targets else ())
+    has_split = needs_targets and SPLIT in table.columns
+    first: dict[str, int] = {}
+    names: list[str] = []
+    bad: list[int] = []
+    parts: list[tuple[Any, ...]] = []
+    for block in table.blocks():
+        count = len(block.lines)
+        x: NDArray[Any] = np.zeros((count, 0), np.float32)
+        y = _no_answers(schema, count)
+        flaws: list[Flaw] = []
+        if is_node:
+            x, flaws = encode_features(schema, block)
+        if needs_targets:
+            y, found = _targets(schema, block, is_node=is_node)
+            flaws += found
+        role = np.full(count, NO_ROLE, np.int8)
+        if has_split:
+            role, found = encode_roles(SPLIT, block, may_miss=is_node)
+            flaws += [*found, *_without_label(schema, block, role, is_node=is_node)]
+        at = len(names)
+        for row, name in enumerate(block.cells[key]):
+            before = first.setdefault(name, at + row)
+            if not name:
+                flaws.append((row, key, "is empty; give it a name of its own"))
+            elif before != at + row:
+                bad.append(before)
+                text = f"{key} {name!r} is there twice; rename or delete one of them"
+                flaws.append((row, key, text))
+        names += block.cells[key]
+        bad += [at + row for row in _note(table, block, flaws, problems)]
+        parts.append((np.array(block.lines, np.int64), x, y, role))
+    if not parts:
+        none = _no_answers(schema, 0)
+        width = sum(f.width for f in schema.features)
+        x = np.zeros((0, width), np.float32)
+        parts = [(np.zeros(0, np.int64), x, none, np.zeros(0, np.int8))]
+    lines, x, y, role = (np.concatenate(part) for part in zip(*parts, strict=True))
+    is_bad = np.zeros(len(names), np.bool_)
+    is_bad[bad] = True
+    return Units(
+        names=names,
+        lines=lines,
+        x=x,
+        y=y,
+        role=role,
+        has_split=has_split,
+        is_bad=is_bad,
+    )
+
+
+def _no_answers(schema: Schema, count: int) -> NDArray[Any]:
+    if schema.classes:
+        return np.full(count, -1, np.int64)
+    return np.full((count, len(schema.targets)), np.nan, np.float32)
+
+
+def _targets(
+    schema: Schema, block: Block, *, is_node: bool
+) -> tuple[NDArray[Any], list[Flaw]]:
+    if schema.classes:
+        return encode_classes(schema, schema.targets[0], block, may_miss=is_node)
+    return encode_targets(schema, block)
+
+
+def _without_label(
+    schema: Schema, block: Block, role: NDArray[np.int8], *, is_node: bool
+) -> list[Flaw]:
+    """Find nodes that are to train, validate or test, and have no class."""
+    labels = block.cells[schema.targets[0]] if is_node else ()
+    return [
+        (row, SPLIT, "a node without label must have no split; empty one of them")
+        for row, (label, split) in enumerate(zip(labels, role, strict=False))
+        if not label and split != NO_ROLE
+    ]
+
+
+def _note(
+    table: Table, block: Block, flaws: Sequence[Flaw], problems: Problems
+) -> list[int]:
+    """List flaws as problems, in the order of rows; return the rows."""
+    names = block.cells.get("graph") or block.cells.get("node")
+    for row, column, text in sorted(flaws):
+        name = names[row] if names else ""
+        problems.add(table.at(block.lines[row], column), text, name)
+    return [row for row, _, _ in flaws]
+
+
+def read_nodes(
+    tables: Tables,
+    schema: Schema,
+    graph_of: Mapping[str, int],
+    name_of: dict[str, int],
+    problems: Problems,
+) -> Nodes:
+    """Read the nodes of whole graphs; ``name_of`` is filled with numbers of names."""
+    table, graphs = tables.nodes, tables.graphs
+    assert graphs is not None
+    need_columns(table, ["graph", "node", *(f.column for f in schema.features)])
+    x = np.zeros((0, sum(f.width for f in schema.features)), np.float32)
+    parts: list[tuple[Any, ...]] = []
+    for block in table.blocks():
+        x, flaws = encode_features(schema, block)
+        graph = _numbers(graph_of, block.cells["graph"])
+        name = np.array(
+            [name_of.setdefault(n, len(name_of)) for n in block.cells["node"]], np.int64
+        )
+        flaws += _strangers(graph, block, graphs)
+        flaws += [
+            (row, "node", "is empty; give it a name of its own")
+            for row, cell in enumerate(block.cells["node"])
+            if not cell
+        ]
+        is_bad = np.zeros(len(block.lines), np.bool_)
+        is_bad[_note(table, block, flaws, problems)] = True
+        parts.append((graph, name, np.array(block.lines, np.int64), x, is_bad))
+    if not parts:
+        none = np.zeros(0, np.int64)
+        parts = [(none, none, none, x, np.zeros(0, np.bool_))]
+    graph, name, lines, x, is_bad = (
+        np.concatenate(part) for part in zip(*parts, strict=True)
+    )
+    order = np.lexsort((name, graph))
+    same = (np.diff(graph[order]) == 0) & (np.diff(name[order]) == 0)
+    name_at = {at: name for name, at in graph_of.items()}
+    for at in np.sort(order[1:][same & (graph[order[1:]] >= 0)]).tolist():
+        problems.add(
+            table.at(int(lines[at]), "node"),
+            "the graph has another node of this name; rename or delete one of them",
+            name_at[int(graph[at])],
+        )
+        is_bad[at] = True
+    return Nodes(graph=graph, name=name, lines=lines, x=x, is_bad=is_bad)
+
+
+def _numbers(number_of: Mapping[str, int], names: Sequence[str]) -> IntArray:
+    """Return the number of each name; -1 if it has none."""
+    return np.fromiter(map(number_of.get, names, repeat(-1)), np.int64, len(names))
+
+
+def _strangers(graph: IntArray, block: Block, graphs: Table) -> list[Flaw]:
+    """Find rows whose graph is not in the table of graphs."""
+    cells = block.cells["graph"]
+    return [
+        (
+            row,
+            "graph",
+            f"graph {cells[row]!r} is not in {graphs.name}; add it there, or delete"
+            " this row",
+        )
+        for row in np.flatnonzero(graph < 0).tolist()
+    ]
+
+
+def read_edges(
+    table: Table,
+    nodes: Nodes,
+    graph_of: Mapping[str, int],
+    name_of: Mapping[str, int],
+    problems: Problems,
+    tables: Tables,
+) -> Edges:
+    """Read edges and find the nodes that they join."""
+    need_columns(table, ["graph"] * (tables.graphs is not None) + ["source", "target"])
+    width = max(len(name_of), int(nodes.name.max(initial=-1)) + 1, 1)
+    key = nodes.graph * width + nodes.name
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    parts: list[tuple[IntArray, IntArray, NDArray[np.bool_]]] = []
+    for block in table.blocks():
+        count = len(block.lines)
+        graph = np.zeros(count, np.int64)
+        flaws: list[Flaw] = []
+        if tables.graphs is not None:
+            cells = block.cells["graph"]
+            graph = _numbers(graph_of, cells)
+            flaws = _strangers(graph, block, tables.graphs)
+        ends = np.full((2, count), -1, np.int64)
+        for end, column in enumerate(("source", "target")):
+            name = _numbers(name_of, block.cells[column])
+            wanted = np.where((graph >= 0) & (name >= 0), graph * width + name, -1)
+            place = np.searchsorted(key, wanted)
+            inside = (wanted >= 0) & (place < len(key))
+            inside[inside] = key[place[inside]] == wanted[inside]
+            ends[end, inside] = order[place[inside]]
+            where = "" if tables.graphs is None else " with this graph"
+            flaws += [
+                (
+                    row,
+                    column,
+                    f"node {block.cells[column][row]!r} is not in"
+                    f" {tables.nodes.name}{where}; add it there, or delete this row",
+                )
+                for row in np.flatnonzero((graph >= 0) & ~inside).tolist()
+            ]
+        is_bad = np.zeros(count, np.bool_)
+        is_bad[_note(table, block, flaws, problems)] = True
+        parts.append((graph, ends, is_bad))
+    none = np.zeros(0, np.int64)
+    graphs, pairs, bads = zip(
+        *(parts or [(none, none.reshape(2, 0), none.astype(np.bool_))]), strict=True
+    )
+    return Edges(
+        graph=np.concatenate(graphs),
+        ends=np.concatenate(pairs, axis=1),
+        is_bad=np.concatenate(bads),
+    )
