@@ -22,7 +22,7 @@ from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results import folder
 from fedgraph_flwr.results.folder import RunFolder
 from simulations.contract import checks
-from simulations.contract.checks import Killed, killed_at_checkpoint
+from simulations.contract.faults import Killed, killed_at_checkpoint
 from simulations.run import main as run_command
 
 NODES = "fedavg node-classification"
