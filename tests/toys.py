@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from flwr.app import Error, Message
 
+from clients.base import GraphClient
 from clients.graphs.batching import Batch, CollatedGraphs
 from clients.privacy.laplace import Adjacency, Triangles
 from clients.protocols import Diffuses
@@ -27,7 +29,7 @@ from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
-from fedgraph_flwr.wire import Parcel, unpack, with_prefix
+from fedgraph_flwr.wire import Parcel, select, unpack, with_prefix
 from simulations.contract.data import (  # noqa: F401  as toys.NAME
     federation,
     make_node_partition,
@@ -272,6 +274,57 @@ def _answer(start: Any, answers: Any, action: Callable, args: tuple, kw: dict) -
         result = action(*args, **kw)
     finally:  # a failure is seen by the exit code
         answers.put((result, written.getvalue()))
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def fail_when(
+    monkeypatch,
+    when: Callable[[int, int], bool],
+    *,
+    step: str = "train",
+    why: str = "disk full",
+) -> None:
+    """Let clients raise at a step if ``when(client, round)`` holds."""
+    usual = getattr(GraphClient, step)
+
+    def fail(self, parcel, header):
+        if when(self.job.client_id, header["server-round"]):
+            raise ValueError(why)
+        return usual(self, parcel, header)
+
+    monkeypatch.setattr(GraphClient, step, fail)
+
+
+def sent_models(monkeypatch) -> dict[int, dict[str, np.ndarray]]:
+    """Shared tensors by client, as each sends them next; filled while a run goes on."""
+    sent: dict[int, dict[str, np.ndarray]] = {}
+    uplink = GraphClient.uplink
+
+    def spy(self, trained):
+        reply = uplink(self, trained)
+        sent[self.job.client_id] = select(SHARED, reply.arrays)
+        return reply
+
+    monkeypatch.setattr(GraphClient, "uplink", spy)
+    return sent
+
+
+def assert_every_tensor_trains(model: torch.nn.Module, loss: Callable) -> None:
+    """Take one step against ``loss()``; no gradient is 0, and every tensor moves."""
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loss().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name
+    optimizer.step()
+    for name, tensor in model.state_dict().items():
+        assert not torch.equal(tensor, before[name]), name
 
 
 def lose_reply(monkeypatch, *, server_round: int, client: int) -> None:

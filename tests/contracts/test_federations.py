@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +11,11 @@ import toys
 from matrix import one_per_strategy
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from clients.base import GraphClient
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import unpack
+from simulations.contract.faults import failing_client
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
 
@@ -36,21 +35,6 @@ EAGER = {  # splits as soon and as often as it may
 def resume(run, part: toys.Run, method: str, **overrides) -> toys.Run:
     kept = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
     return run(method, **{**kept, "resume": str(part.path), **overrides})
-
-
-@contextmanager
-def fail(client: int, server_round: int):
-    """Let a client raise when it is to train in one round."""
-    train = GraphClient.train
-
-    def broken(self, parcel, header):
-        if (self.job.client_id, header["server-round"]) == (client, server_round):
-            raise ValueError("disk full")
-        return train(self, parcel, header)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GraphClient, "train", broken)
-        yield
 
 
 @CLASSIFIERS
@@ -111,7 +95,10 @@ def test_an_interrupted_round_is_repeated_without_a_trace(run, once, method, tmp
     """Client 2 falls over in round 2, after the others have trained and stored it."""
     whole = once(method)
     places = {"results-dir": str(tmp_path), "state-dir": str(tmp_path / "state")}
-    with fail(2, 2), pytest.raises(RunFailedError, match="round 2: 2 of 3 clients"):
+    with (
+        failing_client(2, 2),
+        pytest.raises(RunFailedError, match="round 2: 2 of 3 clients"),
+    ):
         run(method, **places)
     (path,) = tmp_path.glob("2*")
     resumed = resume(run, toys.Run(path, places), method)
@@ -125,21 +112,24 @@ def test_an_interrupted_round_is_repeated_without_a_trace(run, once, method, tmp
 
 @FEDERATED
 def test_a_client_that_missed_the_first_round_joins_the_second(run, method):
-    with fail(1, 1):
+    with failing_client(1, 1):
         finished = run(method, **{"min-fit-replies": 0.5})
     assert [f["round"] for f in finished.summary["failures"]] == [1]
     assert set(finished.summary["final"]["per_client"]) == {"0", "1", "2"}
 
 
 def test_self_train_never_recovers_from_a_failed_first_round(run):
-    with fail(1, 1):
+    with failing_client(1, 1):
         finished = run("local", **{"min-fit-replies": 0.5})
     assert [f["round"] for f in finished.summary["failures"]] == [1]
 
 
 @ONE_PER_STRATEGY
 def test_a_failed_first_round_leaves_a_summary(run, method, tmp_path):
-    with fail(1, 1), pytest.raises(RunFailedError, match=r"client 1: .* disk full"):
+    with (
+        failing_client(1, 1),
+        pytest.raises(RunFailedError, match=r"client 1: .* disk full"),
+    ):
         run(method, **{"results-dir": str(tmp_path)})
     summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
     assert summary["status"] == "failed"

@@ -9,14 +9,11 @@ import pytest
 import toys
 from matrix import mostly_slow, one_per_strategy
 
-from clients.base import GraphClient
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import resolve
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import NODE_CLASSIFICATION
-from fedgraph_flwr.wire import select
 from simulations.contract.lab import OF_TASK
 from simulations.inline import InlineGrid
 
@@ -111,18 +108,8 @@ def test_the_table_names_the_headline_and_over_whom_a_round_was_chosen(
     assert "ties: the earliest (headline) " in whole  # best_val, not final
     assert "chosen over" not in whole
 
-    def lose(name):
-        method = getattr(GraphClient, name)
-
-        def failing(self, parcel, header):
-            if self.job.client_id == 2 and header["server-round"] >= 2:
-                raise ValueError("gone")
-            return method(self, parcel, header)
-
-        monkeypatch.setattr(GraphClient, name, failing)
-
-    lose("train")
-    lose("assess")
+    for step in ("train", "assess"):
+        toys.fail_when(monkeypatch, lambda client, t: client == 2 <= t, step=step)
     rest = on_nodes("fedavg", **{"min-fit-replies": 0.5})
     assert rest.summary["best_val"]["num_clients_chosen_by"] == 2
     assert set(rest.summary["final"]["per_client"]) == {"0", "1"}
@@ -131,15 +118,7 @@ def test_the_table_names_the_headline_and_over_whom_a_round_was_chosen(
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
 def test_uniform_weights_give_the_plain_mean(on_nodes, method, monkeypatch):
-    sent: dict[int, dict[str, np.ndarray]] = {}
-    uplink = GraphClient.uplink
-
-    def spy(self, trained):
-        reply = uplink(self, trained)
-        sent[self.job.client_id] = select(SHARED, reply.arrays)
-        return reply
-
-    monkeypatch.setattr(GraphClient, "uplink", spy)
+    sent = toys.sent_models(monkeypatch)
     one = {"num-server-rounds": 1}
     model = on_nodes(method, **one).models["global"]
     by_samples = on_nodes(method, **one, weighting="samples").models["global"]

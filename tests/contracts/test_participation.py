@@ -94,14 +94,7 @@ def test_resuming_draws_the_same_clients(run, trained):
 
 
 def test_only_clients_of_the_round_can_fail_it(run, monkeypatch):
-    train = GraphClient.train
-
-    def broken(self, parcel, header):
-        if header["server-round"] == 2:
-            raise ValueError("disk full")
-        return train(self, parcel, header)
-
-    monkeypatch.setattr(GraphClient, "train", broken)
+    toys.fail_when(monkeypatch, lambda _, server_round: server_round == 2)
     with pytest.raises(RunFailedError, match=r"round 2: 0 of 3 clients replied"):
         run("fedavg", **HALF)
 
@@ -137,15 +130,9 @@ EAGER = {
 @pytest.fixture
 def lost(monkeypatch):
     """Let a client fail from round 3 on."""
-    train = GraphClient.train
 
     def lose(client):
-        def failing(self, parcel, header):
-            if self.job.client_id == client and header["server-round"] >= 3:
-                raise ValueError("gone")
-            return train(self, parcel, header)
-
-        monkeypatch.setattr(GraphClient, "train", failing)
+        toys.fail_when(monkeypatch, lambda c, t: c == client and t >= 3)
 
     return lose
 

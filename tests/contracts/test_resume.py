@@ -10,7 +10,6 @@ import toys
 from matrix import mostly_slow, one_per_strategy
 from stops import ROUNDS, contents, list_rounds, places, resumed, stopped
 
-from clients.base import GraphClient
 from fedgraph_flwr import files
 from fedgraph_flwr.errors import (
     ConfigError,
@@ -72,14 +71,8 @@ def test_a_state_that_cannot_be_flushed_is_one_clients_failure(
 
 def test_failures_are_in_their_file_and_not_in_checkpoints(run, monkeypatch, tmp_path):
     """Reasons are a site's words: no cell begins as a formula, and no line ends."""
-    train, why = GraphClient.train, '=1+1\n"quoted", ä'
-
-    def fail(self, parcel, header):
-        if self.job.client_id == 1 and header["server-round"] in (1, 3, 5):
-            raise ValueError(why)
-        return train(self, parcel, header)
-
-    monkeypatch.setattr(GraphClient, "train", fail)
+    why = '=1+1\n"quoted", ä'
+    toys.fail_when(monkeypatch, lambda c, t: c == 1 and t in (1, 3, 5), why=why)
     some = {**ROUNDS, "min-fit-replies": 0.5}
     whole = run("fedavg", **some)
     part = stopped(run, "fedavg", tmp_path, at=4, **some)

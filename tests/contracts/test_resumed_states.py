@@ -13,7 +13,6 @@ from matrix import one_per_strategy
 from stops import ROUNDS, contents, places, resumed, stopped
 
 import datasets
-from clients.base import GraphClient
 from clients.store import ClientStore
 from fedgraph_flwr import introduction
 from fedgraph_flwr.errors import (
@@ -34,14 +33,8 @@ from simulations.inline import InlineGrid
 
 def fail_in(monkeypatch, server_round: int, *, client: int = 1) -> None:
     """Let a client raise in a round before it has stored anything."""
-    begin = GraphClient.begin
-
-    def fail(self, parcel, header):
-        if (self.job.client_id, header["server-round"]) == (client, server_round):
-            raise ValueError("disk full")
-        return begin(self, parcel, header)
-
-    monkeypatch.setattr(GraphClient, "begin", fail)
+    here = (client, server_round)
+    toys.fail_when(monkeypatch, lambda *at: at == here, step="begin")
 
 
 SELDOM = {"num-server-rounds": 7, "checkpoint-every": 2, "min-fit-replies": 0.5}

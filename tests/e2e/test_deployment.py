@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -55,12 +54,6 @@ def federation(folder: Path) -> Iterator[Federation]:
     variables["PYTHONPATH"] = os.pathsep.join(path)
     with Federation(folder, variables, SITES, warm=WARM) as started:
         yield started
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file."""
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def deploy(
@@ -150,7 +143,7 @@ def check_audit_logs(folder: Path, deployed: Path) -> None:
     for line in own[2:]:
         assert sum(line["sent"].values()) == sum(
             int(entry["bytes"])
-            for entry in rows(deployed / "ledger.csv")
+            for entry in toys.csv_rows(deployed / "ledger.csv")
             if (entry["round"], entry["client"], entry["direction"])
             == (str(line["round"]), str(line["client"]), "up")
         )

@@ -6,7 +6,6 @@ The SuperLink, both proxies and the SuperNodes are started from the files of
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import toys
 from e2e.test_deployment import check_same_run
 from e2e.test_proxy import Guarded, deploy, proxies
 from typing_extensions import override
@@ -169,7 +169,7 @@ def check_predictions(
     model: Path, data: Path, score: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The test score is the run's, and follows from the file and the site's labels."""
-    label = {row["graph"]: row["state"] for row in rows(data / "graphs.csv")}
+    label = {row["graph"]: row["state"] for row in toys.csv_rows(data / "graphs.csv")}
     new = model.parent / "new"  # the same graphs, as if nobody knew their state
     new.mkdir()
     for file in ("nodes.csv", "edges.csv", "schema.toml"):
@@ -179,7 +179,7 @@ def check_predictions(
     code, told = operator(capsys, "predict", model, new, "--out", out)
     assert code == int(data.name == BAD)
     assert told.count("not predicted: ") == (2 if data.name == BAD else 0)
-    found = {row["graph"]: row for row in rows(out) if not row["problem"]}
+    found = {row["graph"]: row for row in toys.csv_rows(out) if not row["problem"]}
     assert len(found) == len(label) - (2 if data.name == BAD else 0)
     assert found.keys() <= label.keys()
 
@@ -187,13 +187,7 @@ def check_predictions(
     code, told = operator(capsys, "predict", model, data, "--test", "--out", out)
     assert code == 0
     assert told.splitlines()[-1].endswith(f"items: {score!r}")
-    tested = {row["graph"]: row["prediction"] for row in rows(out)}
+    tested = {row["graph"]: row["prediction"] for row in toys.csv_rows(out)}
     right = [label[graph] == state for graph, state in tested.items()]
     assert sum(right) / len(right) == score
     assert tested == {graph: found[graph]["prediction"] for graph in tested}
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file."""
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))

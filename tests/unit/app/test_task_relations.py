@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 
 import numpy as np
 import pytest
+import toys
 from matplotlib.image import imread
 
 from fedgraph_flwr.figures import tasks
@@ -127,8 +127,7 @@ def test_a_run_keeps_omega_and_writes_sources(run):
     finished = run("fedgmtl", **{"task-masks": "0;1;0-1"})
     assert read_rounds(finished.path) == [1, 2, 3]
     assert set(read_covariances(finished.path, 3)) == {0, 1, 2}
-    with (finished.path / SOURCES).open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = toys.csv_rows(finished.path / SOURCES)
     table = [(r["client"], r["task_name"], r["neighbour"]) for r in rows]
     assert table == [("0", "b", "1"), ("0", "b", "2"), ("1", "a", "0"), ("1", "a", "2")]
     assert {r["related_name"] for r in rows} == {"a", "b"}

@@ -43,8 +43,7 @@ def own_folder(found: toys.Run, client: int) -> Path:
 
 def last_scores(found: toys.Run) -> dict[tuple[int, str], float]:
     """Test scores of the last model, by client and metric."""
-    with (found.path / "rounds.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = toys.csv_rows(found.path / "rounds.csv")
     last = max(int(row["round"]) for row in rows)
     return {
         (int(row["client"]), row["metric"]): float(row["value"])

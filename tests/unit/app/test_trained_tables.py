@@ -109,8 +109,7 @@ def test_tables_without_targets_are_predicted(trained):
         told = shared.predict_folder(root / "new")
         assert np.array_equal(told.outputs, predicted.outputs)
     predicted.write(root / "p.csv")
-    with (root / "p.csv").open(newline="") as file:
-        told = list(csv.DictReader(file))
+    told = toys.csv_rows(root / "p.csv")
     assert set(told[0]) == {predicted.column, "prediction", "problem"} | {
         f"p({label})" for label in predicted.labels_of
     }

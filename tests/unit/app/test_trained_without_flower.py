@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -44,8 +43,7 @@ assert "flwr" not in sys.modules
         [sys.executable, "-c", BLOCK_FLOWER + lines],
         cwd=tmp_path, env={"PYTHONPATH": str(PROJECT)}, check=True,
     )  # fmt: skip
-    with (tmp_path / "out.csv").open(newline="") as file:
-        told = list(csv.DictReader(file))
+    told = toys.csv_rows(tmp_path / "out.csv")
     assert [row["line"] for row in told] == ["2", "4", "3", "5"]
     assert [row["problem"] for row in told] == [
         "", "", "not a SMILES string", "1 cells, the header has 2"

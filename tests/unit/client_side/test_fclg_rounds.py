@@ -16,7 +16,7 @@ from oracles import fclg as oracle
 from oracles.jsd import dense
 from safetensors.numpy import load_file
 
-from clients import base, optimizer
+from clients import optimizer
 from clients.fclg import FCLGClient
 from clients.moon import MoonClient
 from clients.tasks import graph_embedder
@@ -24,6 +24,7 @@ from fedgraph_flwr import client_app, embedding_scores
 from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
 from fedgraph_flwr.results import selection
 from fedgraph_flwr.wire import unpack
+from simulations.contract.faults import failing_client
 from strategies.fedavg import FedAvg
 
 ALONE = "local graph-embedding"
@@ -495,20 +496,14 @@ def test_a_lost_client_does_not_change_the_number_of_classes(
         graphs = replace(partition.graphs, y=y, num_classes=3)
         return replace(partition, graphs=graphs)
 
-    train, asked = base.GraphClient.train, []
-
-    def fail(self, parcel, header):
-        if self.job.client_id == lost:
-            raise ValueError("disk full")
-        return train(self, parcel, header)
-
+    asked = []
     scores = embedding_scores.all_scores
 
     def spy(*args, num_classes, **kw):
         asked.append(num_classes)
         return scores(*args, num_classes=num_classes, **kw)
 
-    monkeypatch.setattr(base.GraphClient, "train", fail)
+    toys.fail_when(monkeypatch, lambda client, _: client == lost)
     monkeypatch.setattr("fedgraph_flwr.results.pooled.all_scores", spy)
     with toy_data.context() as patch:
         patch.setattr("datasets.load_partition", rare)
@@ -895,15 +890,7 @@ def test_a_moon_client_that_missed_a_round_takes_its_last_one(tmp_path):
 
 
 def test_scores_of_some_clients_are_kept_apart_from_those_of_all(run):
-    train = base.GraphClient.train
-
-    def fail(self, parcel, header):
-        if self.job.client_id == 1 and header["server-round"] == 2:
-            raise ValueError("disk full")
-        return train(self, parcel, header)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base.GraphClient, "train", fail)
+    with failing_client(client=1, server_round=2):
         finished = run("fclg", **POOLED, **{"min-fit-replies": 0.5})
     seen = {k[0]: k[2] for k in finished.values("accuracy")}
     assert seen == {"0": "all", "1": "answered", "3": "all"}

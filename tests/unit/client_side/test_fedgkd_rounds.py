@@ -12,14 +12,11 @@ from matrix import mostly_slow
 from oracles import fedgkd as oracle
 from toys_fedgkd import ON_NODES, PLAIN, STATIC, fitted, make
 
-from clients.base import GraphClient
 from clients.fedgkd import FedGKDClient
 from clients.models.masked_gnn import MaskedGNN
 from fedgraph_flwr import client_app
-from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0
 from fedgraph_flwr.results.reader import read_matrices
-from fedgraph_flwr.wire import select
 from strategies.fedgkd import common_start
 from strategies.fedgkd_relator import relatedness
 
@@ -223,15 +220,7 @@ def test_the_run_stores_r_s_and_q_of_every_round(run, uplinks):
 
 
 def test_averages_are_those_of_the_stored_weights(run, monkeypatch):
-    sent: dict = {}
-    uplink = GraphClient.uplink
-
-    def spy(self, trained):
-        reply = uplink(self, trained)
-        sent[self.job.client_id] = select(SHARED, reply.arrays)
-        return reply
-
-    monkeypatch.setattr(GraphClient, "uplink", spy)
+    sent = toys.sent_models(monkeypatch)
     finished = run("fedgkd", **{"num-server-rounds": 1, "fedgkd.tau": 0.5})
     q = read_matrices(finished.path, "q")[1]
     assert not np.allclose(q, 1 / 3)

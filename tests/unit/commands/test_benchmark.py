@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import shutil
 import signal
@@ -13,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import toys
 
 from clients.store import default_state_dir
 from fedgraph_flwr.errors import ConfigError, FedGraphError
@@ -388,8 +388,7 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     }
     differences = (results / "differences.csv").read_text()
     assert differences == (whole / "differences.csv").read_text()
-    with (results / "differences.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = toys.csv_rows(results / "differences.csv")
     placebo = [row for row in rows if row["opponent"] == "fedavg"]
     assert [
         (row["word"], row["points"], row["low"], row["high"]) for row in placebo

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import math
@@ -262,11 +261,6 @@ def test_structure_is_a_distance_and_clients_move_as_one(monkeypatch):
     np.testing.assert_array_equal(units, np.repeat(np.arange(4), 6))
 
 
-def rows(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.slow
 def test_clients_of_a_federation_are_compared(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("simulations.markup.PIPE_WIDTH", 80)
@@ -278,7 +272,7 @@ def test_clients_of_a_federation_are_compared(tmp_path, capsys, monkeypatch):
     assert max(map(len, shown)) <= 80
     assert "structure: mean 0." in out
     assert "of graphs drawn at random" in " ".join(out.split())
-    found = rows(tmp_path / "a" / "pairs.csv")
+    found = toys.csv_rows(tmp_path / "a" / "pairs.csv")
     assert [(r["group"], r["other_group"]) for r in found] == [
         (f"client {a} toy", f"client {b} toy")
         for a, b in itertools.combinations_with_replacement(range(3), 2)
@@ -286,7 +280,7 @@ def test_clients_of_a_federation_are_compared(tmp_path, capsys, monkeypatch):
     assert [r["structure_pairs"] for r in found] == [
         "15", "36", "36", "15", "36", "15"
     ]  # fmt: skip
-    assert len(rows(tmp_path / "a" / "random.csv")) == 12
+    assert len(toys.csv_rows(tmp_path / "a" / "random.csv")) == 12
     assert (tmp_path / "a" / "heterogeneity.png").stat().st_size > 10_000
     assert heterogeneity.main([*command, "--out", str(tmp_path / "b")]) == 0
     for name in ("pairs.csv", "random.csv"):
@@ -294,7 +288,7 @@ def test_clients_of_a_federation_are_compared(tmp_path, capsys, monkeypatch):
         assert first == second
     other = [*command, "--seed", "1", "--out", str(tmp_path / "c")]
     assert heterogeneity.main(other) == 0
-    assert rows(tmp_path / "c" / "pairs.csv") != found
+    assert toys.csv_rows(tmp_path / "c" / "pairs.csv") != found
 
 
 def test_own_tables_are_compared(tmp_path, capsys):
@@ -318,7 +312,7 @@ def test_clusters_of_a_run_are_compared(run, tmp_path, capsys, monkeypatch):
     command = ["--run", str(folder), *QUICK, "--out", str(tmp_path / "o")]
     assert heterogeneity.main(command) == 0
     assert "within cluster" in capsys.readouterr().out
-    found = rows(tmp_path / "o" / "clusters.csv")
+    found = toys.csv_rows(tmp_path / "o" / "clusters.csv")
     assert [row["clients"] for row in found] == ["0 2", "1"]
     assert [row["structure_pairs"] for row in found] == ["66", "15"]
     clusters["rounds"]["3"] = [[0, 1], [1, 7]]
@@ -369,7 +363,9 @@ def test_numbers_out_of_range_are_refused(arguments, capsys):
 def test_real_molecules_differ_from_random_graphs(data_dir, tmp_path):
     command = ["MUTAG", "PTC_MR", "--set", f"data-dir={data_dir}", "--graphs", "20"]
     assert heterogeneity.main([*command, "--out", str(tmp_path)]) == 0
-    found = {(r["group"], r["property"]): r for r in rows(tmp_path / "random.csv")}
+    found = {
+        (r["group"], r["property"]): r for r in toys.csv_rows(tmp_path / "random.csv")
+    }
     assert float(found["MUTAG", "component"]["real"]) == 100
     assert float(found["MUTAG", "path"]["p"]) < 1e-4
     assert float(found["MUTAG", "clustering"]["real"]) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shutil
@@ -160,8 +159,7 @@ def test_test_items_are_predicted_with_the_score_of_the_run(site, tmp_path, caps
     code = main(["predict", str(own_model(site)), data, "--test", "--out", str(out)])
     assert code == 0
     assert f"items: {score(site[1], 1)!r}" in capsys.readouterr().out
-    with out.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = toys.csv_rows(out)
     assert {row["label(amine)"] for row in rows} == {"0", "1"}
 
 

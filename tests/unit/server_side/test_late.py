@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import toys
 from flwr.app import Message
+from plays import play
 
 from fedgraph_flwr.errors import ConfigError, RunFailedError, WireError
 from fedgraph_flwr.wire import SITE, Parcel, pack, unpack
 from simulations.inline import InlineGrid
-from strategies.fedavg import FedAvg
 from strategies.introductions import read_introduction
 from strategies.report import ClientInfo
 
@@ -66,57 +66,42 @@ class Sites(InlineGrid):
         return super().pull_messages(ready)
 
 
-def play(
+def play_at(
     delays=(), broken=(), *, rounds=1, one_by_one=True, before=lambda *_: None, **config
 ):
     """Train, with ``before(grid, round)``; return strategy, reports and seconds."""
-    settings = toys.resolved(
-        **{
-            "num-server-rounds": rounds,
-            "round-timeout-s": 60.0,
-            "min-fit-replies": 0.6,
-            "late-after-s": 0.2,
-            **config,
-        }
-    )
-    reports = []
-    strategy = FedAvg(
-        settings.settings,
-        settings.params,
-        experiment="e",
-        observer=lambda _, report: reports.append(report),
-    )
+    settings = {
+        "num-server-rounds": rounds,
+        "round-timeout-s": 60.0,
+        "min-fit-replies": 0.6,
+        "late-after-s": 0.2,
+        **config,
+    }
     grid = Sites(dict(delays), dict(broken), one_by_one=one_by_one)
-    strategy.roll_call(grid)
-    strategy.initialise({"w": np.zeros(2, np.float32)})
+
+    def answers(strategy, messages):
+        return strategy.exchange(grid, messages, settings["round-timeout-s"])
+
     begin = time.monotonic()
-    for number in range(1, rounds + 1):
-        before(grid, number)
-        messages = strategy.configure_train(number, None, None, grid)
-        replies = strategy.exchange(grid, messages, settings.settings.round_timeout_s)
-        try:
-            strategy.aggregate_train(number, replies)
-        finally:
-            strategy.close_round()
-            strategy.tell_observer()
+    strategy, reports = play(grid, answers, rounds=rounds, before=before, **settings)
     return strategy, reports, time.monotonic() - begin
 
 
 def test_a_round_waits_for_a_late_site_no_longer_than_it_says():
-    strategy, (report,), seconds = play({1: 600.0})
+    strategy, (report,), seconds = play_at({1: 600.0})
     assert report.failures == {1: "no reply within late-after-s = 0.2 of the others"}
     assert 0.2 <= seconds < 30
     assert strategy.theta["w"][0] == 1.0  # of clients 0 and 2
 
 
 def test_whoever_comes_within_that_time_counts():
-    _, (report,), _ = play({1: 0.05}, **{"late-after-s": 3.0})
+    _, (report,), _ = play_at({1: 0.05}, **{"late-after-s": 3.0})
     assert report.failures == {}
 
 
 def test_without_the_setting_a_round_waits_for_its_timeout():
     settings = {"late-after-s": 0.0, "round-timeout-s": 0.4}
-    _, (report,), seconds = play({1: 600.0}, **settings)
+    _, (report,), seconds = play_at({1: 600.0}, **settings)
     assert report.failures == {1: "no reply before the round's timeout"}
     assert seconds >= 0.4
 
@@ -125,13 +110,13 @@ def test_without_the_setting_a_round_waits_for_its_timeout():
 def test_only_good_replies_make_a_quorum():
     """Else a broken site would cut off a late one whose reply the round needs."""
     for bad in (Parcel(error="disk full"), Parcel(arrays={"x": np.zeros(1)})):
-        _, (report,), seconds = play({1: 0.5}, {2: bad})
+        _, (report,), seconds = play_at({1: 0.5}, {2: bad})
         assert set(report.failures) == {2}
         assert seconds >= 0.5
 
 
 def test_a_late_site_is_told_by_name_and_not_waited_for_twice(caplog):
-    strategy, reports, seconds = play({1: 600.0}, rounds=3, **{"late-after-s": 0.1})
+    strategy, reports, seconds = play_at({1: 600.0}, rounds=3, **{"late-after-s": 0.1})
     words = "(west) did not answer within late-after-s = 0.1 of the others"
     assert caplog.text.count(words) == 1
     assert [r.failures[1] for r in reports[1:]] == [
@@ -149,7 +134,7 @@ NOT_WAITED_FOR = (
 
 
 def test_a_site_that_answers_roll_calls_but_never_trains_costs_one_timeout():
-    _, reports, seconds = play({1: 600.0}, rounds=6, **HANGING)
+    _, reports, seconds = play_at({1: 600.0}, rounds=6, **HANGING)
     assert seconds < 1.5  # six timeouts are 2.4 s
     assert [r.failures[1] for r in reports] == [
         "no reply before the round's timeout",
@@ -164,7 +149,7 @@ def test_a_site_that_hung_is_waited_for_again_when_it_replies_in_time():
         if number == 3:  # its reply of round 2 has come
             grid.ready_at.clear()
 
-    _, reports, _ = play(rounds=3, before=mend, **HANGING)
+    _, reports, _ = play_at(rounds=3, before=mend, **HANGING)
     assert [r.failures.get(1) for r in reports[1:]] == [NOT_WAITED_FOR, None]
 
 
@@ -180,7 +165,7 @@ def test_a_quick_reply_that_is_not_good_ends_no_doubt():
         grid.delays[1] = 0.0 if number == 2 else 600.0
         grid.broken = {1: MALFORMED}
 
-    _, reports, _ = play(rounds=4, before=alternate, **HANGING)
+    _, reports, _ = play_at(rounds=4, before=alternate, **HANGING)
     assert "lacks ['shared/w']" in reports[1].failures[1]
     assert reports[2].failures[1] == NOT_WAITED_FOR
 
@@ -196,7 +181,7 @@ def test_a_reply_after_its_round_ends_a_doubt_only_if_it_is_good(late, is_waited
         grid.broken = late if number == 1 else {}
 
     settings = {"late-after-s": 0.1, "round-timeout-s": 30.0, "one_by_one": False}
-    _, reports, _ = play(rounds=2, before=answer_late, **settings)
+    _, reports, _ = play_at(rounds=2, before=answer_late, **settings)
     assert ("not waited for" not in reports[1].failures[1]) == is_waited_for
 
 
@@ -205,19 +190,19 @@ def test_a_round_waits_for_a_doubtful_site_if_it_needs_it():
         grid.delays[1] = 600.0 if number == 1 else 0.1
         grid.broken = {2: Parcel(error="disk full")} if number == 2 else {}
 
-    _, reports, _ = play(rounds=3, before=mend, **HANGING)
+    _, reports, _ = play_at(rounds=3, before=mend, **HANGING)
     assert [set(r.failures) for r in reports] == [{1}, {2}, set()]
 
 
 def test_a_failure_names_its_site(caplog):
     settings = {"min-fit-replies": 1.0, "late-after-s": 0.0}
     with pytest.raises(RunFailedError, match=r"client 2 \(south\): disk full\."):
-        play((), {2: Parcel(error="disk full")}, **settings)
+        play_at((), {2: Parcel(error="disk full")}, **settings)
     assert "round 1, failed: client 2 (south): disk full" in caplog.text
 
 
 def test_a_reason_of_a_client_forges_no_line_of_the_log(caplog):
-    _, (report,), _ = play((), {2: Parcel(error="no\x1b[2J\nround 3: all is well")})
+    _, (report,), _ = play_at((), {2: Parcel(error="no\x1b[2J\nround 3: all is well")})
     assert report.failures == {2: r"no\x1b[2J\nround 3: all is well"}
     assert r"client 2 (south): no\x1b[2J\nround 3: all is well" in caplog.text
 

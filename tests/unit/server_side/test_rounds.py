@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import toys
 from flwr.app import Error, Message
+from plays import play
 
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.wire import Parcel, pack, unpack
@@ -83,34 +84,20 @@ def trained(client: int) -> Parcel:
     )
 
 
-def play(broken: dict, *, rounds: int = 1, backwards: bool = False, **config):
+def play_with(broken: dict, *, rounds: int = 1, backwards: bool = False, **config):
     """Train with broken clients from round 1 on; return strategy and reports."""
-    config = {"round-timeout-s": 0.02, "num-server-rounds": 9, **config}
-    run = toys.resolved(**config)
-    reports = []
-    strategy = FedAvg(
-        run.settings,
-        run.params,
-        experiment="e",
-        observer=lambda _, report: reports.append(report),
-    )
     grid = Site(broken, backwards=backwards)
-    strategy.roll_call(grid)
-    strategy.initialise({"w": np.zeros(2, np.float32)})
-    for server_round in range(1, rounds + 1):
-        messages = strategy.configure_train(server_round, None, None, grid)
+
+    def answers(_, messages):
         grid.push_messages(messages)
-        ids = [m.metadata.message_id for m in messages]
-        try:
-            strategy.aggregate_train(server_round, grid.pull_messages(ids))
-        finally:
-            strategy.close_round()
-            strategy.tell_observer()
-    return strategy, reports
+        return grid.pull_messages([m.metadata.message_id for m in messages])
+
+    settings = {"round-timeout-s": 0.02, "num-server-rounds": 9, **config}
+    return play(grid, answers, rounds=rounds, **settings)
 
 
 def test_a_round_averages_by_examples_and_reads_every_report():
-    strategy, (report,) = play({})
+    strategy, (report,) = play_with({})
     # 1, 2 and 3 examples of the models 0, 1 and 2
     assert strategy.theta["w"] == pytest.approx([8 / 6, 0.8 / 6])
     assert report.failures == {}
@@ -127,8 +114,8 @@ def test_a_round_averages_by_examples_and_reads_every_report():
 
 
 def test_replies_may_come_in_any_order():
-    there, _ = play({})
-    back, _ = play({}, backwards=True)
+    there, _ = play_with({})
+    back, _ = play_with({}, backwards=True)
     assert back.theta["w"].tobytes() == there.theta["w"].tobytes()
 
 
@@ -148,7 +135,7 @@ def test_replies_may_come_in_any_order():
     ids=["client raises", "node dies", "node is silent"],
 )
 def test_whoever_fails_is_named_and_left_out(broken, failures, mean):
-    strategy, (report,) = play(broken, **{"min-fit-replies": 0.3})
+    strategy, (report,) = play_with(broken, **{"min-fit-replies": 0.3})
     assert set(report.failures) == set(failures)
     for client, reason in failures.items():
         assert re.search(reason, report.failures[client])
@@ -156,7 +143,7 @@ def test_whoever_fails_is_named_and_left_out(broken, failures, mean):
 
 
 def test_a_failed_client_is_asked_again_in_the_next_round():
-    _, reports = play({0: "disk full"}, rounds=2, **{"min-fit-replies": 0.5})
+    _, reports = play_with({0: "disk full"}, rounds=2, **{"min-fit-replies": 0.5})
     assert [set(r.failures) for r in reports] == [{0}, {0}]
     assert {x.client for x in reports[1].ledger if x.direction == "down"} >= {0, 1, 2}
 
@@ -164,10 +151,10 @@ def test_a_failed_client_is_asked_again_in_the_next_round():
 @pytest.mark.parametrize(("share", "enough"), [(0.66, True), (0.67, False)])
 def test_min_fit_replies_is_a_share_of_all_clients(share, enough):
     if enough:  # 2 of 3 replied, 1.98 needed
-        play({1: "gone"}, **{"min-fit-replies": share})
+        play_with({1: "gone"}, **{"min-fit-replies": share})
     else:
         with pytest.raises(RunFailedError, match=r"2 of 3 .* needs 3\. client 1: gone"):
-            play({1: "gone"}, **{"min-fit-replies": share})
+            play_with({1: "gone"}, **{"min-fit-replies": share})
 
 
 def test_rounding_asks_for_one_reply_too_many():
@@ -181,11 +168,11 @@ def test_rounding_asks_for_one_reply_too_many():
 def test_a_dead_actor_stops_the_round_whatever_min_fit_replies_allows():
     dead = Error(0, "<class 'ray.exceptions.ActorDiedError'>:<'killed'>")
     with pytest.raises(RunFailedError, match=r"clients \[1\].*died|died .*\[1\]"):
-        play({1: dead}, **{"min-fit-replies": 0.1})
+        play_with({1: dead}, **{"min-fit-replies": 0.1})
 
 
 def test_the_slowest_node_is_sent_its_work_first():
-    strategy, _ = play({})
+    strategy, _ = play_with({})
     strategy.compute_s = {0: 1.0, 1: 9.0, 2: 1.0}
     grid = Site({})
     strategy.directory._infos = {
@@ -221,7 +208,7 @@ def test_a_silent_node_holds_the_roll_call_no_longer_than_its_timeout():
 
 
 def test_evaluate_messages_go_out_after_the_last_round_only():
-    strategy, _ = play({}, **{"num-server-rounds": 5})
+    strategy, _ = play_with({}, **{"num-server-rounds": 5})
     grid = Site({})
     assert strategy.configure_evaluate(4, None, None, grid) == []
     strategy.roll_call(grid)
