@@ -13,7 +13,7 @@ from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import DataError, FedGraphError
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
 
-from . import planted
+from . import planted, synthetic
 from .cache import label_checksum
 from .node_graphs import load_node_graph
 from .node_partitions import partition_nodes
@@ -60,7 +60,7 @@ def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:
     )
     ids = client_id * planted.NUM_NODES + np.arange(graph.num_nodes)
     made = with_roles(client_id, graph, ids, roles)
-    return replace(made, group=planted.client_group(client_id))
+    return replace(made, group=synthetic.client_group(client_id))
 
 
 def draw_roles(num_nodes: int, *, held_out: float, seed: int) -> IntArray:

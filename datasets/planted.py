@@ -13,17 +13,14 @@ import numpy as np
 from fedgraph_flwr.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
 
+from .synthetic import client_group
+
 NUM_CLASSES = 4
 NODES_PER_CLASS = 25
 NUM_NODES = NUM_CLASSES * NODES_PER_CLASS
 NUM_FEATURES = 32
 NOISE = 1.0  # standard deviation of a feature around its prototype's, which is 0 or 1
 EDGE_PROBABILITY = (0.12, 0.03)  # within a block, and between blocks
-
-
-def client_group(client_id: int) -> int:
-    """Planted group of a client: two of five belong to group 1."""
-    return int(client_id % 5 in (1, 3))
 
 
 def generate_client(client_id: int, seed: int) -> GraphSet:

@@ -11,7 +11,7 @@ import pytest
 import toys
 
 import datasets
-from datasets import planted
+from datasets import planted, synthetic
 from datasets.node_clients import induced_subgraph
 from datasets.node_graphs import load_node_graph, whole_graph
 from datasets.node_partitions import partition_nodes
@@ -350,7 +350,7 @@ def test_planted_groups_contradict_each_other_about_labels():
     centres = planted.prototypes(7)
     for client, group in ((0, 0), (1, 1), (2, 0), (3, 1)):
         graph = planted.generate_client(client, 7)
-        assert planted.client_group(client) == group
+        assert synthetic.client_group(client) == group
         means_of = np.stack([graph.x[graph.y == c].mean(axis=0) for c in range(4)])
         gaps = np.linalg.norm(means_of[:, None] - centres, axis=2)
         assert gaps.argmin(axis=1).tolist() == [(c - group) % 4 for c in range(4)]
