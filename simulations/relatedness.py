@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import spearmanr
@@ -95,7 +96,7 @@ def main() -> int:
         rounds = sorted(found)
         for t in sorted({rounds[0], rounds[len(rounds) // 2], rounds[-1]}):
             rho, std = found[t]
-            table.add_row(run.name, str(t), f"{rho:+.3f}", f"{std:.2e}")
+            table.add_row(escape(run.name), str(t), f"{rho:+.3f}", f"{std:.2e}")
     console.print(table)
     return 0
 
