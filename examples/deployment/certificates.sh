@@ -3,7 +3,7 @@
 #
 # HOST is the coordinator's name or IP address, as sites and analysts type it. Each
 # ANALYST gets a certificate that opens Control. Run it again to add analysts; what is
-# there stays. Keep the folder private.
+# there stays, and is named. Keep the folder private.
 set -eu
 umask 077
 [ $# -ge 3 ] || { echo "usage: sh $0 HOST FOLDER ANALYST..." >&2; exit 2; }
@@ -21,6 +21,13 @@ case $host in
 esac
 mkdir -p "$folder"
 cd "$folder"
+if [ -f server.crt ]; then
+    case $name in IP:*) option=-checkip ;; *) option=-checkhost ;; esac
+    openssl x509 -in server.crt -noout "$option" "$host" | grep -q "does match" || {
+        echo "$folder/server.crt is not for $host; for a new one delete it and server.key" >&2
+        exit 2
+    }
+fi
 
 # An authority signs others: "ca" the server, which sites check, and "analysts-ca" the
 # analysts, whom the proxy checks. The second signs nothing that a site ever has.
@@ -34,7 +41,10 @@ authority() {
 signed() {
     by=$1 stem=$2 subject=$3
     shift 3
-    [ ! -f "$stem.crt" ] || return 0
+    if [ -f "$stem.crt" ]; then
+        echo "kept $folder/$stem.crt" >&3
+        return
+    fi
     openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-384 -noenc -sha384 \
         -subj "/CN=$subject" -keyout "$stem.key" -out "$stem.csr"
     printf '%s\n' "basicConstraints=critical,CA:FALSE" "$@" >"$stem.ext"

@@ -91,7 +91,10 @@ def test_certificates_are_private_and_made_once(tmp_path):
     folder = tmp_path / "c"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     again = certificates(tmp_path, "fl.example.org", "c", "bob")
-    assert again.stdout.split()[1] == "c/analyst-bob.crt"
+    assert again.stdout.splitlines() == [
+        "kept c/server.crt",
+        "made c/analyst-bob.crt and c/analyst-bob.key",
+    ]
     serials = {n for n in before if n.endswith(".srl")}
     for name in before.keys() - serials:
         assert (folder / name).read_bytes() == before[name]
@@ -117,6 +120,40 @@ def test_certificates_are_private_and_made_once(tmp_path):
             check=False,
         )
         assert (checked.returncode == 0) == fits
+
+
+@needs("openssl", "openssl")
+@pytest.mark.parametrize(
+    ("host", "other"), [("fl.example.org", "fl"), ("10.0.0.1", "10.0.0.2")]
+)
+def test_a_certificate_of_another_host_is_not_kept_in_silence(tmp_path, host, other):
+    assert certificates(tmp_path, host, "c", "alice").returncode == 0
+    again = certificates(tmp_path, host, "c", "alice")
+    assert (again.returncode, again.stdout.split()[:2]) == (0, ["kept", "c/server.crt"])
+    done = certificates(tmp_path, other, "c", "alice")
+    assert done.returncode == 2
+    assert f"c/server.crt is not for {other}; for a new one delete it" in done.stderr
+
+
+@needs("nginx", "nginx-light")
+@needs("openssl", "openssl")
+def test_nginx_takes_its_file_beside_debians_settings(tmp_path):
+    certificates(tmp_path, "127.0.0.1", "c", "alice")
+    changes = {"/etc/fedgraph": f"{tmp_path}/c", "/var/log/nginx": str(tmp_path)}
+    (tmp_path / "own.conf").write_text(changed("nginx-coordinator.conf", changes))
+    debian = "ssl_protocols TLSv1 TLSv1.1 TLSv1.2 TLSv1.3;"  # of its nginx.conf
+    (tmp_path / "nginx.conf").write_text(
+        f"pid {tmp_path}/pid;\nerror_log stderr;\nevents {{}}\n"
+        f"http {{\naccess_log off;\n{debian}\ninclude own.conf;\n}}\n"
+    )
+    done = subprocess.run(
+        [find("nginx"), "-t", "-c", str(tmp_path / "nginx.conf")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "duplicate value" not in done.stderr
 
 
 @needs("openssl", "openssl")
