@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class Link:
         if not host or not port.isdigit() or not 0 < int(port) < 2**16:
             raise ConfigError(
                 f"--superlink must be HOST:PORT, got {self.superlink!r}; e.g."
-                " fedgraph.example.org:9000"
+                " fedgraph.example.org:9443"
             )
         return host.strip("[]"), int(port)
 
@@ -78,6 +79,11 @@ def check_link(link: Link) -> list[Finding]:
     found = look("SuperLink", lambda: _reach(link), "check address, line and firewall")
     if found[0].state != OK:
         return found
+    if not link.insecure:
+        certificate = look("certificate", lambda: _certificate(link), "see it")
+        found += certificate
+        if certificate[0].state != OK:
+            return found  # nothing else passes
     found += look("clock", lambda: _clock(link), "compare the clock by hand")
     if link.key is None:
         return found
@@ -101,10 +107,7 @@ def _reach(link: Link) -> list[Finding]:
     reached = f"{host}:{port} answers in {1000 * rtt_s:.0f} ms"
     if link.insecure:
         return [Finding(what="SuperLink", state=OK, found=f"{reached}, without TLS")]
-    return [
-        Finding(what="SuperLink", state=OK, found=reached),
-        *look("certificate", lambda: _certificate(link), "check the CA file"),
-    ]
+    return [Finding(what="SuperLink", state=OK, found=reached)]
 
 
 def _context(link: Link) -> ssl.SSLContext:
@@ -139,11 +142,14 @@ def _certificate(link: Link) -> list[Finding]:
         ssl.cert_time_to_seconds(str((told or {})["notAfter"])), UTC
     )
     days = (ends - datetime.now(UTC)).days
-    found = f"{version}, names {host}, valid until {ends:%Y-%m-%d}"
+    accepted, until = f"{version}, names {host}", f"valid until {ends:%Y-%m-%d}"
     if days < _SOON_DAYS:
         cure = "ask the coordinator for a new server certificate before then"
-        return [Finding(what=what, state=PROBLEM, found=found, cure=cure)]
-    return [Finding(what=what, state=OK, found=found)]
+        return [
+            Finding(what=what, state=OK, found=accepted),
+            Finding(what=what, state=PROBLEM, found=until, cure=cure),
+        ]
+    return [Finding(what=what, state=OK, found=f"{accepted}, {until}")]
 
 
 def _cure(error: ssl.SSLCertVerificationError) -> str:
@@ -220,21 +226,39 @@ def _admitted(link: Link) -> list[Finding]:
         try:
             node = client.ActivateNode(request).node_id
         except httpx.HTTPStatusError as error:
-            code = error.response.status_code
-            found = f"{name} is refused (HTTP {code}): {error.response.text[:200]}"
-            cure = (
-                f"send {name}.pub to the coordinator, who admits it: flwr supernode"
-                " register; if a SuperNode runs with this key now, all is well, or stop"
-                " it and check again"
-            )
-            return [Finding(what=what, state=PROBLEM, found=found, cure=cure)]
+            return [_refused(name, error.response)]
         client.DeactivateNode(DeactivateNodeRequest(node_id=node))
     return [Finding(what=what, state=OK, found=f"{name} is admitted")]
 
 
+def _refused(name: str, answer: httpx.Response) -> Finding:
+    """Tell a refusal of the SuperLink, which is JSON, from one of a proxy."""
+    code = answer.status_code
+    if "json" in answer.headers.get("content-type", ""):
+        found = f"{name} is refused (HTTP {code}): {answer.text[:200]}"
+        cure = (
+            f"send {name}.pub to the coordinator, who admits it: flwr supernode"
+            " register; if a SuperNode runs with this key now, all is well, or stop"
+            " it and check again"
+        )
+        return Finding(what="key", state=PROBLEM, found=found, cure=cure)
+    found = f"no SuperLink has seen {name}: something before it answers HTTP {code}"
+    cure = "check the port: sites have the coordinator's 9443"
+    if code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        cure = "ask the coordinator whether the SuperLink runs; " + cure
+    return Finding(what="key", state=UNKNOWN, found=found, cure=cure)
+
+
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    if path.suffix == ".pub":
+        raise ConfigError(f"{path} is the public half of a key; give the other half")
     try:
         found = load_ssh_private_key(path.read_bytes(), None)
+    except PermissionError as error:
+        raise ConfigError(
+            f"{path} cannot be read by this user; type this command as the user of the"
+            " SuperNode: runuser -u fedgraph -- ..."
+        ) from error
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
             f"{path} cannot be read as a private key without password: {error}; make"

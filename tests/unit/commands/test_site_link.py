@@ -49,6 +49,14 @@ def make_certificate(folder, name, *, days=90, ip="127.0.0.1", signer=None):
 class Handler(http.server.BaseHTTPRequestHandler):
     ahead_s = 0.0
     tells_date = True
+    refusal = (501, "text/html", "<html>")
+
+    def do_POST(self):
+        code, kind, text = self.refusal
+        self.send_response_only(code)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+        self.wfile.write(text.encode())
 
     def do_GET(self):
         self.send_response_only(404)
@@ -128,6 +136,15 @@ def test_a_wrong_certificate_is_a_problem_with_its_cure(
 
 
 @pytest.mark.parametrize(
+    ("certificate", "ca"), [("good", "other-ca"), ("old", "ca"), ("good", "missing")]
+)
+def test_nothing_behind_a_refused_certificate_is_looked_at(keys, certificate, ca):
+    with server(keys / certificate) as address:
+        found = see(address, keys / f"{ca}.crt", key=keys / "no-key")
+    assert list(found) == ["SuperLink", "certificate"]
+
+
+@pytest.mark.parametrize(
     ("attributes", "state"),
     [
         ({}, OK),
@@ -174,16 +191,44 @@ def test_keys_that_cannot_sign_are_refused_before_anything_is_sent(tmp_path):
             (tmp_path / "missing", "cannot be read as a private key"),
             (tmp_path / "text", "cannot be read as a private key"),
             (edwards, "is no ECDSA key"),
+            (tmp_path / "good.pub", "is the public half of a key"),
         ):
             found = see(address, key=key, insecure=True)["key"]
             assert found.state == PROBLEM
             assert match in found.found
-        # This server is no SuperLink: it refuses to take a POST.
-        refused = see(address, key=good, insecure=True)["key"]
-        assert refused.state == PROBLEM
-        assert "flwr supernode register" in refused.cure
         good.chmod(0o644)
         assert (
             "can be read by others"
             in see(address, key=good, insecure=True)["key"].found
         )
+
+
+@pytest.mark.parametrize(
+    ("refusal", "state", "cure"),
+    [
+        ((412, "application/json", '{"code":2004}'), PROBLEM, "supernode register"),
+        ((400, "text/html", "<html>no certificate"), UNKNOWN, "check the port"),
+        ((403, "text/html", "<html>"), UNKNOWN, "check the port"),
+        ((502, "text/html", "<html>"), UNKNOWN, "whether the SuperLink runs"),
+    ],
+)
+def test_a_proxys_refusal_is_none_of_the_key(tmp_path, refusal, state, cure):
+    key = write_key(tmp_path / "site", ec.generate_private_key(ec.SECP384R1()))
+    with server(refusal=refusal) as address:
+        found = see(address, key=key, insecure=True)["key"]
+    assert found.state == state
+    assert cure in found.cure
+    assert ("register" in found.cure) == (state == PROBLEM)
+
+
+def test_whoever_may_not_read_the_key_is_told_whose_it_is(tmp_path, monkeypatch):
+    key = write_key(tmp_path / "site", ec.generate_private_key(ec.SECP384R1()))
+
+    def denied(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", denied)
+    with server() as address:
+        found = see(address, key=key, insecure=True)["key"]
+    assert "cannot be read by this user" in found.found
+    assert "runuser -u fedgraph" in found.cure
