@@ -37,6 +37,7 @@ from .plugged import plugged_client
 from .schema import GRAPH_CSV, GRAPHS_CSV
 from .smiles_csv import SMILES_CSV, check_csv_settings, check_hosted_file
 from .split_noise import add_noise, check_noise
+from .table import needing_permission
 from .task_masks import ALL as ALL_TASKS
 from .task_masks import mask_tasks
 from .tu import load_tu
@@ -47,6 +48,7 @@ _FROM_TABLES = {GRAPHS_CSV: own_graphs_client, GRAPH_CSV: own_graph_client}
 _FOR_MOLECULES = {"quantity-skew": skewed_client, FILES: file_client}
 
 
+@needing_permission()
 def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
     """Load the graphs of one client with their split.
 
@@ -226,6 +228,7 @@ def check_settings(settings: RunSettings) -> None:
         check_csv_settings(settings)
 
 
+@needing_permission()
 def check_hosted(settings: RunSettings, hosted: Sequence[int]) -> None:
     """Refuse to give the data of one client to several clients of a node.
 

@@ -7,6 +7,7 @@ faster: Python's garbage collector visits rows that live longer again and again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,8 +87,28 @@ def refusal(path: Path, problem: str, public: str = "") -> DataError:
     )
 
 
+@contextmanager
+def needing_permission() -> Iterator[None]:
+    """Word that the user of this process may not read a file or folder.
+
+    Raises
+    ------
+    DataError
+    """
+    try:
+        yield
+    except PermissionError as error:
+        raise DataError(
+            f"the user of this process has no permission for {error.filename}; give it"
+            " for that path and the folders above it, by chown or chmod"
+        ) from error
+
+
 def no_csv(path: Path, line: int, error: Exception) -> DataError:
     """Word that a line of a text file cannot be read."""
+    if isinstance(error, PermissionError):
+        with needing_permission():
+            raise error
     return DataError(
         f"{path}, line {line}: cannot be read as CSV: {error}; {SAVE}",
         public=f"{path.name}, line {line}: cannot be read as CSV; {SAVE}",

@@ -253,10 +253,15 @@ def read_policy(node: NodeConfig) -> tuple[Policy, str]:
         return Policy(), ""
     path = Path(str(node[POLICY]))
     try:
-        if not path.is_absolute() or not path.is_file():
+        if not path.is_absolute():
             raise ConfigError(
-                f"node-config {POLICY} must be the absolute path of a file, got"
-                f" {shown(str(path))}, which is none"
+                f"node-config {POLICY} must be an absolute path; start the SuperNode"
+                f" with --node-config '{POLICY}=\"/etc/fedgraph/policy.toml\"'"
+            )
+        if not path.is_file():
+            raise ConfigError(
+                "there is no such file; write it as docs/policy.md shows, or correct"
+                f" {POLICY} of --node-config"
             )
         content = path.read_bytes()
         found = _read(read_toml(path, content))
@@ -266,6 +271,12 @@ def read_policy(node: NodeConfig) -> tuple[Policy, str]:
                 " is kept; start the SuperNode with --node-config"
                 " 'state-dir=\"/abs/path\"'"
             )
+    except PermissionError as error:
+        raise PolicyError(
+            f"policy {path} cannot be read; let the user of the SuperNode read it:"
+            f" chmod 644 {path}",
+            public=_UNUSABLE,
+        ) from error
     except (FedGraphError, OSError, ValueError) as error:
         raise PolicyError(f"policy {path}: {error}", public=_UNUSABLE) from error
     return found, hashlib.sha256(content).hexdigest()

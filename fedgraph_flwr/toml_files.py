@@ -29,11 +29,16 @@ def read_toml(path: Path, content: bytes | None = None) -> dict[str, Any]:
     """
     try:
         found = path.read_bytes() if content is None else content
-        text = io.TextIOWrapper(io.BytesIO(found), encoding="utf-8").read()
+        text = io.TextIOWrapper(io.BytesIO(found), encoding="utf-8-sig").read()
         table = tomllib.loads(text)
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: also UTF-8
+    except OSError as error:
         raise ConfigError(
-            f"{path} is not valid TOML: {error}; correct it (UTF-8 text; see toml.io)"
+            f"{path} cannot be read: {error.strerror}; correct its name, or let the"
+            " user of this process read it"
+        ) from error
+    except (ValueError, RecursionError) as error:  # ValueError: also UTF-8
+        raise ConfigError(
+            f"{path} is not valid TOML: {error}; correct it (UTF-8 text, as on toml.io)"
         ) from error
     level: list[Any] = [table]
     for _ in range(_DEPTH):

@@ -114,7 +114,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_the_reason(tmp_path, text, w
 @pytest.mark.parametrize("name", ["", "missing.toml", ".", "policy.toml", "/\0"])
 def test_a_file_that_is_none_is_refused(tmp_path, name):
     path = name if name in ("", "policy.toml", "/\0") else str(tmp_path / name)
-    with pytest.raises(PolicyError, match=r"absolute path of a file|null"):
+    with pytest.raises(PolicyError, match=r"an absolute path;|no such file;|null"):
         policy_of({**SITE, "policy": path})
 
 
@@ -125,8 +125,12 @@ def test_a_file_without_permission_is_refused(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", denied)
-    with pytest.raises(PolicyError, match="Permission denied"):
+    with pytest.raises(PolicyError, match=r"cannot be read; .* chmod 644"):
         policy_of(node)
+
+
+def test_a_mark_that_windows_writes_before_a_text_is_passed_over(tmp_path):
+    assert policy_of(written(tmp_path, "\ufeffscores = false\r\n")).scores is False
 
 
 def test_a_budget_needs_a_folder_that_no_run_can_change(tmp_path):
