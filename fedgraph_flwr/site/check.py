@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
 
-from ..errors import ConfigError
+from ..data import GraphPartition
+from ..errors import ConfigError, PolicyError
 from ..node_config import (
     check_identity,
     check_keys,
@@ -137,7 +139,7 @@ def _node(node: Mapping[str, Any], resolved: Resolved | None) -> list[Finding]:
         told = f"hosts client(s) {', '.join(map(str, hosted))}, and allows this run"
         return [Finding(what="node-config", state=OK, found=told)]
 
-    return look("node-config", see, "correct --node-config")
+    return look("node-config", see, "correct that file, or --node-config")
 
 
 def _data(
@@ -155,17 +157,20 @@ def _data(
     except ConfigError:
         return []  # node-config has said so
     found = _schema(args, folder)
+    kind, held_out = datasets.label_kind(resolved.settings), resolved.settings.held_out
+
+    def see(client: int) -> list[Finding]:
+        partition = check_data.read(resolved, folder, client, cache_dir)
+        return [
+            *check_data.describe(partition, kind, held_out),
+            *_allowed(node, partition),
+            *check_data.left_out(resolved, folder, client, cache_dir),
+        ]
+
     for client in hosted:
         found += look(
             f"data of client {client}" if len(hosted) > 1 else "data",
-            lambda c=client: (
-                check_data.describe(  # type: ignore[misc]
-                    check_data.read(resolved, folder, c, cache_dir),
-                    datasets.label_kind(resolved.settings),
-                    resolved.settings.held_out,
-                )
-                + check_data.left_out(resolved, folder, c, cache_dir)
-            ),
+            partial(see, client),
             "correct the data",
         )
     if any(f.state != OK for f in found if f.what.startswith(("data", "rows"))):
@@ -177,6 +182,20 @@ def _data(
         ),
         "see the message",
     )
+
+
+def _allowed(node: Mapping[str, Any], partition: GraphPartition) -> list[Finding]:
+    """Whether the policy lets a client with so few examples take part."""
+    try:
+        policy = policy_of(node)
+    except PolicyError:
+        return []  # node-config has said so
+    try:
+        policy.check_data(partition)
+    except PolicyError as error:
+        cure = "lower min-examples in the policy, or have the run without this client"
+        return [Finding(what="data", state=PROBLEM, found=str(error), cure=cure)]
+    return []
 
 
 def _schema(args: argparse.Namespace, folder: Path) -> list[Finding]:

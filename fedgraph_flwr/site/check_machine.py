@@ -82,7 +82,11 @@ def state_folder(folder: Path) -> list[Finding]:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"x")
     except OSError as error:
-        cure = f"mkdir -p {folder} && chown {_user()} {folder}, or choose another"
+        user, group = _user().split(":")
+        cure = (
+            f"as root: install -d -m 700 -o {user} -g {group} {folder}; or choose"
+            " another state-dir"
+        )
         found = f"{place} cannot be written {own}: {error.strerror}"
         return [Finding(what=what, state=PROBLEM, found=found, cure=cure)]
     findings = []

@@ -118,7 +118,10 @@ def test_join_or_not_is_read_from_the_sites_own_test_items(site, alone, capsys):
         ([], "give --run-config before a run, or --against after it"),
         (["--run-config", 'method="nope"'], "unknown method 'nope'"),
         (["--run-config", "method=fedavg"], "--run-config cannot be read"),
-        (["--run-config", "/no/such.toml"], "is not valid TOML"),
+        (
+            ["--run-config", "/no/such.toml"],
+            "no.such.toml cannot be read: No such file",
+        ),
         (
             ["--run-config", f'method="infograph" {CONFIG}'],
             "is for unsupervised graph embedding",
@@ -303,6 +306,23 @@ def test_a_machine_without_room_is_not_ready(
     assert "2 GiB is the least" in found[finding]["cure"]
 
 
+def test_fewer_examples_than_the_policy_asks_for_are_a_problem(site, tmp_path, capsys):
+    policy = tmp_path / "policy.toml"
+    data = f"{site[0]}/data/site-1.csv"
+    words = ["--run-config", f'method="fedavg" {CONFIG}', "--node-config"]
+    words.append(f'clients="1" data-path="{data}" policy="{policy}"')
+    policy.write_text("min-examples = 20")  # as many as there are
+    assert check(words, capsys)[0] == 0
+    policy.write_text("min-examples = 21")
+    code, found = check(words, capsys)
+    assert code == 1
+    assert found["data"]["state"] == PROBLEM
+    assert "20 labelled training examples, min-examples" in found["data"]["found"]
+    assert "lower min-examples" in found["data"]["cure"]
+    policy.write_text("min-example = 21")
+    assert check(words, capsys)[1]["node-config"]["cure"].startswith("correct that fil")
+
+
 def test_problems_are_named_with_their_cure(site, tmp_path, capsys):
     data = site[0] / "data" / "site-0.csv"
     header, *rows = data.read_text().splitlines()
@@ -387,6 +407,7 @@ def test_an_unwritable_state_folder_is_a_problem(tmp_path, capsys):
         code, found = check(["--node-config", f'state-dir="{place}"'], capsys)
         assert code == 1
         assert found["state folder"]["state"] == PROBLEM
+    assert "install -d -m 700 -o " in found["state folder"]["cure"]
 
 
 def test_states_give_exit_codes():
