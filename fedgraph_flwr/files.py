@@ -162,7 +162,7 @@ def _unwritable(path: Path, error: BaseException) -> StorageError:
         return error  # it names another file, which could not be deleted
     return StorageError(
         f"cannot write {path}: {error}; make room on that disk, or make the folder"
-        " writable, then resume"
+        " writable, then resume the run or repeat the command"
     )
 
 
@@ -179,7 +179,7 @@ def remove(path: Path) -> None:
     except OSError as error:
         raise StorageError(
             f"cannot delete {path}: {error}; delete it yourself, or make the folder"
-            " writable, then resume"
+            " writable, then resume the run or repeat the command"
         ) from error
 
 

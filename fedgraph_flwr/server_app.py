@@ -76,7 +76,8 @@ def _describe_run(settings: RunSettings, run_id: int) -> None:
     log(INFO, "results go to %s (%s)", *results_root(settings.results_dir))
     log(
         INFO,
-        "`flwr stop %d` stops this run; Ctrl-C on `flwr run` ends its output only",
+        "`flwr stop %d` stops this run (between sites: with the name of the SuperLink"
+        " behind it); Ctrl-C on `flwr run` ends its output only",
         run_id,
     )
     if datasets.is_downloaded(settings) and not settings.data_dir:
@@ -127,6 +128,8 @@ def run(
             raise
         if resolved.settings.dry_run:
             strategy.last_round = 1
+        elif only is None:
+            log(INFO, 'if this run is lost: resume="%s"', folder.path)
         try:
             _train(audited, strategy)
         except BaseException as error:

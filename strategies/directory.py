@@ -343,7 +343,7 @@ class Directory:
         client, known = info.client, self._infos.get(info.client)
         if known is not None:
             if known.node_id not in (NOWHERE, info.node_id) and known.node_id in online:
-                self._contest(info, known.node_id)
+                self._contest(info)
                 return
             if words := difference(known, info):
                 self._bar(client, words, info.node_id)
@@ -359,9 +359,13 @@ class Directory:
         if info.node_id != NOWHERE:
             self._homes.setdefault(info.node_id, set()).add(client)
 
-    def _contest(self, info: ClientInfo, node: int) -> None:
+    def _contest(self, info: ClientInfo) -> None:
+        homes = [
+            with_sites(f"{i.node_id}", [i.client], {i.client: i.site})
+            for i in (self._infos[info.client], info)
+        ]
         words = (
-            f"client {info.client} is claimed by two nodes, {node} and {info.node_id};"
+            f"client {info.client} is claimed by two nodes, {' and '.join(homes)};"
             ' give every SuperNode its own clients="..."'
         )
         if self._is_strict:

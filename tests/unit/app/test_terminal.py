@@ -173,6 +173,8 @@ def test_ctrl_c_says_how_to_go_on_and_a_resume_where_it_begins(
             run("fedavg", **{"num-server-rounds": 4})
     (said,) = [m for m in logged.messages if m.startswith("stopped; to go on: resume=")]
     place = said.partition("=")[2].strip('"')
+    # A killed run has no last word: its first ones say where it can be resumed.
+    assert f'if this run is lost: resume="{place}"' in logged.messages
     state = {"state-dir": place.partition("/results/")[0] + "/state"}
     finished = run("fedavg", resume=place, **{"num-server-rounds": 4, **state})
     assert "resumed after round 2" in logged.messages

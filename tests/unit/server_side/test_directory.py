@@ -103,6 +103,14 @@ def test_two_nodes_cannot_claim_one_client(directory):
         directory.call(grid)
 
 
+def test_two_nodes_with_one_client_are_told_by_the_names_of_their_sites(directory):
+    named = {n: introduction(facts={"site-name": f"ward-{n}"}) for n in (5, 6)}
+    grid = FakeGrid({n: {0: parcel} for n, parcel in named.items()})
+    words = r"nodes, 5 \(ward-5\) and 6 \(ward-6\); give"
+    with pytest.raises(RunFailedError, match=words):
+        directory.call(grid)
+
+
 def test_a_client_without_data_stops_the_run_before_it_starts(directory):
     grid = FakeGrid({5: {0: Parcel(error="DataError: no such folder /x")}})
     with pytest.raises(DataError, match="client 0 on node 5 is not ready: DataError"):
