@@ -6,7 +6,7 @@ All randomness comes from a generator argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -136,8 +136,41 @@ def dropout_mask(
     return mask_of(words, like, p)
 
 
+class DropoutMasks(NamedTuple):
+    """Dropout of several layers: a mask of 0 and ``scale`` for each."""
+
+    layers: Sequence[Tensor]
+    scale: float
+
+
+def dropout_masks(
+    like: Sequence[Tensor], p: float, generator: torch.Generator
+) -> DropoutMasks:
+    """Draw a mask for each tensor, all of them in one go.
+
+    On a CPU they are those that :func:`dropout_mask` draws one after the other. A GPU's
+    draws depend on where each of them ends, and a stack of clients makes one for all.
+    """
+    sizes = [(t.numel() + 3) // 4 for t in like]
+    words = torch.empty(sum(sizes), dtype=torch.int64, device=like[0].device)
+    draw_words(words, generator)
+    parts = zip(torch.split(words, sizes), like, strict=True)
+    masks, scales = zip(*(mask_of(own, t, p) for own, t in parts), strict=True)
+    return DropoutMasks(masks, scales[0])
+
+
+def relu_layer(x: Tensor, masks: DropoutMasks | None, layer: int) -> Tensor:
+    """ReLU, times the mask of a layer if there are masks."""
+    if masks is None:
+        return torch.relu(x)
+    return relu_masked(x, masks.layers[layer], masks.scale)
+
+
 def draw_words(words: Tensor, generator: torch.Generator) -> None:
-    """Fill with 64 random bits each; two draws give what one of both lengths gives."""
+    """Fill with 64 random bits each.
+
+    On a CPU two draws give what one of both lengths gives.
+    """
     words.random_(-(2**63), None, generator=generator)
 
 

@@ -16,14 +16,15 @@ from typing_extensions import override
 from ..graphs.batching import Batch
 from ..graphs.ops import (
     BareLinear,
-    dropout_mask,
+    DropoutMasks,
+    dropout_masks,
     linear,
     project,
     relu_dropout,
     sum_neighbours,
     sum_pool,
 )
-from .gin_pass import Masks, represent
+from .gin_pass import represent
 
 
 class GINConv(nn.Module):
@@ -60,10 +61,10 @@ def _tensors_of(parts: Sequence[nn.Module]) -> list[Tensor] | None:
                 return None
             if type(mlp) is not nn.Sequential:
                 return None
-            if _does_more(part) or _does_more(mlp) or _does_more(steps[1]):
+            if does_more(part) or does_more(mlp) or does_more(steps[1]):
                 return None
         for step in steps[::2]:
-            if type(step) not in _LINEAR or _does_more(step):
+            if type(step) not in _LINEAR or does_more(step):
                 return None
             own = step._parameters
             found += own.get("weight"), own.get("bias")
@@ -75,7 +76,7 @@ _FORWARD = GINConv.forward
 _LINEAR = (BareLinear, nn.Linear)
 
 
-def _does_more(module: nn.Module) -> bool:
+def does_more(module: nn.Module) -> bool:
     """Whether a call of a module does more than its class says."""
     own = vars(module)
     return bool(
@@ -140,18 +141,15 @@ class GIN(nn.Module):
         batch: Batch,
         weights: Sequence[Tensor],
         generator: torch.Generator | None,
-    ) -> Masks | None:
-        """Draw what layer after layer would draw."""
+    ) -> DropoutMasks | None:
+        """Draw those of all layers, in order, and of ``post``."""
         if generator is None or self.dropout == 0:
             return None
         rows = [*[len(x)] * len(self.convs), batch.num_graphs]
         widths = [len(bias) for bias in [*weights[3::4], weights[-1]]]
         shapes = zip(rows, widths, strict=True)
-        drawn = [
-            dropout_mask(x.new_empty(shape), self.dropout, generator)
-            for shape in shapes
-        ]
-        return Masks([mask for mask, _ in drawn], drawn[0][1])
+        like = [x.new_empty(shape) for shape in shapes]
+        return dropout_masks(like, self.dropout, generator)
 
     @override
     def forward(self, batch: Batch, generator: torch.Generator | None) -> Tensor:

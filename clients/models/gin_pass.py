@@ -16,18 +16,18 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..graphs.batching import Batch
-from ..graphs.ops import relu_masked, sum_bags, sum_neighbours, sum_pool, sum_rows
+from ..graphs.ops import (
+    DropoutMasks,
+    relu_layer,
+    sum_bags,
+    sum_neighbours,
+    sum_pool,
+    sum_rows,
+)
 from ..graphs.products import linear_relu, padded, times
 
 _OF_LAYER = 4  # weight and bias of either linear map
 _Weights = Sequence[Tensor]
-
-
-class Masks(NamedTuple):
-    """Dropout: a mask of 0 and ``scale`` for each layer, and one for ``post``."""
-
-    layers: Sequence[Tensor]
-    scale: float
 
 
 class _Rows(NamedTuple):
@@ -57,7 +57,7 @@ class _Rows(NamedTuple):
 
 
 def represent(
-    x: Tensor, batch: Batch, weights: _Weights, masks: Masks | None
+    x: Tensor, batch: Batch, weights: _Weights, masks: DropoutMasks | None
 ) -> Tensor:
     """GIN layers, sum pooling and one linear layer with ReLU.
 
@@ -67,8 +67,8 @@ def represent(
     batch : Batch
     weights : sequence of tensors
         Weight and bias of both linear maps of each layer, and of the last one.
-    masks : Masks, optional
-        Without them there is no dropout.
+    masks : DropoutMasks, optional
+        Of each layer, and of the last map. Without them there is no dropout.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def _forward(
     x: Tensor,
     rows: _Rows,
     weights: _Weights,
-    masks: Masks | None,
+    masks: DropoutMasks | None,
     kept: list[Tensor],
 ) -> Tensor:
     """Compute the output; append to ``kept`` what gradients need."""
@@ -108,7 +108,7 @@ class _Represent(torch.autograd.Function):
     @override
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, batch: Batch, masks: Masks | None, *weights: Tensor
+        ctx: Any, x: Tensor, batch: Batch, masks: DropoutMasks | None, *weights: Tensor
     ) -> Tensor:
         kept: list[Tensor] = []
         rows = _Rows.of(x, batch, weights)
@@ -149,7 +149,7 @@ class _Represent(torch.autograd.Function):
 
 
 def _gradients(
-    inputs: Sequence[Tensor], batch: Batch, masks: Masks | None, grad: Tensor
+    inputs: Sequence[Tensor], batch: Batch, masks: DropoutMasks | None, grad: Tensor
 ) -> list[Tensor | None]:
     """Gradients of the node features and weights, layer by layer, to be derived too."""
     x, *weights = inputs
@@ -158,19 +158,13 @@ def _gradients(
         first, bias, second, other = weights[_OF_LAYER * k : _OF_LAYER * (k + 1)]
         z = x + sum_neighbours(x, batch.adjacency)
         h = torch.relu(torch.addmm(bias, z, first.t()))
-        x = _relu(torch.addmm(other, h, second.t()), masks, k)
+        x = relu_layer(torch.addmm(other, h, second.t()), masks, k)
     pooled = sum_pool(x, batch.membership, batch.graph_of_node)
     post, bias = weights[-2:]
-    g = _relu(torch.addmm(bias, pooled, post.t()), masks, num_layers)
+    g = relu_layer(torch.addmm(bias, pooled, post.t()), masks, num_layers)
     asked = [t for t in inputs if t.requires_grad]
     found = iter(torch.autograd.grad(g, asked, grad, create_graph=True))
     return [next(found) if t.requires_grad else None for t in inputs]
-
-
-def _relu(x: Tensor, masks: Masks | None, layer: int) -> Tensor:
-    if masks is None:
-        return torch.relu(x)
-    return relu_masked(x, masks.layers[layer], masks.scale)
 
 
 def _through_relu(
