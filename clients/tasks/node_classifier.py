@@ -82,7 +82,9 @@ class NodeClassifierClient(GraphClient[P]):
             loss = self.loss(self.graph, noise)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
+            self.end_step()
             last = loss.detach()
+            self.end_epoch(epoch)
         return float(last)
 
     @done_by_stacks
