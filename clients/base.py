@@ -72,6 +72,7 @@ class GraphClient(NoisyUpdates[P]):
             self.model.to(job.device)
         self.round = Round()  # of the message that is answered
 
+    @done_by_stacks
     @override
     def _start_of_model(self) -> Start:
         """Make the model before round 1; copy it if it is kept."""
@@ -352,6 +353,7 @@ class GraphClient(NoisyUpdates[P]):
             fresh_start=fresh_start,
         )
 
+    @done_by_stacks
     @torch.no_grad()
     def _set(
         self, shared: NamedArrays, stored: Mapping[str, Tensor]
@@ -443,6 +445,7 @@ class GraphClient(NoisyUpdates[P]):
         """Metric of the number of training graphs."""
         return Parcel(metrics={count_key("train"): len(self.data.partition.train)})
 
+    @done_by_stacks
     def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """Tensors from which the next round goes on."""
         tensors = self._detached(self.private_keys()) | self.extra_state()
@@ -450,6 +453,7 @@ class GraphClient(NoisyUpdates[P]):
             tensors |= optimizer_tensors(optimizer)
         return tensors
 
+    @done_by_stacks
     @override
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers of the model by name."""
@@ -463,6 +467,7 @@ class GraphClient(NoisyUpdates[P]):
         """Tensors of the client's model folder: the model, and what else it needs."""
         return self.tensors()
 
+    @done_by_stacks
     def _detached(self, names: list[str]) -> dict[str, Tensor]:
         named = self.tensors()
         return {n: named[n].detach() for n in names}

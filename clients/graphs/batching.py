@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
@@ -156,6 +157,12 @@ class CollatedGraphs:
         Undirected graphs.
     device : torch.device
 
+    Attributes
+    ----------
+    is_sound : bool
+        Every feature is a column that is there, and every edge ends at a node of its
+        graph. Joined to other clients' graphs, others would read what is theirs.
+
     Raises
     ------
     DataError
@@ -168,7 +175,7 @@ class CollatedGraphs:
                 f"{graphs.name} has edges in one direction only; the models here sum"
                 " over neighbours of undirected graphs: add the reverse edges"
             )
-        self.device = device
+        self.device, self.is_sound = device, _is_sound(graphs)
         self._node_ptr = graphs.node_ptr
         self._edge_ptr = graphs.edge_ptr
         x = torch.from_numpy(np.ascontiguousarray(graphs.x))
@@ -245,6 +252,18 @@ class CollatedGraphs:
         part = np.cumsum(sizes) // max_nodes
         for number in np.unique(part):
             yield self.batch(positions[part == number])
+
+
+def _is_sound(graphs: GraphSet) -> bool:
+    num_nodes = np.repeat(np.diff(graphs.node_ptr), np.diff(graphs.edge_ptr))
+    columns = graphs.x if graphs.x.ndim == 1 else np.zeros(0)
+    return _are_below(columns, graphs.num_features) and _are_below(
+        graphs.edge_index, num_nodes
+    )
+
+
+def _are_below(numbers: NDArray[Any], end: int | IntArray) -> bool:
+    return bool(((numbers >= 0) & (numbers < end)).all())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cache
 from logging import WARNING
 from typing import Any, TypeAlias
 
 from flwr.common.logger import log
+from torch import Tensor
 
 from fedgraph_flwr.wire import Parcel
 
@@ -23,34 +25,29 @@ from ..training import batch_begins
 from .buckets import LIMITS, buckets
 from .stack import GraphStack, NodeStack, Stack
 
-# What a stack does in place of its clients, or what depends on where their models lie.
-_STEPS = (
-    "__init__",
-    "build_model",
-    "architecture",
-    "begin",
-    "train",
-    "practise",
-    "is_due",
-    "sizes",
-    "_measure_if_due",
-    "_measure",
-    "_train",
-    "generators",
-    "run_epochs",
-    "optimizer",
-    "trained_on",
-    "begin_epoch",
-    "end_step",
-    "end_epoch",
-    "graph",
-    "loss",
-    "logits",
-    "scores",
-    "uplink",
-    "extra_state",
-    "finish",
-)
+# What a class may change and still be stacked: a stack calls it, or training does not.
+# A change of anything else that clients have is one of training.
+_FREE = {
+    "DATA",
+    "FORM",
+    "MIN_BATCH",
+    "SENDS_UPDATES",
+    "assess",
+    "check_elsewhere",
+    "goes_on_from",
+    "num_epochs",
+    "predictor",
+    "private_keys",
+    "shared_names",
+    "spent",
+    "without_state",
+    "_places",
+    "_abc_impl",
+    "_is_protocol",
+}
+# What each client is given, which a class may replace, and how names are looked up.
+_GIVEN = {"data", "job", "model", "params", "round", "shared_keys"}
+_LOOK_UPS = {"__init__", "__new__", "__getattr__", "__getattribute__", "__setattr__"}
 Kind: TypeAlias = type[Stack[Any]]
 Key: TypeAlias = tuple[Kind, Hashable]
 Member: TypeAlias = tuple[GraphClient[Any], Optimizer, int]  # with its size
@@ -67,13 +64,22 @@ def stack_of(client: type[GraphClient[Any]]) -> Kind | None:
     """
     own = client.__mro__[: client.__mro__.index(GraphClient) + 1]
     for part in own:
-        for name in _STEPS:
-            step = vars(part).get(name)
-            is_abstract = getattr(step, "__isabstractmethod__", False)
-            if step and not is_abstract and not is_done_by_stacks(step):
+        for name, step in vars(part).items():
+            if not _is_step(name) or is_done_by_stacks(step):
+                continue
+            if not getattr(step, "__isabstractmethod__", False):
                 return None
     found = (s for task, s in _STACKS.items() if issubclass(client, task))
     return next((s for s in found if s.takes(client)), None)
+
+
+@cache  # asked for each name of each client's class
+def _is_step(name: str) -> bool:
+    """Whether training depends on what a class, or a client, has under a name."""
+    if name in _GIVEN | _LOOK_UPS:
+        return True
+    is_known = any(hasattr(task, name) for task in _STACKS)
+    return is_known and name not in _FREE and not name.startswith("__")
 
 
 def practise_together(
@@ -134,9 +140,10 @@ def _key(client: GraphClient[Any], optimizer: Optimizer) -> Key | None:
     if (
         type(data) not in (ClientData, NodeData)
         or type(data.graphs) is not CollatedGraphs
+        or not data.graphs.is_sound
     ):
         return None
-    if set(_STEPS) & set(vars(client)):
+    if any(map(_is_step, vars(client).keys() - _GIVEN)):
         return None  # a step of the client's own
     if not all(t.requires_grad for t in client.tensors().values()):
         return None  # some are frozen
@@ -150,8 +157,9 @@ def _key(client: GraphClient[Any], optimizer: Optimizer) -> Key | None:
         type(client),
         tuple((n, tuple(t.shape)) for n, t in client.tensors().items()),
         tuple(client.round.received),
-        type(x),
+        x.dim() if isinstance(x, Tensor) else type(x),
         client.num_epochs(),
+        float(client.model.dropout),  # type: ignore[arg-type]
         1 if is_whole else len(begins),
         num_steps(optimizer),
     )

@@ -11,6 +11,7 @@ from typing import ClassVar, Generic, TypeVar, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
@@ -23,7 +24,7 @@ from ..graphs.ops import (
     sum_neighbours,
     sum_pool,
 )
-from ..models.gin import GIN
+from ..models.gin import GIN, does_more
 from ..models.node_gnn import GCNConv, NodeGNN
 from .batch import StackedBatch
 from .masks import WORD, Masks
@@ -53,6 +54,8 @@ class Network(ABC, Generic[B]):
     def fits(cls, model: nn.Module) -> bool:
         """Whether a model is one that the network computes."""
         if type(model) is not cls.MODEL:
+            return False
+        if _has_any_global_hook() or any(map(does_more, model.modules())):  # type: ignore[no-untyped-call]
             return False
         has_masks = model.dropout == 0 or model.readout.in_features % WORD == 0  # type: ignore[operator, union-attr]
         return bool(has_masks)
