@@ -23,6 +23,7 @@ from fedgraph_flwr.errors import (
     StorageError,
     WireError,
 )
+from fedgraph_flwr.wording import visible
 
 from .classic import ClassicClient
 from .graphs.batching import ClientData
@@ -126,7 +127,7 @@ class NoisyUpdates(ClassicClient, Generic[P]):
                 self.job.client_id,
                 self.round.number,
                 type(error).__name__,
-                error,
+                visible(str(error)),
             )
 
     def spent(self) -> dict[str, float]:

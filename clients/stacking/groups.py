@@ -12,6 +12,7 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.wording import visible
 
 from ..adam import Optimizer
 from ..base import GraphClient
@@ -115,7 +116,7 @@ def practise_together(
             practised = stack(own, optimizers).practise()
         except Exception as error:  # e.g. out of memory: none of them has changed
             log(WARNING, "cannot train %d clients as one, so one by one: %s: %s",
-                len(own), type(error).__name__, error)  # fmt: skip
+                len(own), type(error).__name__, visible(str(error)))  # fmt: skip
             continue
         for client, optimizer, parcel in zip(own, optimizers, practised, strict=True):
             done[client.job.client_id] = optimizer, parcel

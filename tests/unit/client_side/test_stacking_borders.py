@@ -156,3 +156,15 @@ def test_dropout_of_a_gpu_is_that_of_clients_one_by_one(tmp_path, monkeypatch, m
     for left, right in zip(one, many, strict=True):
         for name, array in trained(left).items():
             np.testing.assert_allclose(trained(right)[name], array, atol=1e-5)
+
+
+def test_why_a_stack_failed_is_one_line_that_commands_no_terminal(
+    tmp_path, monkeypatch, caplog
+):
+    def fails(*_):
+        raise ValueError("no\n\x1b[2J")
+
+    monkeypatch.setattr(Stack, "step", fails)
+    caplog.set_level("WARNING", "flwr")
+    assert not practise_together([begun(tmp_path, whole(100, k)) for k in range(2)])
+    assert "as one, so one by one: ValueError: no\\n\\x1b[2J" in caplog.text
