@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +21,13 @@ from fedgraph_flwr.errors import ConfigError, DataError
 from .cache import cache_root, open_or_build
 from .molecules import Molecules, fingerprint, list_all, warn_left_out
 from .raw import hint_of_near
-from .smiles_csv_table import CsvFormat, build_from_csv
+from .smiles_csv_table import CsvFormat, CsvMolecules, build_from_csv
 from .splits import need_graphs
 
 log = logging.getLogger("flwr.fedgraph")
 
 SMILES_CSV = "smiles-csv"  # its name among the data sets
-_COLUMNS = 2  # part of every fingerprint: raise it when columns are chosen otherwise
+_COLUMNS = 3  # part of every fingerprint: raise it when columns are chosen otherwise
 
 
 def check_csv_settings(settings: RunSettings) -> None:
@@ -112,6 +113,7 @@ def load_client_file(settings: RunSettings, client_id: int) -> Molecules:
     sets = [load_csv(path, form, cache_dir=settings.cache_dir) for path in files]
     _check_same_tasks(files, sets)
     own = client_id if is_folder else 0
+    _tell_columns(files[own], tuple(sets[own].tasks), tuple(sets[own].numbering))
     if bad := sets[own].bad:
         count = len(bad) + len(sets[own])
         told = f"{len(bad)} of {count} rows of {files[own]} cannot be used"
@@ -147,6 +149,22 @@ def _files(data_dir: str) -> tuple[list[Path], bool]:
             public="the folder that is data-path of this site has no .csv file",
         )
     return files, True
+
+
+@cache
+def _tell_columns(path: Path, labels: tuple[str, ...], ids: tuple[str, ...]) -> None:
+    """Log once per process which columns of a file are labels, and which only number.
+
+    It is told of cached files too: who starts a later run may be somebody else.
+    """
+    if ids:
+        log.warning(
+            "%s: column(s) %s count rows and are not taken for labels; if they are,"
+            " name the label columns in csv-label-columns",
+            path,
+            ", ".join(ids),
+        )
+    log.info("%s: labels are columns %s", path, ", ".join(labels))
 
 
 def _check_same_tasks(files: Sequence[Path], sets: Sequence[Molecules]) -> None:
@@ -191,7 +209,7 @@ def _check_client(molecules: Molecules, client_id: int, path: Path) -> None:
         log.warning("client %d has no label of %s", client_id, ", ".join(empty))
 
 
-def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> Molecules:
+def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> CsvMolecules:
     """Load one file through the cache.
 
     Files are told apart by their content: unlike published sets, two of the same name
@@ -215,6 +233,6 @@ def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> Molecules:
     )
     return open_or_build(
         entry,
-        Molecules,
+        CsvMolecules,
         lambda _scratch: build_from_csv(SMILES_CSV, path, form, raw_sha256=digest),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import difflib
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ from .molecules import (
     Molecules,
     list_rows,
 )
-
-log = logging.getLogger("flwr.fedgraph")
 
 _CSV = "save it as UTF-8 text, cells separated by commas"
 _HEADER = "its first line must name the columns, one of them with SMILES"
@@ -66,9 +63,22 @@ class CsvFormat:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CsvMolecules(Molecules):
+    """Molecules of a CSV file, as cached.
+
+    Parameters
+    ----------
+    numbering : list of str
+        Columns that count rows, and so were not taken for labels.
+    """
+
+    numbering: list[str]
+
+
 def build_from_csv(
     name: str, path: Path, form: CsvFormat, *, raw_sha256: str
-) -> Molecules:
+) -> CsvMolecules:
     """Read and convert one file.
 
     Parameters
@@ -84,7 +94,7 @@ def build_from_csv(
 
     Returns
     -------
-    Molecules
+    CsvMolecules
 
     Raises
     ------
@@ -95,9 +105,8 @@ def build_from_csv(
     """
     header, records = read_table(path)
     smiles_at = find_column(form.smiles_column, header, "csv-smiles-column", path)
-    labels_at = _label_columns(form, header, records, smiles_at, path)
+    labels_at, ids = _label_columns(form, header, records, smiles_at, path)
     tasks = [header[at] for at in labels_at]
-    log.info("%s: labels are columns %s", path, ", ".join(tasks))
     builder = MoleculeBuilder()
     odd: list[BadRow] = []
     labels: list[list[float]] = []
@@ -127,13 +136,14 @@ def build_from_csv(
             f" the first is line {bad[0][0]}; correct them, or set csv-bad-rows to"
             " 'skip'",
         )
-    return builder.finish(
+    made = builder.finish(
         name,
         np.array(labels, dtype=np.float32).reshape(len(labels), len(tasks)),
         tasks,
         raw_sha256=raw_sha256,
         bad=bad,
     )
+    return CsvMolecules(**vars(made), numbering=[header[at] for at in ids])
 
 
 def read_table(path: Path) -> tuple[list[str], list[Record]]:
@@ -194,7 +204,8 @@ def _label_columns(
     records: Sequence[Record],
     smiles_at: int,
     path: Path,
-) -> list[int]:
+) -> tuple[list[int], list[int]]:
+    """Find the columns of labels, and those that were not taken as they count rows."""
     names = [part.strip() for part in form.label_columns.split(",") if part.strip()]
     if names:
         found = [find_column(n, header, "csv-label-columns", path) for n in names]
@@ -206,30 +217,24 @@ def _label_columns(
                 public="csv-label-columns must name each label column once and not the"
                 " SMILES column; correct it in the run config",
             )
-        return found
+        return found, []
     found = [
         at
         for at in range(len(header))
         if at != smiles_at and _begins_with_number(at, records)
     ]
     ids = [at for at in found if _is_id(header[at], at, records)]
-    if ids:
-        log.warning(
-            "%s: column(s) %s count rows and are not taken for labels; if they are,"
-            " name the label columns in csv-label-columns",
-            path,
-            ", ".join(header[at] for at in ids),
-        )
-        found = [at for at in found if at not in ids]
+    found = [at for at in found if at not in ids]
     if not found and records:
         raise DataError(
-            f"{path} has no column of numbers beside {header[smiles_at]!r}; columns"
-            f" found: {', '.join(map(repr, header))}; name the label columns in"
+            f"{path} has no column of numbers beside {header[smiles_at]!r}"
+            f"{', apart from those that count rows' * bool(ids)}; columns found:"
+            f" {', '.join(map(repr, header))}; name the label columns in"
             " csv-label-columns",
             public=f"{path.name} has no column of numbers beside SMILES; name the label"
             " columns in csv-label-columns",
         )
-    return found
+    return found, ids
 
 
 def _is_id(name: str, at: int, records: Sequence[Record]) -> bool:

@@ -12,7 +12,7 @@ import toys
 
 import datasets
 from datasets.molecules import warn_once
-from datasets.smiles_csv import load_client_file
+from datasets.smiles_csv import _tell_columns, load_client_file
 from fedgraph_flwr.data import SPLITS
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.resolve import defaults, resolve
@@ -74,6 +74,17 @@ def test_a_column_that_numbers_the_rows_is_no_label(load, caplog, name, ids, tak
     assert (f"column(s) {name} count rows" in caplog.text) == (not taken)
     named = {"csv_label_columns": f"{name},y", "csv_label_kind": "regression"}
     assert load({"a.csv": text}, **named).tasks == [name, "y"]
+
+
+def test_columns_are_told_again_where_the_cache_knows_the_file(load, caplog):
+    caplog.set_level(logging.INFO, "flwr.fedgraph")
+    for times in (1, 2):
+        _tell_columns.cache_clear()  # as in another process
+        load({"a.csv": "id,smiles,y\n1,C,0\n2,CC,1\n3,CCC,0\n"})
+        assert caplog.text.count("column(s) id count rows") == times
+        assert caplog.text.count("labels are columns y") == times
+    load({})
+    assert caplog.text.count("labels are columns y") == 2
 
 
 def test_labels_of_molecules_are_no_classes():
