@@ -6,8 +6,10 @@ cells such as ``+1.20 [-0.35, +2.75]`` is a panel, each row of the table a line.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,8 +110,12 @@ def draw_forest(forest: Forest, path: Path) -> Path:
 
 
 @command
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Draw the figure of docs/findings.md; 2 if the page has no table for it."""
+    argparse.ArgumentParser(
+        prog="python -m simulations.findings",
+        description="Draw the table of docs/findings.md into docs/img/findings.png.",
+    ).parse_args(argv)
     page = DOCS / "findings.md"
     with blaming(page):
         forest = read_forest(page.read_text())

@@ -142,7 +142,7 @@ def watch(run: Path, console: Console, *, every_s: float, once: bool) -> int:
                 drawn = picture(view, console.width, time.time())
                 live.update(drawn, refresh=True)
             if once or view.status != UNFINISHED:
-                return int(view.status == "failed")
+                break
             time.sleep(every_s)
             try:
                 view = gather([run])[0]
@@ -150,6 +150,9 @@ def watch(run: Path, console: Console, *, every_s: float, once: bool) -> int:
                 if not run.is_dir():  # a run that is refused removes its folder
                     raise
                 # A file was being replaced: the next look finds it whole.
+    if not console.is_terminal:
+        console.line()  # Live ends its last line in a terminal alone
+    return int(view.status == "failed")
 
 
 @command

@@ -9,6 +9,7 @@ from flwr.common.config import parse_config_args
 from fedgraph_flwr.node_config import KEYS
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve, tables
+from simulations import findings
 from simulations.findings import draw_forest, read_forest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -117,6 +118,12 @@ def test_the_figure_of_findings_draws_its_table():
 def test_a_page_without_pairs_has_no_figure():
     with pytest.raises(ValueError, match="no table with a column 'pairs'"):
         read_forest("| a | b |\n|---|---|\n| x | +1.0 [+0.5, +1.5] |\n")
+
+
+def test_help_draws_no_figure(monkeypatch):
+    monkeypatch.setattr(findings, "DOCS", None)
+    with pytest.raises(SystemExit, match="0"):
+        findings.main(["--help"])
 
 
 def test_a_figure_of_findings_is_read_and_drawn(tmp_path):

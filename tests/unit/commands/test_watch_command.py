@@ -59,7 +59,9 @@ def test_it_ends_with_the_run(copy, monkeypatch, capsys):
     monkeypatch.setattr(watch.time, "sleep", finish)
     assert watch.main([str(copy), "--every", "0.5"]) == 1
     assert looks == [0.5]
-    assert "too few" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "too few" in told
+    assert told.endswith("\n")  # a shell's prompt, or a file's next line, comes after
 
 
 def test_sites_cannot_steer_the_terminal(copy):
