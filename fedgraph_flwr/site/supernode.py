@@ -268,3 +268,4 @@ if __name__ == "__main__":
             serve(sys.argv[2:])
     else:
         main(sys.argv[1:])
+        end(os.getpid())  # Flower has given up, and its server's thread would stay

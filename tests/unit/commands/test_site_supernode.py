@@ -8,6 +8,7 @@ import io
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -95,6 +96,24 @@ def test_no_pipe_becomes_the_standard_input() -> None:
     )
 
     assert done.stdout == "/dev/null\n", done.stderr
+
+
+def test_a_supernode_that_has_given_up_ends_though_a_thread_of_flowers_goes_on() -> (
+    None
+):
+    """Flower logs most errors of its link and returns; systemd saw it as active."""
+    code = (
+        "import runpy, threading, time; from importlib import import_module\n"
+        "flower = import_module('flwr.supernode.cli.flower_supernode')\n"
+        "stays = threading.Thread(target=time.sleep, args=(60,))\n"
+        "flower.flower_supernode = stays.start\n"
+        f"runpy.run_path({supernode.__file__!r}, run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, timeout=50
+    )
+
+    assert done.returncode == -signal.SIGTERM, done.stderr
 
 
 def test_the_superexec_keeps_the_options_that_flower_gives_it(
