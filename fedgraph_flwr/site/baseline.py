@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
             " --against MODEL to compare with what is in it"
         )
     if not args.out.exists():
+        _check_place(args.out)
         _train(config, client, args)
     if not args.against:
         return 0
@@ -89,6 +91,16 @@ def run(args: argparse.Namespace) -> int:
     ]
     _tell(compare(*predicted, seed=seed), as_json=args.json)
     return 0
+
+
+def _check_place(out: Path) -> None:
+    """Refuse a folder that this user cannot make, before and not after training."""
+    place = next(path for path in out.absolute().parents if path.exists())
+    if not os.access(place, os.W_OK):
+        raise ConfigError(
+            f"--out {out} cannot be made, for this user may not write to {place};"
+            " choose a folder that is not there yet, in one where it may"
+        )
 
 
 def _config(args: argparse.Namespace) -> dict[str, Any]:

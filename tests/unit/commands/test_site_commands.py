@@ -141,6 +141,21 @@ def test_what_cannot_be_a_baseline_is_refused(site, tmp_path, words, match, caps
     assert not (tmp_path / "out").exists()
 
 
+def test_a_place_that_cannot_be_written_is_refused_before_training(
+    site, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("fedgraph_flwr.site.baseline.os.access", lambda *_: False)
+    monkeypatch.setattr("fedgraph_flwr.site.baseline.run_one", None)
+    words = [
+        "--out",
+        str(tmp_path / "out"),
+        "--run-config",
+        f'method="fedavg" {CONFIG}',
+    ]
+    assert main(["baseline", str(site[0] / "data" / "site-1.csv"), *words]) == 2
+    assert f"this user may not write to {tmp_path}" in capsys.readouterr().err
+
+
 def test_models_of_other_protocols_are_not_compared(site, alone, tmp_path, capsys):
     data = str(site[0] / "data" / "site-1.csv")
     copy = tmp_path / "other"
