@@ -13,6 +13,7 @@ import toys
 from flwr.app import Context, Message, RecordDict
 
 import datasets
+from clients import fedsage_plus
 from clients.base import GraphClient, initial_arrays
 from clients.fedsage_plus_generator import choose_neighbours
 from clients.tasks.graph_classifier import GraphClassifierClient
@@ -188,8 +189,7 @@ def test_a_generator_that_overflows_is_hidden_with_noise_and_named_without(
     def overflowing(counts, most):
         return choose_neighbours(counts * np.nan, most)
 
-    where = "clients.fedsage_plus_generator.choose_neighbours"
-    monkeypatch.setattr(where, overflowing)
+    monkeypatch.setattr(fedsage_plus, "choose_neighbours", overflowing)
     config = {"policy": STRICT, **CLIPPED} if is_noisy else {}
     asker = Asker(tmp_path, "fedsage+", **config)
     asker.call()
