@@ -28,7 +28,8 @@ from fedgraph_flwr.rules import Value
 from strategies.base import AbstractGraphStrategy
 
 from ..inline import run_inline
-from .arguments import Parts, add_repeats
+from ..run import parse_assignment
+from .arguments import Parts, add_repeats, add_settings
 from .rounds import on_threads, ours_single_process
 from .timing import console, print_table
 
@@ -45,6 +46,7 @@ def add_stacked(parts: Parts) -> None:
     part.add_argument("--device", default="auto")
     part.add_argument("--rounds", type=int, default=5, help="to take medians of")
     add_repeats(part, 3)
+    add_settings(part)
 
 
 def measure_stacked(arguments: argparse.Namespace) -> int:
@@ -63,6 +65,7 @@ def measure_stacked(arguments: argparse.Namespace) -> int:
         "device": arguments.device,
         "patience": 0,
         "min-rounds": 0,
+        **dict(parse_assignment(text) for text in arguments.set),
     }
     if datasets.label_kind(resolve({**defaults(), **config}).settings) == "nodes":
         raise ConfigError(
@@ -78,6 +81,7 @@ def measure_stacked(arguments: argparse.Namespace) -> int:
             turns = [t for _ in range(arguments.repeats) for t in _turns(given, loop)]
             seconds, bare = map(statistics.median, zip(*turns, strict=True))
             more = [1000 * (whole - alone) / count for whole, alone in turns]
+            counted = _counted(given)
             row = {
                 "clients": str(count),
                 "what": "one by one" if mode == "off" else "stacked",
@@ -85,7 +89,8 @@ def measure_stacked(arguments: argparse.Namespace) -> int:
                 "bare loop s": f"{bare:.3f}",
                 "ms more per client": f"{statistics.median(more):.1f}",
                 "quartiles": " to ".join(f"{q:.1f}" for q in _quartiles(more)),
-                "operators": str(_operators(given)),
+                "no padding": f"{counted.own:.0%}" if mode == "on" else "",
+                "operators": str(counted.seen.total()),
             }
             rows.append(row)
     print_table(
@@ -140,26 +145,32 @@ def _turns(
     return found[1 + _WARM_UP :]  # before the first is the start
 
 
-def _operators(config: dict[str, Value]) -> int:
-    """Operators of one round's training and evaluations."""
+def _counted(config: dict[str, Value]) -> _Counting:
+    """Count one round's training and evaluations."""
     counting = _Counting()
-    parts = [(kind, kind.practise) for kind in (GraphClient, Stack)]
     with ExitStack() as patches, tempfile.TemporaryDirectory() as scratch:
-        for kind, practise in parts:
-            patches.enter_context(
-                mock.patch.object(kind, "practise", counting.around(practise))
-            )
+        for kind in (GraphClient, Stack):
+            practise = counting.around(kind.practise)
+            patches.enter_context(mock.patch.object(kind, "practise", practise))
+        step = counting.looking(Stack.step)
+        patches.enter_context(mock.patch.object(Stack, "step", step))
         places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
         run_inline({**config, **places, "num-server-rounds": 1}, num_nodes=1)
-    return counting.seen.total()
+    return counting
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operators by name."""
+    """Counts operators by name, and the rows of stacks."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: Counter[str] = Counter()
+        self._own_rows = self._rows = 0
+
+    @property
+    def own(self) -> float:
+        """Share of the rows in steps of stacks that are no padding; 1 without any."""
+        return self._own_rows / self._rows if self._rows else 1.0
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Make a function that counts while it does what ``function`` does."""
@@ -169,6 +180,16 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return function(*args)
 
         done_by_stacks(call)
+        return call
+
+    def looking(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Make a step that notes the rows of its batch."""
+
+        def call(stack: Any, optimizer: Any, batch: Any, losses: Any) -> Any:
+            self._own_rows += int(batch.num_nodes.sum())
+            self._rows += len(batch.num_nodes) * int(batch.num_nodes.max())
+            return step(stack, optimizer, batch, losses)
+
         return call
 
     @override

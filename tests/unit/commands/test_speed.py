@@ -88,6 +88,7 @@ def test_parts_of_the_server_are_timed(capsys):
 
 @pytest.mark.slow
 def test_stacks_are_told_beside_clients_one_by_one(capsys):
+    assert main(["stacked", "--set", "no-such-key=1"]) == 2
     given = ["--dataset", "synthetic", "--clients", "3", "6"]
     assert main(["stacked", *given, "--rounds", "1", "--repeats", "1"]) == 0
     _, _, table = capsys.readouterr().out.rpartition("synthetic, fedavg, cpu")
@@ -98,6 +99,8 @@ def test_stacks_are_told_beside_clients_one_by_one(capsys):
     one_of_3, stack_of_3, one_of_6, stack_of_6 = (int(row[-1]) for row in found)
     assert one_of_6 == pytest.approx(2 * one_of_3, rel=0.1)
     assert stack_of_6 <= 2 * stack_of_3  # two stacks, as there are two sizes
+    assert [bool(row[-2]) for row in found] == [False, True] * 2
+    assert all(0 < int(row[-2].rstrip("%")) <= 100 for row in found[1::2])
 
 
 @pytest.mark.slow
