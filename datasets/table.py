@@ -91,6 +91,8 @@ def refusal(path: Path, problem: str, public: str = "") -> DataError:
 def needing_permission() -> Iterator[None]:
     """Word that the user of this process may not read a file or folder.
 
+    An error that names none, as a plug-in may raise, passes as it is.
+
     Raises
     ------
     DataError
@@ -98,6 +100,8 @@ def needing_permission() -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
+        if error.filename is None:
+            raise
         raise DataError(
             f"the user of this process has no permission for {error.filename}; give it"
             " for that path and the folders above it, by chown or chmod"
