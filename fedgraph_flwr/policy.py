@@ -273,8 +273,8 @@ def read_policy(node: NodeConfig) -> tuple[Policy, str]:
             )
     except PermissionError as error:
         raise PolicyError(
-            f"policy {path} cannot be read; let the user of the SuperNode read it:"
-            f" chmod 644 {path}",
+            f"policy {path} cannot be read; let the user of the SuperNode enter the"
+            f" folders above it, and read it: chmod 644 {path}",
             public=_UNUSABLE,
         ) from error
     except (FedGraphError, OSError, ValueError) as error:
