@@ -80,7 +80,8 @@ def check_link(link: Link) -> list[Finding]:
     if found[0].state != OK:
         return found
     if not link.insecure:
-        certificate = look("certificate", lambda: _certificate(link), "see it")
+        cure = "check the port; ask the coordinator what stands before the SuperLink"
+        certificate = look("certificate", lambda: _certificate(link), cure)
         found += certificate
         if certificate[0].state != OK:
             return found  # nothing else passes

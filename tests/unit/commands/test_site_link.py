@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import http.server
 import ipaddress
+import socket
 import ssl
 import threading
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
+from fedgraph_flwr.site import check_link as module
 from fedgraph_flwr.site.check_link import Link, check_link
 from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN
 
@@ -142,6 +144,15 @@ def test_nothing_behind_a_refused_certificate_is_looked_at(keys, certificate, ca
     with server(keys / certificate) as address:
         found = see(address, keys / f"{ca}.crt", key=keys / "no-key")
     assert list(found) == ["SuperLink", "certificate"]
+
+
+def test_who_answers_nothing_to_a_greeting_has_a_cure(keys, monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        found = see(address, keys / "ca.crt")["certificate"]
+    assert (found.state, "timed out" in found.found) == (UNKNOWN, True)
+    assert "check the port" in found.cure
 
 
 @pytest.mark.parametrize(
