@@ -161,7 +161,7 @@ class CollatedGraphs:
     ----------
     is_sound : bool
         Every feature is a column that is there, and every edge ends at a node of its
-        graph. Joined to other clients' graphs, others would read what is theirs.
+        graph. Otherwise these graphs, joined to others, would read the others' numbers.
 
     Raises
     ------

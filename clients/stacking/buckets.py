@@ -14,14 +14,16 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a device makes of sizes, which count the numbers of one layer in a step.
+    """How many numbers a device computes in a launch, and how many a stack may hold.
+
+    The size of a client counts the numbers of one hidden layer in a step.
 
     Parameters
     ----------
     launch : int
-        Numbers that take as long as to launch the operators of a step.
+        A step computes as many numbers in the time in which its operators are launched.
     most : int
-        Numbers of a whole stack, padding among them.
+        Numbers of a whole stack, with its padding.
     """
 
     launch: int

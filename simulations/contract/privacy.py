@@ -99,7 +99,7 @@ def _note(found: Leaving, client: int, parcel: Parcel) -> None:
     for arrays in (parcel.arrays, parcel.evaluation):
         for k, array in arrays.items():
             found.sent.append((f"array {k} {who}", np.asarray(array).tobytes()))
-    found.scores.append({k: v for k, v in exact.items() if k.startswith("eval/")})
+    found.scores.append({k: v for k, v in exact.items() if k.startswith(EVAL)})
 
 
 @functools.cache
