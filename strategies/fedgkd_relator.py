@@ -59,8 +59,8 @@ def relatedness(features: Sequence[NDArray[np.floating]]) -> FloatArray:
     step = max(1, _BLOCK // (num_clients * num_rows))
 
     def relate(begin: int) -> tuple[FloatArray, FloatArray]:
-        block = np.stack([m[:, begin : begin + step] for m in features])
-        standard, is_valid = _standardise(block.astype(np.float64))
+        parts = [m[:, begin : begin + step] for m in features]
+        standard, is_valid = _standardise(np.stack(parts, dtype=np.float64))
         flat = standard.reshape(num_clients, -1)
         return flat @ flat.T, is_valid @ is_valid.T
 
@@ -77,13 +77,15 @@ def relatedness(features: Sequence[NDArray[np.floating]]) -> FloatArray:
 def _standardise(block: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Columns of mean 0 and norm 1, constant ones 0; and which are not constant.
 
-    Shapes (n, num_rows, num_columns) -> the same and (n, num_columns).
+    Shapes (n, num_rows, num_columns) -> the same and (n, num_columns). ``block`` is
+    changed: another array of its size takes as long to get as to compute.
     """
-    centred = block - block.mean(axis=1, keepdims=True)
-    norm = np.linalg.norm(centred, axis=1, keepdims=True)
+    block -= block.mean(axis=1, keepdims=True)
+    norm = np.linalg.norm(block, axis=1, keepdims=True)
     is_valid = norm > MIN_STD * np.sqrt(block.shape[1])
-    centred = np.divide(centred, norm, out=np.zeros_like(centred), where=is_valid)
-    return centred, is_valid[:, 0].astype(np.float64)
+    np.divide(block, norm, out=block, where=is_valid)
+    np.copyto(block, 0, where=~is_valid)
+    return block, is_valid[:, 0].astype(np.float64)
 
 
 def similarity(

@@ -33,7 +33,7 @@ class Limits:
 # For GIN. On a CPU with AVX-512 a step has 2 ms of launches, and tensors of more leave
 # its caches. Those of a GPU are estimates: 7 ms; 1.5 GB with all that a step keeps.
 LIMITS = {
-    "cpu": Limits(launch=2**17, most=2**20),
+    "cpu": Limits(launch=2**17, most=2**19),
     "cuda": Limits(launch=2**23, most=2**25),
 }
 
