@@ -157,12 +157,6 @@ class CollatedGraphs:
         Undirected graphs.
     device : torch.device
 
-    Attributes
-    ----------
-    is_sound : bool
-        Every feature is a column that is there, and every edge ends at a node of its
-        graph. Otherwise these graphs, joined to others, would read the others' numbers.
-
     Raises
     ------
     DataError
@@ -175,7 +169,7 @@ class CollatedGraphs:
                 f"{graphs.name} has edges in one direction only; the models here sum"
                 " over neighbours of undirected graphs: add the reverse edges"
             )
-        self.device, self.is_sound = device, _is_sound(graphs)
+        self.device, self._graphs = device, graphs
         self._node_ptr = graphs.node_ptr
         self._edge_ptr = graphs.edge_ptr
         x = torch.from_numpy(np.ascontiguousarray(graphs.x))
@@ -186,6 +180,19 @@ class CollatedGraphs:
         self.edge_index = torch.from_numpy(edges).to(device)
         self.degree = torch.from_numpy(graphs.degrees()).to(device)
         self.y = torch.from_numpy(np.ascontiguousarray(graphs.y)).to(device)
+
+    @cached_property  # stacks alone ask
+    def is_sound(self) -> bool:
+        """Whether every feature is a column, and every edge ends at a node, of its own.
+
+        Otherwise these graphs, joined to others, would read the others' numbers.
+        """
+        graphs = self._graphs
+        num_nodes = np.repeat(np.diff(graphs.node_ptr), np.diff(graphs.edge_ptr))
+        columns = graphs.x if graphs.x.ndim == 1 else np.zeros(0)
+        return _are_below(columns, graphs.num_features) and _are_below(
+            graphs.edge_index, num_nodes
+        )
 
     @property
     def pointers(self) -> tuple[IntArray, IntArray]:
@@ -252,14 +259,6 @@ class CollatedGraphs:
         part = np.cumsum(sizes) // max_nodes
         for number in np.unique(part):
             yield self.batch(positions[part == number])
-
-
-def _is_sound(graphs: GraphSet) -> bool:
-    num_nodes = np.repeat(np.diff(graphs.node_ptr), np.diff(graphs.edge_ptr))
-    columns = graphs.x if graphs.x.ndim == 1 else np.zeros(0)
-    return _are_below(columns, graphs.num_features) and _are_below(
-        graphs.edge_index, num_nodes
-    )
 
 
 def _are_below(numbers: NDArray[Any], end: int | IntArray) -> bool:

@@ -131,9 +131,8 @@ def dropout_mask(
     like: Tensor, p: float, generator: torch.Generator
 ) -> tuple[Tensor, float]:
     """Draw a mask of 0 and 1 / (1 - p), laid out as ``like``; also return the scale."""
-    words = torch.empty((like.numel() + 3) // 4, dtype=torch.int64, device=like.device)
-    draw_words(words, generator)
-    return mask_of(words, like, p)
+    masks = dropout_masks([like], p, generator)
+    return masks.layers[0], masks.scale
 
 
 class DropoutMasks(NamedTuple):

@@ -22,7 +22,6 @@ from ..marks import is_done_by_stacks
 from ..optimizer import num_steps
 from ..tasks.graph_classifier import GraphClassifierClient
 from ..tasks.node_classifier import NodeClassifierClient
-from ..training import batch_begins
 from .buckets import LIMITS, buckets
 from .stack import GraphStack, NodeStack, Stack
 
@@ -150,10 +149,7 @@ def _key(client: GraphClient[Any], optimizer: Optimizer) -> Key | None:
         return None  # some are frozen
     if not num_train or not client.num_epochs() or not len(data.partition.held_out):
         return None
-    settings = client.job.settings
     x = data.whole.x if isinstance(data, NodeData) else data.graphs.x
-    is_whole = isinstance(data, NodeData)
-    begins = batch_begins(num_train, settings.batch_size, client.MIN_BATCH)
     return stack, (
         type(client),
         tuple((n, tuple(t.shape)) for n, t in client.tensors().items()),
@@ -161,6 +157,6 @@ def _key(client: GraphClient[Any], optimizer: Optimizer) -> Key | None:
         x.dim() if isinstance(x, Tensor) else type(x),
         client.num_epochs(),
         float(client.model.dropout),  # type: ignore[arg-type]
-        1 if is_whole else len(begins),
+        stack.num_batches(client),
         num_steps(optimizer),
     )

@@ -95,6 +95,11 @@ class Stack(ABC, Generic[B]):
 
     @classmethod
     @abstractmethod
+    def num_batches(cls, client: GraphClient[Any]) -> int:
+        """Count the steps of a client in an epoch."""
+
+    @classmethod
+    @abstractmethod
     def num_rows(cls, client: GraphClient[Any]) -> int:
         """Nodes of a client in one step, or in an evaluation if these are more."""
 
@@ -187,13 +192,18 @@ class GraphStack(Stack[StackedBatch]):
 
     @override
     @classmethod
+    def num_batches(cls, client: GraphClient[Any]) -> int:
+        num_train, settings = len(client.trained_on()), client.job.settings
+        return len(batch_begins(num_train, settings.batch_size, client.MIN_BATCH))
+
+    @override
+    @classmethod
     def num_rows(cls, client: GraphClient[Any]) -> int:
         nodes, _ = client.data.graphs.pointers
-        of_graph, train = np.diff(nodes), client.trained_on()
-        batch_size = client.job.settings.batch_size
-        num_batches = len(batch_begins(len(train), batch_size, client.MIN_BATCH))
-        held_out = of_graph[client.data.partition.held_out].sum()
-        return max(int(of_graph[train].sum()) // num_batches, int(held_out))
+        of_graph = np.diff(nodes)
+        in_epoch = int(of_graph[client.trained_on()].sum())
+        held_out = int(of_graph[client.data.partition.held_out].sum())
+        return max(in_epoch // cls.num_batches(client), held_out)
 
     @override
     def train(self, optimizer: Optimizer) -> Tensor:
@@ -248,6 +258,11 @@ class NodeStack(Stack[StackedNodes]):
     """Clients that classify the nodes of one graph each with a GCN."""
 
     NETWORK = StackedGCN
+
+    @override
+    @classmethod
+    def num_batches(cls, client: GraphClient[Any]) -> int:
+        return 1
 
     @override
     @classmethod
