@@ -115,7 +115,7 @@ class Asked:
 
     def _ready(self, client_id: int, *, is_stacked: bool) -> GraphClient[Any]:
         parcel, resolved = self._parcels[client_id], self._resolved
-        check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND, 0))
+        check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND))
         store = ClientStore(
             state_root(resolved),
             self._experiment,

@@ -173,11 +173,9 @@ class AbstractGraphStrategy(Strategy):
         The client refuses to go on from less. One that is to score its model on the
         test sets of all learns which data these are.
         """
-        facts: dict[str, Scalar] = {}
+        facts: dict[str, Scalar] = {LAST_ROUND: self.last_rounds.get(client, 0)}
         if identity := self.clients[client].identity:
             facts[SAME_DATA] = identity
-        if last_round := self.last_rounds.get(client):
-            facts[LAST_ROUND] = last_round
         if self.scores_elsewhere and self.round.phase is Phase.CLOSING:
             everyone = {c: i.identity for c, i in self.clients.items()}
             facts[DATA_OF_ALL] = hash_federation(everyone)

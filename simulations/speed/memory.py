@@ -120,7 +120,7 @@ def train(config: dict[str, Value]) -> str:
     }
     context = Context(1, 1, node, RecordDict(), {**defaults(), **config})
     header: dict[str, Any] = {SERVER_ROUND: 1, KEEP_FROM: 0, EXPERIMENT: "memory"}
-    parcel = Parcel(arrays=strategy.outgoing(1)[0])
+    parcel = Parcel(arrays=strategy.outgoing(1)[0], facts=strategy.facts(0))
     message = Message(pack({0: parcel}, header), 1, "train")
     bind_run(Path(run.settings.state_dir), 1, "memory")  # as at roll call
     begin = time.perf_counter()

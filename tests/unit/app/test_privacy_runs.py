@@ -23,6 +23,7 @@ from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import pack, unpack
 from simulations.inline import InlineGrid
+from strategies.base import AbstractGraphStrategy
 
 ROUND = {"server-round": 1}
 LABELS = {"features": "labels"}  # degrees tell edges
@@ -187,18 +188,18 @@ def test_a_private_site_tells_its_data_apart_without_telling_which(
     run, toy_data, tmp_path
 ):
     """Under a key of its own: equal data at two sites look unlike."""
-    told = {}
+    told, facts = {}, AbstractGraphStrategy.facts
 
     def spy(self, client):
         told[client] = self.clients[client].identity
-        return {}
+        return facts(self, client)
 
     def twins(settings, client_id):
         return toys.replace(toys.federation(settings, 0), client_id=client_id)
 
     with toy_data.context() as patch:
         patch.setattr("datasets.load_partition", twins)
-        patch.setattr("strategies.base.AbstractGraphStrategy.facts", spy)
+        patch.setattr(AbstractGraphStrategy, "facts", spy)
         site = {"clients": "0,1,2", "state-dir": str(tmp_path)}
         run("fedavg", node_configs=[site], **{"privacy.update-clip": 1.0})
     assert len(set(told.values())) == 3

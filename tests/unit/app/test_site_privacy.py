@@ -22,7 +22,7 @@ from fedgraph_flwr.client_app import app
 from fedgraph_flwr.errors import PolicyError, RunFailedError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.wire import Parcel, pack, unpack, with_prefix
+from fedgraph_flwr.wire import LAST_ROUND, Parcel, pack, unpack, with_prefix
 
 pytestmark = pytest.mark.usefixtures("task_identity", "own_data")
 STRICT = {
@@ -66,7 +66,8 @@ class Asker:
         return header
 
     def train(self, number=1, *, arrays=None, run=1, kind="train", **facts):
-        parcel = Parcel(arrays=self.model() if arrays is None else arrays, facts=facts)
+        arrays = self.model() if arrays is None else arrays
+        parcel = Parcel(arrays=arrays, facts={LAST_ROUND: 0} | facts)
         header = {"experiment": "e", "server-round": number, "keep-from": 0}
         parcels, _ = self.send(kind, parcel, run=run, **header)
         return parcels[0]

@@ -439,7 +439,8 @@ def test_a_relay_that_renames_the_experiment_reads_nothing(
         if "error" in about:
             thief.refused.append(str(about["error"]))
         told = {c: str(p.facts["told/public-key"]) for c, p in found.items()}
-        own = {c: Parcel(facts=thief.keys("0-side", c)) for c in parcels}
+        zero = {"last-round": 0}
+        own = {c: Parcel(facts=zero | thief.keys("0-side", c)) for c in parcels}
         thief.try_all("0-side", told, ask(grid, message, own, side))
 
     tap(monkeypatch, rename)
