@@ -14,8 +14,11 @@ help: ## show this list
 # Byte code is compiled after the installation: on all cores, where pip uses one.
 PIP = .venv/bin/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
 
-# Rebuilt only when the requirements change.
+# Rebuilt only when the requirements change. Flower's SuperLink splits the path of its
+# own folder at these characters, and then has no tables in its database.
 .venv/.installed: pyproject.toml constraints.txt
+	@case $$PWD in *[\ ,%]*) echo "error: Flower cannot be installed in a folder whose path has a space, a comma" \
+		"or a percent sign, got $$PWD: move this folder elsewhere" >&2; exit 2;; esac
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
 	$(PIP) -e '.[dev]'

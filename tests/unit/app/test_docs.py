@@ -1,5 +1,7 @@
 import json
 import re
+import shutil
+import subprocess
 import textwrap
 from pathlib import Path
 
@@ -164,6 +166,22 @@ def test_make_targets_exist():
         text = page.read_text()
         named = set(re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE))
         assert named <= set(targets), page.name
+
+
+@pytest.mark.parametrize("name", ["my clones", "a,b", "50%"])
+def test_make_installs_nothing_where_flower_could_not_run(tmp_path, name):
+    (tmp_path / name).mkdir()
+    for file in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / file, tmp_path / name)
+    made = subprocess.run(
+        ["make", "run", "PYTHON=false"],
+        cwd=tmp_path / name,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 2
+    assert f"got {tmp_path / name}: move this folder elsewhere" in made.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
