@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import sync
+from fedgraph_flwr.files import is_there, sync
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def write_once(path: Path, content: bytes, *, is_lasting: bool = False) -> bytes
 
 
 def _write_once(path: Path, content: bytes, *, is_lasting: bool) -> bytes:
-    if path.exists():
+    if is_there(path):
         return path.read_bytes()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.files import (
     Flushes,
+    is_there,
     names_in,
     read_arrays,
     unfinished,
@@ -157,7 +158,7 @@ class ClientStore:
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _read(self, path: Path, server_round: int) -> dict[str, NDArray[np.generic]]:
-        if not path.exists():
+        if not is_there(path):
             lost = (
                 f"private state of client {self.client_id} after round {server_round}"
             )

@@ -26,7 +26,7 @@ from flwr.app import RecordDict
 from flwr.supercore.inflatable.inflatable_object import InflatableObject
 
 from .errors import StorageError
-from .files import sync
+from .files import is_there, sync
 from .wire import records_by_client
 from .wording import shortened
 
@@ -105,7 +105,7 @@ class AuditLog:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield what its lines hold, checked by nobody; none if there is no file."""
-        if not self.path.is_file():
+        if not is_there(self.path):
             return
         with self.path.open("rb") as file:
             for line in file:

@@ -6,6 +6,7 @@ carry a checksum of everything in them, so that a damaged one is named and not u
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import os
@@ -137,10 +138,35 @@ def _place(partial: Path, path: Path, outdated: Iterable[Path]) -> None:
         remove(other)
 
 
-def names_in(folder: Path) -> list[str]:
-    """Return the names of what a folder holds; none if it is not there."""
+def is_there(path: Path) -> bool:
+    """Whether something is at ``path``.
+
+    ``Path.exists`` says no, from Python 3.14 on, where it cannot tell.
+
+    Raises
+    ------
+    OSError
+        Nobody can tell: a folder may not be searched, or a disk fails.
+    """
     try:
-        return os.listdir(folder)  # noqa: PTH208 - faster
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def names_in(folder: Path, pattern: str = "*") -> list[str]:
+    """Return the names of what a folder holds; none if it is not there.
+
+    ``Path.glob`` gives none where it cannot tell, either.
+
+    Raises
+    ------
+    OSError
+        Nobody can tell, as of :func:`is_there`.
+    """
+    try:
+        return fnmatch.filter(os.listdir(folder), pattern)  # noqa: PTH208 - faster
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError, WireError
-from fedgraph_flwr.files import remove
+from fedgraph_flwr.files import names_in, remove
 
 from ..once import usable, write_once
 
@@ -57,9 +57,7 @@ class RoundsDone:
         return self._numbers(_FILE)
 
     def _numbers(self, pattern: re.Pattern[str]) -> list[int]:
-        if not self._folder.is_dir():
-            return []
-        found = (pattern.fullmatch(p.name) for p in self._folder.iterdir())
+        found = (pattern.fullmatch(name) for name in names_in(self._folder))
         return sorted(int(m.group(1)) for m in found if m)
 
     def read_before(self, server_round: int) -> dict[int, int]:

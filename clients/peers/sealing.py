@@ -40,6 +40,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.files import is_there
 
 from ..once import usable, write_once
 
@@ -124,7 +125,7 @@ class KeyRing:
     @property
     def exists(self) -> bool:
         """Whether the run's pair has been made."""
-        return (self.folder / KEY).exists()
+        return is_there(self.folder / KEY)
 
     @property
     def public_key(self) -> str:
@@ -138,7 +139,7 @@ class KeyRing:
     def pinned(self) -> dict[int, str]:
         """Public keys of the neighbours, by client; empty before the first message."""
         path = self.folder / _PINS
-        if not path.exists():
+        if not is_there(path):
             return {}
         with usable(path):
             text = path.read_text()

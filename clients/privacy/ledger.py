@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
+from fedgraph_flwr.files import is_there
 from fedgraph_flwr.privacy import PrivacySettings
 
 from .lifetime import EdgeRecord, EpsilonOf, UpdateRecord
@@ -124,9 +125,9 @@ class Ledger:
         DataError
             The file cannot be read, or is that of another number of graphs.
         """
-        if not self.path.exists():
-            return Account(edge=np.zeros(self._num_graphs))
         try:
+            if not is_there(self.path):
+                return Account(edge=np.zeros(self._num_graphs))
             stored = read_record(self.path)
             account = Account(
                 edge=np.array(stored["edge"], np.float64),

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError, PrivacyBudgetError
+from fedgraph_flwr.files import is_there, names_in
 
 from .records import locked, read_record, write_record
 
@@ -118,9 +119,13 @@ class EdgeRecord:
 
     def _read_all(self) -> Spent:
         total: Spent = defaultdict(float)
-        found = {p for n in self._names for p in self._folder.glob(f"client-*/{n}")}
-        found |= set(self.path.parent.glob(self._renamed))
-        for path in sorted(found):
+        try:
+            folders = [self._folder / c for c in names_in(self._folder, "client-*")]
+            own = names_in(self.path.parent, self._renamed)
+        except OSError as error:
+            raise _unreadable(self._folder, error) from error
+        found = {folder / name for folder in folders for name in self._names}
+        for path in sorted(found | {self.path.parent / name for name in own}):
             for row, epsilon in _read(path).items():
                 total[row] += epsilon
         return total
@@ -169,9 +174,9 @@ class UpdateRecord:
             write_record(self.path, {"updates": updates})
 
     def _read(self) -> dict[float, int]:
-        if not self.path.exists():
-            return {}
         try:
+            if not is_there(self.path):
+                return {}
             stored = read_record(self.path)["updates"]
             found = {float(s): int(n) for s, n in stored.items()}
             if not all(s > 0 and n >= 0 for s, n in found.items()):
@@ -182,10 +187,12 @@ class UpdateRecord:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
+    cure = "restore the file from a copy, or delete it and add up by hand"
+    if isinstance(error, PermissionError):
+        cure = "let this user read and write it"
     return DataError(
-        f"privacy record {path} cannot be read: {error!r}; what earlier"
-        " runs spent is unknown, so nothing more is released: restore the file"
-        " from a copy, or delete it and add up by hand"
+        f"privacy record {path} cannot be read: {error!r}; what earlier runs spent is"
+        f" unknown, so nothing more is released: {cure}"
     )
 
 
@@ -196,9 +203,9 @@ def _file_name(data: str) -> str:
 def _read(path: Path) -> Spent:
     """Epsilon by row; none if there is no file."""
     spent: Spent = defaultdict(float)
-    if not path.exists():
-        return spent
     try:
+        if not is_there(path):
+            return spent
         stored = read_record(path)["edge"]
         spent.update({int(row): float(epsilon) for row, epsilon in stored.items()})
         if not all(epsilon >= 0 for epsilon in spent.values()):

@@ -47,7 +47,9 @@ signed() {
     fi
     openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-384 -noenc -sha384 \
         -subj "/CN=$subject" -keyout "$stem.key" -out "$stem.csr"
-    printf '%s\n' "basicConstraints=critical,CA:FALSE" "$@" >"$stem.ext"
+    # Python refuses a certificate without key identifiers since its version 3.13.
+    printf '%s\n' "basicConstraints=critical,CA:FALSE" "subjectKeyIdentifier=hash" \
+        "authorityKeyIdentifier=keyid" "$@" >"$stem.ext"
     openssl x509 -req -in "$stem.csr" -CA "$by.crt" -CAkey "$by.key" -CAcreateserial \
         -days 365 -sha384 -extfile "$stem.ext" -out "$stem.crt"
     rm "$stem.csr" "$stem.ext"

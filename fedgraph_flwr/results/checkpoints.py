@@ -117,10 +117,7 @@ class GrowingFiles:
 
 def checkpoint_rounds(folder: Path) -> list[int]:
     """List the rounds whose checkpoints are in a run's folder, ascending."""
-    place = folder / "checkpoint"
-    if not place.is_dir():
-        return []
-    found = (_FILE.fullmatch(p.name) for p in place.iterdir())
+    found = (_FILE.fullmatch(name) for name in names_in(folder / "checkpoint"))
     return sorted(int(m.group(1)) for m in found if m)
 
 

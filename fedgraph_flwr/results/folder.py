@@ -20,6 +20,7 @@ from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from ..errors import DataError, StorageError
 from ..files import (
+    is_there,
     make_folder,
     remove,
     write_arrays,
@@ -240,7 +241,7 @@ class RunFolder:
         """Write a file unless it is there: now, or when a resume has done a round."""
         if self._resumed_at is not None:
             self._to_add.append((name, write))
-        elif not (self.path / name).exists():
+        elif not is_there(self.path / name):
             write()
 
     def _spent_at_the_end(self) -> dict[int, dict[str, float]]:
@@ -252,7 +253,7 @@ class RunFolder:
         if not self.resolved.privacy.is_on:
             return {}
         try:
-            told = load_summary(self.path) if path.exists() else {}
+            told = load_summary(self.path) if is_there(path) else {}
             per_client = (told.get("privacy") or {}).get("per_client", {})
             return {
                 int(client): {name: float(value) for name, value in spent.items()}

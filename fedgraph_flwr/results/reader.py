@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from ..errors import DataError, FedGraphError
+from ..files import names_in
 from ..wording import shortened
 
 Series: TypeAlias = dict[int, dict[int, float]]  # client -> round -> value
@@ -178,14 +179,14 @@ def round_file(run_dir: Path, server_round: int) -> Path:
 
 def read_matrices(run_dir: Path, name: str) -> dict[int, NDArray[np.float64]]:
     """Read the array ``name`` of every round that has it, rounds ascending."""
-    found = {}
-    for path in sorted(round_file(run_dir, 0).parent.glob("round-*.safetensors")):
+    found, folder = {}, round_file(run_dir, 0).parent
+    for file in sorted(names_in(folder, "round-*.safetensors")):
         try:
-            arrays = load_file(path)
+            arrays = load_file(folder / file)
         except (SafetensorError, OSError):  # cut short
             continue
         if name in arrays:
-            found[int(path.stem.removeprefix("round-"))] = arrays[name]
+            found[int(file.removeprefix("round-").partition(".")[0])] = arrays[name]
     return found
 
 

@@ -11,6 +11,7 @@ from strategies.introductions import difference
 from strategies.report import ClientInfo
 
 from ..errors import ConfigError, DataError
+from ..files import is_there
 from ..wire import NamedArrays
 from .provenance import hash_weights
 
@@ -37,7 +38,7 @@ def check_roll_call(
     path, sha = folder / ROLL_CALL, hash_weights({"start": start}, {})
     told = {str(c): i.to_json() for c, i in sorted(clients.items())}
     now = {"start_sha256": sha, "clients": told}
-    if not path.exists():
+    if not is_there(path):
         return now
     try:
         before = json.loads(path.read_bytes())

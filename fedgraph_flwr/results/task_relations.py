@@ -25,7 +25,7 @@ from strategies.relay import Relay
 from strategies.report import ClientInfo, Evaluation
 
 from ..errors import DataError
-from ..files import write_text
+from ..files import names_in, write_text
 from ..methods.multitask import RECORD, RECORD_IDS
 from ..wire import NamedArrays, Parcel
 from ..wording import shortened
@@ -131,7 +131,7 @@ class TaskRelations(Evaluator):
 
 def read_rounds(run_dir: Path) -> list[int]:
     """List rounds whose Omega was kept, ascending."""
-    return sorted(int(p.stem[6:]) for p in (run_dir / FOLDER).glob("round-*.npz"))
+    return sorted(int(n[6:-4]) for n in names_in(run_dir / FOLDER, "round-*.npz"))
 
 
 def read_covariances(run_dir: Path, server_round: int) -> dict[int, Omega]:

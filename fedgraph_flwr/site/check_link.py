@@ -161,6 +161,8 @@ def _cure(error: ssl.SSLCertVerificationError) -> str:
         62: "use the name in the certificate, or ask for one that names this host in"
         " subjectAltName",
         64: "ask for a certificate that names this address in subjectAltName",
+        85: "ask the coordinator for one with authorityKeyIdentifier, as"
+        " certificates.sh makes them; Python wants it since its version 3.13",
     }
     default = "use the ca.crt that signed the certificate of this SuperLink"
     return by_number.get(error.verify_code, default)

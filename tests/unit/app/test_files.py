@@ -8,10 +8,11 @@ import threading
 
 import numpy as np
 import pytest
+import toys
 from safetensors.numpy import load_file, save
 
 from fedgraph_flwr import files
-from fedgraph_flwr.files import read_arrays, write_arrays
+from fedgraph_flwr.files import is_there, names_in, read_arrays, write_arrays
 from fedgraph_flwr.safe import encode, encode_whole, plain
 
 KINDS = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]
@@ -64,6 +65,18 @@ def test_what_is_no_name_of_an_array_is_refused(tmp_path, name):
     with pytest.raises(TypeError, match="expected a text other than '__metadata__'"):
         write_arrays(tmp_path / "f", {name: np.zeros(2), "a": np.zeros(2)})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_seen_is_not_taken_for_absent(tmp_path):
+    folder = tmp_path / "kept"
+    (folder / "state").mkdir(parents=True)
+    assert is_there(folder / "state")
+    assert names_in(folder, "st*") == ["state"]
+    assert (is_there(folder / "none"), names_in(folder / "none")) == (False, [])
+    with toys.shut(folder):
+        for look in (is_there, names_in):
+            with pytest.raises(PermissionError):
+                look(folder / "state")
 
 
 @pytest.mark.parametrize("spare", [False, True])

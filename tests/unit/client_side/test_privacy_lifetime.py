@@ -47,6 +47,20 @@ def test_charges_follow_the_rows_of_the_data_set_whatever_their_order(tmp_path):
     assert stored == {"40": 0.5, "12": 0.75, "99": 0.25}
 
 
+@pytest.mark.parametrize("hidden", ["", "client-0"])
+def test_an_account_that_may_not_be_read_is_not_taken_for_none(tmp_path, hidden):
+    """As after a run under another user."""
+    folder = tmp_path / "accounts"
+    record(folder).charge(np.arange(3), 2.0)
+    other = record(folder, client="client-3", budget=3.0)
+    with (
+        toys.shut(folder / hidden),
+        pytest.raises(DataError, match=r"accounts.* be read: Permission.*: let this"),
+    ):
+        other.total()
+    assert other.total() == 2.0
+
+
 def test_a_row_has_one_account_whatever_clients_drew_it(tmp_path):
     """Clients of one site, or one that is hosted under another id in a later run."""
     first, second = (record(tmp_path, client=f"client-{c}", budget=2.5) for c in (0, 3))

@@ -111,6 +111,9 @@ def test_certificates_are_private_and_made_once(tmp_path):
         "DNS:fedgraph-superlink",
     ):
         assert name in server
+    strict = ["-x509_strict", "-CAfile", str(folder / "ca.crt")]  # as Python since 3.13
+    checked = ["openssl", "verify", *strict, str(folder / "server.crt")]
+    subprocess.run(checked, capture_output=True, check=True)
     # A site trusts ca alone, the proxy's Control analysts-ca alone.
     for authority, fits in (("analysts-ca", True), ("ca", False)):
         ca = ["-CAfile", str(folder / f"{authority}.crt")]

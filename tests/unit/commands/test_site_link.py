@@ -23,9 +23,16 @@ from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
+USES = (
+    *("digital_signature", "content_commitment", "key_encipherment"),
+    *("data_encipherment", "key_agreement", "key_cert_sign", "crl_sign"),
+    *("encipher_only", "decipher_only"),
+)
 
 
-def make_certificate(folder, name, *, days=90, ip="127.0.0.1", signer=None):
+def make_certificate(
+    folder, name, *, days=90, ip="127.0.0.1", signer=None, has_identifiers=True
+):
     """Write a certificate and its key; returns both, to sign others with."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -37,9 +44,16 @@ def make_certificate(folder, name, *, days=90, ip="127.0.0.1", signer=None):
     if signer is None:
         constraints = x509.BasicConstraints(ca=True, path_length=None)
         builder = builder.add_extension(constraints, critical=True)
+        uses = dict.fromkeys(USES, False) | {"key_cert_sign": True}
+        builder = builder.add_extension(x509.KeyUsage(**uses), critical=True)
     else:
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(ip))])
         builder = builder.add_extension(names, critical=False)
+    if has_identifiers:  # without them strict checks refuse it
+        own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        its = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key())
+        for identifier in (own, its):
+            builder = builder.add_extension(identifier, critical=False)
     made = builder.sign(by, hashes.SHA256())
     pem = serialization.Encoding.PEM
     (folder / f"{name}.crt").write_bytes(made.public_bytes(pem))
@@ -100,6 +114,7 @@ def keys(tmp_path_factory):
     make_certificate(folder, "old", days=-1, signer=ca)
     make_certificate(folder, "soon", days=3, signer=ca)
     make_certificate(folder, "elsewhere", ip="10.0.0.1", signer=ca)
+    make_certificate(folder, "bare", signer=ca, has_identifiers=False)
     return folder
 
 
@@ -135,6 +150,22 @@ def test_a_wrong_certificate_is_a_problem_with_its_cure(
     assert found.state == PROBLEM
     assert match in found.found
     assert cure in found.cure
+
+
+def test_a_certificate_that_newer_pythons_refuse_has_a_cure(keys, monkeypatch):
+    def strict(link, make=module._context):
+        context = make(link)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT  # Python's default since 3.13
+        return context
+
+    monkeypatch.setattr(module, "_context", strict)
+    found = {}
+    for name in ("good", "bare"):
+        with server(keys / name) as address:
+            found[name] = see(address, keys / "ca.crt")["certificate"]
+    assert (found["good"].state, found["bare"].state) == (OK, PROBLEM)
+    assert "Missing Authority Key Identifier" in found["bare"].found
+    assert "authorityKeyIdentifier, as certificates.sh" in found["bare"].cure
 
 
 @pytest.mark.parametrize(
