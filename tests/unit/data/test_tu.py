@@ -301,7 +301,7 @@ def pack(data, members):
     with tarfile.open(path, "w:xz") as archive:
         for member in members:
             if isinstance(member, tarfile.TarInfo):
-                archive.addfile(member)
+                archive.fileobj.write(member.tobuf())  # whatever size it says
                 continue
             info = tarfile.TarInfo(member[0])
             info.size = len(member[1])
