@@ -86,10 +86,13 @@ def parse_smiles(smiles: str) -> Mol:
     Raises
     ------
     ValueError
-        If RDKit refuses the string, or it has no atoms; the message is the reason.
+        If RDKit refuses the string, or it has no atoms, or white space, after which
+        RDKit would read nothing; the message is the reason.
     """
     from rdkit import Chem, rdBase
 
+    if len(smiles.split()) > 1:
+        raise ValueError("white space within: give one SMILES and nothing beside it")
     with rdBase.BlockLogs():  # RDKit would write its complaints to stderr
         mol = Chem.MolFromSmiles(smiles)
         if mol is None:

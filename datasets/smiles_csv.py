@@ -27,7 +27,7 @@ from .splits import need_graphs
 log = logging.getLogger("flwr.fedgraph")
 
 SMILES_CSV = "smiles-csv"  # its name among the data sets
-_COLUMNS = 3  # part of every fingerprint: raise it when columns are chosen otherwise
+_TABLE = 4  # part of every fingerprint: raise it when a file is read otherwise
 
 
 def check_csv_settings(settings: RunSettings) -> None:
@@ -162,7 +162,7 @@ def _tell_columns(path: Path, labels: tuple[str, ...], ids: tuple[str, ...]) -> 
             "%s: column(s) %s count rows and are not taken for labels; if they are,"
             " name the label columns in csv-label-columns",
             path,
-            ", ".join(ids),
+            ", ".join(name or "without a name" for name in ids),
         )
     log.info("%s: labels are columns %s", path, ", ".join(labels))
 
@@ -228,9 +228,7 @@ def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> CsvMolecule
             f"{path} cannot be read: {error}; check its permissions",
             public=f"{path.name} cannot be read: {type(error).__name__}",
         ) from error
-    entry = (
-        cache_root(cache_dir) / f"{SMILES_CSV}-{fingerprint(digest, form, _COLUMNS)}"
-    )
+    entry = cache_root(cache_dir) / f"{SMILES_CSV}-{fingerprint(digest, form, _TABLE)}"
     return open_or_build(
         entry,
         CsvMolecules,

@@ -27,6 +27,7 @@ _CSV = "save it as UTF-8 text, cells separated by commas"
 _HEADER = "its first line must name the columns, one of them with SMILES"
 _FEWEST_IDS, _DIGITS = 3, 18
 _ID_NAMES = ("id", "index", "no", "num", "nr", "number", "row", "cid", "mol_id")
+_ID_NAMES += ("unnamed: 0",)  # pandas' name for an index that was written without one
 Record = tuple[int, list[str]]  # line number in the file, cells
 
 
@@ -238,7 +239,12 @@ def _label_columns(
 
 
 def _is_id(name: str, at: int, records: Sequence[Record]) -> bool:
-    """Whether a column numbers rows: different whole numbers, ascending or so named."""
+    """Whether a column numbers rows: different whole numbers, ascending or so named.
+
+    A column without a name, as of an index, is none of labels either.
+    """
+    if not name:
+        return True
     cells = [cells[at].strip() for _, cells in records if at < len(cells)]
     if len(cells) < _FEWEST_IDS or not all(c.isascii() and c.isdigit() for c in cells):
         return False
@@ -266,7 +272,9 @@ def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
         allowed, is_allowed = "0 or 1", value in (0, 1)
         then = "; or set csv-label-kind to 'regression' where labels are any numbers"
     else:
-        allowed, is_allowed, then = "a finite number", math.isfinite(value), ""
+        with np.errstate(over="ignore"):  # as float32, which models learn
+            is_allowed = bool(np.isfinite(np.float32(value)))
+        allowed, then = "a finite number", ""
     if is_allowed or math.isnan(value):
         return value
     must = f"a label must be {allowed}, or empty where it is missing"

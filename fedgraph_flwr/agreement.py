@@ -117,10 +117,10 @@ def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) ->
                 f" takes its part of it (partition {settings.partition!r}): every site"
                 " needs the same files" + (_OWN_GRAPHS if own else ""),
             )
-    elif datasets.has_schema(settings):
-        _check_different("files", files, "")
     elif own:
         _check_different("labels", labels, _SHARE_OUT)
+    else:
+        _check_different("files", files, "")
     classes = {c: i.told.get(CLASSES, "") for c, i in clients.items()}
     _check_equal(
         "classes",

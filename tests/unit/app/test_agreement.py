@@ -209,6 +209,14 @@ def test_groups_and_generated_data_are_not_compared():
     check_same_data(smiles, {0: info(0, whole="a"), 1: info(1, whole="a")})
 
 
+@pytest.mark.parametrize("dataset", ["graphs-csv", "graph-csv", "smiles-csv"])
+def test_one_file_for_two_clients_is_refused(dataset):
+    settings = run_settings(dataset=dataset, partition="files")
+    message = r"clients 0 and 1 have the same graphs \(checksum of files a\)"
+    with pytest.raises(ConfigError, match=message):
+        check_same_data(settings, {0: info(0, raw="a"), 1: info(1, raw="a")})
+
+
 def test_what_clients_tell_is_bounded():
     part = make_partition()
     assert tell_data(part, tells_labels=True) == {}

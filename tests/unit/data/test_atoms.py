@@ -120,6 +120,8 @@ def test_the_order_of_atoms_does_not_matter():
         ("CN(C)(C)(C)C", "Explicit valence for atom # 1 N, 5"),
         ("c1cccc1", "kekulize"),
         ("", "no atoms"),
+        ("C C O", "white space within: give one"),  # RDKit would read methane
+        ("CCO ethanol", "white space within"),
     ],
 )
 def test_refused_strings_have_a_reason(smiles, reason, capfd):

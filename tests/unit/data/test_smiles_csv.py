@@ -64,6 +64,7 @@ def chains(first, count=20, header="smiles,toxic,active"):
         ("key", "9,2,5", True),
         ("cid", "9,2,9", True),
         ("cid", "9.5,2,1", True),
+        ("Unnamed: 0", "9,2,5", False),  # an index of pandas, rows being shuffled
     ],
 )
 def test_a_column_that_numbers_the_rows_is_no_label(load, caplog, name, ids, taken):
@@ -74,6 +75,14 @@ def test_a_column_that_numbers_the_rows_is_no_label(load, caplog, name, ids, tak
     assert (f"column(s) {name} count rows" in caplog.text) == (not taken)
     named = {"csv_label_columns": f"{name},y", "csv_label_kind": "regression"}
     assert load({"a.csv": text}, **named).tasks == [name, "y"]
+
+
+@pytest.mark.parametrize("ids", ["9,2,5", "9,2,9", "9.5,2,1"])
+def test_a_column_without_a_name_is_no_label(load, caplog, ids):
+    cells = zip(ids.split(","), ("C", "CC", "CCC"), strict=True)
+    text = ",smiles,y\n" + "".join(f"{i},{s},-1\n" for i, s in cells)
+    assert load({"a.csv": text}, csv_label_kind="regression").tasks == ["y"]
+    assert "column(s) without a name count rows" in caplog.text
 
 
 def test_columns_are_told_again_where_the_cache_knows_the_file(load, caplog):
@@ -222,6 +231,11 @@ def test_the_log_and_an_error_name_the_first_five_bad_rows(load, caplog, bad_row
             {"csv_label_kind": "regression"},
             r"line 3, column"
             r" 'v': a label must be a finite number, .* got 'inf'",
+        ),
+        (
+            "smiles,v\nC,1\nCC,1e39\n",  # infinite as float32
+            {"csv_label_kind": "regression"},
+            r"line 3, column 'v': a label must be a finite number, .* got '1e39'",
         ),
         (b"smiles,toxic\n\xff\xfe,1\n", {}, r"a.csv cannot be read as CSV: .*UTF-8"),
         ('smiles,toxic\n"C"C,1\n', {}, r"a.csv cannot be read as CSV: "),
