@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,8 +17,11 @@ from fedgraph_flwr.plugins import one_name
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import derive_seed
 
+from .molecules import warn_once
 from .node_clients import draw_roles, with_roles
 from .splits import split_client
+
+_USED = {"x", "edge_index", "y", "num_nodes"}  # the last is the number of rows of x
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,8 +34,10 @@ class DataSet:
         ``load(client, settings)`` returns the graphs of a client, from 0, as a list of
         ``torch_geometric.data.Data`` with ``x`` (num_nodes, num_features),
         ``edge_index`` (2, num_edges) and ``y``: one class, or one per node in the one
-        graph of a list if ``of_nodes``. It must give the same graphs whenever it is
-        called with the same ``settings.split_seed``, and draw from no global generator.
+        graph of a list if ``of_nodes``. Nothing else of them is used, and the log says
+        so: neither masks nor weights of edges. It must give the same graphs whenever it
+        is called with the same ``settings.split_seed``, give each client others, and
+        draw from no global generator.
     num_classes : int
         Of all clients together; classes count from 0.
     num_clients : int
@@ -87,8 +92,7 @@ def plugged_client(own: DataSet, settings: RunSettings, client: int) -> GraphPar
         num_classes=own.num_classes,
         of_nodes=own.of_nodes,
     )
-    if own.reads_files:
-        graphs = replace(graphs, raw_sha256=_checksum(graphs))
+    graphs = replace(graphs, raw_sha256=_checksum(graphs))
     if own.of_nodes:
         seed = derive_seed(settings.split_seed, "plugged", client)
         roles = draw_roles(graphs.num_nodes, held_out=settings.held_out, seed=seed)
@@ -128,6 +132,11 @@ def from_pyg(
         A graph is not what :class:`DataSet` says; the message names it.
     """
     found = list(given)
+    if unused := sorted({a for g in found for a in _attributes(g)} - _USED):
+        warn_once(
+            f"{name}: not used of its graphs: {', '.join(unused)}; which graphs or"
+            " nodes train and test is drawn by split-seed and held-out"
+        )
     if not found or (of_nodes and len(found) != 1):
         wanted = "one graph, whose nodes have classes" if of_nodes else "graphs"
         raise DataError(
@@ -191,6 +200,10 @@ def _read(
             f" {y.max()}; correct it, or num_classes of the DataSet"
         )
     return x, np.unique(edges.astype(np.int32), axis=1), y.astype(np.int64)
+
+
+def _attributes(graph: Any) -> Iterable[str]:
+    return getattr(graph, "to_dict", dict)()
 
 
 def _array(where: str, graph: Any, name: str) -> NDArray[Any]:

@@ -26,8 +26,8 @@ from .molecules import (
 _CSV = "save it as UTF-8 text, cells separated by commas"
 _HEADER = "its first line must name the columns, one of them with SMILES"
 _FEWEST_IDS, _DIGITS = 3, 18
-_ID_NAMES = ("id", "index", "no", "num", "nr", "number", "row", "cid", "mol_id")
-_ID_NAMES += ("unnamed: 0",)  # pandas' name for an index that was written without one
+_INDEX = "unnamed: 0"  # pandas' name for an index that was written without one
+_ID_NAMES = ("id", "index", "no", "num", "nr", "number", "row", "cid", "mol_id", _INDEX)
 Record = tuple[int, list[str]]  # line number in the file, cells
 
 

@@ -20,6 +20,7 @@ _SHARE_OUT = (
     ", or every client a folder client-<id> below data-dir; to share one data set out,"
     ' set partition to "chunks"'
 )
+_LOAD = "; let load of a plug-in give each client other graphs"
 _OWN_GRAPHS = (
     '; for graphs of each site\'s own, which then are used whole, set partition="files"'
 )
@@ -103,8 +104,6 @@ def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) ->
         each client's own, and two clients have the same; classes have different names,
         or columns that enter one common model are not the same.
     """
-    if not datasets.is_one_set(settings):
-        return
     own = datasets.has_own_graphs(settings)
     files = {c: i.raw_sha256[:_SHORT] for c, i in clients.items()}
     labels = {c: i.told.get(WHOLE, "")[:_SHORT] for c, i in clients.items()}
@@ -120,7 +119,9 @@ def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) ->
     elif own:
         _check_different("labels", labels, _SHARE_OUT)
     else:
-        _check_different("files", files, "")
+        _check_different("files", files, _LOAD)
+    if not datasets.is_one_set(settings):
+        return
     classes = {c: i.told.get(CLASSES, "") for c, i in clients.items()}
     _check_equal(
         "classes",

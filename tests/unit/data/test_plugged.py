@@ -70,6 +70,18 @@ def test_other_files_are_another_split(write_plugin, tmp_path):
     assert hashes[0] != hashes[1]
 
 
+@pytest.mark.parametrize("nodes", [False, True])
+def test_a_loader_that_gives_all_clients_the_same_is_refused(
+    write_plugin, tmp_path, nodes
+):
+    """Of one graph for all, each client draws roles: one trains on another's test."""
+    source = DATA.format(nodes=nodes).replace("[settings.split_seed, client]", "1")
+    write_plugin("plugins/fgd.py", source)
+    folders = {f"{k}-dir": str(tmp_path / k) for k in ("results", "state", "cache")}
+    with pytest.raises(ConfigError, match=r"0 and 1 have the same graphs.*load"):
+        run_inline({**folders, "method": "fedavg", "dataset": "fgd:DATA"}, num_nodes=2)
+
+
 def graph(**changes):
     whole = {"x": np.eye(3), "edge_index": np.array([[0, 1], [1, 0]]), "y": [1]}
     return Data(**{**whole, "y": np.array([1]), **changes})
@@ -98,6 +110,14 @@ def graph(**changes):
 def test_graphs_that_are_none_are_refused_by_number(changes, words):
     with pytest.raises(DataError, match=words):
         from_pyg("fgd:DATA", [graph(), graph(**changes)], num_classes=2)
+
+
+def test_what_is_not_used_of_a_graph_is_told(caplog):
+    """A mask of test nodes that is passed over lets a run train on them."""
+    given = [graph(num_nodes=3), graph(train_mask=np.ones(3), edge_attr=np.ones(2))]
+    from_pyg("fgd:DATA", given, num_classes=2)
+    (told,) = caplog.messages
+    assert told.startswith("fgd:DATA: not used of its graphs: edge_attr, train_mask;")
 
 
 def test_graphs_are_joined_with_sorted_edges_each_once():
