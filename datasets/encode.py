@@ -150,7 +150,7 @@ def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
     codes = np.fromiter(map(index.get, cells, repeat(-1)), np.int64, len(cells))
     for row in np.flatnonzero(codes < 0).tolist():
         cell = cells[row]
-        if _is_missing(cell):
+        if is_missing(cell):
             if feature.missing == INDICATOR:
                 codes[row] = feature.width - 1
             else:
@@ -180,7 +180,7 @@ def _fill_numbers(
     odd = np.flatnonzero(~np.isfinite(part[:, 0]))
     part[odd, 0] = 0
     for row in odd.tolist():
-        if _is_missing(cells[row]):
+        if is_missing(cells[row]):
             if feature.missing == INDICATOR:
                 part[row, 1] = 1
             else:
@@ -216,7 +216,7 @@ def is_plain(text: str) -> bool:
 
 
 def _number(cell: str) -> float:
-    if _is_missing(cell):
+    if is_missing(cell):
         return math.nan
     try:
         return float(cell) if is_plain(cell) else math.inf
@@ -224,7 +224,8 @@ def _number(cell: str) -> float:
         return math.inf
 
 
-def _is_missing(cell: str) -> bool:
+def is_missing(cell: str) -> bool:
+    """Whether a cell holds no value."""
     return not cell or cell.lower() == "nan"
 
 
@@ -247,7 +248,7 @@ def encode_classes(
     flaws: list[Flaw] = []
     for row in np.flatnonzero(codes < 0).tolist():
         cell = cells[row]
-        if not cell and may_miss:
+        if may_miss and is_missing(cell):
             continue
         what = f"{cell!r} is none of" if cell else "is empty, and not one of"
         flaws.append(
@@ -297,7 +298,7 @@ def encode_roles(
     roles = np.array([ROLES.get(cell, NO_ROLE) for cell in cells], np.int8)
     flaws: list[Flaw] = []
     for row in np.flatnonzero(roles < 0).tolist():
-        if cells[row] or not may_miss:
+        if not (may_miss and is_missing(cells[row])):
             empty = ", or empty" if may_miss else ""
             flaws.append(
                 (

@@ -22,10 +22,10 @@ from .cache import CACHE_FORMAT, cache_root, checksum, open_or_build
 from .encode import Problems
 from .own_graphs import RawGraphs, read_graph, read_graphs
 from .schema import GRAPHS_CSV, KEYS, SPLIT, Schema
-from .table import Table, Tables
+from .table import Table, Tables, changed
 from .tables import find_tables
 
-_VERSION = 2  # part of every fingerprint: raise it when tables are read otherwise
+_VERSION = 3  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
 
 
@@ -118,8 +118,8 @@ def load_folder(
     Raises
     ------
     DataError
-        A table is missing or cannot be read, lacks a column, rows do not fit and are to
-        be refused, or nothing usable is left.
+        A table is missing or cannot be read, lacks a column, changes while it is read,
+        rows do not fit and are to be refused, or nothing usable is left.
     """
     tables = find_tables(folder, whole_graphs=schema.dataset == GRAPHS_CSV)
     try:
@@ -131,11 +131,15 @@ def load_folder(
         ) from error
     parts = (CACHE_FORMAT, _VERSION, digest, schema.sha256, bad_rows)
     mark = hashlib.sha256(repr(parts).encode()).hexdigest()[:_SHORT]
-    return open_or_build(
-        cache_root(cache_dir) / f"{schema.dataset}-{mark}",
-        OwnData,
-        lambda _: build(folder, schema, bad_rows=bad_rows, raw_sha256=digest)[0],
-    )
+
+    def read(_: Path) -> OwnData:
+        made = build(folder, schema, bad_rows=bad_rows, raw_sha256=digest)[0]
+        if checksum(tables.files) != digest:
+            raise changed(folder)
+        return made
+
+    entry = cache_root(cache_dir) / f"{schema.dataset}-{mark}"
+    return open_or_build(entry, OwnData, read)
 
 
 def build(

@@ -20,6 +20,7 @@ from .encode import (
     encode_features,
     encode_roles,
     encode_targets,
+    is_missing,
     need_columns,
 )
 from .schema import SPLIT, Schema
@@ -97,7 +98,9 @@ def read_units(
         role = np.full(count, NO_ROLE, np.int8)
         if has_split:
             role, found = encode_roles(SPLIT, block, may_miss=is_node)
-            flaws += [*found, *_without_label(schema, block, role, is_node=is_node)]
+            flaws += found
+        if has_split and is_node:
+            flaws += _without_label(block.cells[schema.targets[0]], y, role)
         at = len(names)
         for row, name in enumerate(block.cells[key]):
             before = first.setdefault(name, at + row)
@@ -108,7 +111,7 @@ def read_units(
                 text = f"{key} {name!r} is there twice; rename or delete one of them"
                 flaws.append((row, key, text))
         names += block.cells[key]
-        bad += [at + row for row in _note(table, block, flaws, problems)]
+        bad += [at + row for row in _note(table, key, block, flaws, problems)]
         parts.append((np.array(block.lines, np.int64), x, y, role))
     if not parts:
         none = _no_answers(schema, 0)
@@ -144,22 +147,28 @@ def _targets(
 
 
 def _without_label(
-    schema: Schema, block: Block, role: NDArray[np.int8], *, is_node: bool
+    labels: Sequence[str], y: NDArray[Any], role: NDArray[np.int8]
 ) -> list[Flaw]:
     """Find nodes that are to train, validate or test, and have no class."""
-    labels = block.cells[schema.targets[0]] if is_node else ()
     return [
-        (row, SPLIT, "a node without label must have no split; empty one of them")
-        for row, (label, split) in enumerate(zip(labels, role, strict=False))
-        if not label and split != NO_ROLE
+        (
+            row,
+            SPLIT,
+            "a node without label must have no split; empty one of them",
+        )
+        for row in np.flatnonzero((y < 0) & (role != NO_ROLE)).tolist()
+        if is_missing(labels[row])
     ]
 
 
 def _note(
-    table: Table, block: Block, flaws: Sequence[Flaw], problems: Problems
+    table: Table, key: str, block: Block, flaws: Sequence[Flaw], problems: Problems
 ) -> list[int]:
-    """List flaws as problems, in the order of rows; return the rows."""
-    names = block.cells.get("graph") or block.cells.get("node")
+    """List flaws as problems, in the order of rows; return the rows.
+
+    ``key`` is the column that names what is left out; "" for an edge alone.
+    """
+    names = block.cells.get(key)
     for row, column, text in sorted(flaws):
         name = names[row] if names else ""
         problems.add(table.at(block.lines[row], column), text, name)
@@ -192,7 +201,7 @@ def read_nodes(
             if not cell
         ]
         is_bad = np.zeros(len(block.lines), np.bool_)
-        is_bad[_note(table, block, flaws, problems)] = True
+        is_bad[_note(table, "graph", block, flaws, problems)] = True
         parts.append((graph, name, np.array(block.lines, np.int64), x, is_bad))
     if not parts:
         none = np.zeros(0, np.int64)
@@ -241,7 +250,8 @@ def read_edges(
     tables: Tables,
 ) -> Edges:
     """Read edges and find the nodes that they join."""
-    need_columns(table, ["graph"] * (tables.graphs is not None) + ["source", "target"])
+    owner = "" if tables.graphs is None else "graph"
+    need_columns(table, ["graph"] * bool(owner) + ["source", "target"])
     width = max(len(name_of), int(nodes.name.max(initial=-1)) + 1, 1)
     key = nodes.graph * width + nodes.name
     order = np.argsort(key, kind="stable")
@@ -274,7 +284,7 @@ def read_edges(
                 for row in np.flatnonzero((graph >= 0) & ~inside).tolist()
             ]
         is_bad = np.zeros(count, np.bool_)
-        is_bad[_note(table, block, flaws, problems)] = True
+        is_bad[_note(table, owner, block, flaws, problems)] = True
         parts.append((graph, ends, is_bad))
     none = np.zeros(0, np.int64)
     graphs, pairs, bads = zip(

@@ -9,13 +9,14 @@ rare categories, identifiers and texts never do.
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.wording import shortened
 
-from .encode import need_columns
+from .encode import need_columns, read_numbers
 from .schema import (
     CATEGORY,
     GRAPH_CSV,
@@ -89,7 +90,11 @@ def infer_schema(
         found = profile(tables.graphs, "graph", min_count)
         table = tables.graphs
         target_kind, names = _choose_targets(table, found, targets, kind, notes)
-        known = nodes
+        notes += [
+            f"{column} of nodes is not used: so is called what is predicted, or splits"
+            for column in nodes
+            if column in (SPLIT, *names)
+        ]
     else:
         need_columns(tables.nodes, [LABEL])
         if kind not in ("auto", "classes") or list(targets) not in ([], [LABEL]):
@@ -99,19 +104,24 @@ def infer_schema(
             )
         target_kind, names, found = "classes", (LABEL,), nodes
         table = tables.nodes
-        known = {c: p for c, p in nodes.items() if c not in (LABEL, SPLIT)}
     classes: tuple[str, ...] = ()
     if target_kind == "classes":
         classes = _classes(table, found[names[0]], names[0], owner, notes)
     features = tuple(
         feature
-        for column, one in known.items()
-        if (
+        for column, one in nodes.items()
+        if column not in (SPLIT, *names)
+        and (
             feature := _feature(
                 tables.nodes, column, one, statistics=statistics, notes=notes
             )
         )
     )
+    named = {f"{names[0]} of {table.name}": classes}
+    named |= {f"{f.column} of nodes": f.categories for f in features}
+    notes += [
+        text for what, known in named.items() for text in _look_alike(what, known)
+    ]
     if not features:
         notes.append(
             f"nodes have no usable feature: one-hot degrees up to {DEFAULT_DEGREE}"
@@ -225,6 +235,23 @@ def _classes(
             " identify nobody, or use --kind regression"
         )
     return tuple(classes)
+
+
+def _look_alike(what: str, names: Sequence[str]) -> list[str]:
+    """Tell names that are one number, or one but for capitals and codes of letters."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        number = float(read_numbers([name])[0])
+        text = unicodedata.normalize("NFKC", name).casefold()
+        alike.setdefault(f"{number}" if math.isfinite(number) else text, []).append(
+            name
+        )
+    return [
+        f"{what}: {' and '.join(map(ascii, found))} are different names; if they mean"
+        " the same, write them alike and make the schema again"
+        for found in alike.values()
+        if len(found) > 1
+    ]
 
 
 def _feature(

@@ -23,6 +23,7 @@ from .molecules import Molecules, fingerprint, list_all, warn_left_out
 from .raw import hint_of_near
 from .smiles_csv_table import CsvFormat, CsvMolecules, build_from_csv
 from .splits import need_graphs
+from .table import changed
 
 log = logging.getLogger("flwr.fedgraph")
 
@@ -218,19 +219,26 @@ def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> CsvMolecule
     Raises
     ------
     DataError
-        As :func:`build_from_csv`, or if the file cannot be read.
+        As :func:`build_from_csv`, or if the file cannot be read, or changes meanwhile.
     """
     try:
-        with path.open("rb") as handle:
-            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+        digest = _sha256(path)
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error}; check its permissions",
             public=f"{path.name} cannot be read: {type(error).__name__}",
         ) from error
     entry = cache_root(cache_dir) / f"{SMILES_CSV}-{fingerprint(digest, form, _TABLE)}"
-    return open_or_build(
-        entry,
-        CsvMolecules,
-        lambda _scratch: build_from_csv(SMILES_CSV, path, form, raw_sha256=digest),
-    )
+
+    def read(_: Path) -> CsvMolecules:
+        made = build_from_csv(SMILES_CSV, path, form, raw_sha256=digest)
+        if _sha256(path) != digest:
+            raise changed(path)
+        return made
+
+    return open_or_build(entry, CsvMolecules, read)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -87,6 +87,15 @@ def refusal(path: Path, problem: str, public: str = "") -> DataError:
     )
 
 
+def changed(place: Path) -> DataError:
+    """Word that a file is another one after it was read than before."""
+    return DataError(
+        f"{place} has changed while it was read, so that what was read may be of both"
+        " versions; start again once the files are complete",
+        public="a table has changed while it was read; start again",
+    )
+
+
 @contextmanager
 def needing_permission() -> Iterator[None]:
     """Word that the user of this process may not read a file or folder.

@@ -111,7 +111,7 @@ def _width(path: Path) -> int:
 def _rows(path: Path, width: int) -> Iterator[tuple[int, list[str]]]:
     line = 0
     try:
-        with path.open(encoding="utf-8") as handle:
+        with path.open(encoding="utf-8-sig") as handle:
             for line, text in enumerate(handle, 1):
                 cells = [cell.strip() for cell in text.split(",")]
                 if len(cells) != width:

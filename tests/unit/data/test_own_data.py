@@ -157,6 +157,18 @@ def test_a_name_that_stands_twice_makes_both_rows_unusable(tmp_path):
     assert data.edge_index.tolist() == [[1, 2], [2, 1]]
 
 
+def test_a_label_may_be_missing_as_nan(tmp_path):
+    """As in other columns, and as Parquet files have it: the node stays a neighbour."""
+    nodes = own_files.NODE_NODES.replace("b,2,", "b,2,NaN")
+    data, names = made(own_files.write_graph(tmp_path, nodes))
+    assert names == ["a", "b", "c", "d"]
+    assert data.y.tolist() == [0, -1, 1, 0]
+    nodes = "node,age,label,split\na,1,ok,train\nb,2,nan,nan\nc,3,nan,test\n"
+    data, names = made(own_files.write_graph(tmp_path, nodes))
+    assert names == ["a", "b"]
+    assert "column 'split': a node without label must have no split" in data.bad[0]
+
+
 def test_a_bad_node_goes_with_its_edges_and_a_bad_edge_alone(tmp_path):
     nodes = own_files.NODE_NODES.replace("b,2,", "b,two,")
     edges = own_files.NODE_EDGES + "a,zz\nd,a\n"
@@ -230,6 +242,13 @@ def test_a_folder_in_tu_layout_is_read_by_the_same_schema(tmp_path):
     assert data.not_used == expected
 
 
+def test_a_file_in_tu_layout_may_begin_with_a_byte_order_mark(tmp_path):
+    folder = write_tu(tmp_path, graph_indicator="\ufeff1\n1\n2\n2\n2\n3\n")
+    (folder / "schema.toml").write_text(TU_SCHEMA)
+    data, _ = made(folder, bad_rows="refuse")
+    assert data.node_ptr.tolist() == [0, 2, 5, 6]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -286,6 +305,24 @@ def test_targets_may_be_missing_where_none_are_needed(tmp_path):
     assert data.y.tolist() == [-1, -1, -1]
     with pytest.raises(DataError, match=r"graphs.csv, line 1: has no column 'label'"):
         made(folder)
+
+
+def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    """Else its rows, or half of them, would be cached as those of the old file."""
+    folder = own_files.write(tmp_path / "site")
+    schema = read_schema(folder / "schema.toml")
+
+    def slow(*args, **more):
+        own_files.write(folder, nodes=own_files.NODES.replace("50", "51"))
+        return build(*args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets.own_data.build", slow)
+        with pytest.raises(DataError, match=r"site has changed while it was read"):
+            load_folder(folder, schema, cache_dir=str(tmp_path / "cache"))
+    own_files.write(folder)
+    data = load_folder(folder, schema, cache_dir=str(tmp_path / "cache"))
+    assert data.x[4, 0] == 3
 
 
 def test_the_cache_knows_a_folder_by_content_and_schema(tmp_path):

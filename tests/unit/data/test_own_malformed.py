@@ -554,6 +554,14 @@ def test_each_bad_row_names_the_graph_that_is_left_out(tmp_path):
     assert "another node of this name" in named.get("g3", "another node of this name")
 
 
+def test_each_bad_row_names_the_node_whatever_a_column_graph_says(tmp_path):
+    nodes = "node,graph,age,label\na,B,old,ok\nc,B,3,bad\n"
+    edges = "source,target,graph\na,zz,B\n"
+    folder = own_files.write_graph(tmp_path, nodes, edges)
+    *_, unfit = build(folder, read_schema(folder / "schema.toml"))
+    assert [name for name, _ in unfit] == ["a", ""]
+
+
 @pytest.mark.parametrize(
     ("tail", "match"),
     [

@@ -157,6 +157,33 @@ def test_identifiers_are_neither_features_nor_targets(tmp_path, column, values):
     assert any("patient" in note for note in notes)
 
 
+def test_the_answer_is_no_feature_of_nodes(tmp_path):
+    """A table of nodes that was joined with that of graphs tells it."""
+    answer = {"label": lambda i: ["no", "yes"][i // 2 % 2], "split": lambda _: "train"}
+    schema, notes = infer_schema(site(tmp_path, **answer))
+    assert [f.column for f in schema.features] == ["age", "kind"]
+    assert sum("is not used: so is called what" in note for note in notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "one", "other"),
+    [
+        ("ylabel", "1", "1.0"),
+        ("ylabel", "No", "no"),
+        ("kind", "No", "no"),
+        ("kind", "e\u0301", "\u00e9"),
+        ("kind", "x", "\uff58"),
+    ],
+)
+def test_names_that_look_alike_are_told(tmp_path, column, one, other):
+    names = {column: lambda i: [one, other][i // 2 % 2]}
+    _, notes = infer_schema(site(tmp_path, **names))
+    told = f"{one!a} and {other!a} are different names; if"
+    assert sum(told in note for note in notes) == 1
+    _, notes = infer_schema(site(tmp_path / "other"))
+    assert not any("different names" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("answers", "kind", "columns"),
     [

@@ -13,6 +13,7 @@ import toys
 import datasets
 from datasets.molecules import warn_once
 from datasets.smiles_csv import _tell_columns, load_client_file
+from datasets.smiles_csv_table import build_from_csv
 from fedgraph_flwr.data import SPLITS
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.resolve import defaults, resolve
@@ -352,6 +353,16 @@ def test_rows_left_out_shift_no_row_number(tmp_path):
     (tmp_path / "a.csv").write_text(text)
     part = datasets.load_partition(settings(tmp_path / "a.csv", tmp_path / "cache"), 0)
     assert part.graph_ids.tolist() == [0, *range(2, 20)]
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(load, monkeypatch):
+    def slow(name, path, *args, **more):
+        path.write_text(ROWS.replace("a,CCO", "a,CCN"))
+        return build_from_csv(name, path, *args, **more)
+
+    monkeypatch.setattr("datasets.smiles_csv.build_from_csv", slow)
+    with pytest.raises(DataError, match=r"a.csv has changed while it was read"):
+        load({"a.csv": ROWS})
 
 
 def test_files_are_told_apart_by_content(load, tmp_path):
