@@ -14,12 +14,16 @@ from unittest import mock
 import numpy as np
 from flwr.app import Message
 
+import datasets
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.data import GraphPartition
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import ROUNDS, load_summary
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 
 from ..inline import InlineGrid
+from .data import with_other_test_labels
 from .faults import (
     Killed,
     failing_client,
@@ -182,6 +186,25 @@ def rests_at_rate_zero(lab: Lab, case: str) -> str | None:
     return None
 
 
+def learns_from_no_test_label(lab: Lab, case: str) -> str | None:
+    """Train the same weights whatever the labels of test items are."""
+    load = datasets.load_partition
+
+    def other(settings: RunSettings, client: int) -> GraphPartition:
+        return with_other_test_labels(load(settings, client))
+
+    once = lab.once(case)
+    with mock.patch("datasets.load_partition", other):
+        found = lab.run(case)
+    if found.sha != once.sha:
+        raise Broken(
+            "other labels of test items give other weights: it trains on them; a graph"
+            " whose nodes are classified holds the labels of all, and loss() is to read"
+            " those of batch.train alone"
+        )
+    return None
+
+
 def resumes_exactly(lab: Lab, case: str, *, stop_after: int = 2) -> str | None:
     """Continue a finished run as if more rounds had been planned at once."""
     whole = lab.once(case, **_rounds(4))
@@ -316,6 +339,9 @@ CHECKS = (
     Check("nodes", "three nodes give the bytes of one", same_bytes_on_any_nodes),
     Check("nodes", "so does a process for each message", same_bytes_in_any_process),
     Check("rest", "learning rate 0 changes nothing", rests_at_rate_zero),
+    Check(
+        "splits", "labels of test items change no weights", learns_from_no_test_label
+    ),
     Check("resume", "a longer run goes on exactly", resumes_exactly),
     Check("resume", "so does a run that was killed", resumes_after_a_kill),
     Check(

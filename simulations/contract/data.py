@@ -161,3 +161,11 @@ def other_federation(settings: RunSettings, client_id: int) -> GraphPartition:
     y = own.graphs.y.copy()
     y[: len(y) // 2] = y[0]
     return replace(own, graphs=replace(graphs, name=own.graphs.name, y=y))
+
+
+def with_other_test_labels(partition: GraphPartition) -> GraphPartition:
+    """Label the test items otherwise, each of them."""
+    graphs, test = partition.graphs, partition.test
+    y = graphs.y.copy()
+    y[test] = 1 - y[test] if graphs.has_tasks else (y[test] + 1) % graphs.num_classes
+    return replace(partition, graphs=replace(graphs, y=y), data_hash="")
