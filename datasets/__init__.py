@@ -18,6 +18,7 @@ from .catalog import (
     reads_files,
 )
 from .diffusion import load_diffusion
+from .encode import count_rows
 from .molecules import LEFT_OUT
 from .new_items import NewItems, load_new
 from .own_clients import list_bad_rows, name_items, read_schema_text
@@ -33,6 +34,7 @@ __all__ = [
     "cache_root",
     "check_hosted",
     "check_settings",
+    "count_rows",
     "describe_source",
     "find_dataset",
     "has_own_graphs",

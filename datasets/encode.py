@@ -75,6 +75,11 @@ class Problems:
         return named + (f"; and {more} more" if more > 0 else "")
 
 
+def count_rows(bad: Iterable[str]) -> int:
+    """Count the rows that problems name; a row may have several."""
+    return len({text.partition(", column ")[0] for text in bad})
+
+
 def need_columns(table: Table, columns: Iterable[str]) -> None:
     """Refuse a table without a column that is needed.
 

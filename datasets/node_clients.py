@@ -63,11 +63,13 @@ def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:
     return replace(made, group=synthetic.client_group(client_id))
 
 
-def draw_roles(num_nodes: int, *, held_out: float, seed: int) -> IntArray:
+def draw_roles(
+    num_nodes: int, *, held_out: float, seed: int, what: str = "nodes"
+) -> IntArray:
     """Role of each node: ``TRAIN``, ``VAL`` or ``TEST``, shape (num_nodes,).
 
     Of a random permutation the first round((1 - held_out) N) nodes train, the next
-    round(held_out N / 2) test, the rest validate.
+    round(held_out N / 2) test, the rest validate. An error calls the nodes ``what``.
 
     Raises
     ------
@@ -78,9 +80,9 @@ def draw_roles(num_nodes: int, *, held_out: float, seed: int) -> IntArray:
     num_test = round(held_out / 2 * num_nodes)
     if num_train < 1 or num_test < 1 or num_train + num_test >= num_nodes:
         raise DataError(
-            f"{num_nodes} nodes with held-out {held_out:g} leave {num_train} to train,"
+            f"{num_nodes} {what} with held-out {held_out:g} leave {num_train} to train,"
             f" {num_test} to test and {num_nodes - num_train - num_test} to validate;"
-            " at least one each is needed: change held-out, or take more nodes"
+            " at least one each is needed: change held-out, or take or label more"
         )
     order = numpy_rng(seed, "nodes", "roles").permutation(num_nodes)
     roles = np.full(num_nodes, VAL)

@@ -17,7 +17,7 @@ from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.seeding import derive_seed
 
-from .encode import ROLES
+from .encode import ROLES, count_rows
 from .molecules import list_all, warn_left_out, warn_once
 from .node_clients import TEST, TRAIN, VAL, draw_roles
 from .own_data import OwnData, load_folder
@@ -124,8 +124,8 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
     )
     if data.bad:
         warn_left_out(
-            f"{len(data.bad)} row(s) of {folder} do not fit the schema; their graphs or"
-            " nodes are left out",
+            f"{count_rows(data.bad)} row(s) of {folder} do not fit the schema; their"
+            " graphs or nodes are left out",
             data.bad,
         )
     if data.not_used:
@@ -244,7 +244,12 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
     else:
         labelled = np.flatnonzero(np.array(data.y) >= 0)
         seed = derive_seed(settings.split_seed, GRAPH_CSV)
-        roles = draw_roles(len(labelled), held_out=settings.held_out, seed=seed)
+        roles = draw_roles(
+            len(labelled),
+            held_out=settings.held_out,
+            seed=seed,
+            what=f"labelled nodes of client {client_id} in {folder}",
+        )
         parts = (
             labelled[roles == TRAIN],
             labelled[roles == VAL],

@@ -19,7 +19,7 @@ from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
 
 from .cache import CACHE_FORMAT, cache_root, checksum, open_or_build
-from .encode import Problems
+from .encode import Problems, count_rows
 from .own_graphs import RawGraphs, read_graph, read_graphs
 from .schema import GRAPHS_CSV, KEYS, SPLIT, Schema
 from .table import Table, Tables, changed
@@ -247,7 +247,7 @@ def _check(
     folder: Path, schema: Schema, raw: RawGraphs, problems: Problems, bad_rows: str
 ) -> None:
     """Refuse what cannot be used; with ``bad_rows`` "refuse", any problem."""
-    count = len(problems.found)
+    count = count_rows(map(str, problems.found))
     told = f"{count} row(s) do not fit the schema"
     if count and bad_rows == "refuse":
         where = problems.found[0].where.split(", column")[0]

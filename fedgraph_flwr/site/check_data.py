@@ -71,7 +71,8 @@ def left_out(
     bad = datasets.list_bad_rows(_own(resolved.settings, folder, cache_dir), client)
     if not bad:
         return []
-    found = [f"{len(bad)} cannot be used, their graphs or nodes are left out:", *bad]
+    count = datasets.count_rows(bad)
+    found = [f"{count} cannot be used, their graphs or nodes are left out:", *bad]
     is_refused = resolved.settings.csv_bad_rows == "refuse"
     return [
         Finding(

@@ -445,6 +445,12 @@ def test_nodes_without_label_have_no_role(tmp_path):
             DataError,
             r"client 0: column 'split' of .* names nothing test; name at least one",
         ),
+        (
+            lambda d: own_files.write_graph(d, "node,age,label\na,1,\nb,2,\n"),
+            {"dataset": "graph-csv", "held_out": 0.2},
+            DataError,
+            r"^0 labelled nodes of client 0 in .*data with held-out 0.2 .*label more",
+        ),
     ],
 )
 def test_what_a_client_cannot_use(tmp_path, prepare, changes, error, message):

@@ -554,6 +554,12 @@ def test_each_bad_row_names_the_graph_that_is_left_out(tmp_path):
     assert "another node of this name" in named.get("g3", "another node of this name")
 
 
+def test_a_row_with_two_flaws_is_counted_once(tmp_path):
+    edges = E + "g1,y,z,1\n"
+    folder = own_files.write(tmp_path, edges=edges)
+    refused(folder, r"^1 row\(s\) do not fit .*'source': node 'y'.*'target'", "add it")
+
+
 def test_each_bad_row_names_the_node_whatever_a_column_graph_says(tmp_path):
     nodes = "node,graph,age,label\na,B,old,ok\nc,B,3,bad\n"
     edges = "source,target,graph\na,zz,B\n"
