@@ -26,6 +26,7 @@ from .schema import (
     LABEL,
     NUMBER,
     REFUSE,
+    RESERVED,
     SPLIT,
     TARGET_KINDS,
     Feature,
@@ -159,6 +160,12 @@ def _choose_targets(
 ) -> tuple[str, tuple[str, ...]]:
     """Choose the columns of graphs to predict, and their kind."""
     names = list(given)
+    odd = [c for c in names if c in RESERVED or names.count(c) > 1]
+    if odd:
+        raise DataError(
+            f"--targets must name each column once, and none of {', '.join(RESERVED)},"
+            f" got {odd[0]!r}; correct it"
+        )
     if not names:
         for column, one in found.items():
             if column == SPLIT:

@@ -215,6 +215,8 @@ def test_kinds_of_targets(tmp_path, answers, kind, columns):
             {"kind": "regression"},
             r"'label' must hold numbers \(not graphs.csv, line 5, .*: 'n/a'\)",
         ),
+        ({}, {"targets": ["graph"]}, r"none of graph, node, split, got 'graph'"),
+        ({"yz": lambda _: 1}, {"targets": ["z", "z"]}, r"each column once.* got 'z'"),
         ({}, {"targets": ["labels"]}, r"no column 'labels'. Did you mean 'label'"),
     ],
 )
