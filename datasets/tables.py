@@ -208,9 +208,12 @@ def _parquet_table(path: Path) -> Table:
     )
 
 
-def _no_parquet(path: Path, error: Exception) -> DataError:
+def _no_parquet(
+    path: Path, error: Exception, row: int = 1, column: str = ""
+) -> DataError:
+    place = f"{path}, row {row}" + (f", column {column!r}" if column else "")
     return DataError(
-        f"{path}, row 1: cannot be read as Parquet: {error}; write it again, with"
+        f"{place}: cannot be read as Parquet: {error}; write it again, with"
         " columns of numbers, texts or truth values",
         public=f"{path.name} cannot be read as Parquet",
     )
@@ -220,7 +223,7 @@ def _parquet_blocks(path: Path, columns: Sequence[str]) -> Iterator[Block]:
     import pyarrow
     from pyarrow import compute, parquet
 
-    done = 0
+    done, name = 0, ""
     try:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=BLOCK):
@@ -231,6 +234,6 @@ def _parquet_blocks(path: Path, columns: Sequence[str]) -> Iterator[Block]:
                     texts = compute.fill_null(column.cast(pyarrow.string()), "")
                     cells[name] = [cell.strip() for cell in texts.to_pylist()]
                 yield Block(range(done + 1, done + len(batch) + 1), cells)
-                done += len(batch)
+                done, name = done + len(batch), ""
     except (OSError, ValueError, NotImplementedError) as error:
-        raise _no_parquet(path, error) from error
+        raise _no_parquet(path, error, done + 1, name) from error

@@ -296,6 +296,10 @@ def test_parquet_gives_what_csv_gives(tmp_path):
     data, _ = made(folder)
     assert np.array_equal(data.x, expected.x)
     assert np.array_equal(data.edge_index, expected.edge_index)
+    lists = pyarrow.array([[1.0, 2.0]] * 6)
+    parquet.write_table(table.append_column("v w", lists), folder / "nodes.parquet")
+    with pytest.raises(DataError, match=r"nodes.parquet, row 1, column 'v w': cannot"):
+        made(folder)
 
 
 def test_targets_may_be_missing_where_none_are_needed(tmp_path):
