@@ -131,9 +131,17 @@ class Trims(FedAvg):
                 self.theta[name] = total / np.float32(len(kept))
 
 
+class Rounds(FedAvg):
+    """Rounds the weights of all clients down to 0."""
+
+    def weight(self, client):
+        return super().weight(client) // 1000
+
+
 RIGHT = of()
 DRAWS, COUNTS, REMEMBERS = of(Draws), of(Counts), of(Remembers)
 OVERFLOWS, LEAKS, TELLS = of(Overflows), of(Leaks), of(Tells)
 HEAVY, FRAGILE = of(strategy=Heavy), of(strategy=Fragile)
 RESTLESS, TRIMS = of(strategy=Restless), of(strategy=Trims)
+ROUNDS = of(strategy=Rounds)
 PEEKS = Method(clients={NODE_CLASSIFICATION: Peeks})

@@ -186,6 +186,20 @@ def rests_at_rate_zero(lab: Lab, case: str) -> str | None:
     return None
 
 
+def learns(lab: Lab, case: str) -> str | None:
+    """Train models that are not those of a run in which nothing is learned."""
+    still: dict[str, Any] = {"learning-rate": 0.0, "weight-decay": 0.0}
+    start = lab.run(case, **still, **_rounds(1)).models
+    for name, model in lab.once(case).models.items():
+        old = start.get(name, {})
+        if all(n in old and np.array_equal(old[n], a) for n, a in model.items()):
+            raise Broken(
+                f"after 3 rounds, model {name} is what it was: step() sets no new"
+                " model, weight() is 0 for all clients, or clients train no epoch"
+            )
+    return None
+
+
 def learns_from_no_test_label(lab: Lab, case: str) -> str | None:
     """Train the same weights whatever the labels of test items are."""
     load = datasets.load_partition
@@ -339,6 +353,7 @@ CHECKS = (
     Check("nodes", "three nodes give the bytes of one", same_bytes_on_any_nodes),
     Check("nodes", "so does a process for each message", same_bytes_in_any_process),
     Check("rest", "learning rate 0 changes nothing", rests_at_rate_zero),
+    Check("learns", "training changes every model", learns),
     Check(
         "splits", "labels of test items change no weights", learns_from_no_test_label
     ),

@@ -57,6 +57,11 @@ def test_the_same_seed_gives_the_same_bytes_again(lab, method):
     checks.same_seed_same_bytes(lab, method)
 
 
+@ONE_PER_STRATEGY
+def test_training_changes_every_model(lab, method):
+    checks.learns(lab, method)
+
+
 @ALL
 def test_labels_of_test_items_change_no_weights(lab, method):
     checks.learns_from_no_test_label(lab, method)
