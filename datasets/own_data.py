@@ -129,7 +129,7 @@ def load_folder(
             f"a table in {folder} cannot be read: {error}; check its permissions",
             public=f"a table cannot be read: {type(error).__name__}",
         ) from error
-    parts = (CACHE_FORMAT, _VERSION, digest, schema.sha256, bad_rows)
+    parts = (CACHE_FORMAT, _VERSION, digest, tables.unused, schema.sha256, bad_rows)
     mark = hashlib.sha256(repr(parts).encode()).hexdigest()[:_SHORT]
 
     def read(_: Path) -> OwnData:

@@ -242,6 +242,15 @@ def test_a_folder_in_tu_layout_is_read_by_the_same_schema(tmp_path):
     assert data.not_used == expected
 
 
+def test_a_file_that_is_not_used_is_told_when_it_comes(tmp_path):
+    folder = write_tu(tmp_path / "site")
+    (folder / "schema.toml").write_text(TU_SCHEMA)
+    schema, cache = read_schema(folder / "schema.toml"), str(tmp_path / "cache")
+    assert len(load_folder(folder, schema, cache_dir=cache).not_used) == 2
+    (folder / "X_edge_attributes.txt").write_text("1\n2\n3\n")
+    assert len(load_folder(folder, schema, cache_dir=cache).not_used) == 3
+
+
 def test_a_file_in_tu_layout_may_begin_with_a_byte_order_mark(tmp_path):
     folder = write_tu(tmp_path, graph_indicator="\ufeff1\n1\n2\n2\n2\n3\n")
     (folder / "schema.toml").write_text(TU_SCHEMA)
