@@ -21,6 +21,7 @@ from fedgraph_flwr.errors import ConfigError, DataError
 from .cache import cache_root, open_or_build
 from .molecules import Molecules, fingerprint, list_all, warn_left_out
 from .raw import hint_of_near
+from .schema import SPLIT
 from .smiles_csv_table import CsvFormat, CsvMolecules, build_from_csv
 from .splits import need_graphs
 from .table import changed
@@ -114,7 +115,8 @@ def load_client_file(settings: RunSettings, client_id: int) -> Molecules:
     sets = [load_csv(path, form, cache_dir=settings.cache_dir) for path in files]
     _check_same_tasks(files, sets)
     own = client_id if is_folder else 0
-    _tell_columns(files[own], tuple(sets[own].tasks), tuple(sets[own].numbering))
+    columns = sets[own].tasks, sets[own].numbering, sets[own].unused
+    _tell_columns(files[own], *map(tuple, columns))
     if bad := sets[own].bad:
         count = len(bad) + len(sets[own])
         told = f"{len(bad)} of {count} rows of {files[own]} cannot be used"
@@ -153,8 +155,10 @@ def _files(data_dir: str) -> tuple[list[Path], bool]:
 
 
 @cache
-def _tell_columns(path: Path, labels: tuple[str, ...], ids: tuple[str, ...]) -> None:
-    """Log once per process which columns of a file are labels, and which only number.
+def _tell_columns(
+    path: Path, labels: tuple[str, ...], ids: tuple[str, ...], unused: tuple[str, ...]
+) -> None:
+    """Log once per process which columns of a file are labels, and which are not.
 
     It is told of cached files too: who starts a later run may be somebody else.
     """
@@ -165,6 +169,9 @@ def _tell_columns(path: Path, labels: tuple[str, ...], ids: tuple[str, ...]) -> 
             path,
             ", ".join(name or "without a name" for name in ids),
         )
+    if unused:
+        drawn = "; the split is drawn by split-seed and held-out" * (SPLIT in unused)
+        log.warning("%s: not used: column(s) %s%s", path, ", ".join(unused), drawn)
     log.info("%s: labels are columns %s", path, ", ".join(labels))
 
 

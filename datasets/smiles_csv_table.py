@@ -72,9 +72,12 @@ class CsvMolecules(Molecules):
     ----------
     numbering : list of str
         Columns that count rows, and so were not taken for labels.
+    unused : list of str
+        Further columns, of which nothing is made.
     """
 
     numbering: list[str]
+    unused: list[str]
 
 
 def build_from_csv(
@@ -144,7 +147,12 @@ def build_from_csv(
         raw_sha256=raw_sha256,
         bad=bad,
     )
-    return CsvMolecules(**vars(made), numbering=[header[at] for at in ids])
+    used = {smiles_at, *labels_at, *ids}
+    return CsvMolecules(
+        **vars(made),
+        numbering=[header[at] for at in ids],
+        unused=[name for at, name in enumerate(header) if name and at not in used],
+    )
 
 
 def read_table(path: Path) -> tuple[list[str], list[Record]]:

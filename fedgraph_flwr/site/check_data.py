@@ -129,7 +129,7 @@ def _duplicates(partition: GraphPartition) -> Finding:
     if not leaked:
         return Finding(what="duplicates", state=OK, found=found)
     found += f"; {leaked} of {len(partition.test)} test graphs are trained on too"
-    cure = "delete copies, or name the split yourself, so that no graph is in two parts"
+    cure = "delete copies, or (not of molecules) name the split in a column of tables"
     return Finding(what="duplicates", state=PROBLEM, found=found, cure=cure)
 
 

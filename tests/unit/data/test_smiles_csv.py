@@ -97,6 +97,14 @@ def test_columns_are_told_again_where_the_cache_knows_the_file(load, caplog):
     assert caplog.text.count("labels are columns y") == 2
 
 
+def test_columns_that_are_not_used_are_told(load, caplog):
+    """Else a split of one's own would be passed over, and its test set trained on."""
+    load({"a.csv": "id,smiles,y,note\n1,C,0,x\n2,CC,1,x\n3,CCC,0,x\n"})
+    assert "a.csv: not used: column(s) note\n" in caplog.text
+    load({"a.csv": "smiles,y,split\nC,0,train\nCC,1,val\nCCC,0,test\n"})
+    assert "column(s) split; the split is drawn by split-seed and" in caplog.text
+
+
 def test_labels_of_molecules_are_no_classes():
     with pytest.raises(ConfigError, match=r"must be 'binary' or 'regression', got"):
         datasets.check_settings(settings("/x", "/c", csv_label_kind="classes"))
@@ -145,7 +153,8 @@ def test_bad_rows_are_left_out_and_listed(load, caplog):
     assert len(found) == 4
     assert found.row.tolist() == [0, 1, 2, 7]
     assert found.y[3].tolist() == [1, 1]
-    (text,) = caplog.messages
+    unused, text = caplog.messages
+    assert unused.endswith("a.csv: not used: column(s) name")
     first, *lines = text.splitlines()
     assert re.fullmatch(r"4 of 8 rows of .*a.csv cannot be used:", first)
     starts = [
