@@ -170,7 +170,9 @@ def _tell_columns(
             ", ".join(name or "without a name" for name in ids),
         )
     if unused:
-        drawn = "; the split is drawn by split-seed and held-out" * (SPLIT in unused)
+        drawn = "; the split is drawn by split-seed and held-out" * (
+            SPLIT in map(str.lower, unused)
+        )
         log.warning("%s: not used: column(s) %s%s", path, ", ".join(unused), drawn)
     log.info("%s: labels are columns %s", path, ", ".join(labels))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedgraph_flwr.errors import DataError
 
+from .schema import SPLIT
 from .table import BLOCK, SAVE, Block, Table, Tables, no_csv, refusal
 from .tables_tu import tu_names, tu_tables
 
@@ -100,6 +101,13 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
     twice = next((c for c in columns if list(columns).count(c) > 1), None)
     if twice is not None:
         raise wrong(f"has two columns {twice!r}; rename one", "two columns of one name")
+    near = next((c for c in columns if c.lower() == SPLIT != c), None)
+    if near is not None:
+        raise wrong(
+            f"column {near!r} is not read as {SPLIT!r}: call it so if it says which"
+            " rows train, validate and test, and give it another name if not",
+            f"a column is called {SPLIT!r}, but for capitals",
+        )
 
 
 def _csv_table(path: Path) -> Table:

@@ -67,6 +67,11 @@ TABLES = {
         r"graphs.csv, line 1: has two columns 'graph'",
         "rename",
     ),
+    "capital split": (
+        {"graphs": "graph,label,Split\ng1,no,train\ng2,yes,val\ng3,no,test\n"},
+        r"graphs.csv, line 1: column 'Split' is not read as 'split'",
+        "call it so if",
+    ),
     "column without name": (
         {"edges": E.replace("weight", "")},
         r"edges.csv, line 1: column 4 has the name ''",
