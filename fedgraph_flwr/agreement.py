@@ -20,7 +20,7 @@ _SHARE_OUT = (
     ", or every client a folder client-<id> below data-dir; to share one data set out,"
     ' set partition to "chunks"'
 )
-_LOAD = "; let load of a plug-in give each client other graphs"
+_LOAD = ", or let load of the plug-in give each client other graphs"
 _OWN_GRAPHS = (
     '; for graphs of each site\'s own, which then are used whole, set partition="files"'
 )
@@ -119,7 +119,8 @@ def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) ->
     elif own:
         _check_different("labels", labels, _SHARE_OUT)
     else:
-        _check_different("files", files, _LOAD)
+        is_plugin = datasets.find_dataset(settings.dataset).own is not None
+        _check_different("files", files, _LOAD if is_plugin else "")
     if not datasets.is_one_set(settings):
         return
     classes = {c: i.told.get(CLASSES, "") for c, i in clients.items()}
