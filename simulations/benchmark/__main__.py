@@ -277,7 +277,7 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
                 d.word,
                 "/".join(map(str, d.wins)),
                 f"{gain}/{len(gains)}" if gains else NONE,
-                f"{100 * min(gains):+.2f}" if gains else NONE,
+                f"{min(gains):+.2f}" if gains else NONE,
             ]
         )
     headings += ["win/tie/loss", "clients that gain", "worst client"]

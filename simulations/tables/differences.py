@@ -11,8 +11,8 @@ from .embedding import START
 from .intervals import INTERVALS, split_means
 from .results import Result
 
-# Accuracies are ratios of small ints; rounding must not make a loss of a tie.
-TIE = 1e-9
+# Points. Files of results have six digits: rounding must not make a loss of a tie.
+TIE = 1e-4
 ENOUGH_PAIRS = 5
 
 
@@ -21,7 +21,7 @@ class Difference:
     """Differences in points, one for each pair of runs on the same seeds and split.
 
     ``split_seeds`` has the split seed of each. ``gains``: each client's mean difference
-    over the pairs, as a score in which more is better; empty if clients are not known.
+    over the pairs, in points of which more is better; empty if clients are not known.
     """
 
     values: tuple[float, ...]
@@ -142,4 +142,6 @@ def _mean_gains(pairs: Sequence[tuple[int, Mapping[int, float]]]) -> tuple[float
     if not pairs:
         return ()
     common = sorted(set.intersection(*(set(of) for _, of in pairs)))
-    return tuple(statistics.fmean(sign * of[c] for sign, of in pairs) for c in common)
+    return tuple(
+        100 * statistics.fmean(sign * of[c] for sign, of in pairs) for c in common
+    )

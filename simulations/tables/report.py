@@ -201,7 +201,7 @@ def _difference_cells(study: Study, a: str, b: str, found: Rows) -> Cells:
                 f"verdict {heading}",
             )
         ),
-        ("smallest gain", f"{min(gains):+.4f}" if gains else NONE),
+        ("smallest gain", f"{min(gains) / 100:+.4f}" if gains else NONE),
         ("paper's smallest", NONE if least is None else f"{least:+.4f}"),
         ("not worse", _not_worse(difference) if gains else NONE),
         ("paper's not worse", NONE if count is None else str(count)),

@@ -163,7 +163,7 @@ def test_only_common_seeds_are_paired(results: Path) -> None:
     ours, local = results_of(results, "gcfl+"), results_of(results, "local")
     found = pair(ours, local, "final")
     assert found.values == pytest.approx((10.0, 15.0))  # seeds 1 and 2
-    assert found.gains == pytest.approx((0.25, 0.0))
+    assert found.gains == pytest.approx((25.0, 0.0))
     assert pair([r for r in ours if r.seed == 3], local, "final").num_pairs == 0
     scores, _ = sheets_of(results)
     assert scores["gcfl+"]["final"].startswith(f"{(1.7 / 3 + 1.8 / 3) / 2:.4f}")

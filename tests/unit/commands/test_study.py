@@ -12,6 +12,7 @@ from scipy import stats
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations import study
+from simulations.benchmark.verdict import judge
 from simulations.markup import markdown
 from simulations.presets import load_preset
 from simulations.tables import controls
@@ -143,6 +144,22 @@ def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
     path.write_text("row,seed\na,1\n")
     with pytest.raises(FedGraphError, match=r"runs.csv is not a file of results"):
         read(path)
+
+
+def test_a_tie_is_a_tie_after_six_digits(tmp_path):
+    file = tmp_path / "runs.csv"
+    thirds = {"a": (1 / 3, 1 / 3, 1 / 3), "b": (1.0, 0.0, 0.0)}
+    ours, theirs = (
+        [result(row, s, clients={"best_val": {0: v}}) for s, v in enumerate(of)]
+        for row, of in thirds.items()
+    )
+    write(file, [*ours, *theirs])
+    kept = by_row(read(file))
+    for a, b in ((ours, theirs), (kept["a"], kept["b"]), (ours, kept["a"])):
+        found = pair(a, b, "best_val")
+        assert (found.num_not_worse, found.num_tied) == (1, 1)
+    # A benchmark compares new runs with kept ones.
+    assert judge(pair(ours, kept["a"], "best_val"), "t") == "no difference"
 
 
 def test_an_older_file_has_nan_for_unknown_scores_and_no_data(tmp_path):
