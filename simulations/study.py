@@ -9,6 +9,7 @@ runs' folders are gone. ``--page`` writes them as a page, ``--figures`` draws th
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         out.print(text, soft_wrap=True, markup=False, highlight=False)
     else:
-        options.page.write_text(page(study, found), encoding="utf-8")
+        text = page(study, found, options.page, options.csv)
+        options.page.write_text(text, encoding="utf-8")
         err.print(f"written: {options.page}", markup=False, soft_wrap=True)
     if options.figures is not None:
         for path in draw_study(study, found, options.figures):
@@ -102,8 +104,8 @@ def _check_rule(rule: str, results: Sequence[Result]) -> str:
     return rule
 
 
-def page(study: Study, found: Rows) -> str:
-    """Write all tables of a study as a page of ``docs/runs``.
+def page(study: Study, found: Rows, place: Path, csv: Path | None) -> str:
+    """Write all tables of a study as a page for ``place``, made from ``csv``.
 
     Results in no table of the study stand in a table of their own at the end.
     """
@@ -112,13 +114,17 @@ def page(study: Study, found: Rows) -> str:
         tables = (*tables, StudyTable(title="Other runs", rows=tuple(others)))
     reports = make_reports(replace(study, tables=tables), found)
     measures = columns([r for of_row in found.values() for r in of_row])
-    name = study.name
+    name, given, source = study.name, "DIR", ""
+    if csv is not None:
+        given = f"--csv {csv.as_posix()}"
+        link = Path(os.path.relpath(csv, place.parent)).as_posix()
+        source = f" from [{csv.name}]({link})"
     head = [
         f"# Tables of runs: {name}",
         paragraph(
-            f"Made by `python -m simulations.study {name} --csv docs/runs/{name}.csv"
-            f" --page docs/runs/{name}.md` from [{name}.csv]({name}.csv); do not edit."
-            f" What the tables say: [results](../results-{name}.md)."
+            f"Made by `python -m simulations.study {name} {given} --page"
+            f" {place.as_posix()}`{source}; do not edit. What the tables say:"
+            f" [results](../results-{name}.md)."
         ),
         paragraph(rule_words(rule for rule in RULES if rule in measures) + "."),
     ]

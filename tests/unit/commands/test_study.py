@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,12 +189,15 @@ def test_results_on_other_data_replace_none_and_are_refused():
     assert len(merge(known, [result("c", 1, 0.6), result("a", 2, 0.6, data="x")])) == 4
 
 
-@pytest.mark.parametrize("name", ["fclg", "fedgkd", "fgcl", "gcfl", "spreadgnn"])
+@pytest.mark.parametrize(
+    "name", ["fclg", "fedgkd", "fgcl", "gcfl", "gcfl-other-processor", "spreadgnn"]
+)
 def test_pages_of_runs_are_made_from_their_files(name):
     """Make them again by the command in their heading if this fails."""
-    found = by_row(read(DOCS / "runs" / f"{name}.csv"))
-    made = study.page(load_study(name), found)
-    assert (DOCS / "runs" / f"{name}.md").read_text(encoding="utf-8") == made
+    csv, place = (Path("docs/runs", f"{name}.{end}") for end in ("csv", "md"))
+    found = by_row(read(DOCS.parent / csv))
+    made = study.page(load_study(name.partition("-")[0]), found, place, csv)
+    assert (DOCS.parent / place).read_text(encoding="utf-8") == made
 
 
 def settings(preset, **overrides):
@@ -317,10 +321,10 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
 
 def test_a_page_has_every_row_and_its_command(small):
     given = rows({"a-x": {1: 0.7, 2: 0.6}, "z": {1: 0.1}})
-    page = study.page(small, by_row(given))
+    page = study.page(small, by_row(given), Path("small.md"), None)
     assert max(map(len, page.splitlines())) <= 120
     words = " ".join(page.split())
-    assert "study small --csv docs/runs/small.csv --page docs/runs/small.md`" in words
+    assert "study small DIR --page small.md`; do not edit." in words
     assert "`best_val`, round with the best mean validation score" in words
     _, _, others = page.partition("### Other runs")
     assert "| z | 1 | 40 | 2 | 0.1000 |" in others
@@ -408,7 +412,9 @@ def test_the_program_writes_a_page_and_draws_differences(tmp_path, capsys):
     page, folder = tmp_path / "fgcl.md", tmp_path / "img"
     options = ["--csv", str(path), "--page", str(page), "--figures", str(folder)]
     assert study.main(["fgcl", *options]) == 0
-    assert page.read_text() == study.page(load_study("fgcl"), by_row(read(path)))
+    made = study.page(load_study("fgcl"), by_row(read(path)), page, path)
+    assert page.read_text() == made
+    assert "from [runs.csv](runs.csv); do not edit." in " ".join(made.split())
     (drawn,) = folder.iterdir()
     assert drawn.name == "fgcl-differences.png"
     assert drawn.read_bytes().startswith(b"\x89PNG")
