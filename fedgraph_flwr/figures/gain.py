@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..results.reader import client_scores, read_summary
+from ..results.reader import GainUnit, client_gains, read_summary
 from .style import GREY, bare, save
 
 if TYPE_CHECKING:
@@ -54,20 +54,23 @@ def draw_gain(
     for run_dir, name in zip(runs, names, strict=True):
         summary = read_summary(run_dir)
         partner = local.get(summary.get("seed"))
-        ours = client_scores(summary, rule, metric)
-        theirs = client_scores(partner or {}, rule, metric)
-        gains = {c: 100 * (ours[c] - theirs[c]) for c in ours if c in theirs}
-        if gains:
+        if gains := client_gains(summary, partner or {}, rule, metric):
             dataset = str(summary.get("dataset", ""))
             measured = metric or str(summary.get("metric", "accuracy"))
-            panels.setdefault(name or str(summary.get("method")), []).append(gains)
+            unit = GainUnit.of(summary, measured)
+            scaled = {c: unit.factor * g for c, g in gains.items()}
+            panels.setdefault(name or str(summary.get("method")), []).append(scaled)
     if not panels:
         return None
-    return save(_gain_figure(panels, dataset, rule, measured), out)
+    return save(_gain_figure(panels, dataset, rule, measured, unit), out)
 
 
 def _gain_figure(
-    panels: Mapping[str, list[dict[int, float]]], dataset: str, rule: str, metric: str
+    panels: Mapping[str, list[dict[int, float]]],
+    dataset: str,
+    rule: str,
+    metric: str,
+    unit: GainUnit,
 ) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -99,7 +102,7 @@ def _gain_figure(
                 )
         axes.axhline(0, color="0.2", linewidth=0.9)
         axes.set_title(
-            f"{name}: mean gain {mean.mean():+.1f} points, "
+            f"{name}: mean gain {unit.told(mean.mean())} {unit.name}, "
             f"{is_better.sum()} of {len(clients)} clients better, {is_tied.sum()} tied",
             fontsize=10,
             loc="left",
@@ -115,7 +118,7 @@ def _gain_figure(
     grid[-1, 0].set_xlabel("client")
     seeds = f"{' or '.join(map(str, num_seeds))} seed{'s' * (num_seeds[-1] > 1)}"
     dots = "; dots: single seeds" if num_seeds[-1] > 1 else ""
-    figure.supylabel("gain over self-train (points)", fontsize=10)
+    figure.supylabel(f"gain over self-train ({unit.name})", fontsize=10)
     figure.suptitle(
         f"Gain in test {metric} over self-train, {dataset}\n",
         fontsize=12,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -168,7 +168,9 @@ def cluster_chart(partitions: Mapping[int, Partition], *, name: str) -> Markup:
     return _svg(parts, name=name, height=bottom + 40)
 
 
-def bar_chart(values: Mapping[int, float], *, name: str, unit: str) -> Markup:
+def bar_chart(
+    values: Mapping[int, float], *, name: str, unit: str, told: Callable[[float], str]
+) -> Markup:
     """Draw a bar for each client, to the right if > 0; of many the extreme 60."""
     order = sorted(values, key=lambda c: (-values[c], c))
     if len(order) > _MOST_ROWS:
@@ -184,7 +186,7 @@ def bar_chart(values: Mapping[int, float], *, name: str, unit: str) -> Markup:
     for row, client in enumerate(order):
         value, y = values[client], _TOP + row * row_height
         length = abs(value) * scale
-        words = f"{value:+.1f}"
+        words = told(value)
         style = "gain" if value > 0 else "loss"
         x = middle if value > 0 else middle - length
         parts.append(

@@ -14,7 +14,7 @@ from ..results.reader import (
     Partition,
     Series,
     blaming,
-    client_scores,
+    client_gains,
     read_config,
     read_partitions,
     read_rows,
@@ -155,10 +155,7 @@ def _with_gain(view: RunView, views: Sequence[RunView]) -> RunView:
     if not partners:
         return view
     partner = max(partners, key=lambda v: str(v.summary.get("finished_utc", "")))
-    sign = 1 if view.summary.get("larger_is_better", True) else -1
-    ours = client_scores(view.summary, view.rule)
-    alone = client_scores(partner.summary, view.rule)
-    gains = {c: sign * (ours[c] - alone[c]) for c in sorted(ours) if c in alone}
+    gains = client_gains(view.summary, partner.summary, view.rule)
     if not gains:
         return view
     found = Gain(partner=partner.path.name, rule=view.rule, per_client=gains)

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from ..results.reader import Series, split_rounds
+from ..results.reader import GainUnit, Series, split_rounds
 from ..tasks import POOLED
 from ..wording import name_clients, visible
 from .charts import Line, bar_chart, cluster_chart, colour, line_chart
@@ -187,23 +187,24 @@ def _score_rows(series: Series) -> list[list[str]]:
 def _gain(view: RunView) -> dict[str, Any] | None:
     if view.gain is None:
         return None
-    gains, is_share = view.gain.per_client, view.summary.get("larger_is_better", True)
-    unit, factor = ("points", 100.0) if is_share else (view.metric, 1.0)
-    scaled = {c: factor * g for c, g in gains.items()}
+    unit = GainUnit.of(view.summary, view.metric)
+    scaled = {c: unit.factor * g for c, g in view.gain.per_client.items()}
     tied = sum(math.isclose(g, 0, abs_tol=1e-9) for g in scaled.values())
     lost = sum(g < -1e-9 for g in scaled.values())
     worst = min(scaled, key=lambda c: (scaled[c], c))
     words = (
         f"{len(scaled) - tied - lost} of {len(scaled)} clients gained, {lost} lost,"
-        f" {tied} tied. The mean gain is {fmean(scaled.values()):+.1f} {unit}; client"
-        f" {worst} has the lowest, {scaled[worst]:+.1f}."
+        f" {tied} tied. The mean gain is {unit.told(fmean(scaled.values()))}"
+        f" {unit.name}; client {worst} has the lowest, {unit.told(scaled[worst])}."
     )
     name = "gain of each client over training alone"
     return {
         "words": words,
         "partner": view.gain.partner,
         "rule": view.gain.rule,
-        "chart": bar_chart(scaled, name=name, unit=f"gain in {unit}"),
+        "chart": bar_chart(
+            scaled, name=name, unit=f"gain in {unit.name}", told=unit.told
+        ),
     }
 
 

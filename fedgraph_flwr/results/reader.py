@@ -41,6 +41,24 @@ class RoundTimes(NamedTuple):
     client_compute_s: float
 
 
+class GainUnit(NamedTuple):
+    """Unit in which gains are told: points, or that of an error."""
+
+    name: str
+    factor: float
+    form: str
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any], metric: str) -> GainUnit:
+        """Give the unit of gains in a metric of a run."""
+        is_share = summary.get("larger_is_better", True)
+        return cls("points", 100.0, "+.1f") if is_share else cls(metric, 1.0, "+.3g")
+
+    def told(self, value: float) -> str:
+        """Write a gain, which was multiplied by ``factor``."""
+        return format(value, self.form)
+
+
 @contextmanager
 def blaming(*paths: Path) -> Iterator[None]:
     """Turn what damaged files cause into a DataError that names them, or their folders.
@@ -256,6 +274,18 @@ def client_scores(
     else:
         values = (row.get("also_per_client") or {}).get(metric) or {}
     return {int(c): float(v) for c, v in values.items() if v is not None}
+
+
+def client_gains(
+    ours: Mapping[str, Any], alone: Mapping[str, Any], rule: str, metric: str = ""
+) -> dict[int, float]:
+    """Give each client's gain over a run that trained alone, > 0 is better.
+
+    Of errors too, and clients that only one of the summaries has are left out.
+    """
+    sign = 1 if ours.get("larger_is_better", True) else -1
+    a, b = client_scores(ours, rule, metric), client_scores(alone, rule, metric)
+    return {c: sign * a[c] - sign * b[c] for c in sorted(a.keys() & b.keys())}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

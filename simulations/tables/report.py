@@ -284,7 +284,10 @@ def _notes(study: Study, rows: Rows) -> list[str]:
                     " run and left out."
                 )
     if any(r.is_error for results in rows.values() for r in results):
-        notes.append("scores are errors; a negative difference is an improvement.")
+        notes.append(
+            "scores are errors; a point is 0.01 of their unit, and a negative"
+            " difference is an improvement."
+        )
     return notes
 
 

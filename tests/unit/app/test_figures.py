@@ -149,10 +149,28 @@ def test_gain_is_paired_by_seed(
     monkeypatch.setattr(gain, "_gain_figure", lambda *args: kept.append(args))
     monkeypatch.setattr(gain, "save", lambda _, path: path)
     gain.draw_gain(runs, local, tmp_path / "gain.png")
-    panels, dataset, rule, metric = kept[0]
+    panels, dataset, rule, metric, unit = kept[0]
+    assert (unit.name, unit.told(10.04)) == ("points", "+10.0")
     assert (dataset, rule, metric) == ("synthetic", "final", "accuracy")
     # seed 3 has no partner
     assert [g[0] for g in panels["gcfl+"]] == [pytest.approx(10), pytest.approx(-20)]
+
+
+def test_of_errors_less_is_drawn_as_a_gain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [write_run(tmp_path / "g"), write_run(tmp_path / "l", shift=0.03)]
+    for run in runs:
+        summary = json.loads((run / "summary.json").read_text())
+        words = json.dumps(summary | {"metric": "mae", "larger_is_better": False})
+        (run / "summary.json").write_text(words)
+    kept = []
+    monkeypatch.setattr(gain, "_gain_figure", lambda *args: kept.append(args))
+    monkeypatch.setattr(gain, "save", lambda _, path: path)
+    gain.draw_gain(runs[:1], runs[1:], tmp_path / "gain.png")
+    panels, _, _, _, unit = kept[0]
+    assert panels["gcfl+"][0][0] == pytest.approx(0.03)
+    assert (unit.name, unit.told(0.03), unit.told(0.0)) == ("mae", "+0.03", "+0")
 
 
 def test_gain_is_drawn_or_left_out(tmp_path: Path) -> None:

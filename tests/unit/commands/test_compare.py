@@ -155,7 +155,8 @@ def test_of_errors_less_is_a_gain(
     assert found["points [95 %]"] == "-10.00 -"
     assert differences["gcfl - fedavg"]["points [95 %]"] == "-15.00 -"
     assert compare.main([str(tmp_path), "--markdown"]) == 0
-    assert "a negative difference is an improvement" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "a point is 0.01 of their unit, and a negative difference is an" in said
 
 
 def test_only_common_seeds_are_paired(results: Path) -> None:

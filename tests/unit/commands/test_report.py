@@ -112,6 +112,17 @@ def test_gains_are_scores_less_those_of_training_alone(runs, copy, tmp_path):
     assert "No completed run of method local" in page.words
 
 
+def test_gains_of_errors_are_told_in_their_unit(runs, copy, tmp_path):
+    local = Path(shutil.copytree(runs[1], tmp_path / "local"))
+    alone = dict.fromkeys(final_of(local)["per_client"], 0.05)
+    change(local, final={**final_of(local), "per_client": alone}, metric="mae")
+    ours = {**final_of(copy), "per_client": shifted(alone, -0.03, 0.004)}
+    change(copy, final=ours, metric="mae", larger_is_better=False)
+    page = page_of(copy, local, out=tmp_path / "r.html")
+    assert "mae; client 1 has the lowest, -0.004." in page.words
+    assert "client 0: +0.03 gain in mae" in page.words
+
+
 def final_of(folder: Path) -> dict[str, object]:
     return load_summary(folder)["final"]
 
@@ -226,7 +237,8 @@ def test_the_command_prints_the_page_and_refuses_what_is_no_run(runs, tmp_path, 
 def test_charts_of_many_clients_stay_small():
     halves = {t: [list(range(5000)), list(range(5000, 10_000))] for t in range(1, 50)}
     assert len(cluster_chart(halves, name="x")) < 40_000
-    bars = bar_chart({c: c - 5000.0 for c in range(10_000)}, name="x", unit="points")
+    values = {c: c - 5000.0 for c in range(10_000)}
+    bars = bar_chart(values, name="x", unit="points", told=str)
     assert "client 9999" in bars
     assert ">0<" in bars
     assert len(bars) < 40_000
