@@ -200,6 +200,12 @@ def test_pages_of_runs_are_made_from_their_files(name):
     assert (DOCS.parent / place).read_text(encoding="utf-8") == made
 
 
+def test_kept_errors_are_known_to_be_errors():
+    kept = read(DOCS / "runs" / "spreadgnn.csv")
+    assert {r.is_error for r in kept if r.dataset == "QM8"} == {True}
+    assert {r.is_error for r in kept if r.dataset != "QM8"} == {False}
+
+
 def settings(preset, **overrides):
     config = resolve({**defaults(), **load_preset(preset), **overrides}).to_config()
     return {k: v for k, v in config.items() if k not in EXECUTION_KEYS}
