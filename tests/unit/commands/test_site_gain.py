@@ -10,6 +10,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import binom, chi2
 
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.site import gain
 from fedgraph_flwr.site.gain import compare, paired_interval
 from fedgraph_flwr.trained.predictions import Predictions
 
@@ -122,8 +123,42 @@ def test_what_cannot_be_compared_is_refused(change, match):
 
 def test_few_items_and_labels_of_one_class_are_no_ground_for_a_verdict():
     few = predictions(np.ones((5, 1)), np.ones((5, 1)), "mae")
-    with pytest.raises(DataError, match="5 test items; fewer than 10"):
+    with pytest.raises(DataError, match="5 test items, of which 5 tell"):
         compare(few, few, seed=0)
     one_class = predictions(np.ones((20, 1)), np.ones((20, 1)), "roc-auc")
     with pytest.raises(DataError, match="allow no score"):
         compare(one_class, one_class, seed=0)
+
+
+def verdicts(draw, metric, repeats=200):
+    """Verdicts on two models that are equally good, over sites drawn anew."""
+    rng = np.random.default_rng(0)
+    told = []
+    for _ in range(repeats):
+        labels = draw(rng)
+        common = rng.normal(size=labels.shape)
+        models = [labels + common + rng.normal(size=labels.shape) for _ in range(2)]
+        found = [predictions(m, labels, metric) for m in models]
+        told.append(compare(*found, seed=1).verdict)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("draw", "metric"),
+    [
+        (lambda rng: rng.permutation(np.arange(100) < 3)[:, None] * 1.0, "roc-auc"),
+        (lambda rng: rng.normal(size=(10, 1)), "mae"),
+    ],
+    ids=["3 of 100 positive", "10 numbers"],
+)
+def test_equal_models_are_told_apart_at_few_sites(draw, metric, monkeypatch):
+    monkeypatch.setattr(gain, "NUM_DRAWS", 200)
+    told = verdicts(draw, metric)
+    assert told.count("cannot tell") >= 0.93 * len(told)
+
+
+def test_a_single_item_of_a_class_is_no_ground_for_a_verdict():
+    labels = (np.arange(20) < 1)[:, None].astype(float)
+    one = predictions(labels, labels, "roc-auc")
+    with pytest.raises(DataError, match="20 test items, of which 1 tell"):
+        compare(one, one, seed=0)
