@@ -14,22 +14,26 @@ TEST_TO_TRAIN = 10 / 80  # graphs of every split
 
 
 def t_interval(
-    values: Sequence[float],
-    splits: Sequence[int] = (),  # noqa: ARG001
+    values: Sequence[float], splits: Sequence[int]
 ) -> tuple[float, float] | None:
-    """95 % interval of the mean by Student's t; None with fewer than two values."""
-    return _student(values, shared=0.0)
+    """95 % interval of the mean by Student's t; None with fewer than two trials."""
+    return _student(_trials(values, splits), shared=0.0)
 
 
 def split_t_interval(
     values: Sequence[float], splits: Sequence[int]
 ) -> tuple[float, float] | None:
-    """By Student's t over the means of splits; None with fewer than two splits.
+    """By Student's t over the means of splits; None with fewer than two splits."""
+    return _student(split_means(values, splits), shared=0.0)
+
+
+def _trials(values: Sequence[float], splits: Sequence[int]) -> Sequence[float]:
+    """Means of splits, or the values of a single split.
 
     Values of one split share its training and test data: they are no trials of their
     own. Each split counts alike.
     """
-    return _student(split_means(values, splits), shared=0.0)
+    return split_means(values, splits) if len(set(splits)) > 1 else values
 
 
 def split_means(values: Sequence[float], splits: Sequence[int]) -> list[float]:
@@ -41,17 +45,16 @@ def split_means(values: Sequence[float], splits: Sequence[int]) -> list[float]:
 
 
 def corrected_t_interval(
-    values: Sequence[float],
-    splits: Sequence[int] = (),  # noqa: ARG001
+    values: Sequence[float], splits: Sequence[int]
 ) -> tuple[float, float] | None:
-    """By Student's t, for values from different splits of one data set.
+    """By Student's t over the means of different splits of one data set.
 
-    Such splits share most of their training graphs, so that values are correlated and
-    the variance of their mean exceeds s^2 / n. It is taken as s^2 (1/n + test/train),
+    Such splits share most of their training graphs, so that their means are correlated
+    and the variance of the mean exceeds s^2 / n. It is taken as s^2 (1/n + test/train),
     after Nadeau and Bengio, *Inference for the Generalization Error*, Machine Learning
-    52, 2003. None with fewer than two values.
+    52, 2003. None with fewer than two splits.
     """
-    return _student(values, shared=TEST_TO_TRAIN)
+    return _student(split_means(values, splits), shared=TEST_TO_TRAIN)
 
 
 def _student(values: Sequence[float], *, shared: float) -> tuple[float, float] | None:
@@ -67,19 +70,19 @@ def _student(values: Sequence[float], *, shared: float) -> tuple[float, float] |
 
 
 def bootstrap_interval(
-    values: Sequence[float],
-    splits: Sequence[int] = (),  # noqa: ARG001
+    values: Sequence[float], splits: Sequence[int]
 ) -> tuple[float, float] | None:
-    """Percentiles of the means of 10000 resamples, too narrow for a handful of values.
+    """Percentiles of the means of 10000 resamples, too narrow for a handful of trials.
 
     None with fewer than three: of two it would be the two themselves.
     """
-    if len(values) < 3:
+    trials = _trials(values, splits)
+    if len(trials) < 3:
         return None
     from scipy.stats import bootstrap  # here: it takes half a second
 
     found = bootstrap(
-        (values,),
+        (trials,),
         np.mean,
         confidence_level=CONFIDENCE,
         n_resamples=RESAMPLES,

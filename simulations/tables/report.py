@@ -19,7 +19,7 @@ NONE = "-"
 LEAST = "least "
 _INTERVALS = {
     "t": "Student's t",
-    "split-t": "Student's t over the means of splits, as pairs on one split share it",
+    "split-t": "Student's t",
     "corrected-t": "Student's t, corrected for what splits of one data set share",
     "bootstrap": "percentiles of 10000 resamples",
 }
@@ -30,6 +30,7 @@ _SPREADS = {
         " client's std (ddof 1) over runs"
     ),
 }
+_SHARED = " over the means of splits, as pairs on one split share it"
 Rows = Mapping[str, Sequence[Result]]
 Cells = list[tuple[str, str]]  # heading and cell
 
@@ -261,10 +262,12 @@ def _protocol(study: Study, results: Sequence[Result]) -> str:
         f"{', '.join(map(str, sorted(of_split)))} on split {found} (split seed {split})"
         for (split, found), of_split in sorted(seeds.items())
     )
+    is_shared = len(seeds) > 1 and max(map(len, seeds.values())) > 1
+    over = _SHARED if is_shared or study.interval == "split-t" else ""
     commits = ", ".join(sorted({r.commit for r in results if r.commit}))
     return (
         f"Protocol: rule {study.rule}; {_SPREADS[study.spread]}. Seeds {words}."
-        f" Intervals over pairs: {_INTERVALS[study.interval]}."
+        f" Intervals over pairs: {_INTERVALS[study.interval]}{over}."
         + (f" Commits {commits}." if commits else "")
         + (f" Paper: {study.paper}." if study.paper else "")
     )

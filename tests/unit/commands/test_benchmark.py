@@ -76,6 +76,10 @@ def test_runs_on_one_split_are_no_trials_of_their_own() -> None:
     assert judge(one_split, "t") == "better"
     assert judge(one_split, "split-t") == judge(two_splits, "split-t")
     assert judge(one_split, "split-t") == "not separated"
+    assert judge(one_split, "corrected-t") == "not separated"
+    one_sided = Difference((1.0, 1.1, 0.9, 3.0, 3.1, 2.9), (7, 7, 7, 8, 8, 8))
+    for kind in ("t", "corrected-t", "split-t"):
+        assert judge(one_sided, kind) == "not separated"
 
 
 def test_a_sentence_says_where_a_method_is_better_and_where_not() -> None:

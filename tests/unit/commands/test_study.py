@@ -73,7 +73,7 @@ def test_differences_are_paired_by_both_seeds_and_the_split():
     low, high = found.interval("bootstrap")
     assert 2 <= low < found.mean < high <= 10
     assert high - low < expected.high - expected.low
-    assert bootstrap_interval([1.0, 2.0]) is None
+    assert bootstrap_interval([1.0, 2.0], [1, 2]) is None
     assert math.isnan(single.interval("t")[0])
     assert np.allclose(found.by_split(), found.values)  # each has a split of its own
     assert single.by_split() == []
@@ -94,8 +94,10 @@ def test_differences_on_the_same_split_are_told_together():
     assert np.allclose(found.by_split(), [40, 80])
     # Two splits are two trials, however many seeds each has.
     expected = stats.ttest_1samp([40, 80], 0).confidence_interval(0.95)
-    assert np.allclose(found.interval("split-t"), expected)
-    assert np.ptp(found.interval("t")) < np.ptp(expected)
+    for kind in ("split-t", "t"):
+        assert np.allclose(found.interval(kind), expected)
+    assert np.ptp(found.interval("corrected-t")) > np.ptp(expected)
+    assert math.isnan(found.interval("bootstrap")[0])
     on_one = pair(
         on_splits("a", {(1, 7): 0.7, (2, 7): 0.9}),
         on_splits("b", {(1, 7): 0.5, (2, 7): 0.5}),
