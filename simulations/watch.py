@@ -92,10 +92,10 @@ def _spark(values: Sequence[float], width: int) -> str:
 
 
 def _table(view: RunView) -> Table:
-    """Last score of each client, the lowest first."""
+    """Last score of each client, the worst first."""
     last = {c: of[max(of)] for c, of in view.scores.items() if of}
-    is_better = view.summary.get("larger_is_better", True)
-    order = sorted(last, key=lambda c: (last[c] if is_better else -last[c], c))
+    sign = 1 if view.larger_is_better else -1
+    order = sorted(last, key=lambda c: (sign * last[c], c))
     more = len(order) - _MOST_ROWS
     table = Table("client", escape(visible(view.metric)), box=None, pad_edge=False)
     for client in order[:_MOST_ROWS]:

@@ -22,6 +22,7 @@ from ..results.reader import (
     read_summary,
     read_times,
 )
+from ..tasks import TASKS
 
 UNFINISHED = "unfinished"  # it goes on, or was killed
 _POINTS = ("post_aggregation", "post_training")
@@ -49,6 +50,7 @@ class RunView:
     summary: Mapping[str, Any]
     config: Mapping[str, Any]
     metric: str
+    larger_is_better: bool
     split: str
     point: str
     scores: Series
@@ -100,8 +102,8 @@ def gather(folders: Sequence[Path]) -> list[RunView]:
 def _read(folder: Path) -> RunView:
     summary = read_summary(folder)
     config = summary.get("config") or read_config(folder)
-    split = str(summary.get("split", "test"))
-    metric = str(summary.get("metric") or _first_metric(folder, split))
+    told = summary if "metric" in summary else _headline(folder, config)
+    split, metric = str(told.get("split", "test")), str(told.get("metric", "score"))
     scores: Series = {}
     point = _POINTS[0]
     for point in _POINTS:  # training alone aggregates nothing
@@ -122,6 +124,7 @@ def _read(folder: Path) -> RunView:
         summary=summary,
         config=config,
         metric=metric,
+        larger_is_better=bool(told.get("larger_is_better", True)),
         split=split,
         point=point,
         scores=scores,
@@ -132,12 +135,14 @@ def _read(folder: Path) -> RunView:
     )
 
 
-def _first_metric(folder: Path, split: str) -> str:
-    """Metric of an unfinished run: the first that is no loss."""
-    for _, _, at, _, metric, *_ in read_rows(folder / ROUNDS):
-        if at == split and metric != "loss":
-            return metric
-    return "score"
+def _headline(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Say what the headline of an unfinished run will be; empty before any score."""
+    tasks = {(t.headline, t.metric): t for t in TASKS if t.key == config.get("task")}
+    for _, _, split, _, metric, *_ in read_rows(folder / ROUNDS):
+        if task := tasks.get((split, metric)):
+            better = task.larger_is_better
+            return {"split": split, "metric": metric, "larger_is_better": better}
+    return {}
 
 
 def _with_gain(view: RunView, views: Sequence[RunView]) -> RunView:

@@ -46,6 +46,29 @@ def test_a_run_that_goes_on(copy):
     assert all(len(line) <= 40 for line in drawn(copy, width=40).splitlines())
 
 
+def test_of_errors_the_largest_stands_first(copy, monkeypatch):
+    (copy / "summary.json").unlink()
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "task": "multi-task"}))
+    rows = ["1,0,test,post_aggregation,rmse,9.0,4"]
+    rows += [f"1,{c},test,post_aggregation,mae,0.{c}5,4" for c in range(3)]
+    (copy / "rounds.csv").write_text("\n".join(["header", *rows, ""]))
+    monkeypatch.setattr(watch, "_MOST_ROWS", 1)
+    text = drawn(copy)
+    assert "mean test mae 0.1500 after round 1" in text
+    assert "2       0.2500" in text
+    assert "2 more  better" in text
+
+
+def test_a_run_of_embeddings_that_goes_on_has_scores(copy):
+    (copy / "summary.json").unlink()
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "task": "graph-embedding"}))
+    row = "0,-1,all,post_aggregation,accuracy,0.25,4"
+    (copy / "rounds.csv").write_text(f"header\n{row}\n")
+    assert "mean all accuracy 0.2500 after round 0" in drawn(copy)
+
+
 def test_it_ends_with_the_run(copy, monkeypatch, capsys):
     summary = (copy / "summary.json").read_text()
     (copy / "summary.json").unlink()
