@@ -21,7 +21,7 @@ from fedgraph_flwr.rules import Value
 from ..markup import Sheet, consoles
 from ..tables import file
 from ..tables.differences import TIE, Difference, from_start, pair
-from ..tables.report import NONE, Report, by_row, make_report
+from ..tables.report import NONE, Report, by_row, make_report, told
 from ..tables.results import HELD_OUT, ON_ALL, Result
 from ..tables.studies import Study, StudyTable
 from .leaderboard import read_page, suite_part, write_page
@@ -264,7 +264,6 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
     headings = ["data", "candidate", "opponent", "pairs", "points [95 %]", "judged"]
     cells = []
     for d in duels:
-        low, high = d.difference.interval(d.interval)
         gains = d.difference.gains
         gain = sum(g > TIE for g in gains)
         cells.append(
@@ -273,7 +272,7 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
                 d.candidate,
                 d.opponent,
                 str(d.difference.num_pairs),
-                f"{d.difference.mean:+.2f} [{low:+.2f}, {high:+.2f}]",
+                told(d.difference, d.interval),
                 d.word,
                 "/".join(map(str, d.wins)),
                 f"{gain}/{len(gains)}" if gains else NONE,

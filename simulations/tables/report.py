@@ -221,10 +221,15 @@ def _judged(
 ) -> Cells:
     if difference is None or not difference.num_pairs:
         return [(points, NONE), (verdict, NONE)]
-    low, high = difference.interval(study.interval)
-    interval = NONE if math.isnan(low) else f"[{_signed(low)}, {_signed(high)}]"
     found = difference.verdict(study.interval) if study.verdicts else NONE
-    return [(points, f"{_signed(difference.mean)} {interval}"), (verdict, found)]
+    return [(points, told(difference, study.interval)), (verdict, found)]
+
+
+def told(difference: Difference, kind: str) -> str:
+    """Write a mean difference and its interval: ``+1.20 [-0.35, +2.75]``."""
+    low, high = difference.interval(kind)
+    interval = NONE if math.isnan(low) else f"[{low:+.2f}, {high:+.2f}]"
+    return f"{difference.mean:+.2f} {interval}"
 
 
 def _published(study: Study, a: str, b: str) -> str:
@@ -297,7 +302,3 @@ def _notes(study: Study, rows: Rows) -> list[str]:
 def _span(values: Sequence[int]) -> str:
     low, high = min(values), max(values)
     return str(low) if low == high else f"{low}-{high}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}"

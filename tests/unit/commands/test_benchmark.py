@@ -82,6 +82,15 @@ def test_runs_on_one_split_are_no_trials_of_their_own() -> None:
         assert judge(one_sided, kind) == "not separated"
 
 
+def test_without_an_interval_there_is_none_in_the_table() -> None:
+    found = Difference((1.0, 2.0), (7, 7))
+    duel = Duel(
+        candidate="a", opponent="b", data="D", difference=found, interval="split-t"
+    )
+    sheet, _ = benchmark._duel_report([duel]).parts
+    assert sheet.cells[0][4] == "+1.50 -"
+
+
 def test_a_sentence_says_where_a_method_is_better_and_where_not() -> None:
     good, none = difference(1, 2, 1, 2, 1.5), difference(0, 0, 0, 0, 0)
     duels = [
