@@ -17,7 +17,7 @@ def t_interval(
     values: Sequence[float], splits: Sequence[int]
 ) -> tuple[float, float] | None:
     """95 % interval of the mean by Student's t; None with fewer than two trials."""
-    return _student(_trials(values, splits), shared=0.0)
+    return _student(trials(values, splits), shared=0.0)
 
 
 def split_t_interval(
@@ -27,7 +27,7 @@ def split_t_interval(
     return _student(split_means(values, splits), shared=0.0)
 
 
-def _trials(values: Sequence[float], splits: Sequence[int]) -> Sequence[float]:
+def trials(values: Sequence[float], splits: Sequence[int]) -> Sequence[float]:
     """Means of splits, or the values of a single split.
 
     Values of one split share its training and test data: they are no trials of their
@@ -76,20 +76,20 @@ def bootstrap_interval(
 
     None with fewer than three: of two it would be the two themselves.
     """
-    trials = _trials(values, splits)
-    if len(trials) < 3:
+    found = trials(values, splits)
+    if len(found) < 3:
         return None
     from scipy.stats import bootstrap  # here: it takes half a second
 
-    found = bootstrap(
-        (trials,),
+    interval = bootstrap(
+        (found,),
         np.mean,
         confidence_level=CONFIDENCE,
         n_resamples=RESAMPLES,
         method="percentile",
         rng=np.random.default_rng(0),
     ).confidence_interval
-    return float(found.low), float(found.high)
+    return float(interval.low), float(interval.high)
 
 
 INTERVALS = {

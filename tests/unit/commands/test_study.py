@@ -98,6 +98,10 @@ def test_differences_on_the_same_split_are_told_together():
         assert np.allclose(found.interval(kind), expected)
     assert np.ptp(found.interval("corrected-t")) > np.ptp(expected)
     assert math.isnan(found.interval("bootstrap")[0])
+    # A mean is the middle of its interval, also with unequal numbers of seeds.
+    unequal = Difference((5.0, 5.0, 5.1, 1.0), (7, 7, 7, 5))
+    for kind in ("t", "split-t", "corrected-t"):
+        assert np.mean(unequal.interval(kind)) == pytest.approx(unequal.mean)
     on_one = pair(
         on_splits("a", {(1, 7): 0.7, (2, 7): 0.9}),
         on_splits("b", {(1, 7): 0.5, (2, 7): 0.5}),
