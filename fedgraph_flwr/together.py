@@ -49,7 +49,7 @@ def trains_stacked(resolved: Resolved) -> bool:
     mode = resolved.settings.stacked
     if mode == "off":
         return False
-    if mode == "auto" and choose_device(resolved.settings.device).type != "cuda":
+    if mode == "auto" and choose_device(resolved.settings.device).type == "cpu":
         return False
     from clients.stacking.groups import stack_of
 

@@ -32,9 +32,9 @@ def gather(
 def send(values: IntArray, device: torch.device) -> Tensor:
     """Copy integers to the device, without waiting for it."""
     tensor = torch.from_numpy(np.ascontiguousarray(values, np.int64))
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def row_pointer(counts: Tensor) -> Tensor:
