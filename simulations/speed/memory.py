@@ -159,7 +159,6 @@ def measure_memory(arguments: argparse.Namespace) -> int:
             "device": "cpu",
             "data-dir": scratch,
             "cache-dir": f"{scratch}/cache",
-            "state-dir": f"{scratch}/state",
             **dict(parse_assignment(text) for text in arguments.set),
         }
         steps: list[tuple[str, Callable[[Any], str], Any]] = [
@@ -169,7 +168,8 @@ def measure_memory(arguments: argparse.Namespace) -> int:
         for method, count in product(
             arguments.methods.split(","), arguments.clients.split(",")
         ):
-            config = {**common, "method": method, "num-clients": int(count)}
+            own: dict[str, Value] = {"method": method, "num-clients": int(count)}
+            config = {**common, **own, "state-dir": f"{scratch}/{method}-{count}"}
             steps.append((f"{method}, client 0 of {count}", train, config))
         rows, worst = [], 0.0
         for name, action, argument in steps:
