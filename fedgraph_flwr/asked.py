@@ -172,7 +172,7 @@ class Asked:
                     load=lambda c: load_data(self._resolved, c, device, None),
                     is_own=self._is_own,
                 )
-            return guarded(reply, client.job.store)
+            return guarded(reply)
         except Exception as error:  # what it drew before is paid for all the same
             raise FailedAfterDrawing(client.spent()) from error
 

@@ -33,7 +33,7 @@ from .wording import shortened
 FILE = "audit.jsonl"  # of a site's state folder, and of a server's results folder
 START = hashlib.sha256(b"fedgraph audit log, version 1").hexdigest()
 REPAIR = "repair"  # event of the line that follows one which was cut short
-CODE = ("clients", "datasets", "fedgraph_flwr", "strategies")
+CODE = ("clients", "datasets", "examples", "fedgraph_flwr", "plugins", "strategies")
 _LONGEST = 1000  # characters of a text
 _TAIL = 2**18  # bytes at the end of a file in which its last line mostly begins
 _MOST_TAIL = 2**27  # and in which it must begin

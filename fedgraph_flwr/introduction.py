@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import secrets
 from dataclasses import replace
 
 import numpy as np
@@ -55,12 +56,15 @@ def keyed(store: ClientStore, told: str) -> str:
     return hmac.new(key, told.encode(), hashlib.sha256).hexdigest()
 
 
-def guarded(reply: Parcel, store: ClientStore) -> Parcel:
-    """Key the hash of a model if only noisy updates may reveal anything of the data."""
-    told = reply.facts.get(WEIGHTS_HASH)
-    if not told or not visit().policy.needs_clip:
+def guarded(reply: Parcel) -> Parcel:
+    """Send no hash of a model if only noisy updates may reveal anything of the data.
+
+    A random number stands in its place. Of a hash under a key of the site a server
+    would learn whether two are equal, and so whether training has changed a model.
+    """
+    if WEIGHTS_HASH not in reply.facts or not visit().policy.needs_clip:
         return reply
-    return replace(reply, facts={**reply.facts, WEIGHTS_HASH: keyed(store, str(told))})
+    return replace(reply, facts={**reply.facts, WEIGHTS_HASH: secrets.token_hex(32)})
 
 
 def introduce(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from .device import choose_device
 from .errors import ConfigError
+from .gate import visit
+from .node_config import is_site
 from .resolve import Resolved
 
 if TYPE_CHECKING:
@@ -41,13 +43,24 @@ def trains_stacked(resolved: Resolved) -> bool:
 
     "auto" does so on a GPU. On a CPU the bytes would depend on who shares a process.
 
+    At a site whose updates are noisy they never do. Last digits of an update depend on
+    the clients beside it, except where it is 0: a server that asks for a client alone
+    and beside others would see whether it is.
+
     Raises
     ------
     ConfigError
-        It is "on", and the method's clients can only train one by one.
+        It is "on", and the clients can only train one by one.
     """
     mode = resolved.settings.stacked
-    if mode == "off":
+    is_hidden = resolved.privacy.update_clip > 0 and is_site(visit().node)
+    if mode == "on" and is_hidden:
+        raise ConfigError(
+            "stacked is 'on', but a site trains its clients one by one in a run with"
+            " privacy.update-clip: last digits would tell a server more than the noisy"
+            " updates do; set stacked to 'auto' or 'off'"
+        )
+    if mode == "off" or is_hidden:
         return False
     if mode == "auto" and choose_device(resolved.settings.device).type == "cpu":
         return False

@@ -317,3 +317,13 @@ def test_no_two_contents_have_one_digest(one, other):
     found = [digests(RecordDict({**header, **records})) for records in (one, other)]
     assert found[0].keys() == {0}
     assert found[0] != found[1]
+
+
+def test_the_hash_of_the_code_covers_plug_ins(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit_log, "__file__", str(tmp_path / "fedgraph_flwr/x.py"))
+    found = set()
+    for folder in ("clients", "plugins", "examples"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own.py").write_text("x = 1\n")
+        found.add(audit_log.code_hash.__wrapped__())
+    assert len(found) == 3

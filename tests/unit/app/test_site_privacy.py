@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 import toys
 from flwr.app import Context, Message, RecordDict
 
@@ -17,11 +18,12 @@ from clients import fedsage_plus
 from clients.base import GraphClient, initial_arrays
 from clients.fedsage_plus_generator import choose_neighbours
 from clients.tasks.graph_classifier import GraphClassifierClient
-from fedgraph_flwr import gate, loaded
+from fedgraph_flwr import client_app, gate, loaded, together
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.errors import PolicyError, RunFailedError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.together import trains_stacked
 from fedgraph_flwr.wire import LAST_ROUND, Parcel, pack, unpack, with_prefix
 
 pytestmark = pytest.mark.usefixtures("task_identity", "own_data")
@@ -216,6 +218,60 @@ def test_without_noise_on_updates_what_fails_is_named(tmp_path, monkeypatch):
     asker = Asker(tmp_path)
     asker.call()
     assert asker.train().error.startswith("ValueError")
+
+
+# Two answers that are equal tell of the data ------------------------------------------
+
+
+def test_a_server_that_asks_twice_does_not_see_whether_training_changed_a_model(
+    tmp_path, monkeypatch
+):
+    """The hash of the whole model told whether all labels are those of the model."""
+    label(monkeypatch, *range(12))
+    private = {"shared-group": "convs", "dropout": 0.0, "weight-decay": 0.0}
+    asker = Asker(tmp_path, policy=STRICT, **CLIPPED, **private)
+    asker.call()
+    sent = {n: np.zeros_like(a) for n, a in asker.model().items()}
+    sent["shared/convs.1.mlp.2.bias"][:] = 1e6  # says 0 of every graph, and is sure
+    replies = [asker.train(2, arrays=sent, kind="evaluate")]
+    assert asker.train(arrays=sent).error == ""
+    replies.append(asker.train(2, arrays=sent, kind="evaluate", **{LAST_ROUND: 1}))
+    first, second = (reply.facts["weights-sha256"] for reply in replies)
+    assert first != second
+
+
+def test_noise_on_an_update_is_another_with_other_threads(tmp_path):
+    """Else two answers would be equal only where an update is 0."""
+    asker = Asker(tmp_path, policy=STRICT, **CLIPPED)
+    asker.call()
+    one, again = asker.train(), asker.train()
+    asker.config["torch-threads"] = 2
+    asker.call(run=2)
+    other = asker.train(run=2)
+    name = "shared/convs.0.mlp.0.bias"
+    assert np.array_equal(one.arrays[name], again.arrays[name])
+    assert abs(one.arrays[name] - other.arrays[name]).max() > 1
+    assert asker.updates() == 2
+
+
+@pytest.mark.parametrize("is_noisy", [True, False])
+def test_clients_of_a_site_with_noisy_updates_train_one_by_one(
+    tmp_path, monkeypatch, caplog, is_noisy
+):
+    """Last digits of an update depend on the clients beside it, unless it is 0."""
+    config = CLIPPED if is_noisy else {}
+    asker = Asker(tmp_path, stacked="on", **config)
+    _, header = asker.send("query", experiment="e")
+    assert ("error" in header) == is_noisy
+    assert not is_noisy or "a site trains its clients one by one" in header["error"]
+    found = []
+    monkeypatch.setattr(together, "choose_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(
+        client_app, "trains_stacked", lambda r: found.append(trains_stacked(r))
+    )
+    asker.config["stacked"] = "auto"
+    asker.send("query", run=2, experiment="f")
+    assert found == [not is_noisy]
 
 
 # The audit log says what it cost ----------------------------------------------------
