@@ -292,17 +292,21 @@ def check_features(graphs: GraphSet, privacy: PrivacySettings) -> None:
 def _degrees(graphs: GraphSet) -> bool:
     """Whether the features, or a column of them, are the degrees.
 
-    One-hot degrees have the last column for all larger ones. A column may be shifted
-    and scaled, as a schema does with numbers.
+    One-hot degrees have the last column for all larger ones. The first may stand for
+    another degree than 0, as where labels of nodes are degrees and no node has none. A
+    column may be shifted and scaled, as a schema does with numbers.
     """
     degrees, largest = graphs.degrees(), graphs.num_features - 1
-    one_hot = np.minimum(degrees, largest)
+    low, high = int(degrees.argmin()), int(degrees.argmax())
+    is_flat = degrees[low] == degrees[high]
+    ids = graphs.x if graphs.x.ndim == 1 else graphs.x.argmax(axis=1)
+    first = 0 if is_flat else degrees[low] - int(ids[low])
+    one_hot = np.minimum(degrees - first, largest)
     if graphs.x.ndim == 1:
-        return largest > 0 and np.array_equal(graphs.x, one_hot)
+        return largest > 0 and np.array_equal(ids, one_hot)
     if largest > 0 and np.array_equal(graphs.x, np.eye(largest + 1)[one_hot]):
         return True
-    low, high = int(degrees.argmin()), int(degrees.argmax())
-    if degrees[low] == degrees[high]:
+    if is_flat:
         return False
     share = (degrees - degrees[low]) / (degrees[high] - degrees[low])
     x = graphs.x.astype(np.float64)

@@ -148,7 +148,9 @@ def columns(degree):
     """Features of nodes, as tables, plug-ins and attributes may have them."""
     other = np.arange(len(degree)) % 3
     return {
+        "labels": (degree + 1).astype(np.uint8),
         "one-hot": np.eye(4, dtype=np.float32)[np.minimum(degree, 3)],
+        "one-hot, from 1": np.eye(9, dtype=np.float32)[degree + 1],
         "a number": np.stack([other, degree], axis=1).astype(np.float32),
         "scaled": np.stack([(degree - 2.5) / 1.7, other], 1).astype(np.float32),
         "no degree": np.stack([other, -other], axis=1).astype(np.float32),
@@ -159,7 +161,8 @@ def columns(degree):
 def test_degrees_in_columns_of_numbers_are_refused(kind):
     graphs = toys.random_graphs(5, seed=1)
     x = columns(graphs.degrees())[kind]
-    graphs = toys.replace(graphs, x=x, num_features=x.shape[1])
+    width = x.shape[1] if x.ndim == 2 else 9
+    graphs = toys.replace(graphs, x=x, num_features=width)
     privacy = PrivacySettings(edge_epsilon=1.0, edge_post="round")
     if kind == "no degree":
         check_features(graphs, privacy)
