@@ -272,7 +272,7 @@ class GraphClient(NoisyUpdates[P]):
         kept = self._state(optimizer) if before is None else before
         self.job.store.save(
             self.round.number,
-            {**kept, **self.round.kept()},
+            {**kept, **self.round.kept(), **self._asked()},
             after=self.round.after,
             keep_from=int(header.get(KEEP_FROM, 0)),
         )

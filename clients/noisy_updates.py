@@ -6,6 +6,7 @@ alone. Neither shows in the reply, but for the time that it took, and both are p
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ from dataclasses import replace
 from logging import WARNING
 from typing import ClassVar, Generic
 
-import numpy as np
 import torch
 from flwr.common.logger import log
 from torch import Tensor
@@ -32,6 +32,8 @@ from .job import Job, P
 from .round import Round
 from .start import Start
 from .tensors import places
+
+_ASKED = "asked-so-far"  # in the state
 
 
 class NoisyUpdates(ClassicClient, Generic[P]):
@@ -95,19 +97,35 @@ class NoisyUpdates(ClassicClient, Generic[P]):
             return trained
         received = {n: w.cpu().numpy() for n, w in self.round.received.items()}
         stored = [t.cpu().numpy() for _, t in sorted(self.round.stored.items())]
-        inputs = [*received.values(), *stored]
-        if site.is_secret:  # a resume may change it, and last digits depend on it
-            inputs.append(np.array(self.job.settings.torch_threads))
+        asked = [digest.numpy() for digest in self._asked().values()]
         noisy = site.noisy_update(
             [trained[n].cpu().numpy() - w for n, w in received.items()],
             self.data.partition,
             server_round=self.round.number,
-            inputs=inputs,
+            inputs=[*received.values(), *stored, *asked],
         )
         return {
             n: torch.from_numpy(w + step)
             for (n, w), step in zip(received.items(), noisy, strict=True)
         }
+
+    def _asked(self) -> dict[str, Tensor]:
+        """Digest of all that led to this round beside the data, for noise and state.
+
+        At a site noise has its name too. Of names by states alone a server that asks
+        for one round from two states would see by equal noise that these are equal: no
+        label has changed anything.
+        """
+        if not (self.job.site.is_secret and self.job.privacy.update_clip):
+            return {}
+        before = self.round.stored.get(_ASKED, torch.zeros(0, dtype=torch.uint8))
+        digest = hashlib.sha256(before.numpy().tobytes())
+        # A resume may change the threads, on which last digits depend.
+        digest.update(f"{self.round.number}/{self.job.settings.torch_threads}".encode())
+        received = [w.cpu().numpy() for w in self.round.received.values()]
+        for array in (*received, *self.round.extras.values()):
+            digest.update(f"/{array.dtype}{array.shape}".encode() + array.tobytes())
+        return {_ASKED: torch.tensor(list(digest.digest()), dtype=torch.uint8)}
 
     @contextmanager
     def hiding_failure(self) -> Iterator[None]:

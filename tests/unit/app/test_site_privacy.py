@@ -223,16 +223,47 @@ def test_without_noise_on_updates_what_fails_is_named(tmp_path, monkeypatch):
 # Two answers that are equal tell of the data ------------------------------------------
 
 
+PRIVATE = {"shared-group": "convs", "dropout": 0.0, "weight-decay": 0.0}
+
+
+def sure(arrays):
+    """Weights that say 0 of every graph, and need no training if all labels are 0."""
+    made = {n: np.zeros_like(a) for n, a in arrays.items()}
+    made["shared/convs.1.mlp.2.bias"][:] = 1e6
+    return made
+
+
+@pytest.mark.parametrize("zeros", [range(12), range(11)])
+def test_equal_private_layers_do_not_show_in_equal_noise(tmp_path, monkeypatch, zeros):
+    """A round is asked twice, from states that are equal if all labels are 0."""
+    label(monkeypatch, *zeros)
+    asker = Asker(tmp_path, policy=STRICT, **CLIPPED, **PRIVATE)
+    asker.config["persist-optimizer"] = False
+    asker.call()
+    usual = asker.model()
+    huge = {n: np.full_like(a, 3e38) for n, a in usual.items()}  # overflows, surely
+    replies = []
+    for first in (sure(usual), huge):
+        assert asker.train(arrays=first).error == ""
+        replies.append(asker.train(2, arrays=usual, **{LAST_ROUND: 1}))
+    assert any(
+        not np.array_equal(replies[0].arrays[n], replies[1].arrays[n]) for n in usual
+    )
+    assert asker.updates() == 4
+    assert asker.train(arrays=huge).error == ""  # as a resume may
+    again = asker.train(2, arrays=usual, **{LAST_ROUND: 1})
+    assert all(np.array_equal(again.arrays[n], replies[1].arrays[n]) for n in usual)
+    assert asker.updates() == 4
+
+
 def test_a_server_that_asks_twice_does_not_see_whether_training_changed_a_model(
     tmp_path, monkeypatch
 ):
     """The hash of the whole model told whether all labels are those of the model."""
     label(monkeypatch, *range(12))
-    private = {"shared-group": "convs", "dropout": 0.0, "weight-decay": 0.0}
-    asker = Asker(tmp_path, policy=STRICT, **CLIPPED, **private)
+    asker = Asker(tmp_path, policy=STRICT, **CLIPPED, **PRIVATE)
     asker.call()
-    sent = {n: np.zeros_like(a) for n, a in asker.model().items()}
-    sent["shared/convs.1.mlp.2.bias"][:] = 1e6  # says 0 of every graph, and is sure
+    sent = sure(asker.model())
     replies = [asker.train(2, arrays=sent, kind="evaluate")]
     assert asker.train(arrays=sent).error == ""
     replies.append(asker.train(2, arrays=sent, kind="evaluate", **{LAST_ROUND: 1}))
