@@ -187,8 +187,9 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
 def bind_data(folder: Path, client_id: int, identity: str) -> None:
     """Bind a client of an experiment to the data that it drew noise for.
 
-    A round that is asked again has the noise that it had: on edges that were changed
-    meanwhile it would show the change. A server need not tell what the data were.
+    A round that is asked again has the noise that it had: on edges or labels that were
+    changed meanwhile it would show the change. A server need not tell what the data
+    were.
 
     Parameters
     ----------

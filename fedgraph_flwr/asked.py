@@ -290,7 +290,7 @@ def _check_memory(
             " state folder is another: restore both, or start a new run"
         )
         raise DataError(words, public=words)
-    if site.is_secret and resolved.privacy.edge_epsilon > 0:
+    if site.is_secret and resolved.privacy.is_on:
         bind_data(store.folder, client_id, own)
     if resolved.privacy.is_on:
         site.check_told(

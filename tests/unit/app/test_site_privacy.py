@@ -434,6 +434,18 @@ def test_a_round_is_not_asked_again_of_data_that_have_changed(tmp_path, monkeypa
     assert asker.train().error == ""
 
 
+def test_an_update_is_not_asked_again_of_labels_that_have_changed(
+    tmp_path, monkeypatch
+):
+    """Two answers would be equal if no new label has changed the update."""
+    asker = Asker(tmp_path, policy={**STRICT, "error_texts": True}, **CLIPPED)
+    asker.call()
+    assert asker.train().error == ""
+    label(monkeypatch, 3)
+    assert "data of client 0 are not those with which it began" in asker.train().error
+    assert asker.updates() == 1
+
+
 @pytest.mark.parametrize("rate", [0.5, None])
 def test_a_run_without_roll_call_ends_none_at_a_site_that_may_begin_afresh(
     tmp_path, rate
