@@ -21,6 +21,8 @@ from .marks import done_by_stacks
 from .mixins import SelfTrain
 from .tasks.node_classifier import NodeClassifierClient
 
+_EPOCHS = "self-train/epochs"
+
 
 class Proximal(GraphClient[FedProxParams]):
     """Mixin: a pull towards the received tensors (Li et al. 2020, Eq. 2).
@@ -51,8 +53,20 @@ class LimitedSelfTrain(SelfTrain[LocalParams]):
         per_round = self.job.settings.local_epochs
         if not self.params.epochs:
             return per_round
-        done = per_round * (self.round.number - 1)
-        return min(per_round, max(0, self.params.epochs - done))
+        return min(per_round, self.params.epochs - self._num_done())
+
+    def _num_done(self) -> int:
+        """Epochs of the rounds that this client has done, which may not be all."""
+        return int(self.round.stored.get(_EPOCHS, 0))
+
+    @done_by_stacks
+    @override
+    def extra_state(self) -> dict[str, Tensor]:
+        """Count epochs, if they are limited."""
+        kept = super().extra_state()
+        if not self.params.epochs:
+            return kept
+        return {**kept, _EPOCHS: torch.tensor(self._num_done() + self.num_epochs())}
 
 
 @final

@@ -79,11 +79,13 @@ def test_fedprox_adds_its_term_to_value_and_gradient(tmp_path):
 @pytest.mark.parametrize(("epochs", "per_round"), [(0, [2, 2, 2]), (3, [2, 1, 0])])
 def test_self_train_stops_after_its_epochs(tmp_path, epochs, per_round):
     config = {"local.epochs": epochs, "local-epochs": 2}
-    client = toys.make_client(tmp_path, "local", **config)
-    found = []
-    for number in (1, 2, 3):
-        client.round = Round(number=number)
+    found, last = [], 0
+    for number in (1, 4, 5):  # it was not drawn in rounds 2 and 3
+        client = toys.make_client(tmp_path, "local", **config)
+        start = [] if last else toys.shared_arrays(client)
+        client.fit(start, {"server-round": number, "last-round": last})
         found.append(client.num_epochs())
+        last = number
     assert found == per_round
 
 
