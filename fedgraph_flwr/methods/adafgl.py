@@ -68,3 +68,14 @@ class AdaFGLParams(Settings):
     def is_personal(self, server_round: int) -> bool:
         """Whether clients train on their own in a round."""
         return server_round > self.federated_rounds
+
+    def doubts(self, num_rounds: int) -> tuple[str, ...]:
+        """Name a run that ends before clients train on their own."""
+        if num_rounds > self.federated_rounds:
+            return ()
+        return (
+            f"adafgl.federated-rounds is {self.federated_rounds}, and the run has"
+            f" {num_rounds} round(s): no client trains on its own, and no result can be"
+            " chosen by validation; set num-server-rounds above"
+            f" {self.federated_rounds}, or adafgl.federated-rounds lower",
+        )

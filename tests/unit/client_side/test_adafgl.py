@@ -308,6 +308,13 @@ def test_each_setting_changes_what_is_learned(tmp_path, change):
     assert not torch.equal(*said)
 
 
+def test_a_run_without_a_round_of_the_clients_own_is_doubted():
+    longer = {**STAGES, "num-server-rounds": 3}
+    assert toys.resolved("adafgl", **longer).doubts == ()
+    (told,) = toys.resolved("adafgl", **{**longer, "num-server-rounds": 2}).doubts
+    assert "no client trains on its own" in told
+
+
 def test_too_many_nodes_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("clients.models.adafgl_nets.MOST_NODES", 3)
     client = make(tmp_path, method="adafgl", **STAGES)
