@@ -13,6 +13,7 @@ import torch
 import toys
 from matrix import mostly_slow
 from oracles import fclg as oracle
+from oracles import fedprox
 from oracles.jsd import dense
 from safetensors.numpy import load_file
 
@@ -828,6 +829,23 @@ def test_in_later_rounds_of_moon_it_is_not(once, method, weight, plain):
     without, moon = once(plain, **two), once(method, **two, **{weight: 3.0})
     added = loss_of(moon, 0, 2) - loss_of(without, 0, 2)
     assert abs(added - 3 * math.log(2)) > 1e-3
+
+
+@pytest.mark.parametrize("method", ["infograph", "mvgrl"])
+def test_fedprox_s_term_is_added_to_the_loss_of_a_baseline(tmp_path, method):
+    client = toys.make_client(tmp_path, method, **{f"{method}.proximal-mu": 0.6})
+    toys.begun(client)
+    client.model.train()
+    named = dict(client.model.named_parameters())
+    received = {n: p.detach().numpy().copy() for n, p in named.items()}
+    with torch.no_grad():
+        for parameter in named.values():
+            parameter += 0.1
+    (batch,) = client.job.data.batches()
+    added = client.loss(batch, None) - client.objective(batch)
+    moved = {n: p.detach().numpy() for n, p in named.items()}
+    expected = fedprox.penalty(moved, received, 0.6)
+    assert added.item() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("method", ["infograph", "mvgrl"])
