@@ -1,10 +1,14 @@
-"""AdaFGL's own stage, loop by loop, from our specification and not from our code."""
+"""AdaFGL's own stage, loop by loop, from our specification and not from our code.
+
+Only its training is left to torch: gradients and Adam.
+"""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+import torch
 
 
 def softmax(row):
@@ -107,3 +111,61 @@ def fused(homo, others, knowledge, share):
             [share * a + (1 - share) * b for a, b in zip(hom, het, strict=True)]
         )
     return np.array(found)
+
+
+def own_stage(tensors, x, edges, y, train, knowledge, how, homo, hete, *, steps):
+    """Logits Z_h, Z_o, Z_s, Z_p after ``steps`` of Adam without dropout, and links S.
+
+    ``tensors`` of the branches by name; ``how``: settings by their keys; ``homo``,
+    ``hete``: whether the homophilous branch is trained, and whether the others are.
+    """
+    t = {n: v.double().requires_grad_() for n, v in tensors.items()}
+    alpha, beta, hops = (how[k] for k in ("alpha", "beta", "hops"))
+    known = torch.from_numpy(np.asarray(knowledge, float))
+    found = links(knowledge, how["link-cosine"])
+    mixed = alpha * np.asarray(edges) + (1 - alpha) * found
+    wide, found = torch.from_numpy(smoothed(x, mixed, hops)), torch.from_numpy(found)
+    plain = torch.from_numpy(np.asarray(x, float))
+
+    def perceptron(name, h, slope, layers):
+        for k in range(layers):
+            weight, bias = (t[f"{name}.layers.{k}.{p}"] for p in ("weight", "bias"))
+            h = h @ weight.T + bias
+            if k < layers - 1:
+                h = torch.where(h > 0, h, slope * h)
+        return h
+
+    def outputs():
+        one, two, three = (t[f"slopes.{k}"] for k in range(3))
+        f = perceptron("spread", wide, three, 3)
+        unit = torch.softmax(f, 1)
+        unit = unit / unit.square().sum(1, keepdim=True).sqrt()
+        alike = (unit @ unit.T) * (1 - torch.eye(len(f)))
+        q = beta * found + (1 - beta) * alike
+        above = (q - q.mean()) / (q.max() - q.mean())
+        q = torch.where(q > q.mean(), above, -q / q.mean()) + torch.eye(len(f))
+        near, far = (torch.where(w > 0, w, three * w) @ f for w in (q, -q))
+        return (
+            perceptron("homo", wide, one, 2),
+            perceptron("plain", plain, two, 3),
+            perceptron("smooth", wide, two, 3),
+            (torch.softmax(near, 1) - torch.softmax(far, 1) + f) / 2,
+        )
+
+    def cross_entropy(z):
+        return -torch.log_softmax(z, 1)[train, y[train]].mean()
+
+    optimizer = torch.optim.Adam(
+        t.values(), lr=how["learning-rate"], weight_decay=how["weight-decay"]
+    )
+    for _ in range(steps):
+        optimizer.zero_grad()
+        first, *others = outputs()
+        loss = torch.zeros(())
+        if homo:
+            loss = loss + cross_entropy(first) + (first - known).square().mean()
+        if hete:
+            loss = loss + sum(map(cross_entropy, others))
+        loss.backward()
+        optimizer.step()
+    return [*(z.detach() for z in outputs()), found]

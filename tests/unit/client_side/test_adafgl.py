@@ -25,6 +25,7 @@ from clients.models.adafgl_nets import (
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import Parcel
 
 STAGES = {"adafgl.federated-rounds": 2, "adafgl.personal-epochs": 2}
@@ -130,7 +131,7 @@ def test_each_loss_reaches_its_own_branch():
 def clique_graph(tmp_path, y, edges):
     part = toys.make_node_partition()
     client = make(tmp_path, method="adafgl", partition=part)
-    hat = torch.from_numpy(oracle.normalized(edges)).float()
+    hat = torch.from_numpy(oracle.normalized(edges)).to(torch.get_default_dtype())
 
     class Graph(type(client.graph)):
         def __init__(self):
@@ -156,6 +157,25 @@ def test_the_homophily_score_by_hand_and_by_the_oracle(tmp_path):
     want = oracle.homophily(ring, y.tolist(), order[:4], order[4:], 2)
     assert found == want
     assert homophily_score(graph, y, train[:0], 2, rng(0)) == 0.5
+
+
+@pytest.mark.parametrize(("far", "score"), [(10, 1.0), (11, 0.0)])
+def test_labels_spread_ten_steps_far(tmp_path, doubles, far, score):
+    path = np.eye(12, k=1) + np.eye(12, k=-1)
+    graph, y = clique_graph(tmp_path, [1] * 12, path)
+    rng = np.random.default_rng(1)
+    assert np.random.default_rng(1).permutation(2).tolist() == [0, 1]
+    # Where no label has come, both classes are as likely: the lowest counts.
+    assert homophily_score(graph, y, torch.tensor([0, far]), 2, rng) == score
+
+
+def test_perceptrons_begin_as_xavier_says_with_gain_root_2():
+    for perceptron in (small_branches().homo, small_branches().plain):
+        for layer in perceptron.layers:
+            largest = layer.weight.abs().max().item()
+            bound = (12 / sum(layer.weight.shape)) ** 0.5
+            assert 0.8 * bound < largest <= bound
+            assert not layer.bias.any()
 
 
 # Stages ----------------------------------------------------------------------------
@@ -221,6 +241,50 @@ def test_a_round_of_its_own_keeps_the_extractor_and_trains_the_branches(tmp_path
     moved = {n for n, t in client.tensors().items() if not torch.equal(t, before[n])}
     assert moved == {n for n in before if n.startswith("branches.")}
     assert np.isfinite(reply.metrics["eval/test/post_training/loss"])
+
+
+@pytest.mark.parametrize(
+    ("fusion", "threshold", "uses"),
+    [
+        ("soft", 0.9, (True, True)),
+        ("hard", 0.0, (True, False)),
+        ("hard", 1.0, (False, True)),
+        ("homo", 0.9, (True, False)),
+        ("hete", 0.9, (False, True)),
+    ],
+)
+def test_two_rounds_of_its_own_are_those_of_the_oracle(
+    tmp_path, fusion, threshold, uses
+):
+    part = toys.make_node_partition()
+    part = toys.renewed(part, train=part.train[:-1])  # 5 keep a label, 6 are checked
+    how = {"alpha": 0.3, "beta": 0.4, "hops": 2, "weight-decay": 0.1}
+    how |= {"learning-rate": 0.05, "link-cosine": 0.999}
+    own = {**how, "width": 5, "fusion": fusion, "threshold": threshold}
+    options = {**STAGES, "dropout": 0.0, **{f"adafgl.{k}": v for k, v in own.items()}}
+    options["optimizer"] = "adamw"  # of the first stage alone
+    client, later = (
+        make(tmp_path, method="adafgl", partition=part, **options) for _ in range(2)
+    )
+    edges, train = np.zeros((20, 20)), part.train.tolist()
+    edges[tuple(part.graphs.edge_index)] = 1
+    with torch.no_grad():
+        known = torch.softmax(client.model.extractor(client.graph, None), 1).tolist()
+    start = {n: t.detach().clone() for n, t in client.model.branches.named_parameters()}
+    *branches, links = oracle.own_stage(
+        start, part.graphs.x, edges, part.graphs.y, train, known, how, *uses, steps=4
+    )
+    assert 0 < links.sum() < 19 * 20  # some, and not all pairs
+    order = numpy_rng(client.job.settings.seed, 0, "hcs").permutation(train)
+    score = oracle.homophily(edges, part.graphs.y, order[:5], order[5:], 3)
+    assert 0 < score < 1
+    share = {(True, True): score, (True, False): 1.0, (False, True): 0.0}[uses]
+    homo, *others = (z.tolist() for z in branches)
+    want = oracle.fused(homo, others, known, share)
+    personal(client)
+    later.train(Parcel(facts={"last-round": 3}), {"server-round": 4})
+    found = later.logits(None).exp().detach()
+    np.testing.assert_allclose(found, want, atol=1e-4)
 
 
 def test_a_later_round_goes_on_from_the_store_alone(tmp_path):

@@ -88,6 +88,11 @@ def test_a_mask_multiplies_its_weight_and_small_entries_count_only_in_training(l
     weight = model.readout.weight if layer == -1 else model.convs[layer].weight
     torch.testing.assert_close(model.train().masked(weight, layer), 0.25 * weight)
     assert not model.eval().masked(weight, layer).any()
+    with torch.no_grad():
+        model.masks[layer].fill_(-0.75)  # not small
+    torch.testing.assert_close(model.eval().masked(weight, layer), -0.75 * weight)
+    with torch.no_grad():
+        model.masks[layer].fill_(0.25)
     x, graph = torch.ones(9, 4), DenseGraph(torch.from_numpy(random_graph()))
     logits = model.eval().logits(x, graph)
     # Without features or readout all nodes look alike to the last layer's bias.

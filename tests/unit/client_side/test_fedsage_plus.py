@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from oracles import fedsage_plus as oracle
 from torch_geometric.nn import GCNConv, SAGEConv
 
 from clients import fedsage_plus, fedsage_plus_generator
@@ -20,6 +21,7 @@ from clients.fedsage_plus_generator import (
 )
 from clients.fedsage_plus_graph import MendedGraph
 from clients.models import node_gnn
+from fedgraph_flwr.seeding import derive_seed
 
 CPU = torch.device("cpu")
 PATH = np.array([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])  # 0 - 1 - 2 - 3
@@ -192,6 +194,33 @@ def test_the_graph_is_mended_once_and_what_is_made_stays_at_home(run, monkeypatc
     plain = run("fedsage")
     assert ours == {r["bytes"] for r in plain.ledger if r["record"] == "arrays"}
     assert finished.sha != plain.sha
+
+
+def test_what_a_client_generates_is_what_the_oracle_does(tmp_path):
+    part = toys.make_node_partition(density=0.4)
+    options = {"rounds": 2, "max-neighbours": 2, "noise": 0.5, "learning-rate": 0.01}
+    options = {f"fedsage-plus.{k}": v for k, v in options.items()}
+    options |= {"local-epochs": 2, "weight-decay": 0.1, "dropout": 0.0}
+    client = toys.make_client(tmp_path, "fedsage+", partition=part, **options)
+    toys.begun(client)
+    seed = derive_seed(client.job.settings.seed, "common", "neighbours")
+    model = NeighbourGenerator(
+        6, hidden_dim=8, max_neighbours=2, noise=0.5, generator=seeded(seed)
+    )
+    hidden, stream, edges = client._hidden().tolist(), seeded(seed), torch.zeros(20, 20)
+    sizes = [20 - len(hidden)] * 4 + [20]
+    noises = [0.5 * torch.empty(n, 8).normal_(generator=stream) for n in sizes]
+    edges[tuple(part.graphs.edge_index)] = 1
+    models = model.state_dict(), client.model.state_dict()
+    owners, features = oracle.mend(
+        *models,
+        torch.from_numpy(part.graphs.x), edges, torch.from_numpy(part.graphs.y),
+        part.train.tolist(), hidden, noises, rate=0.01, decay=0.1,
+    )  # fmt: skip
+    graph = client.mended()
+    assert 0 < len(owners) < 40
+    assert graph.owner.tolist() == owners
+    np.testing.assert_allclose(graph.x[20:], features, atol=1e-4)
 
 
 def test_hidden_nodes_are_validation_nodes(tmp_path):
