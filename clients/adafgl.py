@@ -31,6 +31,7 @@ from .models.adafgl_nets import (
     Corrected,
     as_logits,
     branch_loss,
+    check_size,
     correct,
     fused,
 )
@@ -87,6 +88,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
 
     def __init__(self, job: Job[AdaFGLParams]) -> None:
         super().__init__(job)
+        check_size(self.graph.num_nodes)  # in round 1, not after the first stage
         self._known: tuple[Tensor, float] | None = None
 
     @override

@@ -80,6 +80,15 @@ class Outputs(NamedTuple):
     spread: Tensor  # Z_p
 
 
+def check_size(num_nodes: int) -> None:
+    """Raise DataError if a graph is too large for dense matrices of its pairs."""
+    if num_nodes > MOST_NODES:
+        raise DataError(
+            f"the graph has {num_nodes} nodes, adafgl takes at most {MOST_NODES}"
+            " per client, as it compares all pairs; use more clients, or cut it"
+        )
+
+
 def predicted_links(knowledge: Tensor, least: float) -> Tensor:
     """S: 1 where cosines of rows of softmax(P) are above ``least``; diagonal 0."""
     rows = nn.functional.normalize(torch.softmax(knowledge.double(), 1), dim=1)
@@ -116,13 +125,9 @@ def correct(
     Raises
     ------
     DataError
-        It has too many nodes for dense matrices of pairs.
+        As :func:`check_size`.
     """
-    if graph.num_nodes > MOST_NODES:
-        raise DataError(
-            f"the graph has {graph.num_nodes} nodes, adafgl takes at most {MOST_NODES}"
-            " per client, as it compares all pairs; use more clients, or cut it"
-        )
+    check_size(graph.num_nodes)
     x = dense_rows(graph.x)
     links = predicted_links(knowledge, least)
     edges = graph.adjacency.to_dense().to(links.dtype)

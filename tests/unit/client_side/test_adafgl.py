@@ -23,7 +23,7 @@ from clients.models.adafgl_nets import (
     smoothed,
 )
 from fedgraph_flwr import client_app
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.errors import DataError, RunFailedError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import Parcel
@@ -379,9 +379,16 @@ def test_a_run_without_a_round_of_the_clients_own_is_doubted():
     assert "no client trains on its own" in told
 
 
-def test_too_many_nodes_are_refused(tmp_path, monkeypatch):
+def test_too_many_nodes_are_refused_before_any_training(run, monkeypatch):
     monkeypatch.setattr("clients.models.adafgl_nets.MOST_NODES", 3)
+    words = "round 1: .* adafgl takes at most 3 per client"
+    with pytest.raises(RunFailedError, match=words):
+        run("adafgl", **STAGES)
+
+
+def test_a_graph_with_too_many_nodes_is_not_corrected(tmp_path, monkeypatch):
     client = make(tmp_path, method="adafgl", **STAGES)
+    monkeypatch.setattr("clients.models.adafgl_nets.MOST_NODES", 3)
     with pytest.raises(DataError, match="adafgl takes at most 3 per client"):
         personal(client)
 

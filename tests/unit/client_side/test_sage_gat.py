@@ -132,6 +132,13 @@ def test_the_order_of_atoms_does_not_matter(encoder):
     torch.testing.assert_close(*found)
 
 
+def test_graphsage_drops_nothing_after_its_last_layer():
+    batch = batch_of(toys.random_graphs(6))
+    model, seed = make("sage", num_layers=1, dropout=0.5), torch.Generator()
+    found = (model(batch, SparseStructure(batch), g) for g in (seed, None))
+    torch.testing.assert_close(*found)
+
+
 @EITHER
 def test_dropout_comes_from_the_generator(encoder, global_rng_untouched):
     batch = batch_of(toys.random_graphs(6))
