@@ -230,3 +230,10 @@ def test_rows_are_mixed_over_the_owners_of_their_task():
     mixed = mix_rows(heads, row, owners, ["b"])
     # task 0: client 1 alone; task 1: clients 2 and 4 alike; task 2: nobody's, all
     assert mixed["b"].tolist() == [1, 3, 0.5 + 0.5 + 1]
+
+
+def test_owners_of_a_task_weigh_as_they_do_in_the_row():
+    heads = {j: {"b": np.array([j], np.float32)} for j in (1, 2, 4)}
+    owners = {1: (), 2: (0,), 4: (0,)}
+    mixed = mix_rows(heads, {1: 0.6, 2: 0.1, 4: 0.3}, owners, ["b"])
+    np.testing.assert_allclose(mixed["b"], [2 / 4 + 4 * 3 / 4])

@@ -300,6 +300,20 @@ def test_a_later_round_goes_on_from_the_store_alone(tmp_path):
     torch.testing.assert_close(later.logits(None), said)
 
 
+def test_a_client_that_missed_its_first_own_round_still_gets_the_model(
+    run, monkeypatch
+):
+    toys.fail_when(monkeypatch, lambda client, number: (client, number) == (1, 3))
+    options = {**STAGES, "num-server-rounds": 4, "min-fit-replies": 0.5}
+    finished = run("adafgl", **options)
+    got = {
+        (int(r["round"]), int(r["client"]))
+        for r in finished.ledger
+        if r["direction"] == "down" and r["record"] == "arrays" and int(r["bytes"])
+    }
+    assert {(t, c) for t, c in got if t > 2} == {(3, 0), (3, 1), (3, 2), (4, 1)}
+
+
 def test_a_client_that_lost_its_store_is_refused(tmp_path):
     client = make(tmp_path, method="adafgl", **STAGES)
     with pytest.raises(DataError, match="no private state of client"):

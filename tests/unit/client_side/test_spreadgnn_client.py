@@ -303,6 +303,20 @@ def test_omega_changes_from_round_two(second_round, tmp_path):
     assert torch.linalg.eigvalsh(omega).min() > 0
 
 
+@pytest.mark.parametrize(("every", "count"), [("epoch", 2), ("step", 8)])
+def test_omega_is_renewed_as_often_as_the_run_asks(tmp_path, monkeypatch, every, count):
+    options = {"spreadgnn.omega-every": every, "local-epochs": 2, "batch-size": 4}
+    train(make(tmp_path, **options), 1)
+    renewed, renew = [], Neighbourhood.renew
+    monkeypatch.setattr(
+        Neighbourhood, "renew", lambda *a, **k: (renewed.append(1), renew(*a, **k))
+    )
+    client = make(tmp_path, **options)
+    train(client, 2, letters_of(client, 1))
+    assert len(client.trained_on()) == 15  # four batches an epoch
+    assert len(renewed) == count
+
+
 def test_mixing_by_hand(second_round):
     """Metropolis with degrees 2, 1 and 1: a third of each."""
     stored = second_round.job.store.load(1)  # after round 1: nothing came
