@@ -10,7 +10,7 @@ import torch
 import toys
 from matrix import mostly_slow
 from oracles import fedgkd as oracle
-from toys_fedgkd import ON_NODES, PLAIN, STATIC, fitted, make
+from toys_fedgkd import ON_NODES, PLAIN, STATIC, fitted, make, start
 
 from clients.fedgkd import FedGKDClient
 from clients.models.masked_gnn import MaskedGNN
@@ -335,3 +335,5 @@ def test_a_client_without_training_nodes_can_be_asked_for_static_features(tmp_pa
     partition = replace(toys.make_node_partition(), train=np.array([], int))
     found = fitted(make(tmp_path, partition=partition, **STATIC)).features()
     assert all(np.isfinite(a).all() for a in found.values())
+    # Its gradients are 0, towards which no features move.
+    np.testing.assert_array_equal(found["fedgkd/features-x"], start()["fedgkd/x0"])

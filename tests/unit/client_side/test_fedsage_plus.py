@@ -223,13 +223,15 @@ def test_what_a_client_generates_is_what_the_oracle_does(tmp_path):
     np.testing.assert_allclose(graph.x[20:], features, atol=1e-4)
 
 
-def test_hidden_nodes_are_validation_nodes(tmp_path):
-    client = toys.make_client(
-        tmp_path, "fedsage+", partition=toys.make_node_partition(num_nodes=40)
-    )
-    hidden = client._hidden()
-    assert len(hidden) == 4
-    assert set(hidden) < set(client.job.data.partition.val)
+def test_hidden_nodes_are_validation_nodes_drawn_by_the_seed(tmp_path):
+    partition, drawn = toys.make_node_partition(num_nodes=40), set()
+    for seed in range(4):
+        client = toys.make_client(tmp_path, "fedsage+", partition=partition, seed=seed)
+        hidden = client._hidden()
+        assert len(hidden) == 4
+        assert set(hidden) < set(client.job.data.partition.val)
+        drawn.add(tuple(hidden))
+    assert len(drawn) > 1
 
 
 def test_a_graph_that_gets_no_neighbour_is_fedsage(run, monkeypatch):

@@ -262,6 +262,13 @@ def test_no_split_up_to_round_twenty():
         assert split == ([0] if expected == 2 else [])
 
 
+def test_updates_that_cancel_exactly_do_not_split_with_a_threshold_of_zero():
+    p = params(mean_norm_threshold=0.0, min_round=0)
+    deltas = {0: [1, 0, 0, 0], 1: [-1, 0, 0, 0], 2: [1, 0, 0, 0], 3: [-1, 0, 0, 0]}
+    _, split = step(start(4), replies(deltas), p, server_round=1, use_dtw=False)
+    assert split == []
+
+
 def test_identical_updates_never_split():
     same = {c: [0.3, 0.1, 0.0, 0.2] for c in range(4)}
     p = params(mean_norm_threshold=0.3, max_norm_threshold=0.3)
