@@ -203,6 +203,12 @@ def test_each_setting_changes_what_is_sent(tmp_path, change):
     assert sent[0] != sent[1]
 
 
+@pytest.mark.parametrize("kind", ["raw", "central"])
+def test_the_server_expects_as_many_moments_as_clients_send(run, kind):
+    finished = run("fedgta", **{"fedgta.moments": kind, "num-server-rounds": 1})
+    assert finished.summary["failures"] == []
+
+
 def test_a_site_must_agree_to_tell_its_classes():
     resolved = toys.resolved("fedgta")
     assert issubclass(resolved.method.client, TellsClasses)

@@ -10,6 +10,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedavg import FedAvgParams
+from fedgraph_flwr.wire import Parcel
 from strategies import base
 from strategies.averaging import find_bad_array, out_of_proportion, weighted_mean
 from strategies.fedavg import FedAvg
@@ -110,6 +111,25 @@ def test_numbers_out_of_all_proportion_are_named(sizes, sent, absurd):
 def test_weights_that_do_not_fit(weights):
     with pytest.raises(ValueError, match="weights"):
         weighted_mean([{"w": np.zeros(2)}] * 2, weights)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weighting", "mean"),
+    [
+        ((0, 3), "samples", 7),  # nodes of a client may all be held out
+        ((0, 0), "samples", 1),  # nobody has trained: the old model stays
+        ((0, 3), "uniform", 6),
+    ],
+)
+def test_who_has_nothing_to_train_on_weighs_nothing_by_samples(sizes, weighting, mean):
+    strategy = FedAvg(
+        toys.run_settings(weighting=weighting), FedAvgParams(), experiment="x"
+    )
+    strategy.clients = {c: toys.info(c, num_train=n) for c, n in enumerate(sizes)}
+    strategy.initialise({"w": np.float32([1])})
+    sent = {c: Parcel(arrays={"shared/w": np.float32([5 + 2 * c])}) for c in (0, 1)}
+    strategy.step(1, sent)
+    assert strategy.theta["w"].tolist() == [mean]
 
 
 def test_a_model_of_many_clients_is_looked_at_once(monkeypatch):
