@@ -183,6 +183,15 @@ def test_the_store_outlives_the_round(tmp_path):
     assert later.queue.positions.tolist() == first.queue.positions.tolist()
 
 
+def test_negatives_are_drawn_anew_in_every_round(tmp_path):
+    drawn = []
+    for number in (1, 2, 2):
+        client = toys.begun(make(tmp_path, **TWO), number)
+        client.begin_epoch(0)
+        drawn.append(client.draws.random())
+    assert drawn[0] != drawn[1] == drawn[2]
+
+
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_with_hardly_any_noise_the_views_are_the_clean_graphs(tmp_path, encoder):
     # Rounded: of an isolated node some encoders average neighbours in any noise.
