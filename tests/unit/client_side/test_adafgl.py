@@ -247,7 +247,7 @@ def test_a_round_of_its_own_keeps_the_extractor_and_trains_the_branches(tmp_path
     ("fusion", "threshold", "uses"),
     [
         ("soft", 0.9, (True, True)),
-        ("hard", 0.0, (True, False)),
+        ("hard", 2 / 6, (True, False)),  # the score itself
         ("hard", 1.0, (False, True)),
         ("homo", 0.9, (True, False)),
         ("hete", 0.9, (False, True)),

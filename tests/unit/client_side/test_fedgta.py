@@ -17,6 +17,7 @@ from clients.protocols import TellsClasses
 from fedgraph_flwr.errors import PolicyError
 from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS
 from fedgraph_flwr.policy import OPEN, Policy
+from fedgraph_flwr.results.reader import read_matrices
 from fedgraph_flwr.wire import Parcel
 from strategies.fedgta import FedGTA, confident_average, moment_cosine
 
@@ -204,9 +205,12 @@ def test_each_setting_changes_what_is_sent(tmp_path, change):
 
 
 @pytest.mark.parametrize("kind", ["raw", "central"])
-def test_the_server_expects_as_many_moments_as_clients_send(run, kind):
+def test_the_server_takes_each_kind_of_moments_and_keeps_their_cosines(run, kind):
     finished = run("fedgta", **{"fedgta.moments": kind, "num-server-rounds": 1})
     assert finished.summary["failures"] == []
+    cosines = read_matrices(finished.path, "S")[1]
+    np.testing.assert_allclose(cosines.diagonal(), 1)
+    assert cosines.shape == (3, 3)
 
 
 def test_a_site_must_agree_to_tell_its_classes():
