@@ -90,6 +90,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
         super().__init__(job)
         check_size(self.graph.num_nodes)  # in round 1, not after the first stage
         self._known: tuple[Tensor, float] | None = None
+        self._has_begun = False  # to train branches, in this message
 
     @override
     @classmethod
@@ -132,6 +133,11 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     def is_personal(self) -> bool:
         """Whether this round is the client's own."""
         return self.params.is_personal(self.round.number)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether the branches predict; what they learn from may be known before."""
+        return self._has_begun or _KNOWLEDGE in self.round.stored
 
     @override
     def private_keys(self) -> list[str]:
@@ -178,6 +184,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
         """Ask the extractor what it says before the first step without it."""
         if self.is_personal:
             self._knowledge()
+            self._has_begun = True
         return super().run_epochs(*arguments, **named)
 
     @override
@@ -191,7 +198,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     @override
     def logits(self, generator: torch.Generator | None) -> Tensor:
         """Of the extractor, or logarithms of what the branches say together."""
-        if self._remembered() is None:
+        if not self._is_alone:
             found: Tensor = self.model.extractor(self.graph, generator)
             return found
         known, score = self._knowledge()
@@ -220,7 +227,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     @override
     def predictor(self) -> dict[str, Tensor]:
         """Add the share of the homophilous branch, which this client's labels gave."""
-        trained = self._remembered() is not None and len(self.graph.train)
+        trained = self._is_alone and len(self.graph.train)
         share = self._share(self._knowledge()[1]) if trained else UNTRAINED
         return {**super().predictor(), "share": torch.tensor(share, dtype=torch.double)}
 

@@ -326,7 +326,10 @@ def test_a_client_without_training_nodes_keeps_what_the_extractor_says(tmp_path)
     with torch.no_grad():
         known = torch.softmax(client.model.extractor(client.graph, None), 1)
     personal(client)
-    torch.testing.assert_close(client.logits(None), known.log())
+    later = make(tmp_path, method="adafgl", partition=part, **STAGES)
+    later.round = later.begin(Parcel(facts={"last-round": 3}), {"server-round": 4})
+    for one in (client, later):
+        torch.testing.assert_close(torch.softmax(one.logits(None), 1), known)
 
 
 def test_a_branch_that_is_sure_of_a_wrong_class_has_a_finite_loss(tmp_path):
@@ -355,10 +358,16 @@ def test_labels_of_validation_and_test_nodes_change_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("fusion", ["soft", "hard", "homo", "hete"])
-def test_every_fusion_trains_two_rounds_in_a_row(run, fusion):
+def test_every_fusion_trains_two_rounds_in_a_row_and_tells_the_extractors_scores(
+    run, once, fusion
+):
     options = {**STAGES, "adafgl.fusion": fusion, "num-server-rounds": 4}
     found = run("adafgl", **options).values("loss")
     assert all(np.isfinite(v) for v in found.values())
+    averaged = once("fedavg", **ON_NODES, **{"num-server-rounds": 2}).values("loss")
+    for client in "012":
+        key = ("2", client, "test", "post_aggregation", "loss")  # before any step alone
+        assert found[key] == averaged[key]
 
 
 @pytest.mark.parametrize(
