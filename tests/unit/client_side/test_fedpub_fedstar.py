@@ -80,6 +80,16 @@ def test_masks_of_one_leave_the_gcn_as_it_is():
     assert set(masked().state_dict()) - names == {"masks.0", "masks.1", "masks.2"}
 
 
+def test_dropout_is_that_of_the_gcn():
+    sizes = {"hidden_dim": 5, "num_layers": 2, "dropout": 0.5}
+    plain = NodeGNN(4, 3, **sizes, generator=seeded())
+    ours = MaskedGNN(4, 3, **sizes, generator=seeded(), threshold=0.5)
+    x, graph = torch.ones(9, 4), DenseGraph(torch.from_numpy(random_graph()))
+    found, want = (m.train().logits(x, graph, seeded(1)) for m in (ours, plain))
+    torch.testing.assert_close(found, want)
+    assert not torch.equal(found, ours.logits(x, graph))
+
+
 @pytest.mark.parametrize("layer", [0, 1, -1])
 def test_a_mask_multiplies_its_weight_and_small_entries_count_only_in_training(layer):
     model = masked(threshold=0.5)
