@@ -19,6 +19,8 @@ PIP = .venv/bin/python -m pip install -q --disable-pip-version-check --no-compil
 .venv/.installed: pyproject.toml constraints.txt
 	@case $$PWD in *[\ ,%]*) echo "error: Flower cannot be installed in a folder whose path has a space, a comma" \
 		"or a percent sign, got $$PWD: move this folder elsewhere" >&2; exit 2;; esac
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or later" \
+		"is needed, got $$($(PYTHON) --version 2>&1): name one that is, as in make run PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
 	$(PIP) -e '.[dev]'

@@ -2,7 +2,18 @@
 # Flower's background SuperLink must start with (it reads them only then).
 FEDGRAPH_HOME="$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")" && pwd)"
 export FEDGRAPH_HOME
+if ! [ -f "$FEDGRAPH_HOME/.venv/bin/activate" ]; then
+    echo "error: nothing is installed in $FEDGRAPH_HOME/.venv: run \`make run\` or" \
+        "\`make test\` first" >&2
+    return 1
+fi
 . "$FEDGRAPH_HOME/.venv/bin/activate"
+if ! [ "$VIRTUAL_ENV" -ef "$FEDGRAPH_HOME/.venv" ]; then # it has its path in it
+    echo "error: $FEDGRAPH_HOME/.venv was installed as $VIRTUAL_ENV, and does not work" \
+        "elsewhere: \`make clean\` removes it, then \`make run\` installs another" >&2
+    deactivate
+    return 1
+fi
 
 # A SuperLink of this folder's own: its runs see this code and these settings, and
 # other Flower projects and other clones on this machine are left alone. The port, not
@@ -12,6 +23,11 @@ _port=$((20000 + 2 * ($(printf %s "$FEDGRAPH_HOME" | cksum | cut -d' ' -f1) % 50
 export FLWR_LOCAL_CONTROL_API_PORT="${FLWR_LOCAL_CONTROL_API_PORT:-$_port}"
 export FLWR_LOCAL_SUPERLINK_HTTP_API_PORT="${FLWR_LOCAL_SUPERLINK_HTTP_API_PORT:-$((_port + 1))}"
 unset _port
+# What runs on this machine is not reached through a proxy that downloads go through.
+_direct="${no_proxy:-${NO_PROXY:-}}"
+case ",$_direct," in *,127.0.0.1,*) ;; *) _direct="$_direct${_direct:+,}127.0.0.1,localhost" ;; esac
+export no_proxy="$_direct" NO_PROXY="$_direct"
+unset _direct
 
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 # use this environment as it is
 export FLWR_TELEMETRY_ENABLED=0

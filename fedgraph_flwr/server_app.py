@@ -142,9 +142,9 @@ def run(
             return folder.path
         if head:
             log(INFO, "audit log of this server: head %s", head)
-        summary = folder.finish(strategy)
         evaluator.after_run(folder.path, strategy)
-        draw_all(folder.path)
+        summary = folder.finish(strategy)
+        _draw(folder.path)
         write_own_report(folder.path)
         _describe_results(summary)
         return folder.path
@@ -278,6 +278,22 @@ def _fail(
     write_own_report(folder.path)
     words = "stopped" if why is not error else "what was computed is kept"
     log(WARNING, '%s; to go on: resume="%s"', words, folder.path)
+
+
+def _draw(folder: Path) -> None:
+    """Draw the figures of a completed run; never raise, as it stays completed."""
+    try:
+        draw_all(folder)
+    except Exception as error:
+        log(
+            WARNING,
+            "not all figures are in %s: %s: %s; all other results are written, and"
+            " `python -m simulations.figures %s` draws them later",
+            folder,
+            type(error).__name__,
+            error,
+            folder,
+        )
 
 
 def _describe_clients(strategy: AbstractGraphStrategy) -> None:

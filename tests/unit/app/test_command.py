@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
+import shutil
+import subprocess
+import venv
 from pathlib import Path
 
 import pytest
@@ -56,3 +60,60 @@ def test_every_command_says_errors_so():
                 plain |= {file.name} if said != ["command"] else set()
     assert len(commands) > 25
     assert plain <= STARTED
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """What a fresh clone is set up with, below a path of its own."""
+    (tmp_path / "clone").mkdir()
+    for name in ("Makefile", "env.sh", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / "clone")
+    return tmp_path / "clone"
+
+
+def shell(clone: Path, line: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=clone,
+        env={"PATH": os.environ["PATH"], **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_make_refuses_a_python_that_is_too_old(clone):
+    old = clone / "old-python"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.13\nexit 1\n')
+    old.chmod(0o755)
+    done = shell(clone, "make run PYTHON=./old-python")
+    assert done.returncode == 2
+    assert "Python 3.11 or later is needed, got Python 3.10.13: name" in done.stderr
+    assert not (clone / ".venv").exists()
+
+
+def test_an_environment_that_is_missing_or_was_moved_is_named_with_the_cure(clone):
+    fresh = shell(clone, "make stop")
+    assert "nothing is installed in" in fresh.stderr
+    assert "run `make run`" in fresh.stderr
+    venv.create(clone / ".venv")
+    assert shell(clone, ". ./env.sh && python -c 'import sys'").returncode == 0
+    moved = clone.rename(clone.with_name("moved"))
+    done = shell(moved, ". ./env.sh; echo $?; echo $PATH")
+    assert f"was installed as {clone}/.venv, and does not work" in done.stderr
+    assert done.stdout.splitlines() == ["1", os.environ["PATH"]]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, "127.0.0.1,localhost"),
+        ({"no_proxy": "localhost"}, "localhost,127.0.0.1,localhost"),
+        ({"NO_PROXY": ".org"}, ".org,127.0.0.1,localhost"),
+        ({"no_proxy": "127.0.0.1,x", "NO_PROXY": "y"}, "127.0.0.1,x"),
+    ],
+)
+def test_a_proxy_is_not_asked_for_the_superlink_of_this_machine(before, after):
+    line = ". ./env.sh && . ./env.sh && echo $no_proxy $NO_PROXY"
+    done = shell(ROOT, line, http_proxy="http://proxy:3128", **before)
+    assert done.stdout.split() == [after, after]

@@ -8,11 +8,24 @@ import numpy as np
 import pytest
 import toys
 
-from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr import server_app
+from fedgraph_flwr.errors import (
+    ConfigError,
+    FedGraphError,
+    RunFailedError,
+    StorageError,
+)
 from fedgraph_flwr.results.folder import results_root
 from fedgraph_flwr.results.provenance import hash_weights, split_hash
 from fedgraph_flwr.results.table import summary_table
+from fedgraph_flwr.results.task_relations import TaskRelations
 from strategies.report import ClientInfo
+
+FULL = StorageError("cannot write a.png: No space left on device")
+
+
+def finds_a_full_disk(*_):
+    raise FULL
 
 
 def test_a_folder_holds_everything_and_is_named_after_the_run(run):
@@ -32,6 +45,25 @@ def test_a_folder_holds_everything_and_is_named_after_the_run(run):
         "round-000002.safetensors",
         "round-000003.safetensors",
     ]
+
+
+def test_no_figure_fails_a_run(run, monkeypatch):
+    """Flower would call a run failed whose summary says that it is completed."""
+    told = []
+    monkeypatch.setattr(server_app, "draw_all", finds_a_full_disk)
+    monkeypatch.setattr(server_app, "log", lambda _, *words: told.append(words))
+    finished = run("fedavg")
+    assert finished.summary["status"] == "completed"
+    assert [w[1:] for w in told if w[0].startswith("not all figures")] == [
+        (finished.path, "StorageError", FULL, finished.path)
+    ]
+
+
+def test_a_run_is_completed_once_all_results_are_written(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(TaskRelations, "after_run", finds_a_full_disk)
+    with pytest.raises(StorageError, match="No space left"):
+        run("fedavg", **{"results-dir": str(tmp_path)})
+    assert not list(tmp_path.glob("*/summary.json"))
 
 
 def test_small_test_sets_and_80_columns(run):
