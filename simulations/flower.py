@@ -39,7 +39,12 @@ _UNKNOWN = (
     "it is not known whether Flower took the run: `flwr ls` lists all that it has"
 )
 # Flower gives its SuperLink 15 s to start; a busy machine needs several times that.
-_SLOW_START, _MORE_STARTS = "Failed to start local SuperLink", 4
+_NO_START, _MORE_STARTS = "Failed to start local SuperLink", 4
+_START_CURE = (
+    " If there is no such file, export FLWR_HOME with a folder that can be written. If"
+    " it has no error, another program may have the port, which it does not say: export"
+    " FLWR_LOCAL_SUPERLINK_HTTP_API_PORT with a free one. Then repeat the command."
+)
 
 
 def run_flower(
@@ -128,14 +133,14 @@ def submit(
         ]
         done = _flwr(*command)
         for _ in range(_MORE_STARTS):
-            if _SLOW_START not in done:
+            if _NO_START not in done:
                 break
             done = _flwr(*command)
     answer = _json(done)
     if not answer.get("success") or "run-id" not in answer:
-        raise RunFailedError(
-            f"flwr run refused the run: {answer.get('error-message', done)}"
-        )
+        why = str(answer.get("error-message", done))
+        cure = _START_CURE if _NO_START in why else ""
+        raise RunFailedError(f"flwr run refused the run: {why}{cure}")
     return int(answer["run-id"])
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.results.folder import short_id
 from simulations import flower
 
@@ -84,6 +85,14 @@ def test_the_superlink_of_a_folder_that_was_deleted_is_stopped(folder, monkeypat
         place.rmdir()
         flower.submit({}, num_nodes=1)
         assert superlink.wait(20) == -signal.SIGTERM
+
+
+def test_a_superlink_that_does_not_start_is_told_with_the_cure(folder, monkeypatch):
+    said = "Failed to start local SuperLink: it exited with code 1. See logs at x.log."
+    monkeypatch.setattr(flower, "_flwr", lambda *_: f'{{"error-message": "{said}"}}')
+    cure = "export FLWR_HOME .* export FLWR_LOCAL_SUPERLINK_HTTP_API_PORT with a free"
+    with pytest.raises(RunFailedError, match=f"refused the run: {said} .*{cure}"):
+        flower.submit({}, num_nodes=1)
 
 
 def test_before_flower_has_the_run_it_is_stopped_once_it_has_it(folder, capfd):
