@@ -113,7 +113,8 @@ def test_an_environment_that_is_missing_or_was_moved_is_named_with_the_cure(clon
         ({"no_proxy": "127.0.0.1,x", "NO_PROXY": "y"}, "127.0.0.1,x"),
     ],
 )
-def test_a_proxy_is_not_asked_for_the_superlink_of_this_machine(before, after):
+def test_a_proxy_is_not_asked_for_the_superlink_of_this_machine(clone, before, after):
+    venv.create(clone / ".venv")
     line = ". ./env.sh && . ./env.sh && echo $no_proxy $NO_PROXY"
-    done = shell(ROOT, line, http_proxy="http://proxy:3128", **before)
+    done = shell(clone, line, http_proxy="http://proxy:3128", **before)
     assert done.stdout.split() == [after, after]
