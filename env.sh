@@ -1,5 +1,6 @@
 # Source me: `. ./env.sh`. Activates the environment and sets the variables that
 # Flower's background SuperLink must start with (it reads them only then).
+_before="${FEDGRAPH_HOME:-}"
 FEDGRAPH_HOME="$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")" && pwd)"
 export FEDGRAPH_HOME
 if ! [ -f "$FEDGRAPH_HOME/.venv/bin/activate" ]; then
@@ -18,6 +19,11 @@ fi
 # A SuperLink of this folder's own: its runs see this code and these settings, and
 # other Flower projects and other clones on this machine are left alone. The port, not
 # the home, selects the SuperLink, hence ports made from the folder's name.
+if [ "$_before" != "$FEDGRAPH_HOME" ] && [ "${FLWR_HOME:-}" = "$_before/.flwr" ]; then
+    # This shell was another clone's: its SuperLink has that one's code and results.
+    unset FLWR_HOME FLWR_LOCAL_CONTROL_API_PORT FLWR_LOCAL_SUPERLINK_HTTP_API_PORT
+fi
+unset _before
 export FLWR_HOME="${FLWR_HOME:-$FEDGRAPH_HOME/.flwr}"
 _port=$((20000 + 2 * ($(printf %s "$FEDGRAPH_HOME" | cksum | cut -d' ' -f1) % 5000)))
 export FLWR_LOCAL_CONTROL_API_PORT="${FLWR_LOCAL_CONTROL_API_PORT:-$_port}"

@@ -118,3 +118,16 @@ def test_a_proxy_is_not_asked_for_the_superlink_of_this_machine(clone, before, a
     line = ". ./env.sh && . ./env.sh && echo $no_proxy $NO_PROXY"
     done = shell(clone, line, http_proxy="http://proxy:3128", **before)
     assert done.stdout.split() == [after, after]
+
+
+def test_a_shell_that_was_another_clones_has_a_superlink_of_its_own(clone):
+    other = clone.with_name("other")
+    venv.create(clone / ".venv")
+    venv.create(other / ".venv")
+    shutil.copy(clone / "env.sh", other)
+    tell = "echo $FLWR_HOME $FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
+    alone = shell(other, f". ./env.sh; {tell}").stdout
+    assert alone.startswith(f"{other}/.flwr ")
+    assert shell(clone, f". ./env.sh; cd {other}; . ./env.sh; {tell}").stdout == alone
+    own = shell(clone, f". ./env.sh; cd {other}; . ./env.sh; {tell}", FLWR_HOME="/own")
+    assert own.stdout.startswith("/own ")
