@@ -1,16 +1,14 @@
 # Source me: `. ./env.sh`. Activates the environment and sets the variables that
 # Flower's background SuperLink must start with (it reads them only then).
-_before="${FEDGRAPH_HOME:-}"
-FEDGRAPH_HOME="$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")" && pwd)"
-export FEDGRAPH_HOME
-if ! [ -f "$FEDGRAPH_HOME/.venv/bin/activate" ]; then
-    echo "error: nothing is installed in $FEDGRAPH_HOME/.venv: run \`make run\` or" \
+_home="$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")" && pwd)"
+if ! [ -f "$_home/.venv/bin/activate" ]; then
+    echo "error: nothing is installed in $_home/.venv: run \`make run\` or" \
         "\`make test\` first" >&2
     return 1
 fi
-. "$FEDGRAPH_HOME/.venv/bin/activate"
-if ! [ "$VIRTUAL_ENV" -ef "$FEDGRAPH_HOME/.venv" ]; then # it has its path in it
-    echo "error: $FEDGRAPH_HOME/.venv was installed as $VIRTUAL_ENV, and does not work" \
+. "$_home/.venv/bin/activate"
+if ! [ "$VIRTUAL_ENV" -ef "$_home/.venv" ]; then # it has its path in it
+    echo "error: $_home/.venv was installed as $VIRTUAL_ENV, and does not work" \
         "elsewhere: \`make clean\` removes it, then \`make run\` installs another" >&2
     deactivate
     return 1
@@ -19,11 +17,12 @@ fi
 # A SuperLink of this folder's own: its runs see this code and these settings, and
 # other Flower projects and other clones on this machine are left alone. The port, not
 # the home, selects the SuperLink, hence ports made from the folder's name.
-if [ "$_before" != "$FEDGRAPH_HOME" ] && [ "${FLWR_HOME:-}" = "$_before/.flwr" ]; then
+if [ "${FEDGRAPH_HOME:-}" != "$_home" ] && [ "${FLWR_HOME:-}" = "${FEDGRAPH_HOME:-}/.flwr" ]; then
     # This shell was another clone's: its SuperLink has that one's code and results.
     unset FLWR_HOME FLWR_LOCAL_CONTROL_API_PORT FLWR_LOCAL_SUPERLINK_HTTP_API_PORT
 fi
-unset _before
+export FEDGRAPH_HOME="$_home"
+unset _home
 export FLWR_HOME="${FLWR_HOME:-$FEDGRAPH_HOME/.flwr}"
 _port=$((20000 + 2 * ($(printf %s "$FEDGRAPH_HOME" | cksum | cut -d' ' -f1) % 5000)))
 export FLWR_LOCAL_CONTROL_API_PORT="${FLWR_LOCAL_CONTROL_API_PORT:-$_port}"

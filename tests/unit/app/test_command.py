@@ -129,5 +129,8 @@ def test_a_shell_that_was_another_clones_has_a_superlink_of_its_own(clone):
     alone = shell(other, f". ./env.sh; {tell}").stdout
     assert alone.startswith(f"{other}/.flwr ")
     assert shell(clone, f". ./env.sh; cd {other}; . ./env.sh; {tell}").stdout == alone
+    first = "mv .venv .v; . ./env.sh; mv .v .venv"  # as before `make run`
+    line = f". ./env.sh; cd {other}; {first}; . ./env.sh; {tell}"
+    assert shell(clone, line).stdout == alone
     own = shell(clone, f". ./env.sh; cd {other}; . ./env.sh; {tell}", FLWR_HOME="/own")
     assert own.stdout.startswith("/own ")
