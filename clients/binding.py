@@ -18,11 +18,11 @@ from pathlib import Path
 from fedgraph_flwr.audit_log import FILE as AUDIT_LOG
 from fedgraph_flwr.config import RESUME_MAY_CHANGE
 from fedgraph_flwr.errors import DataError, WireError
-from fedgraph_flwr.files import is_there, names_in
+from fedgraph_flwr.files import names_in
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.wording import shortened
 
-from .once import usable, write_once
+from .once import is_kept, usable, write_once
 from .peers.sealing import IDENTITY
 from .privacy.lifetime import FOLDER as LIFETIME
 
@@ -83,7 +83,7 @@ def bind_run(
     """
     check_experiment(experiment)
     path = root / FOLDER / str(run_id)
-    if not is_there(path):
+    if not is_kept(path):
         if config is not None:
             bind_config(root, experiment, config)
         # First the newest run of the name, so that a bound run is the newest.
@@ -99,7 +99,7 @@ def bind_run(
 
 def is_known(root: Path, experiment: str) -> bool:
     """Whether a run of this experiment has been bound at this site."""
-    return is_there(_newest(root, experiment))
+    return is_kept(_newest(root, experiment))
 
 
 def check_run(root: Path, run_id: int, experiment: str) -> None:
@@ -112,7 +112,7 @@ def check_run(root: Path, run_id: int, experiment: str) -> None:
         this one's place.
     """
     path = root / FOLDER / str(run_id)
-    if not is_there(path):
+    if not is_kept(path):
         raise WireError(
             f"Flower run {run_id} is not known at this site ({path} is missing): there"
             " was no roll call, or state-dir has changed; restore it, or resume"
@@ -127,7 +127,7 @@ def check_run(root: Path, run_id: int, experiment: str) -> None:
         )
     newest = _newest(root, experiment)
     with usable(newest):
-        latest = newest.read_text() if is_there(newest) else str(run_id)
+        latest = newest.read_text() if is_kept(newest) else str(run_id)
     if latest != str(run_id):
         raise WireError(
             f"Flower run {latest} goes on with experiment {experiment!r}:"
@@ -152,7 +152,7 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
     """
     now = {k: v for k, v in config.items() if k not in RESUME_MAY_CHANGE}
     path = root / FOLDER / _config_file(experiment)
-    if now.get("dry-run") and not is_there(path) and is_there(root / experiment):
+    if now.get("dry-run") and not is_kept(path) and is_kept(root / experiment):
         raise WireError(
             f"experiment {experiment!r} left state at this site before its run config"
             " was kept, and a dry run would delete it: refused; start the dry run"
@@ -239,7 +239,7 @@ def forget(
     folder = root / experiment
     for client in clients:
         with usable(folder / f"client-{client}"):
-            if is_there(folder / f"client-{client}"):
+            if is_kept(folder / f"client-{client}"):
                 shutil.rmtree(folder / f"client-{client}")
     with usable(folder):
         if names_in(folder):
@@ -247,7 +247,7 @@ def forget(
         names = (str(run_id), _newest(root, experiment).name, _config_file(experiment))
         for path in (root / FOLDER / name for name in names):
             path.unlink(missing_ok=True)
-        if is_there(folder):
+        if is_kept(folder):
             folder.rmdir()
 
 

@@ -31,6 +31,18 @@ def usable(path: Path) -> Iterator[None]:
         ) from error
 
 
+def is_kept(path: Path) -> bool:
+    """Whether a file of a site is there.
+
+    Raises
+    ------
+    DataError
+        Nobody can tell.
+    """
+    with usable(path):
+        return is_there(path)
+
+
 def _cure(error: Exception) -> str:
     number = getattr(error, "errno", None)
     if number in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):

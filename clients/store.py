@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.files import (
     Flushes,
-    is_there,
     names_in,
     read_arrays,
     unfinished,
@@ -32,6 +31,7 @@ from fedgraph_flwr.files import (
 from fedgraph_flwr.lives import Lives
 
 from .binding import check_experiment, check_run
+from .once import is_kept, usable
 from .recent import RecentStates
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class ClientStore:
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _read(self, path: Path, server_round: int) -> dict[str, NDArray[np.generic]]:
-        if not is_there(path):
+        if not is_kept(path):
             lost = (
                 f"private state of client {self.client_id} after round {server_round}"
             )
@@ -196,6 +196,10 @@ class ClientStore:
         """Write a result that stays at this site, ``<folder>/<name>``, atomically."""
         write_npz(self.folder / name, arrays)
 
+    def _found(self) -> list[tuple[int, int]]:
+        with usable(self.folder):
+            return _states(names_in(self.folder))
+
     def _path(self, server_round: int, run: int | None = None) -> Path:
         """File of a state: of the run whose state counts, unless another is given."""
         run = self._lives.run_of(server_round) if run is None else run
@@ -204,14 +208,14 @@ class ClientStore:
 
     def rounds(self) -> list[int]:
         """Return the rounds whose state is here, of any run, ascending."""
-        return sorted({r for r, _ in _states(names_in(self.folder))})
+        return sorted({r for r, _ in self._found()})
 
     def newest(self, before: int) -> tuple[int, str]:
         """Last round before another whose state is here, of any run; 0 for none.
 
         Also the name of its file if only runs did it that the server has left, or "".
         """
-        found = [s for s in _states(names_in(self.folder)) if s[0] < before]
+        found = [s for s in self._found() if s[0] < before]
         if not found:
             return 0, ""
         last, run = found[-1]

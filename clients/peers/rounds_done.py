@@ -57,7 +57,9 @@ class RoundsDone:
         return self._numbers(_FILE)
 
     def _numbers(self, pattern: re.Pattern[str]) -> list[int]:
-        found = (pattern.fullmatch(name) for name in names_in(self._folder))
+        with usable(self._folder):
+            names = names_in(self._folder)
+        found = map(pattern.fullmatch, names)
         return sorted(int(m.group(1)) for m in found if m)
 
     def read_before(self, server_round: int) -> dict[int, int]:

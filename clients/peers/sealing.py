@@ -40,9 +40,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedgraph_flwr.errors import DataError, WireError
-from fedgraph_flwr.files import is_there
 
-from ..once import usable, write_once
+from ..once import is_kept, usable, write_once
 
 IDENTITY = "identity"  # folder of the state folder, where experiments have theirs
 KEY = "run.key"
@@ -125,7 +124,7 @@ class KeyRing:
     @property
     def exists(self) -> bool:
         """Whether the run's pair has been made."""
-        return is_there(self.folder / KEY)
+        return is_kept(self.folder / KEY)
 
     @property
     def public_key(self) -> str:
@@ -139,7 +138,7 @@ class KeyRing:
     def pinned(self) -> dict[int, str]:
         """Public keys of the neighbours, by client; empty before the first message."""
         path = self.folder / _PINS
-        if not is_there(path):
+        if not is_kept(path):
             return {}
         with usable(path):
             text = path.read_text()

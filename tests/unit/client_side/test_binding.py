@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import toys
 
-from clients.binding import bind_config, bind_run, bound_runs, check_run
+from clients.binding import bind_config, bind_run, bound_runs, check_run, is_known
 from clients.once import write_once
+from clients.store import ClientStore
 from fedgraph_flwr.errors import DataError, RunFailedError, WireError
 from simulations.inline import InlineGrid
 
@@ -26,6 +28,25 @@ def test_a_bound_run_has_one_experiment(tmp_path):
         ):
             check(tmp_path, 7, "other")
     assert bound_runs(tmp_path) == {"one": [7]}
+
+
+def test_what_may_not_be_seen_is_named_with_its_cure(tmp_path):
+    """As after a run under another user."""
+    bind_run(tmp_path, 7, "one", {"seed": 1})
+    store = ClientStore(tmp_path, "one", client_id=0)
+    store.folder.mkdir(parents=True)
+    looks = (
+        lambda: bind_run(tmp_path, 7, "one", {"seed": 1}),
+        lambda: check_run(tmp_path, 7, "one"),
+        lambda: is_known(tmp_path, "one"),
+        lambda: store.load(1),
+        store.rounds,
+        lambda: store.newest(2),
+    )
+    with toys.shut(tmp_path):
+        for look in looks:
+            with pytest.raises(DataError, match=r"cannot be used: .*; set state-dir"):
+                look()
 
 
 @pytest.mark.parametrize("content", [b"\xff", None])
