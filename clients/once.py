@@ -47,8 +47,8 @@ def _cure(error: Exception) -> str:
     number = getattr(error, "errno", None)
     if number in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
         return (
-            "set state-dir to a folder that can be written: in the run config, or in"
-            " the node-config of a site"
+            "let this user read and write it, or set state-dir to a folder that can be"
+            " written: in the run config, or in the node-config of a site"
         )
     if number == errno.ENOSPC:
         return "make room on that disk, then resume"

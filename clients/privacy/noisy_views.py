@@ -26,9 +26,10 @@ import numpy as np
 
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.files import is_there, read_arrays, write_arrays
+from fedgraph_flwr.files import read_arrays, write_arrays
 from fedgraph_flwr.privacy import NOISE_MODES
 
+from ..once import is_kept
 from .laplace import (
     Adjacency,
     FloatArray,
@@ -180,7 +181,7 @@ class NoisyViews:
 
     def _load(self, key: str) -> list[FloatArray] | None:
         """Read the views kept on the disk, if they are those of ``key``."""
-        if not is_there(self._path):
+        if not is_kept(self._path):
             return None
         arrays, text = read_arrays(
             self._path,
@@ -213,7 +214,7 @@ def site_secret(folder: Path) -> str:
         The file is empty.
     """
     path = folder / "noise-secret"
-    if not is_there(path):
+    if not is_kept(path):
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f"noise-secret.{os.getpid()}.tmp"
         with os.fdopen(

@@ -164,7 +164,7 @@ def test_private_sites_send_no_hash_of_their_files(run, toy_data, options, tmp_p
 
     def hashed(settings, client_id):
         partition = toys.federation(settings, client_id)
-        graphs = toys.replace(partition.graphs, raw_sha256="ab" * 32)
+        graphs = toys.replace(partition.graphs, raw_sha256=f"{client_id}a" * 32)
         return toys.replace(partition, graphs=graphs)
 
     one = {"num-server-rounds": 1}
@@ -175,7 +175,8 @@ def test_private_sites_send_no_hash_of_their_files(run, toy_data, options, tmp_p
         site = {"clients": "0,1,2", "state-dir": str(tmp_path)}
         own = run("fedavg", node_configs=[site], **one, **options).summary
         open_site = run("fedavg", node_configs=[site], **one).summary
-    assert set(clean["data_sha256"].values()) == {"ab" * 32}
+    hashes = {f"{client_id}a" * 32 for client_id in range(3)}
+    assert set(clean["data_sha256"].values()) == hashes
     assert clean["class_counts"]
     assert private["class_counts"] is None
     assert private["split_hash"] == clean["split_hash"] == open_site["split_hash"]

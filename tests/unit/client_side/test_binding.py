@@ -45,7 +45,7 @@ def test_what_may_not_be_seen_is_named_with_its_cure(tmp_path):
     )
     with toys.shut(tmp_path):
         for look in looks:
-            with pytest.raises(DataError, match=r"cannot be used: .*; set state-dir"):
+            with pytest.raises(DataError, match=r"cannot be used: .*; let this user"):
                 look()
 
 
@@ -119,9 +119,9 @@ def test_a_dry_run_under_an_older_versions_name_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("number", "cure"),
     [
-        (errno.EROFS, "set state-dir to a folder that can be written"),
-        (errno.EACCES, "set state-dir to a folder that can be written"),
-        (errno.ENOTDIR, "set state-dir to a folder that can be written"),
+        (errno.EROFS, "let this user read and write it, or set state-dir to"),
+        (errno.EACCES, "let this user read and write it, or set state-dir to"),
+        (errno.ENOTDIR, "let this user read and write it, or set state-dir to"),
         (errno.ENOSPC, "make room on that disk"),
         (errno.EIO, "restore it, or start a new run"),
     ],
