@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.files import sha256_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -105,9 +106,7 @@ def checksum(paths: Iterable[Path]) -> str:
     """SHA-256 over the lines ``<sha256>  <file name>``, sorted by name."""
     digest = hashlib.sha256()
     for path in sorted(paths, key=lambda p: p.name):
-        with path.open("rb") as handle:
-            content = hashlib.file_digest(handle, "sha256").hexdigest()
-        digest.update(f"{content}  {path.name}\n".encode())
+        digest.update(f"{sha256_of(path)}  {path.name}\n".encode())
     return digest.hexdigest()
 
 

@@ -22,7 +22,7 @@ from .cache import CACHE_FORMAT, cache_root, checksum, open_or_build
 from .encode import Problems, count_rows
 from .own_graphs import RawGraphs, read_graph, read_graphs
 from .schema import GRAPHS_CSV, KEYS, SPLIT, Schema
-from .table import Table, Tables, changed
+from .table import Table, Tables, unchanged
 from .tables import find_tables
 
 _VERSION = 3  # part of every fingerprint: raise it when tables are read otherwise
@@ -133,10 +133,8 @@ def load_folder(
     mark = hashlib.sha256(repr(parts).encode()).hexdigest()[:_SHORT]
 
     def read(_: Path) -> OwnData:
-        made = build(folder, schema, bad_rows=bad_rows, raw_sha256=digest)[0]
-        if checksum(tables.files) != digest:
-            raise changed(folder)
-        return made
+        with unchanged(folder, digest, lambda: checksum(tables.files)):
+            return build(folder, schema, bad_rows=bad_rows, raw_sha256=digest)[0]
 
     entry = cache_root(cache_dir) / f"{schema.dataset}-{mark}"
     return open_or_build(entry, OwnData, read)

@@ -151,11 +151,7 @@ def _without_label(
 ) -> list[Flaw]:
     """Find nodes that are to train, validate or test, and have no class."""
     return [
-        (
-            row,
-            SPLIT,
-            "a node without label must have no split; empty one of them",
-        )
+        (row, SPLIT, "a node without label must have no split; empty one of them")
         for row in np.flatnonzero((y < 0) & (role != NO_ROLE)).tolist()
         if is_missing(labels[row])
     ]

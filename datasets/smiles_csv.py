@@ -7,7 +7,6 @@ client's graphs and splits.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from functools import cache
@@ -17,6 +16,7 @@ import numpy as np
 
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.files import sha256_of
 
 from .cache import cache_root, open_or_build
 from .molecules import Molecules, fingerprint, list_all, warn_left_out
@@ -24,7 +24,7 @@ from .raw import hint_of_near
 from .schema import SPLIT
 from .smiles_csv_table import CsvFormat, CsvMolecules, build_from_csv
 from .splits import need_graphs
-from .table import changed
+from .table import unchanged
 
 log = logging.getLogger("flwr.fedgraph")
 
@@ -231,7 +231,7 @@ def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> CsvMolecule
         As :func:`build_from_csv`, or if the file cannot be read, or changes meanwhile.
     """
     try:
-        digest = _sha256(path)
+        digest = sha256_of(path)
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error}; check its permissions",
@@ -240,14 +240,7 @@ def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> CsvMolecule
     entry = cache_root(cache_dir) / f"{SMILES_CSV}-{fingerprint(digest, form, _TABLE)}"
 
     def read(_: Path) -> CsvMolecules:
-        made = build_from_csv(SMILES_CSV, path, form, raw_sha256=digest)
-        if _sha256(path) != digest:
-            raise changed(path)
-        return made
+        with unchanged(path, digest, lambda: sha256_of(path)):
+            return build_from_csv(SMILES_CSV, path, form, raw_sha256=digest)
 
     return open_or_build(entry, CsvMolecules, read)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -87,13 +87,22 @@ def refusal(path: Path, problem: str, public: str = "") -> DataError:
     )
 
 
-def changed(place: Path) -> DataError:
-    """Word that a file is another one after it was read than before."""
-    return DataError(
-        f"{place} has changed while it was read, so that what was read may be of both"
-        " versions; start again once the files are complete",
-        public="a table has changed while it was read; start again",
-    )
+@contextmanager
+def unchanged(place: Path, before: str, digest: Callable[[], str]) -> Iterator[None]:
+    """Refuse what was read of files whose digest is another after it than before.
+
+    Raises
+    ------
+    DataError
+        At the end.
+    """
+    yield
+    if digest() != before:
+        raise DataError(
+            f"{place} has changed while it was read, so that what was read may be of"
+            " both versions; start again once the files are complete",
+            public="a table has changed while it was read; start again",
+        )
 
 
 @contextmanager

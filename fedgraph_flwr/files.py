@@ -171,6 +171,12 @@ def names_in(folder: Path, pattern: str = "*") -> list[str]:
         return []
 
 
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's contents, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def unfinished(names: Iterable[str]) -> list[str]:
     """Return those names that files of other processes have until they are whole."""
     own = f".{os.getpid()}-"

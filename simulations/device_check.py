@@ -23,12 +23,13 @@ from rich.progress import track
 from rich.table import Table
 from safetensors.numpy import load_file
 
-from datasets import find_dataset
+from datasets import label_kind
 from datasets.smiles_csv import SMILES_CSV
 from fedgraph_flwr.command import command
 from fedgraph_flwr.device import choose_device
 from fedgraph_flwr.methods.gcfl import GCFLParams
 from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
@@ -118,7 +119,7 @@ def check(
 
 
 def _kind(data: Mapping[str, Value]) -> str:
-    return find_dataset(str(data["dataset"])).kind or str(data["csv-label-kind"])
+    return label_kind(resolve({**defaults(), "method": "local", **data}).settings)
 
 
 def _fits(method: str, data: Mapping[str, Value]) -> bool:

@@ -6,7 +6,6 @@ one, ``README.md``, and ``SHA256SUMS``, which ``sha256sum -c`` reads.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -17,7 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..files import read_arrays, remove, write_arrays, write_json, write_text
+from ..files import (
+    read_arrays,
+    remove,
+    sha256_of,
+    write_arrays,
+    write_json,
+    write_text,
+)
 from .card import write_card
 
 FORMAT = 1  # of model.json
@@ -147,7 +153,7 @@ def write_folder(path: Path, models: Mapping[str, Arrays], about: About) -> None
     if about.schema:
         write_text(path / SCHEMA, about.schema)
         names.append(SCHEMA)
-    lines = [f"{_sha256(path / name)}  {name}\n" for name in sorted(names)]
+    lines = [f"{sha256_of(path / name)}  {name}\n" for name in sorted(names)]
     write_text(path / SUMS, "".join(lines))
 
 
@@ -221,7 +227,7 @@ def _check(path: Path, name: str) -> None:
     try:
         lines = (path / SUMS).read_text(encoding="utf-8").splitlines()
         sums = {n: h for h, _, n in (line.partition("  ") for line in lines)}
-        found = _sha256(path / name)
+        found = sha256_of(path / name)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path / SUMS} cannot be read: {error}; {_CURE}") from error
     if sums.get(name) != found:
@@ -229,8 +235,3 @@ def _check(path: Path, name: str) -> None:
             f"{path / name} is not the file that {SUMS} names: its SHA-256 is"
             f" {found[:12]}..., not {sums.get(name, 'listed')[:12]}; {_CURE}"
         )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
