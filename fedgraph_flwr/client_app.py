@@ -69,8 +69,9 @@ _ROUNDS = (SERVER_ROUND, KEEP_FROM)  # in the header of every message but querie
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Roll call: say which clients this node hosts, and what their data look like."""
+    named = own_name(context.node_config)
     if not hosts_any(context.node_config):
-        return Message(pack({}, {NO_CLIENTS: True}), reply_to=message)
+        return Message(pack({}, {NO_CLIENTS: True, **named}), reply_to=message)
     try:
         resolved, hosted = _prepare(context)
         experiment = str(unpack(message.content)[1].get(EXPERIMENT, ""))
@@ -81,7 +82,7 @@ def query(message: Message, context: Context) -> Message:
         bind_config(root, experiment, config)
     except Exception as error:  # reported to the server, which names the node
         log_failure("this node refused the roll call", error)
-        words = {"error": reason_of(error), **own_name(context.node_config)}
+        words = {"error": reason_of(error), **named}
         return Message(pack({}, words), reply_to=message)
     for key in check_keys(context.node_config):
         log(WARNING, "node-config key %r is ignored: it means nothing here", key)
@@ -104,7 +105,7 @@ def query(message: Message, context: Context) -> Message:
         ),
     )
     settle(hosted)
-    return Message(pack(parcels), reply_to=message)
+    return Message(pack(parcels, named), reply_to=message)
 
 
 @app.query(OPENING)

@@ -296,17 +296,17 @@ class Directory:
         except WireError as error:
             self._refuse(node, f"node {node} answered the roll call strangely: {error}")
             return
+        name = header.get(SITE)
+        place = f"node {node} ({name})" if _is_name(name) else f"node {node}"
         if "error" in header:
             reason = shortened(header["error"], 2000)
-            name = header.get(SITE)
-            place = f"node {node} ({name})" if _is_name(name) else f"node {node}"
             self._refuse(node, f"{place} refused the roll call: {reason}")
             return
         wanted = range(self._settings.num_clients)
         if strangers := sorted(set(told) - set(wanted)):
             self._refuse(
                 node,
-                f"node {node} hosts clients {shortened(strangers)}, but the run has"
+                f"{place} hosts clients {shortened(strangers)}, but the run has"
                 f" num-clients = {len(wanted)}",
             )
             return
@@ -315,20 +315,20 @@ class Directory:
         self._silent_since.pop(node, None)
         if not told:
             why = " (no clients in its node-config)" if NO_CLIENTS in header else ""
-            self._note(node, f"node {node} hosts no client{why}")
+            self._note(node, f"{place} hosts no client{why}")
         for client, records in told.items():
-            self._register(client, node, records, online)
+            self._register(client, node, place, records, online)
         for client in sorted(set(self.members(node)) - set(told)):
-            self._bar(client, f"node {node} no longer hosts it", node)
+            self._bar(client, f"{place} no longer hosts it", node)
 
     def _register(
-        self, client: int, node: int, records: Records, online: set[int]
+        self, client: int, node: int, place: str, records: Records, online: set[int]
     ) -> None:
         try:
             parcel = read_parcel(client, records)
             if parcel.error:
                 raise DataError(
-                    f"client {client} on node {node} is not ready: {parcel.error}"
+                    f"client {client} on {place} is not ready: {parcel.error}"
                 )
             info = read_introduction(client, node, parcel)
         except (DataError, WireError) as error:

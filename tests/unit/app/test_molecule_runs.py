@@ -122,11 +122,12 @@ def test_one_file_is_one_clients_at_a_site_too(start, tmp_path):
 
 
 def test_a_wrong_file_stops_the_run_with_its_reason(start, tmp_path):
-    sites = [{"clients": "0,1", "data-path": str(tmp_path / "none.csv")}]
+    missing = {"clients": "0,1", "data-path": str(tmp_path / "none.csv")}
     with pytest.raises(
-        FedGraphError, match=r"client 0 on node .* is not ready: .*no file or fold"
+        FedGraphError,
+        match=r"client 0 on node \d+ \(north\) is not ready: .*no file or fold",
     ):
-        start("missing", sites)
+        start("missing", [{**missing, "site-name": "north"}])
 
 
 def test_a_method_for_labels_refuses_classes(start):

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 import toys
-from flwr.app import Error, Message
+from flwr.app import Error, Message, RecordDict
 
-from fedgraph_flwr.errors import DataError, RunFailedError, WireError
+from fedgraph_flwr.errors import DataError, FedGraphError, RunFailedError, WireError
 from fedgraph_flwr.wire import Parcel, pack
 from strategies import directory as module
 from strategies.directory import Directory
@@ -35,7 +35,10 @@ def other_data() -> Parcel:
 
 
 class FakeGrid:
-    """Nodes answer with what ``answers`` holds: parcels, an Error, or None: never."""
+    """Nodes answer with what ``answers`` holds.
+
+    That is parcels, all of a reply, an Error, or None: never.
+    """
 
     def __init__(self, answers: dict) -> None:
         self.answers = answers
@@ -61,7 +64,9 @@ class FakeGrid:
                 reply.metadata.__dict__["_src_node_id"] = 1  # as Flower does
                 replies.append(reply)
             elif answer is not None:
-                replies.append(Message(pack(answer), reply_to=message))
+                is_whole = isinstance(answer, RecordDict)
+                content = answer if is_whole else pack(answer)
+                replies.append(Message(content, reply_to=message))
         return replies
 
 
@@ -114,6 +119,22 @@ def test_two_nodes_with_one_client_are_told_by_the_names_of_their_sites(director
 def test_a_client_without_data_stops_the_run_before_it_starts(directory):
     grid = FakeGrid({5: {0: Parcel(error="DataError: no such folder /x")}})
     with pytest.raises(DataError, match="client 0 on node 5 is not ready: DataError"):
+        directory.call(grid)
+
+
+@pytest.mark.parametrize(
+    ("parcels", "words"),
+    [
+        ({0: Parcel(error="DataError: none")}, r"client 0 on node 5 \(ward\) is not"),
+        ({7: introduction()}, r"node 5 \(ward\) hosts clients \[7\], but the run"),
+        ({}, r"node 5 \(ward\) hosts no client"),
+    ],
+)
+def test_a_node_that_is_of_no_use_is_told_by_the_name_of_its_site(
+    directory, parcels, words
+):
+    grid = FakeGrid({5: pack(parcels, {"site-name": "ward"})})
+    with pytest.raises(FedGraphError, match=words):
         directory.call(grid)
 
 
