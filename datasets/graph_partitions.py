@@ -260,9 +260,9 @@ def quantity_skew(
     rng = numpy_rng(seed, "partition", "quantity-skew")
     order = rng.permutation(rows)
     for _ in range(MAX_DRAWS):
-        parts = _share(order, rng, num_clients, alpha, rounding=np.floor)
-        if min(map(len, parts)) >= minimum:
-            return [np.sort(part) for part in parts]
+        cuts = _cuts(len(order), rng, num_clients, alpha, rounding=np.floor)
+        if np.diff(cuts, prepend=0, append=len(order)).min() >= minimum:
+            return [np.sort(part) for part in np.split(order, cuts)]
     raise DataError(
         f"{MAX_DRAWS} draws of Dirichlet({alpha}) all left one of {num_clients} clients"
         f" with fewer than {minimum} of {len(rows)} training graphs; raise"
@@ -271,18 +271,24 @@ def quantity_skew(
 
 
 def _share(
-    rows: IntArray,
+    rows: IntArray, rng: np.random.Generator, num_clients: int, alpha: float
+) -> list[IntArray]:
+    """Cut ``rows`` in proportions drawn from a symmetric Dirichlet."""
+    return np.split(rows, _cuts(len(rows), rng, num_clients, alpha, rounding=np.rint))
+
+
+def _cuts(
+    num_rows: int,
     rng: np.random.Generator,
     num_clients: int,
     alpha: float,
     *,
-    rounding: Callable[..., NDArray[np.float64]] = np.rint,
-) -> list[IntArray]:
-    """Cut ``rows`` in proportions drawn from a symmetric Dirichlet."""
+    rounding: Callable[..., NDArray[np.float64]],
+) -> IntArray:
+    """Where rows are cut, in proportions drawn from a symmetric Dirichlet."""
     # beyond the cap shares are equal anyway, and much further the draw overflows to 0
     weights = rng.dirichlet(np.full(num_clients, min(alpha, 1e9)))
-    cuts = rounding(np.cumsum(weights)[:-1] * len(rows)).astype(np.int64)
-    return np.split(rows, cuts)
+    return rounding(np.cumsum(weights)[:-1] * num_rows).astype(np.int64)
 
 
 def _dirichlet_minimum(num_graphs: int, num_clients: int) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import GraphPartition
+from fedgraph_flwr.data import GraphPartition, IntArray
 
 from . import graph_partitions, splits
 from .cache import label_checksum
+from .cuts import Labels, cut_once
 from .moleculenet import load_moleculenet
 from .smiles_csv import client_file, load_client_file
 
@@ -26,16 +27,9 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
     molecules = load_moleculenet(
         name, data_dir=settings.data_dir, cache_dir=settings.cache_dir
     )
-    seed = settings.split_seed
-    train, val, test = splits.split_client(
-        np.arange(len(molecules)),
-        molecules.y,
-        seed=seed,
-        held_out=settings.held_out,
-    )
-    own = graph_partitions.quantity_skew(
-        train, settings.num_clients, seed=seed, alpha=settings.dirichlet_alpha
-    )[client_id]
+    labels = Labels(label_checksum(molecules.y, molecules.node_ptr), molecules.y)
+    clients, val, test = _skewed(labels, settings)
+    own = clients[client_id]
     rows = np.sort(np.concatenate([own, val, test]))
     return GraphPartition(
         client_id=client_id,
@@ -46,8 +40,23 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
         test=np.searchsorted(rows, test),
         tasks=tuple(molecules.tasks),
         shares_held_out=True,
-        whole_sha256=label_checksum(molecules.y, molecules.node_ptr),
+        whole_sha256=labels.sha256,
     )
+
+
+@cut_once
+def _skewed(
+    labels: Labels, settings: RunSettings
+) -> tuple[list[IntArray], IntArray, IntArray]:
+    """Training rows of each client, then validation and test rows of all."""
+    seed = settings.split_seed
+    train, val, test = splits.split_client(
+        np.arange(len(labels.y)), labels.y, seed=seed, held_out=settings.held_out
+    )
+    own = graph_partitions.quantity_skew(
+        train, settings.num_clients, seed=seed, alpha=settings.dirichlet_alpha
+    )
+    return own, val, test
 
 
 def file_client(name: str, settings: RunSettings, client_id: int) -> GraphPartition:  # noqa: ARG001

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +26,7 @@ from .catalog import (
     is_one_set,
     label_kind,
 )
+from .cuts import Labels, cut_once
 from .molecule_clients import file_client, skewed_client
 from .node_clients import node_client, planted_client
 from .node_partitions import PARTITIONERS as NODE_PARTITIONERS
@@ -112,7 +111,7 @@ def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPart
         )
         rows = np.arange(len(whole))
         if is_cut(settings):
-            labels = _Labels(label_checksum(whole.y, whole.node_ptr), whole.y)
+            labels = Labels(label_checksum(whole.y, whole.node_ptr), whole.y)
             rows = _share_out(labels, settings)[client_id]
             if settings.partition == "chunks-overlap":
                 _tell_overlap(*_overlaps(labels, settings)[client_id], client_id)
@@ -135,18 +134,8 @@ def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPart
     )
 
 
-@dataclass(frozen=True)
-class _Labels:
-    """Labels of a whole data set, identified by their checksum."""
-
-    sha256: str
-    y: IntArray = field(compare=False)
-
-
-# All clients of a process share what is drawn for all of them: each would else draw it
-# again, at a cost that grows with the square of their number.
-@lru_cache(maxsize=2)
-def _overlaps(labels: _Labels, settings: RunSettings) -> list[tuple[int, int]]:
+@cut_once
+def _overlaps(labels: Labels, settings: RunSettings) -> list[tuple[int, int]]:
     """Test graphs of each client: on how many others train, and how many there are."""
     return splits.trained_elsewhere(
         labels.y,
@@ -187,8 +176,8 @@ def _folder_of_client(settings: RunSettings, client_id: int) -> str:
     return str(own) if own.is_dir() else settings.data_dir
 
 
-@lru_cache(maxsize=2)
-def _share_out(labels: _Labels, settings: RunSettings) -> list[IntArray]:
+@cut_once
+def _share_out(labels: Labels, settings: RunSettings) -> list[IntArray]:
     """Rows of every client in a single real data set."""
     y = labels.y
     if settings.num_clients > len(y):

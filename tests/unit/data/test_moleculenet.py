@@ -326,6 +326,27 @@ def test_shares_that_cannot_be(monkeypatch):
         graph_partitions.quantity_skew(np.arange(100), 8, seed=0, alpha=0.01)
 
 
+def test_a_set_is_cut_once_for_all_clients_also_if_it_cannot_be(chains, monkeypatch):
+    seeds = []
+    real = graph_partitions.quantity_skew
+
+    def count(*args, seed, **options):
+        seeds.append(seed)
+        return real(*args, seed=seed, **options)
+
+    monkeypatch.setattr(graph_partitions, "quantity_skew", count)
+    monkeypatch.setattr(graph_partitions, "MAX_DRAWS", 50)
+    for client in range(3):
+        datasets.load_partition(chains(split_seed=77), client)
+    errors = []
+    for client in range(3):
+        with pytest.raises(DataError, match="raise dirichlet-alpha") as caught:
+            datasets.load_partition(chains(split_seed=78, dirichlet_alpha=1e-3), client)
+        errors.append(caught.value)
+    assert seeds == [77, 78]
+    assert len({id(error) for error in errors}) == 3  # with a traceback for each
+
+
 def test_nothing_held_out(chains):
     part = datasets.load_partition(chains(held_out=0), 2)
     assert len(part.val) == len(part.test) == 0
