@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.errors import DataError, PrivacyBudgetError
+from fedgraph_flwr.errors import PrivacyBudgetError
 from fedgraph_flwr.files import is_there, names_in
 
 from .records import locked, read_record, write_record
+from .tally import Spent, read_spent, tally, unreadable
 
 EpsilonOf = Callable[[Mapping[float, int], float], float]
-Spent = defaultdict[int, float]  # epsilon by row
 FOLDER = "privacy-lifetime"  # of the state folder, where experiments have theirs
 OF_RUN_FOLDER = "privacy-run"  # of an experiment, where clients have theirs
 _ROUNDING = 1e-9
@@ -73,19 +72,21 @@ class EdgeRecord:
     ) -> None:
         self._folder = folder
         name = f"{data}--{source}" if source else data
-        self._names = [_file_name(n) for n in dict.fromkeys((name, data))]
+        self._names = tuple(_file_name(n) for n in dict.fromkeys((name, data)))
         self.path = folder / client / self._names[0]
         self._renamed = _file_name(f"{data}--").replace(".json", "*.json")
         self._rows = rows
         self._budget, self._whose = min((budget, _OF_RUN), (site_budget, _OF_SITE))
 
-    def total(self, positions: IntArray | None = None) -> float:
-        """Largest epsilon over these graphs (default: all), whichever client drew."""
-        return self._largest(self._read_all(), positions)
+    def totals(self, *parts: IntArray) -> list[float]:
+        """Largest epsilon over the graphs at each of some positions, whoever drew."""
+        _, sum_of = self._look()
+        return [max(map(sum_of, self._at(p)), default=0.0) for p in parts]
 
     def own(self, positions: IntArray) -> float:
         """Largest epsilon that the client itself has drawn of these graphs."""
-        return self._largest(_read(self.path), positions)
+        spent = read_spent(str(self.path))
+        return max((spent.get(r, 0.0) for r in self._at(positions)), default=0.0)
 
     def charge(self, positions: IntArray, epsilon: float) -> None:
         """Add ``epsilon`` to the graphs at ``positions``; to be called before a draw.
@@ -98,14 +99,15 @@ class EdgeRecord:
             A file cannot be read.
         """
         with locked(self._folder / self._names[-1]):
-            own, total = _read(self.path), self._read_all()
-            for row in self._rows[positions].tolist():
-                own[row] += epsilon
-                total[row] += epsilon
-                if not total[row] <= self._budget * (1 + _ROUNDING):
+            own, sum_of = self._look()
+            for row in (rows := self._at(positions)):
+                own[row] = own.get(row, 0.0) + epsilon
+            for row in dict.fromkeys(rows):
+                total = sum_of(row)
+                if not total <= self._budget * (1 + _ROUNDING):
                     raise PrivacyBudgetError(
                         "this draw would bring the total epsilon over all runs of row"
-                        f" {row} to {total[row]:.6g}; {self._whose} allows"
+                        f" {row} to {total:.6g}; {self._whose} allows"
                         f" {self._budget:.6g}. Nothing was read. What the clients of"
                         f" this site spent before stands in {self._folder}; raise the"
                         " budget, or stop here"
@@ -113,22 +115,25 @@ class EdgeRecord:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_record(self.path, {"edge": own})
 
-    def _largest(self, spent: Spent, positions: IntArray | None) -> float:
-        rows = self._rows if positions is None else self._rows[positions]
-        return max((spent[row] for row in rows.tolist()), default=0.0)
+    def _at(self, positions: IntArray) -> list[int]:
+        return list(map(int, self._rows[positions]))
 
-    def _read_all(self) -> Spent:
-        total: Spent = defaultdict(float)
+    def _look(self) -> tuple[Spent, Callable[[int], float]]:
+        """Return what stands in the client's file, and the sum over all of a row."""
+        counted = tally(self._folder, self._names)
+        counted.look()
         try:
-            folders = [self._folder / c for c in names_in(self._folder, "client-*")]
-            own = names_in(self.path.parent, self._renamed)
+            renamed = names_in(self.path.parent, self._renamed)
         except OSError as error:
-            raise _unreadable(self._folder, error) from error
-        found = {folder / name for folder in folders for name in self._names}
-        for path in sorted(found | {self.path.parent / name for name in own}):
-            for row, epsilon in _read(path).items():
-                total[row] += epsilon
-        return total
+            raise unreadable(self.path.parent, error) from error
+        paths = {str(self.path.parent / name) for name in (*self._names, *renamed)}
+        mine = {path: read_spent(path) for path in paths}
+
+        def sum_of(row: int) -> float:
+            own = [spent[row] for spent in mine.values() if row in spent]
+            return math.fsum(counted.of(row, without=paths) + own)
+
+        return mine[str(self.path)], sum_of
 
 
 class UpdateRecord:
@@ -182,34 +187,9 @@ class UpdateRecord:
             if not all(s > 0 and n >= 0 for s, n in found.items()):
                 raise ValueError("multipliers must be > 0, and counts >= 0")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _unreadable(self.path, error) from error
+            raise unreadable(self.path, error) from error
         return found
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    cure = "restore the file from a copy, or delete it and add up by hand"
-    if isinstance(error, PermissionError):
-        cure = "let this user read and write it"
-    return DataError(
-        f"privacy record {path} cannot be read: {error!r}; what earlier runs spent is"
-        f" unknown, so nothing more is released: {cure}"
-    )
 
 
 def _file_name(data: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.-]', '_', data)}.json"
-
-
-def _read(path: Path) -> Spent:
-    """Epsilon by row; none if there is no file."""
-    spent: Spent = defaultdict(float)
-    try:
-        if not is_there(path):
-            return spent
-        stored = read_record(path)["edge"]
-        spent.update({int(row): float(epsilon) for row, epsilon in stored.items()})
-        if not all(epsilon >= 0 for epsilon in spent.values()):
-            raise ValueError("spent epsilons must be >= 0")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(path, error) from error
-    return spent

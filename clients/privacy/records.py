@@ -38,10 +38,21 @@ def read_record(path: Path) -> dict[str, Any]:
     ------
     OSError
     ValueError
+        As of :func:`parse_record`.
+    """
+    return parse_record(path.read_text())
+
+
+def parse_record(text: str) -> dict[str, Any]:
+    """Make sense of a record's text.
+
+    Raises
+    ------
+    ValueError
         It is no JSON, or not what was written. Records of earlier versions have no
         checksum, and count all the same.
     """
-    stored = json.loads(path.read_text())
+    stored = json.loads(text)
     if not isinstance(stored, dict):
         raise ValueError("it holds no table")
     checksum = stored.pop(_CHECKSUM, None)

@@ -157,15 +157,21 @@ class PrivateSite:
             if partition.shares_held_out:
                 parts |= {EDGE_TRAIN: partition.train, EDGE_SHARED: partition.held_out}
             over_runs, in_run = self.records(partition)
-            for name, graphs in parts.items():
+            totals = zip(
+                parts.items(),
+                in_run.totals(*parts.values()),
+                over_runs.totals(*parts.values()),
+                strict=True,
+            )
+            for (name, graphs), of_site, of_runs in totals:
                 spent = float(account.edge[graphs].max(initial=0.0))
                 found[f"{METRIC}{name}"] = spent
                 if name == EDGE_SHARED:
                     found[f"{METRIC}{name}{OVER_RUNS}"] = over_runs.own(graphs)
                     continue
                 # a run begun by an earlier version has no record of its own
-                found[f"{METRIC}{name}{OF_SITE}"] = max(spent, in_run.total(graphs))
-                found[f"{METRIC}{name}{OVER_RUNS}"] = over_runs.total(graphs)
+                found[f"{METRIC}{name}{OF_SITE}"] = max(spent, of_site)
+                found[f"{METRIC}{name}{OVER_RUNS}"] = of_runs
         if account.updates:
             found[f"{METRIC}update-epsilon"], found[f"{METRIC}update-delta"] = (
                 account.client
