@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from .config import RunSettings, Settings
 from .errors import ConfigError
 from .rules import choice, flag, number
+from .wording import at_most
 
 METRIC = "privacy/"  # prefix under which clients report what they have spent
 EDGE = "edge-epsilon"  # largest of a client's graphs
@@ -200,12 +201,12 @@ class EdgeTotal:
 
     def describe(self, graph: str) -> str:
         """Say in one line what was spent of each ``graph``."""
-        product = f" ({self.clients} clients x {self.epsilon:g})"
-        over_all = f" ({self.clients * self.lifetime:g} over all runs)"
+        product = f" ({self.clients} clients x {at_most(self.epsilon, 6)})"
+        over_all = f" ({at_most(self.clients * self.lifetime, 6)} over all runs)"
         is_shared = self.clients > 1
         return (
-            f"epsilon {self.total:g}{product if is_shared else ''} in total per"
-            f" {graph}{'' if is_shared else ' and site'}, at most"
+            f"epsilon {at_most(self.total, 6)}{product if is_shared else ''} in total"
+            f" per {graph}{'' if is_shared else ' and site'}, at most"
             f"{over_all if self.lifetime > self.epsilon else ''}"
         )
 
@@ -260,7 +261,7 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
     if update:
         worst = max(update, key=lambda s: s[UPDATE_EPSILON])
         parts.append(
-            f"updates: ({worst[UPDATE_EPSILON]:.4g}, {worst['update-delta']:g})-DP"
+            f"updates: ({at_most(worst[UPDATE_EPSILON])}, {worst['update-delta']:g})-DP"
             " for a client's whole data, at most, of its updates alone;"
             f"{_by_client(UPDATE_EPSILON, spent)}"
             f" the run as a whole is not private: {EXACT} leave in every round"
@@ -282,7 +283,7 @@ def _by_client(name: str, spent: Mapping[int, Mapping[str, float]]) -> str:
     """List epsilon of every client; "" if all have spent the same."""
     clients: dict[float, list[int]] = {}
     for client, own in sorted(spent.items()):
-        clients.setdefault(float(f"{own.get(name, 0.0):.4g}"), []).append(client)
+        clients.setdefault(float(at_most(own.get(name, 0.0))), []).append(client)
     if len(clients) < 2:
         return ""
     each = ", ".join(

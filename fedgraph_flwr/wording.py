@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
@@ -30,6 +31,15 @@ def with_sites(words: str, clients: Iterable[int], sites: Mapping[int, str]) -> 
     """Add the names of the clients' sites: ``"clients 0-2 (north, south)"``."""
     names = sorted({sites[c] for c in clients if sites.get(c)})
     return f"{words} ({', '.join(names)})" if names else words
+
+
+def at_most(bound: float, digits: int = 4) -> str:
+    """Write a bound with so many digits, which are never fewer than it is."""
+    if not 0 < bound < math.inf:
+        return f"{bound:g}"
+    # Sums of equal numbers may be a hair off.
+    step = 10.0 ** (math.floor(math.log10(bound)) - digits + 1)
+    return f"{math.ceil(bound * (1 - 1e-9) / step) * step:.{digits}g}"
 
 
 def client_ranges(clients: Iterable[int]) -> str:

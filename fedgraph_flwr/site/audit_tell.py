@@ -11,6 +11,7 @@ from typing import Any
 from fedgraph_flwr.audit_log import Checked
 from fedgraph_flwr.entries import ANSWERED, ASKED
 from fedgraph_flwr.files import inert
+from fedgraph_flwr.wording import at_most
 
 _COLUMNS = (
     *("time_utc", "run", "experiment", "method", "message", "client", "round"),
@@ -92,7 +93,7 @@ def _table(runs: list[dict[str, Any]]) -> Iterator[str]:
     rows = [("run", "method", "messages", "not ok", "kB sent", "epsilon", "consents")]
     for row in runs:
         epsilon = ", ".join(
-            f"{name.removesuffix('-epsilon')} {value:.4g}"
+            f"{name.removesuffix('-epsilon')} {at_most(value)}"
             for name, value in row["epsilon"].items()
         )
         counts = (row["messages"], row["refused_or_failed"])

@@ -9,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import toys
+from hypothesis import given
+from hypothesis import strategies as st
 from matrix import one_per_strategy
 from scipy.stats import kstest
 
@@ -22,6 +24,7 @@ from fedgraph_flwr.privacy import describe
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import pack, unpack
+from fedgraph_flwr.wording import at_most
 from simulations.inline import InlineGrid
 from strategies.base import AbstractGraphStrategy
 
@@ -458,6 +461,21 @@ def test_clients_that_have_spent_different_amounts_are_told_apart():
     update = {"update-epsilon": 3.0, "update-delta": 1e-5}
     assert "by client: 0 (client 1), 3 (client 0);" in describe({0: update, 1: {}})
     assert "by client" not in describe({0: update, 1: update})
+
+
+def test_epsilon_is_never_told_smaller_than_it_is():
+    update = {"update-epsilon": 3.14140001, "update-delta": 1e-5}
+    assert "updates: (3.142, 1e-05)-DP" in describe({0: update})
+    edges = {0: {"edge-epsilon": 1.0000004}, 1: {"edge-epsilon": sum([0.1] * 3)}}
+    says = describe(edges)
+    assert "epsilon 1.00001 in total per graph" in says
+    assert " by client: 0.3 (client 1), 1.001 (client 0);" in says
+
+
+@given(st.floats(1e-12, 1e12), st.integers(2, 6))
+def test_a_bound_that_is_written_is_one_and_close(bound, digits):
+    told = float(at_most(bound, digits))
+    assert bound * (1 - 2e-9) <= told <= bound * (1 + 1.001 * 10.0 ** (1 - digits))
 
 
 def test_the_table_at_the_end_says_what_was_spent(run):
