@@ -25,6 +25,7 @@ from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.together import trains_stacked
 from fedgraph_flwr.wire import LAST_ROUND, Parcel, pack, unpack, with_prefix
+from fedgraph_flwr.wording import at_most
 
 pytestmark = pytest.mark.usefixtures("task_identity", "own_data")
 STRICT = {
@@ -353,7 +354,7 @@ def test_what_a_refused_reply_had_cost_is_in_the_log(tmp_path):
         text=True,
         check=True,
     ).stdout
-    assert f"update {spent[1]:.4g}" in found
+    assert f"update {at_most(spent[1])}" in found
 
 
 def test_an_account_that_cannot_be_read_does_not_cost_the_line(tmp_path, monkeypatch):
