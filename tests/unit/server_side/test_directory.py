@@ -17,6 +17,7 @@ from strategies import directory as module
 from strategies.directory import Directory
 from strategies.report import ClientInfo, busy_seconds
 from strategies.sending import exchange
+from strategies.waits import simulation
 
 pytestmark = pytest.mark.usefixtures("task_identity")
 
@@ -152,6 +153,13 @@ def test_a_client_whose_node_has_gone_is_not_addressed(directory):
     assert directory.hosts(grid, [0, 1, 2]) == {5: [0, 1]}
 
 
+@pytest.fixture
+def simulated(monkeypatch):
+    """Flower's simulation runs in this process, and with it Ray's actors."""
+    monkeypatch.setattr(simulation, "keeps_replies", True)
+
+
+@pytest.mark.usefixtures("simulated")
 def test_a_dead_actor_stops_the_run_at_once_with_the_cure(directory):
     grid = FakeGrid({5: Error(0, "<class 'ray.exceptions.ActorDiedError'>: OOM")})
     with pytest.raises(RunFailedError, match=r"actor serving node 5 died.*batch-size"):
@@ -348,6 +356,7 @@ def test_a_node_that_was_just_gone_is_asked_again(directory, monkeypatch):
     assert sum(seen) == 2
 
 
+@pytest.mark.usefixtures("simulated")
 def test_an_actor_died_only_where_flower_says_so(directory):
     text = "<class 'ray.exceptions.ActorDiedError'>"
     directory.fail(5, Error(2, text))  # a client may write what it likes

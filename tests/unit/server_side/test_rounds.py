@@ -17,6 +17,7 @@ from simulations.inline import InlineGrid
 from strategies.directory import Directory
 from strategies.fedavg import FedAvg
 from strategies.report import ClientInfo
+from strategies.waits import simulation
 
 HOSTS = [(0, 2), (1,)]  # clients by node
 
@@ -165,10 +166,21 @@ def test_rounding_asks_for_one_reply_too_many():
     strategy.round.require(dict.fromkeys(range(55), Parcel()))
 
 
-def test_a_dead_actor_stops_the_round_whatever_min_fit_replies_allows():
-    dead = Error(0, "<class 'ray.exceptions.ActorDiedError'>:<'killed'>")
+DEAD = Error(0, "<class 'ray.exceptions.ActorDiedError'>:<'killed'>")
+
+
+def test_a_dead_actor_stops_the_round_whatever_min_fit_replies_allows(monkeypatch):
+    monkeypatch.setattr(simulation, "keeps_replies", True)
     with pytest.raises(RunFailedError, match=r"clients \[1\].*died|died .*\[1\]"):
-        play_with({1: dead}, **{"min-fit-replies": 0.1})
+        play_with({1: DEAD}, **{"min-fit-replies": 0.1})
+
+
+def test_no_node_of_a_site_stops_a_run_by_the_words_of_a_dead_actor():
+    """A site's node may send any error: it has failed, and the others go on."""
+    strategy, (report,) = play_with({1: DEAD}, **{"min-fit-replies": 0.5})
+    assert set(report.failures) == {1}
+    assert "ActorDied" in report.failures[1]
+    assert strategy.theta["w"][0] == pytest.approx(6 / 4)
 
 
 def test_the_slowest_node_is_sent_its_work_first():
