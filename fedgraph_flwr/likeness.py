@@ -17,6 +17,7 @@ from .data import GraphPartition
 
 TELLS = "statistics"  # name of the fact at roll call
 _MOST_COUNTS, _MOST_TARGETS = 50, 15  # a fact of the roll call is a short text
+_LARGEST = 1e100  # of any mean: larger ones cannot be drawn
 _LISTS = {
     "counts": _MOST_COUNTS,
     "target_mean": _MOST_TARGETS,
@@ -79,7 +80,7 @@ class Statistics:
         means += [*values["target_mean"], *values["target_std"]]
         if not all(type(n) is int and 0 <= n < 2**53 for n in counts):
             return None
-        if not all(type(n) in (int, float) and not math.isinf(n) for n in means):
+        if not all(type(n) in (int, float) and not abs(n) > _LARGEST for n in means):
             return None
         return cls(**values)
 

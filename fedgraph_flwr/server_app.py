@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
@@ -144,7 +144,7 @@ def run(
             log(INFO, "audit log of this server: head %s", head)
         evaluator.after_run(folder.path, strategy)
         summary = folder.finish(strategy)
-        _draw(folder.path)
+        _draw(folder.path, draw_all)
         write_own_report(folder.path)
         _describe_results(summary)
         return folder.path
@@ -201,7 +201,7 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
 
 def _tell_statistics(path: Path, rows: Sequence[Sequence[str]]) -> None:
     write_statistics(path, rows)
-    draw_statistics(path)
+    _draw(path, draw_statistics)
 
 
 def _tracking(folder: RunFolder) -> Tracking:
@@ -280,14 +280,14 @@ def _fail(
     log(WARNING, '%s; to go on: resume="%s"', words, folder.path)
 
 
-def _draw(folder: Path) -> None:
-    """Draw the figures of a completed run; never raise, as it stays completed."""
+def _draw(folder: Path, draw: Callable[[Path], object]) -> None:
+    """Draw figures of a run, which none of them can stop or fail."""
     try:
-        draw_all(folder)
+        draw(folder)
     except Exception as error:
         log(
             WARNING,
-            "not all figures are in %s: %s: %s; all other results are written, and"
+            "not all figures are in %s: %s: %s; nothing else is missing, and"
             " `python -m simulations.figures %s` draws them later",
             folder,
             type(error).__name__,

@@ -27,7 +27,8 @@ def draw_statistics(run_dir: Path, rounds: Sequence[int] | None = None) -> list[
     Returns
     -------
     list of Path
-        ``statistics.png``; nothing without ``statistics.csv``, or if nobody told.
+        ``statistics.png``; nothing without ``statistics.csv``, or if nobody told
+        anything that is drawn.
     """
     path = run_dir / STATISTICS
     if not path.is_file():
@@ -41,10 +42,12 @@ def draw_statistics(run_dir: Path, rounds: Sequence[int] | None = None) -> list[
     names = [row["client"] for row in rows]
     counts = [c for c in rows[0] if c.startswith("count_")]
     wanted = _PANELS if counts else {"mean_0": "mean of the first target", **_PANELS}
-    panels = [p for p in wanted if any(row[p] for row in rows)]
+    panels = [p for p in wanted if any(row.get(p) for row in rows)]
     if "num_graphs" in panels and all(row["num_graphs"] == "1" for row in rows):
         panels.remove("num_graphs")
     width = len(panels) + bool(counts)
+    if not width:
+        return []
     figure = Figure(figsize=(2.6 * width, 1.0 + 0.3 * len(rows)))
     axes = figure.subplots(1, width, sharey=True, squeeze=False)[0]
     if counts:

@@ -85,6 +85,9 @@ def test_targets():
         {"num_graphs": 10**30},
         {"degree": "high"},
         {"degree": 1e999},
+        {"degree": 1e200},  # cannot be drawn
+        {"degree": 10**320},  # no float
+        {"target_std": [-(10**320)]},
         {"degree": None},
         {"target_mean": [None]},
     ],
@@ -118,3 +121,24 @@ def test_table_and_figure(tmp_path):
     assert path.stat().st_size > 5000
     write_statistics(tmp_path, statistics_rows({1: toys.info(1)}))
     assert draw_statistics(tmp_path) == []  # nobody told
+
+
+@pytest.mark.parametrize(
+    ("change", "is_drawn"),
+    [
+        ({"degree": 1e100, "nodes_per_graph": -1e100, "homophily": 1e100}, True),
+        ({"counts": []}, True),  # and no target
+        ({"counts": [], "target_mean": [1e100], "target_std": [-1e100]}, True),
+        (
+            {"counts": [], "num_graphs": 1}
+            | dict.fromkeys(("nodes_per_graph", "degree"), math.nan),
+            False,
+        ),
+    ],
+)
+def test_whatever_one_client_tells_can_be_drawn(tmp_path, change, is_drawn):
+    good = measure(two_graphs([0, 1]), is_binary=False).to_json()
+    text = json.dumps({**json.loads(good), **change})
+    told = toys.info(0, told={"statistics": text})
+    write_statistics(tmp_path, statistics_rows({0: told, 1: toys.info(1)}))
+    assert bool(draw_statistics(tmp_path)) == is_drawn
