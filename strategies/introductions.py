@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.likeness import TELLS
+from fedgraph_flwr.methods.spreadgnn import PUBLIC_KEY
 from fedgraph_flwr.wire import (
     CLASS_COUNT,
     IDENTITY,
@@ -44,6 +46,7 @@ _LASTING: Mapping[str, str] = {  # what a client must not change within a run
     "tasks": "tasks",
     "task_ids": "own tasks",
 }
+_CHANGING = {PUBLIC_KEY, TELLS}  # of what else it tells, which its site may change
 
 
 def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
@@ -66,7 +69,7 @@ def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
 def difference(known: ClientInfo, now: ClientInfo) -> str:
     """Say how the data of a client that came back differ; "" if they do not.
 
-    What either side does not tell is not compared.
+    An identity that either side does not tell is not compared.
     """
     changed = [
         f"{words} was {shortened(before)}, is {shortened(found)}"
@@ -74,6 +77,13 @@ def difference(known: ClientInfo, now: ClientInfo) -> str:
         if (before := getattr(known, name)) != (found := getattr(now, name))
         and not (name == "identity" and "" in (before, found))
     ]
+    names = {*known.told, *now.told} - _CHANGING
+    if names := {k for k in names if known.told.get(k) != now.told.get(k)}:
+        # Who differs from all others in these would stop them, too.
+        told = [{k: i.told.get(k, "") for k in sorted(names)} for i in (known, now)]
+        changed.append(
+            f"what it tells was {shortened(told[0])}, is {shortened(told[1])}"
+        )
     if not changed:
         return ""
     return (

@@ -390,6 +390,22 @@ def test_a_resumed_run_goes_on_without_those_that_are_others():
         resumed().call(FakeGrid({}))
 
 
+def test_a_resumed_run_goes_on_without_one_who_tells_other_things_of_its_data():
+    """Compared with the others alone, as at first, it would stop all of them."""
+    directory = resumed(**{"min-fit-replies": 0.6})
+    same = introduction(facts={"tasks": '["x"]', "identity": "a" * 8})
+    free = {"told/statistics": "{}", "told/public-key": "ab"}
+    other = {"told/columns": "mass"}
+    answers = {
+        c: replace(same, facts={**same.facts, **more})
+        for c, more in enumerate([{}, free, other])
+    }
+    found = directory.call(FakeGrid({5: answers}))
+    assert [found[c].node_id for c in (0, 1, 2)] == [5, 5, -1]
+    words = "what it tells was {'columns': ''}, is {'columns': 'mass'}; restore"
+    assert words in directory.reason(2)
+
+
 CLAIMED = (
     f"client 0 on node 9 came back with other data: split hash was , is {HASH}; restore"
     " the data, or start a new run; no other node answers for it"
