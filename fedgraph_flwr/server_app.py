@@ -183,7 +183,6 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
         folder.add(STATISTICS, lambda: _tell_statistics(folder.path, rows))
         log(INFO, "\n%s", statistics_table(rows))
     _describe_clients(strategy)
-    strategy.evaluator.expect(clients)
     some = clients[min(clients)]
     strategy.scores_elsewhere = scores_elsewhere(
         resolved, some.num_features, some.num_classes
@@ -197,6 +196,7 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
         told = check_roll_call(folder.path, clients, start)
         folder.add(ROLL_CALL, lambda: write_json(folder.path / ROLL_CALL, told))
         strategy.initialise(start)
+    strategy.evaluator.expect(clients)
 
 
 def _tell_statistics(path: Path, rows: Sequence[Sequence[str]]) -> None:

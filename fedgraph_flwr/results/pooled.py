@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from logging import WARNING
 
 import numpy as np
+from flwr.common.logger import log
 from typing_extensions import override
 
 from strategies.evaluator import Evaluator
 from strategies.report import ClientInfo, Evaluation
 
 from ..embedding_scores import all_scores, probe_scores
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..resolve import Resolved
 from ..tasks import EMBEDDINGS, POOLED, EmbeddingSettings
 from ..wire import NamedArrays, Parcel
@@ -34,10 +36,12 @@ class PooledEvaluation(Evaluator):
 
     def __init__(self, resolved: Resolved) -> None:
         assert isinstance(resolved.task, EmbeddingSettings)
+        self._resolved = resolved
         self._task, self._settings = resolved.task, resolved.settings
         self._files: dict[str, NamedArrays] = {}
         self.num_classes = self.num_clients = 0
         self._sizes: dict[int, int] = {}  # graphs of each client
+        self._width = 0  # of embeddings; 0: clients alone know it
 
     @override
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
@@ -60,6 +64,20 @@ class PooledEvaluation(Evaluator):
                 f" {self.num_classes} clusters, one for each class: more clusters than"
                 " graphs; take a larger data set"
             )
+        self._width = self._find_width(clients[min(clients)])
+
+    def _find_width(self, client: ClientInfo) -> int:
+        """Width of embeddings by what the run's encoder is; 0 if it does not say."""
+        from clients.models.forms import EMBEDDERS
+
+        spec = self._resolved.spec(
+            num_features=client.num_features, num_classes=client.num_classes
+        )
+        try:
+            encoder = self._resolved.method.client.architecture(spec)
+        except ConfigError:
+            return 0
+        return encoder.num_classes if encoder.form in EMBEDDERS else 0
 
     @override
     def misfits(
@@ -70,7 +88,8 @@ class PooledEvaluation(Evaluator):
     ) -> dict[int, str]:
         """Say who handed over anything but finite embeddings and labels of all graphs.
 
-        If embeddings differ in width, the width of most clients counts.
+        Where the server does not know the width of embeddings, that of most clients
+        counts.
         """
         rounds = self._task.evaluated_rounds() | {self._settings.num_server_rounds}
         if measured_round not in rounds:
@@ -80,7 +99,7 @@ class PooledEvaluation(Evaluator):
             for p in parcels.values()
             if np.ndim(p.evaluation.get("embeddings", 0)) == 2
         )
-        width = widths.most_common(1)[0][0] if widths else 0
+        width = self._width or (widths.most_common(1)[0][0] if widths else 0)
         found = {c: self._misfit(c, p.evaluation, width) for c, p in parcels.items()}
         return {c: words for c, words in found.items() if words}
 
@@ -110,7 +129,7 @@ class PooledEvaluation(Evaluator):
     def __call__(
         self, measured_round: int, parcels: Mapping[int, Parcel]
     ) -> list[Evaluation]:
-        """Scores of the model after ``measured_round``; none if nothing arrived.
+        """Scores of the model after ``measured_round``; none if too little arrived.
 
         Their split is "all" only if every client answered: scores of other sets of
         graphs are "answered", kept in ``rounds.csv`` and not compared.
@@ -123,6 +142,16 @@ class PooledEvaluation(Evaluator):
         task, settings = self._task, self._settings
         labels = pool["labels"].astype(np.int64)
         self._files = {f"{EMBEDDINGS}/round-{measured_round:06d}.npz": pool}
+        if len(labels) < self.num_classes:
+            log(
+                WARNING,
+                "%d graphs of %d classes were handed over after round %d: too few to"
+                " cluster, not scored",
+                len(labels),
+                self.num_classes,
+                measured_round,
+            )
+            return []
         scores = all_scores(
             pool["embeddings"],
             labels,
