@@ -348,13 +348,13 @@ def _decode(client: int, record: ConfigRecord | ArrayRecord) -> NamedArrays:
     try:
         ((name, value),) = record.items()
         if name == _PACKED and isinstance(value, bytes):
-            return _decode_bytes(value)
+            return read_arrays(value)
         if not isinstance(value, Array):
             raise ValueError(f"got {type(value).__name__} {shortened(name)}")
         packed = value.numpy()
         if name != _PACKED or packed.dtype != np.uint8 or packed.ndim != 1:
             raise ValueError(f"got {packed.dtype} {packed.shape} {shortened(name)}")
-        return _decode_bytes(packed.tobytes())
+        return read_arrays(packed.tobytes())
     except Exception as error:  # whatever strange bytes make the readers raise
         raise WireError(
             f"arrays of client {client} cannot be decoded:"
@@ -362,7 +362,16 @@ def _decode(client: int, record: ConfigRecord | ArrayRecord) -> NamedArrays:
         ) from error
 
 
-def _decode_bytes(blob: bytes) -> NamedArrays:
+def read_arrays(blob: bytes) -> NamedArrays:
+    """Read what :func:`~fedgraph_flwr.safe.encode_whole` wrote, if that is no flood.
+
+    Raises
+    ------
+    ValueError
+        There are more arrays than any parcel or letter has.
+    Exception
+        Whatever strange bytes make the reader of the format raise.
+    """
     # Each array has a pair of braces in the header, which has one itself. Decoding a
     # hundred thousand empty arrays takes seconds, counting them none.
     num_arrays = blob.count(b"{", 8, 8 + int.from_bytes(blob[:8], "little")) - 1

@@ -38,6 +38,10 @@ from .relay import Relay
 from .replies import Layout
 from .report import ClientInfo
 
+# Letters of one run differ by what they say of tasks. One far longer than others would
+# fill the relay's memory, every checkpoint and all neighbours.
+_FAR, _MIB = 300, 2**20
+
 
 def make_topology(num_clients: int, params: SpreadGNNParams) -> Topology:
     """Make the topology that the run config describes.
@@ -142,6 +146,21 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
             return {}
         receivers = peers if self.params.seal else (ALL,)
         return {f"{TO}{receiver}": ("uint8", (None,)) for receiver in receivers}
+
+    @override
+    def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:
+        """Refuse letters of more than 1 MiB that are 300 times as long as is usual."""
+        longest = {
+            c: max(map(len, p.arrays.values())) for c, p in replies.items() if p.arrays
+        }
+        usual = sorted(longest.values())[(len(longest) - 1) // 2] if longest else 0
+        most = max(_MIB, _FAR * usual)
+        return {
+            c: f"a letter of it has {n} bytes, where {usual} are usual in this round,"
+            f" and {most} allowed; look at that client"
+            for c, n in longest.items()
+            if n > most
+        }
 
     @override
     def neighbours(self, client: int) -> Collection[int]:

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load as decode_arrays
 
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.peers.mixing import Peer, check_entries
 from fedgraph_flwr.safe import encode_whole
-from fedgraph_flwr.wire import NamedArrays, select, with_prefix
+from fedgraph_flwr.wire import NamedArrays, read_arrays, select, with_prefix
 
 from .sealing import Lock
 
@@ -100,7 +99,7 @@ class Letter:
             Not a letter's contents, or parts that do not fit together.
         """
         try:
-            arrays = dict(decode_arrays(contents))
+            arrays = read_arrays(contents)
         # KeyError: a type of numbers that NumPy does not have
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise WireError(

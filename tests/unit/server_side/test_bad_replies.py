@@ -249,6 +249,22 @@ def test_clients_complain_of_their_neighbours_alone(
     assert told == ([] if is_good else [(VICTIM, words)])
 
 
+@pytest.mark.parametrize("seal", [False, True])
+def test_a_letter_far_longer_than_others_reaches_nobody(run, monkeypatch, seal):
+    """The relay kept it, in checkpoints too, and sent it to every neighbour."""
+    padded = arrays(
+        lambda named: {n: np.append(a, np.zeros(2**23, "u1")) for n, a in named.items()}
+    )
+    deliver_with(monkeypatch, padded, rounds=(1,))
+    settings = {"spreadgnn.seal": seal, "num-server-rounds": 2}
+    finished = run("spreadgnn", nodes=3, **LENIENT, **settings)
+    told = [(f["round"], f["client"]) for f in finished.summary["failures"]]
+    assert told == [(1, VICTIM)]
+    assert "are usual in this round" in finished.summary["failures"][0]["reason"]
+    down = [int(r["bytes"]) for r in finished.ledger if r["direction"] == "down"]
+    assert max(down) < 2**20
+
+
 def test_a_score_that_was_not_due_is_refused(run, monkeypatch):
     """Else it would be all that rounds are compared by: training might end by it."""
     score = number("eval/val/post_aggregation/accuracy", 1.0)
