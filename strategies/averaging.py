@@ -11,6 +11,7 @@ from fedgraph_flwr.wire import NamedArrays
 
 _FAR = 300  # times what is usual: out of all proportion
 _SERVER = -1  # no client
+_STATISTIC = "running_"  # in names of what layers know of batches, and do not train
 CURE_CLIENT = "lower the learning rate or look at that client's data"
 
 
@@ -92,9 +93,9 @@ def out_of_proportion(
     """Name clients one of whose arrays holds far larger numbers than is usual.
 
     In an average, such numbers make all other clients fail a round later. What is usual
-    is the lower median over the clients and what was sent to them, and at least 1:
-    statistics of batches may be large, but are so at others too. Numbers that grow
-    slowly are not noticed.
+    is the lower median over the clients and what was sent to them, and at least 1. Of
+    statistics of batches it is the upper one: they may be large, and what is sent first
+    has seen no batch. Numbers that grow from round to round are not noticed.
 
     Parameters
     ----------
@@ -109,7 +110,8 @@ def out_of_proportion(
             sizes.setdefault(name, {})[client] = _largest(array)
     found: dict[int, str] = {}
     for name, of in sorted(sizes.items()):
-        usual = sorted(of.values())[(len(of) - 1) // 2]
+        middle = len(of) // 2 if _STATISTIC in name else (len(of) - 1) // 2
+        usual = sorted(of.values())[middle]
         most = _FAR * max(1.0, usual)
         for client, size in of.items():
             if size > most and client != _SERVER:

@@ -107,6 +107,7 @@ def test_the_table_names_the_headline_and_over_whom_a_round_was_chosen(
     assert whole.count("(headline)") == 1
     assert "ties: the earliest (headline) " in whole  # best_val, not final
     assert "chosen over" not in whole
+    assert "mean over" not in whole
 
     for step in ("train", "assess"):
         toys.fail_when(monkeypatch, lambda client, t: client == 2 <= t, step=step)
@@ -114,6 +115,7 @@ def test_the_table_names_the_headline_and_over_whom_a_round_was_chosen(
     assert rest.summary["best_val"]["num_clients_chosen_by"] == 2
     assert set(rest.summary["final"]["per_client"]) == {"0", "1"}
     assert words(rest).count("chosen over 2 of 3 clients") == 2  # best_val, _trained
+    assert "model of the last round; mean over 2 of 3 clients" in words(rest)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])

@@ -107,6 +107,22 @@ def test_numbers_out_of_all_proportion_are_named(sizes, sent, absurd):
         assert "lower the learning rate" in words
 
 
+@pytest.mark.parametrize(
+    ("sizes", "absurd"),
+    [
+        ((400, 0.0, 500), []),  # client 1 has sent what no batch has touched
+        ((400, 500), []),
+        ((400,), []),  # the only one that replied
+        ((0.1, 0.2, 301), [2]),
+        ((0.1, 301), [1]),
+    ],
+)
+def test_large_statistics_of_batches_are_no_fault_of_most_clients(sizes, absurd):
+    models = {c: {"bn.running_var": np.float32([size])} for c, size in enumerate(sizes)}
+    found = out_of_proportion(models, {"bn.running_var": np.float32([1])})
+    assert sorted(found) == absurd
+
+
 @pytest.mark.parametrize("weights", [[0, 0], [1, -1], [1]])
 def test_weights_that_do_not_fit(weights):
     with pytest.raises(ValueError, match="weights"):
