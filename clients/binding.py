@@ -29,6 +29,7 @@ from .privacy.lifetime import FOLDER as LIFETIME
 FOLDER = "runs"  # of the state folder, where experiments have theirs
 _OWN = (FOLDER, IDENTITY, LIFETIME, AUDIT_LOG)
 _DATA = "data-identity"  # of a client's folder
+_SEALS = "spreadgnn.seal"  # key of a run config
 _NAME = re.compile(r"[^./\\\0-\x1f\x7f][^/\\\0-\x1f\x7f]*")
 _LONGEST = 255  # bytes, as of names of files
 
@@ -62,6 +63,7 @@ def bind_run(
     run_id: int,
     experiment: str,
     config: Mapping[str, Value] | None = None,
+    clients: Iterable[int] = (),
 ) -> None:
     """Bind a run at roll call; it ends what an earlier run did under the same name.
 
@@ -75,17 +77,22 @@ def bind_run(
         Named by the server. A resumed run is a new one of Flower's with the old name.
     config : mapping, optional
         The run's; a run with another than the experiment's ends no earlier one.
+    clients : iterable of int
+        Whom the site hosts.
 
     Raises
     ------
     WireError
-        As :func:`check_run`, :func:`check_experiment` and :func:`bind_config`.
+        As :func:`check_run`, :func:`check_experiment` and :func:`bind_config`; or the
+        experiment seals letters, was here before, and a client's folder is gone.
     """
     check_experiment(experiment)
     path = root / FOLDER / str(run_id)
     if not is_kept(path):
         if config is not None:
             bind_config(root, experiment, config)
+            if config.get(_SEALS) and is_known(root, experiment):
+                _check_folders(root, experiment, clients)
         # First the newest run of the name, so that a bound run is the newest.
         newest = _newest(root, experiment)
         partial = newest.with_name(f".{newest.name}.{secrets.token_hex(8)}")
@@ -95,6 +102,26 @@ def bind_run(
             partial.replace(newest)
         write_once(path, experiment.encode(), is_lasting=True)
     check_run(root, run_id, experiment)
+
+
+def _check_folders(root: Path, experiment: str, clients: Iterable[int]) -> None:
+    """Refuse to begin a sealed experiment again: the name is what keys are signed for.
+
+    Whoever has stolen a neighbour's key of it would open the new letters.
+    """
+    for client in clients:
+        folder = root / experiment / f"client-{client}"
+        if not is_kept(folder):
+            newest = _newest(root, experiment)
+            raise WireError(
+                f"this site has taken part in experiment {experiment!r}, and {folder} is"
+                " gone, with the keys that client had and knew: refused, as a stolen key"
+                " of a neighbour would open new letters. Restore it, or start a new run;"
+                f" if the experiment is to begin again, delete {newest}",
+                public=f"the folder of client {client} in experiment {experiment!r} is"
+                " gone, with the keys that it knew: its site must restore it,"
+                " or start a new run",
+            )
 
 
 def is_known(root: Path, experiment: str) -> bool:

@@ -78,7 +78,7 @@ def query(message: Message, context: Context) -> Message:
         root, config = state_root(resolved), resolved.to_config()
         device = choose_device(resolved.settings.device)
         trains_stacked(resolved)  # or it refuses
-        bind_run(root, context.run_id, experiment, config)
+        bind_run(root, context.run_id, experiment, config, hosted)
         bind_config(root, experiment, config)
     except Exception as error:  # reported to the server, which names the node
         log_failure("this node refused the roll call", error)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import toys
+from cryptography.hazmat.primitives.asymmetric.x25519 import (
+    X25519PrivateKey,
+    X25519PublicKey,
+)
 from flwr.app import Message, MessageType
 from matrix import mostly_slow
 from toys_spreadgnn import federation, start
@@ -16,10 +21,18 @@ from toys_spreadgnn import federation, start
 from clients import store as client_store
 from clients.base import GraphClient
 from clients.peers.letters import read
-from clients.peers.sealing import KeyRing, fingerprint, fingerprint_of, read_site_key
+from clients.peers.sealing import (
+    KEY,
+    KeyRing,
+    Lock,
+    fingerprint,
+    fingerprint_of,
+    read_site_key,
+)
 from clients.peers.sealing import site_key_file as key_file
 from fedgraph_flwr import asked, client_app
 from fedgraph_flwr.errors import RunFailedError, WireError
+from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.results.network import describe_network
 from fedgraph_flwr.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
@@ -590,3 +603,42 @@ def test_a_site_for_sealed_letters_alone_refuses_every_other_run(
 ):
     with pytest.raises(RunFailedError, match=r"policy \(sealed-only\) does not allow"):
         spread(4, method=method, node_configs=sites(tmp_path), **options)
+
+
+def test_a_run_whose_folder_its_sites_have_deleted_is_not_begun_again(
+    spread, monkeypatch, tmp_path
+):
+    """A run's key that was stolen from it would open letters of a run of its name."""
+    first = spread(4, **SEALED)
+    root, name = state_of(first), first.path.name
+    old = KeyRing(root / name / "client-1", client_id=1).public_key
+    stolen = (root / name / "client-1" / KEY).read_bytes()
+    shutil.rmtree(root / name)
+
+    key = X25519PrivateKey.from_private_bytes(stolen)
+    opened = []
+
+    def listen(grid, message, reply):
+        for client, parcel in unpack(reply.content)[0].items():
+            if "to/1" in parcel.arrays:
+                ring = KeyRing(root / name / f"client-{client}", client_id=client)
+                both = [bytes.fromhex(k) for k in (ring.public_key, old)]
+                run_key = X25519PublicKey.from_public_bytes(both[0][32:64])
+                lock = Lock(key.exchange(run_key), b"".join(sorted(both)))
+                parts = {"run": name, "sender": client, "receiver": 1}
+                read(
+                    parcel.arrays["to/1"].tobytes(), before_round=9, lock=lock, **parts
+                )
+                opened.append(client)
+
+    tap(monkeypatch, listen)
+    substitute(monkeypatch, lambda _, j, key: old if j == 1 else key)
+    monkeypatch.setattr(RunFolder, "experiment", name)
+    with pytest.raises(RunFailedError, match="client-0 is gone, with the keys"):
+        spread(4, **SEALED, **{"state-dir": str(root)})
+    assert not opened
+    # A site's operator may allow it, as after the loss of a disk.
+    for newest in (root / "runs").glob("of-*"):
+        newest.unlink()
+    spread(4, **SEALED, **{"state-dir": str(root)})
+    assert len(opened) == 6
