@@ -91,8 +91,8 @@ def bind_run(
     if not is_kept(path):
         if config is not None:
             bind_config(root, experiment, config)
-            if config.get(_SEALS) and is_known(root, experiment):
-                _check_folders(root, experiment, clients)
+            if config.get(_SEALS):
+                _check_folders(root, run_id, experiment, clients)
         # First the newest run of the name, so that a bound run is the newest.
         newest = _newest(root, experiment)
         partial = newest.with_name(f".{newest.name}.{secrets.token_hex(8)}")
@@ -104,23 +104,26 @@ def bind_run(
     check_run(root, run_id, experiment)
 
 
-def _check_folders(root: Path, experiment: str, clients: Iterable[int]) -> None:
-    """Refuse to begin a sealed experiment again: the name is what keys are signed for.
+def _check_folders(
+    root: Path, run_id: int, experiment: str, clients: Iterable[int]
+) -> None:
+    """Refuse to begin a sealed experiment again: its name is what keys are signed for.
 
     Whoever has stolen a neighbour's key of it would open the new letters.
     """
+    newest, folder = _newest(root, experiment), root / experiment
+    with usable(newest):
+        if not is_kept(newest) or newest.read_text() == str(run_id):
+            return  # another node of this site binds it at this moment
     for client in clients:
-        folder = root / experiment / f"client-{client}"
-        if not is_kept(folder):
-            newest = _newest(root, experiment)
+        if not is_kept(folder / f"client-{client}"):
+            gone = f"the folder of client {client} in experiment {experiment!r} is gone"
+            end = "restore it, or start a new run"
             raise WireError(
-                f"this site has taken part in experiment {experiment!r}, and {folder} is"
-                " gone, with the keys that client had and knew: refused, as a stolen key"
-                " of a neighbour would open new letters. Restore it, or start a new run;"
-                f" if the experiment is to begin again, delete {newest}",
-                public=f"the folder of client {client} in experiment {experiment!r} is"
-                " gone, with the keys that it knew: its site must restore it,"
-                " or start a new run",
+                f"{gone} ({folder}), with the keys that it knew: refused, as a stolen"
+                f" key of a neighbour would open new letters; {end}. If all is to begin"
+                f" again, delete {newest}",
+                public=f"{gone}, with the keys that it knew: its site must {end}",
             )
 
 

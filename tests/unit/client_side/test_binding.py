@@ -218,3 +218,13 @@ def test_a_damaged_note_of_the_run_config_is_named(tmp_path, text):
     path.write_text(text)
     with pytest.raises(DataError, match=r"config-.*restore the file"):
         bind_config(tmp_path, "e", {"seed": 1})
+
+
+def test_a_second_node_of_a_site_binds_a_sealed_run_while_the_first_does(tmp_path):
+    sealed = {"spreadgnn.seal": True}
+    bind_run(tmp_path, 7, "one", sealed, [0])
+    (tmp_path / "runs" / "7").unlink()  # the first has not written it yet
+    bind_run(tmp_path, 7, "one", sealed, [1])
+    with pytest.raises(WireError, match="client 1 in experiment 'one' is gone"):
+        bind_run(tmp_path, 8, "one", sealed, [1])
+    bind_run(tmp_path, 9, "two", sealed, [1])

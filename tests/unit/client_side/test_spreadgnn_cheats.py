@@ -634,7 +634,7 @@ def test_a_run_whose_folder_its_sites_have_deleted_is_not_begun_again(
     tap(monkeypatch, listen)
     substitute(monkeypatch, lambda _, j, key: old if j == 1 else key)
     monkeypatch.setattr(RunFolder, "experiment", name)
-    with pytest.raises(RunFailedError, match="client-0 is gone, with the keys"):
+    with pytest.raises(RunFailedError, match=r"client 0 in .* is gone .*the keys"):
         spread(4, **SEALED, **{"state-dir": str(root)})
     assert not opened
     # A site's operator may allow it, as after the loss of a disk.
