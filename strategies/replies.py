@@ -32,7 +32,6 @@ from fedgraph_flwr.privacy import (
     PrivacySettings,
 )
 from fedgraph_flwr.privacy import METRIC as PRIVACY
-from fedgraph_flwr.rules import MOST_CLIENTS
 from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN, ON_ALL
 from fedgraph_flwr.wire import (
     EVAL,
@@ -114,7 +113,7 @@ class Expected:
 
     ``due`` are the points at which it evaluates its model; ``on_all`` says whether it
     also scores its model on the test sets of all clients; of ``neighbours`` it may say
-    that their mail is missing or of no use.
+    that their mail is missing or of no use; ``together`` are clients in this exchange.
     """
 
     info: ClientInfo
@@ -123,6 +122,7 @@ class Expected:
     due: Collection[str]
     on_all: bool
     neighbours: Collection[int]
+    together: int
 
 
 def read_reply(content: RecordDict, asked: Collection[int]) -> dict[int, Parcel]:
@@ -331,7 +331,7 @@ def _wrong_metric(name: str, value: float, expected: Expected) -> str:
     if (name == FRESH_START or is_of_peer) and expected.phase is not Phase.OPENING:
         bounds = (0.0, _MOST_ROUNDS)
     elif name == STACKED and is_training:
-        bounds = (2.0, float(MOST_CLIENTS))
+        bounds = (2.0, float(expected.together))
     elif name in TIMING or (name == GRAD_NORM and is_training):
         bounds = (0.0, 1e12 if name != GRAD_NORM else _LARGEST)
     elif match := _EVAL.fullmatch(name):

@@ -276,6 +276,7 @@ class Round:
             due=self._due(),
             on_all=is_closing and strategy.scores_elsewhere,
             neighbours=strategy.neighbours(client),
+            together=len(self._addressed),
         )
 
     def _due(self) -> list[str]:

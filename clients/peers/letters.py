@@ -11,6 +11,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +100,7 @@ class Letter:
             Not a letter's contents, or parts that do not fit together.
         """
         try:
-            arrays = read_arrays(contents)
+            arrays: dict[str, NDArray[Any]] = read_arrays(contents)
         # KeyError: a type of numbers that NumPy does not have
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise WireError(
