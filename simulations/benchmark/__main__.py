@@ -177,20 +177,28 @@ def make_reports(
         for d in suite.data
         for c in candidates
         for m in [*(m.name for m in methods if m.name != c), START]
-        if (diff := _subtract(c, m, found[d.name], suite.rule)) and diff.num_pairs
+        if (diff := _subtract(c, m, found[d.name], suite.rule))
+        and diff.num_pairs == len(suite.pairs)  # what failed may have been the worst
     ]
-    complete = {
-        d: mean_scores(
-            {
-                m: [r.scores[suite.rule] for r in of if suite.rule in r.scores]
-                for m, of in rows.items()
-                if len(of) == len(suite.pairs)
-            }
-        )
+    scores = {
+        d: {
+            m: [r.scores[suite.rule] for r in of if suite.rule in r.scores]
+            for m, of in rows.items()
+        }
         for d, rows in found.items()
     }
+    lacking = [
+        (m.name, d)
+        for m in methods
+        for d, of in scores.items()
+        if (not m.only or d in m.only) and len(of.get(m.name, [])) < len(suite.pairs)
+    ]
+    complete = {
+        d: mean_scores({m: v for m, v in of.items() if (m, d) not in lacking})
+        for d, of in scores.items()
+    }
     ranking = ranks(complete)
-    reports = [_verdict_report(suite, candidates, duels, methods, found, ranking)]
+    reports = [_verdict_report(suite, duels, methods, lacking, ranking)]
     if duels:
         reports.append(_duel_report(duels))
     reports += [_data_report(suite, d.name, chosen, found[d.name]) for d in suite.data]
@@ -201,8 +209,6 @@ def _subtract(
     candidate: str, opponent: str, rows: dict[str, list[Result]], rule: str
 ) -> Difference | None:
     ours = rows.get(candidate, [])
-    if any(r.is_error for r in ours):
-        raise ConfigError("a benchmark needs scores in which larger is better")
     if opponent == START:
         return from_start(ours, rule)
     return pair(ours, rows[opponent], rule) if opponent in rows else None
@@ -210,21 +216,18 @@ def _subtract(
 
 def _verdict_report(
     suite: Suite,
-    candidates: Sequence[str],
     duels: Sequence[Duel],
     methods: Sequence[SuiteMethod],
-    found: Found,
+    lacking: Sequence[tuple[str, str]],
     ranking: Ranks | None,
 ) -> Report:
     roles = ", ".join(f"{m.name} ({m.role})" for m in methods)
-    lacking = [
-        f"{m.name} on {d}"
-        for m in methods
-        for d, rows in found.items()
-        if (not m.only or d in m.only) and len(rows.get(m.name, [])) < len(suite.pairs)
-    ]
     open_claims = sum(d.word != EQUAL for d in duels)
-    parts: list[Sheet | str] = [sentence(c, duels) for c in candidates]
+    parts: list[Sheet | str] = [
+        sentence(m.name, duels, _num_missing(m, methods, suite, lacking))
+        for m in methods
+        if m.role == "candidate"
+    ]
     parts.append(
         f"{suite.title}. Methods: {roles}. Rule {suite.rule}; {len(suite.pairs)} pairs"
         f" of run seed and split seed. Each method tried {_settings(suite)} on each"
@@ -235,7 +238,8 @@ def _verdict_report(
         f" comparisons about {0.05 * open_claims:.1f} may exclude 0 by chance."
     )
     if lacking:
-        parts.append(f"INCOMPLETE, no verdict on: {', '.join(lacking)}.")
+        words = ", ".join(f"{m} on {d}" for m, d in lacking)
+        parts.append(f"INCOMPLETE, no verdict on: {words}.")
     if ranking is None:
         parts.append("No ranks: they need two methods and two data sets, complete.")
         return Report(title="Verdict", parts=parts)
@@ -253,7 +257,25 @@ def _verdict_report(
         f"Ranks over {ranking.num_data} data sets: {friedman}, Nemenyi's critical"
         f" difference {ranking.critical:.2f}."
     )
+    if rest := [m.name for m in methods if m.name not in ranking.mean]:
+        parts.append(f"Without a rank, as not on every data set: {', '.join(rest)}.")
     return Report(title="Verdict", parts=parts)
+
+
+def _num_missing(
+    candidate: SuiteMethod,
+    methods: Sequence[SuiteMethod],
+    suite: Suite,
+    lacking: Sequence[tuple[str, str]],
+) -> int:
+    """Count the comparisons of a candidate in which one side is incomplete."""
+    return sum(
+        (candidate.name, d.name) in lacking or (m.name, d.name) in lacking
+        for m in methods
+        for d in suite.data
+        if m.name != candidate.name
+        and all(not side.only or d.name in side.only for side in (candidate, m))
+    )
 
 
 def _settings(suite: Suite) -> str:

@@ -135,8 +135,7 @@ def choose(suite: Suite, tried: Sequence[Trial], known: Known) -> Trial | None:
         result = known.get((trial.row, *suite.pairs[0]))
         if result is None or "validation" not in result.scores:
             return None
-        sign = -1 if result.is_error else 1
-        scores.append(sign * result.scores["validation"])
+        scores.append(result.scores["validation"])
     return tried[scores.index(max(scores))]
 
 

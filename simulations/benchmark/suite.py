@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.toml_files import read_toml
 
@@ -138,15 +138,34 @@ def trials(suite: Suite, methods: list[SuiteMethod]) -> Iterator[Trial]:
     Raises
     ------
     ConfigError
-        A method does not fit the data, or a setting is refused.
+        A method does not fit the data, a setting is refused, or runs would have no
+        scores that a benchmark can compare.
     """
     for data, method in itertools.product(suite.data, methods):
         if method.only and data.name not in method.only:
             continue
         for point in suite.grid:
             config = {**suite.settings, **data.settings, **point, **method.settings}
-            resolve({**defaults(), **config})
+            _check_scores(resolve({**defaults(), **config}))
             yield Trial(data=data.name, method=method.name, point=point, config=config)
+
+
+def _check_scores(resolved: Resolved) -> None:
+    """Raise ConfigError if a run has no scores that a benchmark can compare."""
+    task, settings = resolved.method.task, resolved.settings
+    if not task.larger_is_better:
+        raise ConfigError(
+            "a benchmark needs scores of which larger is better, got"
+            f" {task.metric} of {settings.method} on {settings.dataset}; compare such"
+            " runs with `python -m simulations.compare`"
+        )
+    if "best_val" not in task.rules_for(settings):
+        raise ConfigError(
+            "a benchmark chooses settings by validation, and runs of"
+            f" {settings.method} on {settings.dataset} report only"
+            f" {', '.join(task.rules_for(settings))}; take a task with validation data,"
+            " and client-fraction 1"
+        )
 
 
 def _suite(name: str, given: dict[str, Any]) -> Suite:

@@ -57,17 +57,18 @@ def judge(difference: Difference, interval: str) -> str:
     return WORSE if high < -TIE else OPEN
 
 
-def sentence(candidate: str, duels: Sequence[Duel]) -> str:
+def sentence(candidate: str, duels: Sequence[Duel], missing: int = 0) -> str:
     """Say in one sentence what the intervals show of a candidate.
 
     Its own model before training is named, but is no opponent that it has to beat.
+    ``missing`` is the number of comparisons that could not be made.
     """
     mine = [d for d in duels if d.candidate == candidate]
     if not mine:
         return f"{candidate} was compared with nothing."
     against = [d for d in mine if d.opponent != START] or mine
     words = Counter(d.word for d in against)
-    total = len(against)
+    total = len(against) + missing
     if words[EQUAL] == total:
         head = "no difference to any opponent"
     elif words[BETTER] == total:

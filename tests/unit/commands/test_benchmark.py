@@ -105,6 +105,89 @@ def test_a_sentence_says_where_a_method_is_better_and_where_not() -> None:
     assert "exactly 0 in each of 5 pairs" in sentence("a", duels[1:])
 
 
+def test_what_is_missing_has_no_verdict_and_is_not_claimed(tmp_path: Path) -> None:
+    """One failed run of a rival, or all of them: six pairs, of which five are left."""
+    path = tmp_path / "tiny.toml"
+    pairs = [[s, s] for s in range(1, 7)]
+    path.write_text(TINY.replace("[[1, 1], [2, 2]]", str(pairs)))
+    suite = load_suite(str(path))
+    methods = benchmark.participants(suite, "fedprox,local")
+    chosen = list(trials(suite, methods))
+
+    def words(fedavg: int, local: int = 6) -> str:
+        found = {
+            name: [
+                Result(
+                    row=name,
+                    dataset="planted",
+                    seed=s,
+                    split_seed=s,
+                    split_hash=str(s),
+                    rounds=1,
+                    scores={"best_val": score + 0.01 * (s % 3)},
+                )
+                for s in range(1, 1 + count)
+            ]
+            for name, score, count in (
+                ("fedprox", 0.9, 6),
+                ("local", 0.5, local),
+                ("fedavg", 0.4, fedavg),
+            )
+        }
+        for results in found.values():  # differences must vary to be judged
+            results[:1] = [replace(r, scores={"best_val": 0.45}) for r in results[:1]]
+        reports, duels, _ = benchmark.make_reports(
+            suite, methods, chosen, {"planted": found}
+        )
+        assert all(d.difference.num_pairs == 6 for d in duels)
+        return " ".join(part for part in reports[0].parts if isinstance(part, str))
+
+    claim = "better than every opponent on every data set"
+    assert f"fedprox is shown to be {claim}" in words(fedavg=6)
+    assert "INCOMPLETE" not in words(fedavg=6)
+    for count in (5, 0):
+        found = words(fedavg=count)
+        assert claim not in found
+        assert "fedprox is shown to be better in some comparisons, not in all" in found
+        assert "against fedavg" not in found
+        assert "INCOMPLETE, no verdict on: fedavg on planted." in found
+    assert "fedprox was compared with nothing" in words(fedavg=0, local=5)
+
+
+def test_methods_without_a_rank_are_named() -> None:
+    suite = load_suite("smoke")
+    methods = benchmark.participants(suite, "fedprox")
+    ranking = ranks(
+        {d: {"fedprox": 0.9, "fedavg": 0.8} for d in ("synthetic", "rings")}
+    )
+    parts = benchmark._verdict_report(suite, [], methods, [], ranking).parts
+    assert parts[-1] == "Without a rank, as not on every data set: local."
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            'dataset = "QM8"',
+            "larger is better, got mae of fedavg on QM8; compare such runs with",
+        ),
+        (
+            'dataset = "planted", client-fraction = 0.5',
+            "fedavg on planted report only final",
+        ),
+    ],
+)
+def test_runs_without_comparable_scores_are_refused_before_they_are_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: str, words: str
+) -> None:
+    suite = tmp_path / "tiny.toml"
+    suite.write_text(TINY.replace('dataset = "planted"', settings))
+    runs = tmp_path / "runs"
+    assert benchmark.main([str(suite), "--methods", "fedavg", "--results", str(runs)])
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not runs.exists()
+
+
 def test_ranks_and_critical_difference_are_those_of_demsar() -> None:
     # Demšar 2006, Sec. 3.2.2: k = 4 and N = 14 have the critical difference 1.25
     scores = {str(d): {"a": 0.9, "b": 0.8, "c": 0.8, "d": 0.1} for d in range(14)}
