@@ -318,13 +318,14 @@ class RunSettings(Settings):
     @property
     def clients_per_round(self) -> int:
         """How many clients train in a round, as ``client-fraction`` says."""
-        return max(1, round(self.client_fraction * self._num_training))
+        return max(1, round(self.client_fraction * self.num_training))
 
     @property
     def is_sampled(self) -> bool:
         """Whether clients are drawn anew for each round."""
-        return self.clients_per_round < self._num_training
+        return self.clients_per_round < self.num_training
 
     @property
-    def _num_training(self) -> int:
+    def num_training(self) -> int:
+        """How many clients are not held out from training."""
         return self.num_clients - len(self.never_train)

@@ -14,7 +14,7 @@ from ..results.reader import Partition
 NUM_COLOURS = 7
 _WIDTH, _HEIGHT = 520, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 10, 12, 40
-_MOST_ROWS = 60
+MOST_BARS = 60  # clients of a chart that has a row for each
 _MOST_MARKS = 600  # values of one line; more cannot be told apart
 
 
@@ -121,7 +121,7 @@ def cluster_chart(partitions: Mapping[int, Partition], *, name: str) -> Markup:
     clients = sorted(
         {c for of in member_of.values() for c in of},
         key=lambda c: (last.get(c, len(last)), c),
-    )[:_MOST_ROWS]
+    )[:MOST_BARS]
     row_height, width = 16, (_WIDTH - _LEFT - _RIGHT) / len(rounds)
     parts = []
     for row, client in enumerate(clients):
@@ -173,8 +173,8 @@ def bar_chart(
 ) -> Markup:
     """Draw a bar for each client, to the right if > 0; of many the extreme 60."""
     order = sorted(values, key=lambda c: (-values[c], c))
-    if len(order) > _MOST_ROWS:
-        order = [*order[: _MOST_ROWS // 2], *order[-_MOST_ROWS // 2 :]]
+    if len(order) > MOST_BARS:
+        order = [*order[: MOST_BARS // 2], *order[-MOST_BARS // 2 :]]
     if not order:
         return Markup("")
     row_height, label_room = 18, 60

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from ..results.reader import GainUnit, Series, split_rounds
 from ..tasks import POOLED
 from ..wording import name_clients, visible
-from .charts import Line, bar_chart, cluster_chart, colour, line_chart
+from .charts import MOST_BARS, Line, bar_chart, cluster_chart, colour, line_chart
 from .gather import RunView
 from .replay import replay_command
 from .template import PAGE, STYLE
@@ -73,6 +73,8 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "cluster_chart": cluster_chart(view.partitions, name="clusters over rounds")
         if clusters
         else "",
+        "many": sum(map(len, clusters)) > MOST_BARS,
+        "most_bars": MOST_BARS,
         "ari": summary.get("adjusted_rand_index"),
         "gain": _gain(view),
         "is_alone": view.summary.get("method") == "local",
@@ -89,7 +91,7 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "sites": summary.get("sites") or {},
         "config": sorted(view.config.items()),
         "replay": visible(replay_command(view.config)),
-        "weights": summary.get("weights_sha256"),
+        "weights": summary.get("weights_sha256") if _is_repeatable(summary) else None,
         "origin": _origin(summary),
         "more_rows": _MOST_ROWS,
     }
@@ -197,6 +199,8 @@ def _gain(view: RunView) -> dict[str, Any] | None:
         f" {tied} tied. The mean gain is {unit.told(fmean(scaled.values()))}"
         f" {unit.name}; client {worst} has the lowest, {unit.told(scaled[worst])}."
     )
+    if len(scaled) > MOST_BARS:
+        words += f" The chart has the {MOST_BARS // 2} highest and lowest."
     name = "gain of each client over training alone"
     return {
         "words": words,
@@ -285,6 +289,21 @@ def _times(view: RunView) -> list[tuple[str, str]]:
     if "overhead_s" in view.summary:
         found.append(("no client was computing", f"{view.summary['overhead_s']:.1f} s"))
     return found
+
+
+def _is_repeatable(summary: Mapping[str, Any]) -> bool:
+    """Whether the command alone gives the run's weights again.
+
+    It does not bring back what stopped a run or a client, nor the secret of a site
+    from which noise was drawn.
+    """
+    spent = ((summary.get("privacy") or {}).get("per_client") or {}).values()
+    return (
+        summary.get("status") == "completed"
+        and not summary.get("failures")
+        and not summary.get("fresh_starts")
+        and not any(s.get("secret") for s in spent)
+    )
 
 
 def _origin(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -125,9 +125,10 @@ PAGE = """
 <p class="dim">Models measured: {{ r.point|plain }}. Dashed verticals: a cluster split.
 {%- if r.left_out %} {{ r.left_out }} further clients have no line of their own.{% endif %}</p>
 <details><summary>Scores as a table</summary>
-{{ table("scores over rounds", ["round", "mean", "lowest", "highest", "clients"], r.score_rows, [0,1,2,3,4]) }}
+{{ table("scores over rounds, the last " ~ r.more_rows ~ " at most", ["round", "mean", "lowest", "highest", "clients"], r.score_rows, [0,1,2,3,4]) }}
 </details></section>{% endif %}
 {%- if r.cluster_chart %}<section><h3>Clusters over rounds</h3>{{ r.cluster_chart }}
+{%- if r.many %}<p class="dim">Of many clients, {{ r.most_bars }} are drawn: the first by their last cluster.</p>{% endif %}
 {%- if r.ari is not none %}<p>Agreement with the planted groups: adjusted Rand index
  {{ "%.2f"|format(r.ari) }}.</p>{% endif %}</section>{% endif %}
 {%- if not r.is_alone %}<section><h3>Against training alone</h3>

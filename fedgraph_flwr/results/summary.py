@@ -105,6 +105,8 @@ def _scores(
 ) -> dict[str, Any]:
     """Results by each rule, the headline first, and which tasks had no score."""
     so_far, task = folder.so_far, folder.so_far.task
+    settings = folder.resolved.settings
+    expected = 1 if folder.resolved.task.pools else settings.num_training
     # A failed run has no closing evaluation: its last measured round is the one
     # before the last trained.
     measured = so_far.tables[task.headline]
@@ -119,14 +121,18 @@ def _scores(
             larger_is_better=task.larger_is_better,
             first=strategy.first_choice,
         )
-        for rule in task.rules_for(folder.resolved.settings)
+        for rule in task.rules_for(settings)
     }
     for rule, row in by_rule.items():
         read_at = row.get("round", last if rule == "final" else None)
         if task.also and read_at is not None:
             row |= so_far.also_at(read_at, rule)
-    never = folder.resolved.settings.never_train
-    on_all = folder.resolved.settings.evaluate_on == "all" and is_complete
+        if rule == "final" and last < so_far.last_round:
+            row["protocol"] = f"model of round {last}, the last that was measured"
+        if 0 < row["num_clients"] < expected:
+            row["protocol"] += f"; {row['num_clients']} of {expected} clients measured"
+    never = settings.never_train
+    on_all = settings.evaluate_on == "all" and is_complete
     sizes = {c: i.num_test for c, i in strategy.clients.items()}
     return {
         **by_rule,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -258,6 +260,36 @@ def test_a_failed_resume_keeps_the_hashes_of_what_was_computed(run):
         )
     assert part.summary["split_hash"] == before["split_hash"]
     assert part.summary["weights_sha256"] == before["weights_sha256"]
+
+
+def test_a_failed_run_says_which_round_its_score_is_of(run, monkeypatch, tmp_path):
+    toys.fail_when(monkeypatch, lambda _, number: number == 4)
+    settings = {"num-server-rounds": 9, "results-dir": str(tmp_path)}
+    for every, measured in ((5, 0), (1, 2)):
+        with pytest.raises(RunFailedError):
+            run("fedavg", **settings, **{"evaluate-every": every})
+        (path,) = tmp_path.glob("*/summary.json")
+        summary = json.loads(path.read_text())
+        assert (summary["status"], summary["rounds"]) == ("failed", 3)
+        told = f"model of round {measured}, the last that was measured"
+        assert summary["final"]["protocol"] == told
+        shutil.rmtree(path.parent)
+
+
+def test_a_mean_over_some_of_the_clients_is_told(run, monkeypatch):
+    toys.fail_when(monkeypatch, lambda *at: at == (1, 3), step="assess")
+    summary = run("fedavg", **{"num-server-rounds": 2, "min-fit-replies": 0.5}).summary
+    assert summary["final"]["num_clients"] == 2
+    told = "model of the last round; 2 of 3 clients measured"
+    assert summary["final"]["protocol"] == told
+    assert told in " ".join(summary_table(summary).split())
+
+
+def test_clients_held_out_are_no_missing_scores(run):
+    case = {"num-server-rounds": 1, "held-out-clients": "2", "shared-group": "all"}
+    summary = run("fedavg", **case).summary
+    assert summary["final"]["num_clients"] == 2
+    assert summary["final"]["protocol"] == "model of the last round"
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,42 @@ def test_a_run_without_a_score_is_shown(copy, tmp_path):
     assert "has no score" in page_of(copy, out=tmp_path / "r.html").words
 
 
+@pytest.mark.parametrize(
+    ("changes", "repeats"),
+    [
+        ({}, True),
+        ({"status": "failed", "error": "stopped"}, False),
+        ({"failures": [{"round": 2, "client": 1, "reason": "late"}]}, False),
+        ({"fresh_starts": [{"round": 2, "client": 1, "lost_round": 1}]}, False),
+        ({"privacy": {"says": "noise", "per_client": {"0": {"secret": 0}}}}, True),
+        ({"privacy": {"says": "noise", "per_client": {"0": {"secret": 1}}}}, False),
+    ],
+)
+def test_weights_are_promised_only_where_the_command_gives_them(
+    copy, tmp_path, changes, repeats
+):
+    change(copy, **changes)
+    words = page_of(copy, out=tmp_path / "r.html").words
+    assert ("It ends with weights" in words) == repeats
+
+
+def test_what_charts_and_tables_leave_out_is_told(runs, copy, tmp_path):
+    words = page_of(copy, runs[1], out=tmp_path / "r.html").words
+    assert "are drawn: the first" not in words
+    assert "The chart has" not in words
+    many = {str(c): 0.5 + 0.001 * c for c in range(61)}
+    alone = shutil.copytree(runs[1], tmp_path / "alone")
+    for folder in (copy, alone):
+        change(folder, final={**final_of(folder), "per_client": many})
+    halves = [list(range(30)), list(range(30, 61))]
+    change(copy, clusters=halves)
+    (copy / "clusters.json").write_text(json.dumps({"rounds": {"1": halves}}))
+    words = page_of(copy, alone, out=tmp_path / "r.html").words
+    assert "Of many clients, 60 are drawn: the first by their last cluster." in words
+    assert "The chart has the 30 highest and lowest." in words
+    assert "scores over rounds, the last 200 at most" in words
+
+
 @pytest.mark.parametrize("damage", [{"rules": 3}, {"final": "x"}, {"sites": [1]}])
 def test_a_damaged_summary_is_named(copy, tmp_path, damage):
     change(copy, **damage)
