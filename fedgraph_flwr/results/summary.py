@@ -133,12 +133,16 @@ def _scores(
             row["protocol"] += f"; {row['num_clients']} of {expected} clients measured"
     never = settings.never_train
     on_all = settings.evaluate_on == "all" and is_complete
+    # Without their scores nobody knows how a common model does on their test sets.
+    lost = any(failure["round"] > last for failure in so_far.failures)
     sizes = {c: i.num_test for c, i in strategy.clients.items()}
     return {
         **by_rule,
         "held_out_clients": so_far.held_out_at(last) if never else None,
         "on_all_clients": (
-            so_far.on_all_at(last, sizes, is_one_model=strategy.ONE_MODEL)
+            so_far.on_all_at(
+                last, sizes, is_one_model=strategy.ONE_MODEL and not lost
+            )
             if on_all
             else None
         ),

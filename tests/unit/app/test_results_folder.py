@@ -285,6 +285,15 @@ def test_a_mean_over_some_of_the_clients_is_told(run, monkeypatch):
     assert told in " ".join(summary_table(summary).split())
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_score_on_all_test_sets_is_none_of_some(run, monkeypatch, lost):
+    toys.fail_when(monkeypatch, lambda *at: lost and at == (1, 2), step="assess")
+    case = {"num-server-rounds": 1, "min-fit-replies": 0.5, "shared-group": "all"}
+    summary = run("fedavg", **case, **{"evaluate-on": "all"}).summary
+    assert (summary["on_all_clients"]["mean"] is None) == lost
+    assert ("on the test sets of all" in summary_table(summary)) != lost
+
+
 def test_clients_held_out_are_no_missing_scores(run):
     case = {"num-server-rounds": 1, "held-out-clients": "2", "shared-group": "all"}
     summary = run("fedavg", **case).summary
