@@ -134,10 +134,10 @@ def make_study(group: Group, rule: str, metric: str = "") -> tuple[Study, list[R
     differences = [(row, b) for b in bases for row in group.rows if row != b]
     if model.name != MODEL and all(START in r.scores for r in results):
         differences += [(row, OWN_START) for row in group.rows]
-    metrics = sorted({_metric(run, metric) for run in group.runs})
     data = group.data and f", data {group.data}"
     table = StudyTable(
-        title=f"{group.dataset}: {' / '.join(metrics)}, {group.split[2]} clients{data}",
+        title=f"{group.dataset}: {_metric(group.runs[0], metric)}, {group.split[2]}"
+        f" clients{data}",
         rows=tuple(group.rows),
         differences=tuple(differences),
         notes=tuple(_notes(group, rule, model)),
@@ -270,11 +270,12 @@ def draw_curves(groups: Sequence[Group], out: Path) -> list[Path]:
 
 def _files(groups: Sequence[Group], out: Path) -> Iterator[tuple[Group, Path]]:
     """Give each group its file: ``out`` if it is the only one."""
+    is_scored = len({group.metric for group in groups}) > 1
     for group in groups:
         split = group.split[0][:6] + (group.data and f"-{group.data[:6]}")
         dataset = group.dataset.replace(":", "-")
-        own = out.with_name(f"{out.stem}-{dataset}-{split}{out.suffix}")
-        yield group, own if len(groups) > 1 else out
+        named = f"{out.stem}-{dataset}-{split}" + f"-{group.metric}" * is_scored
+        yield group, out.with_name(named + out.suffix) if len(groups) > 1 else out
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -320,7 +321,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--apart",
         action="store_true",
-        help="one table per split where runs of a data set differ in it",
+        help="one table of each split and metric in which runs of a data set differ",
     )
     return parser
 

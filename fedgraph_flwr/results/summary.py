@@ -140,9 +140,7 @@ def _scores(
         **by_rule,
         "held_out_clients": so_far.held_out_at(last) if never else None,
         "on_all_clients": (
-            so_far.on_all_at(
-                last, sizes, is_one_model=strategy.ONE_MODEL and not lost
-            )
+            so_far.on_all_at(last, sizes, is_one_model=strategy.ONE_MODEL and not lost)
             if on_all
             else None
         ),

@@ -15,12 +15,13 @@ from .naming import as_text, plain_settings, short_names, with_settings
 from .runs import Run, same_data
 
 BASELINES = ("local", "fedavg", "fedprox")
-_Place: TypeAlias = tuple[tuple[str, int, int], str]  # split, and data if known
+# Split, data if known, and metric.
+_Place: TypeAlias = tuple[tuple[str, int, int], str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs of one data set and one split, by row of its table.
+    """Runs of one data set, split and metric, by row of its table.
 
     ``data`` is the start of the hash of the files, "" if all runs may have read the
     same ones.
@@ -30,6 +31,7 @@ class Group:
     split: tuple[str, int, int]
     rows: Mapping[str, list[Run]]
     data: str = ""
+    metric: str = ""
 
     @property
     def runs(self) -> list[Run]:
@@ -50,26 +52,34 @@ def group_runs(runs: Iterable[Run], *, apart: bool = False) -> list[Group]:
     ----------
     runs : iterable of Run
     apart : bool
-        Give every split of a data set its own group instead of refusing.
+        Give every split and metric of a data set its own group instead of refusing.
 
     Raises
     ------
     FedGraphError
-        Runs of one data set differ in split, in the data or in the number of clients;
-        two runs of one row have the same seed.
+        Runs of one data set differ in split, in the data, in the number of clients or
+        in the metric; two runs of one row have the same seed.
     """
     by_dataset: dict[str, dict[_Place, list[Run]]] = {}
     ordered = sorted(runs, key=lambda r: (r.dataset, _rank(r.method), r.seed))
     for (dataset, split), of_split in _by_split(ordered).items():
         for data, of_data in _by_data(of_split).items():
-            by_dataset.setdefault(dataset, {})[split, data] = of_data
+            for run in of_data:
+                place = split, data, str(run.summary.get("metric"))
+                by_dataset.setdefault(dataset, {}).setdefault(place, []).append(run)
     for dataset, places in by_dataset.items():
         if len(places) > 1 and not apart:
             raise FedGraphError(_mixed_splits(dataset, places))
     return [
-        Group(dataset=dataset, split=split, rows=label_rows(of_place), data=data)
+        Group(
+            dataset=dataset,
+            split=split,
+            rows=label_rows(of_place),
+            data=data,
+            metric=metric,
+        )
         for dataset, places in by_dataset.items()
-        for (split, data), of_place in places.items()
+        for (split, data, metric), of_place in places.items()
     ]
 
 
@@ -77,7 +87,7 @@ def check_same_data(runs: Iterable[Run]) -> None:
     """Raise FedGraphError if runs of one data set and split read different files."""
     for (dataset, split), of_split in _by_split(runs).items():
         if len(found := _by_data(of_split)) > 1:
-            places = {(split, data): of_data for data, of_data in found.items()}
+            places = {(split, data, ""): of_data for data, of_data in found.items()}
             raise FedGraphError(
                 _mixed_splits(dataset, places, cure="Give fewer folders.")
             )
@@ -167,14 +177,17 @@ def shared_differences(group: Group) -> dict[str, dict[str, str]]:
 def _mixed_splits(
     dataset: str,
     places: Mapping[_Place, Sequence[Run]],
-    cure: str = "Give fewer folders, or --apart for one table per split.",
+    cure: str = "Give fewer folders, or --apart for one table of each.",
 ) -> str:
-    what = "different splits" if len({s for s, _ in places}) > 1 else "different data"
-    lines = [f"runs of {dataset} were made on {what} and cannot share a table:"]
-    for ((split_hash, split_seed, num_clients), data), runs in places.items():
+    names = ("splits", "data", "metrics")
+    kinds = zip(names, zip(*places, strict=True), strict=True)
+    what = next(f"different {name}" for name, found in kinds if len({*found}) > 1)
+    how = "have" if what == "different metrics" else "were made on"
+    lines = [f"runs of {dataset} {how} {what} and cannot share a table:"]
+    for ((split_hash, split_seed, num_clients), data, metric), runs in places.items():
         lines.append(
             f"  split {split_hash[:12]}, split seed {split_seed}, {num_clients}"
-            f" clients{data and f', data {data}'}:"
+            f" clients{data and f', data {data}'}{metric and f', {metric}'}:"
             f" {', '.join(r.path.name for r in runs)}"
         )
     return "\n".join([*lines, cure])

@@ -235,6 +235,26 @@ def test_mixed_splits_are_refused_unless_apart(
     assert compare.main([str(results), "--apart"]) == 0
 
 
+def test_scores_of_different_metrics_are_never_subtracted(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same labels may be learned as classes and as numbers."""
+    entries = {"metric": "mae", "larger_is_better": False}
+    odd = write_run(results, "gcfl", 1, [3.5, 2.5], **entries)
+    with pytest.raises(FedGraphError, match=f"(?s)different metrics.*mae: {odd.name}"):
+        group_runs(find_runs([results]).runs)
+    gain = results / "gain.png"
+    write_run(results / "mae", "local", 1, [4.5, 3.5], **entries)
+    given = [str(results), "--apart", "--markdown", "--figure", str(gain)]
+    assert compare.main(given) == 0
+    said = capsys.readouterr()
+    assert "test accuracy, 2 clients" in said.out
+    assert "test mae, 2 clients" in said.out
+    assert "| gcfl - local | 1 | -100.00 - |" in said.out
+    drawn = said.err.replace("\n", "").split("drawn: ")[1:]
+    assert len(set(drawn)) == 2
+
+
 def test_other_number_of_clients_is_refused(results: Path) -> None:
     write_run(results, "gcfl", 1, [0.5, 0.5, 0.5])
     with pytest.raises(FedGraphError, match="3 clients"):
