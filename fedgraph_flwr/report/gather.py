@@ -149,7 +149,7 @@ def _with_gain(view: RunView, views: Sequence[RunView]) -> RunView:
     """Pair a run with training alone on the same split and seed."""
     if view.summary.get("method") == "local" or not view.rule:
         return view
-    same = ("dataset", "split_hash", "seed", "metric")
+    same = ("dataset", "split_hash", "seed", "metric", "tasks")
     partners = [
         other
         for other in views

@@ -112,6 +112,13 @@ def test_gains_are_scores_less_those_of_training_alone(runs, copy, tmp_path):
     assert "No completed run of method local" in page.words
 
 
+def test_a_run_on_other_labels_is_no_partner(runs, copy, tmp_path):
+    change(copy, tasks=["mass"])
+    page = page_of(copy, runs[1], out=tmp_path / "r.html")
+    assert "clients gained" not in page.words
+    assert "No completed run of method local" in page.words
+
+
 def test_gains_of_errors_are_told_in_their_unit(runs, copy, tmp_path):
     local = Path(shutil.copytree(runs[1], tmp_path / "local"))
     alone = dict.fromkeys(final_of(local)["per_client"], 0.05)
