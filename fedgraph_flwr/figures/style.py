@@ -32,6 +32,9 @@ def finish(axes: Axes, rounds: Sequence[int], splits: list[int]) -> None:
     """Mark cluster splits, label the axis of rounds, put the legend outside."""
     from matplotlib.ticker import MaxNLocator
 
+    if len(rounds) == 1:  # a line of one point is invisible
+        for drawn in axes.lines:
+            drawn.set_marker("o")
     for i, at in enumerate(splits):
         axes.axvline(
             at,
@@ -45,6 +48,8 @@ def finish(axes: Axes, rounds: Sequence[int], splits: list[int]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(rounds) > 1:
         axes.set_xlim(rounds[0], rounds[-1])
+    elif rounds:
+        axes.set_xticks(rounds)
     axes.grid(color="0.93")
     axes.set_axisbelow(True)
     bare(axes)

@@ -128,6 +128,43 @@ def test_half_written_and_single_rows_do_not_stop_it(tmp_path: Path) -> None:
     assert [p.name for p in of_run.draw_run(run)] == ["accuracy.png"]
 
 
+def test_a_single_round_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run of one round there is one norm for each client."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(of_run, "save", lambda figure, _: drawn.append(figure))
+    run = write_run(tmp_path / "run")
+    rows = (run / "rounds.csv").read_text().splitlines()
+    kept = [row for row in rows if row.startswith(("round", "1,"))]
+    (run / "rounds.csv").write_text("\n".join(kept) + "\n")
+    of_run.draw_run(run)
+    assert len(drawn) == 2
+    for figure in drawn:
+        (axes,) = figure.axes
+        points = [line for line in axes.lines if list(line.get_xdata()) == [1]]
+        assert points
+        assert {line.get_marker() for line in points} == {"o"}
+        assert list(axes.get_xticks()) == [1]
+
+
+def test_gains_of_many_clients_fit_a_picture_that_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(gain, "save", lambda figure, _: drawn.append(figure))
+    many = {str(c): 0.5 for c in range(2000)}
+    runs = [write_run(tmp_path / name) for name in ("a", "local")]
+    for run in runs:
+        summary = json.loads((run / "summary.json").read_text())
+        summary["final"]["per_client"] = many
+        (run / "summary.json").write_text(json.dumps(summary))
+    gain.draw_gain(runs[:1], runs[1:], tmp_path / "gain.png")
+    (figure,) = drawn
+    assert figure.get_figwidth() * figure.dpi < 10_000
+    assert len(figure.axes[0].get_xticks()) < 100
+
+
 def test_splits_are_where_the_number_of_clusters_grows(tmp_path: Path) -> None:
     assert split_rounds(read_partitions(write_run(tmp_path / "run"))) == [3]
     assert split_rounds({9: [[0], [1]], 10: [[0], [1]], 2: [[0, 1]]}) == [9]
