@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import fill
 
 from rich.box import SIMPLE_HEAD
@@ -47,9 +47,17 @@ def markdown(title: str, parts: Iterable[Sheet | str]) -> str:
         paragraph(part)
         if isinstance(part, str)
         else "\n".join(pipe_table(part.headings, part.is_text, part.cells))
-        for part in parts
+        for part in map(_shown, parts)
     ]
-    return "\n\n".join([f"### {title}", *blocks])
+    return "\n\n".join([f"### {visible(title)}", *blocks])
+
+
+def _shown(part: Sheet | str) -> Sheet | str:
+    """Write out what would command a terminal: folders of runs may be a stranger's."""
+    if isinstance(part, str):
+        return visible(part)
+    cells = [[*map(visible, row)] for row in part.cells]
+    return replace(part, headings=[*map(visible, part.headings)], cells=cells)
 
 
 def paragraph(text: str) -> str:
@@ -59,8 +67,8 @@ def paragraph(text: str) -> str:
 
 def print_terminal(title: str, parts: Iterable[Sheet | str], console: Console) -> None:
     """Print tables and paragraphs; a table that is too wide becomes several."""
-    console.print(f"[bold]{escape(title)}[/bold]", highlight=False)
-    for part in parts:
+    console.print(f"[bold]{escape(visible(title))}[/bold]", highlight=False)
+    for part in map(_shown, parts):
         if isinstance(part, str):
             console.print(escape(part), style="italic", highlight=False)
             continue

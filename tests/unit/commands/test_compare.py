@@ -255,6 +255,22 @@ def test_scores_of_different_metrics_are_never_subtracted(
     assert len(set(drawn)) == 2
 
 
+@pytest.mark.parametrize("form", [[], ["--markdown"]])
+def test_a_strangers_folder_commands_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    hostile = "\x1b[31m\u202e"
+    folder = write_run(tmp_path, "fedavg", 1, [0.5, 0.9])
+    write_run(tmp_path, "fedavg", 2, [0.5, 0.9])
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["config"]["optimizer"] = f"mine{hostile}"
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert compare.main([str(tmp_path), *form]) == 0
+    out = capsys.readouterr().out
+    assert r"mine\x1b[31m\u202e" in out.replace("\n", "")
+    assert not set(hostile[:1] + hostile[-1:]) & set(out)
+
+
 def test_other_number_of_clients_is_refused(results: Path) -> None:
     write_run(results, "gcfl", 1, [0.5, 0.5, 0.5])
     with pytest.raises(FedGraphError, match="3 clients"):
