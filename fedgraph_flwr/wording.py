@@ -122,3 +122,9 @@ def visible(text: str) -> str:
         c if c.isprintable() or unicodedata.category(c) == "Zs" else repr(c)[1:-1]
         for c in text
     )
+
+
+def score_text(value: float, digits: int = 4) -> str:
+    """Write a score with so many decimals; a small error does not become 0."""
+    is_lost = 1e-12 < abs(value) < 10.0**-digits
+    return f"{value:.2e}" if is_lost else f"{value:.{digits}f}"

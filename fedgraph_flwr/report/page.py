@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from ..results.reader import GainUnit, Series, split_rounds
 from ..tasks import POOLED
-from ..wording import name_clients, visible
+from ..wording import name_clients, score_text, visible
 from .charts import MOST_BARS, Line, bar_chart, cluster_chart, colour, line_chart
 from .gather import RunView
 from .replay import replay_command
@@ -107,9 +107,11 @@ def _headline(view: RunView) -> dict[str, str] | None:
         return None
     is_pooled = str(POOLED) in row["per_client"]
     whose = "all clients together" if is_pooled else "unweighted mean over clients"
-    spread = f" ± {row['std']:.3f}" if row.get("std") and not is_pooled else ""
+    spread = (
+        f" ± {score_text(row['std'], 3)}" if row.get("std") and not is_pooled else ""
+    )
     return {
-        "value": f"{row['mean']:.3f}{spread}",
+        "value": f"{score_text(row['mean'], 3)}{spread}",
         "what": f"{view.split} {view.metric}, {whose}",
         "protocol": f"rule {view.rule}: {row['protocol']}",
         "spread": "± is the standard deviation over clients" if spread else "",
@@ -182,7 +184,7 @@ def _score_rows(series: Series) -> list[list[str]]:
     for t in rounds[-_MOST_ROWS:]:
         values = [of[t] for of in series.values() if t in of]
         found = (fmean(values), min(values), max(values))
-        rows.append([str(t), *(f"{v:.4f}" for v in found), str(len(values))])
+        rows.append([str(t), *map(score_text, found), str(len(values))])
     return rows
 
 
@@ -222,7 +224,7 @@ def _rules(summary: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _score(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    return "-" if value is None else score_text(value)
 
 
 def _clients(view: RunView) -> list[list[str]]:

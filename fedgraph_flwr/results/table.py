@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..tasks import OF_MEAN, POOLED
-from ..wording import client_ranges, name_clients, shortened
+from ..wording import client_ranges, name_clients, score_text, shortened
 from .network import describe_network
 
 _WIDTH = 80
@@ -30,7 +30,7 @@ def summary_table(summary: dict[str, Any]) -> str:
         table.add_column(column)
     for rule in summary["rules"]:
         row = summary[rule]
-        cells = ["-" if row[k] is None else f"{row[k]:.4f}" for k in ("mean", "std")]
+        cells = ["-" if row[k] is None else score_text(row[k]) for k in ("mean", "std")]
         extremes = [_extreme(summary, row, k) for k in ("min", "max")]
         table.add_row(rule, *cells, *extremes)
     out = Console(file=io.StringIO(), width=_WIDTH)
@@ -101,10 +101,10 @@ def _extreme(summary: dict[str, Any], row: dict[str, Any], which: str) -> str:
     if row[which] is None:
         return "-"
     if _is_pooled(summary):  # one score, of no client
-        return f"{row[which]:.4f}"
+        return score_text(row[which])
     sizes = summary["num_examples"]
     size = min(sizes[c] for c, v in row["per_client"].items() if v == row[which])
-    return f"{row[which]:.4f}" + (f" (n={size})" if size < _TINY else "")
+    return score_text(row[which]) + (f" (n={size})" if size < _TINY else "")
 
 
 def _beside(summary: dict[str, Any]) -> list[str]:
@@ -131,7 +131,7 @@ def _errors(summary: dict[str, Any]) -> list[str]:
     for rule in summary["rules"]:
         found = summary[rule].get("also", {})
         others = [
-            f"{name} {value:.4f}"
+            f"{name} {score_text(value)}"
             for name, value in found.items()
             if not name.endswith(OF_MEAN)
         ]
@@ -139,7 +139,7 @@ def _errors(summary: dict[str, Any]) -> list[str]:
             lines.append(f"{rule}: {', '.join(others)}")
     headline = summary[summary["rules"][0]].get("also", {})
     trivial = [
-        f"{name.removesuffix(OF_MEAN)} {value:.4f}"
+        f"{name.removesuffix(OF_MEAN)} {score_text(value)}"
         for name, value in headline.items()
         if name.endswith(OF_MEAN)
     ]

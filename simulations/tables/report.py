@@ -17,6 +17,7 @@ from .studies import OWN_START, Study, StudyTable
 
 NONE = "-"
 LEAST = "least "
+LEAST_ERROR = 0.01
 _INTERVALS = {
     "t": "Student's t",
     "split-t": "Student's t",
@@ -295,6 +296,15 @@ def _notes(study: Study, rows: Rows) -> list[str]:
         notes.append(
             "scores are errors; a point is 0.01 of their unit, and a negative"
             " difference is an improvement."
+        )
+    small = [r for of in rows.values() for r in of if r.is_error]
+    if any(
+        0 < s < LEAST_ERROR for r in small for m, s in r.scores.items() if m in RULES
+    ):
+        notes.append(
+            f"some errors are below {LEAST_ERROR:g}, of which these tables show few"
+            " digits or none, and differences below 1e-6 count as ties: give the"
+            " labels a smaller unit, and run again."
         )
     return notes
 

@@ -86,6 +86,22 @@ def test_small_test_sets_and_80_columns(run):
     assert "All clients have the same test graphs" in summary_table(summary)
 
 
+def test_small_errors_are_not_shown_as_0(run):
+    summary = run("fedavg").summary
+    for rule in summary["rules"]:
+        for key, value in (
+            ("mean", 2.5e-6),
+            ("std", 1e-17),
+            ("min", 0.0),
+            ("max", 0.5),
+        ):
+            summary[rule][key] = value
+        summary[rule]["per_client"] = {"0": 0.0, "1": 0.5}
+    line = next(x for x in summary_table(summary).splitlines() if "final" in x)
+    cells = [cell.split()[0] for cell in line.strip("│").split("│")]
+    assert cells == ["final", "2.50e-06", "0.0000", "0.0000", "0.5000"]
+
+
 def test_the_table_of_a_pooled_run_whose_last_round_has_no_score(run):
     summary = run("fedavg").summary
     for rule in summary["rules"]:

@@ -255,6 +255,18 @@ def test_scores_of_different_metrics_are_never_subtracted(
     assert len(set(drawn)) == 2
 
 
+@pytest.mark.parametrize(("error", "is_told"), [(0.5, False), (2e-6, True)])
+def test_errors_too_small_for_the_tables_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: float, is_told: bool
+) -> None:
+    entries = {"metric": "mae", "larger_is_better": False}
+    write_run(tmp_path, "fedavg", 1, [error, 2 * error], **entries)
+    write_run(tmp_path, "local", 1, [2 * error, error], **entries)
+    assert compare.main([str(tmp_path), "--markdown"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("some errors are below 0.01, of which" in said) == is_told
+
+
 @pytest.mark.parametrize("form", [[], ["--markdown"]])
 def test_a_strangers_folder_commands_no_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: list[str]

@@ -112,6 +112,12 @@ def test_gains_are_scores_less_those_of_training_alone(runs, copy, tmp_path):
     assert "No completed run of method local" in page.words
 
 
+def test_small_errors_are_not_shown_as_0(copy, tmp_path):
+    change(copy, final={**final_of(copy), "mean": 2.5e-6, "std": 1e-6})
+    words = page_of(copy, out=tmp_path / "r.html").words
+    assert "2.50e-06 ± 1.00e-06" in words
+
+
 def test_a_run_on_other_labels_is_no_partner(runs, copy, tmp_path):
     change(copy, tasks=["mass"])
     page = page_of(copy, runs[1], out=tmp_path / "r.html")
