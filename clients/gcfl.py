@@ -30,7 +30,7 @@ class SendsUpdate(GraphClient[GCFLParams]):
 
     def _gradient_norm(self) -> Metrics:
         """Norm of the last mini-batch's gradient, if GCFL+ compares those."""
-        if self.params.seq_source != "last-grad-norm":
+        if not self.params.sends_norms:
             return {}
         named = dict(self.model.named_parameters())
         shared = [named[n] for n in self.shared_keys]

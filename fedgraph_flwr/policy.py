@@ -22,6 +22,7 @@ from clients.protocols import Opens, TellsClasses
 from .config import Settings
 from .data import GraphPartition
 from .errors import ConfigError, FedGraphError, PolicyError, unknown_name
+from .methods.gcfl import GCFLParams
 from .methods.spreadgnn import SpreadGNNParams
 from .node_config import POLICY, NodeConfig, check_plugins, is_site
 from .plugins import is_plugin, split
@@ -162,6 +163,14 @@ class Policy(Settings):
                 ' (embedding.evaluation = "pooled")',
                 "pooled-evaluation",
                 'set embedding.evaluation to "local"',
+            )
+        by_norms = isinstance(params, GCFLParams) and params.sends_norms
+        if by_norms and not self.scores:
+            raise _forbidden(
+                "clusters by norms of gradients (gcfl.seq-source = 'last-grad-norm'),"
+                " which do not leave this site",
+                "scores",
+                "leave gcfl.seq-source 'update-norm'",
             )
         client = resolved.method.client
         hands_on = issubclass(client, Opens) and client.shares_features(params)

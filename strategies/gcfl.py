@@ -154,10 +154,10 @@ def _extend(
     """Q_i <- Q_i + [norm]; only the last ``seq_length`` are ever looked at."""
     extended = {c: tuple(q) for c, q in history.items()}
     for c in sorted(flat):
-        if params.seq_source == "update-norm":
-            norm = float(np.linalg.norm(flat[c]))
-        else:
+        if params.sends_norms:
             norm = float(replies[c].metrics.get(GRAD_NORM, 0.0))  # no epoch
+        else:
+            norm = float(np.linalg.norm(flat[c]))
         extended[c] = (*extended.get(c, ()), norm)[-params.seq_length :]
     return extended
 

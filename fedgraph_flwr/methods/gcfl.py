@@ -94,6 +94,11 @@ class GCFLParams(Settings):
     seq_source: str = choice("update-norm", "update-norm", "last-grad-norm")
     standardize: bool = flag(False)
 
+    @property
+    def sends_norms(self) -> bool:
+        """Whether clients send norms of their gradients."""
+        return self.seq_source == "last-grad-norm"
+
     def doubts(self, num_rounds: int) -> tuple[str, ...]:
         """Name a run that ends before its first split could come."""
         if num_rounds > self.min_round:
@@ -113,7 +118,7 @@ class GCFLParams(Settings):
             The run clips updates, and clusters by the norm of the last gradient.
         """
         assert isinstance(privacy, PrivacySettings)
-        if self.seq_source == "last-grad-norm" and privacy.update_clip > 0:
+        if self.sends_norms and privacy.update_clip > 0:
             raise ConfigError(
                 f"privacy.update-clip is {privacy.update_clip!r}, but with"
                 " gcfl.seq-source = 'last-grad-norm' clients send norms of their"
