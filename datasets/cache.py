@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import sha256_of
+from fedgraph_flwr.files import make_private, sha256_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -130,7 +130,7 @@ def unusable(folder: Path, error: OSError) -> DataError:
 @contextmanager
 def locked(entry: Path) -> Iterator[None]:
     """Hold the lock of ``entry``; the system releases it if the process dies."""
-    entry.parent.mkdir(parents=True, exist_ok=True)
+    make_private(entry.parent)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(entry.parent / f"{entry.name}.lock", flags, 0o666)
     try:

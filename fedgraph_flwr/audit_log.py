@@ -26,7 +26,7 @@ from flwr.app import RecordDict
 from flwr.supercore.inflatable.inflatable_object import InflatableObject
 
 from .errors import StorageError
-from .files import is_there, sync
+from .files import is_there, make_private, sync
 from .wire import records_by_client
 from .wording import shortened
 
@@ -75,7 +75,7 @@ class AuditLog:
             ) from error
 
     def _add(self, records: list[Mapping[str, Any]]) -> str:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(self.path.parent)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         with os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -30,7 +30,7 @@ _MOST_DUE = 64  # files that wait for others: a crash leaves no more of them beh
 _PARTIAL = ".tmp"  # end of the names of files that are being written
 _ABOUT = "about"  # entry with the checksum and the text
 _BUFFER = 2**17  # bytes that are written at once
-_PRIVATE = 0o600  # mode of files of arrays
+_PRIVATE, _ENTER = 0o600, 0o700  # modes of files of arrays, and of folders of a user
 
 
 class Flushes:
@@ -224,7 +224,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Path, *, is_private: bool = False) -> None:
     """Make a folder, and those above it, unless they are there.
 
     Raises
@@ -233,9 +233,28 @@ def make_folder(path: Path) -> None:
         It cannot be made.
     """
     try:
+        if is_private:
+            make_private(path)
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def make_private(path: Path) -> None:
+    """Make a folder that this user alone may enter, and those above it, if missing.
+
+    Raises
+    ------
+    OSError
+        It cannot be made.
+    """
+    try:
+        path.mkdir(_ENTER, exist_ok=True)
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        make_private(path.parent)
+        path.mkdir(_ENTER, exist_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -333,8 +352,8 @@ def stamp(path: Path) -> Stamp:
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
-    """Write named arrays as NumPy does, for others to read."""
-    with replacing(path) as partial, partial.open("wb") as file:
+    """Write named arrays as NumPy does. The owner alone may read the file."""
+    with replacing(path) as partial, open(partial, "wb", opener=_place_of) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 

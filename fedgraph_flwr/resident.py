@@ -206,7 +206,7 @@ def _hand_over(message: Message, context: Context) -> Message:
 @contextmanager
 def _worker(place: Path, key: str, parent: str) -> Iterator[Connection]:
     """Connect to the worker of a key; it is about to wait for a message."""
-    make_folder(place.parent)
+    make_folder(place.parent, is_private=True)
     for _ in range(_TRIES):
         with (place.parent / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

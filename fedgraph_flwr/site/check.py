@@ -77,6 +77,11 @@ def run(args: argparse.Namespace) -> int:
     device = resolved.settings.device if resolved else "auto"
     found += look("device", lambda: check_machine.device(device), "see nvidia-smi")
     found += _state(node)
+    if cache := node.get("cache-dir"):
+        folder = Path(str(cache))
+        found += look(
+            "cache folder", lambda: check_machine.cache_folder(folder), "see it"
+        )
     found += [
         Finding(what="run", state=OK, found=f"note: {words}")
         for words in (resolved.doubts if resolved else ())

@@ -89,26 +89,34 @@ def state_folder(folder: Path) -> list[Finding]:
         )
         found = f"{place} cannot be written {own}: {error.strerror}"
         return [Finding(what=what, state=PROBLEM, found=found, cure=cure)]
-    findings = []
-    mode, owner = folder.stat() if folder.exists() else None, os.getuid()
-    if mode is None:
+    if folder.exists():
+        findings = _owned(what, folder)
+    else:
         cure = f"mkdir -m 700 -p {folder}, {own}"
         found = f"{folder} is not there yet"
-        findings.append(Finding(what=what, state=PROBLEM, found=found, cure=cure))
-    elif mode.st_mode & 0o077 or mode.st_uid != owner:
-        cure = f"chown {_user()} {folder} && chmod 700 {folder}"
-        found = f"{folder} has mode {mode.st_mode & 0o777:o}: others can read it"
-        if mode.st_uid != owner:
-            found = f"{folder} belongs to user {mode.st_uid}, this is {owner}"
-        findings.append(Finding(what=what, state=PROBLEM, found=found, cure=cure))
-    else:
-        found = f"{folder} can be written, by its owner alone"
-        findings.append(Finding(what=what, state=OK, found=found))
+        findings = [Finding(what=what, state=PROBLEM, found=found, cure=cure)]
     free = shutil.disk_usage(place).free
     state = OK if free >= _LEAST_DISK else PROBLEM
     found = f"{free / _GIB:.1f} GiB free on the disk of {folder}"
     cure = f"make room: {_LEAST_DISK / _GIB:.0f} GiB is the least"
     return [*findings, Finding(what="disk", state=state, found=found, cure=cure)]
+
+
+def cache_folder(folder: Path) -> list[Finding]:
+    """Whether only its owner reads the site's graphs in the cache, if it is there."""
+    return _owned("cache folder", folder) if folder.exists() else []
+
+
+def _owned(what: str, folder: Path) -> list[Finding]:
+    mode, owner = folder.stat(), os.getuid()
+    found = f"{folder} can be written, by its owner alone"
+    if not mode.st_mode & 0o077 and mode.st_uid == owner:
+        return [Finding(what=what, state=OK, found=found)]
+    cure = f"chown {_user()} {folder} && chmod 700 {folder}"
+    found = f"{folder} has mode {mode.st_mode & 0o777:o}: others can read it"
+    if mode.st_uid != owner:
+        found = f"{folder} belongs to user {mode.st_uid}, this is {owner}"
+    return [Finding(what=what, state=PROBLEM, found=found, cure=cure)]
 
 
 def _user() -> str:

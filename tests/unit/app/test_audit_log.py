@@ -61,6 +61,9 @@ def test_lines_are_added_at_the_end_and_hold_the_hash_of_the_last(path):
     assert [r["line"] for r in found.records] == list(range(1, 8))
     assert found.records[-1]["note"] == "c d[31m"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    AuditLog(path.parent / "a" / "b" / path.name).add([event("c")])
+    for folder in ("a", "a/b"):  # the state folder of a site, which did not make it
+        assert stat.S_IMODE((path.parent / folder).stat().st_mode) == 0o700
 
 
 def test_numbers_that_json_lacks_and_endless_texts_are_written_all_the_same(path):

@@ -12,7 +12,14 @@ import toys
 from safetensors.numpy import load_file, save
 
 from fedgraph_flwr import files
-from fedgraph_flwr.files import is_there, names_in, read_arrays, write_arrays
+from fedgraph_flwr.files import (
+    is_there,
+    make_private,
+    names_in,
+    read_arrays,
+    write_arrays,
+    write_npz,
+)
 from fedgraph_flwr.safe import encode, encode_whole, plain
 
 KINDS = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]
@@ -87,10 +94,26 @@ def test_only_the_owner_may_read_a_file(tmp_path, spare):
         write_arrays(old, {"w": np.zeros(3)})
         old.chmod(0o666)
         write_arrays(path, {"w": np.ones(3)}, spare=old if spare else None)
+        write_npz(tmp_path / "npz", {"w": np.ones(3)})
     finally:
         os.umask(before)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for written in (path, tmp_path / "npz"):
+        assert stat.S_IMODE(written.stat().st_mode) == 0o600
     assert old.exists() is not spare
+
+
+def test_a_private_folder_is_entered_by_its_user_alone(tmp_path):
+    """Those above it too, if they are made; one that is there is left as it is."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o755)
+    make_private(tmp_path / "there" / "a" / "b")
+    make_private(tmp_path / "there")
+    for name, mode in (("there", 0o755), ("there/a", 0o700), ("there/a/b", 0o700)):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
+    (tmp_path / "file").touch()
+    for path in ("file", "file/below"):
+        with pytest.raises(OSError, match="file"):
+            make_private(tmp_path / path)
 
 
 def test_writers_of_one_file_leave_it_whole(tmp_path):

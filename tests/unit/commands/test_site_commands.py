@@ -345,13 +345,16 @@ def test_problems_are_named_with_their_cure(site, tmp_path, capsys):
     doubled.write_text("\n".join([header, *rows[:12], *rows[:12], *rows[:12]]) + "\n")
     (tmp_path / "state").mkdir(mode=0o755)
     (tmp_path / "state").chmod(0o755)
-    node = f'clients="0" state-dir="{tmp_path}/state"'
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o750)
+    node = f'clients="0" state-dir="{tmp_path}/state" cache-dir="{tmp_path}/cache"'
     words = [str(doubled), "--node-config", node]
     words += ["--run-config", f'method="fedavg" {CONFIG}']
     code, found = check(words, capsys)
     assert code == 1
-    assert "others can read it" in found["state folder"]["found"]
-    assert "chmod 700" in found["state folder"]["cure"]
+    for kind in ("state", "cache"):
+        assert "others can read it" in found[f"{kind} folder"]["found"]
+        assert "chmod 700" in found[f"{kind} folder"]["cure"]
     assert found["duplicates"]["state"] == PROBLEM
     assert "test graphs are trained on too" in found["duplicates"]["found"]
     assert found["splits"]["state"] == PROBLEM

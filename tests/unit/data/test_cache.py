@@ -44,6 +44,13 @@ def age(entry, seconds=10):
         os.utime(path, (told, told))
 
 
+def test_other_users_do_not_enter_a_cache_that_is_made(tmp_path):
+    """It holds the graphs, whose files others may not read."""
+    opened(tmp_path / "cache" / "diffusion" / "e")
+    for folder in ("cache", "cache/diffusion"):
+        assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700
+
+
 def test_an_old_entry_is_checked_once_in_a_process(tmp_path, checked):
     opened(tmp_path / "e")
     age(tmp_path / "e")
