@@ -5,7 +5,6 @@ The node's configuration says which clients it hosts; see ``node_config``.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from logging import WARNING
 
 from flwr.app import Context, Message
@@ -13,7 +12,6 @@ from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 from typing_extensions import override
 
-import datasets
 from clients.binding import bind_config, bind_run, forget
 from clients.store import ClientStore
 
@@ -33,19 +31,8 @@ from .files import Flushes
 from .gate import visit
 from .introduction import introduce, own_name
 from .loaded import load_data, settle
-from .node_config import (
-    check_identity,
-    check_keys,
-    check_resident,
-    hosted_clients,
-    hosts_any,
-    ignored_folders,
-    is_site,
-    own_folders,
-    site_name,
-    trusted_peers,
-)
-from .policy import resolve_at
+from .node_config import check_keys, hosts_any, ignored_folders, is_site
+from .policy import agree_at
 from .resolve import Resolved
 from .terminal import log_failure
 from .together import trains_stacked
@@ -134,21 +121,11 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def _prepare(context: Context) -> tuple[Resolved, list[int]]:
-    node, policy = context.node_config, visit().policy
-    resolved = resolve_at(node, policy, context.run_config)
-    policy.check_run(resolved)
-    check_keys(node)
-    site_name(node)
-    check_resident(node)
-    trusted_peers(node)
-    check_identity(resolved, node)
-    settings = own_folders(resolved.settings, node)
-    hosted = hosted_clients(node, settings.num_clients)
-    datasets.check_hosted(settings, hosted)
+    resolved, hosted = agree_at(context.node_config, visit().policy, context.run_config)
     import torch  # here: a message that is refused needs none
 
-    torch.set_num_threads(settings.torch_threads)
-    return replace(resolved, settings=settings), hosted
+    torch.set_num_threads(resolved.settings.torch_threads)
+    return resolved, hosted
 
 
 def _serve(

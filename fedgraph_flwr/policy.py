@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,19 @@ from .data import GraphPartition
 from .errors import ConfigError, FedGraphError, PolicyError, unknown_name
 from .methods.gcfl import GCFLParams
 from .methods.spreadgnn import SpreadGNNParams
-from .node_config import POLICY, NodeConfig, check_plugins, is_site
+from .node_config import (
+    POLICY,
+    NodeConfig,
+    check_identity,
+    check_keys,
+    check_plugins,
+    check_resident,
+    hosted_clients,
+    is_site,
+    own_folders,
+    site_name,
+    trusted_peers,
+)
 from .plugins import is_plugin, split
 from .registry import METHODS
 from .resolve import Resolved, resolve
@@ -238,6 +250,33 @@ def resolve_at(
     policy.check_names(run_config)
     check_plugins(run_config, node)
     return resolve(run_config)
+
+
+def agree_at(
+    node: NodeConfig, policy: Policy, run_config: Mapping[str, Any]
+) -> tuple[Resolved, list[int]]:
+    """Check a run at a node, before data are read, as for every message.
+
+    Return it with the node's own folders, and the ids of the clients hosted there.
+
+    Raises
+    ------
+    PolicyError
+        The policy does not allow the run.
+    ConfigError
+        Run config or node-config are wrong, or do not fit together.
+    """
+    resolved = resolve_at(node, policy, run_config)
+    policy.check_run(resolved)
+    check_keys(node)
+    site_name(node)
+    check_resident(node)
+    trusted_peers(node)
+    check_identity(resolved, node)
+    hosted = hosted_clients(node, resolved.settings.num_clients)
+    settings = own_folders(resolved.settings, node)
+    datasets.check_hosted(settings, hosted)
+    return replace(resolved, settings=settings), hosted
 
 
 def policy_of(node: NodeConfig) -> Policy:

@@ -19,11 +19,14 @@ from typing import Any
 
 from ..config import RunSettings
 from ..errors import ConfigError
+from ..node_config import PLUGINS
+from ..plugins import named_in
 from ..registry import METHODS
 from ..resolve import defaults, resolve
 from ..tasks import GRAPH_EMBEDDING
 from ..trained import load_model
 from ..trained.folder import PLACES, read_about
+from ..trained.model import check_plugin
 from .check_data import read
 from .gain import LEVEL, Gain, compare
 from .trial import add_run_config, keep, read_run_config, run_one
@@ -109,6 +112,7 @@ def _config(args: argparse.Namespace) -> dict[str, Any]:
         if args.run_config:
             raise ConfigError("give --run-config or --against: MODEL has its config")
         config = dict(read_about(args.against).config)
+        check_plugin(str(config["dataset"]))
     elif args.run_config:
         config = read_run_config(args.run_config).to_config()
     else:
@@ -142,7 +146,8 @@ def _train(config: dict[str, Any], client: int, args: argparse.Namespace) -> Non
     alone |= {"method": "local", "dry-run": False}
     resolved = resolve({**defaults(), **alone})
     read(resolved, args.folder, client, args.cache_dir)  # says what is wrong in full
-    with run_one(alone, args.folder, client, cache_dir=args.cache_dir) as trial:
+    own = {"cache-dir": args.cache_dir, PLUGINS: ",".join(named_in(alone).values())}
+    with run_one(alone, args.folder, client, own) as trial:
         keep(trial.model, args.out)
     about = read_about(args.out)
     if not args.json:

@@ -15,16 +15,17 @@ from typing import Any
 import datasets
 
 from ..data import GraphPartition
+from ..elsewhere import check_elsewhere
 from ..errors import ConfigError, PolicyError
 from ..node_config import (
-    check_identity,
     check_keys,
+    check_resident,
     hosted_clients,
     site_name,
     trusted_peers,
 )
-from ..policy import policy_of
-from ..resolve import Resolved
+from ..policy import agree_at, policy_of
+from ..resolve import Resolved, defaults
 from . import check_data, check_machine
 from .check_link import Link, check_link
 from .findings import (
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     found = look("versions", check_machine.versions, "run this in a clone")
     resolved: Resolved | None = None
     if args.run_config:
-        resolved = read_run_config(args.run_config)
+        resolved = read_run_config(args.run_config, node)
     device = resolved.settings.device if resolved else "auto"
     found += look("device", lambda: check_machine.device(device), "see nvidia-smi")
     found += _state(node)
@@ -87,9 +88,10 @@ def run(args: argparse.Namespace) -> int:
         for words in (resolved.doubts if resolved else ())
     ]
     found += _link(args)
-    found += _node(node, resolved)
+    agreed = _node(args, node, resolved)
+    found += agreed
     with check_data.rows_are_findings():
-        found += _data(args, node, resolved)
+        found += _data(args, node, resolved, agrees=exit_code(agreed) == 0)
     print(as_json(found) if args.json else as_table(found))
     return exit_code(found)
 
@@ -121,7 +123,9 @@ def _link(args: argparse.Namespace) -> list[Finding]:
     return found
 
 
-def _node(node: Mapping[str, Any], resolved: Resolved | None) -> list[Finding]:
+def _node(
+    args: argparse.Namespace, node: Mapping[str, Any], resolved: Resolved | None
+) -> list[Finding]:
     """Whether the node-config can be read, and the site agrees to the run."""
     if not node:
         return _skipped("node-config", "--node-config 'clients=\"0\" ...'")
@@ -132,15 +136,16 @@ def _node(node: Mapping[str, Any], resolved: Resolved | None) -> list[Finding]:
             found = f"keys {', '.join(strange)} mean nothing here"
             cure = "see the keys in docs/deployment-site.md"
             return [Finding(what="node-config", state=PROBLEM, found=found, cure=cure)]
-        site_name(node)
-        trusted_peers(node)
+        policy = policy_of(node)
         if resolved is None:
-            policy_of(node)
+            site_name(node)
+            check_resident(node)
+            trusted_peers(node)
             told = "keys are known; without --run-config nothing says if they allow it"
             return [Finding(what="node-config", state=OK, found=told)]
-        policy_of(node).check_run(resolved)
-        check_identity(resolved, node)
-        hosted = hosted_clients(node, resolved.settings.num_clients)
+        own = {"data-path": str(args.folder)} if args.folder else {}
+        config = {**defaults(), **resolved.to_config()}
+        _, hosted = agree_at({**node, **own}, policy, config)
         told = f"hosts client(s) {', '.join(map(str, hosted))}, and allows this run"
         return [Finding(what="node-config", state=OK, found=told)]
 
@@ -148,7 +153,11 @@ def _node(node: Mapping[str, Any], resolved: Resolved | None) -> list[Finding]:
 
 
 def _data(
-    args: argparse.Namespace, node: Mapping[str, Any], resolved: Resolved | None
+    args: argparse.Namespace,
+    node: Mapping[str, Any],
+    resolved: Resolved | None,
+    *,
+    agrees: bool,
 ) -> list[Finding]:
     if resolved is None:
         return _skipped("data", '--run-config \'method="..." dataset="..."\'')
@@ -166,6 +175,7 @@ def _data(
 
     def see(client: int) -> list[Finding]:
         partition = check_data.read(resolved, folder, client, cache_dir)
+        check_elsewhere(resolved, partition)
         return [
             *check_data.describe(partition, kind, held_out),
             *_allowed(node, partition),
@@ -183,7 +193,12 @@ def _data(
     return found + look(
         "training",
         lambda: check_data.one_round(
-            resolved, folder, hosted[0], cache_dir=cache_dir, mbit=args.line_mbit
+            resolved,
+            folder,
+            hosted[0],
+            # A policy that refuses the run has been named.
+            node if agrees else {"cache-dir": cache_dir},
+            mbit=args.line_mbit,
         ),
         "see the message",
     )

@@ -18,6 +18,7 @@ import datasets
 from ..config import RunSettings
 from ..data import SPLITS, GraphPartition, GraphSet
 from ..errors import ConfigError
+from ..node_config import PLUGINS, POLICY
 from ..resolve import Resolved
 from ..results.dry_run import REPORT
 from .findings import OK, PROBLEM, Finding
@@ -144,17 +145,27 @@ def fingerprint(graphs: GraphSet, at: int) -> bytes:
 
 
 def one_round(
-    resolved: Resolved, folder: Path, client: int, *, cache_dir: str, mbit: float
+    resolved: Resolved,
+    folder: Path,
+    client: int,
+    node: Mapping[str, Any],
+    *,
+    mbit: float,
 ) -> list[Finding]:
-    """Train one round without the others; say what it costs in seconds and bytes."""
+    """Train one round without the others; say what it costs in seconds and bytes.
+
+    The site takes part as ``node`` says, the node-config of its SuperNode.
+    """
     config = {**resolved.to_config(), "dry-run": True}
-    note = ""
+    kept = ("cache-dir", POLICY, PLUGINS)
+    own, note = {key: str(node[key]) for key in kept if key in node}, ""
     if not resolved.method.strategy.TAKES_START:
-        own = RunSettings.config_fields()
-        config = {k: v for k, v in config.items() if k in own}
+        shared = RunSettings.config_fields()
+        config = {k: v for k, v in config.items() if k in shared}
         config |= {"method": _PLAIN}
+        own.pop(POLICY, None)  # which is for the run's own method
         note = f", by {_PLAIN}, as {resolved.settings.method} needs neighbours"
-    with run_one(config, folder, client, cache_dir=cache_dir) as trial:
+    with run_one(config, folder, client, own) as trial:
         report = json.loads((trial.results / REPORT).read_text())
     if failed := report["failures"]:
         raise ConfigError(

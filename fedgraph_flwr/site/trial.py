@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ from flwr.common.config import parse_config_args
 from simulations.inline import run_inline
 
 from ..errors import ConfigError
+from ..node_config import check_plugins
 from ..resolve import Resolved, defaults, resolve
 from ..results.model_folder import FOLDER
 from ..rules import Value
@@ -65,20 +67,25 @@ def parse_config(given: list[str], option: str) -> dict[str, Any]:
         raise ConfigError(f"{option} cannot be read: {words}") from error
 
 
-def read_run_config(given: list[str]) -> Resolved:
+def read_run_config(
+    given: list[str], node: Mapping[str, Any] = MappingProxyType({})
+) -> Resolved:
     """Read and check a run config, as ``flwr run --run-config`` takes it.
 
     Raises
     ------
     ConfigError
-        It cannot be read, or ``resolve`` refuses it.
+        It cannot be read, ``resolve`` refuses it, or it names a plug-in that a site
+        with this node-config does not import.
     """
-    return resolve({**defaults(), **parse_config(given, "--run-config")})
+    config = {**defaults(), **parse_config(given, "--run-config")}
+    check_plugins(config, node)
+    return resolve(config)
 
 
 @contextlib.contextmanager
 def run_one(
-    config: Mapping[str, Value], folder: Path, client: int, *, cache_dir: str = ""
+    config: Mapping[str, Value], folder: Path, client: int, own: Mapping[str, str]
 ) -> Iterator[Trial]:
     """Run one client as its SuperNode does, on the data of ``folder``.
 
@@ -88,7 +95,8 @@ def run_one(
         Run config; folders in it are left out.
     folder : path
     client : int
-    cache_dir : str
+    own : mapping
+        Further keys of the site's node-config.
 
     Raises
     ------
@@ -107,7 +115,7 @@ def run_one(
             "clients": str(client),
             "data-path": str(folder.expanduser().absolute()),
             "state-dir": f"{scratch}/state",
-            "cache-dir": cache_dir,
+            **own,
         }
         run_config = {
             **resolved.to_config(),

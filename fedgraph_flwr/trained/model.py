@@ -223,7 +223,7 @@ def load_model(
     """
     path = Path(folder).expanduser()
     about = read_about(path)
-    _check_plugin(str(about.config["dataset"]))
+    check_plugin(str(about.config["dataset"]))
     if about.architecture is None:
         raise DataError(f"the models in {path} cannot predict: {about.why_not}")
     weights = read_weights(path, about, name)
@@ -252,7 +252,7 @@ def load_model(
     )
 
 
-def _check_plugin(dataset: str) -> None:
+def check_plugin(dataset: str) -> None:
     """Refuse a data set in a module of this machine: to import it runs its code.
 
     A model folder may be a stranger's. This project's own modules are the user's.

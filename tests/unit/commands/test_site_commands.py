@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections import namedtuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import toys
 
 from datasets.schema_read import read_schema
+from fedgraph_flwr.files import sha256_of
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.site import check_machine
 from fedgraph_flwr.site.__main__ import COMMANDS, main
@@ -167,6 +169,23 @@ def test_models_of_other_protocols_are_not_compared(site, alone, tmp_path, capsy
     used = ["baseline", data, "--out", str(alone), *again]
     assert main(used) == 2
     assert "is there already" in capsys.readouterr().err
+
+
+def test_a_strangers_model_imports_no_module_of_this_machine(site, tmp_path, capsys):
+    """Training alone by its config would run the module's code."""
+    data, theirs = str(site[0] / "data" / "site-1.csv"), tmp_path / "theirs"
+    shutil.copytree(own_model(site), theirs)
+    about = json.loads((theirs / "model.json").read_text())
+    about["config"]["dataset"] = "antigravity:DATA"
+    (theirs / "model.json").write_text(json.dumps(about))
+    digest = sha256_of(theirs / "model.json")
+    lines = (theirs / "SHA256SUMS").read_text().splitlines()
+    lines = [f"{digest}  model.json" if "model.json" in x else x for x in lines]
+    (theirs / "SHA256SUMS").write_text("\n".join(lines))
+    out = ["--out", str(tmp_path / "out"), "--against", str(theirs)]
+    assert main(["baseline", data, *out]) == 2
+    assert "which a model folder may not import" in capsys.readouterr().err
+    assert "antigravity" not in sys.modules
 
 
 # predict --------------------------------------------------------------------------
@@ -418,6 +437,46 @@ def test_a_node_config_that_would_not_hold_is_a_problem(site, node, match, capsy
     code, found = check(words, capsys)
     assert code == 1
     assert match in found["node-config"]["found"]
+
+
+@pytest.mark.parametrize(
+    ("node", "match"),
+    [
+        ('resident="true"', "resident must be true or false"),
+        ('site-name="north"', "this site was started without data-path"),
+    ],
+)
+def test_what_the_site_would_refuse_is_a_problem(capsys, node, match):
+    words = ["--run-config", f'method="fedavg" {CONFIG}', "--node-config"]
+    code, found = check([*words, f'clients="0" {node}'], capsys)
+    assert code == 1
+    assert match in found["node-config"]["found"]
+
+
+def test_models_of_each_client_are_not_scored_elsewhere_by_a_site(tmp_path, capsys):
+    config = 'method="local" dataset="planted" num-clients=2 evaluate-on="all"'
+    words = ["--node-config", 'clients="0"', "--run-config", config]
+    code, found = check(words, capsys)
+    assert code == 1
+    assert "evaluate-on must be 'own' at sites" in found["data"]["found"]
+
+
+def test_what_the_site_allows_is_tried_as_it_allows_it(
+    site, tmp_path, capsys, monkeypatch
+):
+    policy = tmp_path / "policy.toml"
+    policy.write_text("statistics = true")
+    config = 'method="fedgta" dataset="planted" num-clients=2 num-server-rounds=2'
+    words = ["--node-config", f'clients="0" policy="{policy}"', "--run-config", config]
+    assert check(words, capsys)[1]["training"]["state"] == OK
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "outside_checked.py").write_text(toys.PLUGIN)
+    words = [f"{site[0]}/data/site-1.csv", "--run-config"]
+    words += [f'{CONFIG} method="outside_checked:METHOD"', "--node-config"]
+    assert main(["check", *words, 'clients="1"']) == 2
+    assert "outside_checked" not in sys.modules
+    allowed = 'clients="1" plugins="outside_checked"'
+    assert check([*words, allowed], capsys)[1]["training"]["state"] == OK
 
 
 def test_an_unwritable_state_folder_is_a_problem(tmp_path, capsys):
