@@ -16,6 +16,7 @@ from .catalog import (
     is_one_set,
     label_kind,
     reads_files,
+    tells_class_sizes,
 )
 from .diffusion import load_diffusion
 from .encode import count_rows
@@ -51,4 +52,5 @@ __all__ = [
     "read_schema",
     "read_schema_text",
     "reads_files",
+    "tells_class_sizes",
 ]

@@ -24,6 +24,8 @@ PLANTED = "planted"
 # partitions that a data set leaves no choice of
 FILES = "files"
 ONE_WAY = ("datasets", "files", "planted", "quantity-skew")
+# partitions by which a client has more or fewer graphs, as classes are large or small
+_BY_CLASS = ("dirichlet-labels", "dominance", "iid-classwise")
 TU_PREFIX = "tu:"
 _TU_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ANY_TU_CURE = (
@@ -320,6 +322,11 @@ def is_one_set(settings: RunSettings) -> bool:
 def is_cut(settings: RunSettings) -> bool:
     """Whether every client takes its part of one whole data set."""
     return is_one_set(settings) and settings.partition != FILES
+
+
+def tells_class_sizes(settings: RunSettings) -> bool:
+    """Whether numbers of clients' graphs tell how many there are of each class."""
+    return is_cut(settings) and settings.partition in _BY_CLASS
 
 
 def has_own_graphs(settings: RunSettings) -> bool:

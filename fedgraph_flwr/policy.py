@@ -184,6 +184,15 @@ class Policy(Settings):
                 "scores",
                 "leave gcfl.seq-source 'update-norm'",
             )
+        settings = resolved.settings
+        may_count = self.scores or self.pooled_evaluation
+        if datasets.tells_class_sizes(settings) and not may_count:
+            raise _forbidden(
+                f"partition {settings.partition!r}, by which numbers of graphs tell how"
+                " many there are of each class",
+                "scores",
+                'set partition to "files" or "iid"',
+            )
         client = resolved.method.client
         hands_on = issubclass(client, Opens) and client.shares_features(params)
         if hands_on and not self.raw_features:

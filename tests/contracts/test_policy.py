@@ -22,7 +22,7 @@ from clients.privacy import site as privacy_site
 from clients.privacy.gaussian import epsilon_of
 from fedgraph_flwr import client_app
 from fedgraph_flwr.client_app import app
-from fedgraph_flwr.errors import DataError, RunFailedError
+from fedgraph_flwr.errors import DataError, PolicyError, RunFailedError
 from fedgraph_flwr.gate import HASHES
 from fedgraph_flwr.policy import Policy
 from fedgraph_flwr.resolve import defaults
@@ -432,6 +432,22 @@ def test_clusters_are_not_cut_by_norms_that_stay_at_a_site(run, tmp_path, method
     with pytest.raises(RunFailedError, match=words):
         run(method, node_configs=sites(tmp_path, scores=False), **norms)
     run(method, node_configs=sites(tmp_path, min_examples=1), **norms)
+
+
+@pytest.mark.parametrize(
+    "partition", ["dominance", "dirichlet-labels", "iid-classwise"]
+)
+def test_numbers_of_graphs_do_not_tell_those_of_a_class(partition):
+    """Of the whole set client 0 of "dominance" can get one class, and all of it."""
+    config = {"dataset": "PROTEINS", "partition": partition, "num-clients": 2}
+    run = toys.resolved("fedavg", **{**config, "privacy.edge-epsilon": 1.0})
+    with pytest.raises(PolicyError, match=r"\(scores\) .*numbers of graphs tell"):
+        Policy(scores=False).check_run(run)
+    Policy().check_run(run)
+    Policy(scores=False, pooled_evaluation=True).check_run(run)
+    for other in ("files", "iid"):
+        run = toys.resolved("fedavg", **{**config, "partition": other})
+        Policy(scores=False).check_run(run)
 
 
 # Each key by itself, with the checks before the run gone ----------------------------
