@@ -130,7 +130,7 @@ def _scores(
         if rule == "final" and last < so_far.last_round:
             row["protocol"] = f"model of round {last}, the last that was measured"
         if 0 < row["num_clients"] < expected:
-            row["protocol"] += f"; {row['num_clients']} of {expected} clients measured"
+            row["protocol"] += f"; mean over {row['num_clients']} of {expected} clients"
     never = settings.never_train
     on_all = settings.evaluate_on == "all" and is_complete
     # Without their scores nobody knows how a common model does on their test sets.

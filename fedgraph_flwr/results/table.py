@@ -83,16 +83,14 @@ def _clusters(clusters: list[list[int]]) -> str:
 
 
 def _selected_by(summary: dict[str, Any], rule: str) -> str:
-    """Say which round a rule reads, over whom it was chosen, and whose mean it is."""
+    """Say which round a rule reads, and over whom it was chosen."""
     row = summary[rule]
     words: str = row["protocol"]
     if rule == summary["rules"][0]:
         words += " (headline)"
-    everyone = summary["num_clients"]
-    for what, key in (("chosen", "num_clients_chosen_by"), ("mean", "num_clients")):
-        over = row.get(key)
-        if over is not None and over < everyone and not _is_pooled(summary):
-            words += f"; {what} over {over} of {everyone} clients"
+    by = row.get("num_clients_chosen_by")
+    if by is not None and by < summary["num_clients"] and not _is_pooled(summary):
+        words += f"; chosen over {by} of {summary['num_clients']} clients"
     return words
 
 

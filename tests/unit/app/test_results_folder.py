@@ -296,7 +296,7 @@ def test_a_mean_over_some_of_the_clients_is_told(run, monkeypatch):
     toys.fail_when(monkeypatch, lambda *at: at == (1, 3), step="assess")
     summary = run("fedavg", **{"num-server-rounds": 2, "min-fit-replies": 0.5}).summary
     assert summary["final"]["num_clients"] == 2
-    told = "model of the last round; 2 of 3 clients measured"
+    told = "model of the last round; mean over 2 of 3 clients"
     assert summary["final"]["protocol"] == told
     assert told in " ".join(summary_table(summary).split())
 
