@@ -102,6 +102,20 @@ def open_or_build(
     return record
 
 
+def fingerprint_files(files: Iterable[Path]) -> str:
+    """Hash of places, sizes and times of files; reading contents would take long.
+
+    It is another once a file changes. Two files of one name, size and time may be
+    different ones; tools that copy set the time back, not that of the last change.
+    """
+    digest = hashlib.sha256(f"format {CACHE_FORMAT}".encode())
+    for path in files:
+        at, stat = path.resolve(), path.stat()
+        times = f"{stat.st_mtime_ns} {stat.st_ctime_ns}"
+        digest.update(f"/{at} {stat.st_size} {times}".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:12]
+
+
 def checksum(paths: Iterable[Path]) -> str:
     """SHA-256 over the lines ``<sha256>  <file name>``, sorted by name."""
     digest = hashlib.sha256()

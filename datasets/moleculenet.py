@@ -24,11 +24,7 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.errors import DataError
 
-from .cache import (
-    cache_root,
-    checksum,
-    open_or_build,
-)
+from .cache import cache_root, checksum, fingerprint_files, open_or_build
 from .molecules import MoleculeBuilder, Molecules, fingerprint, list_all, warn_once
 from .raw import data_folder, download, set_data_dir
 from .smiles_csv_table import CsvFormat, build_from_csv
@@ -102,8 +98,7 @@ def load_moleculenet(
     """
     cache = cache_root(cache_dir)
     path = _find(name, data_dir, cache)
-    stat = path.stat()
-    key = fingerprint(path.name, stat.st_size, stat.st_mtime_ns)
+    key = fingerprint(fingerprint_files([path]))
     entry = cache / f"{name}-{key}"
     found = open_or_build(entry, Molecules, lambda work: _convert(name, path, work))
     if found.bad:

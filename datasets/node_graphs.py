@@ -7,7 +7,6 @@ our cache that links to the raw files, and the result is stored as memory-mapped
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import logging
 import warnings
@@ -23,12 +22,7 @@ from numpy.typing import NDArray
 from fedgraph_flwr.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.errors import DataError
 
-from .cache import (
-    CACHE_FORMAT,
-    cache_root,
-    checksum,
-    open_or_build,
-)
+from .cache import cache_root, checksum, fingerprint_files, open_or_build
 from .heterophilous_raw import HETEROPHILOUS, read_heterophilous
 from .ogb_raw import OGB_FILES, read_ogb
 from .planetoid_raw import PARTS, check_npz, safe_copy
@@ -103,7 +97,7 @@ def load_node_graph(
     cache = cache_root(cache_dir)
     raw = _find(name, data_dir, cache)
     files = [raw / f for f in NODE_SOURCES[name].files]
-    entry = cache / f"{name}-{features}-{_fingerprint(files)}"
+    entry = cache / f"{name}-{features}-{fingerprint_files(files)}"
     return open_or_build(
         entry, GraphSet, lambda work: _convert(name, files, features, work)
     )
@@ -174,7 +168,7 @@ def largest_component(edges: IntArray, num_nodes: int) -> tuple[IntArray, IntArr
     """
     from scipy import sparse
 
-    ones = np.ones(edges.shape[1], np.int8)
+    ones = np.ones(edges.shape[1], np.bool_)  # sums of small integers would overflow
     shape = (num_nodes, num_nodes)
     half = sparse.coo_array((ones, (edges[0], edges[1])), shape=shape).tocsr()
     both = ((half + half.T) > 0).tolil() if num_nodes < 2 else (half + half.T) > 0
@@ -292,15 +286,6 @@ NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
         ),
     }
 )
-
-
-def _fingerprint(files: list[Path]) -> str:
-    """Hash of file names, sizes and times; reading contents would take long."""
-    digest = hashlib.sha256(f"nodes, format {CACHE_FORMAT}".encode())
-    for path in files:
-        stat = path.stat()
-        digest.update(f"/{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
-    return digest.hexdigest()[:12]
 
 
 def _find(name: str, data_dir: str, cache: Path) -> Path:

@@ -1,13 +1,11 @@
-"""Whether the raw files of a TU data set fit together.
+"""Reading the raw files of a TU data set, and whether they fit together.
 
 PyTorch Geometric reads these text files without comparing them: a cut-off line, a
-node outside its graph or a missing label goes unnoticed. What is checked here cannot
-go wrong there any more.
+node outside its graph or a missing label goes unnoticed.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,25 +21,37 @@ from fedgraph_flwr.errors import DataError
 from .tu_raw import ATTRIBUTES, LABELS
 
 _MOST_LABELS = 100_000
+_BLOCK = 1 << 22
 
 
-@dataclass(frozen=True)
-class RawFacts:
-    """Facts that the raw files state.
+@dataclass(frozen=True, kw_only=True)
+class RawTables:
+    """What the raw files hold.
 
     Parameters
     ----------
     graph_of_node : int64 array, shape (num_nodes,)
         Graph of each node, ascending, from 0.
-    classes : list of str
-        Labels of graphs, ascending; class k is the k-th.
-    label_ranges : list of (int, int)
-        Smallest and largest label of nodes in each column of labels.
+    edges : int64 array, shape (num_lines, 2)
+        Nodes, from 0, as listed: with loops and repeats.
+    graph_labels : int64 array, shape (num_graphs,)
+    labels : int64 array, shape (num_nodes, num_columns)
+        Of nodes; no column without the file.
+    attributes : float32 array, shape (num_nodes, num_columns)
+        Of nodes; no column without the file.
     """
 
     graph_of_node: IntArray
-    classes: list[str]
-    label_ranges: list[tuple[int, int]]
+    edges: IntArray
+    graph_labels: IntArray
+    labels: IntArray
+    attributes: NDArray[np.float32]
+
+    @property
+    def label_ranges(self) -> list[tuple[int, int]]:
+        """Smallest and largest label of nodes in each column of labels."""
+        low, high = self.labels.min(axis=0), self.labels.max(axis=0)
+        return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
 def read_table(
@@ -54,16 +64,15 @@ def read_table(
     DataError
         Naming file and place, if the file is empty, cut off or not numeric.
     """
-    told = path.name
+    told, last, num_lines = path.name, b"", 0
     with path.open("rb") as handle:
-        size = handle.seek(0, os.SEEK_END)
-        handle.seek(max(size - 1, 0))
-        last = handle.read(1)
-    if size == 0:
+        while block := handle.read(_BLOCK):
+            last, num_lines = block[-1:], num_lines + block.count(b"\n")
+    if not last:
         raise DataError(
             f"{where} is empty; fetch the data set again", public=f"{told} is empty"
         )
-    if last != b"\n":  # PyTorch Geometric would drop the last line in silence
+    if last != b"\n":
         raise DataError(
             f"{where} does not end with a newline: it is cut off; fetch the data set"
             " again (or append the newline if the last line is complete)",
@@ -85,6 +94,12 @@ def read_table(
             f"{where} is corrupt: {error}; fetch the data set again",
             public=f"{told} is corrupt",
         ) from error
+    if len(table) != num_lines:  # NumPy passes over them
+        raise DataError(
+            f"{where} has {num_lines} lines with {len(table)} rows of numbers: it has"
+            " blank lines; fetch the data set again",
+            public=f"{told} has blank lines",
+        )
     if columns is not None and table.shape[1] != columns:
         raise DataError(
             f"{where} must have {columns} column(s), got {table.shape[1]}; fetch the"
@@ -94,8 +109,8 @@ def read_table(
     return table
 
 
-def check_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawFacts:
-    """Check the raw files against each other.
+def read_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawTables:
+    """Read the raw files, and check them against each other.
 
     Parameters
     ----------
@@ -107,7 +122,7 @@ def check_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawFacts
 
     Returns
     -------
-    RawFacts
+    RawTables
 
     Raises
     ------
@@ -135,34 +150,38 @@ def check_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawFacts
             "graph_labels",
             f"{len(labels)} labels for the {num_graphs} graphs of graph_indicator",
         )
-    of_nodes = {
-        kind: read(kind, None, dtype)
-        for kind, dtype in ((LABELS, np.int64), (ATTRIBUTES, np.float64))
-        if kind in files
-    }
+    of_nodes = {LABELS: np.zeros((num_nodes, 0), np.int64)}
+    of_nodes[ATTRIBUTES] = np.zeros((num_nodes, 0), np.float64)
+    for kind in [k for k in of_nodes if k in files]:
+        of_nodes[kind] = read(kind, None, of_nodes[kind].dtype.type)
     for kind, table in of_nodes.items():
         if len(table) != num_nodes:
             raise bad(
                 kind,
                 f"{len(table)} lines for the {num_nodes} nodes of graph_indicator",
             )
-        if not np.isfinite(table).all():
-            line = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0]) + 1
-            raise bad(kind, f"line {line} holds NaN or infinity", line)
-    _check_edges(graph, read("A", 2), bad)
-    of_labels = of_nodes.get(LABELS, np.zeros((1, 0), np.int64))
-    low, high = of_labels.min(axis=0).tolist(), of_labels.max(axis=0).tolist()
-    if (width := sum(high) - sum(low) + len(low)) > _MOST_LABELS:
+    with np.errstate(over="ignore"):
+        attributes = of_nodes[ATTRIBUTES].astype(np.float32)
+    wrong = np.flatnonzero(~np.isfinite(attributes).all(axis=1))
+    if len(wrong):
+        problem = f"line {wrong[0] + 1} holds NaN, infinity or a number beyond float32"
+        raise bad(ATTRIBUTES, problem, int(wrong[0]) + 1)
+    edges = read("A", 2)
+    _check_edges(graph, edges, bad)
+    tables = RawTables(
+        graph_of_node=graph - 1,
+        edges=edges - 1,
+        graph_labels=labels,
+        labels=of_nodes[LABELS],
+        attributes=attributes,
+    )
+    if (width := sum(b - a + 1 for a, b in tables.label_ranges)) > _MOST_LABELS:
         raise bad(
             LABELS,
             f"its labels span {width} numbers, a column each, more than {_MOST_LABELS};"
             " number them 0, 1, ...",
         )
-    return RawFacts(
-        graph_of_node=graph - 1,
-        classes=[str(label) for label in np.unique(labels).tolist()],
-        label_ranges=list(zip(low, high, strict=True)),
-    )
+    return tables
 
 
 def _check_numbering(graph: IntArray, bad: Callable[..., DataError]) -> None:

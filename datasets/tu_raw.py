@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import io
 import lzma
 import shutil
@@ -15,7 +14,6 @@ from typing_extensions import override
 
 from fedgraph_flwr.errors import DataError
 
-from .cache import CACHE_FORMAT
 from .raw import data_folder, download, set_data_dir
 
 REQUIRED = ("A", "graph_indicator", "graph_labels")
@@ -45,31 +43,21 @@ class RawSource:
     optional: tuple[str, ...]
     files: tuple[Path, ...]
 
-    def fingerprint(self) -> str:
-        """Hash of file names, sizes and times; reading contents would take long."""
-        digest = hashlib.sha256(f"format {CACHE_FORMAT}".encode())
-        for path in self.files:
-            stat = path.stat()
-            digest.update(f"/{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
-        return digest.hexdigest()[:12]
+    def place(self, work: Path) -> tuple[dict[str, Path], str]:
+        """Return the files by kind, and say what is there but not used.
 
-    def place(self, raw: Path) -> tuple[dict[str, Path], str]:
-        """Link or unpack the files into ``raw``.
-
-        Returns them by kind, and says what is there but not used.
+        Those of an archive are unpacked into the folder ``work``.
 
         Raises
         ------
         DataError
             If the archive is corrupt or lacks a file.
         """
-        raw.mkdir(parents=True)
-        if self.origin.is_dir():
-            for path in self.files:
-                (raw / path.name).symlink_to(path)
-            there = {path.name for path in self.origin.iterdir()}
+        raw = self.origin if self.origin.is_dir() else work
+        if raw is work:
+            there = self._unpack(work)
         else:
-            there = self._unpack(raw)
+            there = {path.name for path in raw.iterdir()}
         files = _files_by_kind(self.name, raw, self.optional, shown=self.origin)
         unused = [
             kind.replace("_", " ")

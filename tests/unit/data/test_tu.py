@@ -17,6 +17,7 @@ import toys
 import datasets
 from datasets.cache import cache_root
 from datasets.tu import load_tu, say_once
+from datasets.tu_check import read_raw
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations.presets import load_preset
@@ -94,6 +95,51 @@ def test_tiny_by_hand(tiny):
     assert (graphs.num_features, graphs.num_classes) == (3, 2)
     assert graphs.is_undirected
     assert (graphs.edge_index.dtype, graphs.x.dtype) == (np.int32, np.uint8)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_set_is_read_as_by_a_slow_loop(tmp_path, seed):
+    """Loops, repeats, graphs without edges wherever they stand, one graph alone."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 5, rng.integers(1, 5))
+    sizes[rng.integers(len(sizes))] += 1
+    graph_of = np.repeat(np.arange(len(sizes)), sizes)
+    u, v = np.triu_indices(len(graph_of), 1)
+    u, v = (ends[graph_of[u] == graph_of[v]] for ends in (u, v))
+    some = rng.integers(0, len(u), rng.integers(1, 4))
+    lines = np.stack([u[some], v[some]], 1)
+    loops = np.repeat(rng.integers(0, len(graph_of), 2)[:, None], 2, axis=1)
+    lines = np.concatenate([lines, lines[:, ::-1], lines[:1], loops])
+    labels, classes = (
+        rng.integers(-2, 3, len(graph_of)),
+        rng.integers(-1, 2, len(sizes)),
+    )
+    numbers = rng.normal(size=(len(graph_of), 2))
+    write_tiny(
+        tmp_path / "data" / "TINY" / "raw",
+        A="".join(f"{a + 1}, {b + 1}\n" for a, b in rng.permutation(lines)),
+        graph_indicator="".join(f"{g + 1}\n" for g in graph_of),
+        graph_labels="".join(f"{c}\n" for c in classes),
+        node_labels="".join(f"{c}\n" for c in labels),
+        node_attributes="".join(f"{a!r}, {b!r}\n" for a, b in numbers.tolist()),
+    )
+    graphs = load_tiny(tmp_path / "data", "labels+attributes")
+    assert graphs.node_ptr.tolist() == [0, *np.cumsum(sizes)]
+    for g, first in enumerate(graphs.node_ptr[:-1].tolist()):
+        own = {(a - first, b - first) for a, b in lines if a != b and graph_of[a] == g}
+        edges = graphs.edge_index[:, graphs.edge_ptr[g] : graphs.edge_ptr[g + 1]]
+        assert [tuple(e) for e in edges.T.tolist()] == sorted(own)
+    assert graphs.is_undirected
+    kinds = sorted(set(classes.tolist()))
+    assert graphs.y.tolist() == [kinds.index(c) for c in classes]
+    assert graphs.classes == [str(c) for c in kinds]
+    one_hot = [
+        [float(c == k) for k in range(min(labels), max(labels) + 1)] for c in labels
+    ]
+    np.testing.assert_array_equal(graphs.x[:, :2], numbers.astype(np.float32))
+    np.testing.assert_array_equal(graphs.x[:, 2:], one_hot)
+    only = load_tiny(tmp_path / "data", "labels")
+    assert only.x.tolist() == (labels - min(labels)).tolist()
 
 
 def test_degree_features(tiny):
@@ -236,7 +282,7 @@ def test_environment_names_the_folders(tiny, monkeypatch):
         ("A", "1, 2\n3, 4\n", r"line 2 has edge \[3, 4\], which joins two graphs"),
         ("A", "", r"TINY_A.txt in .* is empty"),
         ("A", "\n", r"TINY_A.txt in .* is corrupt"),
-        ("A", "1, 2\n\n2, 1\n", r"cannot parse TU data set 'TINY' in .*raw"),
+        ("A", "1, 2\n\n2, 1\n", r"TINY_A.txt .*raw has 3 lines with 2 rows"),
         ("A", "1, 1\n", r"no edges but self-loops"),
         ("A", None, r"raw lacks TINY_A.txt"),
         ("graph_labels", None, r"lacks TINY_graph_labels.txt .*regression"),
@@ -250,7 +296,8 @@ def test_environment_names_the_folders(tiny, monkeypatch):
         ("node_labels", "5\nnan\n" * 4, r"TINY_node_labels.txt .* corrupt"),
         ("node_labels", "0\n9000000000\n" * 4, r"labels span 9000000001 numbers"),
         ("node_attributes", "1\n2\n", r"2 lines for the 8 nodes"),
-        ("node_attributes", "1\ninf\n" * 4, r"line 2 holds NaN or infinity"),
+        ("node_attributes", "1\ninf\n" * 4, r"line 2 holds NaN, infinity"),
+        ("node_attributes", "1\n2\n1e39\n4\n" * 2, r"line 3 .*beyond float32"),
         ("node_attributes", "1\nx\n" * 4, r"TINY_node_attributes.txt .* corrupt"),
     ],
 )
@@ -413,6 +460,45 @@ def test_changed_raw_files_are_read_again(tiny):
     write_tiny(tiny / "TINY" / "raw", graph_labels="1\n1\n2\n")
     os.utime(tiny / "TINY" / "raw" / "TINY_graph_labels.txt", ns=(1, 1))
     assert load_tiny(tiny).y.tolist() == [0, 0, 1]
+
+
+def test_a_file_of_the_same_size_and_time_is_another_one(tiny):
+    """Tools that unpack or copy set the time back."""
+    for labels, classes in (("1\n2\n1\n", [0, 1, 0]), ("1\n1\n2\n", [0, 0, 1])):
+        write_tiny(tiny / "TINY" / "raw", graph_labels=labels)
+        for path in (tiny / "TINY" / "raw").glob("*"):
+            os.utime(path, ns=(1, 1))
+        assert load_tiny(tiny).y.tolist() == classes
+
+
+def test_clients_with_files_of_one_size_and_time_have_their_own(tiny):
+    for client, labels in enumerate(("1\n1\n2\n", "2\n1\n2\n")):
+        raw = tiny / f"client-{client}" / "TINY" / "raw"
+        write_tiny(raw, graph_labels=labels)
+        for path in raw.glob("*"):
+            os.utime(path, ns=(1, 1))
+    config = toys.run_settings(
+        dataset="tu:TINY",
+        partition="files",
+        num_clients=2,
+        data_dir=str(tiny),
+        cache_dir=str(tiny.parent / "cache"),
+    )
+    held = [datasets.load_partition(config, c) for c in range(2)]
+    assert [p.graphs.y.tolist() for p in held] == [[0, 0, 1], [1, 0, 1]]
+    assert held[0].graphs.raw_sha256 != held[1].graphs.raw_sha256
+
+
+def test_files_that_change_while_they_are_read_are_refused(tiny, monkeypatch):
+    def read_and_change(*arguments, **named):
+        found = read_raw(*arguments, **named)
+        write_tiny(tiny / "TINY" / "raw", graph_labels="1\n1\n2\n")
+        return found
+
+    monkeypatch.setattr("datasets.tu.read_raw", read_and_change)
+    with pytest.raises(DataError, match="changed while it was read"):
+        load_tiny(tiny)
+    assert not entries(tiny.parent / "cache")
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "missing", "manifest", "emptied"])
