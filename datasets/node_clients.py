@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -31,11 +31,14 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     ------
     FedGKD, Sec. 5.1 and B.1, on the protocol of FED-PUB's code.
     """
-    whole, clients = cut_graph(
+    whole = load_node_graph(
         name,
         settings.features,
-        settings.data_dir,
-        settings.cache_dir,
+        data_dir=settings.data_dir,
+        cache_dir=settings.cache_dir,
+    )
+    clients = cut_graph(
+        _Whole(whole.name, whole.raw_sha256, whole),
         settings.partition,
         settings.num_clients,
         settings.split_seed,
@@ -125,22 +128,24 @@ def with_roles(
     )
 
 
+@dataclass(frozen=True)
+class _Whole:
+    """A whole graph, identified by its files: features do not cut it."""
+
+    name: str
+    raw_sha256: str
+    graph: GraphSet = field(compare=False)
+
+
 @lru_cache(maxsize=4)
 def cut_graph(
-    name: str,
-    features: str,
-    data_dir: str,
-    cache_dir: str,
-    kind: str,
-    num_clients: int,
-    seed: int,
-) -> tuple[GraphSet, list[IntArray] | FedGraphError]:
+    whole: _Whole, kind: str, num_clients: int, seed: int
+) -> list[IntArray] | FedGraphError:
     """Cut a graph once per process, however many clients the process hosts.
 
     So is a graph that cannot be cut: to find that out takes as long.
     """
-    whole = load_node_graph(name, features, data_dir=data_dir, cache_dir=cache_dir)
     try:
-        return whole, partition_nodes(kind, whole, num_clients, seed=seed)
+        return partition_nodes(kind, whole.graph, num_clients, seed=seed)
     except FedGraphError as error:
-        return whole, error.with_traceback(None)
+        return error.with_traceback(None)
