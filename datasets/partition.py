@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphPartition, IntArray
-from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.errors import ConfigError, DataError
 
 from . import graph_partitions, splits, synthetic
 from .cache import label_checksum
@@ -161,7 +161,7 @@ def _folder_of_client(settings: RunSettings, client_id: int) -> str:
     """Folder of a client's raw files; with partition "files", the client's own.
 
     That is ``client-<id>`` below ``data_dir`` if it is there, else ``data_dir`` itself,
-    as at a site with one client.
+    as at a site with one client, unless folders of other clients are there.
     """
     if settings.partition != FILES:
         return settings.data_dir
@@ -172,8 +172,17 @@ def _folder_of_client(settings: RunSettings, client_id: int) -> str:
             " each"
             " SuperNode with --node-config 'data-path=\"...\"'"
         )
-    own = Path(settings.data_dir).expanduser() / f"client-{client_id}"
-    return str(own) if own.is_dir() else settings.data_dir
+    root, own = Path(settings.data_dir).expanduser(), f"client-{client_id}"
+    if (root / own).is_dir():
+        return str(root / own)
+    if others := sorted(path.name for path in root.glob("client-*") if path.is_dir()):
+        raise DataError(
+            f"{root} has folders of {len(others)} client(s), as {others[0]}, but no"
+            f" {own}, the graphs of client {client_id}; add it, or set num-clients to"
+            " the number of folders (on a site: correct clients of --node-config)",
+            public=f"data-path of this site has folders of clients, and no {own}",
+        )
+    return settings.data_dir
 
 
 @cut_once

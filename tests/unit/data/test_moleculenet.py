@@ -257,6 +257,10 @@ def test_held_out_graphs_are_everybodys_and_the_others_shared_out(chains):
     everyone = sorted([*trained, *rows["val"][0], *rows["test"][0]])
     assert everyone == list(range(300))
     assert min(map(len, rows["train"])) >= 10
+    shares = graph_partitions.quantity_skew(
+        np.sort(trained), 4, seed=chains().split_seed, alpha=chains().dirichlet_alpha
+    )
+    assert rows["train"] == [share.tolist() for share in shares]
     for part in parts:
         assert np.diff(part.graphs.node_ptr).tolist() == [
             row % 40 + 1 for row in part.graph_ids

@@ -370,6 +370,14 @@ def test_planted_clients_are_repeatable_and_follow_the_seed():
     assert not np.array_equal(first.x, neighbour.x)
 
 
+def test_planted_clients_draw_roles_of_their_own():
+    config = toys.run_settings(dataset="planted", num_clients=4, partition="planted")
+    held = [datasets.load_partition(config, c) for c in range(4)]
+    assert len({tuple(p.train.tolist()) for p in held}) == 4
+    rows = np.concatenate([p.graph_ids for p in held])
+    assert rows.tolist() == list(range(400))
+
+
 def test_planted_groups_contradict_each_other_about_labels():
     """Nodes near one prototype have one class in group 0 and the next in group 1."""
     centres = planted.prototypes(7)

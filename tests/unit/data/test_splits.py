@@ -1,5 +1,6 @@
 """Partitioners and the 80/10/10 split."""
 
+import hashlib
 import math
 import os
 
@@ -110,6 +111,21 @@ def test_test_graphs_that_others_train_on_are_counted():
     assert none == [(0, 0)] * 3
 
 
+def test_overlap_is_counted_by_split_seed_and_not_by_the_run_seed(monkeypatch, caplog):
+    whole = toys.random_graphs(300)
+    monkeypatch.setattr("datasets.partition.load_tu", lambda *_, **__: whole)
+    for seed in (1, 2):
+        datasets.load_partition(
+            toys.run_settings(
+                dataset="MUTAG", partition="chunks-overlap", num_clients=5, seed=seed
+            ),
+            2,
+        )
+    said = [m for m in caplog.messages if "other clients train on" in m]
+    assert len(said) == 2
+    assert said[0] == said[1]
+
+
 @pytest.mark.parametrize(("kind", "count"), [("chunks-overlap", 1), ("chunks", 0)])
 def test_overlap_is_said_by_every_client(monkeypatch, caplog, kind, count):
     whole = toys.random_graphs(300)
@@ -118,6 +134,44 @@ def test_overlap_is_said_by_every_client(monkeypatch, caplog, kind, count):
     datasets.load_partition(loaded, 2)
     said = [m for m in caplog.messages if "other clients train on" in m]
     assert len(said) == count
+
+
+@pytest.mark.parametrize(
+    ("kind", "digest"),
+    [
+        ("chunks", "6ebe3acb5a6e"),
+        ("chunks-overlap", "4ce536b97698"),
+        ("chunks-shuffled", "996587370931"),
+        ("dirichlet-labels", "b374dba34a45"),
+        ("dirichlet-quantity", "09d90020f0b1"),
+        ("dominance", "b84072835b9d"),
+        ("iid", "9e83b8b12922"),
+        ("iid-classwise", "e5b9438a04bc"),
+        ("quantity-skew", "886c70c102ba"),
+    ],
+)
+def test_pinned_partitions(kind, digest):
+    """Another draw is a change of results, and of every published split."""
+    if kind == "quantity-skew":
+        rows = np.arange(0, 800, 2)
+        clients = graph_partitions.quantity_skew(rows, 6, seed=5, alpha=0.3)
+    else:
+        clients = partition(kind, np.arange(400) % 7 % 3, 6, seed=5, alpha=0.3)
+    told = repr([rows.tolist() for rows in clients])
+    assert hashlib.sha256(told.encode()).hexdigest()[:12] == digest
+
+
+def test_shares_of_a_dirichlet_draw_are_rounded_to_whole_graphs():
+    """To the nearest: no client gets more on average than any other."""
+    y = np.zeros(60, np.int64)
+    sizes = [
+        [
+            len(rows)
+            for rows in graph_partitions.dirichlet_labels(y, 3, seed=seed, alpha=1e6)
+        ]
+        for seed in range(200)
+    ]
+    np.testing.assert_allclose(np.mean(sizes, axis=0), 20, atol=0.2)
 
 
 def test_equal_chunks_and_equal_class_shares():
@@ -184,6 +238,13 @@ def test_split_agrees_with_two_calls_of_sklearn():
     ours = splits.split_client(np.arange(109), y, seed=123)
     theirs = [np.sort(part) for part in (train, val, test)]
     assert [p.tolist() for p in ours] == [p.tolist() for p in theirs]
+
+
+def test_as_few_held_out_as_classes_are_stratified(caplog):
+    y = np.arange(30) % 3
+    _, val, test = splits.split_client(np.arange(30), y, seed=1)
+    assert sorted(y[val]) == sorted(y[test]) == [0, 1, 2]
+    assert not caplog.messages
 
 
 def test_lone_class_member_falls_back_with_a_warning(caplog):

@@ -489,6 +489,21 @@ def test_clients_with_files_of_one_size_and_time_have_their_own(tiny):
     assert held[0].graphs.raw_sha256 != held[1].graphs.raw_sha256
 
 
+def test_a_client_without_a_folder_beside_others_is_refused(tiny):
+    """It would read graphs in data-dir itself, which stand for another client's."""
+    write_tiny(tiny / "client-0" / "TINY" / "raw")
+    config = toys.run_settings(
+        dataset="tu:TINY",
+        partition="files",
+        num_clients=2,
+        data_dir=str(tiny),
+        cache_dir=str(tiny.parent / "cache"),
+    )
+    assert len(datasets.load_partition(config, 0).graphs) == 3
+    with pytest.raises(DataError, match=r"folders of 1 client.*but no client-1"):
+        datasets.load_partition(config, 1)
+
+
 def test_files_that_change_while_they_are_read_are_refused(tiny, monkeypatch):
     def read_and_change(*arguments, **named):
         found = read_raw(*arguments, **named)
