@@ -117,6 +117,19 @@ def test_features_and_edges_are_those_of_each_molecule(folder):
     assert graphs.x.flags.writeable  # a copy
 
 
+def test_more_kinds_of_atoms_than_a_byte_counts(folder):
+    """Isotopes of hydrogen that are in no book."""
+    rows = [f"{r},n,{r % 2},[{r + 1}H]\n" for r in range(257)]
+    write(folder, "BBBP", "num,name,p_np,smiles\n" + "".join(rows))
+    molecules = load_moleculenet("BBBP", data_dir=str(folder))
+    assert len(molecules.kinds) == 257
+    x = molecules.take(np.arange(257)).x
+    for row in range(257):
+        np.testing.assert_array_equal(
+            x[[row]], toys.smiles_to_graph(f"[{row + 1}H]")[0]
+        )
+
+
 @pytest.mark.parametrize(
     ("features", "width"),
     [("atoms", 133), ("atoms-no-degree", 126), ("atoms-strict", 108)],

@@ -370,6 +370,19 @@ def test_planted_clients_are_repeatable_and_follow_the_seed():
     assert not np.array_equal(first.x, neighbour.x)
 
 
+def test_planted_features_are_prototypes_with_noise_of_deviation_1():
+    graphs = [planted.generate_client(client, 7) for client in range(10)]
+    block = np.repeat(np.arange(4), 25)
+    noise = np.stack([g.x - planted.prototypes(7)[block] for g in graphs])
+    assert abs(noise.mean()) < 0.02  # 32,000 numbers
+    assert abs(noise.std() - 1) < 0.02
+    edges = np.concatenate([block[g.edge_index] for g in graphs], axis=1)
+    inside = (edges[0] == edges[1]).sum() / (10 * 4 * 25 * 24)
+    between = (edges[0] != edges[1]).sum() / (10 * 12 * 25 * 25)
+    assert abs(inside - 0.12) < 0.01
+    assert abs(between - 0.03) < 0.003
+
+
 def test_planted_clients_draw_roles_of_their_own():
     config = toys.run_settings(dataset="planted", num_clients=4, partition="planted")
     held = [datasets.load_partition(config, c) for c in range(4)]

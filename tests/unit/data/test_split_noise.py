@@ -142,8 +142,10 @@ def test_large_graphs_are_drawn_by_rejection_and_obey_the_same_rules(monkeypatch
         assert (len(new), len(old & new)) == (len(old), len(old) - 2 * moved)
 
 
-def test_every_free_pair_is_as_likely():
+@pytest.mark.parametrize("few", [split_noise._FEW_PAIRS, -1])
+def test_every_free_pair_is_as_likely(monkeypatch, few):
     """One edge of four nodes moves to one of five other pairs."""
+    monkeypatch.setattr(split_noise, "_FEW_PAIRS", few)
     one = graph({(0, 1), (1, 0)}, 4)
     seen = [min(*edge_sets(rewired(one, 1.0, rng(s)))[0]) for s in range(1000)]
     counts = np.unique(np.array(seen), axis=0, return_counts=True)[1]

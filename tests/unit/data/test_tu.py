@@ -140,6 +140,9 @@ def test_any_set_is_read_as_by_a_slow_loop(tmp_path, seed):
     np.testing.assert_array_equal(graphs.x[:, 2:], one_hot)
     only = load_tiny(tmp_path / "data", "labels")
     assert only.x.tolist() == (labels - min(labels)).tolist()
+    ends = [a for a, b in {tuple(line) for line in lines.tolist()} if a != b]
+    degrees = [ends.count(node) for node in range(len(graph_of))]
+    assert load_tiny(tmp_path / "data", "degree").x.tolist() == degrees
 
 
 def test_degree_features(tiny):
