@@ -59,6 +59,24 @@ def test_noise_of_a_kind_changes_that_alone_and_both_hashes(kind):
     assert other.split_hash != found.split_hash
 
 
+def test_the_hash_of_data_sees_every_number_and_that_of_the_split_none():
+    """By the first a site refuses data that change beneath noise on edges."""
+    clean = toys.make_partition(0)
+    graphs = clean.graphs
+    others = [
+        {"x": shuffled_rows(graphs.x, 1.0, rng())},
+        {"edge_index": graphs.edge_index[::-1].copy()},
+        {"edge_index": graphs.edge_index.astype(np.int64)},
+        {"y": 1 - graphs.y},
+    ]
+    made = [
+        replace(clean, graphs=replace(graphs, **other), data_hash="")
+        for other in others
+    ]
+    assert len({clean.data_hash, *(p.data_hash for p in made)}) == 5
+    assert {p.split_hash for p in made} == {clean.split_hash}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_is_drawn_from_split_seed_and_client_and_not_from_the_run_seed(kind):
     clean = toys.make_partition(num_graphs=40, dense=True)
