@@ -77,9 +77,8 @@ def load_new(
     if has_own_graphs(settings):
         name = info.members[0]
         data_dir, cache_dir = str(path), settings.cache_dir
-        graphs = load_tu(
-            name, settings.features, data_dir=data_dir, cache_dir=cache_dir
-        )
+        kept = load_tu(name, settings.features, data_dir=data_dir, cache_dir=cache_dir)
+        graphs = kept.take(np.arange(len(kept)))  # torch warns about read-only arrays
         names = [str(g + 1) for g in range(len(graphs))]  # as TU's files count
         return NewItems(graphs=graphs, names=names, column="graph", unfit=[])
     raise ConfigError(

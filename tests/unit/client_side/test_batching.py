@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch_geometric.loader import DataLoader
 import datasets
 from clients.graphs.batching import ClientData, CollatedGraphs
 from clients.training import epoch_batches
+from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.resolve import defaults, resolve
 
 
@@ -98,3 +101,10 @@ def test_graphs_without_edges_are_joined_when_asked_for():
     assert batch.adjacency.shape == expected.adjacency.shape
     assert batch.adjacency.values().numel() == 0
     assert batch.positions.tolist() == positions.tolist()
+
+
+def test_graphs_with_edges_in_one_direction_are_refused():
+    """Models here would send messages along them both ways, or in the wrong one."""
+    one_way = replace(toys.random_graphs(3), is_undirected=False)
+    with pytest.raises(DataError, match="one direction only"):
+        CollatedGraphs(one_way, toys.CPU)

@@ -492,6 +492,20 @@ def test_clients_with_files_of_one_size_and_time_have_their_own(tiny):
     assert held[0].graphs.raw_sha256 != held[1].graphs.raw_sha256
 
 
+def test_a_new_graph_alone_can_be_predicted(tiny):
+    write_tiny(
+        tiny / "TINY" / "raw",
+        A="1, 2\n",
+        graph_indicator="1\n1\n",
+        graph_labels="9\n",
+        node_labels="5\n7\n",
+    )
+    config = toys.run_settings(dataset="tu:TINY", cache_dir=str(tiny.parent / "cache"))
+    new = datasets.load_new(config, tiny, [])
+    assert (new.names, new.column, new.graphs.x.tolist()) == (["1"], "graph", [0, 2])
+    assert new.graphs.x.flags.writeable  # a copy: torch warns about read-only arrays
+
+
 def test_a_client_without_a_folder_beside_others_is_refused(tiny):
     """It would read graphs in data-dir itself, which stand for another client's."""
     write_tiny(tiny / "client-0" / "TINY" / "raw")
