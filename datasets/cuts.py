@@ -6,22 +6,21 @@ from collections.abc import Callable, Hashable
 from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
-from typing import Any, ParamSpec, TypeVar
-
-from numpy.typing import NDArray
+from typing import Generic, ParamSpec, TypeVar
 
 from fedgraph_flwr.errors import FedGraphError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Labels:
-    """Labels of a whole data set, identified by their checksum."""
+class Whole(Generic[T]):
+    """A whole data set, or its labels, told from others by a hash alone."""
 
     sha256: str
-    y: NDArray[Any] = field(compare=False)
+    content: T = field(compare=False)
 
 
 def cut_once(function: Callable[P, R]) -> Callable[P, R]:
@@ -50,4 +49,5 @@ def cut_once(function: Callable[P, R]) -> Callable[P, R]:
             raise copy(found)  # one raised again keeps all who ever caught it
         return found
 
+    cut.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
     return cut

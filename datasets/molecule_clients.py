@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphPartition, IntArray
 
 from . import graph_partitions, splits
 from .cache import label_checksum
-from .cuts import Labels, cut_once
+from .cuts import Whole, cut_once
 from .moleculenet import load_moleculenet
 from .smiles_csv import client_file, load_client_file
 
@@ -27,7 +30,7 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
     molecules = load_moleculenet(
         name, data_dir=settings.data_dir, cache_dir=settings.cache_dir
     )
-    labels = Labels(label_checksum(molecules.y, molecules.node_ptr), molecules.y)
+    labels = Whole(label_checksum(molecules.y, molecules.node_ptr), molecules.y)
     clients, val, test = _skewed(labels, settings)
     own = clients[client_id]
     rows = np.sort(np.concatenate([own, val, test]))
@@ -46,12 +49,15 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
 
 @cut_once
 def _skewed(
-    labels: Labels, settings: RunSettings
+    labels: Whole[NDArray[Any]], settings: RunSettings
 ) -> tuple[list[IntArray], IntArray, IntArray]:
     """Training rows of each client, then validation and test rows of all."""
     seed = settings.split_seed
     train, val, test = splits.split_client(
-        np.arange(len(labels.y)), labels.y, seed=seed, held_out=settings.held_out
+        np.arange(len(labels.content)),
+        labels.content,
+        seed=seed,
+        held_out=settings.held_out,
     )
     own = graph_partitions.quantity_skew(
         train, settings.num_clients, seed=seed, alpha=settings.dirichlet_alpha

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import replace
 
 import numpy as np
 
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
-from fedgraph_flwr.errors import DataError, FedGraphError
+from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
 
 from . import planted, synthetic
 from .cache import label_checksum
+from .cuts import Whole, cut_once
 from .node_graphs import load_node_graph
 from .node_partitions import partition_nodes
 
@@ -37,15 +36,12 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
         data_dir=settings.data_dir,
         cache_dir=settings.cache_dir,
     )
-    clients = cut_graph(
-        _Whole(whole.name, whole.raw_sha256, whole),
+    ids = cut_graph(
+        Whole(f"{whole.name} {whole.raw_sha256}", whole),
         settings.partition,
         settings.num_clients,
         settings.split_seed,
-    )
-    if isinstance(clients, FedGraphError):
-        raise copy(clients)  # one that is raised again keeps all who ever caught it
-    ids = clients[client_id]
+    )[client_id]
     roles = draw_roles(
         whole.num_nodes, held_out=settings.held_out, seed=settings.split_seed
     )
@@ -128,24 +124,9 @@ def with_roles(
     )
 
 
-@dataclass(frozen=True)
-class _Whole:
-    """A whole graph, identified by its files: features do not cut it."""
-
-    name: str
-    raw_sha256: str
-    graph: GraphSet = field(compare=False)
-
-
-@lru_cache(maxsize=4)
+@cut_once
 def cut_graph(
-    whole: _Whole, kind: str, num_clients: int, seed: int
-) -> list[IntArray] | FedGraphError:
-    """Cut a graph once per process, however many clients the process hosts.
-
-    So is a graph that cannot be cut: to find that out takes as long.
-    """
-    try:
-        return partition_nodes(kind, whole.graph, num_clients, seed=seed)
-    except FedGraphError as error:
-        return error.with_traceback(None)
+    whole: Whole[GraphSet], kind: str, num_clients: int, seed: int
+) -> list[IntArray]:
+    """Cut a graph, whose features do not matter, into the nodes of each client."""
+    return partition_nodes(kind, whole.content, num_clients, seed=seed)

@@ -26,7 +26,7 @@ from .catalog import (
     is_one_set,
     label_kind,
 )
-from .cuts import Labels, cut_once
+from .cuts import Whole, cut_once
 from .molecule_clients import file_client, skewed_client
 from .node_clients import node_client, planted_client
 from .node_partitions import PARTITIONERS as NODE_PARTITIONERS
@@ -111,7 +111,7 @@ def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPart
         )
         rows = np.arange(len(whole))
         if is_cut(settings):
-            labels = Labels(label_checksum(whole.y, whole.node_ptr), whole.y)
+            labels = Whole(label_checksum(whole.y, whole.node_ptr), whole.y)
             rows = _share_out(labels, settings)[client_id]
             if settings.partition == "chunks-overlap":
                 _tell_overlap(*_overlaps(labels, settings)[client_id], client_id)
@@ -135,10 +135,10 @@ def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPart
 
 
 @cut_once
-def _overlaps(labels: Labels, settings: RunSettings) -> list[tuple[int, int]]:
+def _overlaps(labels: Whole[IntArray], settings: RunSettings) -> list[tuple[int, int]]:
     """Test graphs of each client: on how many others train, and how many there are."""
     return splits.trained_elsewhere(
-        labels.y,
+        labels.content,
         _share_out(labels, settings),
         seed=settings.split_seed,
         held_out=settings.held_out,
@@ -186,9 +186,9 @@ def _folder_of_client(settings: RunSettings, client_id: int) -> str:
 
 
 @cut_once
-def _share_out(labels: Labels, settings: RunSettings) -> list[IntArray]:
+def _share_out(labels: Whole[IntArray], settings: RunSettings) -> list[IntArray]:
     """Rows of every client in a single real data set."""
-    y = labels.y
+    y = labels.content
     if settings.num_clients > len(y):
         raise ConfigError(
             f"more clients than graphs: num-clients is {settings.num_clients}, but"
