@@ -53,6 +53,11 @@ from .trackers import NONE, Tracking, check_installed
 from .wording import client_ranges, clients_by_site, shortened
 
 app = ServerApp()
+_LATE_STOP = (
+    "stopped after the run had completed: all results are in {0}, and"
+    " `python -m simulations.figures {0}` and `python -m simulations.report {0}` make"
+    " figures and report"
+)
 
 
 @app.main()
@@ -115,12 +120,12 @@ def run(
         closing(RunFolder.open(resolved, run_id=run_id)) as folder,
         closing(_tracking(folder)) as tracking,
     ):
-        evaluator = make_evaluator(resolved)
-        strategy = _make_strategy(folder, evaluator, tracking)
-        if only is not None:
-            strategy.directory.await_only(only)
         audited = _audited(grid, folder, run_id)
         try:
+            evaluator = make_evaluator(resolved)
+            strategy = _make_strategy(folder, evaluator, tracking)
+            if only is not None:
+                strategy.directory.await_only(only)
             _begin(audited, folder, strategy)
         except BaseException as error:
             audited.end("refused", str(error))
@@ -144,9 +149,14 @@ def run(
             log(INFO, "audit log of this server: head %s", head)
         evaluator.after_run(folder.path, strategy)
         summary = folder.finish(strategy)
-        _draw(folder.path, draw_all)
-        write_own_report(folder.path)
-        _describe_results(summary)
+        try:
+            _draw(folder.path, draw_all)
+            write_own_report(folder.path)
+        except (KeyboardInterrupt, SystemExit):
+            log(WARNING, "%s", _LATE_STOP.format(folder.path))
+            raise
+        finally:
+            _describe_results(summary)
         return folder.path
 
 

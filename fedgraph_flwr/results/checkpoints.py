@@ -17,10 +17,16 @@ from ..config import RESUME_MAY_CHANGE
 from ..errors import ConfigError, DataError, StorageError
 from ..files import names_in, read_arrays, remove, sync, unfinished, write_arrays
 from ..resolve import Resolved
+from ..tasks import EMBEDDINGS
 from ..wire import NamedArrays
-from .reader import load_config
+from .reader import MATRICES, load_config
+from .task_relations import FOLDER as RELATIONS
 
 _FILE = re.compile(r"round-(\d{6,9})\.safetensors")
+_OF_ROUND = re.compile(r"round-(\d{6,9})\.(?:safetensors|npz)")
+# Folders with a file per round, and the first that the round after writes. The model of
+# a round is embedded in the next one.
+_OF_ROUNDS = {"checkpoint": 1, RELATIONS: 1, MATRICES: 1, EMBEDDINGS: 0}
 _KEPT = 2
 _PART = 2**20  # bytes that are read at once
 Mark = Sequence[Any]  # size in bytes, SHA-256 of so many
@@ -61,20 +67,26 @@ class GrowingFiles:
             with path.open("ab") as file:
                 file.write(encoded)
         except OSError as error:
-            raise StorageError(
-                f"cannot write {path}: {error}; make room on that disk, or make the"
-                " folder writable, then resume"
-            ) from error
+            raise _unwritable(path, error) from error
         self._digests[name].update(encoded)
 
     def marks(self) -> dict[str, Mark]:
-        """Flush all files to the disk and say how far they are."""
-        for name in self._digests:
-            sync(self._folder / name)
-        return {
-            name: ((self._folder / name).stat().st_size, digest.hexdigest())
-            for name, digest in self._digests.items()
-        }
+        """Flush all files to the disk and say how far they are.
+
+        Raises
+        ------
+        StorageError
+            One cannot be flushed.
+        """
+        found: dict[str, Mark] = {}
+        for name, digest in self._digests.items():
+            path = self._folder / name
+            try:
+                sync(path)
+                found[name] = (path.stat().st_size, digest.hexdigest())
+            except OSError as error:
+                raise _unwritable(path, error) from error
+        return found
 
     def check(self, marks: Mapping[str, Mark], cure: str) -> None:
         """Go back to the marks, beyond which files may go on; none is changed.
@@ -110,9 +122,26 @@ class GrowingFiles:
             )
 
     def cut(self, marks: Mapping[str, Mark]) -> None:
-        """Drop what follows the marks: rows of rounds that will be repeated."""
+        """Drop what follows the marks: rows of rounds that will be repeated.
+
+        Raises
+        ------
+        StorageError
+            A file cannot be written.
+        """
         for name, (size, _) in marks.items():
-            os.truncate(self._folder / name, size)
+            path = self._folder / name
+            try:
+                os.truncate(path, size)
+            except OSError as error:
+                raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"cannot write {path}: {error}; make room on that disk, or make the folder"
+        " writable, then resume"
+    )
 
 
 def checkpoint_rounds(folder: Path) -> list[int]:
@@ -132,14 +161,15 @@ def write_checkpoint(
     return rounds[-_KEPT:][0]
 
 
-def drop_checkpoints(folder: Path, *, after: int) -> None:
-    """Delete checkpoints of later rounds, and what a write that was killed has left."""
-    for later in checkpoint_rounds(folder):
-        if later > after:
-            remove(checkpoint_path(folder, later))
-    place = folder / "checkpoint"
-    for partial in unfinished(names_in(place)):
-        remove(place / partial)
+def drop_rounds(folder: Path, *, after: int) -> None:
+    """Delete files of later rounds, and what a write that was killed has left."""
+    for name, first in _OF_ROUNDS.items():
+        place = folder / name
+        names = names_in(place)
+        found = (_OF_ROUND.fullmatch(name) for name in names)
+        later = [m.group() for m in found if m and int(m.group(1)) >= after + first]
+        for outdated in (*later, *unfinished(names)):
+            remove(place / outdated)
 
 
 def read_checkpoint(

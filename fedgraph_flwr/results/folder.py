@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from logging import WARNING
@@ -35,7 +36,7 @@ from .checkpoints import (
     GrowingFiles,
     Mark,
     check_same_config,
-    drop_checkpoints,
+    drop_rounds,
     lock_folder,
     read_config,
     write_checkpoint,
@@ -272,14 +273,20 @@ class RunFolder:
 
         The first round that a resumed run completes drops the rows of the rounds that
         it repeats. Until then the folder stays as it was.
+
+        Raises
+        ------
+        StorageError
+            A file cannot be written, or the folder was moved or deleted.
         """
+        self._check_there()
         if self._resumed_at is not None:
             self._held.append(report)
             if not (report.is_complete or report.is_closing):
                 return
             marks, self._resumed_at = self._resumed_at, None
             # Of rounds that are repeated; rows that they were made with go now.
-            drop_checkpoints(self.path, after=self.resumed_from or 0)
+            drop_rounds(self.path, after=self.resumed_from or 0)
             self._files.cut(marks)
             # They told of the run as it ended before; others are written at the end. A
             # summary that tells what was spent stays until a checkpoint does.
@@ -317,6 +324,7 @@ class RunFolder:
 
         The strategy learns which is the oldest: clients keep what it needs.
         """
+        self._check_there()
         arrays, facts = strategy.state()
         meta = {
             **self.so_far.to_json(),
@@ -332,6 +340,22 @@ class RunFolder:
             self.path, self.so_far.last_round, arrays, meta
         )
         remove(self.path / SUMMARY)
+
+    def _check_there(self) -> None:
+        """Refuse to begin a second folder where the run's own was.
+
+        Raises
+        ------
+        StorageError
+            It was moved or deleted.
+        """
+        with suppress(OSError):
+            if os.path.samestat(self.path.stat(), os.fstat(self._lock)):
+                return
+        raise StorageError(
+            f"the results folder {self.path} was moved or deleted while the run wrote"
+            " to it: put it back there, under that name, and resume; or start a new run"
+        )
 
     def _go_back_to(self, point: ResumePoint) -> None:
         """Set everything to what it was at a checkpoint, or before round 1."""
@@ -360,6 +384,7 @@ class RunFolder:
         """
         if error is not None and self._resumed_at is not None:
             return {}
+        self._check_there()
         if error is not None:
             write_text(self.path / TRACEBACK, "".join(format_exception(error)))
         models = strategy.models() if self.so_far.last_round else {}

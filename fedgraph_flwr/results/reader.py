@@ -30,6 +30,7 @@ Series: TypeAlias = dict[int, dict[int, float]]  # client -> round -> value
 Partition: TypeAlias = list[list[int]]
 CONFIG, SUMMARY, REPORT = "config.json", "summary.json", "report.html"
 ROUNDS, LEDGER, TIMES = "rounds.csv", "ledger.csv", "times.csv"
+MATRICES = "rounds"  # folder with a file per round
 
 
 class RoundTimes(NamedTuple):
@@ -192,7 +193,7 @@ def read_partitions(run_dir: Path) -> dict[int, Partition]:
 
 def round_file(run_dir: Path, server_round: int) -> Path:
     """File of the arrays that a method reported for a round, e.g. weights."""
-    return run_dir / "rounds" / f"round-{server_round:06d}.safetensors"
+    return run_dir / MATRICES / f"round-{server_round:06d}.safetensors"
 
 
 def read_matrices(run_dir: Path, name: str) -> dict[int, NDArray[np.float64]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 
@@ -225,6 +226,71 @@ def test_a_run_that_ends_sooner_than_planned_measures_its_last_round(
     )
     assert again.rounds == whole.rounds
     assert again.sha == whole.sha
+
+
+POOLED = {"embedding.evaluation": "pooled", "embedding.rounds": "0,1,4"}
+
+
+@pytest.mark.parametrize(
+    ("method", "folder", "some"),
+    [
+        ("fedpub", "rounds", {}),
+        ("fedgmtl", "task-covariance", {}),
+        ("fclg", "embeddings", POOLED),
+    ],
+)
+def test_files_of_rounds_that_the_run_has_left_are_gone(
+    run, tmp_path, method, folder, some
+):
+    """Figures show them, and tasks' sources are read from the last one."""
+    some = {**some, "checkpoint-every": 5}
+    part = stopped(run, method, tmp_path, at=5, **some)
+    assert list_rounds(part.path, folder)[-1] >= 4
+    sooner = {"num-server-rounds": 3}
+    again, whole = resumed(run, part, method, **sooner), run(method, **some, **sooner)
+    assert list_rounds(again.path, folder) == list_rounds(whole.path, folder)
+    if method == "fedgmtl":
+        told = {(r.path / "task-sources.csv").read_bytes() for r in (again, whole)}
+        assert len(told) == 1
+
+
+def test_a_folder_that_was_moved_while_the_run_wrote_to_it_is_named(
+    run, once, tmp_path, monkeypatch
+):
+    """No second folder is begun in its place, which nobody could resume."""
+    moved = tmp_path / "moved"
+
+    def move(client, number):
+        if (client, number) == (1, 3):
+            next((tmp_path / "results").iterdir()).rename(moved)
+        return False
+
+    with monkeypatch.context() as patch:
+        toys.fail_when(patch, move, step="begin")
+        with pytest.raises(StorageError, match=r"was moved or deleted.*put it back"):
+            run("fedavg", **ROUNDS, **places(tmp_path))
+    assert not [*(tmp_path / "results").iterdir()]
+    name = next((tmp_path / "state").glob("*/client-0")).parent.name
+    moved.rename(tmp_path / "results" / name)
+    part = toys.Run(tmp_path / "results" / name, {**ROUNDS, **places(tmp_path)})
+    assert resumed(run, part, "fedavg").sha == once("fedavg", **ROUNDS).sha
+
+
+@pytest.mark.parametrize("step", ["truncate", "fsync"])
+def test_rows_that_cannot_be_dropped_or_flushed_are_named(
+    run, tmp_path, monkeypatch, step
+):
+    part, kept = stopped(run, "fedavg", tmp_path), getattr(os, step)
+
+    def fail(of, *rest):
+        place = of if step == "truncate" else f"/proc/self/fd/{of}"
+        if os.path.realpath(place).endswith(".csv"):
+            raise OSError(30, "Read-only file system")
+        return kept(of, *rest)
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(StorageError, match=r"rounds.csv.*Read-only.*then resume"):
+        resumed(run, part, "fedavg")
 
 
 # A resume that fails leaves no trace -------------------------------------------------

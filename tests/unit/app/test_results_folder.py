@@ -62,6 +62,24 @@ def test_no_figure_fails_a_run(run, monkeypatch, draw):
     ]
 
 
+def test_ctrl_c_while_figures_are_drawn_says_that_the_run_had_completed(
+    run, monkeypatch, caplog, tmp_path
+):
+    caplog.set_level("INFO", logger="flwr")
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server_app, "draw_all", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run("fedavg", **{"results-dir": str(tmp_path)})
+    (path,) = tmp_path.iterdir()
+    assert f"stopped after the run had completed: all results are in {path}" in (
+        caplog.text
+    )
+    assert "model of the last round" in caplog.text
+
+
 def test_a_run_is_completed_once_all_results_are_written(run, monkeypatch, tmp_path):
     monkeypatch.setattr(TaskRelations, "after_run", finds_a_full_disk)
     with pytest.raises(StorageError, match="No space left"):
@@ -178,6 +196,16 @@ def test_a_run_that_is_refused_leaves_no_folder(run, tmp_path):
             **{"roll-call-timeout-s": 0.01, "results-dir": str(tmp_path)},
         )
     assert [p.name for p in tmp_path.iterdir()] == ["audit.jsonl"]  # says who refused
+
+
+def test_nor_does_one_whose_strategy_cannot_be_made(run, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise ConfigError("mend the plug-in")
+
+    monkeypatch.setattr("fedgraph_flwr.server_app._make_strategy", fail)
+    with pytest.raises(ConfigError, match="mend the plug-in"):
+        run("fedavg", **{"results-dir": str(tmp_path)})
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "gcfl"])
