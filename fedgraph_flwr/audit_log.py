@@ -321,8 +321,15 @@ def config_hash(config: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=1)
 def code_hash() -> str:
     """SHA-256 of the code that runs: all modules of this app, by name."""
+    return hash_modules(CODE)
+
+
+def hash_modules(folders: Iterable[str], *, without: str = "") -> str:
+    """SHA-256 of all modules in folders of this app but one, by name."""
     root, digest = Path(__file__).parents[1], hashlib.sha256()
-    for path in sorted(p for name in CODE for p in (root / name).rglob("*.py")):
+    for path in sorted(p for name in folders for p in (root / name).rglob("*.py")):
+        if without and path.is_relative_to(root / without):
+            continue
         content = path.read_bytes()
         digest.update(f"\0{path.relative_to(root)}\0{len(content)}\0".encode())
         digest.update(content)

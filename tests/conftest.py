@@ -16,7 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import datasets
 from fedgraph_flwr import embedding_scores, loaded, plugins, server_app
-from fedgraph_flwr.results import summary
+from fedgraph_flwr.results import provenance
 from simulations.contract.lab import Lab
 
 OWN_PACKAGES = {"clients", "datasets", "fedgraph_flwr", "simulations", "strategies"}
@@ -115,7 +115,7 @@ def toy_data():
         patch.setattr(datasets, "load_partition", toys.federation)
         patch.setattr(server_app, "draw_all", lambda _: None)
         patch.setattr(server_app, "write_own_report", lambda _: None)
-        patch.setattr(summary, "git_commit", lambda: "unknown")
+        patch.setattr(provenance, "git_commit", lambda: "unknown")
         # The protocol's 10 take longer.
         patch.setattr(embedding_scores, "_NUM_STARTS", 1)
         loaded.clear_kept()

@@ -43,6 +43,7 @@ from .checkpoints import (
 )
 from .metrics import COMPLETED, FAILED, METRICS, RUNNING, metrics_text
 from .model_folder import keep_models
+from .provenance import Origins
 from .reader import (
     CONFIG,
     LEDGER,
@@ -122,6 +123,7 @@ class RunFolder:
         self._lives = Lives(run_id)
         self._to_add: list[tuple[str, Callable[[], None]]] = []
         self.lineage: list[Mapping[str, Any]] = []
+        self.origins = Origins()
 
     @classmethod
     def open(cls, resolved: Resolved, *, run_id: int) -> RunFolder:
@@ -329,6 +331,7 @@ class RunFolder:
         meta = {
             **self.so_far.to_json(),
             "lineage": self.lineage,
+            "origins": self.origins.parts,
             "run": self._lives.run,
             "earlier-runs": self._lives.earlier,
             "experiment": self.experiment,
@@ -364,6 +367,16 @@ class RunFolder:
         self._oldest_checkpoint = point.oldest
         if point.found is None:
             return
+        self.origins = Origins(point.found[1].get("origins", ()))
+        if changed := self.origins.describe_changes():
+            log(
+                WARNING,
+                "%s has changed since earlier rounds were computed: results may be"
+                " those of no undisturbed run, and the summary marks the commit"
+                ' "+dirty"; for the bytes of one, restore what has changed, or start a'
+                " new run",
+                changed,
+            )
         self.so_far.restore(point.found[1])
         self.so_far.reread(self._files.rows(ROUNDS, point.marks[ROUNDS]))
         failed = self._files.rows(FAILURES, point.marks[FAILURES])

@@ -6,7 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +14,11 @@ import numpy as np
 
 from strategies.report import ClientInfo
 
+from ..audit_log import hash_modules
 from ..data import earth_mover_distance, hash_federation
 from ..wire import NamedArrays
+
+_DIRTY = "+dirty"
 
 
 def split_hash(clients: Mapping[int, ClientInfo]) -> str:
@@ -63,6 +66,60 @@ def versions() -> dict[str, str]:
     return {n: importlib.metadata.version(n) for n in ("flwr", "ray", *of_ml)}
 
 
+@cache
+def _code() -> str:
+    """Hash of the modules that compute, the same in the bundle that Flower carries.
+
+    Plug-ins are left out: the run config has their hashes.
+    """
+    computes = ("clients", "datasets", "fedgraph_flwr", "strategies")
+    return hash_modules(computes, without="fedgraph_flwr/site")
+
+
+class Origins:
+    """What computed a run: the code and the packages, those of each part of it.
+
+    Parts differ if they were changed between a run and its resume.
+
+    Parameters
+    ----------
+    earlier : iterable of mapping
+        :attr:`parts` as a checkpoint has them.
+    """
+
+    def __init__(self, earlier: Iterable[Mapping[str, str]] = ()) -> None:
+        now = {"code": _code(), **versions()}
+        others = [dict(part) for part in earlier if dict(part) != now]
+        self.parts = [*others, now]
+        # When the run begins: files may change while it goes on.
+        self._commit = git_commit()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of packages; of several, all."""
+        return {
+            name: ", ".join(dict.fromkeys(p[name] for p in self.parts if name in p))
+            for name in versions()
+        }
+
+    @property
+    def git_commit(self) -> str:
+        """As :func:`git_commit`; "+dirty" also if the parts differ."""
+        is_mixed = len(self.parts) > 1 and not self._commit.endswith(_DIRTY)
+        return self._commit + _DIRTY * is_mixed
+
+    def describe_changes(self) -> str:
+        """Say what the last part does not share with the one before; "" for nothing."""
+        before, now = ([{}, *self.parts])[-2:]
+        if not before:
+            return ""
+        changed = [k for k in now if before.get(k) != now[k]]
+        return ", ".join(
+            "the code" if k == "code" else f"{k} {before.get(k)} -> {now[k]}"
+            for k in changed
+        )
+
+
 def project_root() -> Path:
     """Folder that holds this project's top-level packages."""
     return Path(__file__).resolve().parents[2]
@@ -73,7 +130,7 @@ def git_commit() -> str:
     root = os.environ.get("FEDGRAPH_HOME", str(project_root()))
     try:
         commit = _git(root, "rev-parse", "HEAD")
-        return commit + ("+dirty" if _git(root, "status", "--porcelain") else "")
+        return commit + (_DIRTY if _git(root, "status", "--porcelain") else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 

@@ -17,11 +17,9 @@ from . import selection
 from .network import network_facts
 from .provenance import (
     class_table,
-    git_commit,
     hash_weights,
     partition_distance,
     split_hash,
-    versions,
 )
 
 if TYPE_CHECKING:
@@ -94,8 +92,8 @@ def summarise(
             str(c): i.raw_sha256 for c, i in sorted(strategy.clients.items())
         },
         "finished_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "git_commit": git_commit(),
+        "versions": folder.origins.versions,
+        "git_commit": folder.origins.git_commit,
         "config": resolved.to_config(),
     }
 

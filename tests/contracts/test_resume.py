@@ -19,7 +19,7 @@ from fedgraph_flwr.errors import (
     StorageError,
 )
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results import folder
+from fedgraph_flwr.results import folder, provenance
 from fedgraph_flwr.results.folder import RunFolder
 from simulations.contract import checks
 from simulations.contract.faults import Killed, killed_at_checkpoint
@@ -252,6 +252,26 @@ def test_files_of_rounds_that_the_run_has_left_are_gone(
     if method == "fedgmtl":
         told = {(r.path / "task-sources.csv").read_bytes() for r in (again, whole)}
         assert len(told) == 1
+
+
+@pytest.mark.parametrize("changed", ["code", "torch", ""])
+def test_a_resume_with_other_code_or_packages_says_so(
+    run, tmp_path, monkeypatch, caplog, changed
+):
+    part = stopped(run, "fedavg", tmp_path)
+    if changed == "code":
+        monkeypatch.setattr(provenance, "_code", lambda: "other")
+    if changed == "torch":
+        other = {**provenance.versions(), "torch": "9.9"}
+        monkeypatch.setattr(provenance, "versions", lambda: other)
+    caplog.set_level("WARNING", logger="flwr")
+    with killed_at_checkpoint(5), pytest.raises(Killed):
+        resumed(run, part, "fedavg")
+    words = {"code": "the code has changed since", "torch": "-> 9.9 has changed since"}
+    again = resumed(run, part, "fedavg").summary  # by what resumed it before
+    assert caplog.text.count(words.get(changed, "has changed")) == 2 * bool(changed)
+    assert again["git_commit"] == ("unknown+dirty" if changed else "unknown")
+    assert ("9.9" in again["versions"]["torch"]) == (changed == "torch")
 
 
 def test_a_folder_that_was_moved_while_the_run_wrote_to_it_is_named(

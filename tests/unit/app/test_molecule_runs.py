@@ -12,7 +12,7 @@ from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.methods.fedavg import FedAvgParams
 from fedgraph_flwr.registry import METHODS, Method
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results import summary
+from fedgraph_flwr.results import provenance
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import Parcel
@@ -52,7 +52,7 @@ def start(tmp_path, monkeypatch, task_identity):
     )
     monkeypatch.setitem(METHODS, "toy", toy)
     monkeypatch.setattr(server_app, "draw_all", lambda _: None)
-    monkeypatch.setattr(summary, "git_commit", lambda: "unknown")
+    monkeypatch.setattr(provenance, "git_commit", lambda: "unknown")
 
     def run(name, node_configs=None, **overrides):
         loaded.kept_data.clear()
