@@ -140,7 +140,9 @@ class RunFolder:
             The folder cannot be made.
         """
         if resolved.settings.resume:
-            return cls._reopen(Path(resolved.settings.resume), resolved, run_id=run_id)
+            # Not a link to it: clients keep their states under the folder's own name.
+            path = Path(os.path.realpath(resolved.settings.resume))
+            return cls._reopen(path, resolved, run_id=run_id)
         return cls._create(resolved, run_id=run_id)
 
     @classmethod

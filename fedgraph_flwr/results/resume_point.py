@@ -21,6 +21,7 @@ from .checkpoints import (
     read_checkpoint,
 )
 from .reader import ROUNDS
+from .roll_call import name_at_roll_call
 
 _RESTORE = "restore it from a copy, or start a new run"
 
@@ -103,6 +104,7 @@ def find_resume_point(
         if (done := last_round_of(folder / ROUNDS)) > first_due:
             refused = ConfigError if must_repeat else DataError
             raise refused(f"{folder} has rows of round {done}, but {why}")
+        _check_place(folder, name_at_roll_call(folder))
         return ResumePoint(marks=marks, lives=Lives(run, spared=spared))
     newest = checkpoint_path(folder, found[-1])
     cure = _RESTORE
@@ -111,7 +113,7 @@ def find_resume_point(
     elif found[-1] <= first_due and _may_begin_again(folder, first_due):
         cure = f"delete {newest.name} there to begin again"
     arrays, meta = read_checkpoint(newest, found[-1], cure)
-    _check_place(folder, meta)
+    _check_place(folder, meta["experiment"])
     if meta["round"] > now:
         raise ConfigError(
             f"num-server-rounds is {now}, but the run to resume has done"
@@ -147,13 +149,12 @@ def _runs_of(folder: Path, rounds: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(runs))
 
 
-def _check_place(folder: Path, meta: Mapping[str, Any]) -> None:
+def _check_place(folder: Path, before: str) -> None:
     """Refuse a renamed folder, as clients keep their states under the old name."""
-    if meta["experiment"] != folder.name:
+    if before != folder.name:
         raise ConfigError(
-            f"{folder} was named {meta['experiment']!r} when its checkpoint was"
-            " written, and clients keep their states under that name: give the folder"
-            " that name again"
+            f"{folder} was named {before!r} when the run wrote to it, and clients keep"
+            " states and accounts under that name: give the folder that name again"
         )
 
 

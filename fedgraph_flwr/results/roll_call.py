@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ from ..wire import NamedArrays
 from .provenance import hash_weights
 
 ROLL_CALL = "roll-call.json"
+
+
+def name_at_roll_call(folder: Path) -> str:
+    """Name that a results folder had then; its own if there is no telling."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        return str(json.loads((folder / ROLL_CALL).read_bytes())["experiment"])
+    return folder.name  # whoever compares the clients finds out
 
 
 def check_roll_call(
@@ -37,7 +45,7 @@ def check_roll_call(
     """
     path, sha = folder / ROLL_CALL, hash_weights({"start": start}, {})
     told = {str(c): i.to_json() for c, i in sorted(clients.items())}
-    now = {"start_sha256": sha, "clients": told}
+    now = {"experiment": folder.name, "start_sha256": sha, "clients": told}
     if not is_there(path):
         return now
     try:

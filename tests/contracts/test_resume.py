@@ -392,6 +392,27 @@ def test_a_folder_that_was_renamed_is_refused(run, tmp_path):
         resumed(run, toys.Run(moved, swap), "fedavg")
 
 
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_link_to_a_folder_stands_for_it(run, once, tmp_path, at):
+    part = stopped(run, "fedavg", tmp_path, at=at)
+    link = tmp_path / "latest"
+    link.symlink_to(part.path)
+    assert (
+        resumed(run, part, "fedavg", resume=str(link)).sha
+        == once("fedavg", **ROUNDS).sha
+    )
+    assert not (tmp_path / "state" / "latest").exists()
+    assert resumed(run, part, "fedavg", **{"num-server-rounds": 6}).path == part.path
+
+
+def test_a_run_that_begins_again_under_another_name_is_refused(run, tmp_path):
+    """Its clients have drawn noise, and paid for it, under the first."""
+    part = stopped(run, "fgcl", tmp_path, at=1)
+    moved = part.path.rename(part.path.with_name("mine"))
+    with pytest.raises(ConfigError, match=f"was named '{part.path.name}'"):
+        resumed(run, part, "fgcl", resume=str(moved))
+
+
 def test_a_checkpoint_under_the_name_of_another_is_refused(run, tmp_path):
     part = stopped(run, "fedavg", tmp_path)
     newest = part.path / "checkpoint" / "round-000002.safetensors"
