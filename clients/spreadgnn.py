@@ -330,8 +330,9 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         if not self.params.seal:
             return covariance_record(covariance)
         partition = self.data.partition
-        self.job.store.keep(
-            f"omega-{self.round.number:06d}.npz",
+        self.job.store.keep_of_round(
+            "omega",
+            self.round.number,
             {
                 "omega": covariance.omega.numpy(),
                 "task_ids": np.array(covariance.task_ids, np.int64),

@@ -24,6 +24,7 @@ from fedgraph_flwr.files import (
     Flushes,
     names_in,
     read_arrays,
+    remove,
     unfinished,
     write_arrays,
     write_npz,
@@ -195,6 +196,19 @@ class ClientStore:
     def keep(self, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
         """Write a result that stays at this site, ``<folder>/<name>``, atomically."""
         write_npz(self.folder / name, arrays)
+
+    def keep_of_round(
+        self, what: str, server_round: int, arrays: dict[str, NDArray[np.generic]]
+    ) -> None:
+        """Write a result of a round, ``<what>-<round>.npz``, and drop those of later.
+
+        Rounds that are repeated have left them, and the last one tells of the run.
+        """
+        self.keep(f"{what}-{server_round:06d}.npz", arrays)
+        for name in names_in(self.folder, f"{what}-*.npz"):
+            number = name.removeprefix(f"{what}-").removesuffix(".npz")
+            if number.isdecimal() and int(number) > server_round:
+                remove(self.folder / name)
 
     def _found(self) -> list[tuple[int, int]]:
         with usable(self.folder):

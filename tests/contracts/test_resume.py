@@ -18,6 +18,7 @@ from fedgraph_flwr.errors import (
     RunFailedError,
     StorageError,
 )
+from fedgraph_flwr.figures.tasks import site_rounds
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results import folder, provenance
 from fedgraph_flwr.results.folder import RunFolder
@@ -311,6 +312,15 @@ def test_rows_that_cannot_be_dropped_or_flushed_are_named(
     monkeypatch.setattr(os, step, fail)
     with pytest.raises(StorageError, match=r"rounds.csv.*Read-only.*then resume"):
         resumed(run, part, "fedavg")
+
+
+def test_nor_does_a_site_keep_them(run, tmp_path):
+    some = {"spreadgnn.seal": True, "checkpoint-every": 5}
+    part = stopped(run, "spreadgnn", tmp_path, at=5, **some)
+    resumed(run, part, "spreadgnn", **{"num-server-rounds": 3})
+    for number in range(3):
+        folder = tmp_path / "state" / part.path.name / f"client-{number}"
+        assert sorted(site_rounds(folder)) == [1, 2, 3]
 
 
 # A resume that fails leaves no trace -------------------------------------------------
