@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..files import (
+    names_in,
     read_arrays,
     remove,
     sha256_of,
@@ -139,11 +140,16 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def write_folder(path: Path, models: Mapping[str, Arrays], about: About) -> None:
     """Write weights, ``model.json``, the card and the hashes, which come last.
 
+    Weights that an earlier end of the run has left, and this one has not, go.
+
     Raises
     ------
     StorageError
     """
     remove(path / SUMS)  # the folder is none until it is whole
+    for name in names_in(path, "*.safetensors"):
+        if name.removesuffix(".safetensors") not in models:
+            remove(path / name)
     for name, arrays in models.items():
         write_arrays(path / f"{name}.safetensors", arrays)
     told = {k: v for k, v in asdict(about).items() if k != "schema"}

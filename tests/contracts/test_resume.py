@@ -22,6 +22,7 @@ from fedgraph_flwr.figures.tasks import site_rounds
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results import folder, provenance
 from fedgraph_flwr.results.folder import RunFolder
+from fedgraph_flwr.trained.folder import read_about
 from simulations.contract import checks
 from simulations.contract.faults import Killed, killed_at_checkpoint
 from simulations.run import main as run_command
@@ -312,6 +313,24 @@ def test_rows_that_cannot_be_dropped_or_flushed_are_named(
     monkeypatch.setattr(os, step, fail)
     with pytest.raises(StorageError, match=r"rounds.csv.*Read-only.*then resume"):
         resumed(run, part, "fedavg")
+
+
+def test_nor_are_models_kept_of_clusters_that_the_run_has_left(
+    run, tmp_path, monkeypatch
+):
+    some = {"gcfl.min-round": 2, "gcfl.min-cluster-size": 2, "gcfl.seq-length": 2}
+    some |= {"gcfl.mean-norm-threshold": 1e6, "gcfl.max-norm-threshold": 0.0}
+    some |= {"checkpoint-every": 5, **ROUNDS, **places(tmp_path)}
+    with monkeypatch.context() as patch:
+        toys.lose_reply(patch, server_round=5, client=1)
+        with pytest.raises(RunFailedError):
+            run("gcfl+", **some)
+    (path,) = (tmp_path / "results").iterdir()
+    assert len([*(path / "models").glob("*.safetensors")]) > 1
+    again = resumed(run, toys.Run(path, some), "gcfl+", **{"num-server-rounds": 1})
+    assert again.summary["clusters"] == [[0, 1, 2]]
+    (model,) = (path / "models").glob("*.safetensors")
+    assert model.stem in read_about(path / "models").models
 
 
 def test_nor_does_a_site_keep_them(run, tmp_path):
