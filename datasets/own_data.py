@@ -25,7 +25,7 @@ from .schema import GRAPHS_CSV, KEYS, SPLIT, Schema
 from .table import Table, Tables, unchanged
 from .tables import find_tables
 
-_VERSION = 3  # part of every fingerprint: raise it when tables are read otherwise
+_VERSION = 4  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
 
 

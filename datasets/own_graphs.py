@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.data import IntArray, pointer
+from fedgraph_flwr.errors import DataError
 
 from .encode import Problems
 from .own_rows import (
@@ -79,6 +80,11 @@ def read_graph(
 
     A node whose row does not fit is left out with its edges; so is an edge whose row
     does not fit.
+
+    Raises
+    ------
+    DataError
+        No row of edges fits.
     """
     units = read_units(
         tables.nodes, "node", schema, problems, needs_targets=needs_targets
@@ -93,6 +99,13 @@ def read_graph(
     )
     name_of = first_rows(units.names)
     edges = read_edges(tables.edges, nodes, {"": 0}, name_of, problems, tables)
+    if len(edges.is_bad) and edges.is_bad.all():
+        raise DataError(
+            f"{tables.edges.files[0]}: none of its {len(edges.is_bad)} row(s) joins two"
+            f" nodes of {tables.nodes.name}, got: {problems.found[-1]}; write source"
+            " and target as column 'node' has them",
+            public=f"no row of {tables.edges.name} joins two nodes",
+        )
     usable = ~units.is_bad
     ends = edges.ends[:, ~edges.is_bad]
     ends = ends[:, usable[ends].all(axis=0)]

@@ -9,6 +9,7 @@ rare categories, identifiers and texts never do.
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ from .tables import find_tables, holds_tables, is_one_graph
 
 DEFAULT_DEGREE = 16
 _MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
+_COMMA = re.compile(r"[-+]?[\d.]*\d,\d+")  # a number as some languages write it
 
 
 def infer_schema(
@@ -170,6 +172,7 @@ def _choose_targets(
         for column, one in found.items():
             if column == SPLIT:
                 continue
+            notes += _comma(table, column, one)
             if one.is_id and column not in table.categorical:
                 notes.append(
                     f"{column} of {table.name} is not a target: whole numbers that all"
@@ -235,11 +238,13 @@ def _classes(
             " may know them"
         )
     if len(classes) < 2:
+        cure = "label more nodes, or "
+        if owner == "graph":
+            cure = "name another column with --targets, use --kind regression, or "
         raise DataError(
             f"{table.files[0]}: column {column!r} has {len(classes)} class(es) that at"
-            f" least {one.enough} {owner}s have, and two are needed; name another"
-            " column with --targets, lower --min-count if the names of rare classes"
-            " identify nobody, or use --kind regression"
+            f" least {one.enough} {owner}s have, and two are needed; {cure}lower"
+            " --min-count if the names of rare classes identify nobody"
         )
     return tuple(classes)
 
@@ -285,7 +290,9 @@ def _feature(
                 " category in the schema"
             )
         return _number(column, one, missing, statistics=statistics, notes=notes)
-    if 2 * one.num_odd <= one.count and not (is_category or one.has_codes):
+    if comma := _comma(table, column, one):
+        notes += comma
+    elif 2 * one.num_odd <= one.count and not (is_category or one.has_codes):
         notes.append(
             f"{_odd_cells(table, column, one)}; these are too many for a column of"
             " numbers: if they stand for missing values, empty them and make the schema"
@@ -312,9 +319,20 @@ def _feature(
     )
 
 
+def _comma(table: Table, column: str, one: Profile) -> list[str]:
+    """Tell that the first cell that is no number would be one with a point."""
+    if not _COMMA.fullmatch(one.first_odd[1]):
+        return []
+    return [
+        f"{_odd_cells(table, column, one)}; if these are numbers, write a point in"
+        " place of the comma, and make the schema again"
+    ]
+
+
 def _odd_cells(table: Table, column: str, one: Profile) -> str:
-    """Say how many cells of nodes are no numbers, and which is the first."""
-    found = f"{column} of nodes: {one.num_odd} of {one.count} cells"
+    """Say how many cells are no numbers, and which is the first."""
+    rows = table.name.partition(".")[0]
+    found = f"{column} of {rows}: {one.num_odd} of {one.count} cells"
     place = _first_odd(table, column, one)
     if one.num_odd == 1:
         return f"{found} is no number ({place})"

@@ -29,7 +29,7 @@ from .table import unchanged
 log = logging.getLogger("flwr.fedgraph")
 
 SMILES_CSV = "smiles-csv"  # its name among the data sets
-_TABLE = 4  # part of every fingerprint: raise it when a file is read otherwise
+_TABLE = 5  # part of every fingerprint: raise it when a file is read otherwise
 
 
 def check_csv_settings(settings: RunSettings) -> None:
@@ -144,7 +144,8 @@ def _files(data_dir: str) -> tuple[list[Path], bool]:
             " (on a site: data-path of --node-config)",
             public="data-path of this site names no file or folder",
         )
-    files = sorted(p for p in path.glob("*.csv") if not p.name.startswith("."))
+    found = (p for p in path.iterdir() if p.suffix.lower() == ".csv")
+    files = sorted(p for p in found if not p.name.startswith("."))
     if not files:
         raise DataError(
             f"the folder {path} has no .csv file; put one into it for each client, or"

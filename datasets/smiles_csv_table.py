@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,19 +16,21 @@ import numpy as np
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError
 
-from .encode import read_numbers
+from .encode import is_missing, read_numbers
 from .molecules import (
     BadRow,
     MoleculeBuilder,
     Molecules,
     list_rows,
 )
+from .table import SAVE, other_separator
 
-_CSV = "save it as UTF-8 text, cells separated by commas"
 _HEADER = "its first line must name the columns, one of them with SMILES"
 _FEWEST_IDS, _DIGITS = 3, 18
 _INDEX = "unnamed: 0"  # pandas' name for an index that was written without one
-_ID_NAMES = ("id", "index", "no", "num", "nr", "number", "row", "cid", "mol_id", _INDEX)
+_ID_WORDS = ("id", "index", "no", "num", "nr", "number", "row", "cid")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*")
+_MEANT = re.compile(r"[<>=~≤≥≈]*\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*%?")
 Record = tuple[int, list[str]]  # line number in the file, cells
 
 
@@ -39,8 +42,8 @@ class CsvFormat:
     ----------
     smiles_column : str
     label_columns : str
-        Names separated by commas; "" takes every other column whose first non-empty
-        cell is a number, and that does not number the rows.
+        Names separated by commas; "" takes every other column that holds numbers (see
+        ``_holds_numbers``) and does not number the rows.
     bad_rows : str
         What to do with rows whose SMILES or number of cells is wrong: "skip" or
         "refuse".
@@ -161,7 +164,8 @@ def read_table(path: Path) -> tuple[list[str], list[Record]]:
     Raises
     ------
     DataError
-        The file is no CSV, is empty, or has two columns of one name.
+        The file is no CSV, is empty, has cells that no comma separates, or two columns
+        of one name.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
@@ -170,12 +174,18 @@ def read_table(path: Path) -> tuple[list[str], list[Record]]:
             records = [(reader.line_num, cells) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(
-            f"{path} cannot be read as CSV: {error}; {_CSV}",
-            public=f"{path.name} cannot be read as CSV; {_CSV}",
+            f"{path} cannot be read as CSV: {error}; {SAVE}",
+            public=f"{path.name} cannot be read as CSV; {SAVE}",
         ) from error
     if not header:
         raise DataError(
             f"{path} is empty; {_HEADER}", public=f"{path.name} is empty; {_HEADER}"
+        )
+    if mark := other_separator(header):
+        raise DataError(
+            f"{path}, line 1: the column {header[0]!r} has {mark!r} in its name;"
+            f" {SAVE}",
+            public=f"{path.name}, line 1: {SAVE}",
         )
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
@@ -230,7 +240,7 @@ def _label_columns(
     found = [
         at
         for at in range(len(header))
-        if at != smiles_at and _begins_with_number(at, records)
+        if at != smiles_at and _holds_numbers(at, records)
     ]
     ids = [at for at in found if _is_id(header[at], at, records)]
     found = [at for at in found if at not in ids]
@@ -258,17 +268,32 @@ def _is_id(name: str, at: int, records: Sequence[Record]) -> bool:
         return False
     numbers = [int(cell[:_DIGITS]) for cell in cells]
     ascends = all(a < b for a, b in pairwise(numbers))
-    return ascends or (len(set(numbers)) == len(numbers) and name.lower() in _ID_NAMES)
+    return ascends or (len(set(numbers)) == len(numbers) and _is_called_id(name))
 
 
-def _begins_with_number(at: int, records: Sequence[Record]) -> bool:
-    """Whether the first non-empty cell of a column is a number."""
-    cells = (cells[at].strip() for _, cells in records if at < len(cells))
-    first = next((cell for cell in cells if cell), "")
+def _is_called_id(name: str) -> bool:
+    """Whether a column is called as those that number rows, as compound_id is."""
+    words = ["", *_WORD.findall(name)]
+    return name.lower() == _INDEX or words[-1].lower() in _ID_WORDS
+
+
+def _holds_numbers(at: int, records: Sequence[Record]) -> bool:
+    """Whether the first cell of a column, or half of its cells, are meant as numbers.
+
+    Empty cells do not count. Cells such as "0,5" and ">10" are meant so, too, and are
+    refused by their lines as labels.
+    """
+    cells = [c for _, row in records if at < len(row) and (c := row[at].strip())]
+    known = [cell for cell in cells if not is_missing(cell)]
+    many = 2 * sum(map(_is_meant_as_number, known)) >= len(known) > 0
+    return bool(cells) and (_is_meant_as_number(cells[0]) or many)
+
+
+def _is_meant_as_number(cell: str) -> bool:
     try:
-        float(first)
+        float(cell)
     except ValueError:
-        return False
+        return _MEANT.fullmatch(cell) is not None
     return True
 
 

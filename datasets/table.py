@@ -79,6 +79,11 @@ class Tables:
         return tuple(dict.fromkeys((*found, *self.nodes.files, *self.edges.files)))
 
 
+def other_separator(columns: Sequence[str]) -> str:
+    """Return what separates the cells of a first line without commas; "" if nothing."""
+    return next((m for m in ";\t|" if len(columns) == 1 and m in columns[0]), "")
+
+
 def refusal(path: Path, problem: str, public: str = "") -> DataError:
     """Word what is wrong with a folder, and what the server may read of it."""
     return DataError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from fedgraph_flwr.errors import DataError
 
 from .schema import SPLIT
-from .table import BLOCK, SAVE, Block, Table, Tables, no_csv, refusal
+from .table import BLOCK, SAVE, Block, Table, Tables, no_csv, other_separator, refusal
 from .tables_tu import tu_names, tu_tables
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -89,7 +89,7 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
     if not columns:
         words = "is empty; its first line must name the columns"
         raise wrong(words, words)
-    if len(columns) == 1 and (mark := next((m for m in ";\t|" if m in columns[0]), "")):
+    if mark := other_separator(columns):
         raise wrong(f"the column {columns[0]!r} has {mark!r} in its name; {SAVE}", SAVE)
     odd = next((c for c in columns if not c or not c.isprintable()), None)
     if odd is not None:

@@ -181,6 +181,15 @@ def test_a_bad_node_goes_with_its_edges_and_a_bad_edge_alone(tmp_path):
     ]
 
 
+def test_edges_that_all_name_other_nodes_are_refused(tmp_path):
+    """Whole numbers that a spreadsheet has written as "1.0"; a graph without edges."""
+    edges = "source,target\na.0,b.0\nb.0,c.0\n"
+    folder = own_files.write_graph(tmp_path, edges=edges)
+    wanted = r"edges.csv: none of its 2 row\(s\) joins .*, got: .*'c.0' is not in nodes"
+    with pytest.raises(DataError, match=wanted):
+        made(folder)
+
+
 def test_the_order_of_rows_decides_numbers_and_nothing_else(tmp_path):
     head, *rows = own_files.NODES.splitlines()
     mixed = "\n".join([head, *rows[::-1]]) + "\n"

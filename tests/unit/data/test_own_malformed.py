@@ -567,7 +567,7 @@ def test_a_row_with_two_flaws_is_counted_once(tmp_path):
 
 def test_each_bad_row_names_the_node_whatever_a_column_graph_says(tmp_path):
     nodes = "node,graph,age,label\na,B,old,ok\nc,B,3,bad\n"
-    edges = "source,target,graph\na,zz,B\n"
+    edges = "source,target,graph\na,zz,B\na,c,B\n"
     folder = own_files.write_graph(tmp_path, nodes, edges)
     *_, unfit = build(folder, read_schema(folder / "schema.toml"))
     assert [name for name, _ in unfit] == ["a", ""]

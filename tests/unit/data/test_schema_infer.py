@@ -143,6 +143,25 @@ def test_a_column_with_many_texts_is_none_of_numbers_and_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("column", "rows", "value", "first"),
+    [
+        ("age", "nodes", lambda i: f"{36 + i // 20},5", "36,5"),  # seen often enough
+        ("age", "nodes", lambda i: f"1.{100 + i},25", "1.100,25"),
+        ("age", "nodes", lambda i: f"{36 + i},5" if i % 3 else 40, "37,5"),
+        ("ylabel", "graphs", lambda i: f"-{i},5", "-0,5"),
+    ],
+)
+def test_numbers_with_a_decimal_comma_are_told(tmp_path, column, rows, value, first):
+    """They became categories, or free text, without a word of it."""
+    quoted = {column: lambda i: f'"{value(i)}"'}
+    _, notes = infer_schema(site(tmp_path, **quoted), min_count=1)
+    told = [note for note in notes if "write a point in place of the comma" in note]
+    assert len(told) == 1
+    assert told[0].startswith(f"{column.lstrip('y')} of {rows}: ")
+    assert f": '{first}')" in told[0]
+
+
+@pytest.mark.parametrize(
     ("column", "values"),
     [
         ("patient", lambda i: 1000 + 7 * i),
@@ -247,6 +266,8 @@ def test_one_graph(tmp_path):
     assert schema.dataset == "graph-csv"
     assert schema.classes == ("bad", "ok")
     assert [f.column for f in schema.features] == ["v"]
+    with pytest.raises(DataError, match=r"needed; label more nodes, or lower --min"):
+        infer_schema(folder, min_count=21)
 
 
 def test_the_command(tmp_path, capsys):

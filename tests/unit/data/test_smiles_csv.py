@@ -65,6 +65,9 @@ def chains(first, count=20, header="smiles,toxic,active"):
         ("key", "9,2,5", True),
         ("cid", "9,2,9", True),
         ("cid", "9.5,2,1", True),
+        ("compound_id", "9,2,5", False),
+        ("MoleculeID", "9,2,5", False),
+        ("acid", "9,2,5", True),
         ("Unnamed: 0", "9,2,5", False),  # an index of pandas, rows being shuffled
     ],
 )
@@ -95,6 +98,28 @@ def test_columns_are_told_again_where_the_cache_knows_the_file(load, caplog):
         assert caplog.text.count("labels are columns y") == times
     load({})
     assert caplog.text.count("labels are columns y") == 2
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ("NA", "-1.5", "2.5"),
+        (">10", "2.5", "<0.1"),
+        ("0,5", "1,5", "-1,0"),  # of a spreadsheet with decimal commas
+    ],
+)
+def test_a_label_that_is_no_number_passes_over_no_column(load, cells):
+    """The run predicted the other labels alone."""
+    rows = "".join(f'{"C" * (r + 1)},"{cell}",0\n' for r, cell in enumerate(cells))
+    wanted = rf"line 2, column 'logS': a label must be .* got '{cells[0]}'"
+    with pytest.raises(DataError, match=wanted):
+        load({"a.csv": f"smiles,logS,y\n{rows}"}, csv_label_kind="regression")
+
+
+def test_texts_with_a_few_numbers_are_no_labels(load):
+    names = ["aspirin", "42", "50-00-0", "2-propanol", "nan", "nan", "2024-01-31"]
+    rows = (f"{'C' * (r + 1)},{name},0\n" for r, name in enumerate(names))
+    assert load({"a.csv": "smiles,name,y\n" + "".join(rows)}).tasks == ["y"]
 
 
 def test_columns_that_are_not_used_are_told(load, caplog):
@@ -221,6 +246,7 @@ def test_the_log_and_an_error_name_the_first_five_bad_rows(load, caplog, bad_row
         ("smiles,a\nC,1\n", {"csv_label_columns": "a,a"}, r"each label column once"),
         ("smiles,a\nC,1\n", {"csv_label_columns": "smiles"}, r"not the SMILES column"),
         ("smiles,a,a\nC,1,1\n", {}, r"more than one column 'a'; rename"),
+        ("smiles;a\nC;1\n", {}, r"line 1: the column 'smiles;a' has ';' in .* commas"),
         ("smiles,name\nC,first\n", {}, r"no column of numbers beside 'smiles'"),
         (
             "smiles,toxic\nC,1\nCC,yes\n",
@@ -287,7 +313,7 @@ def test_missing_places(load, tmp_path):
 
 
 def test_a_folder_has_one_file_for_each_client(load):
-    files = {"b.csv": chains(3), "a.csv": chains(1), ".c.csv": "", "notes.txt": ""}
+    files = {"b.CSV": chains(3), "a.csv": chains(1), ".c.csv": "", "notes.txt": ""}
     for client in range(2):
         found = load(files, client, num_clients=2)
         assert found.node_ptr[1] == (1, 3)[client]  # sorted by name
