@@ -1,6 +1,6 @@
 # Source me: `. ./env.sh`. Activates the environment and sets the variables that
 # Flower's background SuperLink must start with (it reads them only then).
-_home="$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")" && pwd)"
+_home="$(cd "$(dirname "${BASH_SOURCE:-$0}")" && pwd -P)" # dash knows no arrays
 if ! [ -f "$_home/.venv/bin/activate" ]; then
     echo "error: nothing is installed in $_home/.venv: run \`make run\` or" \
         "\`make test\` first" >&2

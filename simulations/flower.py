@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,8 +41,10 @@ _UNKNOWN = (
 )
 # Flower gives its SuperLink 15 s to start; a busy machine needs several times that.
 _NO_START, _MORE_STARTS = "Failed to start local SuperLink", 4
+_UNWRITABLE = re.compile(r"\[Errno (13|30)\]")  # EACCES, EROFS, of Flower's own files
+_HOME_CURE = "export FLWR_HOME with a folder that can be written"
 _START_CURE = (
-    " If there is no such file, export FLWR_HOME with a folder that can be written. If"
+    f" If there is no such file, {_HOME_CURE}. If"
     " it has no error, another program may have the port, which it does not say: export"
     " FLWR_LOCAL_SUPERLINK_HTTP_API_PORT with a free one. Then repeat the command."
 )
@@ -139,7 +142,10 @@ def submit(
     answer = _json(done)
     if not answer.get("success") or "run-id" not in answer:
         why = str(answer.get("error-message", done))
-        cure = _START_CURE if _NO_START in why else ""
+        cure = f"; {_HOME_CURE}, then repeat the command" * bool(
+            _UNWRITABLE.search(why)
+        )
+        cure = _START_CURE if _NO_START in why else cure
         raise RunFailedError(f"flwr run refused the run: {why}{cure}")
     return int(answer["run-id"])
 

@@ -104,6 +104,21 @@ def test_an_environment_that_is_missing_or_was_moved_is_named_with_the_cure(clon
     assert done.stdout.splitlines() == ["1", os.environ["PATH"]]
 
 
+@pytest.mark.parametrize("program", ["bash", "dash"])
+def test_a_clone_has_one_superlink_by_whichever_path_it_is_entered(clone, program):
+    """Through a link it had a second one of the same folder, which `make stop` left."""
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    venv.create(clone / ".venv")
+    link = clone.with_name("link")
+    link.symlink_to(clone)
+    tell = ". ./env.sh && echo $FLWR_HOME $FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
+    told = [shell(clone, f"cd {at}; {program} -c '{tell}'") for at in (clone, link)]
+    assert [done.stderr for done in told] == ["", ""]
+    assert told[0].stdout == told[1].stdout
+    assert told[0].stdout.startswith(f"{clone}/.flwr ")
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -95,6 +95,16 @@ def test_a_superlink_that_does_not_start_is_told_with_the_cure(folder, monkeypat
         flower.submit({}, num_nodes=1)
 
 
+def test_a_folder_of_flower_that_cannot_be_written_is_told_with_the_cure(
+    folder, monkeypatch
+):
+    """As of a clone that is only read; Flower says no more than the system's error."""
+    said = "[Errno 30] Read-only file system: '/a/.flwr/credentials.yaml'"
+    monkeypatch.setattr(flower, "_flwr", lambda *_: f'{{"error-message": "{said}"}}')
+    with pytest.raises(RunFailedError, match=r"Errno 30.*; export FLWR_HOME with a f"):
+        flower.submit({"method": "fedavg"}, num_nodes=1)
+
+
 def test_before_flower_has_the_run_it_is_stopped_once_it_has_it(folder, capfd):
     press(folder, "handing")
     assert stopped(folder) == f"; {ENDS}"
