@@ -2,34 +2,44 @@
 
 from clients.base import GraphClient
 from clients.models.gin import GIN, GINConv
+from clients.multitask_gnn import MultiTaskGNNClient
 from clients.tasks.graph_classifier import GraphClassifierClient
 from clients.tasks.node_classifier import NodeClassifierClient
 from datasets.plugged import DataSet
 from strategies.averaging import weighted_mean
 from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg
+from strategies.personal import AbstractPersonalStrategy
 
 from .config import Settings
 from .methods.fedavg import SHARED
 from .registry import PLAIN, Method, on_every_task
 from .rules import choice, flag, integer, number
-from .tasks import GRAPH_CLASSIFICATION, NODE_CLASSIFICATION
-from .wire import select
+from .tasks import (
+    GRAPH_CLASSIFICATION,
+    MULTI_TASK_CLASSIFICATION,
+    NODE_CLASSIFICATION,
+)
+from .wire import Parcel, select, with_prefix
 
 __all__ = [
     "GIN",
     "GRAPH_CLASSIFICATION",
+    "MULTI_TASK_CLASSIFICATION",
     "NODE_CLASSIFICATION",
     "PLAIN",
     "SHARED",
     "AbstractGraphStrategy",
+    "AbstractPersonalStrategy",
     "DataSet",
     "FedAvg",
     "GINConv",
     "GraphClassifierClient",
     "GraphClient",
     "Method",
+    "MultiTaskGNNClient",
     "NodeClassifierClient",
+    "Parcel",
     "Settings",
     "choice",
     "flag",
@@ -38,4 +48,5 @@ __all__ = [
     "on_every_task",
     "select",
     "weighted_mean",
+    "with_prefix",
 ]

@@ -208,6 +208,7 @@ def _import(module: str) -> ModuleType:
         name = module
         _find_outside(module)
     else:
+        _check_travels(module, file)
         parts = file.relative_to(_ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     try:
@@ -226,6 +227,22 @@ def _import(module: str) -> ModuleType:
             " off Python's path"
         )
     return found
+
+
+def _check_travels(module: str, file: Path) -> None:
+    """Refuse a file that Flower leaves out of its bundle, and so would not find."""
+    if file.resolve() != file:
+        why = (
+            f"is a link, or lies in one, to {file.resolve()}; put the file itself there"
+        )
+    elif file.name.startswith("test_") or file.name.endswith("_test.py"):
+        why = "is named as a test is; rename it"
+    else:
+        return
+    raise ConfigError(
+        f"plug-in {module!r}: {file} {why}, as Flower's bundle carries neither links"
+        " nor tests"
+    )
 
 
 def _find_outside(module: str) -> None:

@@ -60,6 +60,10 @@ _HEX = re.compile("[0-9a-f]{64}")
 _LARGEST = 1e100  # of any number: sums and squares of such are finite
 _COMPARED = (SHARED, DELTA)
 _MOST_ROW = 1e15  # of features: in float32 squares of larger ones may be infinite
+_DIFFER = (
+    "server and site run different settings or versions, or uplink() of a plug-in's"
+    " strategy expects other arrays than that of its client sends"
+)
 _HAIR = 1e-9  # what rounding may add to a share
 _DRAWS, _UPDATE, _DELTA = "edge-draws", "update-epsilon", "update-delta"
 _TOTALS = (  # of privacy; what is told, is told of all of a row
@@ -190,8 +194,8 @@ def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
             if names
         ]
         return (
-            f"what it sent {' and '.join(parts)}, expected {len(layout)} arrays; server"
-            " and site run different settings or versions"
+            f"what it sent {' and '.join(parts)}, expected {len(layout)} arrays;"
+            f" {_DIFFER}"
         )
     for name, (dtype, shape) in layout.items():
         found = arrays[name]
@@ -202,7 +206,7 @@ def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
             return (
                 f"array {name!r} is {found.dtype} of shape {found.shape}, expected"
                 f" {dtype} of shape {tuple('any' if n is None else n for n in shape)};"
-                " server and site run different settings or versions"
+                f" {_DIFFER}"
             )
     return find_bad_array(arrays)
 
@@ -341,7 +345,10 @@ def _wrong_metric(name: str, value: float, expected: Expected) -> str:
             allowed = expected.on_all
         bounds = _bounds(match["metric"], expected.info) if allowed else None
     if bounds is None:
-        return f"metric {shortened(name)!r} is none that clients send here"
+        return (
+            f"metric {shortened(name)!r} is none that clients send here; let a plug-in"
+            " send numbers of its own as an array"
+        )
     low, high = bounds
     if not low - _HAIR <= value <= high + _HAIR:  # also NaN
         return (

@@ -97,6 +97,13 @@ class Round:
         is_training = self.phase is Phase.TRAINING
         self.asked = self._sample() if is_training else list(strategy.clients)
         outgoing = strategy.outgoing(number)
+        if lacking := [c for c in self.asked if c not in outgoing]:
+            raise RunFailedError(
+                f"outgoing() of {type(strategy).__name__} must have arrays for each"
+                f" client that takes part in round {number}, but has none for"
+                f" {shortened(lacking)}; add them, and let client-fraction choose who"
+                " trains"
+            )
         parcels = {
             c: Parcel(arrays=outgoing[c], facts=strategy.facts(c)) for c in self.asked
         }

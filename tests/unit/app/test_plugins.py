@@ -14,7 +14,7 @@ from examples import trimmed
 from fedgraph_flwr import plugins
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.config import Settings
-from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.wire import Parcel, pack, select, unpack
@@ -42,7 +42,7 @@ def test_the_examples_give_what_they_say(once):
     seen = {sha(f"examples.{m}:METHOD") for m in ("rooted", "norm_gin", "placebo")}
     assert len(seen | {sha("fedavg", weighting="uniform")}) == 4
     for file in (plugins._ROOT / "examples").glob("*.py"):
-        assert len(file.read_text().splitlines()) <= 32, file.name
+        assert len(file.read_text().splitlines()) <= 34, file.name
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,55 @@ def test_what_is_no_name_of_a_plug_in(write_plugin, name):
 def test_a_faulty_plug_in_is_refused_with_its_cure(write_plugin, source, words):
     write_plugin("plugins/fgx.py", source)
     refused(words)
+
+
+@pytest.mark.parametrize("name", ["test_fgx", "fgx_test"])
+def test_what_flower_leaves_out_of_its_bundle_is_refused_before_it_is_missed(
+    write_plugin, tmp_path, name
+):
+    """In one process it ran, and in a simulation it was to be put where it was."""
+    write_plugin(f"plugins/{name}.py")
+    refused("is named as a test is; rename it", f"{name}:METHOD")
+    write_plugin("mine.py")
+    (tmp_path / "plugins/fgx.py").symlink_to(tmp_path / "mine.py")
+    refused("fgx.py is a link, .* to .*mine.py; put the file itself there")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        (
+            "def outgoing(self, n):\n        return {1: super().outgoing(n)[1]}",
+            r"outgoing\(\) of S must have .* round 1, but has none for \[0, 2\]; add",
+        ),
+        (
+            "",
+            r"holds \['n'\], expected .* or uplink\(\) of a plug-in's strategy expects",
+        ),
+    ],
+)
+def test_parts_of_a_plug_in_that_do_not_go_together_are_told_so(
+    write_plugin, lab, strategy, words
+):
+    source = f"""
+        from fedgraph_flwr.api import *
+        import numpy as np
+        class S(FedAvg):
+            {strategy.replace(chr(10), chr(10) + " " * 8) or "pass"}
+        class C(GraphClient):
+            def uplink(self, trained):
+                sent = super().uplink(trained).arrays
+                return Parcel(arrays=sent | {{"n": np.ones(1)}})
+        METHOD = Method(strategy=S, clients=on_every_task(C))
+        """
+    write_plugin("plugins/fgx.py", source)
+    with pytest.raises(RunFailedError, match=words):
+        lab.run("fgx:METHOD")
+
+
+def test_clients_that_move_far_count_less(once):
+    run = once("examples.steady:METHOD")
+    assert run.sha != once("fedavg").sha
 
 
 def test_a_module_that_nobody_has_is_refused_with_where_it_was_looked_for(write_plugin):

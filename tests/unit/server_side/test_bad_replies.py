@@ -245,7 +245,7 @@ def test_clients_complain_of_their_neighbours_alone(
     deliver_with(monkeypatch, number(complaint, 1), rounds=(1,))
     found = run(method, nodes=3, **LENIENT, **{"num-server-rounds": 1}).summary
     told = [(f["client"], f["reason"]) for f in found["failures"]]
-    words = f"metric {complaint!r} is none that clients send here"
+    words = f"metric {complaint!r} is none that clients send here; let a plug-in send"
     assert told == ([] if is_good else [(VICTIM, words)])
 
 
