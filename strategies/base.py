@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import INFO
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
@@ -39,7 +39,7 @@ from fedgraph_flwr.wire import (
 from .averaging import find_bad_array
 from .directory import Directory
 from .evaluator import Evaluator
-from .replies import Layout, Phase
+from .replies import Layout, Phase, find_other, layout_of
 from .report import ClientInfo, Evaluation, RoundReport
 from .rounds import Round
 from .sending import exchange
@@ -259,8 +259,7 @@ class AbstractGraphStrategy(Strategy):
         parcels = self.round.collect(replies)
         self.round.require(parcels)
         self.last_rounds |= dict.fromkeys(parcels, server_round)
-        self.step(server_round, parcels)
-        self._check_models(server_round, len(parcels))
+        self._step(server_round, parcels)
         return None, None
 
     @override
@@ -375,14 +374,33 @@ class AbstractGraphStrategy(Strategy):
 
     # Parts of a round ------------------------------------------------------------
 
-    def _check_models(self, server_round: int, num_replies: int) -> None:
-        """Refuse a model that clients would refuse, as if the fault were theirs."""
+    def _step(self, server_round: int, parcels: dict[int, Parcel]) -> None:
+        """Aggregate; blame the paper, and no client, for a model that is none."""
+        name, model = next(iter(self.models().items()), ("", {}))
+        layout = layout_of(model)
+        returned = cast("Callable[..., object]", self.step)(server_round, parcels)
         cure = (
-            f"step() of {type(self).__name__} had {num_replies} replies of"
+            f"step() of {type(self).__name__} had {len(parcels)} replies of"
             f" {len(self.round.asked)}, all of them good; mend it"
         )
+        if returned is not None:
+            raise RunFailedError(
+                "step() must set the strategy's models and return nothing, got a"
+                f" {type(returned).__name__} after round {server_round}; {cure}"
+            )
+        after = self.models()
+        if name in after and (bad := find_other(after[name], layout, cure=cure)):
+            raise RunFailedError(
+                f"the strategy's model {name!r} after round {server_round}: {bad}"
+            )
+        self._check_models(server_round, after, cure)
+
+    def _check_models(
+        self, server_round: int, models: Mapping[str, NamedArrays], cure: str
+    ) -> None:
+        """Refuse models with numbers that clients would refuse."""
         seen = set[int]()
-        for name, model in self.models().items():
+        for name, model in models.items():
             if id(model) in seen:  # of many clients
                 continue
             seen.add(id(model))

@@ -211,6 +211,23 @@ def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
     return find_bad_array(arrays)
 
 
+def find_other(model: NamedArrays, layout: Layout, *, cure: str) -> str:
+    """Say which array of a model is not as it was, and the cure; "" if none is."""
+    for name, (dtype, shape) in layout.items():
+        found = model.get(name)
+        if isinstance(found, np.ndarray | np.generic):
+            if (_name(found.dtype), tuple(found.shape)) == (dtype, shape):
+                continue
+            got = f"{found.dtype} of shape {found.shape}"
+        else:
+            got = "missing" if found is None else f"a {type(found).__name__}"
+        return (
+            f"array {name!r} must stay a NumPy array, {dtype} of shape {shape}, but is"
+            f" {got}; {cure}"
+        )
+    return ""
+
+
 def _huge_rows(arrays: NamedArrays) -> str:
     if ROWS in arrays and (np.abs(arrays[ROWS]) > _MOST_ROW).any():
         return (

@@ -198,6 +198,45 @@ def test_parts_of_a_plug_in_that_do_not_go_together_are_told_so(
         lab.run("fgx:METHOD")
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "weight(self, c):\n        super().weight(c)",
+            r"weight\(\) of S must .* None for",
+        ),
+        (
+            "weight(self, c):\n        return -1",
+            r"finite number >= 0, got -1 for client 0",
+        ),
+        (
+            "step(self, n, replies):\n        return self.theta",
+            r"step\(\) must set the strategy's models and return nothing, got a dict",
+        ),
+        (
+            "step(self, n, replies):\n        self.theta = {\n"
+            "            k: v.astype('float64') for k, v in self.theta.items()}",
+            r"must stay a NumPy array, float32 of .*, but is float64 .*; step\(\) of",
+        ),
+        ("step(self, n, replies):\n        self.theta = {}", "but is missing; step"),
+        (
+            "step(self, n, replies):\n        from torch import tensor\n"
+            "        self.theta = {k: tensor(v) for k, v in self.theta.items()}",
+            "but is a Tensor; step",
+        ),
+    ],
+)
+def test_a_strategy_that_makes_no_model_of_replies_is_blamed_and_no_client(
+    write_plugin, lab, body, words
+):
+    """A forgotten ``return`` of a weight trained nothing, and the run completed."""
+    source = "from fedgraph_flwr.api import *\nclass S(FedAvg):\n"
+    source += f"    def {body}\nMETHOD = Method(strategy=S)\n"
+    write_plugin("plugins/fgx.py", source)
+    with pytest.raises(RunFailedError, match=words):
+        lab.run("fgx:METHOD")
+
+
 def test_clients_that_move_far_count_less(once):
     run = once("examples.steady:METHOD")
     assert run.sha != once("fedavg").sha

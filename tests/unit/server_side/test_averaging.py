@@ -154,7 +154,7 @@ def test_a_model_of_many_clients_is_looked_at_once(monkeypatch):
     strategy = FedAvg(toys.run_settings(), FedAvgParams(), experiment="x")
     one, other = {"w": np.ones(1)}, {"w": np.ones(1)}
     monkeypatch.setattr(strategy, "models", lambda: {"a": one, "b": other, "c": one})
-    strategy._check_models(1, 3)
+    strategy._check_models(1, strategy.models(), "mend it")
     assert [id(model) for model in looked] == [id(one), id(other)]
 
 

@@ -246,6 +246,7 @@ def test_clients_complain_of_their_neighbours_alone(
     found = run(method, nodes=3, **LENIENT, **{"num-server-rounds": 1}).summary
     told = [(f["client"], f["reason"]) for f in found["failures"]]
     words = f"metric {complaint!r} is none that clients send here; let a plug-in send"
+    words += " numbers of its own as an array"
     assert told == ([] if is_good else [(VICTIM, words)])
 
 
