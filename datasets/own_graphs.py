@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.data import IntArray, pointer
+from fedgraph_flwr.data import IntArray, distinct_edges, pointer
 from fedgraph_flwr.errors import DataError
 
 from .encode import Problems
@@ -160,12 +160,8 @@ def _joined(
 
 def _both_ways(ends: IntArray, num_nodes: int) -> IntArray:
     """Each edge once in each direction, by source, then target; no loops."""
-    source, target = ends[:, ends[0] != ends[1]]
-    size = max(num_nodes, 1)
-    key = np.concatenate([source * size + target, target * size + source])
-    key.sort()  # np.unique hashes, which takes far longer
-    key = key[np.diff(key, prepend=-1) != 0]
-    return np.stack([key // size, key % size])
+    source, target = np.concatenate([ends, ends[::-1]], axis=1)
+    return distinct_edges(source, target, num_nodes)
 
 
 def _dropped(ends: IntArray, num_edges: int) -> list[str]:

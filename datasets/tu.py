@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.data import GraphSet, IntArray, pointer
+from fedgraph_flwr.data import GraphSet, IntArray, distinct_edges, pointer
 from fedgraph_flwr.errors import DataError
 
 from .cache import cache_root, checksum, fingerprint_files, open_or_build
@@ -105,7 +105,8 @@ def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
             f" to {work}: {error}; check permissions and free space"
         ) from error
     node_ptr = pointer(np.bincount(tables.graph_of_node))
-    edges = _simple(tables.edges, len(tables.graph_of_node))
+    source_node, target_node = tables.edges.T
+    edges = distinct_edges(source_node, target_node, int(node_ptr[-1]))
     graph_of_edge = tables.graph_of_node[edges[0]]
     is_undirected = _is_undirected(edges)
     if not is_undirected:
@@ -133,12 +134,6 @@ def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
         unused=unused,
         classes=[str(label) for label in classes.tolist()],
     )
-
-
-def _simple(edges: IntArray, num_nodes: int) -> IntArray:
-    """Shape (2, num_edges): each edge once, by source, then target; no loops."""
-    source, target = edges[edges[:, 0] != edges[:, 1]].T
-    return np.stack(np.divmod(np.unique(source * num_nodes + target), num_nodes))
 
 
 def _features(

@@ -116,6 +116,15 @@ def pointer(counts: ArrayLike) -> IntArray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
+def distinct_edges(source: IntArray, target: IntArray, num_nodes: int) -> IntArray:
+    """Each edge once, by source, then target, shape (2, num_edges); no loops."""
+    size = max(num_nodes, 1)
+    key = (source * size + target)[source != target]
+    key.sort()  # np.unique hashes, which takes far longer
+    key = key[np.diff(key, prepend=-1) != 0]
+    return np.stack(np.divmod(key, size))
+
+
 def _ranges(ptr: IntArray, ids: IntArray) -> tuple[IntArray, IntArray]:
     """Concatenate ``range(ptr[i], ptr[i + 1])`` for i in ids; and the new pointer."""
     sizes = ptr[ids + 1] - ptr[ids]
