@@ -129,18 +129,19 @@ def site_name(node: NodeConfig) -> str:
     return name
 
 
-def check_resident(node: NodeConfig) -> None:
-    """Refuse a value of ``resident`` that is neither true nor false.
+def check_flags(node: NodeConfig) -> None:
+    """Refuse a flag that is neither true nor false: a text would count as false.
 
     Raises
     ------
     ConfigError
     """
-    if not isinstance(given := node.get(RESIDENT, False), bool):
-        raise ConfigError(
-            f"node-config {RESIDENT} must be true or false, got {shown(given)}; start"
-            f" the SuperNode with --node-config '{RESIDENT}=true'"
-        )
+    for key in (RESIDENT, FRESH_START):
+        if not isinstance(given := node.get(key, False), bool):
+            raise ConfigError(
+                f"node-config {key} must be true or false, got {shown(given)}; start"
+                f" the SuperNode with --node-config '{key}=true'"
+            )
 
 
 def trusted_peers(node: NodeConfig) -> dict[int, str] | None:

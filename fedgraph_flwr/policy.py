@@ -27,10 +27,10 @@ from .methods.spreadgnn import SpreadGNNParams
 from .node_config import (
     POLICY,
     NodeConfig,
+    check_flags,
     check_identity,
     check_keys,
     check_plugins,
-    check_resident,
     hosted_clients,
     is_site,
     own_folders,
@@ -279,7 +279,7 @@ def agree_at(
     policy.check_run(resolved)
     check_keys(node)
     site_name(node)
-    check_resident(node)
+    check_flags(node)
     trusted_peers(node)
     check_identity(resolved, node)
     hosted = hosted_clients(node, resolved.settings.num_clients)

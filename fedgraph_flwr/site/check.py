@@ -18,8 +18,8 @@ from ..data import GraphPartition
 from ..elsewhere import check_elsewhere
 from ..errors import ConfigError, PolicyError
 from ..node_config import (
+    check_flags,
     check_keys,
-    check_resident,
     hosted_clients,
     site_name,
     trusted_peers,
@@ -139,7 +139,7 @@ def _node(
         policy = policy_of(node)
         if resolved is None:
             site_name(node)
-            check_resident(node)
+            check_flags(node)
             trusted_peers(node)
             told = "keys are known; without --run-config nothing says if they allow it"
             return [Finding(what="node-config", state=OK, found=told)]

@@ -443,6 +443,7 @@ def test_a_node_config_that_would_not_hold_is_a_problem(site, node, match, capsy
     ("node", "match"),
     [
         ('resident="true"', "resident must be true or false"),
+        ('fresh-start="true"', "fresh-start must be true or false, got 'true'"),
         ('site-name="north"', "this site was started without data-path"),
     ],
 )
