@@ -289,9 +289,8 @@ def test_no_client_alone_scores_models_on_all_test_sets(run, monkeypatch):
     deliver_with(monkeypatch, lie, rounds=(4,))  # the closing evaluation
     everywhere = {"evaluate-on": "all", "shared-group": "all"}
     finished = run("fedavg", nodes=3, **LENIENT, **everywhere)
-    found = finished.summary["on_all_clients"]
-    assert set(found["per_client"]) == {"0", "1"}
-    assert found["mean"] < 1.0
+    # Nor do the others': without its own score nobody knows that on its test set.
+    assert finished.summary["on_all_clients"]["mean"] is None
     assert [f["client"] for f in finished.summary["failures"]] == [VICTIM]
 
 
