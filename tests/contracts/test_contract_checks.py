@@ -78,7 +78,7 @@ def test_the_example_of_step_survives_few_replies(lab):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", ["placebo", "trimmed"])
+@pytest.mark.parametrize("example", ["placebo", "steady", "trimmed"])
 def test_the_command_finds_nothing_at_an_example(example, capsys):
     assert command.main([f"examples.{example}:METHOD"]) == 0
     told = capsys.readouterr().out
