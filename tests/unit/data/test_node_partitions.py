@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 import toys
@@ -256,3 +258,24 @@ def test_one_client_has_the_whole_graph():
     (ids,) = partition_nodes("metis", rings(4, 10), 1, seed=0)
     np.testing.assert_array_equal(ids, np.arange(40))
     assert node_partitions.SAMPLES_PER_PART == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed", "digest"),
+    [
+        ("louvain", 1, "4da6bb5332d7"),
+        ("louvain", 2, "9d0aa311270f"),
+        ("metis", 1, "97500980c68d"),  # of no seed
+        ("metis", 2, "97500980c68d"),
+        ("metis-overlap", 1, "c9958cf1f6c2"),
+        ("metis-overlap", 2, "3e8b1e9a1ee5"),
+        ("metis-overlap-replacement", 1, "c27d706a108e"),
+        ("metis-overlap-replacement", 2, "f66be4aa758d"),
+    ],
+)
+def test_pinned_cuts_of_a_graph(kind, seed, digest):
+    """Whoever changes one changes the split hash of every run on it."""
+    whole = toys.make_whole_graph(120, seed=3, density=0.04)
+    parts = partition_nodes(kind, whole, 5, seed=seed)
+    text = "".join(str(part.tolist()) for part in parts)
+    assert hashlib.sha256(text.encode()).hexdigest().startswith(digest)
