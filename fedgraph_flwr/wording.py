@@ -37,6 +37,7 @@ def at_most(bound: float, digits: int = 4) -> str:
     """Write a bound with so many digits, which are never fewer than it is."""
     if not 0 < bound < math.inf:
         return f"{bound:g}"
+    bound = max(bound, 1e-300)  # whoever tells less: steps of it would be 0
     # Sums of equal numbers may be a hair off.
     step = 10.0 ** (math.floor(math.log10(bound)) - digits + 1)
     return f"{math.ceil(bound * (1 - 1e-9) / step) * step:.{digits}g}"

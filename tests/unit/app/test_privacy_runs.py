@@ -472,6 +472,16 @@ def test_epsilon_is_never_told_smaller_than_it_is():
     assert " by client: 0.3 (client 1), 1.001 (client 0);" in says
 
 
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-320, 1e100])
+def test_no_epsilon_that_a_client_tells_ends_a_run(epsilon):
+    both = {
+        c: {"update-epsilon": e, "update-delta": 0.0}
+        for c, e in ((0, 3.0), (1, epsilon))
+    }
+    assert f"{at_most(epsilon)} (client 1)" in describe(both)
+    assert float(at_most(epsilon)) >= epsilon
+
+
 @given(st.floats(1e-12, 1e12), st.integers(2, 6))
 def test_a_bound_that_is_written_is_one_and_close(bound, digits):
     told = float(at_most(bound, digits))
