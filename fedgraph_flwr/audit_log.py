@@ -330,6 +330,8 @@ def hash_modules(folders: Iterable[str], *, without: str = "") -> str:
     for path in sorted(p for name in folders for p in (root / name).rglob("*.py")):
         if without and path.is_relative_to(root / without):
             continue
+        if not path.exists():  # a link to nothing, by which editors lock a file
+            continue
         content = path.read_bytes()
         digest.update(f"\0{path.relative_to(root)}\0{len(content)}\0".encode())
         digest.update(content)

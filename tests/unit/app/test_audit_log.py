@@ -330,3 +330,5 @@ def test_the_hash_of_the_code_covers_plug_ins(tmp_path, monkeypatch):
         (tmp_path / folder / "own.py").write_text("x = 1\n")
         found.add(audit_log.code_hash.__wrapped__())
     assert len(found) == 3
+    (tmp_path / "clients" / ".#own.py").symlink_to("user@host.123:456")
+    assert audit_log.code_hash.__wrapped__() in found
