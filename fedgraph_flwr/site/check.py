@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     found += look("device", lambda: check_machine.device(device), "see nvidia-smi")
     found += _state(node)
     if cache := node.get("cache-dir"):
-        folder = Path(str(cache))
+        folder = datasets.cache_root(str(cache))
         found += look(
             "cache folder", lambda: check_machine.cache_folder(folder), "see it"
         )

@@ -90,7 +90,7 @@ def state_folder(folder: Path) -> list[Finding]:
         found = f"{place} cannot be written {own}: {error.strerror}"
         return [Finding(what=what, state=PROBLEM, found=found, cure=cure)]
     if folder.exists():
-        findings = _owned(what, folder)
+        findings = _owned(what, folder, "can be written, by its owner alone")
     else:
         cure = f"mkdir -m 700 -p {folder}, {own}"
         found = f"{folder} is not there yet"
@@ -104,14 +104,15 @@ def state_folder(folder: Path) -> list[Finding]:
 
 def cache_folder(folder: Path) -> list[Finding]:
     """Whether only its owner reads the site's graphs in the cache, if it is there."""
-    return _owned("cache folder", folder) if folder.exists() else []
+    if not folder.exists():
+        return []
+    return _owned("cache folder", folder, "can be read by its owner alone")
 
 
-def _owned(what: str, folder: Path) -> list[Finding]:
+def _owned(what: str, folder: Path, good: str) -> list[Finding]:
     mode, owner = folder.stat(), os.getuid()
-    found = f"{folder} can be written, by its owner alone"
     if not mode.st_mode & 0o077 and mode.st_uid == owner:
-        return [Finding(what=what, state=OK, found=found)]
+        return [Finding(what=what, state=OK, found=f"{folder} {good}")]
     cure = f"chown {_user()} {folder} && chmod 700 {folder}"
     found = f"{folder} has mode {mode.st_mode & 0o777:o}: others can read it"
     if mode.st_uid != owner:

@@ -480,6 +480,15 @@ def test_what_the_site_allows_is_tried_as_it_allows_it(
     assert check([*words, allowed], capsys)[1]["training"]["state"] == OK
 
 
+def test_a_cache_folder_below_home_is_looked_at(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o755)
+    code, found = check(["--node-config", 'clients="0" cache-dir="~/cache"'], capsys)
+    assert code == 1
+    assert f"{tmp_path}/cache has mode 755" in found["cache folder"]["found"]
+
+
 def test_an_unwritable_state_folder_is_a_problem(tmp_path, capsys):
     for place in ("relative", "/proc/fedgraph"):
         code, found = check(["--node-config", f'state-dir="{place}"'], capsys)
