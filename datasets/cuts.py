@@ -36,15 +36,15 @@ def cut_once(function: Callable[P, R]) -> Callable[P, R]:
     """
 
     @lru_cache(maxsize=2)
-    def kept(*args: Hashable) -> R | FedGraphError:
+    def kept(*args: Hashable, **named: Hashable) -> R | FedGraphError:
         try:
-            return function(*args)  # type: ignore[call-arg, arg-type]
+            return function(*args, **named)  # type: ignore[arg-type]
         except FedGraphError as error:
             return error.with_traceback(None)
 
     @wraps(function)
-    def cut(*args: P.args, **_: P.kwargs) -> R:
-        found = kept(*args)
+    def cut(*args: P.args, **named: P.kwargs) -> R:
+        found = kept(*args, **named)  # type: ignore[arg-type]
         if isinstance(found, FedGraphError):
             raise copy(found)  # one raised again keeps all who ever caught it
         return found

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import datasets
 from datasets import node_clients, node_partitions
+from datasets.cuts import cut_once
 from datasets.node_clients import TEST, TRAIN, VAL, draw_roles, induced_subgraph
 from datasets.node_graphs import whole_graph
 from datasets.node_partitions import PARTITIONERS, partition_nodes
@@ -222,6 +223,14 @@ def test_a_client_without_nodes_is_refused():
     crowded = toys.make_whole_graph(12, density=0.5)
     with pytest.raises(DataError, match=r"leaves \d+ of 12 clients without a node \("):
         partition_nodes("metis", crowded, 12, seed=0)
+
+
+def test_what_is_cut_once_passes_over_no_argument_by_name():
+    @cut_once
+    def power(base, exponent=2):
+        return base**exponent
+
+    assert [power(3), power(3, exponent=3), power(base=2)] == [9, 27, 4]
 
 
 def test_a_graph_that_cannot_be_cut_is_cut_once(settings, monkeypatch):
