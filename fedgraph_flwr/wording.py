@@ -34,7 +34,7 @@ def with_sites(words: str, clients: Iterable[int], sites: Mapping[int, str]) -> 
 
 
 def at_most(bound: float, digits: int = 4) -> str:
-    """Write a bound with so many digits, which are never fewer than it is."""
+    """Write a bound with so many digits, rounded up."""
     if not 0 < bound < math.inf:
         return f"{bound:g}"
     bound = max(bound, 1e-300)  # whoever tells less: steps of it would be 0
