@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from ..results.provenance import DIRTY
 from ..results.reader import GainUnit, Series, split_rounds
 from ..tasks import POOLED
 from ..wording import name_clients, score_text, visible
@@ -297,7 +298,8 @@ def _is_repeatable(summary: Mapping[str, Any]) -> bool:
     """Whether the command alone gives the run's weights again.
 
     It does not bring back what stopped a run or a client, nor the secret of a site
-    from which noise was drawn.
+    from which noise was drawn, nor code that no commit names, as after a resume with
+    other code.
     """
     spent = ((summary.get("privacy") or {}).get("per_client") or {}).values()
     return (
@@ -305,6 +307,7 @@ def _is_repeatable(summary: Mapping[str, Any]) -> bool:
         and not summary.get("failures")
         and not summary.get("fresh_starts")
         and not any(s.get("secret") for s in spent)
+        and not str(summary.get("git_commit")).endswith(DIRTY)
     )
 
 

@@ -18,7 +18,7 @@ from ..audit_log import hash_modules
 from ..data import earth_mover_distance, hash_federation
 from ..wire import NamedArrays
 
-_DIRTY = "+dirty"
+DIRTY = "+dirty"  # end of a commit that does not tell the code
 
 
 def split_hash(clients: Mapping[int, ClientInfo]) -> str:
@@ -105,8 +105,8 @@ class Origins:
     @property
     def git_commit(self) -> str:
         """As :func:`git_commit`; "+dirty" also if the parts differ."""
-        is_mixed = len(self.parts) > 1 and not self._commit.endswith(_DIRTY)
-        return self._commit + _DIRTY * is_mixed
+        is_mixed = len(self.parts) > 1 and not self._commit.endswith(DIRTY)
+        return self._commit + DIRTY * is_mixed
 
     def describe_changes(self) -> str:
         """Say what the last part does not share with the one before; "" for nothing."""
@@ -130,7 +130,7 @@ def git_commit() -> str:
     root = os.environ.get("FEDGRAPH_HOME", str(project_root()))
     try:
         commit = _git(root, "rev-parse", "HEAD")
-        return commit + (_DIRTY if _git(root, "status", "--porcelain") else "")
+        return commit + (DIRTY if _git(root, "status", "--porcelain") else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 

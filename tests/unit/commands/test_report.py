@@ -193,6 +193,8 @@ def test_a_run_without_a_score_is_shown(copy, tmp_path):
         ({"status": "failed", "error": "stopped"}, False),
         ({"failures": [{"round": 2, "client": 1, "reason": "late"}]}, False),
         ({"fresh_starts": [{"round": 2, "client": 1, "lost_round": 1}]}, False),
+        ({"git_commit": "0123abc"}, True),
+        ({"git_commit": "0123abc+dirty"}, False),  # or resumed with other code
         ({"privacy": {"says": "noise", "per_client": {"0": {"secret": 0}}}}, True),
         ({"privacy": {"says": "noise", "per_client": {"0": {"secret": 1}}}}, False),
     ],
