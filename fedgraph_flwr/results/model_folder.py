@@ -68,7 +68,7 @@ def keep_models(
         },
         schema=datasets.read_schema_text(resolved.settings),
         lineage=summary["lineage"],
-        versions=versions(),
+        versions=summary["versions"],
     )
     write_folder(path, models, about)
 

@@ -270,7 +270,9 @@ def test_a_resume_with_other_code_or_packages_says_so(
     with killed_at_checkpoint(5), pytest.raises(Killed):
         resumed(run, part, "fedavg")
     words = {"code": "the code has changed since", "torch": "-> 9.9 has changed since"}
-    again = resumed(run, part, "fedavg").summary  # by what resumed it before
+    whole = resumed(run, part, "fedavg")  # by what resumed it before
+    again = whole.summary
+    assert read_about(whole.path / "models").versions == again["versions"]
     assert caplog.text.count(words.get(changed, "has changed")) == 2 * bool(changed)
     assert again["git_commit"] == ("unknown+dirty" if changed else "unknown")
     assert ("9.9" in again["versions"]["torch"]) == (changed == "torch")
