@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedgraph_flwr.agreement import UNUSED
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.likeness import TELLS
 from fedgraph_flwr.methods.spreadgnn import PUBLIC_KEY
@@ -46,7 +47,7 @@ _LASTING: Mapping[str, str] = {  # what a client must not change within a run
     "tasks": "tasks",
     "task_ids": "own tasks",
 }
-_CHANGING = {PUBLIC_KEY, TELLS}  # of what else it tells, which its site may change
+_CHANGING = {PUBLIC_KEY, TELLS, UNUSED}  # of what else it tells: its site may change
 
 
 def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:

@@ -394,7 +394,7 @@ def test_a_resumed_run_goes_on_without_one_who_tells_other_things_of_its_data():
     """Compared with the others alone, as at first, it would stop all of them."""
     directory = resumed(**{"min-fit-replies": 0.6})
     same = introduction(facts={"tasks": '["x"]', "identity": "a" * 8})
-    free = {"told/statistics": "{}", "told/public-key": "ab"}
+    free = {"told/statistics": "{}", "told/public-key": "ab", "told/unused": "a file"}
     other = {"told/columns": "mass"}
     answers = {
         c: replace(same, facts={**same.facts, **more})
