@@ -13,8 +13,9 @@ from .config import RunSettings
 from .data import GraphPartition
 from .errors import ConfigError
 from .plugins import NAMING_KEYS, PluginSettings
+from .wire import UNUSED
 
-COLUMNS, UNUSED, CLASSES, WHOLE = "columns", "unused", "classes", "whole"
+COLUMNS, CLASSES, WHOLE = "columns", "classes", "whole"
 _MOST_CLASSES, _SHORT = 256, 12
 _SHARE_OUT = (
     ", or every client a folder client-<id> below data-dir; to share one data set out,"

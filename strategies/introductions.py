@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedgraph_flwr.agreement import UNUSED
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.likeness import TELLS
 from fedgraph_flwr.methods.spreadgnn import PUBLIC_KEY
@@ -19,6 +18,7 @@ from fedgraph_flwr.wire import (
     SPLIT_HASH,
     TIMING,
     TOLD,
+    UNUSED,
     Parcel,
     Scalar,
     select,

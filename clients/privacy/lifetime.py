@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from fedgraph_flwr.errors import PrivacyBudgetError
 from fedgraph_flwr.files import is_there, names_in
 
 from .records import locked, read_record, write_record
-from .tally import Spent, read_spent, tally, unreadable
+from .tally import read_spent, tally, unreadable
 
 EpsilonOf = Callable[[Mapping[float, int], float], float]
 FOLDER = "privacy-lifetime"  # of the state folder, where experiments have theirs
@@ -80,8 +81,8 @@ class EdgeRecord:
 
     def totals(self, *parts: IntArray) -> list[float]:
         """Largest epsilon over the graphs at each of some positions, whoever drew."""
-        _, sum_of = self._look()
-        return [max(map(sum_of, self._at(p)), default=0.0) for p in parts]
+        total = self._look()
+        return [max(map(total, self._at(p)), default=0.0) for p in parts]
 
     def own(self, positions: IntArray) -> float:
         """Largest epsilon that the client itself has drawn of these graphs."""
@@ -99,11 +100,9 @@ class EdgeRecord:
             A file cannot be read.
         """
         with locked(self._folder / self._names[-1]):
-            own, sum_of = self._look()
-            for row in (rows := self._at(positions)):
-                own[row] = own.get(row, 0.0) + epsilon
-            for row in dict.fromkeys(rows):
-                total = sum_of(row)
+            own, total_of = read_spent(str(self.path)), self._look()
+            for row, times in Counter(self._at(positions)).items():
+                total = total_of(row) + times * epsilon
                 if not total <= self._budget * (1 + _ROUNDING):
                     raise PrivacyBudgetError(
                         "this draw would bring the total epsilon over all runs of row"
@@ -112,28 +111,28 @@ class EdgeRecord:
                         f" this site spent before stands in {self._folder}; raise the"
                         " budget, or stop here"
                     )
+                own[row] = own.get(row, 0.0) + times * epsilon
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_record(self.path, {"edge": own})
 
     def _at(self, positions: IntArray) -> list[int]:
         return list(map(int, self._rows[positions]))
 
-    def _look(self) -> tuple[Spent, Callable[[int], float]]:
-        """Return what stands in the client's file, and the sum over all of a row."""
+    def _look(self) -> Callable[[int], float]:
+        """Return the sum of a row over all files that count for this client."""
         counted = tally(self._folder, self._names)
         counted.look()
+        place = self.path.parent
         try:
-            renamed = names_in(self.path.parent, self._renamed)
+            renamed = [place / name for name in names_in(place, self._renamed)]
         except OSError as error:
-            raise unreadable(self.path.parent, error) from error
-        paths = {str(self.path.parent / name) for name in (*self._names, *renamed)}
-        mine = {path: read_spent(path) for path in paths}
+            raise unreadable(place, error) from error
+        others = [read_spent(str(p)) for p in renamed if not counted.counts(p)]
 
-        def sum_of(row: int) -> float:
-            own = [spent[row] for spent in mine.values() if row in spent]
-            return math.fsum(counted.of(row, without=paths) + own)
+        def total(row: int) -> float:
+            return counted.total(row) + sum(spent.get(row, 0.0) for spent in others)
 
-        return mine[str(self.path)], sum_of
+        return total
 
 
 class UpdateRecord:

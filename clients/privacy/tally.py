@@ -6,10 +6,11 @@ would take a time that grows with the square of their number.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from .records import parse_record
 Spent = dict[int, float]  # epsilon by row
 # Two changes within a tick of the file system's clock may look like one.
 _TICK_NS = 100_000_000
+_UNITS = 2**1074  # that 1 has; one is the smallest float
 
 
 class Tally:
@@ -40,7 +42,7 @@ class Tally:
         self._folder, self._names = folder, names
         self._lock = Lock()
         self._files: dict[str, _File] = {}
-        self._rows: defaultdict[int, dict[str, float]] = defaultdict(dict)
+        self._sums: defaultdict[int, int] = defaultdict(int)  # by row, in units
 
     def look(self) -> None:
         """Take in what has changed on the disk.
@@ -57,31 +59,36 @@ class Tally:
             raise unreadable(self._folder, error) from error
         paths = {f"{folder}/{c}/{name}" for c in clients for name in self._names}
         with self._lock:
-            for gone in self._files.keys() - paths:
-                self._forget(gone)
-            for path in paths:
-                self._take_in(path)
+            for path in self._files.keys() | paths:
+                known = self._files.get(path)
+                found = _read_if_changed(path, known) if path in paths else None
+                if found is not known:
+                    self._exchange(path, known, found)
 
-    def of(self, row: int, *, without: Container[str]) -> list[float]:
-        """Return what the files say of a row, but for those at some paths."""
-        said = self._rows.get(row, {})
-        return [epsilon for path, epsilon in said.items() if path not in without]
+    def total(self, row: int) -> float:
+        """Return what was spent on a row in all files, rounded once."""
+        return self._sums.get(row, 0) / _UNITS
 
-    def _take_in(self, path: str) -> None:
-        known = self._files.get(path)
-        found = _read_if_changed(path, known)
-        if found is known:
-            return
-        self._forget(path)
-        if found is not None:
+    def counts(self, path: Path) -> bool:
+        """Whether a file is one of those that are summed, if it is there."""
+        return path.name in self._names
+
+    def _exchange(self, path: str, known: _File | None, found: _File | None) -> None:
+        before, now = (file.spent if file else {} for file in (known, found))
+        for row in before.keys() | now.keys():
+            old, new = before.get(row, 0.0), now.get(row, 0.0)
+            if old != new:
+                self._sums[row] += _exact(new) - _exact(old)
+        if found is None:
+            del self._files[path]
+        else:
             self._files[path] = found
-            for row, epsilon in found.spent.items():
-                self._rows[row][path] = epsilon
 
-    def _forget(self, path: str) -> None:
-        known = self._files.pop(path, None)
-        for row in known.spent if known else ():
-            del self._rows[row][path]
+
+def _exact(epsilon: float) -> int:
+    """Return a number in units of the smallest one, so that sums lose nothing."""
+    numerator, denominator = epsilon.as_integer_ratio()
+    return numerator * (_UNITS // denominator)
 
 
 @lru_cache(maxsize=16)
@@ -134,8 +141,8 @@ def _read_if_changed(path: str, known: _File | None) -> _File | None:
         finally:
             os.close(descriptor)
         spent = {int(row): float(epsilon) for row, epsilon in stored.items()}
-        if not all(epsilon >= 0 for epsilon in spent.values()):
-            raise ValueError("spent epsilons must be >= 0")
+        if not all(0 <= epsilon < math.inf for epsilon in spent.values()):
+            raise ValueError("spent epsilons must be finite and >= 0")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

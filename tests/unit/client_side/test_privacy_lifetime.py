@@ -157,6 +157,37 @@ def test_records_are_read_again_only_if_they_have_changed(tmp_path, monkeypatch)
     assert total(own) == math.fsum([1.1, 2])
 
 
+def test_totals_are_exact_sums_however_often_records_change(tmp_path):
+    rng = np.random.default_rng(4)
+    spent: dict[int, dict[int, float]] = {}
+    own = record(tmp_path, client="client-99", rows=np.arange(6))
+    for _ in range(60):
+        client = int(rng.integers(5))
+        path = record(tmp_path, client=f"client-{client}").path
+        if client in spent and rng.random() < 0.2:
+            del spent[client]
+            path.unlink()
+        else:
+            rows = rng.choice(6, size=3, replace=False).tolist()
+            spent[client] = {r: float(10.0 ** rng.uniform(-12, 4)) for r in rows}
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps({"edge": spent[client]}))
+        expected = [
+            math.fsum(found.get(row, 0.0) for found in spent.values())
+            for row in range(6)
+        ]
+        assert own.totals(*np.arange(6)[:, None]) == expected
+
+
+@pytest.mark.parametrize("spent", ["NaN", "Infinity", "-1", "1e999"])
+def test_a_record_of_no_number_is_an_error(tmp_path, spent):
+    path = record(tmp_path).path
+    path.parent.mkdir()
+    path.write_text(f'{{"edge": {{"40": {spent}}}}}')
+    with pytest.raises(DataError, match="what earlier runs spent is unknown"):
+        total(record(tmp_path, client="client-1"))
+
+
 def test_a_record_that_changes_within_a_tick_of_the_clock_is_read_again(
     tmp_path, monkeypatch
 ):
