@@ -11,10 +11,12 @@ import logging
 import multiprocessing
 import signal
 import sys
+import threading
 import tomllib
 import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from rich.console import Console
@@ -35,6 +37,8 @@ from .presets import load_preset
 from .speed.timing import end_with_parent
 
 _COMPLETED, _FAILED, _STOPPED = 0, 1, 130
+_STOP = signal.SIGUSR1  # by which a process of a pool interrupts its own run
+_stops: list[Connection] = []  # that of this process's pool, if it is of one
 console = Console(stderr=True, highlight=False)
 
 
@@ -114,8 +118,9 @@ def execute(
             yield overrides, _one(overrides, arguments)
         return
     context = multiprocessing.get_context("spawn")
+    stops, stop = context.Pipe(duplex=False)  # of events a dead process keeps hold
     with ProcessPoolExecutor(
-        arguments.jobs, mp_context=context, initializer=_start_worker
+        arguments.jobs, mp_context=context, initializer=_start_worker, initargs=(stops,)
     ) as pool:
         futures = {
             pool.submit(_beside, overrides, arguments): overrides for overrides in runs
@@ -128,8 +133,9 @@ def execute(
                     yield futures[future], error
                 else:
                     yield futures[future], future.result()
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)  # runs under way stop by themselves
+        except BaseException:  # Ctrl-C, here or at whoever takes the outcomes
+            stop.close()
+            pool.shutdown(cancel_futures=True)
             raise
 
 
@@ -164,28 +170,39 @@ class _Prefix(logging.Filter):
 def _beside(
     overrides: Mapping[str, Value], arguments: argparse.Namespace
 ) -> Path | Exception:
-    """Run beside others, in a process that Ctrl-C can stop only now."""
+    """Run beside others, in a process that is told to stop only now."""
     logger, prefix = logging.getLogger("flwr"), _Prefix(_seed(overrides))
     logger.addFilter(prefix)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(_STOP, signal.default_int_handler)
     try:
+        if _stops and _stops[0].poll():  # the pool hands out one run in advance
+            return RunFailedError("not begun: stopped by Ctrl-C")
         return _one(overrides, arguments)
     except KeyboardInterrupt:
         return RunFailedError("stopped by Ctrl-C")
     finally:
-        _ignore_interrupts()
+        signal.signal(_STOP, signal.SIG_IGN)
         logger.removeFilter(prefix)
 
 
-def _ignore_interrupts() -> None:
-    """Let a process that waits for work end with its parent, without a traceback."""
+def _start_worker(stops: Connection) -> None:
+    """Prepare a process of the pool, which ends its run once ``stops`` is closed.
+
+    A terminal's Ctrl-C reaches the parent too, other signals perhaps it alone. So the
+    parent passes it on, and what comes here directly does not count.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _start_worker() -> None:
-    """Prepare a process of the pool."""
-    _ignore_interrupts()
+    signal.signal(_STOP, signal.SIG_IGN)
+    _stops.append(stops)
     end_with_parent()
+    threading.Thread(target=_pass_on, args=(stops,), daemon=True).start()
+
+
+def _pass_on(stops: Connection) -> None:
+    stops.poll(None)
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.is_alive():  # else this process ends at once
+        signal.pthread_kill(threading.main_thread().ident or 0, _STOP)
 
 
 def _seed(overrides: Mapping[str, Value]) -> Value:

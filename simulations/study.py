@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import ConfigError, FedGraphError, unknown_name
+from fedgraph_flwr.files import write_text
 
 from .markup import consoles, markdown, paragraph, tell_unused
 from .tables import file
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out.print(text, soft_wrap=True, markup=False, highlight=False)
     else:
         text = page(study, found, options.page, options.csv)
-        options.page.write_text(text, encoding="utf-8")
+        write_text(options.page, text)
         err.print(f"written: {options.page}", markup=False, soft_wrap=True)
     if options.figures is not None:
         for path in draw_study(study, found, options.figures):

@@ -34,6 +34,7 @@ from rich.markup import escape
 
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.files import write_text
 from fedgraph_flwr.results.provenance import git_commit
 
 from ..markup import consoles, count_table
@@ -161,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
     command = shlex.join(["python", "-m", "simulations.audit", *given])
     if options.markdown:
         head = f"`{command}`, commit {git_commit()}:"
-        options.markdown.write_text(f"{head}\n\n{text}\n")
+        write_text(options.markdown, f"{head}\n\n{text}\n")
     if options.json:
         content = {
             "command": command,
@@ -169,7 +170,7 @@ def main(argv: list[str] | None = None) -> int:
             "level": level,
             "rows": [_content(row) for row in rows],
         }
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+        write_text(options.json, json.dumps(content, indent=1) + "\n")
     for row in rows:
         if row.is_broken:
             what = f"{row.name}, epsilon of a view {row.view_epsilon:g}"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.files import write_text
 from fedgraph_flwr.plugins import is_plugin
 from fedgraph_flwr.rules import Value
 
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.leaderboard:
             part = suite_part(suite.name, reports, rows_of(planned, known))
             page = write_page({**others, suite.name: part})
-            options.leaderboard.write_text(page, encoding="utf-8")
+            write_text(options.leaderboard, page)
             tell(f"written: {options.leaderboard}")
         for line in reports[0].parts:
             tell(line if isinstance(line, str) else "")

@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 
 from fedgraph_flwr.figures.style import PALETTE, bare, save
+from fedgraph_flwr.files import write_text
 
 from ..markup import Sheet, markdown
 from ..tables.report import Report
@@ -37,7 +38,6 @@ def write_all(
     found: Ranks | None,
 ) -> list[Path]:
     """Write all forms into a folder; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
     image = draw_ranks(found, folder / "ranks.png") if found else None
     texts = {
         "benchmark.md": markdown_page(title, reports, image),
@@ -46,7 +46,7 @@ def write_all(
         "differences.csv": differences_csv(duels),
     }
     for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        write_text(folder / name, text)
     return [folder / name for name in texts] + ([image] if image else [])
 
 

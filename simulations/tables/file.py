@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.files import replacing
 
 from .results import RULES, Result, columns
 
@@ -46,12 +47,20 @@ def read(path: Path) -> list[Result]:
 
 
 def write(path: Path, results: Iterable[Result]) -> None:
-    """Write results as CSV, ordered by data set, row and seeds."""
+    """Write results as CSV, ordered by data set, row and seeds.
+
+    Raises
+    ------
+    StorageError
+        It cannot be written; the file is as it was.
+    """
     ordered = sorted(results, key=lambda r: (r.dataset, *r.key))
     measures = columns(ordered)
     of_clients = [m for m in RULES if any(m in r.clients for r in ordered)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with (
+        replacing(path) as partial,
+        partial.open("w", newline="", encoding="utf-8") as file,
+    ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*_FIELDS, *measures, *(m + _PER_CLIENT for m in of_clients)])
         for result in ordered:

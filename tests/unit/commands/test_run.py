@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from logging import INFO
 
 import pytest
@@ -14,6 +17,7 @@ from flwr.common.logger import log
 
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.results.provenance import project_root
 from fedgraph_flwr.results.reader import load_summary
 from simulations.presets import list_presets
 from simulations.run import _beside, main, parse_assignment, parse_seeds
@@ -132,14 +136,48 @@ def test_runs_side_by_side_name_their_seed(monkeypatch, caplog):
         log(INFO, "round %d", 1)
 
     monkeypatch.setattr("simulations.run.run_inline", tell)
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(signal.SIGUSR1)
     try:
         arguments = argparse.Namespace(engine="inline", nodes=1)
         for seed in (1, 42):
             _beside({"seed": seed}, arguments)
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGUSR1, before)
     assert caplog.messages == ["[seed 1] round 1", "[seed 42] round 1"]
+
+
+@pytest.mark.parametrize("whom", ["the group, as a terminal does", "the parent alone"])
+def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, whom):
+    """A pool hands each process one run in advance, which cannot be taken back."""
+    results = tmp_path / "results"
+    command = [sys.executable, "-m", "simulations.run", "fedavg", "--engine", "inline"]
+    command += ["--jobs", "2", "--seeds", "1,2,3,4,5", "--results", str(results)]
+    sets = ["dataset=synthetic", "num-clients=2", "num-server-rounds=1000"]
+    command += [f"--set={s}" for s in [*sets, f"state-dir={tmp_path}/state"]]
+    log_file = tmp_path / "log"
+    with (
+        log_file.open("w") as out,
+        subprocess.Popen(
+            command, cwd=project_root(), stderr=out, stdout=out, start_new_session=True
+        ) as process,
+    ):
+        try:
+            deadline = time.monotonic() + 60
+            while len(list(results.glob("*/checkpoint/*"))) < 3:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            if whom == "the parent alone":
+                process.send_signal(signal.SIGINT)
+            else:
+                os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(30) == 130
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    begun = [load_summary(folder) for folder in results.iterdir()]
+    assert sorted(s["seed"] for s in begun) == [1, 2]
+    assert {s["error"] for s in begun} == {"RunFailedError: stopped by Ctrl-C"}
+    assert log_file.read_text().count("stopped; to go on: resume=") == 2
 
 
 def test_presets_can_be_cut_by_head():

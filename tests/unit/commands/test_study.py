@@ -494,3 +494,24 @@ def test_a_study_that_makes_no_sense_is_refused(tmp_path, change, words):
     (tmp_path / "bad.toml").write_text(SMALL.replace(*change))
     with pytest.raises(ConfigError, match=words):
         load_study("bad", tmp_path)
+
+
+def test_results_outlive_a_write_that_is_interrupted(tmp_path, monkeypatch):
+    """Rows of the file may be all that is left of their runs."""
+    csv, page = tmp_path / "gcfl.csv", tmp_path / "gcfl.md"
+    write(csv, [result("a"), result("b")])
+    given = ["gcfl", "--csv", str(csv), "--page", str(page)]
+    assert study.main(given) == 0
+    before = csv.read_bytes(), page.read_bytes()
+    with pytest.raises(ValueError, match="format code 'f'"):
+        write(csv, [result("a"), result("b", trained="no number")])
+
+    def stop(path, text, **_):
+        path.write_bytes(text.encode()[:10])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", stop)
+    with pytest.raises(KeyboardInterrupt):
+        study.main(given)
+    assert (csv.read_bytes(), page.read_bytes()) == before
+    assert len(list(tmp_path.iterdir())) == 2
