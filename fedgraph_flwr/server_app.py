@@ -137,6 +137,10 @@ def run(
             log(INFO, 'if this run is lost: resume="%s"', folder.path)
         try:
             _train(audited, strategy)
+            summary = {}
+            if not resolved.settings.dry_run:
+                evaluator.after_run(folder.path, strategy)
+                summary = folder.finish(strategy)
         except BaseException as error:
             _fail(folder, strategy, error)
             audited.end("failed", str(error))
@@ -147,8 +151,6 @@ def run(
             return folder.path
         if head:
             log(INFO, "audit log of this server: head %s", head)
-        evaluator.after_run(folder.path, strategy)
-        summary = folder.finish(strategy)
         try:
             _draw(folder.path, draw_all)
             write_own_report(folder.path)

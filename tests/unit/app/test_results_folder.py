@@ -19,6 +19,7 @@ from fedgraph_flwr.errors import (
 )
 from fedgraph_flwr.results.folder import results_root
 from fedgraph_flwr.results.provenance import hash_weights, split_hash
+from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.results.task_relations import TaskRelations
 from strategies.report import ClientInfo
@@ -80,11 +81,35 @@ def test_ctrl_c_while_figures_are_drawn_says_that_the_run_had_completed(
     assert "model of the last round" in caplog.text
 
 
-def test_a_run_is_completed_once_all_results_are_written(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(TaskRelations, "after_run", finds_a_full_disk)
-    with pytest.raises(StorageError, match="No space left"):
-        run("fedavg", **{"results-dir": str(tmp_path)})
-    assert not list(tmp_path.glob("*/summary.json"))
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (StorageError(FULL), "what was computed is kept"),
+        (KeyboardInterrupt(), "stopped"),
+    ],
+)
+def test_a_run_is_completed_once_all_results_are_written(
+    run, monkeypatch, caplog, tmp_path, error, told
+):
+    """What ends it before, in whatever way, says how to go on."""
+    caplog.set_level("WARNING", logger="flwr")
+
+    def fail(*_):
+        raise error
+
+    given = {"results-dir": str(tmp_path), "state-dir": str(tmp_path / "state")}
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskRelations, "after_run", fail)
+        with pytest.raises(type(error)):
+            run("fedavg", **given)
+    (path,) = tmp_path.glob("*fedavg*")
+    assert f'{told}; to go on: resume="{path}"' in caplog.text
+    assert load_summary(path)["status"] == "failed"
+    again = run("fedavg", **given, resume=str(path))
+    assert again.path == path
+    undisturbed = run("fedavg").summary
+    for key in ("status", "rounds", "weights_sha256", "final", "best_val"):
+        assert again.summary[key] == undisturbed[key], key
 
 
 def test_small_test_sets_and_80_columns(run):
