@@ -234,7 +234,7 @@ def lock_folder(folder: Path) -> int:
         os.close(descriptor)
         raise ConfigError(
             f"another run is writing to {folder}: wait until it ends, or stop it"
-            " (`flwr ls`, `flwr stop RUN_ID`)"
+            " (`flwr ls`, `flwr stop RUN_ID`; `make stop` if its SuperLink was killed)"
         ) from error
     return descriptor
 

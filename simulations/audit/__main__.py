@@ -39,6 +39,7 @@ from fedgraph_flwr.results.provenance import git_commit
 
 from ..markup import consoles, count_table
 from ..run import parse_assignment
+from ..speed.timing import end_with_parent
 from .attacks import most_showable
 from .pool import known_game, play_all
 from .rows import ATTACKS, Row, attack, settings_of
@@ -54,7 +55,9 @@ def audit(options: argparse.Namespace) -> tuple[list[Row], float]:
     level = LEVEL / (len(plan) * len(ATTACKS))
     rows = []
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
+    with ProcessPoolExecutor(
+        options.processes, mp_context=context, initializer=end_with_parent
+    ) as pool:
         for name, epsilon, overrides in plan:
             setting = (tuple(overrides.items()), options.graphs, options.client)
             privacy = known_game(*setting).resolved.privacy  # refused before any trial

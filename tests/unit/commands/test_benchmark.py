@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import signal
@@ -446,6 +447,20 @@ def test_workers_end_with_the_process_that_started_them() -> None:
         process.kill()
     assert len(workers) == 2  # one tracks resources
     wait_for_end(workers)
+
+
+def test_every_pool_of_processes_prepares_them() -> None:
+    """Workers that are not would outlive a command that is killed."""
+    calls = [
+        (path.name, {k.arg for k in call.keywords})
+        for path in (project_root() / "simulations").rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "ProcessPoolExecutor"
+    ]
+    assert len(calls) == 3
+    assert [name for name, given in calls if "initializer" not in given] == []
 
 
 @pytest.mark.slow  # half a minute: three benchmarks of four runs
