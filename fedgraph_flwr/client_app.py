@@ -26,12 +26,19 @@ from .asked import (
     train_one,
 )
 from .device import choose_device
-from .errors import RunFailedError, WireError
+from .errors import ConfigError, RunFailedError, WireError
 from .files import Flushes
 from .gate import visit
 from .introduction import introduce, own_name
 from .loaded import load_data, settle
-from .node_config import check_keys, hosts_any, ignored_folders, is_site
+from .node_config import (
+    NodeConfig,
+    check_keys,
+    hosted_clients,
+    hosts_any,
+    ignored_folders,
+    is_site,
+)
 from .policy import agree_at
 from .resolve import Resolved
 from .terminal import log_failure
@@ -58,7 +65,8 @@ def query(message: Message, context: Context) -> Message:
     """Roll call: say which clients this node hosts, and what their data look like."""
     named = own_name(context.node_config)
     if not hosts_any(context.node_config):
-        return Message(pack({}, {NO_CLIENTS: True, **named}), reply_to=message)
+        words = {NO_CLIENTS: _why_none(context.node_config), **named}
+        return Message(pack({}, words), reply_to=message)
     try:
         resolved, hosted = _prepare(context)
         experiment = str(unpack(message.content)[1].get(EXPERIMENT, ""))
@@ -118,6 +126,17 @@ def evaluate(message: Message, context: Context) -> Message:
         root, experiment = state_root(resolved), str(header.get(EXPERIMENT, ""))
         forget(root, context.run_id, experiment, resolved.to_config(), parcels)
     return reply
+
+
+def _why_none(node: NodeConfig) -> str:
+    """Say why a node hosts no client, and log it; it may be there for other apps."""
+    try:
+        check_keys(node)
+        hosted_clients(node, 0)
+    except ConfigError as error:
+        log(WARNING, "this node hosts no client: %s", error)
+        return reason_of(error)
+    raise AssertionError("this node hosts clients")
 
 
 def _prepare(context: Context) -> tuple[Resolved, list[int]]:

@@ -151,10 +151,8 @@ def _asked_arrays(asked: RecordDict) -> dict[int, NamedArrays]:
 def _header(policy: Policy, header: Mapping[str, Scalar]) -> dict[str, Scalar]:
     if set(header) - {"error", NO_CLIENTS, SITE}:
         raise _unnamed("an entry of the header")
-    told = dict(header)
-    if "error" in told:
-        told["error"] = reason_for(policy, str(told["error"]))
-    return told
+    reasons = {"error", NO_CLIENTS} & set(header)
+    return {**header, **{k: reason_for(policy, str(header[k])) for k in reasons}}
 
 
 def reason_for(policy: Policy, reason: str) -> str:

@@ -56,6 +56,7 @@ def serve(place: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
     secret = secrets.token_bytes(32)
     address = str(Path(mkdtemp(prefix=SOCKETS)) / "socket")
     waiting: queue.Queue[Connection] = queue.Queue()
+    closed = threading.Event()
     own = Record(
         key=key,
         address=address,
@@ -68,7 +69,10 @@ def serve(place: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
         Listener(address, family="AF_UNIX", authkey=secret) as listener,
     ):
         stack.callback(own.clear)
-        threading.Thread(target=_accept, args=(listener, waiting), daemon=True).start()
+        stack.callback(closed.set)
+        threading.Thread(
+            target=_accept, args=(listener, waiting, closed), daemon=True
+        ).start()
         own.write(place)
         last = time.monotonic()
         while True:
@@ -112,14 +116,18 @@ def _watch(parent: str, own: Record, place: Path) -> None:
     os._exit(1)
 
 
-def _accept(listener: Listener, waiting: queue.Queue[Connection]) -> None:
+def _accept(
+    listener: Listener, waiting: queue.Queue[Connection], closed: threading.Event
+) -> None:
     while True:
         try:
             waiting.put(listener.accept())
         except (AuthenticationError, EOFError, ConnectionError):  # a stranger, or gone
             continue
-        except OSError:  # the listener is closed
-            return
+        except Exception as error:  # whoever asks next must not wait for nobody
+            if closed.wait(_LOOK_S):
+                return
+            log(WARNING, "the resident worker could not be reached once: %r", error)
 
 
 def _answer(connection: Connection) -> None:

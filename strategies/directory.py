@@ -317,8 +317,11 @@ class Directory:
         self._refused.discard(node)
         self._silent_since.pop(node, None)
         if not told:
-            why = " (no clients in its node-config)" if NO_CLIENTS in header else ""
-            self._note(node, f"{place} hosts no client{why}")
+            why = header.get(NO_CLIENTS, "")
+            self._note(
+                node,
+                f"{place} hosts no client{f' ({shortened(why, 2000)})' if why else ''}",
+            )
         for client, records in told.items():
             self._register(client, node, place, records, online)
         for client in sorted(set(self.members(node)) - set(told)):

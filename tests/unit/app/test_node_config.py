@@ -59,6 +59,35 @@ def test_a_misspelt_policy_stops_the_run_at_roll_call(tmp_path):
         run_inline(overrides, node_configs=[site])
 
 
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        ({"client": "2", "site-name": "south"}, "'client'. Did you mean 'clients'?"),
+        ({"site-name": "south"}, "does not know its clients; start the SuperNode with"),
+        ({}, "does not know its clients; start the SuperNode with"),
+    ],
+)
+def test_a_node_without_clients_says_why_in_its_log_and_at_roll_call(
+    tmp_path, caplog, site, words
+):
+    overrides = {
+        "method": "fedavg",
+        "num-clients": 3,
+        "num-server-rounds": 1,
+        "roll-call-timeout-s": 0.5,
+        "results-dir": str(tmp_path / "results"),
+    }
+    nodes = [{"clients": "0,1", "state-dir": str(tmp_path)}, site]
+    with (
+        caplog.at_level("WARNING", logger="flwr"),
+        pytest.raises(RunFailedError, match="hosts no client") as error,
+    ):
+        run_inline(overrides, node_configs=nodes)
+    assert words in str(error.value)
+    assert [m for m in caplog.messages if m.startswith("this node hosts no client")]
+    assert sum(words in m for m in caplog.messages) > 1  # the site's and the server's
+
+
 FIRST = "6668 7aad f862 bd77 6c8f c18b 8e9f 8e20"
 
 

@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from multiprocessing import AuthenticationError
@@ -222,6 +223,29 @@ def test_sockets_of_killed_workers_are_cleared_and_others_left(tmp_path, monkeyp
         [listening, strange, new, link, outside]
     )
     assert (outside / "socket").exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_handshake_that_fails_does_not_keep_others_out(tmp_path):
+    place = tmp_path / "record"
+    worker = threading.Thread(
+        target=resident_worker.serve, args=(place, "key", HERE), daemon=True
+    )
+    worker.start()
+    resident._await(place.exists, 10)
+    record = read_record(place)
+    too_long = (10_000).to_bytes(4, "big")  # an OSError in multiprocessing
+    for said in (too_long, b""):
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.settimeout(10)
+            stranger.connect(record.address)
+            assert stranger.recv(4096)  # the worker's challenge
+            stranger.sendall(said)
+    with Client(record.address, authkey=bytes.fromhex(record.secret)) as other:
+        assert other.poll(10)
+    place.unlink()
+    worker.join(10)
+    assert not worker.is_alive()
 
 
 @pytest.mark.slow
