@@ -70,7 +70,7 @@ class Flushes:
         while begun:
             path, flushed = begun.popitem()
             if (error := flushed.exception()) is not None:
-                raise _unwritable(path, error) from error
+                raise unwritable(path, error) from error
 
     def _begin(self) -> list[Future[None]]:
         started = []
@@ -122,7 +122,7 @@ def replacing(
     except BaseException as error:
         _discard(partial)
         if isinstance(error, OSError | SafetensorError):
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error) from error
         raise
 
 
@@ -189,7 +189,8 @@ def _discard(partial: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _unwritable(path: Path, error: BaseException) -> StorageError:
+def unwritable(path: Path, error: BaseException) -> StorageError:
+    """Word the error of a file that cannot be written, with the cure."""
     if isinstance(error, StorageError):
         return error  # it names another file, which could not be deleted
     return StorageError(
@@ -237,7 +238,7 @@ def make_folder(path: Path, *, is_private: bool = False) -> None:
             make_private(path)
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
 
 
 def make_private(path: Path) -> None:

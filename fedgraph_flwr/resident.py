@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from io import TextIOWrapper
 from itertools import chain, islice
 from logging import INFO
 from multiprocessing import AuthenticationError
@@ -33,7 +34,7 @@ from flwr.common.logger import log
 
 from .audit_log import CODE
 from .errors import RunFailedError
-from .files import make_folder, replacing
+from .files import make_folder, remove, replacing, unwritable
 from .terminal import log_failure
 
 RESIDENT = "resident"  # key of node-config; true: one process answers all messages
@@ -208,8 +209,7 @@ def _worker(place: Path, key: str, parent: str) -> Iterator[Connection]:
     """Connect to the worker of a key; it is about to wait for a message."""
     make_folder(place.parent, is_private=True)
     for _ in range(_TRIES):
-        with (place.parent / _LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _lock(place.parent / _LOCK):
             record = read_record(place)
             if record is None or record.key != key or not lives(record.process):
                 if record is not None:
@@ -221,6 +221,16 @@ def _worker(place: Path, key: str, parent: str) -> Iterator[Connection]:
                 yield connection
             return
     raise RunFailedError("this site's resident worker cannot be reached; see its log")
+
+
+def _lock(path: Path) -> TextIOWrapper:
+    """Lock a file until it is closed."""
+    try:
+        lock = path.open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return lock
 
 
 def _connect(record: Record) -> Connection | None:
@@ -239,7 +249,7 @@ def _connect(record: Record) -> Connection | None:
 
 
 def _start(place: Path, key: str, parent: str) -> Record:
-    place.unlink(missing_ok=True)
+    remove(place)
     path = os.pathsep.join(filter(None, sys.path))
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", _WORKER, str(place), key, parent],
@@ -253,12 +263,14 @@ def _start(place: Path, key: str, parent: str) -> Record:
         record = read_record(place)
         return record is not None and record.key == key
 
+    what = "ended as it started"
     if not _await(lambda: listens() or process.poll() is not None, _START_S):
+        what = f"has not started within {_START_S:.0f} s"
         process.kill()
     if (record := read_record(place)) is None or record.key != key:
         raise RunFailedError(
-            f"this site's resident worker has not started within {_START_S:.0f} s; its"
-            f" log says why. Start the SuperNode without {RESIDENT} to do without it"
+            f"this site's resident worker {what}; its log says why. Start the SuperNode"
+            f" without {RESIDENT} to do without it"
         )
     return record
 

@@ -28,7 +28,7 @@ from flwr.app import Context, Message
 from flwr.common.logger import log
 
 from .client_app import app
-from .errors import RunFailedError
+from .errors import FedGraphError, RunFailedError, StorageError
 from .resident import SOCKETS, Record, identity, lives, read_record
 from .terminal import log_failure
 
@@ -52,22 +52,18 @@ def serve(place: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
     idle_s : float
         Seconds without a message after which it ends.
     """
-    clear_sockets()
     secret = secrets.token_bytes(32)
-    address = str(Path(mkdtemp(prefix=SOCKETS)) / "socket")
+    listener = _listen(secret)
     waiting: queue.Queue[Connection] = queue.Queue()
     closed = threading.Event()
     own = Record(
         key=key,
-        address=address,
+        address=str(listener.address),
         secret=secret.hex(),
         process=identity(os.getpid()),
     )
     threading.Thread(target=_watch, args=(parent, own, place), daemon=True).start()
-    with (
-        ExitStack() as stack,
-        Listener(address, family="AF_UNIX", authkey=secret) as listener,
-    ):
+    with ExitStack() as stack, listener:
         stack.callback(own.clear)
         stack.callback(closed.set)
         threading.Thread(
@@ -87,6 +83,30 @@ def serve(place: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
             if time.monotonic() > last + idle_s:
                 place.unlink(missing_ok=True)
                 return f"nothing was asked for {idle_s:.0f} s"
+
+
+def _listen(secret: bytes) -> Listener:
+    """Listen at a socket in a new folder, which only this user can enter.
+
+    Raises
+    ------
+    StorageError
+        There is no place for it, or the path of that is too long for a socket.
+    """
+    folder = ""
+    try:
+        clear_sockets()
+        folder = mkdtemp(prefix=SOCKETS)
+        address = str(Path(folder) / "socket")
+        return Listener(address, family="AF_UNIX", authkey=secret)
+    except OSError as error:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise StorageError(
+            f"cannot make a socket in {folder or 'the folder for temporary files'}:"
+            f" {error}; start the SuperNode with TMPDIR set to a folder that it can"
+            " write to, whose path is short, such as /tmp"
+        ) from error
 
 
 def clear_sockets() -> None:
@@ -151,4 +171,8 @@ def _reply(message: Message, context: Context) -> Message | str:
 
 if __name__ == "__main__":
     given, *texts = sys.argv[1:]
-    log(INFO, "this site's resident worker ends: %s", serve(Path(given), *texts))
+    try:
+        log(INFO, "this site's resident worker ends: %s", serve(Path(given), *texts))
+    except FedGraphError as failure:
+        log_failure("this site's resident worker ends", failure)
+        sys.exit(1)

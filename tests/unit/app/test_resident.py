@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -26,7 +27,7 @@ from datasets import partition
 from fedgraph_flwr import loaded, resident, resident_worker
 from fedgraph_flwr.audit_log import CODE
 from fedgraph_flwr.client_entry import app
-from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.errors import RunFailedError, StorageError
 from fedgraph_flwr.resident import (
     Record,
     end,
@@ -331,7 +332,9 @@ def test_one_that_was_killed_or_hangs_is_followed_by_another(node, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["state", "state/.resident.lock"])
-def test_a_folder_that_cannot_be_used_is_not_told_by_its_path(node, tmp_path, place):
+def test_a_folder_that_cannot_be_used_is_told_with_the_cure_in_the_log_alone(
+    node, tmp_path, place, caplog
+):
     """The server hears the text of what is raised here."""
     if place == "state":
         (tmp_path / place).touch()
@@ -340,13 +343,31 @@ def test_a_folder_that_cannot_be_used_is_not_told_by_its_path(node, tmp_path, pl
     with pytest.raises(RunFailedError, match="worker cannot be used; its") as caught:
         ask(node)
     assert str(tmp_path) not in str(caught.value)
+    (said,) = [m for m in caplog.messages if "cannot be used" in m]
+    assert "make the folder writable" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow
 def test_one_that_cannot_start_is_said_so(node, monkeypatch):
     monkeypatch.setattr(resident, "_WORKER", "fedgraph_flwr.no_such_module")
-    with pytest.raises(RunFailedError, match="resident worker has not started"):
+    with pytest.raises(RunFailedError, match="resident worker ended as it started"):
         ask(node)
+
+
+def test_a_folder_for_sockets_that_does_not_do_is_told_with_the_cure(
+    tmp_path, monkeypatch
+):
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with pytest.raises(StorageError, match=r"long.*too long; start.*TMPDIR"):
+        resident_worker.serve(tmp_path / "record", "key", HERE)
+    assert not list(folder.iterdir())
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(StorageError, match=r"No such file.*; start.*TMPDIR"):
+        resident_worker.serve(tmp_path / "record", "key", HERE)
 
 
 @pytest.mark.slow
