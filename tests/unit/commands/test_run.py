@@ -146,6 +146,15 @@ def test_runs_side_by_side_name_their_seed(monkeypatch, caplog):
     assert caplog.messages == ["[seed 1] round 1", "[seed 42] round 1"]
 
 
+@pytest.fixture
+def heeds_ctrl_c():
+    """Let processes that are started heed Ctrl-C: those of a shell's `&` do not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.parametrize("whom", ["the group, as a terminal does", "the parent alone"])
 def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, whom):
     """A pool hands each process one run in advance, which cannot be taken back."""
