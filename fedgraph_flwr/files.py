@@ -236,7 +236,8 @@ def make_folder(path: Path, *, is_private: bool = False) -> None:
     try:
         if is_private:
             make_private(path)
-        path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(path, error) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median_high, median_low
 
 import numpy as np
 
@@ -110,8 +111,8 @@ def out_of_proportion(
             sizes.setdefault(name, {})[client] = _largest(array)
     found: dict[int, str] = {}
     for name, of in sorted(sizes.items()):
-        middle = len(of) // 2 if _STATISTIC in name else (len(of) - 1) // 2
-        usual = sorted(of.values())[middle]
+        median = median_high if _STATISTIC in name else median_low
+        usual = median(of.values())
         most = _FAR * max(1.0, usual)
         for client, size in of.items():
             if size > most and client != _SERVER:

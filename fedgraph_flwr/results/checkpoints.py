@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from ..config import RESUME_MAY_CHANGE
-from ..errors import ConfigError, DataError, StorageError
-from ..files import names_in, read_arrays, remove, sync, unfinished, write_arrays
+from ..errors import ConfigError, DataError
+from ..files import (
+    names_in,
+    read_arrays,
+    remove,
+    sync,
+    unfinished,
+    unwritable,
+    write_arrays,
+)
 from ..resolve import Resolved
 from ..tasks import EMBEDDINGS
 from ..wire import NamedArrays
@@ -67,7 +75,7 @@ class GrowingFiles:
             with path.open("ab") as file:
                 file.write(encoded)
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error) from error
         self._digests[name].update(encoded)
 
     def marks(self) -> dict[str, Mark]:
@@ -85,7 +93,7 @@ class GrowingFiles:
                 sync(path)
                 found[name] = (path.stat().st_size, digest.hexdigest())
             except OSError as error:
-                raise _unwritable(path, error) from error
+                raise unwritable(path, error) from error
         return found
 
     def check(self, marks: Mapping[str, Mark], cure: str) -> None:
@@ -134,14 +142,7 @@ class GrowingFiles:
             try:
                 os.truncate(path, size)
             except OSError as error:
-                raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"cannot write {path}: {error}; make room on that disk, or make the folder"
-        " writable, then resume"
-    )
+                raise unwritable(path, error) from error
 
 
 def checkpoint_rounds(folder: Path) -> list[int]:

@@ -474,19 +474,24 @@ def test_a_file_of_the_same_size_and_time_is_another_one(tiny):
         assert load_tiny(tiny).y.tolist() == classes
 
 
-def test_clients_with_files_of_one_size_and_time_have_their_own(tiny):
-    for client, labels in enumerate(("1\n1\n2\n", "2\n1\n2\n")):
-        raw = tiny / f"client-{client}" / "TINY" / "raw"
-        write_tiny(raw, graph_labels=labels)
-        for path in raw.glob("*"):
-            os.utime(path, ns=(1, 1))
-    config = toys.run_settings(
+def two_with_files(tiny):
+    """Settings of two clients with files of their own."""
+    return toys.run_settings(
         dataset="tu:TINY",
         partition="files",
         num_clients=2,
         data_dir=str(tiny),
         cache_dir=str(tiny.parent / "cache"),
     )
+
+
+def test_clients_with_files_of_one_size_and_time_have_their_own(tiny):
+    for client, labels in enumerate(("1\n1\n2\n", "2\n1\n2\n")):
+        raw = tiny / f"client-{client}" / "TINY" / "raw"
+        write_tiny(raw, graph_labels=labels)
+        for path in raw.glob("*"):
+            os.utime(path, ns=(1, 1))
+    config = two_with_files(tiny)
     held = [datasets.load_partition(config, c) for c in range(2)]
     assert [p.graphs.y.tolist() for p in held] == [[0, 0, 1], [1, 0, 1]]
     assert held[0].graphs.raw_sha256 != held[1].graphs.raw_sha256
@@ -509,13 +514,7 @@ def test_a_new_graph_alone_can_be_predicted(tiny):
 def test_a_client_without_a_folder_beside_others_is_refused(tiny):
     """It would read graphs in data-dir itself, which stand for another client's."""
     write_tiny(tiny / "client-0" / "TINY" / "raw")
-    config = toys.run_settings(
-        dataset="tu:TINY",
-        partition="files",
-        num_clients=2,
-        data_dir=str(tiny),
-        cache_dir=str(tiny.parent / "cache"),
-    )
+    config = two_with_files(tiny)
     assert len(datasets.load_partition(config, 0).graphs) == 3
     with pytest.raises(DataError, match=r"folders of 1 client.*but no client-1"):
         datasets.load_partition(config, 1)
