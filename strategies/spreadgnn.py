@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from logging import INFO, WARNING
-from statistics import median_low
 from typing import Any, final
 
 from flwr.app import Message, MetricRecord
@@ -154,7 +153,7 @@ class SpreadGNN(Relay, AbstractGraphStrategy):
         longest = {
             c: max(map(len, p.arrays.values())) for c, p in replies.items() if p.arrays
         }
-        usual = median_low(longest.values()) if longest else 0
+        usual = sorted(longest.values())[(len(longest) - 1) // 2] if longest else 0
         most = max(_MIB, _FAR * usual)
         return {
             c: f"a letter of it has {n} bytes, where {usual} are usual in this round,"
