@@ -94,9 +94,12 @@ class Parts:
 
 @cache
 def _hear_warning() -> None:
-    """Make a first CSR tensor, at which torch calls them beta, once per process."""
+    """Make a first CSR tensor, at which torch warns once per process.
+
+    It calls them beta, or unchecked, though they are made with ``check_invariants``.
+    """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
+        warnings.simplefilter("ignore", UserWarning)
         none = torch.zeros(1, dtype=torch.int64)
         torch.sparse_csr_tensor(
             none, none[:0], torch.empty(0), (0, 0), check_invariants=False

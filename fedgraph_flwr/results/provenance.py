@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import subprocess
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -61,9 +62,16 @@ def hash_weights(
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of the packages that compute."""
+    """Versions of the packages that compute.
+
+    Not every run needs Ray or RDKit: a package that is not installed is "missing".
+    """
     of_ml = ("torch", "torch-geometric", "numpy", "scikit-learn", "rdkit")
-    return {n: importlib.metadata.version(n) for n in ("flwr", "ray", *of_ml)}
+    found = dict.fromkeys(("flwr", "ray", *of_ml), "missing")
+    for name in found:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 @cache
