@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _ONE = "delete it; only its default was ever used"
+_WEIGHTING = "set weighting, which every method that averages reads"
 METHODS: Mapping[str, str] = {
     "fedavg-multitask": "set method to 'fedavg', which takes molecules too",
     "local-multitask": "set method to 'local', which takes molecules too",
@@ -20,7 +21,11 @@ KEYS: Mapping[str, str] = {
     "mvgrl.threshold": _ONE,
     "fgcl.detach-negatives": _ONE,
     "fgcl.partial": _ONE,
-    "fgcl.weighting": "set weighting, which every method that averages reads",
+    "fgcl.weighting": _WEIGHTING,
+    "fedgmtl.weighting": _WEIGHTING,
+    "multitask.weighting": _WEIGHTING,
+    "node.patience": "set patience",
+    "node.min-rounds": "set min-rounds",
     "fedgmtl.reg-rows": _ONE,
     "fedgmtl.encoder": "set multitask.encoder",
     "fedgmtl.regression-loss": "set multitask.regression-loss",

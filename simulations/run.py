@@ -29,6 +29,7 @@ from fedgraph_flwr.plugins import is_plugin
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.provenance import project_root
+from fedgraph_flwr.retired import METHODS as RETIRED_METHODS
 from fedgraph_flwr.rules import Value
 
 from .flower import run_flower
@@ -80,7 +81,7 @@ def start_from(name: str) -> dict[str, Value]:
     ConfigError
         Neither has this name.
     """
-    if name in METHODS or is_plugin(name):
+    if name in METHODS or name in RETIRED_METHODS or is_plugin(name):
         return {"method": name}
     return load_preset(name, also=METHODS)
 

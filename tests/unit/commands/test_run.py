@@ -15,6 +15,7 @@ from logging import INFO
 import pytest
 from flwr.common.logger import log
 
+from fedgraph_flwr import retired
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.results.provenance import project_root
@@ -101,6 +102,13 @@ def test_an_unknown_name_tells_the_nearest_method_or_preset(
     assert command(preset=given) == 2
     told = " ".join(capfd.readouterr().err.split())
     assert f"unknown method or preset {given!r}. Did you mean {meant!r}?" in told
+
+
+@pytest.mark.parametrize("given", retired.METHODS)
+def test_a_method_that_has_gone_tells_the_one_to_write_instead(command, capfd, given):
+    assert command(preset=given) == 2
+    told = " ".join(capfd.readouterr().err.split())
+    assert retired.METHODS[given] in told
 
 
 def test_a_method_stands_for_its_defaults(command, tmp_path, capfd):
