@@ -21,10 +21,10 @@ from fedgraph_flwr.rules import Value
 
 from ..markup import Sheet, consoles
 from ..tables import file
-from ..tables.differences import TIE, Difference, from_start, pair
-from ..tables.report import NONE, Report, by_row, make_report, told
+from ..tables.differences import TIE
+from ..tables.report import NONE, Report, by_row, make_report, subtract, told
 from ..tables.results import HELD_OUT, ON_ALL, Result
-from ..tables.studies import Study, StudyTable
+from ..tables.studies import OWN_START, Study, StudyTable
 from .leaderboard import read_page, suite_part, write_page
 from .output import write_all
 from .runs import (
@@ -173,12 +173,14 @@ def make_reports(
 ) -> tuple[list[Report], list[Duel], Ranks | None]:
     """Word the verdict, the ranks and a table for each data set."""
     candidates = [m.name for m in methods if m.role == "candidate"]
+    opponents = {**{m.name: m.name for m in methods}, START: OWN_START}
     duels = [
         Duel(candidate=c, opponent=m, data=d.name, difference=diff, interval=d.interval)
         for d in suite.data
         for c in candidates
-        for m in [*(m.name for m in methods if m.name != c), START]
-        if (diff := _subtract(c, m, found[d.name], suite.rule))
+        for m, row in opponents.items()
+        if m != c
+        and (diff := subtract(c, row, suite.rule, found[d.name]))
         and diff.num_pairs == len(suite.pairs)  # what failed may have been the worst
     ]
     scores = {
@@ -204,15 +206,6 @@ def make_reports(
         reports.append(_duel_report(duels))
     reports += [_data_report(suite, d.name, chosen, found[d.name]) for d in suite.data]
     return reports, duels, ranking
-
-
-def _subtract(
-    candidate: str, opponent: str, rows: dict[str, list[Result]], rule: str
-) -> Difference | None:
-    ours = rows.get(candidate, [])
-    if opponent == START:
-        return from_start(ours, rule)
-    return pair(ours, rows[opponent], rule) if opponent in rows else None
 
 
 def _verdict_report(

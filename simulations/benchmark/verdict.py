@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..tables.differences import ENOUGH_PAIRS, TIE, Difference
+from ..tables.differences import TIE, Difference
 
 START = "untrained"
 BETTER, WORSE, OPEN, EQUAL = "better", "worse", "not separated", "no difference"
@@ -40,21 +40,15 @@ class Duel:
 
 
 def judge(difference: Difference, interval: str) -> str:
-    """Judge a difference by its interval.
+    """Judge a difference by its interval, as studies do.
 
-    Differences of 0 in every pair are ``EQUAL``, whatever the number of pairs. Equal
-    differences other than 0 have an interval without width, which would claim more than
-    a handful of pairs can show: they are ``OPEN``.
+    Differences of 0 in every pair are ``EQUAL``, whatever the number of pairs.
     """
     values = difference.values
     if values and all(abs(v) <= TIE for v in values):
         return EQUAL
-    low, high = difference.interval(interval)
-    if difference.num_pairs < ENOUGH_PAIRS or math.isnan(low) or high - low <= TIE:
-        return OPEN
-    if low > TIE:
-        return BETTER
-    return WORSE if high < -TIE else OPEN
+    words = {"shown": BETTER, "contradicted": WORSE}
+    return words.get(difference.verdict(interval), OPEN)
 
 
 def sentence(candidate: str, duels: Sequence[Duel], missing: int = 0) -> str:

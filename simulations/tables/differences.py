@@ -71,13 +71,15 @@ class Difference:
 def verdict(low: float, high: float, num_pairs: int) -> str:
     """Say whether an interval lies above 0, below 0, or neither.
 
-    Fewer pairs than ``ENOUGH_PAIRS`` show nothing, wherever their interval lies.
+    Fewer pairs than ``ENOUGH_PAIRS`` show nothing, wherever their interval lies. Nor do
+    equal differences: their interval has no width, which would claim more than a
+    handful of pairs can show. Scores have few values, so that some agree by chance.
     """
     if num_pairs < ENOUGH_PAIRS:
         return f"not shown (n={num_pairs} < {ENOUGH_PAIRS})"
-    if low > TIE:
-        return "shown"
-    return "contradicted" if high < -TIE else "not shown"
+    if high - low > TIE and (low > TIE or high < -TIE):
+        return "shown" if low > TIE else "contradicted"
+    return "not shown"
 
 
 def pair(ours: Sequence[Result], theirs: Sequence[Result], measure: str) -> Difference:

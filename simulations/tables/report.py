@@ -72,11 +72,7 @@ def make_report(study: Study, table: StudyTable, found: Rows) -> Report:
     parts: list[Sheet | str] = [_sheet(lines)]
     if missing := [row for row in table.rows if row not in found]:
         parts.append(f"Not run: {', '.join(missing)}.")
-    differences = [
-        _difference_cells(study, a, b, found)
-        for a, b in table.differences
-        if a in found and b in (*found, OWN_START)
-    ]
+    differences = [_difference_cells(study, a, b, found) for a, b in table.differences]
     if kept := [cells for cells in differences if cells]:
         parts.append(_sheet(kept))
     results = [r for row in rows for r in found[row]]
