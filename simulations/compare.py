@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with blaming(*(run.path for run in runs)):
         drawn = show(runs, options, out)
     for path in drawn:
-        err.print(f"drawn: {path}", markup=False, soft_wrap=True)
+        err.out(f"drawn: {path}")
     return 0
 
 
@@ -71,8 +71,7 @@ def show(runs: Sequence[Run], options: argparse.Namespace, out: Console) -> list
     for group in groups:
         report = compare(group, options.rule or group.headline, metric)
         if options.markdown:
-            text = markdown(report.title, report.parts)
-            out.print(text, "", soft_wrap=True, markup=False, highlight=False)
+            out.out(markdown(report.title, report.parts), end="\n\n")
         else:
             print_terminal(report.title, report.parts, out)
     drawn = []

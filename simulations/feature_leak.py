@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lines.append([name, features, f"{nodes:.1%}", f"{graphs:.1%}"])
     headings = ["data", "features", "atoms", "whole molecules"]
     table = pipe_table(headings, [True, True, False, False], lines)
-    out.print("\n".join(table), soft_wrap=True, markup=False, highlight=False)
+    out.out("\n".join(table))
     return 0
 
 

@@ -29,16 +29,16 @@ class Sheet:
 
 def consoles() -> tuple[Console, Console]:
     """Make the consoles of stdout and stderr."""
-    out = Console()
-    return out if out.is_terminal else Console(width=PIPE_WIDTH), Console(stderr=True)
+    out = Console(highlight=False)
+    if not out.is_terminal:
+        out.width = PIPE_WIDTH
+    return out, Console(stderr=True, highlight=False)
 
 
 def tell_unused(lines: Iterable[str], err: Console) -> None:
     """List what was found but is not used."""
     for line in lines:
-        err.print(
-            f"not used: {visible(line)}", markup=False, highlight=False, soft_wrap=True
-        )
+        err.out(f"not used: {visible(line)}")
 
 
 def markdown(title: str, parts: Iterable[Sheet | str]) -> str:
@@ -67,10 +67,10 @@ def paragraph(text: str) -> str:
 
 def print_terminal(title: str, parts: Iterable[Sheet | str], console: Console) -> None:
     """Print tables and paragraphs; a table that is too wide becomes several."""
-    console.print(f"[bold]{escape(visible(title))}[/bold]", highlight=False)
+    console.print(f"[bold]{escape(visible(title))}[/bold]")
     for part in map(_shown, parts):
         if isinstance(part, str):
-            console.print(escape(part), style="italic", highlight=False)
+            console.print(escape(part), style="italic")
             continue
         for columns in fitting(part, console.width):
             console.print(_table(part, columns))

@@ -52,14 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = "\n\n".join(
             markdown(r.title, r.parts) for r in make_reports(study, found)
         )
-        out.print(text, soft_wrap=True, markup=False, highlight=False)
+        out.out(text)
     else:
         text = page(study, found, options.page, options.csv)
         write_text(options.page, text)
-        err.print(f"written: {options.page}", markup=False, soft_wrap=True)
+        err.out(f"written: {options.page}")
     if options.figures is not None:
         for path in draw_study(study, found, options.figures):
-            err.print(f"drawn: {path}", markup=False, soft_wrap=True)
+            err.out(f"drawn: {path}")
     return 0
 
 

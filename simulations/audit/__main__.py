@@ -161,7 +161,7 @@ def main(argv: list[str] | None = None) -> int:
     rows, level = audit(options)
     lines = [*table(rows), "", *_notes(options, level)]
     text = "\n".join(lines)
-    out.print(text, soft_wrap=True, markup=False, highlight=False)
+    out.out(text)
     command = shlex.join(["python", "-m", "simulations.audit", *given])
     if options.markdown:
         head = f"`{command}`, commit {git_commit()}:"

@@ -45,11 +45,7 @@ Found = dict[str, dict[str, list[Result]]]  # data set -> method -> results
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
     options = _parser().parse_args(arguments)
-    _, err = consoles()
-
-    def tell(line: str) -> None:
-        err.print(line, markup=False, highlight=False, soft_wrap=True)
-
+    tell = consoles()[1].out
     try:
         if options.jobs < 1:
             raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")

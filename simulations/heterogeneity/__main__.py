@@ -245,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_terminal("Heterogeneity of graphs", sheets(analysis), out)
     if options.out:
         for path in write(analysis, options.out):
-            out.print(str(path), markup=False, highlight=False, soft_wrap=True)
+            out.out(path)
     return 0
 
 

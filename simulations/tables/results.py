@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.results.provenance import DIRTY
 from fedgraph_flwr.results.reader import ROUNDS, blaming, read_rows
 from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING, TASKS
@@ -155,7 +156,7 @@ def _from_run(run: Run, row: str, *, per_client: bool) -> tuple[Result, list[str
         metric=str(s.get("metric") or ""),
         edge_epsilon=max((float(c.get("edge-epsilon", 0)) for c in spent), default=0.0),
         weights=str(s.get("weights_sha256") or "")[:12],
-        commit=commit[:12] + ("+" if commit.endswith("+dirty") else ""),
+        commit=commit[:12] + "+" * commit.endswith(DIRTY),
         wall_s=round(float(s.get("wall_s") or 0.0), 1),
         data=hash_data(run.data, int(s["num_clients"])),
         scores=scores,
