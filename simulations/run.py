@@ -63,6 +63,14 @@ def parse_assignment(text: str) -> tuple[str, Value]:
     return key.strip(), value
 
 
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add ``--set``, which gives a list of keys and values."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        type=parse_assignment, help="override a run-config key; may be repeated",
+    )  # fmt: skip
+
+
 def parse_seeds(text: str) -> list[int]:
     """Read ``10,42,79``."""
     try:
@@ -94,7 +102,7 @@ def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:
     ConfigError
         Unknown preset, bad assignment, or a configuration that ``resolve`` refuses.
     """
-    own = dict(parse_assignment(text) for text in arguments.set)
+    own = dict(arguments.set)
     common = {**start_from(arguments.preset), **own}
     if arguments.results:
         if "results-dir" in common:
@@ -227,10 +235,7 @@ def make_parser() -> argparse.ArgumentParser:
         " says",
     )
     parser.add_argument("--seeds", default="", help="run seeds, e.g. 10,42,79")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="override a run-config key; may be repeated",
-    )  # fmt: skip
+    add_settings(parser)
     parser.add_argument(
         "--nodes", type=int, default=2, help="SuperNodes to simulate (default 2)"
     )

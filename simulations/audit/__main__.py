@@ -38,7 +38,7 @@ from fedgraph_flwr.files import write_text
 from fedgraph_flwr.results.provenance import git_commit
 
 from ..markup import consoles, count_table
-from ..run import parse_assignment
+from ..run import add_settings
 from ..speed.timing import end_with_parent
 from .attacks import most_showable
 from .pool import known_game, play_all
@@ -49,8 +49,8 @@ LEVEL = 0.05  # of all lower bounds of a table together
 
 def audit(options: argparse.Namespace) -> tuple[list[Row], float]:
     """Attack every setting asked for; rows, and the level of each lower bound."""
-    common = dict(parse_assignment(text) for text in options.set)
-    common = {"dataset": options.dataset, "features": options.features, **common}
+    common = {"dataset": options.dataset, "features": options.features}
+    common |= dict(options.set)
     plan = settings_of(options.method, options.epsilons, common)
     level = LEVEL / (len(plan) * len(ATTACKS))
     rows = []
@@ -141,10 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--own", type=int, default=600, help="attacker's trials")
     parser.add_argument("--victims", type=int, default=800, help="client's trials")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="override a run-config key; may be repeated",
-    )  # fmt: skip
+    add_settings(parser)
     parser.add_argument("--markdown", type=Path, help="file for the table")
     parser.add_argument("--json", type=Path, help="file for all figures")
     return parser

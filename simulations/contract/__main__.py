@@ -23,7 +23,7 @@ from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.registry import find_method
 from fedgraph_flwr.tasks import Task
 
-from ..run import parse_assignment
+from ..run import add_settings
 from .checks import CHECKS, Broken, Check
 from .data import federation
 from .lab import Lab, row
@@ -45,10 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--task", default="", help="one task only, by its key (default: all it can do)"
     )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="set a run-config key in all runs; may be repeated",
-    )  # fmt: skip
+    add_settings(parser)
     return parser
 
 
@@ -58,7 +55,6 @@ def main(argv: list[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     code = _HOLDS
-    given = dict(parse_assignment(text) for text in arguments.set)
     for task in _tasks(arguments.method, arguments.task):
         case = f"{arguments.method} {task.key}"
         console.print(f"[bold]{escape(arguments.method)}[/], {task.name}")
@@ -67,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
             mock.patch("datasets.load_partition", federation),
             mock.patch("fedgraph_flwr.server_app.draw_all"),
         ):
-            lab = Lab(Path(folder), given)
+            lab = Lab(Path(folder), dict(arguments.set))
             row(case)
             code = max(code, _check_all(lab, case))
     return code

@@ -27,7 +27,7 @@ from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import numpy_rng
 
 from ..markup import consoles, print_terminal
-from ..run import parse_assignment
+from ..run import add_settings
 from .groups import chance_p, overall, pair_table
 from .output import Analysis, Measure, Part, sheets, write
 from .random_graphs import Comparison, compare
@@ -60,7 +60,7 @@ def load_groups(options: argparse.Namespace) -> list[Group]:
         without nodes.
     """
     config: dict[str, Value] = {**defaults(), "method": "fedavg"}
-    given = dict(parse_assignment(text) for text in options.set)
+    given = dict(options.set)
     if options.datasets and (fixed := {"dataset", "num-clients"} & set(given)):
         raise ConfigError(
             f"--set {min(fixed)} names clients, but data sets {options.datasets} are"
@@ -268,7 +268,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("datasets", nargs="*", metavar="DATASET", help="compared as wholes: COX2 NCI1")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="run config")
+    add_settings(parser)
     add("--run", type=Path, metavar="FOLDER", help="results folder: compare clusters")
     add("--graphs", type=_count(1, _MAX_GRAPHS), default=100, help="drawn per group")
     add("--walk-length", type=_count(1, MAX_WALK_LENGTH), default=5, help="steps")

@@ -21,8 +21,8 @@ import numpy as np
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import numpy_rng
 
-from ..run import parse_assignment
-from .arguments import Parts, add_settings
+from ..run import add_settings
+from .arguments import Parts
 from .timing import console, in_own_process, print_table, resident_bytes
 
 # ogbn-arxiv: Hu et al. 2020, arXiv:2005.00687
@@ -159,7 +159,7 @@ def measure_memory(arguments: argparse.Namespace) -> int:
             "device": "cpu",
             "data-dir": scratch,
             "cache-dir": f"{scratch}/cache",
-            **dict(parse_assignment(text) for text in arguments.set),
+            **dict(arguments.set),
         }
         steps: list[tuple[str, Callable[[Any], str], Any]] = [
             ("raw files", write_raw, (scratch, arguments.nodes)),

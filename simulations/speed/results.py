@@ -34,8 +34,8 @@ from strategies.report import (
 )
 
 from ..compare import main as compare
-from ..run import parse_assignment
-from .arguments import Parts, add_settings
+from ..run import add_settings
+from .arguments import Parts
 from .scale import files_in
 from .timing import in_own_process, print_table, resident_bytes
 
@@ -66,7 +66,7 @@ def measure_results(arguments: argparse.Namespace) -> int:
         "num-clients": arguments.clients,
         "num-server-rounds": arguments.rounds,
         "patience": 0,
-        **dict(parse_assignment(text) for text in arguments.set),
+        **dict(arguments.set),
     }
     with tempfile.TemporaryDirectory() as scratch:
         config["results-dir"] = scratch

@@ -11,8 +11,8 @@ from typing import Any
 from fedgraph_flwr.results.reader import TIMES, read_times
 from fedgraph_flwr.rules import Value
 
-from ..run import parse_assignment
-from .arguments import Parts, add_settings
+from ..run import add_settings
+from .arguments import Parts
 from .timing import console, in_own_process, print_table, resident_bytes
 
 _LINES = ("ready s", "round s", "server ms", "peak MB", "checkpoint kB", "results kB")
@@ -91,7 +91,7 @@ def measure_scale(arguments: argparse.Namespace) -> int:
             "num-clients": count,
             "num-server-rounds": arguments.rounds,
             "device": "cpu",
-            **dict(parse_assignment(text) for text in arguments.set),
+            **dict(arguments.set),
         }
         found.append(in_own_process(run, config, arguments.nodes))
         told = {k: f"{v:.4g}" for k, v in found[-1].items()}

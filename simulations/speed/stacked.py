@@ -28,8 +28,8 @@ from fedgraph_flwr.rules import Value
 from strategies.base import AbstractGraphStrategy
 
 from ..inline import run_inline
-from ..run import parse_assignment
-from .arguments import Parts, add_repeats, add_settings
+from ..run import add_settings
+from .arguments import Parts, add_repeats
 from .rounds import on_threads, ours_single_process
 from .timing import console, print_table
 
@@ -65,7 +65,7 @@ def measure_stacked(arguments: argparse.Namespace) -> int:
         "device": arguments.device,
         "patience": 0,
         "min-rounds": 0,
-        **dict(parse_assignment(text) for text in arguments.set),
+        **dict(arguments.set),
     }
     if datasets.label_kind(resolve({**defaults(), **config}).settings) == "nodes":
         raise ConfigError(

@@ -245,7 +245,7 @@ def test_groups_that_are_alike_are_no_chance_and_mixed_ones_are():
 def test_structure_is_a_distance_and_clients_move_as_one(monkeypatch):
     options = heterogeneity._parser().parse_args([*QUICK, "--set", "dataset=PROTEINS"])
     monkeypatch.setattr(heterogeneity, "load_partition", toys.federation)
-    options.set.append("num-clients=4")
+    options.set.append(("num-clients", 4))
     groups = heterogeneity.load_groups(options)
     seen = []
 
