@@ -35,7 +35,7 @@ from fedgraph_flwr.rules import Value
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 
 from .example_data import write_examples
-from .inline import run_inline
+from .scratch import finished_run
 
 console = Console(highlight=False)
 Models = Mapping[str, Mapping[str, NDArray[Any]]]  # tensors by name, by file
@@ -67,13 +67,10 @@ def largest_difference(one: Models, other: Models) -> float:
 
 def train(overrides: Mapping[str, Value]) -> tuple[Models, float]:
     """Run once; return the models of server and clients, and the seconds of a round."""
-    with tempfile.TemporaryDirectory() as name:
-        state, results = Path(name) / "state", Path(name) / "results"
-        places = {"results-dir": str(results), "state-dir": str(state)}
-        run = run_inline({**overrides, **places})
+    with finished_run(overrides) as run:
         files = [
             *run.glob("models/*.safetensors"),
-            *state.glob("*/client-*/model/*.safetensors"),
+            *run.parents[1].glob("state/*/client-*/model/*.safetensors"),
         ]
         models = {f"{path.parent.name}/{path.name}": load_file(path) for path in files}
         summary = load_summary(run)

@@ -18,7 +18,6 @@ import logging
 import re
 import shlex
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +30,8 @@ from fedgraph_flwr.results.reader import blaming, load_summary
 from fedgraph_flwr.rules import Value
 
 from . import run
-from .inline import run_inline
 from .presets import list_presets, load_preset
+from .scratch import finished_run
 
 QUICK_S = 60.0
 _COMMAND = re.compile(r"`python -m simulations\.run ([^`]+)`")
@@ -123,22 +122,12 @@ def quick(runs: Sequence[Documented]) -> list[Documented]:
     return list(chosen.values())
 
 
-def replay(found: Documented, folder: Path) -> str:
-    """Run it again in ``folder``; its hash, with as many digits as are printed."""
-    places: dict[str, Value] = {
-        "results-dir": str(folder / "results"),
-        "state-dir": str(folder / "state"),
-    }
-    finished = run_inline({**found.overrides, **places})
-    return str(load_summary(finished)["weights_sha256"])[: len(found.weights)]
-
-
 def compare(found: Documented) -> tuple[bool, str]:
     """Run it again; whether the bytes are those on the page, and a line about it."""
     try:
         resolve({**defaults(), **found.overrides})
-        with tempfile.TemporaryDirectory() as folder:
-            weights = replay(found, Path(folder))
+        with finished_run(found.overrides) as folder:
+            weights = load_summary(folder)["weights_sha256"][: len(found.weights)]
     except FedGraphError as error:
         return False, f"FAILED   {found.place}: {found.name}: {error}"
     if weights == found.weights:

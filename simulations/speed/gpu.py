@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 
@@ -21,8 +19,7 @@ from fedgraph_flwr.results.reader import read_times
 from fedgraph_flwr.rules import Value
 
 from .. import device_check
-from ..flower import run_flower
-from ..inline import run_inline
+from ..scratch import finished_run
 from .arguments import Parts
 from .timing import console, in_own_process, print_table, resident_bytes
 
@@ -102,13 +99,7 @@ def run(
         Most clients that computed at the same time.
     """
     device = choose_device(str(config["device"]))
-    with tempfile.TemporaryDirectory() as scratch, _watched(device) as peaks:
-        places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
-        given: dict[str, Value] = {**config, **places}
-        if num_nodes:
-            folder = run_flower(given, num_nodes=num_nodes, num_gpus=share)
-        else:
-            folder = run_inline(given, num_nodes=1)
+    with _watched(device) as peaks, finished_run(config, num_nodes, share) as folder:
         done = read_times(folder)[_WARM_UP:-1]  # the last is the closing
     ratios = [row.client_compute_s / row.busy_s for row in done]
     seconds = statistics.median(row.wall_s for row in done)

@@ -24,7 +24,7 @@ from fedgraph_flwr.rules import Value
 
 from .arguments import Parts, add_repeats
 from .peer_run import VERSION, Run, authors_config, peer_config, run_peer
-from .rounds import flower_rounds, inline_rounds
+from .rounds import timed_rounds
 from .timing import console, in_own_process, print_table
 
 # The work that both do: FedAvg as in the paper of GCFL, from which both descend.
@@ -153,9 +153,9 @@ def run_ours(config: dict[str, Value], num_nodes: int) -> Run:
     """Run through Flower and Ray on some nodes; in one new process if 0."""
     begin = time.monotonic()
     summary = (
-        flower_rounds(config, num_nodes)
+        timed_rounds(config, num_nodes)
         if num_nodes
-        else in_own_process(inline_rounds, config)
+        else in_own_process(timed_rounds, config)
     )
     wall = time.monotonic() - begin
     in_rounds = summary["times"][1 : int(config["num-server-rounds"])]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,8 +21,7 @@ from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import RoundTimes, load_summary, read_times
 from fedgraph_flwr.rules import Value
 
-from ..flower import run_flower
-from ..inline import run_inline
+from ..scratch import finished_run
 from .arguments import Parts, add_repeats
 from .molecules import shares
 from .plain import PlainGIN, PlainPyG
@@ -79,7 +75,7 @@ def compare_round(arguments: argparse.Namespace) -> int:
         for found in (rows, cpu)
     )
     for nodes in arguments.nodes or sorted({2, count}):
-        flower = _medians(flower_rounds(overrides, num_nodes=nodes))
+        flower = _medians(timed_rounds(overrides, nodes))
         for what, key in (("some client computing", "busy_s"), ("wall", "wall_s")):
             rows[f"ours through Flower, {nodes} nodes: {what}"] = flower[key]
     print_table(
@@ -196,7 +192,7 @@ def measure_overhead(arguments: argparse.Namespace) -> int:
     }
     rows, shares = [], []
     for _ in range(arguments.repeats):
-        summary = flower_rounds(overrides, num_nodes=2)
+        summary = timed_rounds(overrides, 2)
         shares.append(float(summary["overhead_s"]) / float(summary["wall_s"]))
         medians = {f"{k} of a round": f"{v:.3f}" for k, v in _medians(summary).items()}
         whole = {k: f"{float(summary[k]):.1f}" for k in ("wall_s", "overhead_s")}
@@ -206,22 +202,9 @@ def measure_overhead(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def flower_rounds(overrides: dict[str, Value], num_nodes: int) -> dict[str, Any]:
-    """Run through Flower and Ray; return the summary with per-round times added."""
-    return _with_times(partial(run_flower, num_nodes=num_nodes), overrides)
-
-
-def inline_rounds(overrides: dict[str, Value]) -> dict[str, Any]:
-    """Run in this process; return the same."""
-    return _with_times(run_inline, overrides)
-
-
-def _with_times(
-    run: Callable[[dict[str, Value]], Path], overrides: dict[str, Value]
-) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as scratch:
-        places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
-        folder = run({**overrides, **places})
+def timed_rounds(overrides: dict[str, Value], num_nodes: int = 0) -> dict[str, Any]:
+    """Make a :func:`finished_run`; return its summary with per-round times added."""
+    with finished_run(overrides, num_nodes) as folder:
         return {**load_summary(folder), "times": read_times(folder)}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from fedgraph_flwr.results.reader import TIMES, read_times
 from fedgraph_flwr.rules import Value
 
 from ..run import add_settings
+from ..scratch import finished_run
 from .arguments import Parts
 from .timing import console, in_own_process, print_table, resident_bytes
 
@@ -26,22 +26,14 @@ def run(config: dict[str, Value], num_nodes: int = 0) -> dict[str, float]:
     in which no client computes, per client. ``CPU s`` and ``peak MB``: of server and
     clients together; not of Flower's processes.
     """
-    from simulations.flower import run_flower
-    from simulations.inline import run_inline
-
-    with tempfile.TemporaryDirectory() as scratch:
-        places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
-        begin, cpu = time.time(), time.process_time()
-        given = {**config, **places}
-        folder = (
-            run_flower(given, num_nodes=num_nodes) if num_nodes else run_inline(given)
-        )
+    begin, cpu = time.time(), time.process_time()
+    with finished_run(config, num_nodes) as folder:
         wall, cpu = time.time() - begin, time.process_time() - cpu
         rows = read_times(folder)
         in_rounds = sum(row.wall_s for row in rows)
         last = (folder / TIMES).stat().st_mtime  # its last round has ended
         ready = last - in_rounds - begin
-        training = [r for r in rows if 1 <= r.round <= _rounds(config)]
+        training = [r for r in rows if 1 <= r.round <= int(config["num-server-rounds"])]
         walls = [r.wall_s for r in training]
         beside = [r.wall_s - r.busy_s for r in training]
         per_client = len(training) * int(config["num-clients"])
@@ -57,10 +49,6 @@ def run(config: dict[str, Value], num_nodes: int = 0) -> dict[str, float]:
             "checkpoint kB": newest.stat().st_size / 1e3,
             "results kB": sum(p.stat().st_size for p in files_in(folder)) / 1e3,
         }
-
-
-def _rounds(config: dict[str, Value]) -> int:
-    return int(config["num-server-rounds"])
 
 
 def files_in(folder: Path) -> list[Path]:

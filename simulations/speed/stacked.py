@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -27,8 +25,8 @@ from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.rules import Value
 from strategies.base import AbstractGraphStrategy
 
-from ..inline import run_inline
 from ..run import add_settings
+from ..scratch import finished_run
 from .arguments import Parts, add_repeats
 from .rounds import on_threads, ours_single_process
 from .timing import console, print_table
@@ -137,25 +135,23 @@ def _turns(
         return begin(*arguments)
 
     with (
-        tempfile.TemporaryDirectory() as scratch,
         mock.patch.object(AbstractGraphStrategy, "begin_round", after),
+        finished_run(config),
     ):
-        places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
-        run_inline({**config, **places}, num_nodes=1)
+        pass
     return found[1 + _WARM_UP :]  # before the first is the start
 
 
 def _counted(config: dict[str, Value]) -> _Counting:
     """Count one round's training and evaluations."""
     counting = _Counting()
-    with ExitStack() as patches, tempfile.TemporaryDirectory() as scratch:
+    with ExitStack() as patches:
         for kind in (GraphClient, Stack):
             practise = counting.around(kind.practise)
             patches.enter_context(mock.patch.object(kind, "practise", practise))
         step = counting.looking(Stack.step)
         patches.enter_context(mock.patch.object(Stack, "step", step))
-        places = {f"{k}-dir": str(Path(scratch) / k) for k in ("state", "results")}
-        run_inline({**config, **places, "num-server-rounds": 1}, num_nodes=1)
+        patches.enter_context(finished_run({**config, "num-server-rounds": 1}))
     return counting
 
 

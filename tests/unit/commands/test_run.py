@@ -180,7 +180,7 @@ def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, whom):
     ):
         try:
             deadline = time.monotonic() + 60
-            while len(list(results.glob("*/checkpoint/*"))) < 3:
+            while len({p.parent for p in results.glob("*/checkpoint/*")}) < 2:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             if whom == "the parent alone":

@@ -59,11 +59,11 @@ def test_a_round_is_told_beside_plain_loops(monkeypatch, capsys):
     row = RoundTimes(3, wall_s=4, busy_s=2, client_compute_s=1)
     asked = []
 
-    def flower_rounds(_, num_nodes):
+    def timed_rounds(_, num_nodes):
         asked.append(num_nodes)
         return {"times": [None, None, row]}
 
-    monkeypatch.setattr(rounds, "flower_rounds", flower_rounds)
+    monkeypatch.setattr(rounds, "timed_rounds", timed_rounds)
     given = ["--dataset", "PROTEINS", "--clients", "3", "--repeats", "1"]
     assert main(["round", *given]) == 0
     found = cells(capsys.readouterr().out)
@@ -125,7 +125,7 @@ def test_all_parts_of_the_gpu_command_run_on_a_cpu(monkeypatch, capsys):
 def test_overhead_is_the_time_that_no_client_computes(monkeypatch, capsys):
     times = RoundTimes(1, wall_s=1, busy_s=0.5, client_compute_s=1)
     summary = {"wall_s": 8, "overhead_s": 2, "times": [times] * 3}
-    monkeypatch.setattr(rounds, "flower_rounds", lambda *_, **__: summary)
+    monkeypatch.setattr(rounds, "timed_rounds", lambda *_, **__: summary)
     assert main(["overhead", "--repeats", "2"]) == 0
     assert "median overhead: 25.0% of wall time" in capsys.readouterr().out
 
