@@ -25,7 +25,7 @@ from rich.markup import escape
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import ConfigError
 
-from ..markup import count_table
+from ..markup import tally
 from .flower import DeploymentEngine, RayEngine, ResidentEngine, WarmEngine
 from .inline import InlineEngine
 from .targets import Target, names, targets, with_failures
@@ -132,25 +132,19 @@ def drill(
 
 def table(trials: Sequence[Trial]) -> str:
     """Count verdicts by method, as a Markdown table."""
-    columns = ["method", "trials", "kills", *_VERDICTS, "started anew"]
-    rows = []
-    for name in [*dict.fromkeys(t.method for t in trials), "**sum**"]:
-        own = [t for t in trials if name in (t.method, "**sum**")]
-        counts = [sum(t.verdict == v for t in own) for v in _VERDICTS]
-        kills, anew = sum(len(t.kills) for t in own), sum(t.anew for t in own)
-        rows.append([name, len(own), kills, *counts, anew])
-    return "\n".join(count_table(columns, rows)) + "\n"
+    anew = "started anew"
+    named = (
+        (t.method, {"trials": 1, "kills": len(t.kills), t.verdict: 1, anew: t.anew})
+        for t in trials
+    )
+    return tally("method", ["trials", "kills", *_VERDICTS, anew], named)
 
 
 def table_of_victims(trials: Sequence[Trial]) -> str:
     """Count kills by method and kind of process, as a Markdown table."""
     killed = [(t.method, kill.split()[0]) for t in trials for kill in t.kills]
     kinds = sorted({kind for _, kind in killed})
-    rows = []
-    for name in [*dict.fromkeys(t.method for t in trials), "**sum**"]:
-        own = [kind for method, kind in killed if name in (method, "**sum**")]
-        rows.append([name, *map(own.count, kinds)])
-    return "\n".join(count_table(["method", *kinds], rows)) + "\n"
+    return tally("method", kinds, [(method, {kind: 1}) for method, kind in killed])
 
 
 def write(trials: Sequence[Trial], out: Path) -> None:

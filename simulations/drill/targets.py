@@ -117,6 +117,11 @@ class Target:
         """Whether clients refuse to, and so what fails once may fail for good."""
         return issubclass(METHODS[str(self.overrides["method"])].strategy, Relay)
 
+    def config(self, folder: Path) -> dict[str, Value]:
+        """Run-config keys of a run that keeps its files in ``folder``."""
+        places = {f"{kind}-dir": str(folder / kind) for kind in ("results", "state")}
+        return {**self.overrides, **places}
+
 
 def with_failures(target: Target) -> Target:
     """Let half of the clients of a round fail, and a resume repeat some rounds."""

@@ -142,7 +142,7 @@ def measure(engine: Engine, target: Target, folder: Path) -> Reference:
         It does not complete.
     """
     begin = time.monotonic()
-    outcome = engine.attempt(_config(target, folder), None, folder)
+    outcome = engine.attempt(target.config(folder), None, folder)
     seconds = time.monotonic() - begin
     if outcome.status != "completed":
         raise RunFailedError(
@@ -196,7 +196,7 @@ def run_trial(
     newest: Path | None = None
     for _ in range(len(moments) + _MORE_ATTEMPTS):
         before = _folders(folder)
-        config = _config(target, folder)
+        config = target.config(folder)
         if newest is not None:
             config["resume"] = str(newest)
         moment = left.pop(0) if left else None
@@ -255,11 +255,6 @@ def spent(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         client: {n: float(v) for n, v in values.items() if "epsilon" in n}
         for client, values in per_client.items()
     }
-
-
-def _config(target: Target, folder: Path) -> dict[str, Value]:
-    places = {f"{kind}-dir": str(folder / kind) for kind in ("results", "state")}
-    return {**target.overrides, **places}
 
 
 def _folders(folder: Path) -> set[Path]:

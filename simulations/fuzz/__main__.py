@@ -24,7 +24,7 @@ from rich.markup import escape
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import ConfigError, unknown_name
 
-from ..markup import count_table
+from ..markup import tally
 from .cases import BAD, GOOD, LIMIT_S, MODULES, Case, Result, folder_of, run_case
 
 _EVERY = 20  # cases: how often the tables are written
@@ -98,13 +98,8 @@ def _check_kinds(kinds: Sequence[str]) -> None:
 def table(results: Sequence[Result]) -> str:
     """Count outcomes by kind, as a Markdown table."""
     outcomes = [o for o in (*GOOD, *BAD) if any(r.outcome == o for r in results)]
-    columns = ["kind", "cases", *outcomes, "bad"]
-    rows = []
-    for kind in [*dict.fromkeys(r.kind for r in results), "**sum**"]:
-        own = [r for r in results if kind in (r.kind, "**sum**")]
-        counts = [sum(r.outcome == o for r in own) for o in outcomes]
-        rows.append([kind, len(own), *counts, sum(r.is_bad for r in own)])
-    return "\n".join(count_table(columns, rows)) + "\n"
+    numbers = [(r.kind, {"cases": 1, r.outcome: 1, "bad": r.is_bad}) for r in results]
+    return tally("kind", ["cases", *outcomes, "bad"], numbers)
 
 
 def write(results: Sequence[Result], out: Path) -> None:

@@ -205,6 +205,14 @@ def _be_small() -> None:
     torch.set_num_threads(1)
 
 
+def small_run(name: str, folder: Path, rounds: int) -> dict[str, Any]:
+    """Run config of a target of the drills that keeps all its files in ``folder``."""
+    from ..drill.targets import targets
+
+    (target,) = targets([name], folder, num_rounds=rounds)
+    return {**target.config(folder), "roll-call-timeout-s": WAIT_S}
+
+
 def strangers(text: str) -> list[str]:
     """Names of exceptions in a failure that are not this application's own."""
     ours = {n for n, v in vars(errors).items() if isinstance(v, type)}

@@ -13,9 +13,8 @@ from typing import Any
 
 from fedgraph_flwr.resolve import defaults
 
-from ..drill.targets import targets
 from ..inline import run_inline
-from .cases import WAIT_S, Place
+from .cases import Place, small_run
 from .mutations import TEXTS, value
 
 _METHODS = (
@@ -42,11 +41,7 @@ def execute(rng: random.Random, place: Place, note: Callable[[str], None]) -> No
         It is refused, or clients refuse it.
     """
     name = rng.choice(_METHODS)
-    (target,) = targets([name], place.work)
-    config: dict[str, Any] = {**target.overrides, "num-server-rounds": 2}
-    config["cache-dir"] = str(place.work / "cache")
-    config |= {f"{k}-dir": str(place.work / k) for k in ("results", "state")}
-    config["roll-call-timeout-s"] = WAIT_S
+    config = small_run(name, place.work, 2)
     if rng.random() < 0.25:
         _visit_sites(rng, place, config, note)
         return

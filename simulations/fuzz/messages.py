@@ -22,9 +22,8 @@ from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.wire import SERVER_ROUND
 
-from ..drill.targets import targets
 from ..inline import InlineGrid, run_inline
-from .cases import WAIT_S, Judged, Place, strangers
+from .cases import Judged, Place, small_run, strangers
 from .records import disturb
 
 _METHODS = (
@@ -151,16 +150,8 @@ def _run(
 
 def _config(name: str, folder: Path) -> dict[str, Any]:
     pooled = {"embedding.evaluation": "pooled"} if name.endswith("-pooled") else {}
-    (target,) = targets([name.removesuffix("-pooled")], folder)
-    places = {f"{k}-dir": str(folder / k) for k in ("results", "state", "cache")}
-    return {
-        **target.overrides,
-        **places,
-        **pooled,
-        "num-server-rounds": _ROUNDS,
-        "min-fit-replies": 0.5,
-        "roll-call-timeout-s": WAIT_S,
-    }
+    config = small_run(name.removesuffix("-pooled"), folder, _ROUNDS)
+    return {**config, **pooled, "min-fit-replies": 0.5}
 
 
 def _reference(

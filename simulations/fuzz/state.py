@@ -11,14 +11,12 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from datasets.cache import locked
 from fedgraph_flwr.results.reader import load_summary
 
-from ..drill.targets import targets
 from ..inline import run_inline
-from .cases import WAIT_S, Judged, Place
+from .cases import Judged, Place, small_run
 from .mutations import of_file
 
 _METHODS = ("gcfl+", "fgcl-once", "update-clip", "spreadgnn-sealed", "fedgkd", "local")
@@ -51,7 +49,7 @@ def execute(rng: random.Random, place: Place, note: Callable[[str], None]) -> No
     path = rng.choice([p for p in files if _kind(p) == kind])
     what = _damage(rng, path, place.canary, [p for p in files if _kind(p) == kind])
     note(f"{name}: {path.relative_to(place.work)}: {what}")
-    run_inline({**_config(name, place.work, _ROUNDS), "resume": str(folder)})
+    run_inline({**small_run(name, place.work, _ROUNDS), "resume": str(folder)})
     summary = load_summary(folder)
     expected = json.loads((base / "expected.json").read_text())
     is_equal = summary["weights_sha256"] == expected
@@ -88,21 +86,14 @@ def _damage(rng: random.Random, path: Path, canary: Path, others: list[Path]) ->
     return how
 
 
-def _config(name: str, folder: Path, rounds: int) -> dict[str, Any]:
-    (target,) = targets([name], folder)
-    places = {f"{k}-dir": str(folder / k) for k in ("results", "state", "cache")}
-    waits = {"num-server-rounds": rounds, "roll-call-timeout-s": WAIT_S}
-    return {**target.overrides, **places, **waits}
-
-
 def _base(name: str, shared: Path) -> Path:
     """Make the run to damage, once; return the hash that it must end with."""
     base = shared / f"state-{name}"
     with locked(base):
         if not (base / "expected.json").is_file():
             shutil.rmtree(base, ignore_errors=True)
-            whole = run_inline(_config(name, base / "whole", _ROUNDS))
-            run_inline(_config(name, base, _BEFORE))
+            whole = run_inline(small_run(name, base / "whole", _ROUNDS))
+            run_inline(small_run(name, base, _BEFORE))
             expected = load_summary(whole)["weights_sha256"]
             (base / "expected.json").write_text(json.dumps(expected))
     return base
