@@ -12,7 +12,6 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,8 @@ from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphSet
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.resolve import defaults, resolve
+
+from .heterogeneity.walks import divergences
 
 TARGETS = Path(__file__).with_name("targets_nodes.toml")
 _COLUMNS = ("nodes", "edges", "clustering", "heterogeneity")
@@ -80,20 +81,13 @@ def heterogeneity(label_counts: Sequence[NDArray[np.int64]]) -> float:
     NaN without a pair of clients that have nodes. The paper says neither which pairs
     nor which logarithm it uses; our numbers differ from its numbers.
     """
-    shares = [counts / counts.sum() for counts in label_counts if counts.any()]
-    found = [jensen_shannon(p, q) for p, q in combinations(shares, 2)]
-    return float(np.median(found)) if found else float("nan")
-
-
-def jensen_shannon(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
-    """Jensen-Shannon divergence of two distributions, in [0, log 2]."""
-    middle = (p + q) / 2
-
-    def divergence(r: NDArray[np.float64]) -> float:
-        held = r > 0
-        return float((r[held] * np.log(r[held] / middle[held])).sum())
-
-    return (divergence(p) + divergence(q)) / 2
+    shares = np.array(
+        [counts / counts.sum() for counts in label_counts if counts.any()]
+    )
+    if len(shares) < 2:
+        return float("nan")
+    pairs = np.triu_indices(len(shares), 1)
+    return float(np.median(divergences(shares, shares)[pairs]) * np.log(2))
 
 
 def client_statistics(settings: RunSettings) -> list[ClientStatistics]:

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from scipy.spatial.distance import jensenshannon
 from scipy.stats import spearmanr
 
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.results.reader import blaming, read_matrices, read_summary
+
+from .heterogeneity.walks import divergences
 
 console = Console(highlight=False)
 
@@ -34,12 +35,7 @@ def label_similarity(class_counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """
     counts = np.asarray(class_counts, np.float64)
     shares = counts / counts.sum(axis=1, keepdims=True)
-    found = np.eye(len(shares))
-    for i in range(len(shares)):
-        for j in range(i):
-            distance = float(jensenshannon(shares[i], shares[j], base=2))
-            found[i, j] = found[j, i] = 1 - distance
-    return found
+    return 1 - np.sqrt(divergences(shares, shares))
 
 
 def rank_correlation(matrix: NDArray[np.float64], other: NDArray[np.float64]) -> float:
