@@ -26,8 +26,6 @@ from fedgraph_flwr.errors import DataError
 
 from .cache import CACHE_FORMAT, cache_root, open_or_build
 
-__all__ = ["DiffusionSpec", "WeightedEdges", "diffuse", "load_diffusion"]
-
 log = logging.getLogger("flwr.fedgraph")
 
 DIFFUSION_FORMAT = 1  # part of every fingerprint: raise it when the views change

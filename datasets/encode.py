@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError
 
 from .schema import CATEGORY, INDICATOR, Feature, Schema
-from .table import Block, Table
+from .table import Block, Table, no_column
 
 ROLES = {"train": 0, "val": 1, "test": 2}
 NO_ROLE = -1
@@ -63,16 +62,17 @@ class Problems:
         if len(self.found) > _MOST_PROBLEMS:
             raise DataError(
                 f"more than {_MOST_PROBLEMS} rows do not fit the schema:"
-                f" {self.first()}; use the schema that these tables were made for, or"
-                " correct the tables",
+                f" {first_few(self.found)}; use the schema that these tables were made"
+                " for, or correct the tables",
                 public=f"more than {_MOST_PROBLEMS} rows do not fit the schema",
             )
 
-    def first(self) -> str:
-        """Name the first few problems."""
-        more = len(self.found) - SHOWN
-        named = "; ".join(map(str, self.found[:SHOWN]))
-        return named + (f"; and {more} more" if more > 0 else "")
+
+def first_few(problems: Sequence[object]) -> str:
+    """Name the first few problems, and say how many more there are."""
+    more = len(problems) - SHOWN
+    named = "; ".join(map(str, problems[:SHOWN]))
+    return named + (f"; and {more} more" if more > 0 else "")
 
 
 def count_rows(bad: Iterable[str]) -> int:
@@ -90,14 +90,12 @@ def need_columns(table: Table, columns: Iterable[str]) -> None:
     for column in columns:
         if column in table.columns:
             continue
-        lowered = {c.lower(): c for c in table.columns}
-        near = difflib.get_close_matches(column.lower(), list(lowered), n=1)
-        hint = f" Did you mean {lowered[near[0]]!r}?" if near else ""
-        raise DataError(
-            f"{table.files[0]}, line 1: has no column {column!r}.{hint} Columns found:"
-            f" {', '.join(map(repr, table.columns))}; add or rename it, or correct the"
-            " schema",
-            public=f"{table.name}, line 1: a column of the schema is missing",
+        raise no_column(
+            f"{table.files[0]}, line 1:",
+            column,
+            table.columns,
+            "add or rename it, or correct the schema",
+            f"{table.name}, line 1: a column of the schema is missing",
         )
 
 

@@ -30,12 +30,11 @@ from .atoms import (
     parse_smiles,
 )
 from .cache import CACHE_FORMAT
+from .encode import SHOWN
 
 log = logging.getLogger("flwr.fedgraph")
 
 FORMAT = 2  # part of every fingerprint: raise it when atoms or bonds are read otherwise
-SHOWN = 5  # rows that an error or a warning names; `site check` names all
-
 LEFT_OUT = "left out"  # what a warning of such rows is about
 
 BadRow = tuple[int, str]  # its number, and why it cannot be used
@@ -210,13 +209,6 @@ def warn_left_out(told: str, bad: Sequence[str]) -> None:
 def list_all(bad: Sequence[BadRow], word: str) -> list[str]:
     """Name every row with the reason."""
     return [f"{word} {row}: {reason}" for row, reason in bad]
-
-
-def list_rows(bad: Sequence[BadRow], word: str) -> str:
-    """Name the first few rows with the reason: ``line 7 (no atoms), ...``."""
-    named = [f"{word} {row} ({reason})" for row, reason in bad[:SHOWN]]
-    more = len(bad) - len(named)
-    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
 
 
 def fingerprint(*parts: object) -> str:

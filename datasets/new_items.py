@@ -13,6 +13,7 @@ from fedgraph_flwr.data import GraphSet
 from fedgraph_flwr.errors import ConfigError, DataError
 
 from .catalog import find_dataset, has_own_graphs, has_schema
+from .encode import first_few
 from .molecules import MoleculeBuilder
 from .own_data import build
 from .schema import GRAPHS_CSV, SCHEMA_FILE
@@ -129,7 +130,7 @@ def _molecules(settings: RunSettings, path: Path, tasks: list[str]) -> NewItems:
         raise DataError(
             f"{path} has no usable molecule; give a line of column names and a line for"
             f" each molecule{': ' * bool(unfit)}"
-            + "; ".join(f"line {line}: {why}" for line, why in unfit[:3])
+            + first_few([f"line {line}: {why}" for line, why in unfit])
         )
     y = np.full((len(names), len(tasks)), np.nan, np.float32)
     made = builder.finish(settings.dataset, y, tasks, raw_sha256="", bad=[])

@@ -19,7 +19,7 @@ from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
 
 from .cache import CACHE_FORMAT, cache_root, checksum, open_or_build
-from .encode import Problems, count_rows
+from .encode import Problems, count_rows, first_few
 from .own_graphs import RawGraphs, read_graph, read_graphs
 from .schema import GRAPHS_CSV, KEYS, SPLIT, Schema
 from .table import Table, Tables, unchanged
@@ -250,14 +250,14 @@ def _check(
     if count and bad_rows == "refuse":
         where = problems.found[0].where.split(", column")[0]
         raise DataError(
-            f"{told} in {folder}: {problems.first()}. To leave such rows out with their"
-            " graph or node, set csv-bad-rows to 'skip'",
+            f"{told} in {folder}: {first_few(problems.found)}. To leave such rows out"
+            " with their graph or node, set csv-bad-rows to 'skip'",
             public=f"{told}, the first is {where}; correct them, or set csv-bad-rows to"
             " 'skip'",
         )
     if not len(raw.row):
         word = "graph" if schema.dataset == GRAPHS_CSV else "node"
-        got = f", got: {problems.first()}" if count else ""
+        got = f", got: {first_few(problems.found)}" if count else ""
         raise DataError(
             f"{folder} has no usable {word}{got}; write the tables as docs/own-data.md"
             " shows",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.errors import DataError, nearest
 
 from .cache import locked, scratch_folder, unusable
 
@@ -145,6 +144,5 @@ def _fetch(
 
 def hint_of_near(path: Path) -> str:
     """Return ``"; did you mean PATH?"`` if the path's folder has a similar name."""
-    names = [p.name for p in path.parent.glob("*")]
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return f"; did you mean {path.parent / near[0]}?" if near else ""
+    near = nearest(path.name, (p.name for p in path.parent.glob("*")))
+    return f"; did you mean {path.parent / near}?" if near else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import math
 import re
 from collections.abc import Sequence
@@ -16,14 +15,9 @@ import numpy as np
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError
 
-from .encode import is_missing, read_numbers
-from .molecules import (
-    BadRow,
-    MoleculeBuilder,
-    Molecules,
-    list_rows,
-)
-from .table import SAVE, other_separator
+from .encode import first_few, is_missing, read_numbers
+from .molecules import BadRow, MoleculeBuilder, Molecules, list_all
+from .table import SAVE, no_column, other_separator
 
 _HEADER = "its first line must name the columns, one of them with SMILES"
 _FEWEST_IDS, _DIGITS = 3, 18
@@ -129,16 +123,17 @@ def build_from_csv(
         if builder.add(cells[smiles_at].strip(), row):
             labels.append(values)
     bad = sorted([*odd, *((line_of_row[row], why) for row, why in builder.bad)])
+    told = first_few(list_all(bad, "line"))
     if not labels:
         raise DataError(
             f"{path} has no usable row; give a CSV file with a line of column names and"
-            f" a line for each molecule{', got: ' * bool(bad)}{list_rows(bad, 'line')}",
+            f" a line for each molecule{', got: ' * bool(bad)}{told}",
             public=f"{path.name} has no usable row",
         )
     if bad and form.bad_rows == "refuse":
         raise DataError(
-            f"{len(bad)} of {len(records)} rows of {path} cannot be used:"
-            f" {list_rows(bad, 'line')}; correct them, or set csv-bad-rows to 'skip'",
+            f"{len(bad)} of {len(records)} rows of {path} cannot be used: {told};"
+            " correct them, or set csv-bad-rows to 'skip'",
             public=f"{len(bad)} of {len(records)} rows of {path.name} cannot be used,"
             f" the first is line {bad[0][0]}; correct them, or set csv-bad-rows to"
             " 'skip'",
@@ -207,14 +202,9 @@ def find_column(name: str, header: Sequence[str], key: str, path: Path) -> int:
     """
     if name in header:
         return header.index(name)
-    lowered = {column.lower(): column for column in header}
-    near = difflib.get_close_matches(name.lower(), list(lowered), n=1)
-    hint = f" Did you mean {lowered[near[0]]!r}?" if near else ""
-    raise DataError(
-        f"{path} has no column {name!r}.{hint} Columns found:"
-        f" {', '.join(map(repr, header))}; correct {key} in the run config",
-        public=f"{path.name} has no column {name!r}; correct {key} in the run config",
-    )
+    cure = f"correct {key} in the run config"
+    public = f"{path.name} has no column {name!r}; {cure}"
+    raise no_column(str(path), name, header, cure, public)
 
 
 def _label_columns(

@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.data import GraphSet, IntArray
+from fedgraph_flwr.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
 
 GRAPHS_PER_CLIENT = (160, 200)  # by group: one and two batches of 128 to train on
@@ -77,13 +77,12 @@ def generate_client(client_id: int, seed: int) -> GraphSet:
         np.bincount(edge_index[0], minlength=nodes)
         for edge_index, nodes in zip(edges, num_nodes, strict=True)
     ]
-    num_edges = [edge_index.shape[1] for edge_index in edges]
     return GraphSet(
         name="synthetic",
         x=np.minimum(np.concatenate(degrees), MAX_DEGREE).astype(np.uint8),
         edge_index=np.concatenate(edges, axis=1).astype(np.int32),
-        node_ptr=np.concatenate([[0], np.cumsum(num_nodes)]).astype(np.int64),
-        edge_ptr=np.concatenate([[0], np.cumsum(num_edges)]).astype(np.int64),
+        node_ptr=pointer(num_nodes),
+        edge_ptr=pointer([edge_index.shape[1] for edge_index in edges]),
         y=(kinds ^ group ^ flips).astype(np.int64),
         num_features=MAX_DEGREE + 1,
         num_classes=2,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.errors import DataError, nearest
 
 BLOCK = 1 << 12  # rows
 SAVE = "save it as UTF-8 text, cells separated by commas"
@@ -77,6 +77,19 @@ class Tables:
         """All files that are read."""
         found = self.graphs.files if self.graphs else ()
         return tuple(dict.fromkeys((*found, *self.nodes.files, *self.edges.files)))
+
+
+def no_column(
+    place: str, name: str, columns: Sequence[str], cure: str, public: str
+) -> DataError:
+    """Word that a column is missing, and which ones are there."""
+    near = nearest(name, columns)
+    hint = f" Did you mean {near!r}?" if near else ""
+    return DataError(
+        f"{place} has no column {name!r}.{hint} Columns found:"
+        f" {', '.join(map(repr, columns))}; {cure}",
+        public=public,
+    )
 
 
 def other_separator(columns: Sequence[str]) -> str:

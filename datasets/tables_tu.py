@@ -14,6 +14,7 @@ from pathlib import Path
 from fedgraph_flwr.errors import DataError
 
 from .table import BLOCK, Block, Table, Tables, no_csv, refusal
+from .tu_raw import REQUIRED
 
 _FILE = re.compile(r"(.+)_graph_indicator\.txt")
 _UNUSED = ("edge_labels", "edge_attributes", "graph_attributes")
@@ -34,7 +35,7 @@ def tu_tables(folder: Path, name: str) -> Tables:
     def path(kind: str) -> Path:
         return folder / f"{name}_{kind}.txt"
 
-    for kind in ("A", "graph_indicator", "graph_labels"):
+    for kind in REQUIRED:
         if not path(kind).is_file():
             raise refusal(folder, f"has no {path(kind).name}; add it")
     graph_of = [row[0] for _, row in _rows(path("graph_indicator"), 1)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import lzma
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from typing_extensions import override
 
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.errors import DataError, nearest
 
 from .raw import data_folder, download, set_data_dir
 
@@ -189,9 +188,7 @@ def _nearest(name: str, root: Path) -> str:
     ]
     packed = root.glob("tudataset_packed/*.tar.xz")
     there += [p.name.removesuffix(".tar.xz") for p in packed]
-    by_lower = {n.lower(): n for n in there}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return by_lower[near[0]] if near else ""
+    return nearest(name, there)
 
 
 def _cure(name: str) -> str:

@@ -72,6 +72,13 @@ class RunFailedError(FedGraphError):
     """The federation could not go on: nodes missing, too few replies, dead actors."""
 
 
+def nearest(got: str, known: Iterable[str]) -> str:
+    """Find the name that is most like another, in any capitals; "" if none is."""
+    names = {name.lower(): name for name in sorted(known)}
+    near = difflib.get_close_matches(got.lower(), names, n=1)
+    return names[near[0]] if near else ""
+
+
 def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
     """Word the message for a name that is not in a table: nearest match, cure, names.
 
@@ -80,8 +87,8 @@ def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
     known = list(known)
     names = {n.lower(): n for n in sorted(known)}
     asked = _OTHERS.get(got.lower(), got.lower())
-    near = difflib.get_close_matches(asked, names, n=1)
-    hint = f" Did you mean {names[near[0]]!r}?" if near else ""
+    near = nearest(asked, known)
+    hint = f" Did you mean {near!r}?" if near else ""
     if len(names) > _MOST:
         ranked = difflib.get_close_matches(asked, names, n=_NEAREST, cutoff=0.0)
         listed = f"Nearest of {len(names)}: {', '.join(names[n] for n in ranked)}"

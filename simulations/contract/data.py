@@ -47,8 +47,8 @@ def random_graphs(
             else rng.integers(0, num_features, total).astype(np.uint8)
         ),
         edge_index=np.concatenate(edges, axis=1).astype(np.int32),
-        node_ptr=np.cumsum([0, *sizes]).astype(np.int64),
-        edge_ptr=np.cumsum([0, *(e.shape[1] for e in edges)]).astype(np.int64),
+        node_ptr=pointer(sizes),
+        edge_ptr=pointer([e.shape[1] for e in edges]),
         y=np.arange(num_graphs, dtype=np.int64) % num_classes,
         num_features=num_features,
         num_classes=num_classes,

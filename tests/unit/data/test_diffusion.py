@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scipy.linalg import expm
 
 from datasets import cache, diffusion
-from datasets.diffusion import DiffusionSpec, WeightedEdges, diffuse, load_diffusion
+from datasets.diffusion import diffuse, load_diffusion
 from datasets.tu import load_tu
-from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.data import DiffusionSpec, GraphSet, WeightedEdges
 from fedgraph_flwr.errors import ConfigError, DataError
 
 PPR = DiffusionSpec(kind="ppr")
