@@ -72,17 +72,11 @@ def file_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     on how a file is reached, nor on other clients.
     """
     molecules = load_client_file(settings, client_id)
-    everything = np.arange(len(molecules))
-    train, val, test = splits.split_client(
-        everything, molecules.y, seed=settings.split_seed, held_out=settings.held_out
-    )
-    return GraphPartition(
-        client_id=client_id,
-        graphs=molecules.take(everything, settings.features),
-        graph_ids=np.array(molecules.row),
+    return splits.split_graphs(
+        client_id,
+        molecules.take(np.arange(len(molecules)), settings.features),
+        np.array(molecules.row),
+        settings,
         source=client_file(settings, client_id).name,
-        train=train,
-        val=val,
-        test=test,
         tasks=tuple(molecules.tasks),
     )

@@ -97,10 +97,9 @@ def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPart
     make = _FOR_MOLECULES.get(str(info.automatic["partition"]))
     if make is not None:
         return mask_tasks(make(info.name, settings, client_id), settings)
-    seed = settings.split_seed
     if info.name == SYNTHETIC:
         rows = synthetic.client_rows(client_id)
-        graphs = whole = synthetic.generate_client(client_id, seed)
+        graphs = whole = synthetic.generate_client(client_id, settings.split_seed)
         group = synthetic.client_group(client_id)
     else:
         whole = load_tu(
@@ -117,20 +116,10 @@ def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPart
                 _tell_overlap(*_overlaps(labels, settings)[client_id], client_id)
         graphs = whole.take(rows)
         group = -1
-    train, val, test = splits.split_client(
-        np.arange(len(rows)), graphs.y, seed=seed, held_out=settings.held_out
-    )
-    return GraphPartition(
-        client_id=client_id,
-        graphs=graphs,
-        graph_ids=rows,
-        train=train,
-        val=val,
-        test=test,
-        group=group,
-        whole_sha256=(
-            label_checksum(whole.y, whole.node_ptr) if is_one_set(settings) else ""
-        ),
+    is_whole = is_one_set(settings)
+    sha256 = label_checksum(whole.y, whole.node_ptr) if is_whole else ""
+    return splits.split_graphs(
+        client_id, graphs, rows, settings, group=group, whole_sha256=sha256
     )
 
 

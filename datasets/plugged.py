@@ -19,7 +19,7 @@ from fedgraph_flwr.seeding import derive_seed
 
 from .molecules import warn_once
 from .node_clients import draw_roles, with_roles
-from .splits import split_client
+from .splits import split_graphs
 
 _USED = {"x", "edge_index", "y", "num_nodes"}  # the last is the number of rows of x
 
@@ -97,18 +97,7 @@ def plugged_client(own: DataSet, settings: RunSettings, client: int) -> GraphPar
         seed = derive_seed(settings.split_seed, "plugged", client)
         roles = draw_roles(graphs.num_nodes, held_out=settings.held_out, seed=seed)
         return with_roles(client, graphs, np.arange(graphs.num_nodes), roles)
-    rows = np.arange(len(graphs))
-    train, val, test = split_client(
-        rows, graphs.y, seed=settings.split_seed, held_out=settings.held_out
-    )
-    return GraphPartition(
-        client_id=client,
-        graphs=graphs,
-        graph_ids=rows,
-        train=train,
-        val=val,
-        test=test,
-    )
+    return split_graphs(client, graphs, np.arange(len(graphs)), settings)
 
 
 def _checksum(graphs: GraphSet) -> str:

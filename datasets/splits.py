@@ -6,11 +6,13 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
 
 log = logging.getLogger("flwr.fedgraph")
@@ -57,6 +59,27 @@ def trained_elsewhere(
         is_trained_on[rows[train]] = True
         tested.append(rows[test])
     return [(int(is_trained_on[rows].sum()), len(rows)) for rows in tested]
+
+
+def split_graphs(
+    client_id: int, graphs: GraphSet, ids: IntArray, settings: RunSettings, **more: Any
+) -> GraphPartition:
+    """Split a client's graphs by the run's settings; ``more`` is said of them."""
+    train, val, test = split_client(
+        np.arange(len(graphs)),
+        graphs.y,
+        seed=settings.split_seed,
+        held_out=settings.held_out,
+    )
+    return GraphPartition(
+        client_id=client_id,
+        graphs=graphs,
+        graph_ids=ids,
+        train=train,
+        val=val,
+        test=test,
+        **more,
+    )
 
 
 def split_client(
