@@ -32,7 +32,6 @@ from .tables.results import (
     METRICS,
     ON_ALL,
     RULES,
-    Result,
     at_metric,
     from_run,
 )
@@ -101,13 +100,7 @@ def usable_runs(found: Found, metric: str = "") -> tuple[list[Run], list[str]]:
 
 
 def compare(group: Group, rule: str, metric: str = "") -> Report:
-    """Word the table of a group."""
-    study, results = make_study(group, rule, metric)
-    return make_report(study, study.tables[0], by_row(results))
-
-
-def make_study(group: Group, rule: str, metric: str = "") -> tuple[Study, list[Result]]:
-    """Make a study of a group of runs.
+    """Word the table of a group of runs.
 
     Columns and targets are those of a model: the study ``fclg`` for embeddings,
     ``gcfl`` for all else. Each row is compared with self-train, with FedAvg and, if it
@@ -141,17 +134,14 @@ def make_study(group: Group, rule: str, metric: str = "") -> tuple[Study, list[R
         differences=tuple(differences),
         notes=tuple(_notes(group, rule, model)),
     )
-    return (
-        replace(
-            model,
-            rule=rule,
-            paper=model.paper if targets else "",
-            columns={**model.columns, HELD_OUT: HELD_OUT, ON_ALL: ON_ALL},
-            tables=(table,),
-            targets=targets,
-        ),
-        results,
+    study = replace(
+        model,
+        rule=rule,
+        paper=model.paper if targets else "",
+        columns={**model.columns, HELD_OUT: HELD_OUT, ON_ALL: ON_ALL},
+        targets=targets,
     )
+    return make_report(study, table, by_row(results))
 
 
 def _target(model: Study, run: Run) -> Target | None:

@@ -27,16 +27,11 @@ def as_toml() -> str:
             continue
         name = f".{table.TABLE}" if table.TABLE else ""
         lines = [
-            f"{f.name.replace('_', '-')} = {_literal(f.default)}"
+            f"{f.name.replace('_', '-')} = {json.dumps(f.default)}"  # TOML's too
             for f in table.config_fields().values()
         ]
         parts.append("\n".join([f"[tool.flwr.app.config{name}]", *lines]))
     return "\n\n".join(parts) + "\n\n"
-
-
-def _literal(value: object) -> str:
-    """Write a value as TOML; its texts and numbers are JSON's."""
-    return json.dumps(value)
 
 
 def new_pyproject(text: str) -> str:

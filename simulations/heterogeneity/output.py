@@ -167,19 +167,20 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
         A file cannot be written.
     """
     names = [part.name for part in analysis.parts]
+    measures = analysis.measures.values()
     fields = ["mean", "std", "pairs"]
     columns = [f"{m}_{field}" for m in analysis.measures for field in fields]
     files: dict[str, list[list[str]]] = {
         "pairs.csv": [
             ["group", "other_group", *columns],
             *(
-                [names[a], names[b], *_cells([m.groups for m in _of(analysis)], a, b)]
+                [names[a], names[b], *_cells([m.groups for m in measures], a, b)]
                 for a, b in _pairs(analysis)
             ),
         ]
     }
     if analysis.clusters:
-        tables = [m.clusters for m in _of(analysis) if m.clusters]
+        tables = [m.clusters for m in measures if m.clusters]
         files["clusters.csv"] = [
             ["cluster", "clients", *columns],
             *(
@@ -244,10 +245,6 @@ def _draw_matrix(axes: Axes, measure: Measure, names: Sequence[str]) -> None:
         for (a, b), value in np.ndenumerate(mean):
             ink = "black" if value > middle else "white"
             axes.text(b, a, _number(value, 2), ha="center", va="center", color=ink)
-
-
-def _of(analysis: Analysis) -> Iterable[Measure]:
-    return analysis.measures.values()
 
 
 def _pairs(analysis: Analysis) -> list[tuple[int, int]]:

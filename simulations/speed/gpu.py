@@ -21,11 +21,10 @@ from fedgraph_flwr.rules import Value
 from .. import device_check
 from ..scratch import finished_run
 from .arguments import Parts
-from .timing import console, in_own_process, print_table, resident_bytes
+from .timing import WARM_UP, console, in_own_process, print_table, resident_bytes
 
 # Clients as large as those of PROTEINS among ten: 50 to 149 graphs each.
 _MANY: dict[str, Value] = {"dataset": "PROTEINS", "partition": "chunks-overlap"}
-_WARM_UP = 2  # rounds
 _LOOK_S = 0.1
 _ROUND_S, _RATIO, _MEMORY_GB = 0.02, 10.0, 6.0  # aims
 
@@ -53,7 +52,7 @@ def measure_gpu(arguments: argparse.Namespace) -> int:
     common: dict[str, Value] = {
         "method": "fedavg",
         "device": str(device),
-        "num-server-rounds": _WARM_UP + arguments.rounds,
+        "num-server-rounds": WARM_UP + arguments.rounds,
         "patience": 0,
         "min-rounds": 0,
     }
@@ -100,7 +99,7 @@ def run(
     """
     device = choose_device(str(config["device"]))
     with _watched(device) as peaks, finished_run(config, num_nodes, share) as folder:
-        done = read_times(folder)[_WARM_UP:-1]  # the last is the closing
+        done = read_times(folder)[WARM_UP:-1]  # the last is the closing
     ratios = [row.client_compute_s / row.busy_s for row in done]
     seconds = statistics.median(row.wall_s for row in done)
     return seconds, max(peaks), max(1, round(statistics.median(ratios)))

@@ -25,9 +25,7 @@ from ..scratch import finished_run
 from .arguments import Parts, add_repeats
 from .molecules import shares
 from .plain import PlainGIN, PlainPyG
-from .timing import console, median_seconds, print_table
-
-_WARM_UP = 2  # rounds
+from .timing import WARM_UP, console, median_seconds, print_table
 
 
 def add_round(parts: Parts) -> None:
@@ -53,7 +51,7 @@ def compare_round(arguments: argparse.Namespace) -> int:
         "method": "gcfl+",
         "dataset": arguments.dataset,
         "num-clients": count,
-        "num-server-rounds": _WARM_UP + arguments.repeats,
+        "num-server-rounds": WARM_UP + arguments.repeats,
     }
     settings = resolve({**defaults(), **overrides}).settings
     partitions = [datasets.load_partition(settings, c) for c in range(count)]
@@ -209,7 +207,7 @@ def timed_rounds(overrides: dict[str, Value], num_nodes: int = 0) -> dict[str, A
 
 
 def _medians(summary: dict[str, Any]) -> dict[str, float]:
-    rows: list[RoundTimes] = summary["times"][_WARM_UP:]
+    rows: list[RoundTimes] = summary["times"][WARM_UP:]
     return {
         key: statistics.median(getattr(row, key) for row in rows)
         for key in ("wall_s", "busy_s", "client_compute_s")

@@ -29,9 +29,7 @@ from ..run import add_settings
 from ..scratch import finished_run
 from .arguments import Parts, add_repeats
 from .rounds import on_threads, ours_single_process
-from .timing import console, print_table
-
-_WARM_UP = 2  # rounds
+from .timing import WARM_UP, console, print_table
 
 
 def add_stacked(parts: Parts) -> None:
@@ -59,7 +57,7 @@ def measure_stacked(arguments: argparse.Namespace) -> int:
     config: dict[str, Value] = {
         "method": arguments.method,
         "dataset": arguments.dataset,
-        "num-server-rounds": _WARM_UP + arguments.rounds,
+        "num-server-rounds": WARM_UP + arguments.rounds,
         "device": arguments.device,
         "patience": 0,
         "min-rounds": 0,
@@ -139,7 +137,7 @@ def _turns(
         finished_run(config),
     ):
         pass
-    return found[1 + _WARM_UP :]  # before the first is the start
+    return found[1 + WARM_UP :]  # before the first is the start
 
 
 def _counted(config: dict[str, Value]) -> _Counting:

@@ -18,6 +18,7 @@ from rich.table import Table
 
 Answer = TypeVar("Answer")
 console = Console(highlight=False)
+WARM_UP = 2  # rounds of a run, which are not timed
 
 
 def median_seconds(

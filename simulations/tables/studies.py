@@ -23,13 +23,13 @@ of them, with ``{word}`` filled in.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.toml_files import read_toml
 
 from .intervals import INTERVALS
 from .results import RULES
@@ -110,9 +110,8 @@ def load_study(name: str, folder: Path = FOLDER) -> Study:
     """
     path = folder / f"{name}.toml"
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        study = _study(name, content)
-    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        study = _study(name, read_toml(path))
+    except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path}: not a study ({error!r}); see simulations/tables/studies.py"
         ) from error
