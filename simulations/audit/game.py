@@ -33,9 +33,8 @@ from fedgraph_flwr.rules import Value
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import SERVER_ROUND
 
-from .attacks import ratios
+from .attacks import Floats, ratios
 
-Floats = NDArray[np.float64]
 CPU = torch.device("cpu")
 SECRET = "noise-secret"  # as clients.privacy.noisy_views.site_secret names it
 

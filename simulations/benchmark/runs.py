@@ -70,12 +70,16 @@ def known_results(suite: str, folder: Path) -> Known:
 
 
 def read_run(run: Run) -> Result:
-    """Read a run, with the megabytes that it sent and received as measure ``MB``."""
+    """Read a run, with the megabytes that it sent and received as measure ``MB``.
+
+    Scores have the digits of kept rows: ties, of ranks too, are those of either.
+    """
     with blaming(run.path):
         row = settings_row(run.summary["config"])
         size = sum(int(run.summary.get(f"bytes_{way}") or 0) for way in ("up", "down"))
     result, _ = from_run(run, row, per_client=True)
-    return replace(result, scores={**result.scores, "MB": size / 1e6})
+    scores = {**result.scores, "MB": size / 1e6}
+    return replace(result, scores={m: round(v, file.DIGITS) for m, v in scores.items()})
 
 
 def make_missing(

@@ -18,8 +18,8 @@ from scipy.stats import kurtosis, ttest_rel
 from fedgraph_flwr.data import GraphSet, pointer
 
 from ..node_statistics import clustering
+from .walks import FloatArray
 
-FloatArray = NDArray[np.float64]
 PROPERTIES = ("kurtosis", "path", "component", "clustering")
 MAX_SOURCES = 500  # nodes of a larger graph from which shortest paths are measured
 

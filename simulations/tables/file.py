@@ -26,6 +26,7 @@ _FIELDS = {
 }
 _OPTIONAL = {"data": "", "metric": ""}  # missing in older files
 _PER_CLIENT = " per client"
+DIGITS = 6  # after the point
 
 
 def read(path: Path) -> list[Result]:
@@ -69,9 +70,9 @@ def write(path: Path, results: Iterable[Result]) -> None:
             writer.writerow(
                 [
                     *(getattr(result, name) for name in _FIELDS),
-                    *("" if value is None else f"{value:.6f}" for value in scores),
+                    *("" if v is None else f"{v:.{DIGITS}f}" for v in scores),
                     *(
-                        " ".join(f"{c}={v:.6f}" for c, v in of.items())
+                        " ".join(f"{c}={v:.{DIGITS}f}" for c, v in of.items())
                         for of in clients
                     ),
                 ]

@@ -489,6 +489,8 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     assert before < after
     found = known_results("tiny", results)
     assert len(found) == 4
+    scores = [s for r in found.values() for s in r.scores.values()]
+    assert scores == [float(f"{s:.6f}") for s in scores]  # as kept rows have them
 
     assert benchmark.main([*arguments, str(results)]) == 0
     assert folders(results) == after
