@@ -8,7 +8,6 @@ import pytest
 
 # Each takes a tenth of a second to two seconds, and few runs need it.
 HEAVY = {
-    "dtaidistance",
     "matplotlib",
     "networkx",
     "pandas",
