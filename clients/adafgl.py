@@ -94,7 +94,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
 
     @override
     @classmethod
-    def build_model(cls, spec: ModelSpec[AdaFGLParams]) -> AdaFGLNet:  # type: ignore[override]
+    def build_model(cls, spec: ModelSpec[AdaFGLParams]) -> AdaFGLNet:
         made: AdaFGLNet = cls.architecture(spec).build(spec.common_generator())
         return AdaFGLNet(made.extractor, made.branches)
 

@@ -86,13 +86,16 @@ class GraphClient(NoisyUpdates[P]):
 
     # What a task fills in --------------------------------------------------------
 
+    @done_by_stacks
     @classmethod
-    @abstractmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
         """Model before round 1; it depends on ``spec`` alone, as a process may keep it.
 
-        Draws come from generators made of the specification's seed.
+        Draws come from generators made of the specification's seed; here from the one
+        that all clients have in common.
         """
+        made: nn.Module = cls.architecture(spec).build(spec.common_generator())
+        return made
 
     @done_by_stacks
     @classmethod

@@ -41,13 +41,6 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
 
     @override
     @classmethod
-    def build_model(cls, spec: ModelSpec[FCLGParams]) -> WeightedGIN:
-        """Make the encoder, the same for every client."""
-        made: WeightedGIN = cls.architecture(spec).build(spec.common_generator())
-        return made
-
-    @override
-    @classmethod
     def architecture(cls, spec: ModelSpec[FCLGParams]) -> Architecture:
         """Make it of all layers; its outputs are embeddings, by the graphs alone."""
         params, settings = spec.params, spec.settings

@@ -10,7 +10,7 @@ from typing import final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from fedgraph_flwr.methods.fedavg import SHARED
@@ -30,7 +30,6 @@ from .losses.task_covariance import (
     trace_penalty,
 )
 from .models.forms import Architecture
-from .models.sage_gat import MultiTaskGNN
 from .multitask_gnn import MultiTaskGNNClient
 
 
@@ -40,7 +39,7 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
 
     @override
     @classmethod
-    def build_model(cls, spec: ModelSpec[FedGMTLParams]) -> MultiTaskGNN:
+    def build_model(cls, spec: ModelSpec[FedGMTLParams]) -> nn.Module:
         """Make the model, and Omega beside it, which starts as I / T."""
         model = super().build_model(spec)
         model.register_buffer(OMEGA, initial(range(spec.num_classes)).omega.float())

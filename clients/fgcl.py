@@ -51,13 +51,6 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
 
     @override
     @classmethod
-    def build_model(cls, spec: ModelSpec[FGCLParams]) -> GraphModel:
-        """Make encoder, readout and head, the same for every client."""
-        made: GraphModel = cls.architecture(spec).build(spec.common_generator())
-        return made
-
-    @override
-    @classmethod
     def architecture(cls, spec: ModelSpec[FGCLParams]) -> Architecture:
         """Model that reads clean graphs, or nodes alone as it was trained."""
         edges = "none" if spec.params.views == "no-edges" else "clean"

@@ -79,12 +79,6 @@ class InfoGraphClient(InfoMaxClient[InfoGraphParams]):
 
     @override
     @classmethod
-    def build_model(cls, spec: ModelSpec[InfoGraphParams]) -> InfoGraph:
-        made: InfoGraph = cls.architecture(spec).build(spec.common_generator())
-        return made
-
-    @override
-    @classmethod
     def architecture(cls, spec: ModelSpec[InfoGraphParams]) -> Architecture:
         """Make it of all layers; its outputs are embeddings."""
         found, settings = spec.architecture("infograph"), spec.settings
@@ -110,12 +104,6 @@ class MVGRLClient(InfoMaxClient[MVGRLParams]):
     """
 
     model: MVGRL
-
-    @override
-    @classmethod
-    def build_model(cls, spec: ModelSpec[MVGRLParams]) -> MVGRL:
-        made: MVGRL = cls.architecture(spec).build(spec.common_generator())
-        return made
 
     @override
     @classmethod

@@ -27,13 +27,6 @@ class MultiTaskGNNClient(MultiTaskClient[P]):
 
     @override
     @classmethod
-    def build_model(cls, spec: ModelSpec[P]) -> MultiTaskGNN:
-        """Make encoder, readout and head, the same for every client."""
-        made: MultiTaskGNN = cls.architecture(spec).build(spec.common_generator())
-        return made
-
-    @override
-    @classmethod
     def architecture(cls, spec: ModelSpec[P]) -> Architecture:
         assert isinstance(spec.task, MultiTaskSettings)
         options = {"encoder": spec.task.encoder}

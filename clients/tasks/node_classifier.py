@@ -36,13 +36,6 @@ class NodeClassifierClient(GraphClient[P]):
     @done_by_stacks
     @override
     @classmethod
-    def build_model(cls, spec: ModelSpec[P]) -> NodeGNN:
-        made: NodeGNN = cls.architecture(spec).build(spec.common_generator())
-        return made
-
-    @done_by_stacks
-    @override
-    @classmethod
     def architecture(cls, spec: ModelSpec[P]) -> Architecture:
         return spec.architecture(cls.FORM)
 
