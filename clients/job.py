@@ -47,7 +47,8 @@ class ModelSpec(Generic[P]):
 
     def common_generator(self) -> torch.Generator:
         """Stream of the initial tensors that all clients have in common."""
-        return common_generator(self.settings)
+        seed = derive_seed(self.settings.seed, "common", "init")
+        return torch.Generator().manual_seed(seed)
 
     def architecture(
         self, form: str, options: Mapping[str, str | int | float] | None = None
@@ -62,12 +63,6 @@ class ModelSpec(Generic[P]):
             dropout=self.settings.dropout,
             options=options or {},
         )
-
-
-def common_generator(settings: RunSettings) -> torch.Generator:
-    """Stream of the initial tensors that all clients have in common."""
-    seed = derive_seed(settings.seed, "common", "init")
-    return torch.Generator().manual_seed(seed)
 
 
 @dataclass(frozen=True, kw_only=True)

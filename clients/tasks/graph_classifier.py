@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import Parcel
 
@@ -20,27 +19,6 @@ from ..training import evaluate
 from .class_scores import class_scores
 
 
-def build_gin(
-    settings: RunSettings, num_features: int, num_classes: int, *, client_id: int
-) -> GIN:
-    """GIN with the common start in ``convs`` and a start of its own elsewhere.
-
-    With ``shared_group = "all"`` everything starts alike, whoever the client is.
-    """
-    owner = "common" if settings.shared_group == "all" else f"client-{client_id}"
-    private = torch.Generator()
-    private.manual_seed(derive_seed(settings.seed, owner, "init-private"))
-    spec = ModelSpec(
-        settings=settings,
-        params=Settings(),
-        task=Settings(),
-        num_features=num_features,
-        num_classes=num_classes,
-    )
-    made: GIN = spec.architecture("gin").build(spec.common_generator(), private)
-    return made
-
-
 class GraphClassifierClient(GraphClient[P]):
     """Cross-entropy and accuracy; part of the GIN may stay private."""
 
@@ -50,8 +28,16 @@ class GraphClassifierClient(GraphClient[P]):
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> GIN:
-        widths = spec.num_features, spec.num_classes
-        return build_gin(spec.settings, *widths, client_id=spec.client_id)
+        """GIN with the common start in ``convs`` and a start of its own elsewhere.
+
+        With ``shared_group = "all"`` everything starts alike, whoever the client is.
+        """
+        is_common = spec.settings.shared_group == "all"
+        owner = "common" if is_common else f"client-{spec.client_id}"
+        private = torch.Generator()
+        private.manual_seed(derive_seed(spec.settings.seed, owner, "init-private"))
+        made: GIN = spec.architecture("gin").build(spec.common_generator(), private)
+        return made
 
     @done_by_stacks
     @override

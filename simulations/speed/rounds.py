@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 import datasets
 from clients.graphs.batching import ClientData
-from clients.tasks.graph_classifier import build_gin
+from clients.tasks.graph_classifier import GraphClassifierClient
 from clients.training import evaluate, train_epochs
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphPartition
-from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.results.reader import RoundTimes, load_summary, read_times
 from fedgraph_flwr.rules import Value
 
@@ -53,10 +53,11 @@ def compare_round(arguments: argparse.Namespace) -> int:
         "num-clients": count,
         "num-server-rounds": WARM_UP + arguments.repeats,
     }
-    settings = resolve({**defaults(), **overrides}).settings
+    run = resolve({**defaults(), **overrides})
+    settings = run.settings
     partitions = [datasets.load_partition(settings, c) for c in range(count)]
     plain = plain_round(partitions, settings)
-    single = ours_single_process(partitions, settings)
+    single = ours_single_process(partitions, run)
     loops = {
         "plain PyG loop, 1 thread": on_threads(1, plain),
         "plain PyG loop, 2 threads": on_threads(2, plain),
@@ -135,16 +136,14 @@ def plain_round(
 
 
 def ours_single_process(
-    partitions: Sequence[GraphPartition], settings: RunSettings
+    partitions: Sequence[GraphPartition], run: Resolved
 ) -> Callable[[], None]:
     """Return our round without Flower, which shows what each layer costs."""
-    clients = []
+    clients, settings = [], run.settings
     for partition in partitions:
-        graphs = partition.graphs
-        model = build_gin(
-            settings, graphs.num_features, graphs.num_classes,
-            client_id=partition.client_id,
-        )  # fmt: skip
+        g = partition.graphs
+        spec = run.spec(num_features=g.num_features, num_classes=g.num_classes)
+        model = GraphClassifierClient.build_model(spec)
         optimizer = torch.optim.Adam(
             model.parameters(), lr=settings.learning_rate,
             weight_decay=settings.weight_decay, fused=True,

@@ -108,10 +108,10 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
 
 
 def _bare_loop(config: dict[str, Value]) -> Callable[[], None]:
-    settings = resolve({**defaults(), **config}).settings
-    clients = range(settings.num_clients)
-    partitions = [datasets.load_partition(settings, c) for c in clients]
-    loop = on_threads(1, ours_single_process(partitions, settings), flushes=True)
+    run = resolve({**defaults(), **config})
+    clients = range(run.settings.num_clients)
+    partitions = [datasets.load_partition(run.settings, c) for c in clients]
+    loop = on_threads(1, ours_single_process(partitions, run), flushes=True)
     loop()  # the first one is slower
     return loop
 

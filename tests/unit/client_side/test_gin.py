@@ -19,15 +19,21 @@ from clients.base import initial_arrays
 from clients.graphs.batching import ClientData, CollatedGraphs
 from clients.models.gin import GINConv
 from clients.tasks.class_scores import class_scores
-from clients.tasks.graph_classifier import GraphClassifierClient, build_gin
+from clients.tasks.graph_classifier import GraphClassifierClient
 from clients.training import evaluate, train_epochs
 from fedgraph_flwr.data import GraphSet
 from fedgraph_flwr.resolve import defaults, resolve
 
 
+def build_gin(num_features=4, num_classes=2, client_id=0, **keys):
+    widths = {"num_features": num_features, "num_classes": num_classes}
+    spec = replace(toys.resolved(**keys).spec(**widths), client_id=client_id)
+    return GraphClassifierClient.build_model(spec)
+
+
 @pytest.fixture
 def model():
-    return build_gin(toys.resolved().settings, 4, 2, client_id=0)
+    return build_gin()
 
 
 @pytest.mark.parametrize("dense", [False, True])
@@ -166,8 +172,7 @@ def pieces(model, batch, dropout: float) -> list[torch.Tensor]:
 def test_all_layers_in_one_step_equal_layer_after_layer_to_the_bit(
     dense, hidden, dropout
 ):
-    settings = toys.resolved(**{"hidden-dim": hidden}).settings
-    model, other = (build_gin(settings, 4, 2, client_id=0) for _ in range(2))
+    model, other = (build_gin(**{"hidden-dim": hidden}) for _ in range(2))
     for conv in other.convs:
         conv.__class__ = OtherConv
     batch = CollatedGraphs(toys.random_graphs(30, dense=dense), toys.CPU).batch(
@@ -360,12 +365,9 @@ def test_products_with_second_derivatives_are_those_of_layer_after_layer(model):
 
 @pytest.mark.usefixtures("global_rng_untouched")
 def test_the_shared_start_is_common_and_the_private_one_is_not():
-    settings = toys.resolved().settings
-    one = build_gin(settings, 4, 2, client_id=0)
-    other = build_gin(settings, 9, 3, client_id=1)
+    one, other = build_gin(), build_gin(9, 3, client_id=1)
     for name in (n for n in one.state_dict() if n.startswith("convs.")):
         assert torch.equal(one.get_parameter(name), other.get_parameter(name))
     assert not torch.equal(one.post.weight, other.post.weight)
-    everything = toys.resolved(**{"shared-group": "all"}).settings
-    models = [build_gin(everything, 4, 2, client_id=c) for c in (0, 1)]
+    models = [build_gin(client_id=c, **{"shared-group": "all"}) for c in (0, 1)]
     assert torch.equal(models[0].post.weight, models[1].post.weight)

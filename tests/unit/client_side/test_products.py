@@ -11,7 +11,7 @@ import toys
 
 from clients.graphs import products
 from clients.graphs.batching import CollatedGraphs
-from clients.tasks.graph_classifier import build_gin
+from clients.tasks.graph_classifier import GraphClassifierClient
 
 SHAPES = [(n, n) for n in (8, 16, 37, 64, 100, 128, 192, 256)] + [(64, 20), (20, 64)]
 ROWS = (1, 767, 768, 1000, 1024, 5000)
@@ -213,8 +213,9 @@ def test_rows_that_pad_a_batch_reach_no_graph(calls, monkeypatch, dropout):
     same = torch.equal if agree() else torch.allclose
     monkeypatch.setattr(products, "_agrees", lambda *_: True)
     calls.clear()
-    settings = toys.resolved(**{"hidden-dim": 64}).settings
-    model = build_gin(settings, 4, 2, client_id=0)
+    run = toys.resolved(**{"hidden-dim": 64})
+    spec = run.spec(num_features=4, num_classes=2)
+    model = GraphClassifierClient.build_model(spec)
     model.dropout = dropout
     graphs = CollatedGraphs(toys.random_graphs(300), toys.CPU)
     batch = graphs.batch(np.arange(300))
