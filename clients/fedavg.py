@@ -7,7 +7,7 @@ FedProx and self-train add to it is the same for every task: mixins, which
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -15,30 +15,22 @@ from typing_extensions import override
 
 from fedgraph_flwr.methods.fedavg import FedAvgParams, FedProxParams, LocalParams
 
-from .base import GraphClient
-from .losses.terms import pull
 from .marks import done_by_stacks
-from .mixins import SelfTrain
+from .mixins import Pulled, SelfTrain
 from .tasks.node_classifier import NodeClassifierClient
 
 _EPOCHS = "self-train/epochs"
 
 
-class Proximal(GraphClient[FedProxParams]):
-    """Mixin: a pull towards the received tensors (Li et al. 2020, Eq. 2).
+class Proximal(Pulled[FedProxParams]):
+    """Mixin: FedProx's pull towards the received tensors (Li et al. 2020, Eq. 2).
 
     Differs from the GCFL authors' ``client.py:train_gc_prox``, whose reference point in
     round 1 is the client's own start: here it is always what was received in this
     round.
     """
 
-    @done_by_stacks
     @override
-    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Loss of the task + (mu / 2) ||w - w_received||^2 over the shared tensors."""
-        plain = super().loss(batch, generator)  # type: ignore[safe-super]
-        return plain + pull(self.tensors(), self.round.received, self.pull_weight())
-
     def pull_weight(self) -> float:
         """Mu / 2."""
         return self.params.mu / 2

@@ -29,20 +29,19 @@ from fedgraph_flwr.wire import NamedArrays, Parcel, join
 
 from .fedgkd_distillation import Distilled, Recipe, distil, gumbel_noise
 from .fedgkd_matching import match_gradients
-from .losses.terms import pull
+from .mixins import Pulled
 from .models.node_gnn import NodeGNN
 from .tasks.node_classifier import NodeClassifierClient
 
 
 @final
-class FedGKDClient(NodeClassifierClient[FedGKDParams]):
+class FedGKDClient(Pulled[FedGKDParams], NodeClassifierClient[FedGKDParams]):
     """Proximal training on the whole graph; sends what it distils beside its model."""
 
     @override
-    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Cross-entropy + lambda ||W - W_received||^2 over all tensors, Algorithm 1."""
-        plain, weight = super().loss(batch, generator), self.params.proximal_lambda
-        return plain + pull(self.tensors(), self.round.received, weight)
+    def pull_weight(self) -> float:
+        """Lambda of Algorithm 1."""
+        return self.params.proximal_lambda
 
     @override
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:

@@ -15,7 +15,7 @@ from fedgraph_flwr.wire import Parcel
 from .base import GraphClient
 from .graphs.batching import Batch
 from .job import Job, P
-from .losses.terms import model_contrast
+from .losses.terms import model_contrast, pull
 from .marks import done_by_stacks
 
 _PREVIOUS = "previous/"
@@ -34,6 +34,21 @@ class SelfTrain(GraphClient[P]):
     @override
     def private_keys(self) -> list[str]:
         return list(self.tensors())
+
+
+class Pulled(GraphClient[P]):
+    """Mixin: a pull towards the tensors that were received in this round."""
+
+    @done_by_stacks
+    @override
+    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
+        """Loss of the task + weight ||w - w_received||^2 over the shared tensors."""
+        plain = super().loss(batch, generator)  # type: ignore[safe-super]
+        return plain + pull(self.tensors(), self.round.received, self.pull_weight())
+
+    @abstractmethod
+    def pull_weight(self) -> float:
+        """Weight of the pull, >= 0."""
 
 
 class RemembersModel(GraphClient[P]):
