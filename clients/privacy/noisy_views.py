@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +27,7 @@ from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.files import read_arrays, write_arrays
 from fedgraph_flwr.privacy import NOISE_MODES
 
-from ..once import is_kept
+from ..once import is_kept, write_once
 from .laplace import (
     Adjacency,
     FloatArray,
@@ -211,22 +209,11 @@ def site_secret(folder: Path) -> str:
     Raises
     ------
     DataError
-        The file is empty.
+        The file is empty, or cannot be read or written.
     """
     path = folder / "noise-secret"
-    if not is_kept(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"noise-secret.{os.getpid()}.tmp"
-        with os.fdopen(
-            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
-        ) as file:
-            file.write(secrets.token_hex(32))
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):  # the first of two processes wins
-            os.link(partial, path)
-        partial.unlink()
-    secret = path.read_text()
+    drawn = secrets.token_hex(32).encode()
+    secret = write_once(path, drawn, is_lasting=True).decode()
     if not secret:  # would be noise of the run seed alone
         raise DataError(
             f"the noise secret {path} is empty; restore the state folder from a copy,"
