@@ -27,7 +27,6 @@ from fedgraph_flwr.privacy import EDGE_POSTS
 from .stream import Noise
 
 FloatArray = NDArray[np.float32]
-POSTS = EDGE_POSTS
 SIGNED_POSTS = ("abs-degree", "debiased")  # normalised by 1 + sum |w|
 MIN_EPSILON_RAW = 100.0
 MAX_NODES = 4000  # of one graph: a matrix of 61 MiB, a step of 222 MiB (GAT: 747)
@@ -209,10 +208,10 @@ def check_epsilon(epsilon: float) -> None:
 
 def check_post(post: str, epsilon: float) -> None:
     """Raise ConfigError unless ``post`` is known and allowed with ``epsilon``."""
-    if post not in POSTS:
+    if post not in EDGE_POSTS:
         raise ConfigError(
-            f"post-processing of edge noise must be one of {POSTS}, got {post!r}; set"
-            " it in the run config"
+            f"post-processing of edge noise must be one of {EDGE_POSTS}, got {post!r};"
+            " set it in the run config"
         )
     if post == "none" and not epsilon >= MIN_EPSILON_RAW:
         raise ConfigError(

@@ -84,11 +84,6 @@ class Ledger:
         Are charged with every draw too, before this ledger.
     updates : UpdateRecord, optional
         Is charged with every noisy update too, before this ledger.
-
-    Raises
-    ------
-    ConfigError
-        A budget is not a number > 0.
     """
 
     def __init__(
@@ -102,15 +97,6 @@ class Ledger:
         records: Sequence[EdgeRecord] = (),
         updates: UpdateRecord | None = None,
     ) -> None:
-        for name, value in (
-            (EDGE_BUDGET, dp_budget_max),
-            (UPDATE_BUDGET, update_budget_max),
-        ):
-            if not value > 0:
-                raise ConfigError(
-                    f"{name} must be a number > 0, got {value!r}; set it in the run"
-                    " config"
-                )
         self.path = folder / FILE
         self._num_graphs = num_graphs
         self._edge_budget, self._update_budget = dp_budget_max, update_budget_max

@@ -23,9 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.files import read_arrays, write_arrays
-from fedgraph_flwr.privacy import NOISE_MODES
 
 from ..once import is_kept, write_once
 from .laplace import (
@@ -41,8 +40,6 @@ from .laplace import (
 )
 from .ledger import Ledger
 from .stream import noise_stream
-
-MODES = NOISE_MODES
 
 
 class NoisyViews:
@@ -63,9 +60,9 @@ class NoisyViews:
     epsilons : tuple of float
         One per view, each > 0 and finite.
     post : str
-        One of ``laplace.POSTS``. Raw noise is kept, so this may change at no cost.
+        One of ``EDGE_POSTS``. Raw noise is kept, so this may change at no cost.
     mode : str
-        One of ``MODES``.
+        One of ``NOISE_MODES``.
     ledger : Ledger
     folder : path
         On the client's disk.
@@ -78,7 +75,7 @@ class NoisyViews:
     Raises
     ------
     ConfigError
-        ``mode``, ``post`` or an epsilon is not allowed.
+        ``post`` or an epsilon is not allowed.
     DataError
         The graphs are too large.
     """
@@ -99,11 +96,6 @@ class NoisyViews:
         client_id: int,
         secret: str = "",
     ) -> None:
-        if mode not in MODES:
-            raise ConfigError(
-                f"noise mode must be one of {MODES}, got {mode!r}; set it in the run"
-                " config"
-            )
         for epsilon in epsilons:
             check_epsilon(epsilon)
             check_post(post, epsilon)

@@ -15,14 +15,13 @@ from clients.graphs.noisy_view import NoisyView
 from clients.graphs.noisy_view_kept import KeptNoisyView, keep_view
 from clients.models.weighted_encoders import ENCODERS, GraphModel
 from clients.privacy.laplace import (
-    POSTS,
     GraphAdjacency,
     Triangles,
     add_noise,
     post_process,
 )
 from fedgraph_flwr.data import GraphSet
-from fedgraph_flwr.privacy import NON_NEGATIVE_POSTS
+from fedgraph_flwr.privacy import EDGE_POSTS, NON_NEGATIVE_POSTS
 
 NUM = 20
 RANDOM = toys.random_graphs(NUM, dense=True, seed=5, max_nodes=140)
@@ -67,7 +66,7 @@ def embeddings_and_gradients(encoder, view, rows, dropout=0.3):
     [
         (encoder, post)
         for encoder in ENCODERS
-        for post in POSTS
+        for post in EDGE_POSTS
         if encoder != "gat" or post in NON_NEGATIVE_POSTS
     ],
 )

@@ -10,7 +10,6 @@ import toys
 from scipy import stats
 
 from clients.privacy.laplace import (
-    POSTS,
     GraphAdjacency,
     Triangles,
     add_noise,
@@ -19,6 +18,7 @@ from clients.privacy.laplace import (
     post_process,
 )
 from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.privacy import EDGE_POSTS
 
 MANY = 100_000
 
@@ -195,7 +195,7 @@ def test_rounding_errs_as_often_as_stated():
     assert wrong == pytest.approx(math.exp(-2) / 2, rel=0.05)
 
 
-@pytest.mark.parametrize("post", POSTS)
+@pytest.mark.parametrize("post", EDGE_POSTS)
 def test_without_noise_every_post_processing_gives_the_graph(post):
     clean = pairs_alone(np.array([0, 1, 1, 0]))
     noisy = pairs_alone(add_noise(clean.values, 1e9, rng()))

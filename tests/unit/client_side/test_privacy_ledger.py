@@ -18,10 +18,10 @@ from sklearn.metrics import roc_auc_score
 from clients.privacy import noisy_views as views_module
 from clients.privacy.laplace import GraphAdjacency
 from clients.privacy.ledger import FILE, Ledger
-from clients.privacy.noisy_views import MODES, NoisyViews, site_secret
+from clients.privacy.noisy_views import NoisyViews, site_secret
 from clients.privacy.stream import noise_stream
 from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
-from fedgraph_flwr.resolve import defaults
+from fedgraph_flwr.privacy import NOISE_MODES
 from fedgraph_flwr.seeding import numpy_rng
 
 GRAPHS = toys.random_graphs(10, seed=4)
@@ -116,20 +116,6 @@ def test_a_charge_cannot_be_negative(tmp_path, bad):
 def test_a_graph_that_is_drawn_twice_is_charged_twice(tmp_path):
     account = ledger(tmp_path).charge_edges(np.array([1, 1, 2]), 0.5)
     assert account.edge[:3].tolist() == [0.0, 1.0, 0.5]
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("dp_budget_max", "privacy.budget-max"),
-        ("update_budget_max", "privacy.update-budget-max"),
-    ],
-)
-def test_budgets_must_be_positive(tmp_path, bad, name, key):
-    assert key in defaults()
-    with pytest.raises(ConfigError, match=f"{key} must be a number > 0"):
-        ledger(tmp_path, **{name: bad})
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"edge": [1.0, ', "[]", DAMAGED])
@@ -296,7 +282,7 @@ def test_post_processing_may_change_at_no_cost(tmp_path):
 # Views: budget, crashes ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", NOISE_MODES)
 def test_the_draw_over_budget_is_refused_before_the_adjacency_is_read(tmp_path, mode):
     with pytest.raises(PrivacyBudgetError, match="Nothing was read"):
         make(tmp_path, mode, Untouchable(), budget=1.4).views(1, 0)
@@ -369,8 +355,6 @@ def test_damaged_views_are_an_error(tmp_path):
 
 
 def test_wrong_settings_are_refused_before_anything_else(tmp_path):
-    with pytest.raises(ConfigError, match=r"noise mode must be one of .* got 'twice'"):
-        make(tmp_path, "twice")
     with pytest.raises(ConfigError, match="epsilon of edge noise"):
         make(tmp_path, epsilons=(1.0, 0.0))
     with pytest.raises(ConfigError, match='"none" needs epsilon'):
