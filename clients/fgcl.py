@@ -61,7 +61,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
         super().__init__(job)
         params, privacy = self.params, job.privacy
         self.contrasts = params.views == "two" and params.contrast_weight > 0
-        self.queue: NegativeQueue | None = None
+        self.queue = NegativeQueue(params.store_size)
         self.is_noisy = params.is_noisy
         if not self.is_noisy:
             return
@@ -131,9 +131,8 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
         if epoch == 0 and self.contrasts:
             seed, client = self.job.settings.seed, self.job.client_id
             self.draws = numpy_rng(seed, client, self.round.number, "negatives")
-            self.queue = NegativeQueue.from_tensors(
-                self.round.stored, self.params.store_size
-            )
+            stored, size = self.round.stored, self.params.store_size
+            self.queue = NegativeQueue.from_tensors(stored, size)
             if not len(self.queue):  # the client's first round (Sec. III-C)
                 train = self.data.partition.train
                 self._push(train[max(0, len(train) - self.params.num_negatives) :])
@@ -153,7 +152,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
         chosen = self._choose(batch)
         used, place = np.unique(chosen[chosen >= 0], return_inverse=True)
         if self.draws_once:  # all in one pass
-            rows.append(self.view.places(self._stored(used), 1))
+            rows.append(self.view.places(self.queue.positions[used], 1))
             first, second, stored = self._embed(self.view, rows, generator)
         else:
             first, second = self._embed(self.view, rows, generator)
@@ -190,27 +189,20 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
 
     def _choose(self, batch: Batch) -> IntArray:
         """Entries of the store that are the negatives of each graph of the batch."""
-        assert self.queue is not None
         labels, k = self._labels(batch.positions), self.params.num_negatives
         return self.queue.choose(batch.positions, labels, k, self.draws)
-
-    def _stored(self, used: IntArray) -> IntArray:
-        assert self.queue is not None
-        return self.queue.positions[used]
 
     def _embed_stored(self, used: IntArray, generator: torch.Generator) -> Tensor:
         """Embeddings of entries ``used`` of the store, by the model as it is."""
         if not len(used):
             return torch.zeros(0, self.job.settings.hidden_dim, device=self.job.device)
         num_nodes = np.diff(self.data.partition.graphs.node_ptr)
-        assert self.queue is not None
         views = (self.queue.views(num_nodes),)
         stored = self._ready("store", views, keep=False)
         return self._embed(stored, [used], generator)[0]
 
     def _push(self, positions: IntArray) -> None:
         """Append view 1 of the client's graphs; by reference, if it is drawn once."""
-        assert self.queue is not None
         self.queue.push(
             positions,
             0 if self.draws_once else self.round.number,
@@ -221,7 +213,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
     @override
     def extra_state(self) -> dict[str, Tensor]:
         """Keep the store."""
-        return self.queue.to_tensors() if self.queue is not None else {}
+        return self.queue.to_tensors()
 
     # Views --------------------------------------------------------------------------
 

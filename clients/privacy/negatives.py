@@ -19,7 +19,6 @@ from fedgraph_flwr.data import IntArray
 
 from .laplace import FloatArray, Triangles
 
-CAPACITY = 100
 _PREFIX = "negatives/"
 _NOTHING = np.zeros(0, np.float32)
 
@@ -55,7 +54,7 @@ class NegativeQueue:
         N of the paper's Table I.
     """
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
+    def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.entries: deque[Entry] = deque(maxlen=capacity)
 
@@ -159,7 +158,7 @@ class NegativeQueue:
 
     @classmethod
     def from_tensors(
-        cls, tensors: Mapping[str, Tensor], capacity: int = CAPACITY
+        cls, tensors: Mapping[str, Tensor], capacity: int
     ) -> NegativeQueue:
         """Restore what :meth:`to_tensors` gave, among whatever else is stored."""
         queue = cls(capacity)

@@ -13,7 +13,7 @@ from torch.nn import functional as f
 
 from clients.losses.contrast import info_nce
 from clients.privacy.laplace import Triangles
-from clients.privacy.negatives import CAPACITY, NegativeQueue
+from clients.privacy.negatives import NegativeQueue
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 NAN = math.nan
@@ -23,7 +23,7 @@ def rng(seed=0):
     return np.random.default_rng(seed)
 
 
-def filled(labels, capacity=CAPACITY):
+def filled(labels, capacity=100):
     queue = NegativeQueue(capacity)
     y = np.array(labels, float).reshape(len(labels), -1)
     queue.push(np.arange(len(labels)), 0, y)
@@ -34,7 +34,7 @@ def filled(labels, capacity=CAPACITY):
 
 
 def test_first_in_first_out_up_to_the_capacity():
-    queue = NegativeQueue()
+    queue = NegativeQueue(100)
     for g in range(130):
         queue.push(np.array([g]), g // 10, np.array([[g % 2]], float))
         assert len(queue) == min(g + 1, 100)
@@ -44,7 +44,7 @@ def test_first_in_first_out_up_to_the_capacity():
 
 def test_what_is_pushed_is_copied():
     y = np.zeros((1, 1))
-    queue = NegativeQueue()
+    queue = NegativeQueue(100)
     queue.push(np.array([0]), 0, y)
     y[:] = 1
     assert queue.entries[0].y.tolist() == [0]
@@ -110,7 +110,7 @@ def test_same_generator_same_draw_and_nothing_to_draw():
     first = queue.choose(at, y, 4, rng(5))
     np.testing.assert_array_equal(first, queue.choose(at, y, 4, rng(5)))
     assert (first != queue.choose(at, y, 4, rng(6))).any()
-    assert (NegativeQueue().choose(at, y, 2, rng()) == -1).all()
+    assert (NegativeQueue(100).choose(at, y, 2, rng()) == -1).all()
     assert queue.choose(at, y, 0, rng()).shape == (2, 0)
 
 
@@ -139,7 +139,7 @@ def test_tensors_restore_the_queue(with_views):
         matrices = [got.matrix(g).ravel() for g in range(3)]
         np.testing.assert_array_equal(np.concatenate(matrices), expected)
     assert len(NegativeQueue.from_tensors({}, 3)) == 0
-    assert NegativeQueue().to_tensors() == {}
+    assert NegativeQueue(100).to_tensors() == {}
 
 
 # InfoNCE (6) ---------------------------------------------------------------------
