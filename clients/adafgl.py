@@ -233,24 +233,17 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
 
     # What the extractor says -----------------------------------------------------
 
-    def _remembered(self) -> tuple[Tensor, float] | None:
-        stored = self.round.stored
-        if self._known is None and _KNOWLEDGE in stored:
-            known = stored[_KNOWLEDGE].to(self.job.device)
-            self._known = known, float(stored[_SCORE])
-        return self._known
-
     @torch.no_grad()
     def _knowledge(self) -> tuple[Tensor, float]:
         """P, and the homophily score; made once, from the model that came last."""
-        if self._remembered() is None:
-            known = torch.softmax(self.model.extractor(self.graph, None), 1)
-            job = self.job
+        job, graph, stored = self.job, self.graph, self.round.stored
+        if self._known is None and _KNOWLEDGE in stored:
+            self._known = stored[_KNOWLEDGE].to(job.device), float(stored[_SCORE])
+        if self._known is None:
+            known = torch.softmax(self.model.extractor(graph, None), 1)
             rng = numpy_rng(job.settings.seed, job.client_id, "hcs")
-            graph, classes = self.graph, known.shape[1]
-            score = homophily_score(graph, graph.y, graph.train, classes, rng)
-            self._known = known, score
-        assert self._known is not None
+            args = graph, graph.y, graph.train, known.shape[1], rng
+            self._known = known, homophily_score(*args)
         return self._known
 
     @cached_property

@@ -61,14 +61,11 @@ class Corrected(NamedTuple):
     smooth : float tensor, shape (num_nodes, (hops + 1) * num_features)
     links : float tensor, shape (num_nodes, num_nodes)
         S, 0 or 1.
-    knowledge : float tensor, shape (num_nodes, num_classes)
-        P, what the averaged model predicts.
     """
 
     x: Tensor
     smooth: Tensor
     links: Tensor
-    knowledge: Tensor
 
 
 class Outputs(NamedTuple):
@@ -116,7 +113,7 @@ def correct(
     ----------
     graph : WholeGraph
     knowledge : float tensor, shape (num_nodes, num_classes)
-        P of this graph.
+        P of this graph, what the averaged model predicts.
     alpha : float
         Share of the edges.
     least, hops : float, int
@@ -132,7 +129,7 @@ def correct(
     links = predicted_links(knowledge, least)
     edges = graph.adjacency.to_dense().to(links.dtype)
     mixed = alpha * edges + (1 - alpha) * links
-    return Corrected(x, smoothed(x, mixed, hops), links, knowledge)
+    return Corrected(x, smoothed(x, mixed, hops), links)
 
 
 def signed_similarity(features: Tensor, links: Tensor, beta: float) -> Tensor:
