@@ -20,6 +20,7 @@ from ..graphs.ops import (
     linear,
     project_rows,
     relu_layer,
+    uniform,
 )
 from ..graphs.whole_graph import NodeStructure, WholeGraph
 
@@ -50,11 +51,7 @@ class SAGEConv(nn.Module):
     def __init__(self, num_in: int, num_out: int, generator: torch.Generator) -> None:
         super().__init__()
         self.neighbours = linear(num_in, num_out, generator)
-        bound = num_in**-0.5
-        weight = torch.empty(num_out, num_in).uniform_(
-            -bound, bound, generator=generator
-        )
-        self.root = nn.Parameter(weight)
+        self.root = uniform(num_in, (num_out, num_in), generator)
 
     @override
     def forward(self, x: Features, structure: NodeStructure) -> Tensor:
