@@ -211,13 +211,6 @@ class AbstractGraphStrategy(Strategy):
 
     # Flower's interface ----------------------------------------------------------
 
-    def expect(self, known: Mapping[int, ClientInfo]) -> None:
-        """Let the roll call of a resumed run go on with these clients alone.
-
-        A client with other data, or without an answer, is missing until it is mended.
-        """
-        self.directory.expect(known)
-
     def roll_call(self, grid: Grid) -> dict[int, ClientInfo]:
         """Find out which node hosts which client; in a new run all must answer.
 
@@ -365,10 +358,11 @@ class AbstractGraphStrategy(Strategy):
     def restore_frame(self, facts: Mapping[str, Any]) -> None:
         """Set what :meth:`frame_facts` returned: who the clients were, what they did.
 
-        Roll call then refuses clients that come back with other data.
+        Roll call then goes on with these clients alone. One with other data, or without
+        an answer, is missing until it is mended.
         """
         known = {int(c): ClientInfo.from_json(i) for c, i in facts["clients"].items()}
-        self.expect(known)
+        self.directory.expect(known)
         self.last_rounds = {int(c): int(r) for c, r in facts["last_rounds"].items()}
         self.spent = {int(c): dict(s) for c, s in facts["spent"].items()}
 

@@ -69,10 +69,6 @@ class WholeGraph(NodeStructure):
         """Number of nodes."""
         return len(self.y)
 
-    def nodes(self, split: str) -> Tensor:
-        """Nodes of "train", "val" or "test"."""
-        return {"train": self.train, "val": self.val, "test": self.test}[split]
-
     @override
     def propagate(self, x: Tensor) -> Tensor:
         return spread(x, self.normalized.matrix)
