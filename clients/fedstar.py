@@ -5,7 +5,7 @@ Tan et al. 2023, arXiv:2211.13009.
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,9 @@ from typing_extensions import override
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.methods.fedstar import FedStarParams
 
-from .graphs.structure_encoding import encode_structure
 from .job import Job, ModelSpec
 from .models.forms import Architecture
+from .models.forms.nodes import encode
 from .models.star_gnn import STRUCTURE, StarGNN
 from .tasks.node_classifier import NodeClassifierClient
 
@@ -55,20 +55,10 @@ class FedStarClient(NodeClassifierClient[FedStarParams]):
         """Structure encoding of the client's nodes, kept from round to round."""
         if self._made is None:
             found = self.round.stored.get(_ENCODING)
-            self._made = (self._encode() if found is None else found).to(
-                self.job.device
-            )
+            if found is None:
+                found = encode(self.data, self.architecture(self.job.spec).options)
+            self._made = found.to(self.job.device)
         return self._made
-
-    def _encode(self) -> Tensor:
-        graphs = self.data.partition.graphs
-        encoded: Any = encode_structure(
-            graphs.edge_index,
-            graphs.num_nodes,
-            walk_length=self.params.walk_length,
-            max_degree=self.params.max_degree,
-        )
-        return torch.from_numpy(encoded)
 
     @override
     def extra_state(self) -> dict[str, Tensor]:

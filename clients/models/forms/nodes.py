@@ -43,16 +43,20 @@ def _outputs(model: NodeGNN, data: NodeData, _: Mapping[str, Any]) -> Tensor:
 def _outputs_of_star(
     model: StarGNN, data: NodeData, options: Mapping[str, Any]
 ) -> Tensor:
-    graph = data.whole
+    graph, encoding = data.whole, encode(data, options)
+    logits: Tensor = model(graph.x, encoding.to(graph.y.device), graph, None)
+    return logits[held_out(data)]
+
+
+def encode(data: NodeData, options: Mapping[str, Any]) -> Tensor:
+    """Encode the place of each node as FedStar does: (num_nodes, width), on the CPU."""
     encoded = encode_structure(
         data.partition.graphs.edge_index,
-        graph.num_nodes,
+        data.whole.num_nodes,
         walk_length=int(options["walk_length"]),
         max_degree=int(options["max_degree"]),
     )
-    encoding = torch.from_numpy(encoded).to(graph.y.device)
-    logits: Tensor = model(graph.x, encoding, graph, None)
-    return logits[held_out(data)]
+    return torch.from_numpy(encoded)
 
 
 def held_out(data: NodeData) -> Tensor:

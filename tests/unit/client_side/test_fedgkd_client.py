@@ -86,13 +86,13 @@ def test_fedstar_encodes_its_graph_once(run, monkeypatch):
     from clients import fedstar
 
     calls: list[int] = []
-    encode = fedstar.encode_structure
+    encode = fedstar.encode
 
     def spy(*args, **kw):
         calls.append(1)
         return encode(*args, **kw)
 
-    monkeypatch.setattr(fedstar, "encode_structure", spy)
+    monkeypatch.setattr(fedstar, "encode", spy)
     run("fedstar")
     assert len(calls) == 3  # clients, not rounds
 
