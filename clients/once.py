@@ -78,26 +78,22 @@ def write_once(path: Path, content: bytes, *, is_lasting: bool = False) -> bytes
         It cannot be read or written.
     """
     with usable(path):
-        return _write_once(path, content, is_lasting=is_lasting)
-
-
-def _write_once(path: Path, content: bytes, *, is_lasting: bool) -> bytes:
-    if is_there(path):
-        return path.read_bytes()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+        if is_there(path):
+            return path.read_bytes()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                if is_lasting:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.link(partial, path)
             if is_lasting:
-                file.flush()
-                os.fsync(file.fileno())
-        os.link(partial, path)
-        if is_lasting:
-            sync(path.parent)
-    except FileExistsError:  # another was first
-        pass
-    finally:
-        partial.unlink()
-    return path.read_bytes()
+                sync(path.parent)
+        except FileExistsError:  # another was first
+            pass
+        finally:
+            partial.unlink()
+        return path.read_bytes()

@@ -246,7 +246,10 @@ class Round:
             else:
                 self._enter("up", answer.content, of=asked)
                 for client, parcel in read_reply(answer.content, asked).items():
-                    if reason := self._refuse(client, parcel):
+                    spent, reason = self._judge(client, parcel)
+                    if spent:
+                        self._strategy.spent[client] = spent
+                    if reason:
                         failures[client] = reason
                     else:
                         good[client] = parcel
@@ -254,15 +257,8 @@ class Round:
             failures[client] = directory.reason(client)
         return dict(sorted(good.items()))
 
-    def _refuse(self, client: int, parcel: Parcel) -> str:
-        """Say why a parcel is a failure, "" if it is none; keep the privacy spent."""
-        spent, reason = self._judge(client, parcel)
-        if spent:
-            self._strategy.spent[client] = spent
-        return reason
-
     def _judge(self, client: int, parcel: Parcel) -> tuple[dict[str, float], str]:
-        """Privacy that a client has spent, and why its parcel is a failure."""
+        """Privacy that a client has spent, and why its parcel is a failure, or ""."""
         strategy = self._strategy
         spent, problem = check_privacy(
             client,
