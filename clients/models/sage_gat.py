@@ -11,15 +11,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.errors import ConfigError, unknown_name
-
 from ..graphs.node_rows import DistinctRows, Nodes
 from ..graphs.ops import dropout_mask, relu_dropout, uniform
 from ..graphs.structure import Mask, OneGraph, Structure
 from .readout import ReadoutModel, times
 
 NUM_HEADS = 2
-ENCODERS = ("sage", "gat")
 
 
 def as_rows(x: Tensor | DistinctRows, num_features: int, dtype: torch.dtype) -> Tensor:
@@ -180,6 +177,9 @@ class GAT(nn.Module):
         return x
 
 
+ENCODERS: dict[str, type[GraphSAGE | GAT]] = {"sage": GraphSAGE, "gat": GAT}
+
+
 @final
 class MultiTaskGNN(ReadoutModel):
     """GraphSAGE or GAT, the readout, and a head with one row per task.
@@ -192,11 +192,6 @@ class MultiTaskGNN(ReadoutModel):
     dropout : float
     generator : torch.Generator
         Initialises all tensors; no tensor depends on the client.
-
-    Raises
-    ------
-    ConfigError
-        Unknown encoder.
     """
 
     def __init__(
@@ -210,12 +205,7 @@ class MultiTaskGNN(ReadoutModel):
         dropout: float = 0.3,
         generator: torch.Generator,
     ) -> None:
-        if encoder not in ENCODERS:
-            raise ConfigError(
-                unknown_name("encoder", encoder, ENCODERS, "Set it in the run config.")
-            )
-        kind = {"sage": GraphSAGE, "gat": GAT}[encoder]
-        made = kind(
+        made = ENCODERS[encoder](
             num_features,
             hidden_dim,
             num_layers=num_layers,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.errors import ConfigError, unknown_name
+from fedgraph_flwr.errors import ConfigError
 
 from ..graphs.node_rows import DistinctRows, SpreadRows
 from ..graphs.ops import linear, relu_dropout, uniform
@@ -313,11 +313,6 @@ class GraphModel(ReadoutModel):
         Between the encoder's layers while training; LightGCN has none.
     generator : torch.Generator
         Initialises all tensors; no tensor depends on the client.
-
-    Raises
-    ------
-    ConfigError
-        Unknown encoder.
     """
 
     def __init__(
@@ -330,12 +325,10 @@ class GraphModel(ReadoutModel):
         dropout: float = 0.3,
         generator: torch.Generator,
     ) -> None:
-        if encoder not in ENCODERS:
-            raise ConfigError(
-                unknown_name("encoder", encoder, ENCODERS, "Set it in the run config.")
-            )
         made: nn.Module
-        if encoder in LAYERS:
+        if encoder == "lightgcn":
+            made = LightGCN(num_features, hidden_dim, generator)
+        else:
             made = TwoLayers(
                 LAYERS[encoder],
                 num_features,
@@ -343,8 +336,6 @@ class GraphModel(ReadoutModel):
                 dropout=dropout,
                 generator=generator,
             )
-        else:
-            made = LightGCN(num_features, hidden_dim, generator)
         super().__init__(
             made, num_features, num_tasks, hidden_dim=hidden_dim, generator=generator
         )

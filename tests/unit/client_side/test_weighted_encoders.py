@@ -484,13 +484,6 @@ def test_what_comes_after_an_encoder_may_join_its_last_weights(encoder):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_unknown_encoder_is_refused_by_name():
-    with pytest.raises(
-        ConfigError, match=r"unknown encoder 'gcnn'. Did you mean 'gcn'"
-    ):
-        model("gcnn")
-
-
 # Batches -------------------------------------------------------------------------
 
 
