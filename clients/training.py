@@ -17,28 +17,13 @@ from .graphs.batching import Batch, ClientData
 Loss = Callable[[Batch], Tensor]
 
 
-def epoch_batches(
-    data: ClientData,
-    batch_size: int,
-    generator: torch.Generator,
-    *,
-    min_batch: int = 1,
-    train: IntArray | None = None,
-) -> Iterator[Batch]:
-    """Training batches in a random order drawn from ``generator`` (on the CPU).
-
-    A last batch of fewer than ``min_batch`` graphs joins the one before it. ``train``
-    are the positions to train on; None: all training graphs.
-    """
-    train = data.partition.train if train is None else train
-    for positions in epoch_positions(train, batch_size, generator, min_batch=min_batch):
-        yield data.graphs.batch(positions)
-
-
 def epoch_positions(
     train: IntArray, batch_size: int, generator: torch.Generator, *, min_batch: int = 1
 ) -> Iterator[IntArray]:
-    """Positions of each batch, as :func:`epoch_batches` takes them."""
+    """Positions of the graphs of each batch, drawn from ``generator`` (on the CPU).
+
+    A last batch of fewer than ``min_batch`` graphs joins the one before it.
+    """
     order: IntArray = torch.randperm(len(train), generator=generator).numpy()
     begins = batch_begins(len(train), batch_size, min_batch)
     for begin, end in itertools.pairwise([*begins, len(order)]):
@@ -76,9 +61,10 @@ def train_epochs(
     for epoch in range(num_epochs):
         begin_epoch(epoch)
         total = torch.zeros((), device=data.graphs.device)
-        for batch in epoch_batches(
-            data, batch_size, generator, min_batch=min_batch, train=train
+        for positions in epoch_positions(
+            train, batch_size, generator, min_batch=min_batch
         ):
+            batch = data.graphs.batch(positions)
             optimizer.zero_grad(set_to_none=True)
             loss = loss_of(batch)
             loss.backward()  # type: ignore[no-untyped-call]

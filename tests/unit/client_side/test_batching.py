@@ -13,7 +13,7 @@ from torch_geometric.loader import DataLoader
 
 import datasets
 from clients.graphs.batching import ClientData, CollatedGraphs
-from clients.training import epoch_batches
+from clients.training import epoch_positions
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.resolve import defaults, resolve
 
@@ -62,7 +62,8 @@ def test_an_epoch_on_real_data_equals_the_data_loader(name, data_dir, tmp_path):
     chosen = data.partition.train[order.numpy()]
     graphs = toys.to_pyg(data.partition.graphs)
     loader = DataLoader([graphs[p] for p in chosen], batch_size=32)
-    ours = epoch_batches(data, 32, torch.Generator().manual_seed(4))
+    generator = torch.Generator().manual_seed(4)
+    ours = map(data.graphs.batch, epoch_positions(data.partition.train, 32, generator))
     count = 0
     for one, other in zip(ours, loader, strict=True):
         assert_same(one, other)
@@ -71,12 +72,12 @@ def test_an_epoch_on_real_data_equals_the_data_loader(name, data_dir, tmp_path):
 
 
 def test_every_training_graph_comes_once_per_epoch():
-    data = ClientData.collate(toys.make_partition(), toys.CPU)
+    train = toys.make_partition().train
     generator = torch.Generator().manual_seed(0)
-    epochs = [
-        [b.num_graphs for b in epoch_batches(data, 5, generator)] for _ in range(2)
-    ]
-    assert epochs == [[5, 5, 2]] * 2
+    for _ in range(2):
+        found = [*epoch_positions(train, 5, generator)]
+        assert [*map(len, found)] == [5, 5, 2]
+        assert sorted(np.concatenate(found)) == train.tolist()
 
 
 def test_held_out_graphs_can_be_evaluated_in_several_batches():

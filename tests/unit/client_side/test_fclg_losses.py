@@ -21,7 +21,7 @@ from clients.losses.terms import model_contrast
 from clients.models.weighted_gin import WeightedGIN
 from clients.protocols import Diffuses
 from clients.round import Round
-from clients.training import epoch_batches
+from clients.training import epoch_positions
 from datasets.diffusion import diffuse
 from fedgraph_flwr.data import DiffusionSpec, GraphSet
 from fedgraph_flwr.errors import ConfigError, DataError
@@ -539,13 +539,8 @@ def test_a_last_batch_of_one_graph_joins_the_one_before(tmp_path):
     for num_graphs, expected in ((9, [4, 5]), (8, [4, 4]), (10, [4, 4, 2]), (1, [1])):
         partition = toys.make_partition(num_graphs=num_graphs, held_out=0.0)
         client = make(tmp_path, partition=partition)
-        batches = epoch_batches(
-            client.job.data,
-            4,
-            torch.Generator().manual_seed(0),
-            min_batch=client.MIN_BATCH,
-        )
-        found = [b.positions for b in batches]
+        generator, least = torch.Generator().manual_seed(0), client.MIN_BATCH
+        found = [*epoch_positions(partition.train, 4, generator, min_batch=least)]
         assert [len(p) for p in found] == expected
         assert sorted(np.concatenate(found)) == [*range(num_graphs)]
 
