@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Any, final
+from functools import cached_property, partial
+from typing import final
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from .ops import symmetric
 from .structure import NEGATIVE_SLOPE, Mask, Structure, power
 
 Matrices = Sequence[Tensor]  # of each bucket, (num_graphs, size, size)
@@ -115,7 +116,18 @@ class NoisyStructure(Structure):
     def _times(self, matrices: Matrices, x: Tensor) -> Tensor:
         if not matrices:
             return x
-        return _DenseSum.apply(x, matrices, self)  # type: ignore[no-any-return,no-untyped-call]
+        return symmetric(x, partial(self._product, matrices))
+
+    def _product(self, matrices: Matrices, x: Tensor) -> Tensor:
+        rows = x.index_select(0, self.padded)
+        found = torch.empty_like(rows)
+        begin = 0
+        for w in matrices:
+            shape, end = (*w.shape[:2], x.shape[1]), begin + w.shape[0] * w.shape[1]
+            h, out = (part[begin:end].view(shape) for part in (rows, found))
+            torch.bmm(w.to(x.dtype), h, out=out)
+            begin = end
+        return found.index_select(0, self.slots)
 
     @override
     def attend(
@@ -136,32 +148,3 @@ class NoisyStructure(Structure):
             total = a.sum(2, keepdim=True)
             found.append(a @ h / total if mask is None else mask(a / total) @ h)
         return self.unpad(found)
-
-
-class _DenseSum(torch.autograd.Function):
-    """Products with the matrices, which are constants, and symmetric."""
-
-    @override
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, matrices: Matrices, structure: NoisyStructure
-    ) -> Tensor:
-        ctx.matrices, ctx.structure = matrices, structure
-        return _dense_sum(x, matrices, structure)
-
-    @override
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _dense_sum(grads[0], ctx.matrices, ctx.structure), None, None
-
-
-def _dense_sum(x: Tensor, matrices: Matrices, structure: NoisyStructure) -> Tensor:
-    rows = x.index_select(0, structure.padded)
-    found = torch.empty_like(rows)
-    begin = 0
-    for w in matrices:
-        shape, end = (*w.shape[:2], x.shape[1]), begin + w.shape[0] * w.shape[1]
-        h, out = (part[begin:end].view(shape) for part in (rows, found))
-        torch.bmm(w.to(x.dtype), h, out=out)
-        begin = end
-    return found.index_select(0, structure.slots)

@@ -7,6 +7,7 @@ All randomness comes from a generator argument.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -15,7 +16,7 @@ from typing_extensions import override
 
 from .csr import Parts
 
-Product: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Product: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def sum_rows(ones: Tensor, x: Tensor) -> Tensor:
@@ -46,14 +47,14 @@ class _Symmetric(torch.autograd.Function):
 
     @override
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor, product: Product) -> Tensor:
-        ctx.matrix, ctx.product = matrix, product
-        return product(matrix, x)
+    def forward(ctx: Any, x: Tensor, product: Product) -> Tensor:
+        ctx.product = product
+        return product(x)
 
     @override
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.product(ctx.matrix, grads[0].contiguous()), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.product(grads[0].contiguous()), None
 
 
 class _SumPool(torch.autograd.Function):
@@ -92,17 +93,22 @@ class _ReluDropout(torch.autograd.Function):
         return passed.mul_(ctx.scale), None, None
 
 
+def symmetric(x: Tensor, product: Product) -> Tensor:
+    """Multiply by a constant, symmetric matrix: (num_nodes, d) -> the same."""
+    return _Symmetric.apply(x, product)  # type: ignore[no-any-return,no-untyped-call]
+
+
 def sum_neighbours(x: Tensor, adjacency: Tensor) -> Tensor:
     """Sum the features of each node's neighbours: (num_nodes, d) -> the same.
 
     Entries of the adjacency matrix, symmetric and sparse CSR, are 1.
     """
-    return _Symmetric.apply(x, adjacency, sum_rows)  # type: ignore[no-any-return,no-untyped-call]
+    return symmetric(x, partial(sum_rows, adjacency))
 
 
 def spread(x: Tensor, matrix: Tensor) -> Tensor:
     """Sum neighbours' features times the entries of a symmetric, sparse CSR matrix."""
-    return _Symmetric.apply(x, matrix, torch.matmul)  # type: ignore[no-any-return,no-untyped-call]
+    return symmetric(x, partial(torch.matmul, matrix))
 
 
 def sum_pool(x: Tensor, membership: Tensor, graph_of_node: Tensor) -> Tensor:
