@@ -21,7 +21,7 @@ from typing_extensions import override
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, WeightedEdges
 from fedgraph_flwr.errors import DataError
 
-from .csr import csr, gather, row_pointer, send
+from .csr import csr, gather, repeated, row_pointer, send
 from .diffusion_view import CollatedDiffusion
 
 
@@ -216,14 +216,10 @@ class CollatedGraphs:
         device = self.device
         nodes, node_ptr, node_sizes = gather(self._node_ptr, positions, device)
         edges, _, edge_sizes = gather(self._edge_ptr, positions, device)
-        num_nodes, num_edges = len(nodes), len(edges)
+        num_nodes = len(nodes)
         index = send(positions, device)
         ids = torch.arange(len(positions), device=device)
-        shift = torch.repeat_interleave(
-            send(node_ptr[:-1], device),
-            send(edge_sizes, device),
-            output_size=num_edges,
-        )
+        shift = repeated(node_ptr[:-1], edge_sizes, len(edges), device)
         edge_index = self.edge_index[:, edges] + shift
         return Batch(
             x=self.x[nodes],

@@ -21,12 +21,17 @@ def gather(
     sizes = ptr[positions + 1] - ptr[positions]
     new_ptr = np.concatenate([[0], np.cumsum(sizes)])
     total = int(new_ptr[-1])
-    offsets = torch.repeat_interleave(
-        send(ptr[positions] - new_ptr[:-1], device),
-        send(sizes, device),
-        output_size=total,
-    )
+    offsets = repeated(ptr[positions] - new_ptr[:-1], sizes, total, device)
     return offsets + torch.arange(total, device=device), new_ptr, sizes
+
+
+def repeated(
+    values: IntArray, counts: IntArray, total: int, device: torch.device
+) -> Tensor:
+    """Repeat each integer ``counts`` times, which makes ``total``, on the device."""
+    return torch.repeat_interleave(
+        send(values, device), send(counts, device), output_size=total
+    )
 
 
 def send(values: IntArray, device: torch.device) -> Tensor:

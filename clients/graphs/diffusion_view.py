@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray, WeightedEdges
 
-from .csr import csr, gather, row_pointer, send
+from .csr import csr, gather, repeated, row_pointer, send
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,7 @@ class CollatedDiffusion:
         """Cut out the view of the graphs at ``positions``, in that order."""
         nodes, node_ptr, _ = gather(self._node_ptr, positions, self._device)
         edges, _, edge_sizes = gather(self._edge_ptr, positions, self._device)
-        shift = torch.repeat_interleave(
-            send(node_ptr[:-1], self._device),
-            send(edge_sizes, self._device),
-            output_size=len(edges),
-        )
+        shift = repeated(node_ptr[:-1], edge_sizes, len(edges), self._device)
         matrices = (
             csr(
                 row_pointer(counts[nodes]),

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedgraph_flwr.data import IntArray
 
 from ..graphs.batching import CollatedGraphs
-from ..graphs.csr import csr, gather, row_pointer, send
+from ..graphs.csr import csr, gather, repeated, row_pointer, send
 from .padding import begins, padded
 
 
@@ -89,25 +89,17 @@ class JoinedGraphs:
         # What is added to a node's number to leave room for padding.
         shift = np.arange(count) * width - (ends - num_nodes)
         graph_rows = padded(num_graphs, height)
-        rows = torch.arange(len(nodes), device=device) + torch.repeat_interleave(
-            send(shift, device), send(num_nodes, device), output_size=len(nodes)
-        )
-        offsets = torch.repeat_interleave(
-            send(node_ptr[:-1] + shift[owner], device),
-            send(edge_sizes, device),
-            output_size=len(edges),
-        )
+        rows = repeated(shift, num_nodes, len(nodes), device)
+        rows += torch.arange(len(nodes), device=device)
+        first = node_ptr[:-1] + shift[owner]
+        offsets = repeated(first, edge_sizes, len(edges), device)
         x = self.x.new_zeros(count * width, *self.x.shape[1:])
         x[rows] = self.x[nodes]
         degree = self.degree.new_zeros(count * width)
         degree[rows] = self.degree[nodes]
         padding = np.repeat(np.arange(count) * height + height - 1, width)
         graph_of_node = send(padding, device)
-        graph_of_node[rows] = torch.repeat_interleave(
-            send(graph_rows, device),
-            send(node_sizes, device),
-            output_size=len(nodes),
-        )
+        graph_of_node[rows] = repeated(graph_rows, node_sizes, len(nodes), device)
         members = np.zeros(count * height, np.int64)
         members[graph_rows] = node_sizes
         of_graph = send(graph_rows, device)
