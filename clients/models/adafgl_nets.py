@@ -16,6 +16,7 @@ from typing_extensions import override
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.methods.adafgl import MOST_NODES
 
+from ..graphs.dense_graph import DenseGraph
 from ..graphs.ops import dense_rows, dropout_mask, linear
 from ..graphs.whole_graph import WholeGraph
 from .node_gnn import NodeGNN
@@ -95,12 +96,9 @@ def predicted_links(knowledge: Tensor, least: float) -> Tensor:
 
 def smoothed(x: Tensor, weights: Tensor, hops: int) -> Tensor:
     """[X, BX, B^2 X, ...], B being D^-1/2 (W + I) D^-1/2 of symmetric weights W."""
-    loops = weights + torch.eye(len(weights), dtype=weights.dtype, device=x.device)
-    root = loops.sum(1).rsqrt()
-    spread = root[:, None] * loops * root[None, :]
-    found = [x]
+    graph, found = DenseGraph(weights), [x]
     for _ in range(hops):
-        found.append(spread @ found[-1])
+        found.append(graph.propagate(found[-1]))
     return torch.cat(found, dim=1)
 
 
