@@ -30,13 +30,12 @@ from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
 from fedgraph_flwr.files import is_there
 from fedgraph_flwr.privacy import PrivacySettings
 
-from .lifetime import EdgeRecord, EpsilonOf, UpdateRecord
+from .lifetime import ROUNDING, EdgeRecord, EpsilonOf, UpdateRecord
 from .records import locked, read_record, write_record
 
 EDGE_BUDGET = PrivacySettings.key("budget_max")
 UPDATE_BUDGET = PrivacySettings.key("update_budget_max")
 FILE = "privacy-ledger.json"
-_ROUNDING = 1e-9  # relative: a budget of 0.3 allows three draws of 0.1
 
 
 @dataclass(kw_only=True)
@@ -148,7 +147,7 @@ class Ledger:
             As :meth:`read`; or less than ``epsilon`` was charged for one of them.
         """
         spent = self.read().edge[positions]
-        if (spent < epsilon * (1 - _ROUNDING)).any():
+        if (spent < epsilon * (1 - ROUNDING)).any():
             raise DataError(
                 f"noisy views of this client are not in the ledger {self.path}, which"
                 f" says {spent.min():.6g} was spent on one of the graphs; restore the"
@@ -243,7 +242,7 @@ class Ledger:
         name: str,
         positions: IntArray | None = None,
     ) -> None:
-        if (totals <= budget * (1 + _ROUNDING)).all():  # NaN is refused
+        if (totals <= budget * (1 + ROUNDING)).all():  # NaN is refused
             return
         worst = int(np.argmax(totals))
         whose = "" if positions is None else f" of graph {positions[worst]}"

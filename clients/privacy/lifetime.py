@@ -31,7 +31,7 @@ from .tally import read_spent, tally, unreadable
 EpsilonOf = Callable[[Mapping[float, int], float], float]
 FOLDER = "privacy-lifetime"  # of the state folder, where experiments have theirs
 OF_RUN_FOLDER = "privacy-run"  # of an experiment, where clients have theirs
-_ROUNDING = 1e-9
+ROUNDING = 1e-9  # relative: a budget of 0.3 allows three draws of 0.1
 _OF_RUN = "privacy.budget-max (privacy.budget-scope = 'lifetime')"
 _OF_SITE = "edge-epsilon-max of this site's policy"
 _UPDATES = "updates.json"
@@ -103,7 +103,7 @@ class EdgeRecord:
             own, total_of = read_spent(str(self.path)), self._look()
             for row, times in Counter(self._at(positions)).items():
                 total = total_of(row) + times * epsilon
-                if not total <= self._budget * (1 + _ROUNDING):
+                if not total <= self._budget * (1 + ROUNDING):
                     raise PrivacyBudgetError(
                         "this draw would bring the total epsilon over all runs of row"
                         f" {row} to {total:.6g}; {self._whose} allows"
@@ -168,7 +168,7 @@ class UpdateRecord:
             updates[noise_multiplier] = updates.get(noise_multiplier, 0) + 1
             if self._budget < math.inf:
                 total = epsilon_of(updates, self._delta)
-                if not total <= self._budget * (1 + _ROUNDING):
+                if not total <= self._budget * (1 + ROUNDING):
                     raise PrivacyBudgetError(
                         "this update would bring the total epsilon of this site's"
                         f" updates over all runs to {total:.6g}, at delta"

@@ -28,11 +28,9 @@ from .gaussian import epsilon_of, privatise_update, release_name
 from .laplace import GraphAdjacency, Triangles
 from .ledger import Ledger
 from .lifetime import FOLDER as LIFETIME
-from .lifetime import OF_RUN_FOLDER, EdgeRecord, UpdateRecord
+from .lifetime import OF_RUN_FOLDER, ROUNDING, EdgeRecord, UpdateRecord
 from .noisy_views import NoisyViews, site_secret
 from .stream import noise_stream
-
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +215,7 @@ class PrivateSite:
             f"{name} {value:.6g}, now {own.get(METRIC + name, 0.0):.6g}"
             for name, value in sorted(told.items())
             if _only_grows(name)
-            and own.get(METRIC + name, 0.0) < value * (1 - _ROUNDING)
+            and own.get(METRIC + name, 0.0) < value * (1 - ROUNDING)
         ]
         if not is_gone and not less:
             return
