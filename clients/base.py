@@ -110,7 +110,7 @@ class GraphClient(NoisyUpdates[P]):
         raise ConfigError(
             f"{cls.__name__} names no architecture, from which to build the model"
             " again; choose a method of this project, or give the class the function"
-            " architecture"
+            " architecture (to train, build_model is enough)"
         )
 
     @classmethod

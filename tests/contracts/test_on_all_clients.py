@@ -51,7 +51,7 @@ def test_a_model_of_ones_own_is_right_where_it_is_right(run, monkeypatch):
     def say(self, _):
         own = int(self.model.state_dict()["convs.0.weight"].flatten()[0])
         graph = self.graph
-        labels[graph.num_nodes] = graph.y[graph.nodes("test")].numpy()
+        labels[graph.num_nodes] = graph.y[graph.test].numpy()
         logits = toys.torch.zeros((graph.num_nodes, 3))
         logits[:, own] = 1
         return logits
