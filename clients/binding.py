@@ -84,15 +84,18 @@ def bind_run(
     ------
     WireError
         As :func:`check_run`, :func:`check_experiment` and :func:`bind_config`; or the
-        experiment seals letters, was here before, and a client's folder is gone.
+        experiment seals letters, and a client's folder is gone that it had here.
     """
     check_experiment(experiment)
     path = root / FOLDER / str(run_id)
-    if not is_kept(path):
-        if config is not None:
-            bind_config(root, experiment, config)
-            if config.get(_SEALS):
-                _check_folders(root, run_id, experiment, clients)
+    is_bound = is_kept(path)
+    if is_bound:  # before anything of another experiment is touched
+        check_run(root, run_id, experiment)
+    if config is not None:
+        bind_config(root, experiment, config)
+        if config.get(_SEALS):
+            _begin_folders(root, experiment, clients)
+    if not is_bound:
         # First the newest run of the name, so that a bound run is the newest.
         newest = _newest(root, experiment)
         partial = newest.with_name(f".{newest.name}.{secrets.token_hex(8)}")
@@ -104,27 +107,27 @@ def bind_run(
     check_run(root, run_id, experiment)
 
 
-def _check_folders(
-    root: Path, run_id: int, experiment: str, clients: Iterable[int]
-) -> None:
-    """Refuse to begin a sealed experiment again: its name is what keys are signed for.
+def _begin_folders(root: Path, experiment: str, clients: Iterable[int]) -> None:
+    """Begin clients' folders of a sealed experiment, each once.
 
-    Whoever has stolen a neighbour's key of it would open the new letters.
+    Its name is what keys are signed for: whoever has stolen a neighbour's key of it
+    would open the new letters. What tells that a folder was begun lies outside of it.
     """
-    newest, folder = _newest(root, experiment), root / experiment
-    with usable(newest):
-        if not is_kept(newest) or newest.read_text() == str(run_id):
-            return  # another node of this site binds it at this moment
     for client in clients:
-        if not is_kept(folder / f"client-{client}"):
+        folder = root / experiment / f"client-{client}"
+        begun = _begun(root, experiment, client)
+        if is_kept(begun) and not is_kept(folder):
             gone = f"the folder of client {client} in experiment {experiment!r} is gone"
             end = "restore it, or start a new run"
             raise WireError(
                 f"{gone} ({folder}), with the keys that it knew: refused, as a stolen"
                 f" key of a neighbour would open new letters; {end}. If all is to begin"
-                f" again, delete {newest}",
+                f" again, delete {begun}",
                 public=f"{gone}, with the keys that it knew: its site must {end}",
             )
+        with usable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_once(begun, b"", is_lasting=True)
 
 
 def is_known(root: Path, experiment: str) -> bool:
@@ -271,6 +274,7 @@ def forget(
         with usable(folder / f"client-{client}"):
             if is_kept(folder / f"client-{client}"):
                 shutil.rmtree(folder / f"client-{client}")
+            _begun(root, experiment, client).unlink(missing_ok=True)
     with usable(folder):
         if names_in(folder):
             return  # clients of other nodes, which have the same state folder
@@ -294,6 +298,11 @@ def bound_runs(root: Path) -> dict[str, list[int]]:
 def _newest(root: Path, experiment: str) -> Path:
     """File that names the newest run of an experiment."""
     return root / FOLDER / f"of-{_digest(experiment)}"
+
+
+def _begun(root: Path, experiment: str, client: int) -> Path:
+    """File that tells that a sealed experiment has begun a client's folder."""
+    return root / FOLDER / f"sealed-{_digest(experiment)}-{client}"
 
 
 def _config_file(experiment: str) -> str:

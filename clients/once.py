@@ -50,7 +50,7 @@ def _cure(error: Exception) -> str:
             "let this user read and write it, or set state-dir to a folder that can be"
             " written: in the run config, or in the node-config of a site"
         )
-    if number == errno.ENOSPC:
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "make room on that disk, then resume"
     return "restore it, or start a new run"
 

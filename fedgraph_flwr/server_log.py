@@ -7,16 +7,18 @@ an audit log of their own are in it, so that a simulation writes none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from logging import WARNING
 from typing import Any
 
 from flwr.app import Message
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 from typing_extensions import override
 
 from .audit_log import AuditLog, code_hash, digests
 from .audit_words import name_message, now, read_leniently, record_bytes, round_of
 from .entries import ASKED
-from .errors import FedGraphError
+from .errors import FedGraphError, StorageError
 from .wire import AUDIT_HEAD
 from .wording import shortened
 
@@ -90,10 +92,17 @@ class AuditedGrid(Grid):
         raise NotImplementedError("messages of a run are pushed and pulled")
 
     def end(self, outcome: str, note: str = "") -> str:
-        """Write the run's last line and return the head; "" if it had no sites."""
+        """Write the run's last line and return the head; "" if it had no sites.
+
+        Where it cannot be written a warning says so: how the run ended stays as it is.
+        """
         if not self._has_begun:
             return ""
-        return self._write([{"event": ENDED, "outcome": outcome, "note": note}])
+        try:
+            return self._write([{"event": ENDED, "outcome": outcome, "note": note}])
+        except StorageError as error:
+            log(WARNING, "that this run ended is not written down: %s", error)
+            return ""
 
     def _write(self, records: Iterable[Mapping[str, Any]]) -> str:
         lines = [{"time_utc": now(), "run": self._run, **r} for r in records]

@@ -112,7 +112,6 @@ class EdgeRecord:
                         " budget, or stop here"
                     )
                 own[row] = own.get(row, 0.0) + times * epsilon
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             write_record(self.path, {"edge": own})
 
     def _at(self, positions: IntArray) -> list[int]:

@@ -10,16 +10,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.files import replacing
+from fedgraph_flwr.files import replacing, unwritable
 
 _CHECKSUM = "sha256"
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock beside ``path``: two processes cannot lose a charge."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
+    """Hold the lock beside ``path``: two processes cannot lose a charge.
+
+    Raises
+    ------
+    StorageError
+        There is no place for it.
+    """
+    beside = path.with_suffix(".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = beside.open("w")
+    except OSError as error:
+        raise unwritable(beside, error) from error
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import toys
 
-from fedgraph_flwr import server_app
+from fedgraph_flwr import server_app, server_log
+from fedgraph_flwr.audit_log import AuditLog
 from fedgraph_flwr.errors import (
     ConfigError,
     FedGraphError,
@@ -221,6 +222,39 @@ def test_a_run_that_is_refused_leaves_no_folder(run, tmp_path):
             **{"roll-call-timeout-s": 0.01, "results-dir": str(tmp_path)},
         )
     assert [p.name for p in tmp_path.iterdir()] == ["audit.jsonl"]  # says who refused
+
+
+@pytest.fixture
+def full_at_the_end(monkeypatch):
+    """The server's disk is full when the last line of its audit log is due."""
+    usual = AuditLog.add
+
+    def add(self, records):
+        found = list(records)
+        if found[-1]["event"] == server_log.ENDED:
+            raise FULL
+        return usual(self, found)
+
+    monkeypatch.setattr(AuditLog, "add", add)
+
+
+def test_no_last_line_of_the_audit_log_fails_a_run(run, tmp_path, full_at_the_end):
+    node = {"clients": "0,1,2", "state-dir": str(tmp_path)}
+    assert run("fedavg", node_configs=[node]).summary["status"] == "completed"
+
+
+def test_no_last_line_of_the_audit_log_hides_an_error_or_keeps_a_folder(
+    run, tmp_path, full_at_the_end
+):
+    node = {"clients": "0,1,2", "state-dir": str(tmp_path / "site")}
+    others = {"num-clients": 4, "roll-call-timeout-s": 0.1}
+    with pytest.raises(RunFailedError, match=r"clients \[3\] of 4 answered no roll"):
+        run(
+            "fedavg",
+            node_configs=[node],
+            **{"results-dir": str(tmp_path / "results"), **others},
+        )
+    assert [p.name for p in (tmp_path / "results").iterdir()] == ["audit.jsonl"]
 
 
 def test_nor_does_one_whose_strategy_cannot_be_made(run, tmp_path, monkeypatch):

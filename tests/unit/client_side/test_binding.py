@@ -123,6 +123,8 @@ def test_a_dry_run_under_an_older_versions_name_is_refused(tmp_path):
         (errno.EACCES, "let this user read and write it, or set state-dir to"),
         (errno.ENOTDIR, "let this user read and write it, or set state-dir to"),
         (errno.ENOSPC, "make room on that disk"),
+        (errno.EDQUOT, "make room on that disk"),
+        (errno.EFBIG, "make room on that disk"),
         (errno.EIO, "restore it, or start a new run"),
     ],
 )
@@ -220,11 +222,23 @@ def test_a_damaged_note_of_the_run_config_is_named(tmp_path, text):
         bind_config(tmp_path, "e", {"seed": 1})
 
 
-def test_a_second_node_of_a_site_binds_a_sealed_run_while_the_first_does(tmp_path):
+def test_a_sealed_run_that_began_is_not_begun_again_without_a_clients_folder(tmp_path):
     sealed = {"spreadgnn.seal": True}
     bind_run(tmp_path, 7, "one", sealed, [0])
-    (tmp_path / "runs" / "7").unlink()  # the first has not written it yet
-    bind_run(tmp_path, 7, "one", sealed, [1])
+    bind_run(tmp_path, 7, "one", sealed, [1])  # another node of the site
+    (tmp_path / "one" / "client-1").rmdir()
     with pytest.raises(WireError, match="client 1 in experiment 'one' is gone"):
         bind_run(tmp_path, 8, "one", sealed, [1])
+    check_run(tmp_path, 7, "one")
+    with pytest.raises(WireError, match="the server names 'two'"):
+        bind_run(tmp_path, 7, "two", sealed, [1])
+    assert not (tmp_path / "two").exists()
     bind_run(tmp_path, 9, "two", sealed, [1])
+
+
+def test_a_client_that_a_sealed_run_never_heard_of_is_not_gone(tmp_path):
+    """A kill in roll call leaves nodes of a site that had not been asked yet."""
+    sealed = {"spreadgnn.seal": True}
+    bind_run(tmp_path, 7, "one", sealed, [0])
+    bind_run(tmp_path, 8, "one", sealed, [1])
+    bind_run(tmp_path, 8, "one", sealed, [0])

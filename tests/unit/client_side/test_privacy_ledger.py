@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import json
 import math
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +23,14 @@ from clients.privacy.laplace import GraphAdjacency
 from clients.privacy.ledger import FILE, Ledger
 from clients.privacy.noisy_views import NoisyViews, site_secret
 from clients.privacy.stream import noise_stream
-from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
+from fedgraph_flwr.errors import (
+    ConfigError,
+    DataError,
+    PrivacyBudgetError,
+    StorageError,
+)
 from fedgraph_flwr.privacy import NOISE_MODES
+from fedgraph_flwr.resolve import defaults
 from fedgraph_flwr.seeding import numpy_rng
 
 GRAPHS = toys.random_graphs(10, seed=4)
@@ -123,6 +132,17 @@ def test_a_damaged_ledger_is_an_error_not_a_fresh_start(tmp_path, text):
     (tmp_path / FILE).write_text(text)
     with pytest.raises(DataError, match="what was spent is unknown"):
         ledger(tmp_path).charge_edges(np.array([0]), 1.0)
+
+
+def test_a_full_disk_is_named_with_its_cure(tmp_path, monkeypatch):
+    """A lock is the first file that a charge makes."""
+
+    def refuse(*_, **__):
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(StorageError, match=r"cannot write .*quota exceeded; make"):
+        ledger(tmp_path).charge_edges(np.arange(2), 0.1)
 
 
 def test_a_ledger_of_other_data_is_an_error(tmp_path):

@@ -638,7 +638,7 @@ def test_a_run_whose_folder_its_sites_have_deleted_is_not_begun_again(
         spread(4, **SEALED, **{"state-dir": str(root)})
     assert not opened
     # A site's operator may allow it, as after the loss of a disk.
-    for newest in (root / "runs").glob("of-*"):
-        newest.unlink()
+    for note in (root / "runs").glob("sealed-*"):
+        note.unlink()
     spread(4, **SEALED, **{"state-dir": str(root)})
     assert len(opened) == 6

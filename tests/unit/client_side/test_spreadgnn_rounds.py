@@ -15,6 +15,7 @@ import pytest
 import toys
 from matrix import mostly_slow
 from oracles import spreadgnn as oracle
+from stops import places
 from toys_spreadgnn import MASKS, TASKS, federation, final_models, start
 
 from clients.base import GraphClient
@@ -23,9 +24,11 @@ from clients.spreadgnn import SpreadGNNClient
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.peers.mixing import mix
 from fedgraph_flwr.peers.topology import build_topology
+from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.results.task_relations import SOURCES, read_covariances, read_rounds
 from fedgraph_flwr.wire import Parcel, pack, record_sizes, unpack
 from simulations import figures
+from simulations.contract.faults import Killed
 from simulations.inline import InlineGrid
 from strategies.spreadgnn import SpreadGNN, make_topology
 
@@ -668,6 +671,27 @@ def test_a_sealed_run_resumes_exactly(spread):
     assert resumed.summary["resumed_from_round"] == 2
     assert resumed.sha == whole.sha
     assert resumed.rounds == whole.rounds
+
+
+@pytest.mark.parametrize("client", [0, 3])
+def test_a_sealed_run_that_was_killed_in_roll_call_begins_again(
+    spread, monkeypatch, tmp_path, client
+):
+    sealed = {"spreadgnn.seal": True, "num-server-rounds": 1, **places(tmp_path)}
+
+    def kill(settings, client_id):
+        if client_id == client:
+            raise Killed
+        return federation(settings, client_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets.load_partition", kill)
+        patch.setattr(RunFolder, "withdraw", lambda _: None)  # a killed server's
+        with pytest.raises(Killed):
+            spread(4, nodes=2, **sealed)
+    (path,) = (tmp_path / "results").iterdir()
+    again = spread(4, nodes=2, **sealed, resume=str(path))
+    assert again.sha == spread(4, nodes=2, **{**sealed, **places(tmp_path / "b")}).sha
 
 
 # Clients that go ----------------------------------------------------------------------
