@@ -91,7 +91,7 @@ def run_flower(
         if log is None:  # pressed twice
             raise
         sys.stderr.write(f"\nCtrl-C: stopping run {run_id}\n")
-        raise KeyboardInterrupt(_stop(run_id, results)) from None
+        raise KeyboardInterrupt(_stop(run_id, overrides)) from None
     finally:
         if log is not None:
             log.terminate()
@@ -102,7 +102,8 @@ def run_flower(
     folder = next((p.parent for p in found if _belongs(p.parent, run_id)), None)
     if folder is None:
         why = details.partition("failed with exception: ")[2] or details or status
-        raise RunFailedError(f"{why} (see `flwr log {run_id} --show`)")
+        to_go_on = "" if resumed else _how_to_go_on(overrides, run_id)
+        raise RunFailedError(f"{why} (see `flwr log {run_id} --show`){to_go_on}")
     summary = load_summary(folder)
     if summary["status"] != "completed":
         raise RunFailedError(f"{summary['error']} (results so far: {folder})")
@@ -196,7 +197,9 @@ def wait(run_id: int, log: subprocess.Popen[str] | None = None) -> tuple[str, st
         pause = max(_POLL_S, 2 * (time.monotonic() - begin))
         if log is not None:
             with suppress(subprocess.TimeoutExpired):
-                log.wait(max(pause, _SELDOM_S))
+                if log.wait(max(pause, _SELDOM_S)):  # its SuperLink has ended
+                    words = "cannot be followed; it is waited for all the same"
+                    sys.stderr.write(f"the log of run {run_id} {words}\n")
                 log = None
             continue
         time.sleep(pause)
@@ -286,7 +289,7 @@ def _on_ctrl_c(handler: Callable[..., None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _stop(run_id: int, results: Path) -> str:
+def _stop(run_id: int, overrides: Mapping[str, Value]) -> str:
     """Stop a run, and say how it ended.
 
     Raises
@@ -299,21 +302,25 @@ def _stop(run_id: int, results: Path) -> str:
         try:
             answer = _json(_flwr("stop", str(run_id), "--format", "json"))
             if answer.get("success"):
-                return _how_to_go_on(results, run_id)
+                ends = f"so is run {run_id}, which writes its results within half a"
+                return f"; {ends} minute{_how_to_go_on(overrides, run_id)}"
             status = _look(run_id)[0]
         except RunFailedError as error:
             return f"; {goes_on} ({error})"
     if status.startswith("finished"):
+        results = overrides["results-dir"]
         return f"; run {run_id} had ended before ({status}), results are in {results}"
     return f"; {goes_on} (Flower says: {answer.get('error-message', answer)})"
 
 
-def _how_to_go_on(results: Path, run_id: int) -> str:
-    """Say that Flower's run was stopped too, and how to resume it if it had begun."""
-    begun = sorted(results.glob(f"*-{short_id(run_id)}/checkpoint/*"))
-    resume = f"; to go on: --set resume={begun[0].parent.parent}" if begun else ""
-    ends = "which writes its results within half a minute"
-    return f"; so is run {run_id}, {ends}{resume}"
+def _how_to_go_on(overrides: Mapping[str, Value], run_id: int) -> str:
+    """Say how to resume a run; "" if it had not begun."""
+    new = Path(str(overrides["results-dir"])).glob(f"*-{short_id(run_id)}")
+    resumed = overrides.get("resume")
+    for folder in [Path(str(resumed))] if resumed else sorted(new):
+        if any((folder / "checkpoint").glob("*")):
+            return f"; to go on: --set resume={folder}"
+    return ""
 
 
 def _apart(command: list[str], **options: Any) -> subprocess.Popen[str]:

@@ -22,7 +22,7 @@ cd "{folder}"
 echo "$1" >> asked
 case "$1" in
     run) touch handing; [ -e quick ] || sleep 0.6; echo '{done}';;
-    log) touch followed; [ -e quick ] || sleep 9;;
+    log) touch followed; [ ! -e cut ] || exit 1; [ -e quick ] || sleep 9;;
     stop) touch stopping; cat stop-answer;;
     ls) echo "{{\\"runs\\": [{{\\"status\\": \\"$(cat status)\\"}}]}}";;
 esac
@@ -61,9 +61,17 @@ def press(folder: Path, *moments: str) -> None:
     threading.Thread(target=wait_and_press, daemon=True).start()
 
 
-def stopped(folder: Path) -> str:
+def begun(run: Path) -> Path:
+    """Results folder of a run that has a checkpoint."""
+    (run / "checkpoint").mkdir(parents=True)
+    (run / "checkpoint" / "round-000001.safetensors").touch()
+    return run
+
+
+def stopped(folder: Path, **overrides: str) -> str:
+    given = {"results-dir": str(folder / "results"), **overrides}
     with pytest.raises(KeyboardInterrupt) as stop:
-        flower.run_flower({"results-dir": str(folder / "results")}, num_nodes=2)
+        flower.run_flower(given, num_nodes=2)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return str(stop.value)
 
@@ -121,12 +129,31 @@ def test_a_second_one_does_not_wait_and_says_how_to_find_out(folder):
 
 def test_in_the_middle_the_run_is_stopped_and_can_be_resumed(folder):
     (folder / "quick").touch()
-    kept = folder / "results" / f"20260101T000000Z-gcfl-{short_id(7)}"
-    (kept / "checkpoint").mkdir(parents=True)
-    (kept / "checkpoint" / "round-000001.safetensors").touch()
+    kept = begun(folder / "results" / f"20260101T000000Z-gcfl-{short_id(7)}")
     press(folder, "followed")
     assert stopped(folder) == f"; {ENDS}; to go on: --set resume={kept}"
     assert "stop" in asked(folder)
+
+
+def test_a_resumed_run_that_is_stopped_can_be_resumed_again(folder):
+    (folder / "quick").touch()
+    kept = begun(folder / "results" / f"20260101T000000Z-gcfl-{short_id(6)}")
+    press(folder, "followed")
+    assert stopped(folder, resume=str(kept)).endswith(f"--set resume={kept}")
+
+
+def test_a_run_that_flower_has_lost_is_told_with_the_cure(folder, capfd):
+    """As after the end of its SuperLink, with which its log cannot be followed."""
+    for name in ("quick", "cut"):
+        (folder / name).touch()
+    kept = begun(folder / "results" / f"20260101T000000Z-gcfl-{short_id(7)}")
+    lost = 'finished:failed", "status-details": "No heartbeat'
+    threading.Timer(1, (folder / "status").write_text, [lost]).start()
+    words = f"^No heartbeat .see `flwr log 7 --show`.; to go on: --set resume={kept}$"
+    with pytest.raises(RunFailedError, match=words):
+        flower.run_flower({"results-dir": str(folder / "results")}, num_nodes=2)
+    told = capfd.readouterr().err
+    assert told.count("the log of run 7 cannot be followed; it is waited for") == 1
 
 
 @pytest.mark.parametrize(
