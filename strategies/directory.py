@@ -35,6 +35,7 @@ from .waits import simulation
 
 _PROBE_POLL_S, _ROLL_CALL_POLL_S = 0.05, 0.3
 _GRACE_S = 10.0  # how long answers are waited for that may change nothing
+_LEAVE_S = 75.0  # until Flower has found that a node is gone: 60 s after a sign of life
 _RETRY_S = 1.0  # before a node that gave no answer at roll call is asked again
 _MOST_NOTES = 10
 _UNKNOWN, _APP_RAISED = 0, 2  # Flower's error codes
@@ -85,14 +86,19 @@ class Directory:
         begin = time.monotonic()
         deadline = begin + self._settings.roll_call_timeout_s
         grace: float | None = None
+        contested_at: float | None = None
         while True:
             check_stop()
             online = self._look(grid)
             self._probe(grid, self._unasked(online), online)
             missing = self._missing()
             now = time.monotonic()
+            contested_at = (contested_at or now) if self._contested() else None
             # Refused clients are waited for too: anybody may claim what is another's.
-            if not missing:
+            if contested_at is not None:  # by a node that was restarted, perhaps
+                if now > min(contested_at + _LEAVE_S, deadline):
+                    raise RunFailedError(self._contested())
+            elif not missing:
                 # Others may claim the same clients: wait for what is on its way.
                 grace = grace or min(now + _GRACE_S, deadline)
                 if not self._probes or now > grace:
@@ -366,20 +372,27 @@ class Directory:
             self._homes.setdefault(info.node_id, set()).add(client)
 
     def _contest(self, info: ClientInfo) -> None:
+        """Keep a claim: the site may be back before its old node was found gone."""
+        is_new = info.client not in self._claims
+        self._claims[info.client] = info
+        if is_new:
+            words = self._claim(info)
+            log(WARNING, "%s; the first counts while it is online", words)
+
+    def _claim(self, info: ClientInfo) -> str:
         homes = [
             with_sites(f"{i.node_id}", [i.client], {i.client: i.site})
             for i in (self._infos[info.client], info)
         ]
-        words = (
+        return (
             f"client {info.client} is claimed by two nodes, {' and '.join(homes)};"
             ' give every SuperNode its own clients="..."'
         )
-        if self._is_strict:
-            raise RunFailedError(words)
-        # The site may have come back before its old node was found to be gone.
-        if info.client not in self._claims:
-            log(WARNING, "%s; the first counts while it is online", words)
-        self._claims[info.client] = info
+
+    def _contested(self) -> str:
+        """Say which client of a new run two nodes claim that are both there, or ""."""
+        claims = [i for i in self._claims.values() if i.node_id in self._present]
+        return self._claim(claims[0]) if self._is_strict and claims else ""
 
     def _bar(self, client: int, reason: str, node: int) -> None:
         """Refuse a client, and say so once."""

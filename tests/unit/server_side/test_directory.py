@@ -109,6 +109,50 @@ def test_two_nodes_cannot_claim_one_client(directory):
         directory.call(grid)
 
 
+def patient() -> Directory:
+    return Directory(toys.resolved(**{"roll-call-timeout-s": 60.0}).settings)
+
+
+def test_a_node_that_is_restarted_in_roll_call_is_taken_when_the_old_one_is_gone(
+    caplog,
+):
+    grid, looks = FakeGrid({5: {0: introduction()}, 6: {0: introduction()}}), []
+
+    def nodes():
+        looks.append(1)
+        if len(looks) == 5:  # Flower finds out
+            del grid.answers[5]
+        if len(looks) == 8:
+            grid.answers[7] = dict.fromkeys((1, 2), introduction())
+        return list(grid.answers)
+
+    grid.get_node_ids = nodes
+    infos = patient().call(grid)
+    assert {c: i.node_id for c, i in infos.items()} == {0: 6, 1: 7, 2: 7}
+    assert "client 0 is claimed by two nodes, 5 and 6" in caplog.text
+
+
+def test_a_claim_of_a_node_that_has_left_stops_no_roll_call():
+    everyone = dict.fromkeys((0, 1, 2), introduction())
+    grid, looks = FakeGrid({5: everyone, 6: {0: introduction()}}), []
+
+    def nodes():
+        looks.append(1)
+        if len(looks) == 5:
+            del grid.answers[6]
+        return list(grid.answers)
+
+    grid.get_node_ids = nodes
+    assert {i.node_id for i in patient().call(grid).values()} == {5}
+
+
+def test_two_nodes_that_stay_are_not_waited_for_until_the_end_of_roll_call(monkeypatch):
+    monkeypatch.setattr(module, "_LEAVE_S", 0.05)
+    grid = FakeGrid({5: {0: introduction()}, 6: {0: introduction()}})
+    with pytest.raises(RunFailedError, match=r"client 0 is claimed .* its own clients"):
+        patient().call(grid)
+
+
 def test_two_nodes_with_one_client_are_told_by_the_names_of_their_sites(directory):
     named = {n: introduction(facts={"site-name": f"ward-{n}"}) for n in (5, 6)}
     grid = FakeGrid({n: {0: parcel} for n, parcel in named.items()})
