@@ -30,7 +30,6 @@ from fedgraph_flwr.errors import (
     StorageError,
 )
 from fedgraph_flwr.privacy import NOISE_MODES
-from fedgraph_flwr.resolve import defaults
 from fedgraph_flwr.seeding import numpy_rng
 
 GRAPHS = toys.random_graphs(10, seed=4)
