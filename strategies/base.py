@@ -120,6 +120,7 @@ class AbstractGraphStrategy(Strategy):
         self.stacked = 0  # most clients of a process that trained as one
         self.round = Round(self, Phase.TRAINING, 0, began_at=0.0)
         self._began_at = 0.0
+        self._clock_s = 0.0  # Unix time when the run began, less monotonic time
         self._unseen: RoundReport | None = None  # by the observer
 
     # What a paper fills in -------------------------------------------------------
@@ -315,7 +316,8 @@ class AbstractGraphStrategy(Strategy):
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
         self.summary()
-        self._began_at = time.time()
+        self._clock_s = time.time() - time.monotonic()
+        self._began_at = self.now()
         try:
             self.prepare(grid, timeout)
             for server_round in range(self.first_round, num_rounds + 1):
@@ -432,6 +434,10 @@ class AbstractGraphStrategy(Strategy):
         report, self._unseen = self._unseen, None
         if report is not None:
             self.observer(self, report)
+
+    def now(self) -> float:
+        """Unix time, to whatever the clock was set since the run began."""
+        return self._clock_s + time.monotonic()
 
     def load(self, clients: Iterable[int]) -> float:
         """Seconds that these clients took last, as far as known."""

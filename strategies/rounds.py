@@ -157,7 +157,7 @@ class Round:
         together = [int(p.metrics.get(STACKED, 0)) for p in good.values()]
         strategy.stacked = max([strategy.stacked, *together])
         report.client_compute_s = sum(seconds.values())
-        report.busy_s = busy_seconds(good.values(), self._began_at, time.time())
+        report.busy_s = busy_seconds(good.values(), self._began_at, strategy.now())
         for client, parcel in good.items():
             found = read_evaluations(report.server_round, client, parcel.metrics)
             if client in strategy.settings.never_train:
@@ -215,7 +215,7 @@ class Round:
     def close(self, clusters: list[list[int]]) -> float:
         """Complete the report and return the time, at which the next round begins."""
         # Rounds adjoin: nothing between them is left out of the wall time.
-        now = time.time()
+        now = self._strategy.now()
         self.report.wall_s = now - self._began_at
         self.report.facts["clusters"] = clusters
         self.good, self._sent = {}, []  # before clients need the memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,9 @@ from fedgraph_flwr.errors import (
     RunFailedError,
     StorageError,
 )
-from fedgraph_flwr.results.folder import results_root
+from fedgraph_flwr.results.folder import RunFolder, results_root
 from fedgraph_flwr.results.provenance import hash_weights, split_hash
-from fedgraph_flwr.results.reader import load_summary
+from fedgraph_flwr.results.reader import load_summary, read_times
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.results.task_relations import TaskRelations
 from strategies.report import ClientInfo
@@ -49,6 +50,21 @@ def test_a_folder_holds_everything_and_is_named_after_the_run(run):
         "round-000002.safetensors",
         "round-000003.safetensors",
     ]
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_a_clock_that_is_set_changes_no_length_of_a_round(run, monkeypatch, hours):
+    usual, record, shift = time.time, RunFolder.record, [0.0]
+
+    def record_and_set(self, report):
+        record(self, report)
+        shift[0] += 3600 * hours
+
+    monkeypatch.setattr(time, "time", lambda: usual() + shift[0])
+    monkeypatch.setattr(RunFolder, "record", record_and_set)
+    finished = run("fedavg")
+    assert 0 < finished.summary["wall_s"] < 3600
+    assert all(0 < row.wall_s < 3600 for row in read_times(finished.path))
 
 
 @pytest.mark.parametrize("draw", ["draw_all", "draw_statistics"])
