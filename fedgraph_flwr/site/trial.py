@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -143,17 +144,21 @@ def _quietly() -> Iterator[None]:
 
 
 def keep(model: Path, out: Path) -> None:
-    """Copy a model folder to a place that is free.
+    """Copy a model folder to a place that is free, whole or not at all.
 
     Raises
     ------
     ConfigError
         There is something already, or it cannot be written.
     """
+    partial = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        shutil.copytree(model, out)
+        shutil.copytree(model, partial)
+        partial.rename(out)
     except OSError as error:
         raise ConfigError(
             f"--out {out} cannot be written: {error}; choose a folder that is not there"
             " yet, on a disk with room"
         ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -14,12 +14,14 @@ import pytest
 import toys
 
 from datasets.schema_read import read_schema
+from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.files import sha256_of
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.site import check_machine
 from fedgraph_flwr.site.__main__ import COMMANDS, main
 from fedgraph_flwr.site.check_data import fingerprint
 from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN, Finding, exit_code, look
+from fedgraph_flwr.site.trial import keep
 from fedgraph_flwr.trained.folder import read_about
 from simulations.example_data import write_examples
 from simulations.inline import run_inline
@@ -515,3 +517,19 @@ def test_equal_graphs_have_one_fingerprint_and_others_another():
     prints = [fingerprint(twice, g) for g in range(4)]
     assert prints[1] == prints[3]
     assert len(set(prints)) == 3
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left")])
+def test_a_model_that_could_not_be_kept_whole_leaves_its_place_free(
+    site, tmp_path, monkeypatch, error
+):
+    def stop(*_, **__):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copystat", stop)  # of the first file
+        with pytest.raises((KeyboardInterrupt, ConfigError)):
+            keep(own_model(site), tmp_path / "alone")
+    assert not list(tmp_path.iterdir())
+    keep(own_model(site), tmp_path / "alone")
+    assert [p.name for p in tmp_path.iterdir()] == ["alone"]
