@@ -163,13 +163,18 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     task = build(method.task.settings, run_config, {})
     method.task.check(settings, kind)  # first: its "auto" values are those of the task
     datasets.check_settings(settings)
-    task.check_run(settings, privacy, has_server_model=method.has_server_model)
+    task.check_run(settings, has_server_model=method.has_server_model)
     check_privacy(
         privacy,
         settings,
         takes_weights=takes_weights,
         takes_noise=method.task.takes_edge_noise,
     )
+    for table in (task, params):
+        if privacy.update_clip > 0 and (beside := table.beside_updates()):
+            raise ConfigError(
+                f"privacy.update-clip is {privacy.update_clip!r}, but {beside}"
+            )
     _check_together(name, method, settings, params, privacy)
     return Resolved(
         settings=settings,

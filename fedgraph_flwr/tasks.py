@@ -14,7 +14,6 @@ from typing_extensions import override
 from .config import RunSettings, Settings
 from .embedding_scores import TRANSFORMS
 from .errors import ConfigError
-from .privacy import PrivacySettings
 from .rules import Value, choice, flag, round_list
 
 EMBEDDINGS = "embeddings"  # folder of pooled ones, in a run's folder
@@ -41,13 +40,7 @@ class TaskSettings(Settings):
         """Whether clients hand embeddings and labels to the server, to be scored."""
         return False
 
-    def check_run(
-        self,
-        settings: RunSettings,
-        privacy: PrivacySettings,
-        *,
-        has_server_model: bool,
-    ) -> None:
+    def check_run(self, settings: RunSettings, *, has_server_model: bool) -> None:
         """Raise ConfigError if these contradict other settings or the method.
 
         ``has_server_model`` says whether clients have a model in common.
@@ -90,21 +83,19 @@ class EmbeddingSettings(TaskSettings):
         return self.evaluation == "pooled"
 
     @override
-    def check_run(
-        self,
-        settings: RunSettings,
-        privacy: PrivacySettings,
-        *,
-        has_server_model: bool,
-    ) -> None:
+    def beside_updates(self) -> str:
+        """Name embeddings and labels, where they are pooled."""
+        if not self.pools:
+            return ""
+        return (
+            "with embedding.evaluation = 'pooled' every client sends the embeddings and"
+            " labels of its graphs, which noise on updates does not protect; set"
+            " embedding.evaluation to 'local', or privacy.update-clip to 0"
+        )
+
+    @override
+    def check_run(self, settings: RunSettings, *, has_server_model: bool) -> None:
         """Raise ConfigError if these contradict other settings or the method."""
-        if self.pools and privacy.update_clip > 0:
-            raise ConfigError(
-                f"privacy.update-clip is {privacy.update_clip!r}, but with"
-                " embedding.evaluation = 'pooled' every client sends the embeddings and"
-                " labels of its graphs, which noise on updates does not protect; set"
-                " embedding.evaluation to 'local', or privacy.update-clip to 0"
-            )
         if self.pools and not has_server_model:
             raise ConfigError(
                 "embedding.evaluation must be 'local' if every client has an encoder"

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from ..config import Settings
 from ..errors import ConfigError
 from ..rules import MOST_STEP, choice, flag, integer, number
-from .fedpub import refuse_update_noise
+from .fedpub import FEATURES_BESIDE
 
 EXTRA = "fedgkd/"
 X0 = EXTRA + "x0"
@@ -100,9 +100,12 @@ class FedGKDParams(Settings):
     x0_scale: str = choice("unit", "unit", "data")
     proximal_lambda: float = number(1e-3, 0)
 
-    def check(self, privacy: Settings) -> None:
-        """Refuse to compare labels that nobody learns, and noise on updates."""
-        refuse_update_noise(self, privacy)
+    def beside_updates(self) -> str:
+        """Name the task features."""
+        return FEATURES_BESIDE.format(self.TABLE)
+
+    def check(self, privacy: Settings) -> None:  # noqa: ARG002
+        """Refuse to compare labels that nobody learns."""
         if self.feature_map == "y" and not self.learns_labels:
             raise ConfigError(
                 "fedgkd.feature-map = 'y' compares learned labels, but nothing learns"

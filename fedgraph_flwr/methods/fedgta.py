@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ..config import Settings
 from ..rules import choice, flag, integer, number
-from .fedpub import refuse_update_noise
+from .fedpub import FEATURES_BESIDE
 
 MOMENTS = "fedgta/moments"
 CONFIDENCE = "fedgta/confidence"
@@ -70,6 +70,6 @@ class FedGTAParams(Settings):
         """Numbers sent for each class."""
         return self.moment_orders * (2 if self.moments == "hybrid" else 1)
 
-    def check(self, privacy: Settings) -> None:
-        """See :func:`refuse_update_noise`."""
-        refuse_update_noise(self, privacy)
+    def beside_updates(self) -> str:
+        """Name the moments."""
+        return FEATURES_BESIDE.format(self.TABLE)

@@ -15,11 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Settings
-from ..errors import ConfigError
-from ..privacy import PrivacySettings
 from ..rules import number
 
 EMBEDDING = "fedpub/embedding"
+# Of methods whose clients also send features that their model computes.
+FEATURES_BESIDE = (
+    "{} sends features that its trained model computes beside the weights, and noise on"
+    " the weights would not protect those; set privacy.update-clip to 0, or another"
+    " method"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,24 +42,6 @@ class FedPubParams(Settings):
     alpha: float = number(3.0, 0)
     mask_weight: float = number(1e-3, 0)
 
-    def check(self, privacy: Settings) -> None:
-        """Refuse noise on updates by :func:`refuse_update_noise`."""
-        refuse_update_noise(self, privacy)
-
-
-def refuse_update_noise(params: Settings, privacy: Settings) -> None:
-    """Refuse noise on updates if clients also send features that the model computes.
-
-    Raises
-    ------
-    ConfigError
-        The run clips updates, which would protect only one of the two.
-    """
-    assert isinstance(privacy, PrivacySettings)
-    if privacy.update_clip > 0:
-        raise ConfigError(
-            f"privacy.update-clip is {privacy.update_clip!r}, but {params.TABLE} sends"
-            " features that its trained model computes beside the weights, and noise on"
-            " the weights would not protect those; set privacy.update-clip to 0, or"
-            " another method"
-        )
+    def beside_updates(self) -> str:
+        """Name the embedding."""
+        return FEATURES_BESIDE.format(self.TABLE)

@@ -19,8 +19,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Settings
-from ..errors import ConfigError
-from ..privacy import PrivacySettings
 from ..rules import MOST_STEP, flag, integer, number
 
 ROWS = "cross/rows"
@@ -57,19 +55,12 @@ class FedSagePlusParams(Settings):
     cross_rows: int = integer(100, 1, 10**6)
     cross_weight: float = number(1.0, 0)
 
-    def check(self, privacy: Settings) -> None:
-        """Refuse noise on updates beside raw features.
-
-        Raises
-        ------
-        ConfigError
-            The run clips updates and has ``cross_client``.
-        """
-        assert isinstance(privacy, PrivacySettings)
-        if self.cross_client and privacy.update_clip > 0:
-            raise ConfigError(
-                f"privacy.update-clip is {privacy.update_clip!r}, but with"
-                " fedsage-plus.cross-client = true clients hand out raw feature rows,"
-                " which noise on updates does not protect; set one to 0 or the other to"
-                " false"
-            )
+    def beside_updates(self) -> str:
+        """Name raw features, where ``cross_client`` hands them out."""
+        if not self.cross_client:
+            return ""
+        return (
+            "with fedsage-plus.cross-client = true clients hand out raw feature rows,"
+            " which noise on updates does not protect; set one to 0 or the other to"
+            " false"
+        )

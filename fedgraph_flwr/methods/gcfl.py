@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..config import Settings
-from ..errors import ConfigError
-from ..privacy import PrivacySettings
 from ..rules import MOST_ROUNDS, Value, choice, flag, integer, number
 
 SHARED = "shared/"
@@ -109,19 +107,12 @@ class GCFLParams(Settings):
             f" num-server-rounds above {self.min_round}, or gcfl.min-round lower",
         )
 
-    def check(self, privacy: Settings) -> None:
-        """Refuse noise on updates if norms of gradients are sent without noise.
-
-        Raises
-        ------
-        ConfigError
-            The run clips updates, and clusters by the norm of the last gradient.
-        """
-        assert isinstance(privacy, PrivacySettings)
-        if self.sends_norms and privacy.update_clip > 0:
-            raise ConfigError(
-                f"privacy.update-clip is {privacy.update_clip!r}, but with"
-                " gcfl.seq-source = 'last-grad-norm' clients send norms of their"
-                " gradients, which noise on updates does not protect; leave seq-source"
-                " 'update-norm', or set update-clip to 0"
-            )
+    def beside_updates(self) -> str:
+        """Name norms of gradients, where clusters are made by them."""
+        if not self.sends_norms:
+            return ""
+        return (
+            "with gcfl.seq-source = 'last-grad-norm' clients send norms of their"
+            " gradients, which noise on updates does not protect; leave seq-source"
+            " 'update-norm', or set update-clip to 0"
+        )

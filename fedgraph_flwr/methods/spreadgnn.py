@@ -24,9 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..config import Settings
-from ..errors import ConfigError
 from ..peers import mixing, topology
-from ..privacy import PrivacySettings
 from ..rules import (
     MOST_CLIENTS,
     MOST_ROUNDS,
@@ -97,13 +95,10 @@ class SpreadGNNParams(Settings):
     omega_eta: float = number(0.5, 0, 1)
     omega_every: str = choice("epoch", "epoch", "step")
 
-    def check(self, privacy: Settings) -> None:
-        """Refuse noise on updates: letters hold more than updates."""
-        assert isinstance(privacy, PrivacySettings)
-        if privacy.update_clip > 0:
-            raise ConfigError(
-                f"privacy.update-clip is {privacy.update_clip!r}, but letters of"
-                " spreadgnn hold models and task covariances, which it does not"
-                " cover; set it to 0, and spreadgnn.seal to true to keep them from the"
-                " relay"
-            )
+    def beside_updates(self) -> str:
+        """Name letters, which hold more than updates."""
+        return (
+            "letters of spreadgnn hold models and task covariances, which it does not"
+            " cover; set it to 0, and spreadgnn.seal to true to keep them from the"
+            " relay"
+        )
