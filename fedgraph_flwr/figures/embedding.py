@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..embedding_scores import one_thread, transform
 from ..errors import DataError
-from ..results.reader import read_npz, read_summary
+from ..results.reader import read_npz, read_summary, round_files
 from ..seeding import derive_seed, numpy_rng
 from ..tasks import EMBEDDINGS, round_numbers
 from .style import GREY, PALETTE, bare, save
@@ -71,7 +71,7 @@ def draw_embeddings(run_dir: Path, rounds: Sequence[int] | None = None) -> list[
         ``embeddings-round-<t>.png`` of each round that has a readable file. The run's
         seed chooses the graphs that t-SNE shows of more than 2000.
     """
-    kept = _kept_rounds(run_dir)
+    kept = round_files(run_dir / EMBEDDINGS)
     summary = read_summary(run_dir)
     seed, wanted = int(summary.get("seed", 0)), rounds
     if wanted is None:
@@ -84,12 +84,6 @@ def draw_embeddings(run_dir: Path, rounds: Sequence[int] | None = None) -> list[
             figure = _embedding_figure(found, summary, seed)
             drawn.append(save(figure, run_dir / f"embeddings-round-{t}.png"))
     return drawn
-
-
-def _kept_rounds(run_dir: Path) -> dict[int, Path]:
-    files = (run_dir / EMBEDDINGS).glob("round-*.npz")
-    numbers = {path: path.stem.removeprefix("round-") for path in files}
-    return {int(n): path for path, n in numbers.items() if n.isdecimal()}
 
 
 def _read_round(path: Path, number: int) -> _Round | None:

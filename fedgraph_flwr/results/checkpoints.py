@@ -8,7 +8,6 @@ import hashlib
 import io
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,9 @@ from ..files import (
 from ..resolve import Resolved
 from ..tasks import EMBEDDINGS
 from ..wire import NamedArrays
-from .reader import MATRICES, load_config
+from .reader import MATRICES, load_config, round_files
 from .task_relations import FOLDER as RELATIONS
 
-_FILE = re.compile(r"round-(\d{6,9})\.safetensors")
-_OF_ROUND = re.compile(r"round-(\d{6,9})\.(?:safetensors|npz)")
 # Folders with a file per round, and the first that the round after writes. The model of
 # a round is embedded in the next one.
 _OF_ROUNDS = {"checkpoint": 1, RELATIONS: 1, MATRICES: 1, EMBEDDINGS: 0}
@@ -147,8 +144,7 @@ class GrowingFiles:
 
 def checkpoint_rounds(folder: Path) -> list[int]:
     """List the rounds whose checkpoints are in a run's folder, ascending."""
-    found = (_FILE.fullmatch(name) for name in names_in(folder / "checkpoint"))
-    return sorted(int(m.group(1)) for m in found if m)
+    return [*round_files(folder / "checkpoint")]
 
 
 def write_checkpoint(
@@ -166,11 +162,9 @@ def drop_rounds(folder: Path, *, after: int) -> None:
     """Delete files of later rounds, and what a write that was killed has left."""
     for name, first in _OF_ROUNDS.items():
         place = folder / name
-        names = names_in(place)
-        found = (_OF_ROUND.fullmatch(name) for name in names)
-        later = [m.group() for m in found if m and int(m.group(1)) >= after + first]
-        for outdated in (*later, *unfinished(names)):
-            remove(place / outdated)
+        later = [f for t, f in round_files(place).items() if t >= after + first]
+        for outdated in (*later, *map(place.joinpath, unfinished(names_in(place)))):
+            remove(outdated)
 
 
 def read_checkpoint(

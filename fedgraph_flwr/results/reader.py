@@ -12,6 +12,7 @@ import io
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ Partition: TypeAlias = list[list[int]]
 CONFIG, SUMMARY, REPORT = "config.json", "summary.json", "report.html"
 ROUNDS, LEDGER, TIMES = "rounds.csv", "ledger.csv", "times.csv"
 MATRICES = "rounds"  # folder with a file per round
+_OF_ROUND = re.compile(r"round-(\d{6,9})\.(?:safetensors|npz)")
 
 
 class RoundTimes(NamedTuple):
@@ -196,16 +198,22 @@ def round_file(run_dir: Path, server_round: int) -> Path:
     return run_dir / MATRICES / f"round-{server_round:06d}.safetensors"
 
 
+def round_files(folder: Path) -> dict[int, Path]:
+    """Find the files of a folder with a file per round, rounds ascending."""
+    found = filter(None, map(_OF_ROUND.fullmatch, names_in(folder)))
+    return dict(sorted((int(m[1]), folder / m[0]) for m in found))
+
+
 def read_matrices(run_dir: Path, name: str) -> dict[int, NDArray[np.float64]]:
     """Read the array ``name`` of every round that has it, rounds ascending."""
-    found, folder = {}, round_file(run_dir, 0).parent
-    for file in sorted(names_in(folder, "round-*.safetensors")):
+    found = {}
+    for server_round, path in round_files(run_dir / MATRICES).items():
         try:
-            arrays = load_file(folder / file)
+            arrays = load_file(path)
         except (SafetensorError, OSError):  # cut short
             continue
         if name in arrays:
-            found[int(file.removeprefix("round-").partition(".")[0])] = arrays[name]
+            found[server_round] = arrays[name]
     return found
 
 

@@ -25,11 +25,11 @@ from strategies.relay import Relay
 from strategies.report import ClientInfo, Evaluation
 
 from ..errors import DataError
-from ..files import names_in, write_text
+from ..files import write_text
 from ..methods.multitask import RECORD, RECORD_IDS
 from ..wire import NamedArrays, Parcel
 from ..wording import shortened
-from .reader import blaming, read_npz
+from .reader import blaming, read_npz, round_files
 
 FOLDER = "task-covariance"  # in a run's folder: a file per round
 SOURCES = "task-sources.csv"
@@ -131,7 +131,7 @@ class TaskRelations(Evaluator):
 
 def read_rounds(run_dir: Path) -> list[int]:
     """List rounds whose Omega was kept, ascending."""
-    return sorted(int(n[6:-4]) for n in names_in(run_dir / FOLDER, "round-*.npz"))
+    return [*round_files(run_dir / FOLDER)]
 
 
 def read_covariances(run_dir: Path, server_round: int) -> dict[int, Omega]:

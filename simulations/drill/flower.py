@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.results.checkpoints import checkpoint_rounds
 from fedgraph_flwr.results.reader import SUMMARY, TIMES, load_summary, read_times
 from fedgraph_flwr.rules import Value
 
@@ -43,7 +44,6 @@ from .witness import ledger_faults
 
 _LIMIT_S, _VICTIM_S, _WAIT_S, _POLL_S = 900.0, 60.0, 0.5, 0.02
 _REASON = re.compile(r"run failed: (\w+: .*)")
-_CHECKPOINT = re.compile(r"round-(\d+)\.safetensors")
 _START_S = 10.0
 _SUBMISSIONS, _PAUSE_S = 5, 10.0
 _OF_A_SITE = ("state-dir", "data-dir", "cache-dir")  # mean nothing in a run config
@@ -313,12 +313,8 @@ class WarmEngine(DeploymentEngine):
 
 def newest_round(folder: Path) -> int:
     """Return the round of the newest checkpoint of a trial, 0 without one."""
-    found = [
-        _CHECKPOINT.fullmatch(path.name)
-        for run in sorted((folder / "results").glob("*/"))[-1:]
-        for path in (run / "checkpoint").glob("round-*")
-    ]
-    return max((int(m.group(1)) for m in found if m), default=0)
+    newest = sorted((folder / "results").glob("*/"))[-1:]
+    return max((t for run in newest for t in checkpoint_rounds(run)), default=0)
 
 
 def last_round_s(folder: Path) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.results.checkpoints import checkpoint_rounds
 from fedgraph_flwr.results.reader import ROUNDS, load_summary
 from fedgraph_flwr.rules import Value
 
@@ -226,7 +227,7 @@ def run_trial(
 
 def _has_nothing(path: Path | None, says: str) -> bool:
     """Whether a run was killed before it left anything to resume from."""
-    if path is not None and list((path / "checkpoint").glob("round-*.safetensors")):
+    if path is not None and checkpoint_rounds(path):
         return False
     return any(words in says for words in _NOTHING_YET)
 
