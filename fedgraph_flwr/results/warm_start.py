@@ -13,7 +13,7 @@ from flwr.common.logger import log
 
 from ..errors import ConfigError, DataError
 from ..resolve import Resolved
-from ..trained.folder import About, read_about, read_weights
+from ..trained.folder import read_about, read_weights
 from ..wire import NamedArrays
 from .provenance import hash_weights
 from .reader import blaming
@@ -110,7 +110,7 @@ def read_start(resolved: Resolved) -> WarmStart | None:
             path /= "models"
         try:
             about = read_about(path)
-            arrays = read_weights(path, about, name)
+            name, arrays = read_weights(path, about, name)
         except DataError as error:
             names = sorted(p.name for p in path.glob(f"*{_SUFFIX}")) or ["none"]
             raise ConfigError(
@@ -119,7 +119,6 @@ def read_start(resolved: Resolved) -> WarmStart | None:
                 f" there: {', '.join(names)}"
             ) from error
     _warn_of_other_split(given, about.config, resolved.to_config())
-    name = name or _only(about, path)
     former = {
         "experiment": about.experiment,
         "model": name,
@@ -149,8 +148,3 @@ def _warn_of_other_split(
             now["dataset"],
             ", ".join(changed),
         )
-
-
-def _only(about: About, path: Path) -> str:
-    (name,) = (n for n in about.models if (path / f"{n}{_SUFFIX}").is_file())
-    return name

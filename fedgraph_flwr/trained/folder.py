@@ -208,8 +208,12 @@ def read_about(path: Path) -> About:
         ) from error
 
 
-def read_weights(path: Path, about: About, name: str) -> dict[str, NDArray[Any]]:
-    """Read the tensors of one model, checked against their hash.
+def read_weights(
+    path: Path, about: About, name: str
+) -> tuple[str, dict[str, NDArray[Any]]]:
+    """Read name and tensors of one model, checked against their hash.
+
+    With the name "" it is the only one that is here.
 
     Raises
     ------
@@ -225,7 +229,7 @@ def read_weights(path: Path, about: About, name: str) -> dict[str, NDArray[Any]]
             f" {name or 'no name'}; choose one of them by --model NAME"
         )
     _check(path, f"{name}.safetensors")
-    return read_arrays(path / f"{name}.safetensors", "model", _CURE)[0]
+    return name, read_arrays(path / f"{name}.safetensors", "model", _CURE)[0]
 
 
 def _check(path: Path, name: str) -> None:

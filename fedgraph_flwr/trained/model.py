@@ -226,13 +226,9 @@ def load_model(
     check_plugin(str(about.config["dataset"]))
     if about.architecture is None:
         raise DataError(f"the models in {path} cannot predict: {about.why_not}")
-    weights = read_weights(path, about, name)
-    if not name:
-        (name,) = (n for n in about.models if (path / f"{n}.safetensors").is_file())
-    architecture, where = (
-        Architecture.from_json(about.architecture),
-        choose_device(device),
-    )
+    name, weights = read_weights(path, about, name)
+    architecture = Architecture.from_json(about.architecture)
+    where = choose_device(device)
     if len(about.outputs) != architecture.num_classes:
         raise DataError(
             f"{path} names {len(about.outputs)} outputs of a model that has"
