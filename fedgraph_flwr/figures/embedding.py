@@ -20,7 +20,7 @@ from ..errors import DataError
 from ..results.reader import read_npz, read_summary, round_files
 from ..seeding import derive_seed, numpy_rng
 from ..tasks import EMBEDDINGS, round_numbers
-from .style import GREY, PALETTE, bare, save
+from .style import PALETTE, bare, head, run_title, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,7 +128,14 @@ def _embedding_figure(found: _Round, summary: dict[str, Any], seed: int) -> Figu
             axes.set_title(f"{shown.title}, by {what}", fontsize=10, loc="left")
     for axes in grid[-1]:
         _legend(axes)
-    _head(figure, found, summary)
+    facts = [
+        f"graph embeddings after round {found.number}, rows of length 1",
+        f"{len(found.labels)} graphs",
+        f"{len(np.unique(found.clients))} clients",
+    ]
+    if found.left_out:
+        facts.append(f"{found.left_out} graphs with NaN or infinite entries left out")
+    head(figure, run_title(summary), "; ".join(facts))
     return figure
 
 
@@ -225,31 +232,3 @@ def _legend(axes: Axes) -> None:
     )
     for handle in legend.legend_handles:
         handle.set(sizes=[30], alpha=1)  # type: ignore[union-attr]
-
-
-def _head(figure: Figure, found: _Round, summary: dict[str, Any]) -> None:
-    unknown = "?"
-    failed = " (FAILED)" if summary.get("status") == "failed" else ""
-    figure.suptitle(
-        f"{summary.get('method', unknown)} on {summary.get('dataset', unknown)}, "
-        f"seed {summary.get('seed', unknown)}{failed}\n",
-        fontsize=12,
-        fontweight="bold",
-        x=0.01,
-        ha="left",
-    )
-    facts = [
-        f"graph embeddings after round {found.number}, rows of length 1",
-        f"{len(found.labels)} graphs",
-        f"{len(np.unique(found.clients))} clients",
-    ]
-    if found.left_out:
-        facts.append(f"{found.left_out} graphs with NaN or infinite entries left out")
-    figure.text(
-        0.01,
-        1 - 0.42 / figure.get_figheight(),
-        "; ".join(facts),
-        fontsize=8.5,
-        color=GREY,
-        va="center",
-    )

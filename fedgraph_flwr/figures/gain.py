@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..results.reader import GainUnit, client_gains, read_summary
-from .style import GREY, bare, save
+from .style import bare, head, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,19 +122,9 @@ def _gain_figure(
     seeds = f"{' or '.join(map(str, num_seeds))} seed{'s' * (num_seeds[-1] > 1)}"
     dots = "; dots: single seeds" if num_seeds[-1] > 1 else ""
     figure.supylabel(f"gain over self-train ({unit.name})", fontsize=10)
-    figure.suptitle(
-        f"Gain in test {metric} over self-train, {dataset}\n",
-        fontsize=12,
-        fontweight="bold",
-        x=0.01,
-        ha="left",
-    )
-    figure.text(
-        0.01,
-        1 - 0.42 / figure.get_figheight(),
+    head(
+        figure,
+        f"Gain in test {metric} over self-train, {dataset}",
         f"rule {rule}, paired by seed, {seeds}{dots}",
-        fontsize=8.5,
-        color=GREY,
-        va="center",
     )
     return figure

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..results.reader import read_series, read_summary, value_table
 from .run import ddof
-from .style import GREY, finish, line, save
+from .style import finish, line, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,10 +68,13 @@ def _curve(runs: Sequence[Path]) -> _Curve:
 def _loss_figure(
     curves: Mapping[str, _Curve], summaries: Sequence[Mapping[str, object]]
 ) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.4, 4.4), dpi=150, layout="constrained")
-    axes = figure.subplots()
+    seeds = ", ".join(sorted({str(s.get("seed")) for s in summaries}))
+    first = summaries[0]
+    figure, axes = new_figure(
+        f"Test loss over rounds, {first.get('dataset')}",
+        f"mean ± std over {first.get('num_clients')} clients, models as received;"
+        f" seeds {seeds}; split seed {first.get('split_seed')}",
+    )
     for k, (label, (at, values)) in enumerate(curves.items()):
         mean = np.nanmean(values, axis=1)
         std = np.nanstd(values, axis=1, ddof=ddof(values))
@@ -81,24 +84,6 @@ def _loss_figure(
             at, low, mean + std, color=style["color"], alpha=0.12, linewidth=0
         )
         axes.plot(at, mean, linewidth=1.6, label=label, **style)
-    seeds = ", ".join(sorted({str(s.get("seed")) for s in summaries}))
-    first = summaries[0]
-    axes.set_title(
-        f"Test loss over rounds, {first.get('dataset')}",
-        loc="left",
-        fontsize=12,
-        fontweight="bold",
-        pad=22,
-    )
-    axes.text(
-        0,
-        1.03,
-        f"mean ± std over {first.get('num_clients')} clients, models as received;"
-        f" seeds {seeds}; split seed {first.get('split_seed')}",
-        transform=axes.transAxes,
-        fontsize=8.5,
-        color=GREY,
-    )
     axes.set_ylabel("test loss")
     axes.set_ylim(bottom=0)
     finish(axes, sorted({t for at, _ in curves.values() for t in at}), [])

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from ..results.reader import (
     Partition,
     Series,
+    last_clusters,
     present_clusters,
     read_partitions,
+    read_scores,
     read_series,
     read_summary,
     split_rounds,
@@ -27,7 +29,7 @@ from ..results.reader import (
 )
 from ..tasks import POOLED
 from ..wording import client_ranges, name_clients
-from .style import GREY, finish, line, save
+from .style import finish, line, new_figure, run_title, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,15 +52,11 @@ def draw_run(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
     """
     summary = read_summary(run_dir)
     partitions = read_partitions(run_dir)
-    clusters = summary.get("clusters") or _last(partitions)
+    clusters = last_clusters(summary, partitions)
     splits = split_rounds(partitions)
     split = str(summary.get("split", "test"))
     metric = str(summary.get("metric", "accuracy"))
-    # Self-train aggregates nothing: its trained models are all there is to show.
-    for point in ("post_aggregation", "post_training"):
-        scores = read_series(run_dir, split=split, point=point, metric=metric)
-        if scores:
-            break
+    point, scores = read_scores(run_dir, split=split, metric=metric)
     norms = read_series(run_dir, split="train", point="update", metric="update_norm")
 
     drawn = []
@@ -87,7 +85,7 @@ def _score_figure(
     std = np.nanstd(values, axis=1, ddof=ddof(values))
 
     what = f"{summary.get('split', 'test')} {metric}"
-    figure, axes = _new_figure(summary, f"{what}, {point.replace('_', ' ')}")
+    figure, axes = _begin(summary, f"{what}, {point.replace('_', ' ')}")
     low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
     if len(series) > 1:
         axes.fill_between(
@@ -131,7 +129,7 @@ def _score_figure(
 def _norms_figure(
     series: Series, clusters: Partition, splits: list[int], summary: Mapping[str, Any]
 ) -> Figure:
-    figure, axes = _new_figure(
+    figure, axes = _begin(
         summary, "norm of each client's update, coloured by its final cluster"
     )
     shown = present_clusters(clusters, series)
@@ -163,35 +161,18 @@ def _norms_figure(
     return figure
 
 
-def _new_figure(summary: Mapping[str, Any], what: str) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.4, 4.4), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    unknown = "?"
+def _begin(summary: Mapping[str, Any], what: str) -> tuple[Figure, Axes]:
     facts = [
         what,
-        f"{summary.get('num_clients', unknown)} clients",
-        f"split seed {summary.get('split_seed', unknown)}",
+        f"{summary.get('num_clients', '?')} clients",
+        f"split seed {summary.get('split_seed', '?')}",
     ]
     score = (summary.get("final") or {}).get("mean")
     if score is not None:
         facts.append(f"final mean {score:.3f}")
     if summary.get("adjusted_rand_index") is not None:
         facts.append(f"planted groups: ARI {summary['adjusted_rand_index']:.2f}")
-    failed = " (FAILED)" if summary.get("status") == "failed" else ""
-    axes.set_title(
-        f"{summary.get('method', unknown)} on {summary.get('dataset', unknown)}, "
-        f"seed {summary.get('seed', unknown)}{failed}",
-        loc="left",
-        fontsize=12,
-        fontweight="bold",
-        pad=22,
-    )
-    axes.text(
-        0, 1.03, "; ".join(facts), transform=axes.transAxes, fontsize=8.5, color=GREY
-    )
-    return figure, axes
+    return new_figure(run_title(summary), "; ".join(facts))
 
 
 def _cluster_label(k: int, members: Sequence[int]) -> str:
@@ -203,7 +184,3 @@ def _cluster_label(k: int, members: Sequence[int]) -> str:
 def ddof(values: NDArray[np.float64]) -> int:
     """1 as everywhere in the results, unless a round has a single client."""
     return int((np.isfinite(values).sum(axis=1) > 1).all())
-
-
-def _last(partitions: Mapping[int, Partition]) -> Partition:
-    return partitions[max(partitions)] if partitions else []

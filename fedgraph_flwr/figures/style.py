@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,31 @@ def finish(axes: Axes, rounds: Sequence[int], splits: list[int]) -> None:
         frameon=False,
         borderaxespad=0,
     )
+
+
+def new_figure(title: str, words: str) -> tuple[Figure, Axes]:
+    """Begin a figure over rounds: its title, and below in small what it shows."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.4, 4.4), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=22)
+    axes.text(0, 1.03, words, transform=axes.transAxes, fontsize=8.5, color=GREY)
+    return figure, axes
+
+
+def head(figure: Figure, title: str, words: str) -> None:
+    """Write a title above all panels, and below in small what they show."""
+    figure.suptitle(f"{title}\n", fontsize=12, fontweight="bold", x=0.01, ha="left")
+    y = 1 - 0.42 / figure.get_figheight()
+    figure.text(0.01, y, words, fontsize=8.5, color=GREY, va="center")
+
+
+def run_title(summary: Mapping[str, Any]) -> str:
+    """Name a run by its method, data set and seed, and say if it failed."""
+    method, dataset, seed = (summary.get(k, "?") for k in ("method", "dataset", "seed"))
+    failed = " (FAILED)" if summary.get("status") == "failed" else ""
+    return f"{method} on {dataset}, seed {seed}{failed}"
 
 
 def bare(axes: Axes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,13 @@ from ..results.reader import (
     read_config,
     read_partitions,
     read_rows,
-    read_series,
+    read_scores,
     read_summary,
     read_times,
 )
 from ..tasks import TASKS
 
 UNFINISHED = "unfinished"  # it goes on, or was killed
-_POINTS = ("post_aggregation", "post_training")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +103,7 @@ def _read(folder: Path) -> RunView:
     config = summary.get("config") or read_config(folder)
     told = summary if "metric" in summary else _headline(folder, config)
     split, metric = str(told.get("split", "test")), str(told.get("metric", "score"))
-    scores: Series = {}
-    point = _POINTS[0]
-    for point in _POINTS:  # training alone aggregates nothing
-        scores = read_series(folder, split=split, point=point, metric=metric)
-        if scores:
-            break
+    point, scores = read_scores(folder, split=split, metric=metric)
     bytes_of: Counter[tuple[str, str]] = Counter()
     bytes_at: dict[int, Counter[str]] = defaultdict(Counter)
     for number, _, direction, record, size in read_rows(folder / LEDGER):
@@ -164,4 +158,4 @@ def _with_gain(view: RunView, views: Sequence[RunView]) -> RunView:
     if not gains:
         return view
     found = Gain(partner=partner.path.name, rule=view.rule, per_client=gains)
-    return RunView(**{**vars(view), "gain": found})
+    return replace(view, gain=found)

@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from ..results.provenance import DIRTY
-from ..results.reader import GainUnit, Series, split_rounds
+from ..results.reader import GainUnit, Series, last_clusters, split_rounds
 from ..tasks import POOLED
 from ..wording import name_clients, score_text, visible
 from .charts import MOST_BARS, Line, bar_chart, cluster_chart, colour, line_chart
@@ -49,7 +49,7 @@ def _plain(value: object) -> str:
 
 def _run(number: int, view: RunView) -> dict[str, Any]:
     summary = view.summary
-    clusters = [m for m in summary.get("clusters") or _last(view) if m]
+    clusters = [m for m in last_clusters(summary, view.partitions) if m]
     if all(len(members) == 1 for members in clusters):  # each client is by itself
         clusters = []
     splits = split_rounds(view.partitions)
@@ -139,10 +139,6 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
 def _moved(view: RunView, direction: str) -> float:
     sizes = (n for (d, _), n in view.bytes_of.items() if d == direction)
     return sum(sizes) / _MEGABYTE
-
-
-def _last(view: RunView) -> list[list[int]]:
-    return view.partitions[max(view.partitions)] if view.partitions else []
 
 
 def mean_line(series: Series, clients: Sequence[int]) -> list[tuple[float, float]]:

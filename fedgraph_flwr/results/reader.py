@@ -174,6 +174,17 @@ def read_series(run_dir: Path, *, split: str, point: str, metric: str) -> Series
     return dict(sorted(series.items()))
 
 
+def read_scores(run_dir: Path, *, split: str, metric: str) -> tuple[str, Series]:
+    """Read scores, and the point at which models were measured.
+
+    Self-train aggregates nothing: its trained models are all there is to show.
+    """
+    for point in ("post_aggregation", "post_training"):
+        if scores := read_series(run_dir, split=split, point=point, metric=metric):
+            break
+    return point, scores
+
+
 def read_times(run_dir: Path) -> list[RoundTimes]:
     """Read ``times.csv`` as far as it was written; empty if it is missing.
 
@@ -236,6 +247,14 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         if told > size:
             raise ValueError(f"its arrays have {told} bytes, the file has {size}")
         return {name: file[name] for name in file.files}
+
+
+def last_clusters(
+    summary: Mapping[str, Any], partitions: Mapping[int, Partition]
+) -> Partition:
+    """Give the clusters after the last round, also of a run without a summary."""
+    last = partitions[max(partitions)] if partitions else []
+    return summary.get("clusters") or last
 
 
 def split_rounds(partitions: Mapping[int, Partition]) -> list[int]:
