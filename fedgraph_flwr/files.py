@@ -6,8 +6,10 @@ carry a checksum of everything in them, so that a damaged one is named and not u
 
 from __future__ import annotations
 
+import csv
 import fnmatch
 import hashlib
+import io
 import json
 import os
 import stat
@@ -263,6 +265,13 @@ def write_text(path: Path, text: str) -> None:
     """Write a text."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def write_csv(path: Path, rows: Iterable[Iterable[object]], ending: str = "\n") -> None:
+    """Write rows of cells as CSV."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator=ending).writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def inert(cell: str) -> str:

@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_limits
 
 import datasets
 from strategies.base import AbstractGraphStrategy, Stopper
-from strategies.evaluator import Evaluator
 from strategies.report import ClientInfo, Evaluation
 from strategies.waits import shorten_waits
 
@@ -27,24 +26,20 @@ from .elsewhere import scores_elsewhere
 from .errors import ConfigError, RunFailedError, StorageError
 from .figures import draw_all
 from .figures.likeness import draw_statistics
-from .files import write_json
+from .files import write_csv, write_json
 from .progress import RoundWriter
 from .report import write_own_report
 from .resolve import Resolved, resolve
 from .results import dry_run
-from .results.evaluation import make_evaluator
 from .results.folder import RunFolder, results_root
-from .results.likeness import (
-    STATISTICS,
-    statistics_rows,
-    statistics_table,
-    write_statistics,
-)
+from .results.likeness import STATISTICS, statistics_rows, statistics_table
 from .results.network import describe_network, network_facts
+from .results.pooled import PooledEvaluation
 from .results.provenance import partition_distance, split_hash
 from .results.roll_call import ROLL_CALL, check_roll_call
 from .results.selection import EarlyStopping
 from .results.table import describe_unscored, summary_table
+from .results.task_relations import TaskRelations
 from .results.warm_start import read_start
 from .server_log import AuditedGrid
 from .stopping import STOPPED, heeding_stops
@@ -122,8 +117,7 @@ def run(
     ):
         audited = _audited(grid, folder, run_id)
         try:
-            evaluator = make_evaluator(resolved)
-            strategy = _make_strategy(folder, evaluator, tracking)
+            strategy = _make_strategy(folder, tracking)
             if only is not None:
                 strategy.directory.await_only(only)
             _begin(audited, folder, strategy)
@@ -139,7 +133,7 @@ def run(
             _train(audited, strategy)
             summary = {}
             if not resolved.settings.dry_run:
-                evaluator.after_run(folder.path, strategy)
+                strategy.evaluator.after_run(folder.path, strategy)
                 summary = folder.finish(strategy)
         except BaseException as error:
             _fail(folder, strategy, error)
@@ -212,7 +206,7 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
 
 
 def _tell_statistics(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    write_statistics(path, rows)
+    write_csv(path / STATISTICS, rows)
     _draw(path, draw_statistics)
 
 
@@ -223,16 +217,15 @@ def _tracking(folder: RunFolder) -> Tracking:
     return Tracking(name, folder.path, folder.resolved.to_config())
 
 
-def _make_strategy(
-    folder: RunFolder, evaluator: Evaluator, tracking: Tracking
-) -> AbstractGraphStrategy:
+def _make_strategy(folder: RunFolder, tracking: Tracking) -> AbstractGraphStrategy:
     resolved = folder.resolved
+    pools = resolved.task.pools
     return resolved.method.make_strategy(
         resolved.settings,
         resolved.params,
         experiment=folder.experiment,
         observer=RoundWriter(folder, tracking),
-        evaluator=evaluator,
+        evaluator=PooledEvaluation(resolved) if pools else TaskRelations(),
         stopper=_stopper(folder),
         privacy=resolved.privacy,
     )

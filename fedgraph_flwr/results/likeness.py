@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from strategies.report import ClientInfo
 
-from ..files import replacing
 from ..likeness import TELLS, Statistics
 
 STATISTICS = "statistics.csv"
@@ -53,14 +50,6 @@ def statistics_rows(clients: Mapping[int, ClientInfo]) -> list[list[str]]:
 
 def _shown(value: float) -> str:
     return "" if value != value else f"{value:g}" if value < 1e6 else str(value)
-
-
-def write_statistics(folder: Path, rows: Sequence[Sequence[str]]) -> None:
-    """Write ``statistics.csv``."""
-    with replacing(folder / STATISTICS) as partial:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        partial.write_text(text.getvalue(), encoding="utf-8")
 
 
 def statistics_table(rows: Sequence[Sequence[str]]) -> str:

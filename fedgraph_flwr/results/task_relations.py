@@ -6,8 +6,6 @@ here reaches training. :mod:`fedgraph_flwr.figures.tasks` draws what is kept.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from logging import INFO
@@ -25,7 +23,7 @@ from strategies.relay import Relay
 from strategies.report import ClientInfo, Evaluation
 
 from ..errors import DataError
-from ..files import write_text
+from ..files import write_csv
 from ..methods.multitask import RECORD, RECORD_IDS
 from ..wire import NamedArrays, Parcel
 from ..wording import shortened
@@ -251,14 +249,10 @@ def _most_related(
     return best, row[best]
 
 
-def write_task_sources(run_dir: Path, sources: Sequence[TaskSource]) -> Path:
+def write_task_sources(run_dir: Path, sources: Sequence[TaskSource]) -> None:
     """Write them to ``task-sources.csv`` of a results folder."""
-    path, text = run_dir / SOURCES, io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(f.name for f in fields(TaskSource))
-    writer.writerows(astuple(s) for s in sources)
-    write_text(path, text.getvalue())
-    return path
+    names = tuple(f.name for f in fields(TaskSource))
+    write_csv(run_dir / SOURCES, [names, *map(astuple, sources)], "\r\n")
 
 
 def describe_sources(sources: Sequence[TaskSource]) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 
 from clients.tasks.multitask_scores import mean_absolute_error, roc_auc
 
-from ..files import inert, write_text
+from ..files import inert, write_csv
 from .folder import EMBEDDING
 
 _NUMBERS = ("regression", EMBEDDING)  # kinds whose outputs are told as they are
@@ -133,8 +131,5 @@ class Predictions:
         ------
         StorageError
         """
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        for row in (self.header(), *self.rows()):
-            writer.writerow(map(inert, row))
-        write_text(Path(path), text.getvalue())
+        rows = (self.header(), *self.rows())
+        write_csv(Path(path), (map(inert, row) for row in rows))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedgraph_flwr.figures.style import GREY, PALETTE, bare, save
-from fedgraph_flwr.files import inert, write_text
+from fedgraph_flwr.files import inert, write_csv
 
 from ..markup import Sheet
 from .groups import PairTable
@@ -199,10 +197,7 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
             ),
         ]  # fmt: skip
     for name, rows in files.items():
-        out = io.StringIO()
-        plain = [[inert(cell) for cell in row] for row in rows]
-        csv.writer(out, lineterminator="\n").writerows(plain)
-        write_text(folder / name, out.getvalue())
+        write_csv(folder / name, (map(inert, row) for row in rows))
     return [*(folder / name for name in files), draw(analysis, folder)]
 
 

@@ -9,11 +9,12 @@ import toys
 
 from fedgraph_flwr.data import GraphPartition, GraphSet
 from fedgraph_flwr.figures.likeness import draw_statistics
+from fedgraph_flwr.files import write_csv
 from fedgraph_flwr.likeness import Statistics, measure
 from fedgraph_flwr.results.likeness import (
+    STATISTICS,
     statistics_rows,
     statistics_table,
-    write_statistics,
 )
 
 
@@ -112,14 +113,14 @@ def test_table_and_figure(tmp_path):
         c: toys.info(c, told={"statistics": s.to_json()}) for c, s in told.items()
     }
     rows = statistics_rows({**clients, 1: toys.info(1)})
-    write_statistics(tmp_path, rows)
+    write_csv(tmp_path / STATISTICS, rows)
     assert [row[0] for row in rows] == ["client", "0", "1", "2"]
     assert rows[2][1:] == [""] * (len(rows[0]) - 1)
     table = statistics_table(rows)
     assert "homophily" in table
     (path,) = draw_statistics(tmp_path)
     assert path.stat().st_size > 5000
-    write_statistics(tmp_path, statistics_rows({1: toys.info(1)}))
+    write_csv(tmp_path / STATISTICS, statistics_rows({1: toys.info(1)}))
     assert draw_statistics(tmp_path) == []  # nobody told
 
 
@@ -140,5 +141,5 @@ def test_whatever_one_client_tells_can_be_drawn(tmp_path, change, is_drawn):
     good = measure(two_graphs([0, 1]), is_binary=False).to_json()
     text = json.dumps({**json.loads(good), **change})
     told = toys.info(0, told={"statistics": text})
-    write_statistics(tmp_path, statistics_rows({0: told, 1: toys.info(1)}))
+    write_csv(tmp_path / STATISTICS, statistics_rows({0: told, 1: toys.info(1)}))
     assert bool(draw_statistics(tmp_path)) == is_drawn

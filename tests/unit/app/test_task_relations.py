@@ -211,9 +211,10 @@ def test_a_link_in_place_of_the_table_is_replaced_and_not_followed(tmp_path):
     mine.write_text("kept")
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "task-sources.csv").symlink_to(mine)
+    path = folder / "task-sources.csv"
+    path.symlink_to(mine)
     found = task_sources(OWNED, LINE, NAMES, {0: ((0, 1, 2), OMEGA)})
-    path = write_task_sources(folder, found)
+    write_task_sources(folder, found)
     assert mine.read_text() == "kept"
     assert not path.is_symlink()
     assert len(path.read_text().splitlines()) == 1 + len(found)
