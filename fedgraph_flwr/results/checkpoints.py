@@ -26,7 +26,7 @@ from ..files import (
 from ..resolve import Resolved
 from ..tasks import EMBEDDINGS
 from ..wire import NamedArrays
-from .reader import MATRICES, load_config, round_files
+from .reader import MATRICES, round_files
 from .task_relations import FOLDER as RELATIONS
 
 # Folders with a file per round, and the first that the round after writes. The model of
@@ -190,23 +190,6 @@ def read_checkpoint(
 def checkpoint_path(folder: Path, server_round: int) -> Path:
     """Place of the checkpoint after a round."""
     return folder / "checkpoint" / f"round-{server_round:06d}.safetensors"
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Run config of a results folder.
-
-    Raises
-    ------
-    ConfigError
-        There is none, or it cannot be read.
-    """
-    try:
-        return load_config(folder)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"resume = {str(folder)!r} has no config.json that can be read: {error};"
-            " give the absolute path of a results folder"
-        ) from error
 
 
 def lock_folder(folder: Path) -> int:

@@ -19,7 +19,7 @@ from flwr.common.logger import log
 from strategies.base import AbstractGraphStrategy
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
-from ..errors import DataError, StorageError
+from ..errors import ConfigError, DataError, StorageError
 from ..files import (
     is_there,
     make_folder,
@@ -38,7 +38,6 @@ from .checkpoints import (
     check_same_config,
     drop_rounds,
     lock_folder,
-    read_config,
     write_checkpoint,
 )
 from .metrics import COMPLETED, FAILED, METRICS, RUNNING, metrics_text
@@ -54,6 +53,7 @@ from .reader import (
     RoundTimes,
     blaming,
     load_summary,
+    read_config,
     round_file,
 )
 from .record import RunRecord
@@ -151,7 +151,10 @@ class RunFolder:
 
         A run that stopped before its first checkpoint begins again.
         """
-        before = read_config(path)
+        try:
+            before = read_config(path)
+        except DataError as error:
+            raise ConfigError(f"resume: {error}") from error
         folder = cls(path, resolved, run_id=run_id)
         try:
             check_same_config(path, before, resolved)

@@ -106,23 +106,12 @@ def read_config(run_dir: Path) -> dict[str, Any]:
         There is none that can be read: the folder is no results folder.
     """
     try:
-        return load_config(run_dir)
+        return _load_json(run_dir / CONFIG)
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"{run_dir} is no results folder: config.json cannot be read ({error});"
             " give the folder that a run printed at its end"
         ) from error
-
-
-def load_config(run_dir: Path) -> dict[str, Any]:
-    """Load ``config.json``, for a caller with its own words for what is wrong.
-
-    Raises
-    ------
-    OSError, ValueError, RecursionError
-        The file is missing, or it is no JSON object.
-    """
-    return _load_json(run_dir / CONFIG)
 
 
 def read_rows(path: Path, having: Sequence[str] = ()) -> Iterator[list[str]]:

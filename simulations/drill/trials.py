@@ -17,7 +17,7 @@ from fedgraph_flwr.rules import Value
 from .targets import Target
 
 # What a folder without any checkpoint may be refused with, and is started anew then.
-_NOTHING_YET = ("no checkpoint", "no config.json", "start a new run")
+_NOTHING_YET = ("no checkpoint", "config.json cannot be read", "start a new run")
 NO_REASON = "Flower lost the run before the app could say anything"  # try again
 _MORE_ATTEMPTS = 4
 _EPS = 1e-9
