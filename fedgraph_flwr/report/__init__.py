@@ -44,16 +44,10 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def write_own_report(folder: Path) -> Path | None:
-    """Write a finished run's report into its folder; never raise.
-
-    Returns
-    -------
-    Path or None
-        None if it could not be written; a warning says why.
-    """
+def write_own_report(folder: Path) -> None:
+    """Write a finished run's report into its folder; warn if that cannot be done."""
     try:
-        return write_report([folder], folder / REPORT)
+        write_report([folder], folder / REPORT)
     except Exception as error:  # a picture must not fail hours of training
         log(
             WARNING,
@@ -63,4 +57,3 @@ def write_own_report(folder: Path) -> Path | None:
             type(error).__name__,
             error,
         )
-        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 from typing import Any
 
@@ -10,7 +9,7 @@ from strategies.base import AbstractGraphStrategy
 
 from ..files import write_json
 from .folder import RunFolder
-from .reader import LEDGER
+from .reader import LEDGER, read_rows
 
 REPORT = "dry-run.json"
 _MOST_ROWS = 20  # of the log: the clients that computed longest
@@ -26,12 +25,11 @@ def report(folder: RunFolder, strategy: AbstractGraphStrategy) -> dict[str, Any]
     """
     settings, so_far = folder.resolved.settings, folder.so_far
     bytes_of: dict[int, dict[str, int]] = {c: {} for c in sorted(strategy.clients)}
-    with (folder.path / LEDGER).open(newline="") as file:
-        for row in csv.DictReader(file):
-            client = bytes_of.get(int(row["client"]))
-            if client is not None and row["round"] == "1":
-                way = f"bytes_{row['direction']}"
-                client[way] = client.get(way, 0) + int(row["bytes"])
+    for number, of, direction, _, size in read_rows(folder.path / LEDGER):
+        client = bytes_of.get(int(of))
+        if client is not None and number == "1":
+            way = f"bytes_{direction}"
+            client[way] = client.get(way, 0) + int(size)
     rounds, seconds = settings.num_server_rounds, so_far.times["wall_s"]
     moved = sum(sum(entry.values()) for entry in bytes_of.values())
     found: dict[str, Any] = {

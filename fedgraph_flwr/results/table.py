@@ -33,38 +33,35 @@ def summary_table(summary: dict[str, Any]) -> str:
         cells = ["-" if row[k] is None else score_text(row[k]) for k in ("mean", "std")]
         extremes = [_extreme(summary, row, k) for k in ("min", "max")]
         table.add_row(rule, *cells, *extremes)
-    out = Console(file=io.StringIO(), width=_WIDTH)
+    out = Console(file=io.StringIO(), width=_WIDTH, highlight=False)
     out.print(table)
     for rule in summary["rules"]:
-        out.print(f"{rule}: {_selected_by(summary, rule)}", highlight=False)
+        out.print(f"{rule}: {_selected_by(summary, rule)}")
     for line in [*_beside(summary), *_errors(summary), *_cautions(summary)]:
-        out.print(line, highlight=False)
+        out.print(line)
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
-    out.print(f"{_clusters(summary['clusters'])}{planted}", highlight=False)
+    out.print(f"{_clusters(summary['clusters'])}{planted}")
     for entry in summary.get("clusters_held_up", []):
         names, missing = (
             name_clients([*map(int, entry[key])]) for key in ("cluster", "missing")
         )
-        out.print(
-            f"the cluster of {names} could not split without {missing}", highlight=False
-        )
+        out.print(f"the cluster of {names} could not split without {missing}")
     if (seen := summary["own_and_unseen"]) is not None:
-        out.print(_own_and_unseen(summary["metric"], seen), highlight=False)
+        out.print(_own_and_unseen(summary["metric"], seen))
     if summary["privacy"] is not None:
-        out.print(summary["privacy"]["says"], highlight=False)
+        out.print(summary["privacy"]["says"])
     if "disclosed" in summary:
-        out.print(summary["disclosed"], highlight=False)
+        out.print(summary["disclosed"])
     if summary["network"] is not None:
-        out.print(describe_network(summary["network"]), highlight=False)
+        out.print(describe_network(summary["network"]))
     if summary["emd"] is not None:
-        out.print(f"EMD of the partition {summary['emd']:.4f}", highlight=False)
+        out.print(f"EMD of the partition {summary['emd']:.4f}")
     megabytes = [f"{summary[k] / 1e6:.1f} MB" for k in ("bytes_up", "bytes_down")]
     out.print(
         f"up {megabytes[0]} · down {megabytes[1]} · {summary['wall_s']:.1f} s, of which"
         f" no client was computing {summary['overhead_s']:.1f} s · weights"
         f" {summary['weights_sha256'][:12]}",
-        highlight=False,
     )
     text: str = out.file.getvalue()  # type: ignore[attr-defined]
     return text
