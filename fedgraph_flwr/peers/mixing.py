@@ -12,12 +12,13 @@ Metropolis: Xiao, Boyd 2004, "Fast linear iterations for distributed averaging".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, WireError
+from .topology import Topology
 
 KINDS = ("metropolis", "uniform", "samples", "file")
 _SUM_ERROR = 1e-9
@@ -193,47 +194,30 @@ def check_entries(whose: str, arrays: Mapping[str, NDArray[np.generic]]) -> None
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MixingMatrix:
-    """M of a whole topology, for reports and tests.
+def mixing_matrix(
+    kind: str, topology: Topology, num_examples: Mapping[int, int]
+) -> NDArray[np.float64]:
+    """M of a whole topology, for reports: (num_clients, num_clients), ascending."""
+    neighbours = topology.neighbours
+    order = sorted(neighbours)
+    at = {k: i for i, k in enumerate(order)}
+    m = np.zeros((len(order), len(order)))
+    for k in order:
+        peers = {
+            j: Peer(num_neighbours=len(neighbours[j]), num_examples=num_examples[j])
+            for j in (k, *neighbours[k])
+        }
+        row = mixing_row(kind, k, peers, given=topology.weights.get(k))
+        for j, weight in row.items():
+            m[at[k], at[j]] = weight
+    return m
 
-    Parameters
-    ----------
-    kind : str
-    neighbours : mapping of int to sequence of int
-    num_examples : mapping of int to int
-    given : mapping of int to mapping of int to float
-        Rows of the user, of kind "file".
+
+def spectral_gap(m: NDArray[np.float64]) -> float:
+    """Return 1 - |second eigenvalue| of M, in [0, 1]; 0 if models never agree.
+
+    The distance to the mean shrinks by the second eigenvalue per mixing round
+    (assumption of the paper's Theorem 1: it is below 1).
     """
-
-    kind: str
-    neighbours: Mapping[int, Sequence[int]]
-    num_examples: Mapping[int, int]
-    given: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
-
-    def matrix(self) -> NDArray[np.float64]:
-        """M, shape (num_clients, num_clients), clients ascending."""
-        order = sorted(self.neighbours)
-        at = {k: i for i, k in enumerate(order)}
-        m = np.zeros((len(order), len(order)))
-        for k in order:
-            peers = {
-                j: Peer(
-                    num_neighbours=len(self.neighbours[j]),
-                    num_examples=self.num_examples[j],
-                )
-                for j in (k, *self.neighbours[k])
-            }
-            row = mixing_row(self.kind, k, peers, given=self.given.get(k))
-            for j, weight in row.items():
-                m[at[k], at[j]] = weight
-        return m
-
-    def spectral_gap(self) -> float:
-        """Return 1 - |second eigenvalue| of M, in [0, 1]; 0 if models never agree.
-
-        The distance to the mean shrinks by the second eigenvalue per mixing round
-        (assumption of the paper's Theorem 1: it is below 1).
-        """
-        moduli = np.sort(np.abs(np.linalg.eigvals(self.matrix())))[::-1]
-        return float(np.clip(1 - moduli[1], 0, 1)) if len(moduli) > 1 else 1.0
+    moduli = np.sort(np.abs(np.linalg.eigvals(m)))[::-1]
+    return float(np.clip(1 - moduli[1], 0, 1)) if len(moduli) > 1 else 1.0

@@ -70,9 +70,9 @@ class Topology:
             found.append(sorted(group))
         return found
 
-    def is_connected(self, without: Collection[int] = ()) -> bool:
-        """Whether all clients that are left reach each other."""
-        return len(self.components(without)) <= 1
+    def is_connected(self) -> bool:
+        """Whether all clients reach each other."""
+        return len(self.components()) <= 1
 
 
 @dataclass(frozen=True, kw_only=True)

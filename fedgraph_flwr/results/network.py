@@ -8,8 +8,9 @@ from typing import Any
 from strategies.base import AbstractGraphStrategy
 from strategies.relay import Relay
 
-from ..peers.mixing import MixingMatrix
+from ..peers.mixing import mixing_matrix, spectral_gap
 from ..peers.topology import Network
+from ..wording import name_clients
 
 
 def network_facts(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
@@ -27,19 +28,14 @@ def facts_of(network: Network, num_examples: Mapping[int, int]) -> dict[str, Any
     that reach each other without those that are gone.
     """
     topology = network.topology
-    matrix = MixingMatrix(
-        kind=network.weights,
-        neighbours=topology.neighbours,
-        num_examples=num_examples,
-        given=topology.weights,
-    )
+    matrix = mixing_matrix(network.weights, topology, num_examples)
     rest = topology.components(network.gone)
     return {
         "kind": topology.kind,
         "edges": [list(edge) for edge in topology.edges],
         "weights": network.weights,
         "sealed": network.is_sealed,
-        "spectral_gap": matrix.spectral_gap(),
+        "spectral_gap": spectral_gap(matrix),
         "is_connected": topology.is_connected(),
         "isolated": topology.isolated,
         "dropped_out": sorted(network.gone),
@@ -73,7 +69,7 @@ def describe_network(facts: Mapping[str, Any]) -> str:
         rest = facts["rest"]
         state = "connected" if facts["rest_is_connected"] else f"in parts {rest}"
         words.append(
-            f"{len(gone)} dropped out (clients {', '.join(map(str, gone))}), the"
+            f"{len(gone)} dropped out ({name_clients(gone)}), the"
             f" {sum(map(len, rest))} others went on and are {state}"
         )
     for client, senders in facts["without_mail_of"].items():

@@ -135,7 +135,7 @@ def test_words_for_a_network():
     )
     gone = describe_network(facts("star", gone=[0]))
     assert gone.endswith(
-        "1 dropped out (clients 0), the 3 others went on and are in parts"
+        "1 dropped out (client 0), the 3 others went on and are in parts"
         " [[1], [2], [3]]"
     )
     assert describe_network(facts(gone=[2])).endswith("went on and are connected")
