@@ -14,6 +14,7 @@ from .data import GraphPartition
 from .errors import ConfigError
 from .plugins import NAMING_KEYS, PluginSettings
 from .wire import UNUSED
+from .wording import name_clients
 
 COLUMNS, CLASSES, WHOLE = "columns", "classes", "whole"
 _MOST_CLASSES, _SHORT = 256, 12
@@ -155,8 +156,7 @@ def _check_equal(what: str, found: Mapping[int, str], why: str) -> None:
         by_value.setdefault(value, []).append(client)
     if len(by_value) > 1:
         each = "; ".join(
-            f"{value or 'not told'} (client{'s' * (len(ids) > 1)}"
-            f" {', '.join(map(str, ids))})"
+            f"{value or 'not told'} ({name_clients(ids)})"
             for value, ids in by_value.items()
         )
         raise ConfigError(f"clients differ in {what}: {each}: {why}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .participation import LIST, SHARE
+from .wording import shortened
 
 Value = bool | int | float | str
 # Upper bounds that nobody means to reach, where a machine would fail without them.
@@ -17,7 +18,6 @@ MOST_ROUNDS = 999_999  # names of checkpoints have six digits
 MOST_CLIENTS = 100_000
 MOST_STEPS = 10**9  # epochs in total, graphs of a batch
 MOST_STEP = 1000.0  # learning rates
-_SHOWN = 200  # characters of a wrong value that an error repeats
 _ROUNDS = r"(\d{1,6}(,\d{1,6})*)?"
 _TASKS = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"
 _MASKS = rf"all|exclusive|overlapping|{_TASKS}(;{_TASKS})*"
@@ -141,7 +141,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # an int of thousands of digits; deep nesting
         return f"a {type(value).__name__} too large to print"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... (cut short)"
+    return shortened(text)
 
 
 def setting(default: Value, rule: Rule) -> Any:

@@ -162,7 +162,7 @@ def describe_unscored(summary: dict[str, Any]) -> list[str]:
     lines = []
     for split, tasks in summary.get("tasks_without_score", {}).items():
         names = [
-            name if clients == everyone else f"{name} (clients {str(clients)[1:-1]})"
+            name if clients == everyone else f"{name} ({name_clients(clients)})"
             for name, clients in tasks.items()
         ]
         lines.append(

@@ -178,7 +178,7 @@ def test_numbers_beyond_what_a_machine_can_do_are_refused(kind):
 
 
 def test_a_wrong_value_too_long_to_read_is_cut_short():
-    refuse(r"got 'a{199}\.\.\. \(cut short\)", partition="a" * 10**6)
+    refuse(r"got 'a{199} \.\.\. \(\d+ characters\)", partition="a" * 10**6)
     refuse("num-clients must be .*got a int too large", **{"num-clients": 10**5000})
 
 

@@ -327,7 +327,7 @@ def test_tasks_without_a_score_are_named_once(run, caplog, method):
     ]
     why = "whose labels there are missing or all of one class"
     assert warnings == [
-        f"roc-auc on test graphs leaves out 1 of 2 tasks, {why}: a (clients 1)",
+        f"roc-auc on test graphs leaves out 1 of 2 tasks, {why}: a (client 1)",
         f"roc-auc on val graphs leaves out 1 of 2 tasks, {why}: b",
     ]
     again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
