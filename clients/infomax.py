@@ -16,8 +16,6 @@ from typing_extensions import override
 from fedgraph_flwr.data import DiffusionSpec
 from fedgraph_flwr.methods.fclg import (
     MOON_TEMPERATURE,
-    PPR_ALPHA,
-    THRESHOLD,
     InfoGraphParams,
     InfoMaxParams,
     MVGRLParams,
@@ -115,7 +113,7 @@ class MVGRLClient(InfoMaxClient[MVGRLParams]):
     @classmethod
     def diffusion(cls, params: MVGRLParams) -> DiffusionSpec:  # noqa: ARG003
         """Personalised PageRank."""
-        return DiffusionSpec(kind="ppr", alpha=PPR_ALPHA, threshold=THRESHOLD)
+        return DiffusionSpec(kind="ppr")
 
     @override
     def represent(self, model: MVGRL, batch: Batch) -> Tensor:

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..config import Settings
+from ..data import DIFFUSION_KINDS, DiffusionSpec
 from ..rules import Value, choice, flag, number
 
-PPR_ALPHA, THRESHOLD = 0.2, 0.01  # of the diffusion view
 MOON_TEMPERATURE = 0.5  # as in methods/moon.py
 # Shared settings of every row of the paper, K, E, T and the split (Sec. 5).
 RUN: Mapping[str, Value] = {
@@ -72,10 +72,12 @@ class FCLGParams(Settings):
     distill_normalize: bool = flag(True)
     activation: str = choice("none", "none", "relu")
     norm: str = choice("none", "none", "layer")
-    diffusion: str = choice("ppr", "ppr", "heat")
-    ppr_alpha: float = number(PPR_ALPHA, 0, 1, low_open=True)
-    heat_time: float = number(5.0, 0, 1000)
-    threshold: float = number(THRESHOLD, 0, 1, low_open=True, high_open=True)
+    diffusion: str = choice("ppr", *DIFFUSION_KINDS)
+    ppr_alpha: float = number(DiffusionSpec.alpha, 0, 1, low_open=True)
+    heat_time: float = number(DiffusionSpec.t, 0, 1000)
+    threshold: float = number(
+        DiffusionSpec.threshold, 0, 1, low_open=True, high_open=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +114,7 @@ class InfoGraphParams(InfoMaxParams):
 class MVGRLParams(InfoMaxParams):
     """MVGRL (Hassani and Khasahmadi 2020, arXiv:2006.05582) as a federated baseline.
 
-    The diffusion view is FCLG's: PPR with the authors' alpha of 0.2, without entries
-    below ``THRESHOLD``.
+    The diffusion view is FCLG's by default: PPR with the authors' alpha of 0.2.
     """
 
     TABLE = "mvgrl"

@@ -19,7 +19,6 @@ from typing import ClassVar
 from ..config import Settings
 from ..rules import MOST_ROUNDS, Value, choice, flag, integer, number
 
-SHARED = "shared/"
 DELTA = "delta/"
 GRAD_NORM = "grad-norm"
 _NODE_DATA = (

@@ -12,15 +12,12 @@ from scipy.optimize import brentq
 from scipy.special import stdtrit
 from scipy.stats import norm
 
-from clients.tasks.multitask_scores import mean_absolute_error, roc_auc
-
 from ..errors import DataError
-from ..trained.predictions import Predictions
+from ..trained.predictions import MEASURES, Predictions
 
 LEVEL = 0.95
 NUM_DRAWS = 2000
 _FEWEST = 10  # items; fewer cannot be resampled in a way that means something
-_METRICS = {"roc-auc": roc_auc, "mae": mean_absolute_error}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +164,7 @@ def _resampled(
             f" in {federated.metric}; an interval needs at least {_FEWEST} items, and 2"
             " that tell"
         )
-    rng, measure = np.random.default_rng(seed), _METRICS[federated.metric]
+    rng, measure = np.random.default_rng(seed), MEASURES[federated.metric]
     sign = -1 if federated.metric == "mae" else 1
 
     def gain(at: NDArray[np.int64]) -> float:

@@ -15,6 +15,7 @@ from ..files import inert, write_csv
 from .folder import EMBEDDING
 
 _NUMBERS = ("regression", EMBEDDING)  # kinds whose outputs are told as they are
+MEASURES = {"roc-auc": roc_auc, "mae": mean_absolute_error}  # of labels of tasks
 _CUT = 0.5  # probability from which yes is predicted
 
 
@@ -72,8 +73,7 @@ class Predictions:
             return None
         if self.metric == "accuracy":
             return float((self.outputs.argmax(1) == self.labels).mean())
-        measure = {"roc-auc": roc_auc, "mae": mean_absolute_error}[self.metric]
-        return measure(self.outputs, self.labels).mean
+        return MEASURES[self.metric](self.outputs, self.labels).mean
 
     def header(self) -> list[str]:
         """Names of the columns."""
