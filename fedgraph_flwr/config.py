@@ -308,8 +308,6 @@ class RunSettings(Settings):
     @property
     def never_train(self) -> frozenset[int]:
         """Clients that ``held-out-clients`` holds out from training."""
-        if not self.held_out_clients:
-            return frozenset()
         given = self.held_out_clients, self.num_clients, self.split_seed
         return held_out_clients(*given)
 

@@ -10,7 +10,7 @@ several, sums are taken in another order.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, TypeAlias
@@ -18,12 +18,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import ConfigError, DataError, unknown_name
+from .errors import DataError
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
-TRANSFORMS = ("l2", "raw", "log1p")
 METRICS = ("accuracy", "macro-f1", "nmi", "ari", "smallest-cluster")
 
 _NUM_STARTS = 10  # of k-means, of which the best is kept
@@ -48,19 +47,20 @@ def transform(embeddings: ArrayLike, name: str) -> Floats:
     Ours. Sum-pooled embeddings have norms of 10^2 to 10^4, which contrastive losses of
     cosines never train; k-means on raw ones parts off a few large graphs.
     """
-    x = _finite(embeddings)
-    if name == "raw":
-        return x
-    if name == "l2":
-        norms = np.linalg.norm(x, axis=1, keepdims=True)
-        return x / np.where(norms > 0, norms, 1.0)
-    if name == "log1p":
-        return np.copysign(np.log1p(np.abs(x)), x)
-    raise ConfigError(
-        unknown_name(
-            "transform of embeddings", name, TRANSFORMS, "Take one of these three."
-        )
-    )
+    return _TRANSFORMS[name](_finite(embeddings))
+
+
+def _unit_rows(x: Floats) -> Floats:
+    norms = np.linalg.norm(x, axis=1, keepdims=True)
+    return x / np.where(norms > 0, norms, 1.0)
+
+
+_TRANSFORMS: Mapping[str, Callable[[Floats], Floats]] = {
+    "l2": _unit_rows,
+    "raw": lambda x: x,
+    "log1p": lambda x: np.copysign(np.log1p(np.abs(x)), x),
+}
+TRANSFORMS = tuple(_TRANSFORMS)
 
 
 def match_clusters(labels: ArrayLike, assignment: ArrayLike, num_classes: int) -> Ints:
@@ -181,8 +181,6 @@ def all_scores(
         Those of ``headline``, one of `TRANSFORMS`, under the plain names of `METRICS`;
         and those of every transform as ``"<metric>-<transform>"``.
     """
-    if headline not in TRANSFORMS:
-        transform(np.zeros((1, 1)), headline)  # raises, with the known names
     by_name = {
         name: cluster_scores(
             transform(embeddings, name), labels, num_classes=num_classes, seed=seed
@@ -294,17 +292,14 @@ class _KernelSVM:
         return kernel
 
 
-def _fit_svm(x: Floats, y: Ints, seed: int) -> Any:
-    return _KernelSVM(x, y, seed)
-
-
 def _fit_logistic(x: Floats, y: Ints, seed: int) -> Any:  # noqa: ARG001
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(C=1.0, max_iter=1000).fit(x, y)
 
 
-_PROBES = {"probe-accuracy": _fit_logistic, "svm-accuracy": _fit_svm}
+_PROBES: dict[str, Callable[[Floats, Ints, int], Any]]
+_PROBES = {"probe-accuracy": _fit_logistic, "svm-accuracy": _KernelSVM}
 
 
 def _folds(y: Ints, most: int, seed: int) -> Iterator[tuple[Ints, Ints]]:

@@ -169,17 +169,13 @@ def trusted_peers(node: NodeConfig) -> dict[int, str] | None:
             )
         words = [match[2][i : i + 4] for i in range(0, 32, 4)]
         found[int(match[1])] = " ".join(words)
-    _require_state_dir(node, PEERS, "the key whose fingerprint neighbours have")
-    return found
-
-
-def _require_state_dir(node: NodeConfig, key: str, what: str) -> None:
     if not node.get("state-dir"):
         raise ConfigError(
-            f"node-config {key} needs state-dir beside it: {what} is kept there, and a"
-            " run that names a folder of its own would begin anew; add --node-config"
-            " 'state-dir=\"/abs/path\"'"
+            f"node-config {PEERS} needs state-dir beside it: the key whose fingerprint"
+            " neighbours have is kept there, and a run that names a folder of its own"
+            " would begin anew; add --node-config 'state-dir=\"/abs/path\"'"
         )
+    return found
 
 
 def check_plugins(run_config: Mapping[str, Any], node: NodeConfig) -> None:

@@ -96,12 +96,7 @@ def line_chart(
             )
         )
     parts.append(_text((_LEFT + _WIDTH) / 2, _HEIGHT - 6, "round"))
-    parts.append(
-        Markup(
-            '<text text-anchor="middle" transform="translate(13 {}) rotate(-90)">'
-            "{}</text>"
-        ).format((_HEIGHT - _BOTTOM) / 2, y_label)
-    )
+    parts.append(_upwards((_HEIGHT - _BOTTOM) / 2, y_label))
     return _svg(parts, name=name, height=_HEIGHT)
 
 
@@ -161,10 +156,7 @@ def cluster_chart(partitions: Mapping[int, Partition], *, name: str) -> Markup:
             x = _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
             parts.append(_text(x, bottom + 16, f"{t:.0f}"))
     parts.append(_text((_LEFT + _WIDTH) / 2, bottom + 34, "round"))
-    middle = f"translate(13 {(_TOP + bottom) / 2:.0f}) rotate(-90)"
-    parts.append(
-        Markup('<text text-anchor="middle" transform="{}">client</text>').format(middle)
-    )
+    parts.append(_upwards(f"{(_TOP + bottom) / 2:.0f}", "client"))
     return _svg(parts, name=name, height=bottom + 40)
 
 
@@ -199,10 +191,7 @@ def bar_chart(
         parts.append(_text(end, y + 13, words, "start" if value > 0 else "end"))
         parts.append(_text(_LEFT - 6, y + 13, str(client), "end"))
     parts.append(_text(middle, bottom + 20, unit))
-    at = f"translate(13 {(_TOP + bottom) / 2:.0f}) rotate(-90)"
-    parts.append(
-        Markup('<text text-anchor="middle" transform="{}">client</text>').format(at)
-    )
+    parts.append(_upwards(f"{(_TOP + bottom) / 2:.0f}", "client"))
     return _svg(parts, name=name, height=bottom + 28)
 
 
@@ -220,6 +209,13 @@ def _text(
     return Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}"{}>{}</text>').format(
         x, y, anchor, kind, words
     )
+
+
+def _upwards(y: object, words: str) -> Markup:
+    """Name what goes upwards, at the left edge."""
+    return Markup(
+        '<text text-anchor="middle" transform="translate(13 {}) rotate(-90)">{}</text>'
+    ).format(y, words)
 
 
 def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:

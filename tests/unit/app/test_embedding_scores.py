@@ -30,7 +30,7 @@ from fedgraph_flwr.embedding_scores import (
     probe_scores,
     transform,
 )
-from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.errors import DataError
 
 
 def blobs(sizes, *, spread=0.05, dim=8, seed=0):
@@ -241,8 +241,6 @@ def test_what_cannot_be_scored_says_why():
         probe_scores(x, labels[:3], seed=0)
     with pytest.raises(DataError, match=r"from 0 to 2; with 2 classes .* 0 to 1"):
         cluster_scores(x, [0, 1, 2, 0], num_classes=2, seed=0)
-    with pytest.raises(ConfigError, match=r"'L2'\. Did you mean 'l2'\?.*log1p"):
-        all_scores(x, labels, num_classes=2, seed=0, headline="L2")
     x[1, 0], x[3] = np.nan, [np.inf, -np.inf, 1]
     message = r"2 of 4 embeddings hold NaN .* graph 1;.*lower learning-rate"
     for score in (
@@ -310,7 +308,7 @@ def test_probes_equal_scikit_learn_s_nested_cross_validation(seed):
 def test_the_choice_of_c_never_sees_the_test_fold(monkeypatch):
     x, labels = noise(60, 3, 2)
     x[:, 0] = np.arange(60)  # tells which graph a row is
-    fit, seen = embedding_scores._fit_svm, []
+    fit, seen = embedding_scores._KernelSVM, []
 
     def spy(x_train, y_train, seed):
         model = fit(x_train, y_train, seed)
