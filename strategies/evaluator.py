@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Base class, which evaluates nothing; tasks with server-side scores extend it."""
+    """Base class, which evaluates nothing; tasks with server-side scores extend it.
+
+    ``files``: arrays of the last call for the results folder, by the names of NPZ
+    files. They are written when the round is recorded, and no sooner.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, NamedArrays] = {}
 
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
         """Learn from the roll call who takes part."""
@@ -57,13 +64,6 @@ class Evaluator:
     ) -> list[Evaluation]:
         """Score the model after ``measured_round``; all parcels are fit for it."""
         return []
-
-    def files(self) -> dict[str, NamedArrays]:
-        """Arrays of the last call for the results folder, by the names of NPZ files.
-
-        They are written when the round is recorded, and no sooner.
-        """
-        return {}
 
     def after_run(self, run_dir: Path, strategy: AbstractGraphStrategy) -> None:
         """Write and log what remains to be said of a completed run."""

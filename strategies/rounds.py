@@ -164,7 +164,7 @@ class Round:
                 found = [replace(e, point=HELD_OUT) for e in found]
             report.evaluations += found
         report.evaluations += strategy.evaluator(report.server_round - 1, good)
-        report.files = strategy.evaluator.files()
+        report.files = strategy.evaluator.files
         self.good = {c: replace(p, evaluation={}) for c, p in good.items()}
         return self.good
 

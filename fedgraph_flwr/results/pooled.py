@@ -35,10 +35,10 @@ class PooledEvaluation(Evaluator):
     """
 
     def __init__(self, resolved: Resolved) -> None:
+        super().__init__()
         assert isinstance(resolved.task, EmbeddingSettings)
         self._resolved = resolved
         self._task, self._settings = resolved.task, resolved.settings
-        self._files: dict[str, NamedArrays] = {}
         self.num_classes = self.num_clients = 0
         self._sizes: dict[int, int] = {}  # graphs of each client
         self._width = 0  # of embeddings; 0: clients alone know it
@@ -135,13 +135,13 @@ class PooledEvaluation(Evaluator):
         graphs are "answered", kept in ``rounds.csv`` and not compared.
         """
         given = {c: p.evaluation for c, p in sorted(parcels.items()) if p.evaluation}
-        self._files = {}
+        self.files = {}
         if not given:
             return []
         pool = _join(given)
         task, settings = self._task, self._settings
         labels = pool["labels"].astype(np.int64)
-        self._files = {f"{EMBEDDINGS}/round-{measured_round:06d}.npz": pool}
+        self.files = {f"{EMBEDDINGS}/round-{measured_round:06d}.npz": pool}
         if len(labels) < self.num_classes:
             log(
                 WARNING,
@@ -173,11 +173,6 @@ class PooledEvaluation(Evaluator):
             )
             for metric, value in scores.items()
         ]
-
-    @override
-    def files(self) -> dict[str, NamedArrays]:
-        """Return the arrays that were clustered."""
-        return self._files
 
 
 def _join(given: Mapping[int, NamedArrays]) -> NamedArrays:

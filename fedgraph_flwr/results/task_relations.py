@@ -38,8 +38,8 @@ class TaskRelations(Evaluator):
     """Keeps what clients hand over, ``task-covariance/round-<t>.npz``."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._num_tasks = 0
-        self._files: dict[str, NamedArrays] = {}
 
     @override
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
@@ -68,13 +68,8 @@ class TaskRelations(Evaluator):
                 omega, ids = (parcel.evaluation[k] for k in (RECORD, RECORD_IDS))
                 kept |= {f"omega-{client}": omega, f"tasks-{client}": ids}
         name = f"{FOLDER}/round-{measured_round + 1:06d}.npz"
-        self._files = {name: kept} if kept else {}
+        self.files = {name: kept} if kept else {}
         return []
-
-    @override
-    def files(self) -> dict[str, NamedArrays]:
-        """Return Omega of each client."""
-        return self._files
 
     @override
     def after_run(self, run_dir: Path, strategy: AbstractGraphStrategy) -> None:

@@ -57,7 +57,7 @@ def keep(tmp_path):
     class Kept(TaskRelations):
         def __call__(self, measured_round, parcels):
             found = super().__call__(measured_round, parcels)
-            for name, arrays in self.files().items():  # as the run's folder does
+            for name, arrays in self.files.items():  # as the run's folder does
                 write_npz(tmp_path / name, arrays)
             return found
 
