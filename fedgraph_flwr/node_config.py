@@ -75,6 +75,19 @@ def check_keys(node: NodeConfig) -> list[str]:
     return strange
 
 
+def check_node(node: NodeConfig) -> None:
+    """Refuse what is wrong in a node-config by itself.
+
+    Raises
+    ------
+    ConfigError
+    """
+    check_keys(node)
+    site_name(node)
+    check_flags(node)
+    trusted_peers(node)
+
+
 def hosts_any(node: NodeConfig) -> bool:
     """Whether this node hosts clients of this app; other nodes serve other apps."""
     return "clients" in node or set(_SIMULATION) <= set(node)

@@ -27,15 +27,12 @@ from .methods.spreadgnn import SpreadGNNParams
 from .node_config import (
     POLICY,
     NodeConfig,
-    check_flags,
     check_identity,
-    check_keys,
+    check_node,
     check_plugins,
     hosted_clients,
     is_site,
     own_folders,
-    site_name,
-    trusted_peers,
 )
 from .plugins import is_plugin, split
 from .registry import METHODS
@@ -277,10 +274,7 @@ def agree_at(
     """
     resolved = resolve_at(node, policy, run_config)
     policy.check_run(resolved)
-    check_keys(node)
-    site_name(node)
-    check_flags(node)
-    trusted_peers(node)
+    check_node(node)
     check_identity(resolved, node)
     hosted = hosted_clients(node, resolved.settings.num_clients)
     settings = own_folders(resolved.settings, node)

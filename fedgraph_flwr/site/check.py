@@ -17,13 +17,7 @@ import datasets
 from ..data import GraphPartition
 from ..elsewhere import check_elsewhere
 from ..errors import ConfigError, PolicyError
-from ..node_config import (
-    check_flags,
-    check_keys,
-    hosted_clients,
-    site_name,
-    trusted_peers,
-)
+from ..node_config import check_keys, check_node, hosted_clients
 from ..policy import agree_at, policy_of
 from ..resolve import Resolved, defaults
 from . import check_data, check_machine
@@ -138,9 +132,7 @@ def _node(
             return [Finding(what="node-config", state=PROBLEM, found=found, cure=cure)]
         policy = policy_of(node)
         if resolved is None:
-            site_name(node)
-            check_flags(node)
-            trusted_peers(node)
+            check_node(node)
             told = "keys are known; without --run-config nothing says if they allow it"
             return [Finding(what="node-config", state=OK, found=told)]
         own = {"data-path": str(args.folder)} if args.folder else {}
