@@ -37,8 +37,7 @@ def record_bytes(content: RecordDict) -> dict[int, dict[str, int]]:
     """Bytes of each client's records, by kind."""
     found: dict[int, dict[str, int]] = {}
     for client, kind, size in record_sizes(content):
-        records = found.setdefault(client, {})
-        records[kind] = records.get(kind, 0) + size
+        found.setdefault(client, {})[kind] = size
     return found
 
 

@@ -44,11 +44,10 @@ def picture(view: RunView, width: int, now: float) -> RenderableType:
     """
     done = view.rounds_done
     planned = int(view.config.get("num-server-rounds", done) or 1)
-    head = f"{view.fact('method')} on {view.fact('dataset')}, seed {view.fact('seed')}"
     bar = Table.grid()  # alone a bar does not end its line
     bar.add_row(ProgressBar(total=planned, completed=done, width=min(60, width)))
     parts: list[RenderableType] = [
-        Text(visible(f"{head} · {view.status}"), style="bold"),
+        Text(visible(f"{view.title} · {view.status}"), style="bold"),
         Text(f"round {done} of {planned}{_left(view, done, planned)}"),
         bar,
     ]

@@ -60,6 +60,12 @@ class RunView:
     gain: Gain | None = field(default=None)
 
     @property
+    def title(self) -> str:
+        """Method, data set and seed."""
+        fact = self.fact
+        return f"{fact('method')} on {fact('dataset')}, seed {fact('seed')}"
+
+    @property
     def status(self) -> str:
         """``completed``, ``failed`` or ``unfinished``."""
         return str(self.summary.get("status", UNFINISHED))

@@ -55,7 +55,7 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
     splits = split_rounds(view.partitions)
     return {
         "id": f"run{number}",
-        "title": _title(view),
+        "title": view.title,
         "name": view.path.name,
         "status": view.status,
         "error": summary.get("error"),
@@ -96,10 +96,6 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "origin": _origin(summary),
         "more_rows": _MOST_ROWS,
     }
-
-
-def _title(view: RunView) -> str:
-    return f"{view.fact('method')} on {view.fact('dataset')}, seed {view.fact('seed')}"
 
 
 def _headline(view: RunView) -> dict[str, str] | None:
@@ -323,7 +319,7 @@ def _together(views: Sequence[RunView]) -> dict[str, Any] | None:
         rows.append(
             {
                 "id": f"run{i}",
-                "title": _title(view),
+                "title": view.title,
                 "cells": [
                     view.status,
                     head["value"] if head else "-",
@@ -343,7 +339,7 @@ def _together(views: Sequence[RunView]) -> dict[str, Any] | None:
     for (dataset, split, metric), members in groups.items():
         lines = [
             Line(
-                label=f"run {i + 1}: {_title(views[i])}",
+                label=f"run {i + 1}: {views[i].title}",
                 points=mean_line(views[i].scores, list(views[i].scores)),
                 style=colour(k),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 from rich.console import Console
 from rich.table import Table
@@ -13,16 +14,8 @@ from strategies.report import ClientInfo
 from ..likeness import TELLS, Statistics
 
 STATISTICS = "statistics.csv"
-_NUMBERS = (
-    "num_graphs",
-    "num_nodes",
-    "nodes_per_graph",
-    "edges_per_graph",
-    "degree",
-    "isolated",
-    "homophily",
-)
 _LISTS = {"counts": "count", "target_mean": "mean", "target_std": "std"}
+_NUMBERS = [f.name for f in fields(Statistics) if f.name not in _LISTS]
 
 
 def statistics_rows(clients: Mapping[int, ClientInfo]) -> list[list[str]]:
