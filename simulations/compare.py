@@ -207,20 +207,18 @@ def draw_gains(
     drawn = []
     for group, name in _files(groups, out):
         local = baseline(group, "local")
-        pairs = [
-            (label, run.path)
+        others = {
+            label: [run.path for run in runs]
             for label, runs in group.rows.items()
             if label != local
-            for run in runs
-        ]
+        }
         self_trained = [run.path for run in group.rows[local]] if local else []
         path = draw_gain(
-            [p for _, p in pairs],
+            others,
             self_trained,
             name,
             rule=rule or group.headline,
             metric=metric,
-            labels=[label for label, _ in pairs],
         )
         drawn += [path] if path else []
     if not drawn:

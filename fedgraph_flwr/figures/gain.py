@@ -21,28 +21,27 @@ _TIE = 1e-9  # points; rounding must not turn a tie into a loss
 
 
 def draw_gain(
-    runs: Sequence[Path],
+    rows: Mapping[str, Sequence[Path]],
     local_runs: Sequence[Path],
     out: Path,
     *,
     rule: str = "final",
     metric: str = "",
-    labels: Sequence[str] | None = None,
 ) -> Path | None:
     """Draw each client's mean gain over self-train, paired by seed.
 
     Parameters
     ----------
-    runs, local_runs : sequence of Path
-        Results folders of one data set and split; of self-train in ``local_runs``.
+    rows : mapping
+        Label of a panel -> results folders of one data set and split.
+    local_runs : sequence of Path
+        Those of self-train.
     out : Path
         PNG file to write.
     rule : str
         ``"final"``, ``"best_val"`` or ``"best_snapshot"``, on both sides.
     metric : str
         Of the scores; "" is the runs' headline.
-    labels : sequence of str, optional
-        Panel of each run; one panel per method when left out.
 
     Returns
     -------
@@ -51,16 +50,15 @@ def draw_gain(
     """
     local = {s.get("seed"): s for s in map(read_summary, local_runs)}
     dataset, measured, panels = "", "", dict[str, list[dict[int, float]]]()
-    names = labels if labels is not None else [""] * len(runs)
-    for run_dir, name in zip(runs, names, strict=True):
-        summary = read_summary(run_dir)
+    found = [(label, read_summary(run)) for label, runs in rows.items() for run in runs]
+    for label, summary in found:
         partner = local.get(summary.get("seed"))
         if gains := client_gains(summary, partner or {}, rule, metric):
             dataset = str(summary.get("dataset", ""))
             measured = metric or str(summary.get("metric", "accuracy"))
             unit = GainUnit.of(summary, measured)
             scaled = {c: unit.factor * g for c, g in gains.items()}
-            panels.setdefault(name or str(summary.get("method")), []).append(scaled)
+            panels.setdefault(label, []).append(scaled)
     if not panels:
         return None
     return save(_gain_figure(panels, dataset, rule, measured, unit), out)

@@ -159,7 +159,7 @@ def test_gains_of_many_clients_fit_a_picture_that_can_be_opened(
         summary = json.loads((run / "summary.json").read_text())
         summary["final"]["per_client"] = many
         (run / "summary.json").write_text(json.dumps(summary))
-    gain.draw_gain(runs[:1], runs[1:], tmp_path / "gain.png")
+    gain.draw_gain({"gcfl+": runs[:1]}, runs[1:], tmp_path / "gain.png")
     (figure,) = drawn
     assert figure.get_figwidth() * figure.dpi < 10_000
     assert len(figure.axes[0].get_xticks()) < 100
@@ -185,7 +185,7 @@ def test_gain_is_paired_by_seed(
     kept = []
     monkeypatch.setattr(gain, "_gain_figure", lambda *args: kept.append(args))
     monkeypatch.setattr(gain, "save", lambda _, path: path)
-    gain.draw_gain(runs, local, tmp_path / "gain.png")
+    gain.draw_gain({"gcfl+": runs}, local, tmp_path / "gain.png")
     panels, dataset, rule, metric, unit = kept[0]
     assert (unit.name, unit.told(10.04)) == ("points", "+10.0")
     assert (dataset, rule, metric) == ("synthetic", "final", "accuracy")
@@ -204,7 +204,7 @@ def test_of_errors_less_is_drawn_as_a_gain(
     kept = []
     monkeypatch.setattr(gain, "_gain_figure", lambda *args: kept.append(args))
     monkeypatch.setattr(gain, "save", lambda _, path: path)
-    gain.draw_gain(runs[:1], runs[1:], tmp_path / "gain.png")
+    gain.draw_gain({"gcfl+": runs[:1]}, runs[1:], tmp_path / "gain.png")
     panels, _, _, _, unit = kept[0]
     assert panels["gcfl+"][0][0] == pytest.approx(0.03)
     assert (unit.name, unit.told(0.03), unit.told(0.0)) == ("mae", "+0.03", "+0")
@@ -214,9 +214,10 @@ def test_gain_is_drawn_or_left_out(tmp_path: Path) -> None:
     local = write_run(tmp_path / "l", method="local", norms=False)
     run = write_run(tmp_path / "g", shift=0.1)
     out = tmp_path / "figures" / "gain.png"
-    assert gain.draw_gain([run], [], out) is None
+    assert gain.draw_gain({"gcfl+": [run]}, [], out) is None
     assert not out.exists()
-    assert gain.draw_gain([run, local], [local], out) == out
+    rows = {"gcfl+": [run], "local": [local]}
+    assert gain.draw_gain(rows, [local], out) == out
     toys.assert_drawn(out)
 
 
