@@ -17,7 +17,7 @@ from strategies.report import RoundReport
 from .results.folder import RunFolder
 from .results.network import describe_seal
 from .trackers import Tracking
-from .wording import with_sites
+from .wording import duration, with_sites
 
 _LOSS = ("train", "loss")
 
@@ -64,18 +64,14 @@ class Clock:
         self._seconds: list[float] = []
 
     def left(self, done: int, wall_s: float) -> str:
-        """Remaining time as ``m:ss`` or ``h:mm:ss``; "" if it is not known.
+        """Remaining time; "" if it is not known.
 
         ``done`` is the round just completed, ``wall_s`` its seconds.
         """
         self._seconds.append(wall_s)
         if len(self._seconds) < 2:
             return ""
-        minutes, seconds = divmod(
-            round(fmean(self._seconds[1:]) * (self._total - done)), 60
-        )
-        hours, rest = divmod(minutes, 60)
-        return f"{hours}:{rest:02d}:{seconds:02d}" if hours else f"{rest}:{seconds:02d}"
+        return duration(fmean(self._seconds[1:]) * (self._total - done))
 
 
 def progress_line(

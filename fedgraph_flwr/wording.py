@@ -125,7 +125,16 @@ def visible(text: str) -> str:
     )
 
 
-def score_text(value: float, digits: int = 4) -> str:
-    """Write a score with so many decimals; a small error does not become 0."""
+def duration(seconds: float) -> str:
+    """Write seconds as ``m:ss`` or ``h:mm:ss``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def score_text(value: float | None, digits: int = 4) -> str:
+    """Write a score with so many decimals, none as "-"; no small error becomes 0."""
+    if value is None:
+        return "-"
     is_lost = 1e-12 < abs(value) < 10.0**-digits
     return f"{value:.2e}" if is_lost else f"{value:.{digits}f}"

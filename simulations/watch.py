@@ -28,7 +28,7 @@ from fedgraph_flwr.report.gather import UNFINISHED, RunView, gather
 from fedgraph_flwr.report.page import mean_line
 from fedgraph_flwr.results.metrics import METRICS
 from fedgraph_flwr.results.reader import CONFIG, ROUNDS, TIMES, blaming
-from fedgraph_flwr.wording import visible
+from fedgraph_flwr.wording import duration, visible
 
 from .report import find_runs
 
@@ -78,8 +78,7 @@ def _left(view: RunView, done: int, planned: int) -> str:
     seconds = [w for t, (w, _) in sorted(view.seconds.items()) if 1 < t <= done]
     if not seconds or view.status != UNFINISHED:
         return ""
-    minutes, rest = divmod(round(fmean(seconds[-10:]) * (planned - done)), 60)
-    return f" · about {minutes}:{rest:02d} left"
+    return f" · about {duration(fmean(seconds[-10:]) * (planned - done))} left"
 
 
 def _spark(values: Sequence[float], width: int) -> str:

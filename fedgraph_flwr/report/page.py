@@ -52,7 +52,7 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
     clusters = [m for m in last_clusters(summary, view.partitions) if m]
     if all(len(members) == 1 for members in clusters):  # each client is by itself
         clusters = []
-    splits = split_rounds(view.partitions)
+    lines = _score_lines(view.scores, clusters)
     return {
         "id": f"run{number}",
         "title": view.title,
@@ -62,13 +62,13 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "headline": _headline(view),
         "facts": _facts(view),
         "scores": line_chart(
-            _score_lines(view.scores, clusters),
+            lines,
             name=f"{view.split} {view.metric} over rounds",
             y_label=f"{view.split} {view.metric}",
-            marks=splits,
+            marks=split_rounds(view.partitions),
         ),
         "point": view.point.replace("_", " "),
-        "legend": _legend(view.scores, clusters),
+        "legend": _legend(lines),
         "left_out": max(0, len(view.scores) - _MOST_LINES),
         "score_rows": _score_rows(view.scores),
         "cluster_chart": cluster_chart(view.partitions, name="clusters over rounds")
@@ -164,11 +164,11 @@ def _score_lines(series: Series, clusters: Sequence[Sequence[int]]) -> list[Line
     ]
 
 
-def _legend(series: Series, clusters: Sequence[Sequence[int]]) -> list[tuple[str, str]]:
+def _legend(lines: Sequence[Line]) -> list[tuple[str, str]]:
     """Style and label of each kind of line."""
-    lines = [ln for ln in _score_lines(series, clusters) if ln.style != "client"]
-    clients = [("client", "single clients")] if len(series) > 1 else []
-    return [(ln.style, ln.label) for ln in reversed(lines)] + clients
+    kinds = [(ln.style, ln.label) for ln in reversed(lines) if ln.style != "client"]
+    clients = [("client", "single clients")] if len(kinds) < len(lines) else []
+    return kinds + clients
 
 
 def _score_rows(series: Series) -> list[list[str]]:
@@ -211,13 +211,9 @@ def _rules(summary: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     for rule in summary.get("rules") or []:
         row = summary[rule]
-        cells = [_score(row[k]) for k in ("mean", "std", "min", "max")]
+        cells = [score_text(row[k]) for k in ("mean", "std", "min", "max")]
         rows.append([rule, *cells, row["protocol"]])
     return rows
-
-
-def _score(value: float | None) -> str:
-    return "-" if value is None else score_text(value)
 
 
 def _clients(view: RunView) -> list[list[str]]:
@@ -231,7 +227,7 @@ def _clients(view: RunView) -> list[list[str]]:
             str(c),
             site_of.get(c, ""),
             str(sizes.get(str(c), "")),
-            *(_score(summary[rule]["per_client"].get(str(c))) for rule in rules),
+            *(score_text(summary[rule]["per_client"].get(str(c))) for rule in rules),
         ]
         for c in sorted(map(int, sizes))
     ]

@@ -30,7 +30,7 @@ def summary_table(summary: dict[str, Any]) -> str:
         table.add_column(column)
     for rule in summary["rules"]:
         row = summary[rule]
-        cells = ["-" if row[k] is None else score_text(row[k]) for k in ("mean", "std")]
+        cells = [score_text(row[k]) for k in ("mean", "std")]
         extremes = [_extreme(summary, row, k) for k in ("min", "max")]
         table.add_row(rule, *cells, *extremes)
     out = Console(file=io.StringIO(), width=_WIDTH, highlight=False)
@@ -93,9 +93,7 @@ def _selected_by(summary: dict[str, Any], rule: str) -> str:
 
 def _extreme(summary: dict[str, Any], row: dict[str, Any], which: str) -> str:
     """Format the lowest or highest score; a small test set has its size beside it."""
-    if row[which] is None:
-        return "-"
-    if _is_pooled(summary):  # one score, of no client
+    if row[which] is None or _is_pooled(summary):  # one score, of no client
         return score_text(row[which])
     sizes = summary["num_examples"]
     size = min(sizes[c] for c, v in row["per_client"].items() if v == row[which])
