@@ -119,7 +119,7 @@ def _last_line(
     """Find number and hash of the last whole line, what follows, how to go on."""
     begin = max(0, end - length)
     file.seek(begin)
-    tail = _read_all(file)
+    tail = file.readall()
     lines = tail.split(b"\n")
     for at in range(len(lines) - 1, -1, -1):
         record = _parse(lines[at])
@@ -142,13 +142,6 @@ def _last_line(
         )
     torn = tail.removesuffix(b"\n")
     return 0, START, torn, b"\n" if torn and not tail.endswith(b"\n") else b""
-
-
-def _read_all(file: io.FileIO) -> bytes:
-    found = b""
-    while part := file.read(_TAIL):
-        found += part
-    return found
 
 
 def _write_all(file: io.FileIO, content: bytes) -> None:

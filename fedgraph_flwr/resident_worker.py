@@ -32,13 +32,13 @@ from .errors import FedGraphError, RunFailedError, StorageError
 from .resident import SOCKETS, Record, identity, lives, read_record
 from .terminal import log_failure
 
-IDLE_S = 600.0
+IDLE_S = 600.0  # without a message, after which it ends
 register(memoryview, lambda view: (bytes, (view.tobytes(),)))  # arrays of replies
 _LOOK_S = 1.0
 _NEW_S = 60.0
 
 
-def serve(place: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
+def serve(place: Path, key: str, parent: str) -> str:
     """Answer messages until there is a reason to end; return it.
 
     Parameters
@@ -49,8 +49,6 @@ def serve(place: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
         Of :func:`fedgraph_flwr.resident.key_of`.
     parent : str
         Process that starts the site's ClientApps, as ``identity`` tells it.
-    idle_s : float
-        Seconds without a message after which it ends.
     """
     secret = secrets.token_bytes(32)
     listener = _listen(secret)
@@ -80,9 +78,9 @@ def serve(place: Path, key: str, parent: str, *, idle_s: float = IDLE_S) -> str:
                 pass
             if read_record(place) != own:
                 return "another one has taken its place"
-            if time.monotonic() > last + idle_s:
+            if time.monotonic() > last + IDLE_S:
                 place.unlink(missing_ok=True)
-                return f"nothing was asked for {idle_s:.0f} s"
+                return f"nothing was asked for {IDLE_S:.0f} s"
 
 
 def _listen(secret: bytes) -> Listener:

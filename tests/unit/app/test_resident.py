@@ -186,8 +186,9 @@ def quick(monkeypatch):
 
 
 @pytest.mark.usefixtures("quick")
-def test_it_ends_when_nothing_is_asked(tmp_path):
-    said = resident_worker.serve(tmp_path / "record", "key", HERE, idle_s=0.05)
+def test_it_ends_when_nothing_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(resident_worker, "IDLE_S", 0.05)
+    said = resident_worker.serve(tmp_path / "record", "key", HERE)
     assert said.startswith("nothing was asked for")
     assert not (tmp_path / "record").exists()
 
