@@ -149,7 +149,7 @@ def test_resuming_with_another_learning_rate_is_refused_by_name(run):
 
 
 def test_resuming_from_a_folder_that_is_no_results_folder_is_refused(run, tmp_path):
-    with pytest.raises(ConfigError, match=r"has no config\.json"):
+    with pytest.raises(ConfigError, match=r"resume: .* is no results folder"):
         run("fedavg", resume=str(tmp_path))
 
 

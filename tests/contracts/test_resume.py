@@ -489,7 +489,7 @@ def test_a_run_that_could_not_be_begun_leaves_nothing(tmp_path, monkeypatch):
 def test_a_configuration_that_cannot_be_read_is_named(run, tmp_path, text):
     part = stopped(run, "fedavg", tmp_path)
     (part.path / "config.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"no config.json that can be read"):
+    with pytest.raises(ConfigError, match=r"resume: .*config.json cannot be read"):
         resumed(run, part, "fedavg")
 
 

@@ -128,7 +128,7 @@ def test_a_run_without_a_checkpoint_is_started_anew(tmp_path):
 
 
 def test_a_refusal_is_a_loss_where_there_is_a_checkpoint(tmp_path):
-    refused = Outcome(status="failed", says="ConfigError: has no config.json")
+    refused = Outcome(status="failed", says="ConfigError: config.json cannot be read")
     trial, _ = trial_of(
         tmp_path, KILLED, refused, checkpoint="round-000001.safetensors"
     )
