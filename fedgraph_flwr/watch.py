@@ -6,7 +6,7 @@ run, at a site even though a new process answers each message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from logging import INFO, WARNING, Filter, LogRecord, getLogger
@@ -255,7 +255,7 @@ class _Site:
             yield Entry(**common, outcome="refused", note=reason)
             return
         received, sent = record_bytes(self._message.content), record_bytes(content)
-        mail = self._mail()
+        remark = self._remarks()
         hashes = digests(content)
         for client, parcel in parcels.items():
             yield Entry(
@@ -270,7 +270,7 @@ class _Site:
                 withheld=self._visit.withheld.get(client, []),
                 seconds=round(parcel.metrics.get(COMPUTE_S, 0.0), 3),
                 **self._outcome(parcel, measured[client].metrics),
-                note=parcel.error or self._remark(mail, client, parcel),
+                note=parcel.error or remark(client, parcel),
             )
 
     def _outcome(
@@ -294,24 +294,15 @@ class _Site:
             return found
         return {**found, "metric": metric, "split": split, "score": score}
 
-    def _mail(self) -> dict[int, Parcel]:
-        """Parcels of the message, if the method has something to remark on them."""
+    def _remarks(self) -> Callable[[int, Parcel], str]:
+        """Return what says, of a client and its reply, what the method remarks."""
         resolved = self._visit.resolved
+        method: type[Any] = resolved.method.client if resolved else object
         has_mail = self._kind in (MessageType.TRAIN, MessageType.EVALUATE)
-        if not has_mail or resolved is None:
-            return {}
-        if not issubclass(resolved.method.client, Remarks):
-            return {}
-        return unpack(self._message.content)[0]
-
-    def _remark(self, mail: Mapping[int, Parcel], client: int, sent: Parcel) -> str:
-        """Say what the method remarks on a client's mail."""
-        resolved = self._visit.resolved
-        if not mail or resolved is None:
-            return ""
-        assert issubclass(resolved.method.client, Remarks)
-        received = mail.get(client, Parcel())
-        return resolved.method.client.remark(received.arrays, sent.arrays)
+        if not has_mail or not issubclass(method, Remarks):
+            return lambda *_: ""
+        remark, mail = method.remark, unpack(self._message.content)[0]
+        return lambda c, sent: remark(mail.get(c, Parcel()).arrays, sent.arrays)
 
 
 def _worded(error: Exception) -> str:
