@@ -18,7 +18,7 @@ from pathlib import Path
 from fedgraph_flwr.audit_log import FILE as AUDIT_LOG
 from fedgraph_flwr.config import RESUME_MAY_CHANGE
 from fedgraph_flwr.errors import DataError, WireError
-from fedgraph_flwr.files import names_in
+from fedgraph_flwr.files import make_private, names_in
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.wording import shortened
 
@@ -100,7 +100,7 @@ def bind_run(
         newest = _newest(root, experiment)
         partial = newest.with_name(f".{newest.name}.{secrets.token_hex(8)}")
         with usable(newest):
-            newest.parent.mkdir(parents=True, exist_ok=True)
+            make_private(newest.parent)
             partial.write_text(str(run_id))
             partial.replace(newest)
         write_once(path, experiment.encode(), is_lasting=True)
@@ -126,7 +126,7 @@ def _begin_folders(root: Path, experiment: str, clients: Iterable[int]) -> None:
                 public=f"{gone}, with the keys that it knew: its site must {end}",
             )
         with usable(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
         write_once(begun, b"", is_lasting=True)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import is_there, sync
+from fedgraph_flwr.files import is_there, make_private, sync
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def write_once(path: Path, content: bytes, *, is_lasting: bool = False) -> bytes
     with usable(path):
         if is_there(path):
             return path.read_bytes()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError, WireError
-from fedgraph_flwr.files import names_in, remove
+from fedgraph_flwr.files import make_private, names_in, remove
 
 from ..once import usable, write_once
 
@@ -46,7 +46,7 @@ class RoundsDone:
         """
         path = self._folder / "lock"
         with usable(path):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_private(self._folder)
             lock = path.open("w")
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.files import replacing, unwritable
+from fedgraph_flwr.files import make_private, replacing, unwritable
 
 _CHECKSUM = "sha256"
 
@@ -26,7 +26,7 @@ def locked(path: Path) -> Iterator[None]:
     """
     beside = path.with_suffix(".lock")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         lock = beside.open("w")
     except OSError as error:
         raise unwritable(beside, error) from error

@@ -13,6 +13,7 @@ import toys
 
 from clients.binding import bind_config, bind_run, bound_runs, check_run, is_known
 from clients.once import write_once
+from clients.privacy.records import locked, write_record
 from clients.store import ClientStore
 from fedgraph_flwr.errors import DataError, RunFailedError, WireError
 from simulations.inline import InlineGrid
@@ -176,6 +177,26 @@ def test_a_file_is_written_once_whole_and_for_its_owner(tmp_path):
     assert len(path.read_bytes()) == 9
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+def test_a_state_folder_that_is_made_is_for_its_user_alone(tmp_path):
+    """Whichever is first: a run, a key made by hand, an account."""
+    makers = {
+        "run": lambda root: bind_run(root, 7, "one", {"spreadgnn.seal": True}, [0]),
+        "key": lambda root: write_once(root / "identity" / "client-0.key", b"k"),
+        "account": lambda root: write_account(root / "privacy-lifetime" / "0.json"),
+    }
+    for name, make in makers.items():
+        make(tmp_path / name / "state")
+        folders = [p for p in (tmp_path / name).rglob("*") if p.is_dir()]
+        assert len(folders) > 1
+        for folder in folders:
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+
+
+def write_account(path):
+    with locked(path):
+        write_record(path, {"edge": {}})
 
 
 @pytest.mark.parametrize("method", ["fedavg", "local"])
