@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import ConfigError, DataError, WireError
 from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.overriding import wrong_return
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import (
     KEEP_FROM,
@@ -79,8 +81,7 @@ class GraphClient(NoisyUpdates[P]):
         spec, starts = self.job.spec, self.job.starts
 
         def build() -> Start:
-            model = self.build_model(spec)
-            return Start(model, tuple(self.shared_names(model, spec.settings)))
+            return Start(*_built(type(self), spec))
 
         return build() if starts is None else begin(starts, (type(self), spec), build)
 
@@ -272,6 +273,9 @@ class GraphClient(NoisyUpdates[P]):
             before = self._put_back()
         # Before the state: who must not or cannot send has not done the round.
         sent = self.uplink(self._privatised(self._detached(self.shared_keys)))
+        if not _can_travel(sent):
+            wanted = "a Parcel of NumPy arrays and plain numbers"
+            raise wrong_return(type(self), "uplink", wanted, sent)
         kept = self._state(optimizer) if before is None else before
         self.job.store.save(
             self.round.number,
@@ -379,6 +383,8 @@ class GraphClient(NoisyUpdates[P]):
     def _train(self, optimizer: Optimizer) -> Parcel:
         """Train, if there is anything to do; return the loss of the last epoch."""
         num_epochs = self.num_epochs()
+        if not isinstance(num_epochs, Integral) or num_epochs < 0:
+            raise wrong_return(type(self), "num_epochs", "an int >= 0", num_epochs)
         if not num_epochs or not len(self.trained_on()):
             return Parcel()
         order, noise = self.generators(self.job.device)
@@ -410,8 +416,16 @@ class GraphClient(NoisyUpdates[P]):
 
         ``order`` draws the batches (on the CPU), ``noise`` what a loss needs.
         """
+
+        def loss_of(batch: Any) -> Tensor:
+            loss = self.loss(batch, noise)
+            if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+                wanted = "one number, a tensor made of the model's tensors"
+                raise wrong_return(type(self), "loss", wanted, loss)
+            return loss
+
         return train_epochs(
-            lambda batch: self.loss(batch, noise),
+            loss_of,
             optimizer,
             self.data,
             num_epochs=num_epochs,
@@ -441,6 +455,8 @@ class GraphClient(NoisyUpdates[P]):
         found = Parcel()
         with self.hiding_failure():
             found = self.scores(point)
+            if not isinstance(found, Parcel):
+                raise wrong_return(type(self), "scores", "a Parcel", found)
         return join(self.sizes(), found)
 
     @done_by_stacks
@@ -451,7 +467,14 @@ class GraphClient(NoisyUpdates[P]):
     @done_by_stacks
     def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """Tensors from which the next round goes on."""
-        tensors = self._detached(self.private_keys()) | self.extra_state()
+        extra = self.extra_state()
+        if not isinstance(extra, dict) or not all(
+            isinstance(t, Tensor) for t in extra.values()
+        ):
+            raise wrong_return(
+                type(self), "extra_state", "a dict of tensors by name", extra
+            )
+        tensors = self._detached(self.private_keys()) | extra
         if self.job.settings.persist_optimizer:
             tensors |= optimizer_tensors(optimizer)
         return tensors
@@ -476,6 +499,17 @@ class GraphClient(NoisyUpdates[P]):
         return {n: named[n].detach() for n in names}
 
 
+def _can_travel(sent: object) -> bool:
+    """Whether what a client is about to send can be packed."""
+    if not isinstance(sent, Parcel):
+        return False
+    arrays = [*sent.arrays.values(), *sent.evaluation.values()]
+    numbers = sent.metrics.values()
+    return all(isinstance(a, np.ndarray) for a in arrays) and all(
+        isinstance(n, int | float) for n in numbers
+    )
+
+
 def train_loss(loss: float) -> Parcel:
     """Make the metric of the mean loss of a round's last epoch."""
     return Parcel(metrics={TRAIN_LOSS: loss})
@@ -483,14 +517,26 @@ def train_loss(loss: float) -> Parcel:
 
 def private_names(client: type[GraphClient[P]], spec: ModelSpec[P]) -> list[str]:
     """Names of the model's tensors that never leave a client."""
-    model = client.build_model(spec)
-    shared = set(client.shared_names(model, spec.settings))
-    return [name for name in model.state_dict() if name not in shared]
+    model, shared = _built(client, spec)
+    return [name for name in model.state_dict() if name not in set(shared)]
 
 
 def initial_arrays(client: type[GraphClient[P]], spec: ModelSpec[P]) -> NamedArrays:
     """Return the shared tensors before round 1, for the server."""
-    model = client.build_model(spec)
+    model, names = _built(client, spec)
     tensors = model.state_dict()
-    names = client.shared_names(model, spec.settings)
     return {n: tensors[n].numpy().copy() for n in names}
+
+
+def _built(
+    client: type[GraphClient[P]], spec: ModelSpec[P]
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """Model before round 1, and the names of its tensors that travel."""
+    model = client.build_model(spec)
+    if not isinstance(model, nn.Module):
+        raise wrong_return(client, "build_model", "a torch.nn.Module", model)
+    names = client.shared_names(model, spec.settings)
+    if not isinstance(names, list) or set(names) - set(model.state_dict()):
+        wanted = "a list of names of the model's tensors"
+        raise wrong_return(client, "shared_names", wanted, names)
+    return model, tuple(names)

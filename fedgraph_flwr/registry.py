@@ -42,6 +42,7 @@ from .methods.gcfl import GCFLParams
 from .methods.moon import MoonParams
 from .methods.self_weight import SelfWeightParams
 from .methods.spreadgnn import SpreadGNNParams
+from .overriding import check_overrides
 from .tasks import (
     GRAPH_CLASSIFICATION,
     GRAPH_EMBEDDING,
@@ -81,7 +82,14 @@ class MethodOnTask:
     ) -> AbstractGraphStrategy:
         """Build the strategy."""
         make: Callable[..., AbstractGraphStrategy] = self.strategy
-        return make(settings, params, **self.options, **kwargs)
+        made = make(settings, params, **self.options, **kwargs)
+        if not hasattr(made, "round"):
+            raise ConfigError(
+                f"__init__() of {self.strategy.__name__} must call"
+                " super().__init__(*args, **kwargs) with all that it was given; write"
+                " that as its first line"
+            )
+        return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +125,12 @@ class Method:
 
     def __post_init__(self) -> None:
         _check_class("strategy", self.strategy, AbstractGraphStrategy)
+        if not isinstance(self.options, Mapping):
+            raise ConfigError(
+                "options of a method must be a mapping from names of arguments of the"
+                f" strategy to their values, got {self.options!r}"
+            )
+        check_overrides("strategy", self.strategy, self.options)
         if not isinstance(self.clients, Mapping) or not self.clients:
             raise ConfigError(
                 "clients of a method must be a mapping from tasks to classes of"
@@ -131,7 +145,9 @@ class Method:
             if not isinstance(client, str):
                 from clients.base import GraphClient
 
-                _check_class(f"client of task {task.key!r}", client, GraphClient)
+                words = f"client of task {task.key!r}"
+                _check_class(words, client, GraphClient)
+                check_overrides(words, client)
         for params in (self.params, *self.params_of.values()):
             _check_class("params", params, Settings)
             _check_fields(params)

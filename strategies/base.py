@@ -23,6 +23,7 @@ from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.data import hash_federation
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.lives import Lives
+from fedgraph_flwr.overriding import wrong_return
 from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.wire import (
     DATA_OF_ALL,
@@ -39,11 +40,12 @@ from fedgraph_flwr.wire import (
 from .averaging import find_bad_array
 from .directory import Directory
 from .evaluator import Evaluator
-from .replies import Layout, Phase, find_other, layout_of
+from .replies import Layout, Phase, find_other, is_model, layout_of
 from .report import ClientInfo, Evaluation, RoundReport
 from .rounds import Round
 from .sending import exchange
 
+_MODELS = 'NumPy arrays by name for each model, as in {"global": self.theta}'
 Observer = Callable[["AbstractGraphStrategy", RoundReport], None]
 Stopper = Callable[[Iterable[Evaluation]], bool]
 
@@ -372,7 +374,9 @@ class AbstractGraphStrategy(Strategy):
 
     def _step(self, server_round: int, parcels: dict[int, Parcel]) -> None:
         """Aggregate; blame the paper, and no client, for a model that is none."""
-        name, model = next(iter(self.models().items()), ("", {}))
+        name, model = next(iter(self._named_models().items()), ("", {}))
+        if not is_model(model):
+            raise wrong_return(type(self), "models", _MODELS, model)
         layout = layout_of(model)
         returned = cast("Callable[..., object]", self.step)(server_round, parcels)
         cure = (
@@ -384,12 +388,19 @@ class AbstractGraphStrategy(Strategy):
                 "step() must set the strategy's models and return nothing, got a"
                 f" {type(returned).__name__} after round {server_round}; {cure}"
             )
-        after = self.models()
+        after = self._named_models()
         if name in after and (bad := find_other(after[name], layout, cure=cure)):
             raise RunFailedError(
                 f"the strategy's model {name!r} after round {server_round}: {bad}"
             )
         self._check_models(server_round, after, cure)
+
+    def _named_models(self) -> dict[str, NamedArrays]:
+        """Return the paper's models; blame it if they have no names."""
+        models = self.models()
+        if not isinstance(models, Mapping):
+            raise wrong_return(type(self), "models", _MODELS, models)
+        return models
 
     def _check_models(
         self, server_round: int, models: Mapping[str, NamedArrays], cure: str
@@ -400,7 +411,10 @@ class AbstractGraphStrategy(Strategy):
             if id(model) in seen:  # of many clients
                 continue
             seen.add(id(model))
-            if bad := find_bad_array(model, cure=cure):
+            bad = f"it must be a dict of NumPy arrays by name; {cure}"
+            if is_model(model):
+                bad = find_bad_array(model, cure=cure)
+            if bad:
                 raise RunFailedError(
                     f"the strategy's model {name!r} after round {server_round}: {bad}"
                 )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.overriding import wrong_return
 from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
 from .averaging import check_same_layout
@@ -84,6 +85,12 @@ def _mix(
 
     for _ in on_all_cores(mix_block, range(0, vectors[0].size, step)):
         pass
+
+
+def _are_weights(q: object, size: int) -> bool:
+    if not isinstance(q, np.ndarray) or q.shape != (size, size):
+        return False
+    return q.dtype.kind in "fiu" and bool((q >= 0).all() and (q.sum(axis=1) > 0).all())
 
 
 class AbstractPersonalStrategy(AbstractGraphStrategy):
@@ -167,6 +174,10 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
         The run keeps q. Whoever needs no matrix of all clients overrides this.
         """
         q = self.personalise(server_round, replies)
+        if not _are_weights(q, len(models)):
+            size = len(models)
+            wanted = f"weights >= 0 in a NumPy array ({size}, {size}), no row all 0"
+            raise wrong_return(type(self), "personalise", wanted, q)
         self.keep("q", replies, q)
         return mix(models, q), q.diagonal(), q.sum(axis=0)
 

@@ -64,6 +64,7 @@ _DIFFER = (
     "server and site run different settings or versions, or uplink() of a plug-in's"
     " strategy expects other arrays than that of its client sends"
 )
+_ARRAY = (np.ndarray, np.generic)
 _HAIR = 1e-9  # what rounding may add to a share
 _DRAWS, _UPDATE, _DELTA = "edge-draws", "update-epsilon", "update-delta"
 _TOTALS = (  # of privacy; what is told, is told of all of a row
@@ -211,11 +212,30 @@ def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
     return find_bad_array(arrays)
 
 
+def is_layout(given: object) -> bool:
+    """Whether something that a paper gives is a layout."""
+    return isinstance(given, Mapping) and all(
+        isinstance(entry, tuple) and len(entry) == 2 for entry in given.values()
+    )
+
+
+def is_model(given: object) -> bool:
+    """Whether something that a paper gives is NumPy arrays by name."""
+    return isinstance(given, Mapping) and all(
+        isinstance(name, str) and isinstance(array, _ARRAY)
+        for name, array in given.items()
+    )
+
+
 def find_other(model: NamedArrays, layout: Layout, *, cure: str) -> str:
     """Say which array of a model is not as it was, and the cure; "" if none is."""
+    if not isinstance(model, Mapping):
+        return f"it must stay a dict of arrays, but is a {type(model).__name__}; {cure}"
+    if more := sorted(map(str, model.keys() - layout.keys())):
+        return f"it must stay as it was, but has {shortened(more)} too; {cure}"
     for name, (dtype, shape) in layout.items():
         found = model.get(name)
-        if isinstance(found, np.ndarray | np.generic):
+        if isinstance(found, _ARRAY):
             if (_name(found.dtype), tuple(found.shape)) == (dtype, shape):
                 continue
             got = f"{found.dtype} of shape {found.shape}"

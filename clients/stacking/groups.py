@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from logging import WARNING
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from flwr.common.logger import log
@@ -147,7 +148,10 @@ def _key(client: GraphClient[Any], optimizer: Optimizer) -> Key | None:
         return None  # a step of the client's own
     if not all(t.requires_grad for t in client.tensors().values()):
         return None  # some are frozen
-    if not num_train or not client.num_epochs() or not len(data.partition.held_out):
+    num_epochs = client.num_epochs()
+    if not num_train or not len(data.partition.held_out):
+        return None
+    if not isinstance(num_epochs, Integral) or num_epochs <= 0:
         return None
     x = data.whole.x if isinstance(data, NodeData) else data.graphs.x
     return stack, (
@@ -155,8 +159,8 @@ def _key(client: GraphClient[Any], optimizer: Optimizer) -> Key | None:
         tuple((n, tuple(t.shape)) for n, t in client.tensors().items()),
         tuple(client.round.received),
         x.dim() if isinstance(x, Tensor) else type(x),
-        client.num_epochs(),
-        float(client.model.dropout),  # type: ignore[arg-type]
+        num_epochs,
+        float(client.model.dropout),
         stack.num_batches(client),
         num_steps(optimizer),
     )

@@ -17,6 +17,7 @@ from typing import Any
 from flwr.common.logger import log
 
 from strategies.base import AbstractGraphStrategy
+from strategies.replies import is_model
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from ..errors import ConfigError, DataError, StorageError
@@ -30,6 +31,7 @@ from ..files import (
     write_text,
 )
 from ..lives import Lives
+from ..overriding import wrong_return
 from ..resolve import Resolved
 from ..wire import NamedArrays
 from .checkpoints import (
@@ -332,7 +334,7 @@ class RunFolder:
         The strategy learns which is the oldest: clients keep what it needs.
         """
         self._check_there()
-        arrays, facts = strategy.state()
+        arrays, facts = _state_of(strategy)
         meta = {
             **self.so_far.to_json(),
             "lineage": self.lineage,
@@ -413,6 +415,18 @@ class RunFolder:
         write_json(self.path / SUMMARY, summary)
         self.meter(strategy, COMPLETED if error is None else FAILED)
         return summary
+
+
+def _state_of(strategy: AbstractGraphStrategy) -> tuple[NamedArrays, dict[str, Any]]:
+    """Return what a strategy goes on from; blame it for what no checkpoint can hold."""
+    state = strategy.state()
+    is_pair = isinstance(state, tuple) and len(state) == 2
+    if is_pair and is_model(state[0]) and isinstance(state[1], dict):
+        with suppress(TypeError, ValueError):
+            json.dumps(state[1])
+            return state
+    wanted = "two things, NumPy arrays by name and a dict that JSON can hold"
+    raise wrong_return(type(strategy), "state", wanted, state)
 
 
 def _evaluation_row(e: Evaluation) -> tuple[Any, ...]:
