@@ -22,6 +22,10 @@ from .tu_raw import ATTRIBUTES, LABELS
 
 _MOST_LABELS = 100_000
 _BLOCK = 1 << 22
+_ADD_EDGE = (
+    "a set needs one edge between two nodes. If its graphs have none, add a graph that"
+    " has one; else "
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +138,10 @@ def read_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawTables
         where = f"{name}_{kind}.txt in {origin}"
         return read_table(files[kind], dtype, columns=columns, where=where)
 
-    def bad(kind: str, problem: str, line: int = 0) -> DataError:
+    def bad(kind: str, problem: str, line: int = 0, cure: str = "") -> DataError:
         place = f"{name}_{kind}.txt"
         return DataError(
-            f"{place} in {origin}: {problem}; fetch the data set again",
+            f"{place} in {origin}: {problem}; {cure}fetch the data set again",
             public=f"{place} {f'is wrong in line {line}' if line else 'is wrong'}",
         )
 
@@ -166,6 +170,8 @@ def read_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawTables
     if len(wrong):
         problem = f"line {wrong[0] + 1} holds NaN, infinity or a number beyond float32"
         raise bad(ATTRIBUTES, problem, int(wrong[0]) + 1)
+    if not files["A"].stat().st_size:
+        raise bad("A", "the file is empty", cure=_ADD_EDGE)
     edges = read("A", 2)
     _check_edges(graph, edges, bad)
     tables = RawTables(
@@ -219,4 +225,4 @@ def _check_edges(
             int(wrong[0]) + 1,
         )
     if (edges[:, 0] == edges[:, 1]).all():
-        raise bad("A", "there are no edges but self-loops")
+        raise bad("A", "there are no edges but self-loops", cure=_ADD_EDGE)

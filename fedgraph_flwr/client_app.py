@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from clients.binding import bind_config, bind_run, forget
 from clients.store import ClientStore
+from datasets import is_cut
 
 from .answers import answer_all, reason_of
 from .asked import (
@@ -44,7 +45,16 @@ from .resolve import Resolved
 from .terminal import log_failure
 from .together import trains_stacked
 from .watch import watch
-from .wire import EXPERIMENT, KEEP_FROM, NO_CLIENTS, OPENING, SERVER_ROUND, pack, unpack
+from .wire import (
+    EXPERIMENT,
+    KEEP_FROM,
+    NO_CLIENTS,
+    OPENING,
+    SERVER_ROUND,
+    Parcel,
+    pack,
+    unpack,
+)
 from .wording import shortened
 
 
@@ -88,17 +98,26 @@ def query(message: Message, context: Context) -> Message:
             " its node-config alone",
             ", ".join(ignored),
         )
-    parcels = answer_all(
-        hosted,
-        {},
-        lambda c, _: introduce(
+    refused: list[ConfigError] = []
+
+    def answer(client_id: int, _: Parcel) -> Parcel:
+        if refused:
+            raise refused[0].with_traceback(None)
+        try:
+            data = load_data(resolved, client_id, device, None)
+        except ConfigError as error:
+            if is_cut(resolved.settings):  # each would load all data, and say the same
+                refused.append(error)
+            raise
+        return introduce(
             resolved,
-            load_data(resolved, c, device, None).partition,
-            ClientStore(root, experiment, client_id=c),
+            data.partition,
+            ClientStore(root, experiment, client_id=client_id),
             with_classes=visit().policy.pooled_evaluation,
             is_own=is_site(context.node_config),
-        ),
-    )
+        )
+
+    parcels = answer_all(hosted, {}, answer)
     settle(hosted)
     return Message(pack(parcels, named), reply_to=message)
 

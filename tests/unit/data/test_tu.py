@@ -13,11 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toys
+from flwr.app import Context, Message, RecordDict
 
 import datasets
+from datasets import partition
 from datasets.cache import cache_root
 from datasets.tu import load_tu, say_once
 from datasets.tu_check import read_raw
+from fedgraph_flwr import wire
+from fedgraph_flwr.client_app import app
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations.presets import load_preset
@@ -283,10 +287,10 @@ def test_environment_names_the_folders(tiny, monkeypatch):
         ("A", "1, 2\n2, 9\n", r"line 2 has edge \[2, 9\], .* nodes 1\.\.8"),
         ("A", "0, 1\n", r"line 1 has edge \[0, 1\]"),
         ("A", "1, 2\n3, 4\n", r"line 2 has edge \[3, 4\], which joins two graphs"),
-        ("A", "", r"TINY_A.txt in .* is empty"),
+        ("A", "", r"TINY_A.txt in .* is empty; .* If its graphs have none, add a"),
         ("A", "\n", r"TINY_A.txt in .* is corrupt"),
         ("A", "1, 2\n\n2, 1\n", r"TINY_A.txt .*raw has 3 lines with 2 rows"),
-        ("A", "1, 1\n", r"no edges but self-loops"),
+        ("A", "1, 1\n", r"no edges but self-loops; a set needs one .*, add a graph"),
         ("A", None, r"raw lacks TINY_A.txt"),
         ("graph_labels", None, r"lacks TINY_graph_labels.txt .*regression"),
         ("graph_labels", "1\n2\n", r"2 labels for the 3 graphs"),
@@ -720,3 +724,29 @@ def test_group_gives_each_client_one_data_set(real_cache):
     assert part.graphs.name == "PTC_MR"
     assert [len(part.train), len(part.val), len(part.test)] == [275, 34, 35]
     assert sorted([*part.train, *part.val, *part.test]) == list(range(344))
+
+
+@pytest.mark.usefixtures("task_identity")
+def test_more_clients_than_graphs_are_refused_after_one_look(tiny, monkeypatch):
+    """Each of 100,000 clients of MUTAG loaded it, for minutes, to say the same."""
+    looks = []
+    monkeypatch.setattr(
+        partition, "load_tu", lambda *a, **k: looks.append(1) or load_tu(*a, **k)
+    )
+    run_config = {
+        **defaults(),
+        "method": "fedavg",
+        "dataset": "tu:TINY",
+        "num-clients": 50,
+        "data-dir": str(tiny),
+        "state-dir": str(tiny.parent / "state"),
+        "cache-dir": str(tiny.parent / "cache"),
+    }
+    asked = Message(wire.pack({}, {"experiment": "e"}), 1, "query")
+    node = {"partition-id": 0, "num-partitions": 1}
+    reply = app(asked, Context(1, 1, node, RecordDict(), run_config))
+    parcels, _ = wire.unpack(reply.content)
+    assert len(parcels) == 50
+    words = "num-clients is 50, but tu:TINY has 3 graphs; set num-clients to 1 or less"
+    assert all(words in parcel.error for parcel in parcels.values())
+    assert len(looks) == 1
