@@ -63,7 +63,6 @@ def bind_run(
     run_id: int,
     experiment: str,
     config: Mapping[str, Value] | None = None,
-    clients: Iterable[int] = (),
 ) -> None:
     """Bind a run at roll call; it ends what an earlier run did under the same name.
 
@@ -77,25 +76,17 @@ def bind_run(
         Named by the server. A resumed run is a new one of Flower's with the old name.
     config : mapping, optional
         The run's; a run with another than the experiment's ends no earlier one.
-    clients : iterable of int
-        Whom the site hosts.
 
     Raises
     ------
     WireError
-        As :func:`check_run`, :func:`check_experiment` and :func:`bind_config`; or the
-        experiment seals letters, and a client's folder is gone that it had here.
+        As :func:`check_run`, :func:`check_experiment` and :func:`bind_config`.
     """
     check_experiment(experiment)
     path = root / FOLDER / str(run_id)
-    is_bound = is_kept(path)
-    if is_bound:  # before anything of another experiment is touched
-        check_run(root, run_id, experiment)
-    if config is not None:
-        bind_config(root, experiment, config)
-        if config.get(_SEALS):
-            _begin_folders(root, experiment, clients)
-    if not is_bound:
+    if not is_kept(path):
+        if config is not None:
+            bind_config(root, experiment, config)
         # First the newest run of the name, so that a bound run is the newest.
         newest = _newest(root, experiment)
         partial = newest.with_name(f".{newest.name}.{secrets.token_hex(8)}")
@@ -107,27 +98,36 @@ def bind_run(
     check_run(root, run_id, experiment)
 
 
-def _begin_folders(root: Path, experiment: str, clients: Iterable[int]) -> None:
-    """Begin clients' folders of a sealed experiment, each once.
+def begin_folder(
+    root: Path, experiment: str, config: Mapping[str, Value], client: int
+) -> None:
+    """Begin a client's folder of a sealed experiment, once.
 
-    Its name is what keys are signed for: whoever has stolen a neighbour's key of it
-    would open the new letters. What tells that a folder was begun lies outside of it.
+    The experiment's name is what keys are signed for: whoever has stolen a neighbour's
+    key of it would open the new letters. What tells that a folder was begun lies
+    outside of it.
+
+    Raises
+    ------
+    WireError
+        The client has begun it, and the folder is not there.
     """
-    for client in clients:
-        folder = root / experiment / f"client-{client}"
-        begun = _begun(root, experiment, client)
-        if is_kept(begun) and not is_kept(folder):
-            gone = f"the folder of client {client} in experiment {experiment!r} is gone"
-            end = "restore it, or start a new run"
-            raise WireError(
-                f"{gone} ({folder}), with the keys that it knew: refused, as a stolen"
-                f" key of a neighbour would open new letters; {end}. If all is to begin"
-                f" again, delete {begun}",
-                public=f"{gone}, with the keys that it knew: its site must {end}",
-            )
-        with usable(folder):
-            make_private(folder)
-        write_once(begun, b"", is_lasting=True)
+    if not config.get(_SEALS):
+        return
+    folder = root / experiment / f"client-{client}"
+    begun = _begun(root, experiment, client)
+    if is_kept(begun) and not is_kept(folder):
+        gone = f"the folder of client {client} in experiment {experiment!r} is gone"
+        end = "restore it, or start a new run"
+        raise WireError(
+            f"{gone} ({folder}), with the keys that it knew: refused, as a stolen key"
+            f" of a neighbour would open new letters; {end}. If the client is to begin"
+            f" again, delete {begun}",
+            public=f"{gone}, with the keys that it knew: its site must {end}",
+        )
+    with usable(folder):
+        make_private(folder)
+    write_once(begun, b"", is_lasting=True)
 
 
 def is_known(root: Path, experiment: str) -> bool:
@@ -290,7 +290,8 @@ def bound_runs(root: Path) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for name in names_in(root / FOLDER):
         if name.isdigit():
-            text = (root / FOLDER / name).read_text()
+            with usable(root / FOLDER / name):
+                text = (root / FOLDER / name).read_text()
             found.setdefault(text, []).append(int(name))
     return {name: sorted(runs) for name, runs in found.items()}
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flwr.app import Context
 
-from clients.binding import bind_config, bind_data, bind_run, check_run, is_known
+from clients.binding import (
+    begin_folder,
+    bind_config,
+    bind_data,
+    bind_run,
+    check_run,
+    is_known,
+)
 from clients.privacy.site import PrivateSite
 from clients.protocols import Opens
 from clients.store import ClientStore, default_state_dir
@@ -116,8 +123,10 @@ class Asked:
     def _ready(self, client_id: int, *, is_stacked: bool) -> GraphClient[Any]:
         parcel, resolved = self._parcels[client_id], self._resolved
         check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND))
+        root = state_root(resolved)
+        begin_folder(root, self._experiment, resolved.to_config(), client_id)
         store = ClientStore(
-            state_root(resolved),
+            root,
             self._experiment,
             client_id=client_id,
             lives=self._lives,

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 from typing_extensions import override
 
-from clients.binding import bind_config, bind_run, forget
+from clients.binding import begin_folder, bind_config, bind_run, forget
 from clients.store import ClientStore
 from datasets import is_cut
 
@@ -83,7 +83,7 @@ def query(message: Message, context: Context) -> Message:
         root, config = state_root(resolved), resolved.to_config()
         device = choose_device(resolved.settings.device)
         trains_stacked(resolved)  # or it refuses
-        bind_run(root, context.run_id, experiment, config, hosted)
+        bind_run(root, context.run_id, experiment, config)
         bind_config(root, experiment, config)
     except Exception as error:  # reported to the server, which names the node
         log_failure("this node refused the roll call", error)
@@ -109,6 +109,7 @@ def query(message: Message, context: Context) -> Message:
             if is_cut(resolved.settings):  # each would load all data, and say the same
                 refused.append(error)
             raise
+        begin_folder(root, experiment, config, client_id)
         return introduce(
             resolved,
             data.partition,

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 import toys
 
-from clients.binding import bind_config, bind_run, bound_runs, check_run, is_known
+from clients.binding import (
+    begin_folder,
+    bind_config,
+    bind_run,
+    bound_runs,
+    check_run,
+    is_known,
+)
 from clients.once import write_once
 from clients.privacy.records import locked, write_record
 from clients.store import ClientStore
@@ -182,7 +189,8 @@ def test_a_file_is_written_once_whole_and_for_its_owner(tmp_path):
 def test_a_state_folder_that_is_made_is_for_its_user_alone(tmp_path):
     """Whichever is first: a run, a key made by hand, an account."""
     makers = {
-        "run": lambda root: bind_run(root, 7, "one", {"spreadgnn.seal": True}, [0]),
+        "run": lambda root: bind_run(root, 7, "one"),
+        "sealed": lambda root: begin_folder(root, "one", SEALS, 0),
         "key": lambda root: write_once(root / "identity" / "client-0.key", b"k"),
         "account": lambda root: write_account(root / "privacy-lifetime" / "0.json"),
     }
@@ -243,23 +251,30 @@ def test_a_damaged_note_of_the_run_config_is_named(tmp_path, text):
         bind_config(tmp_path, "e", {"seed": 1})
 
 
-def test_a_sealed_run_that_began_is_not_begun_again_without_a_clients_folder(tmp_path):
-    sealed = {"spreadgnn.seal": True}
-    bind_run(tmp_path, 7, "one", sealed, [0])
-    bind_run(tmp_path, 7, "one", sealed, [1])  # another node of the site
-    (tmp_path / "one" / "client-1").rmdir()
-    with pytest.raises(WireError, match="client 1 in experiment 'one' is gone"):
-        bind_run(tmp_path, 8, "one", sealed, [1])
-    check_run(tmp_path, 7, "one")
+SEALS = {"spreadgnn.seal": True}
+
+
+def test_a_client_whose_folder_of_a_sealed_run_is_gone_is_refused_and_no_other(
+    tmp_path,
+):
+    for client in (0, 1):
+        begin_folder(tmp_path, "one", SEALS, client)
+        begin_folder(tmp_path, "one", SEALS, client)
+    gone = tmp_path / "one" / "client-0"
+    gone.rmdir()
+    for _ in range(2):
+        with pytest.raises(WireError, match=r"client 0 in .*'one' is gone .* delete"):
+            begin_folder(tmp_path, "one", SEALS, 0)
+        begin_folder(tmp_path, "one", SEALS, 1)
+    begin_folder(tmp_path, "one", {}, 0)  # a run that seals nothing
+    begin_folder(tmp_path, "two", SEALS, 0)
+    assert not gone.exists()
+    gone.mkdir()  # restored
+    begin_folder(tmp_path, "one", SEALS, 0)
+
+
+def test_a_message_of_another_experiment_begins_no_folder(tmp_path):
+    bind_run(tmp_path, 7, "one", SEALS)
     with pytest.raises(WireError, match="the server names 'two'"):
-        bind_run(tmp_path, 7, "two", sealed, [1])
+        bind_run(tmp_path, 7, "two", SEALS)
     assert not (tmp_path / "two").exists()
-    bind_run(tmp_path, 9, "two", sealed, [1])
-
-
-def test_a_client_that_a_sealed_run_never_heard_of_is_not_gone(tmp_path):
-    """A kill in roll call leaves nodes of a site that had not been asked yet."""
-    sealed = {"spreadgnn.seal": True}
-    bind_run(tmp_path, 7, "one", sealed, [0])
-    bind_run(tmp_path, 8, "one", sealed, [1])
-    bind_run(tmp_path, 8, "one", sealed, [0])

@@ -31,7 +31,7 @@ from clients.peers.sealing import (
 )
 from clients.peers.sealing import site_key_file as key_file
 from fedgraph_flwr import asked, client_app
-from fedgraph_flwr.errors import RunFailedError, WireError
+from fedgraph_flwr.errors import DataError, RunFailedError, WireError
 from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.results.network import describe_network
 from fedgraph_flwr.wire import Parcel, pack, unpack
@@ -634,7 +634,7 @@ def test_a_run_whose_folder_its_sites_have_deleted_is_not_begun_again(
     tap(monkeypatch, listen)
     substitute(monkeypatch, lambda _, j, key: old if j == 1 else key)
     monkeypatch.setattr(RunFolder, "experiment", name)
-    with pytest.raises(RunFailedError, match=r"client 0 in .* is gone .*the keys"):
+    with pytest.raises(DataError, match=r"client 0 in .* is gone .*the keys.*delete"):
         spread(4, **SEALED, **{"state-dir": str(root)})
     assert not opened
     # A site's operator may allow it, as after the loss of a disk.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -692,6 +693,22 @@ def test_a_sealed_run_that_was_killed_in_roll_call_begins_again(
     (path,) = (tmp_path / "results").iterdir()
     again = spread(4, nodes=2, **sealed, resume=str(path))
     assert again.sha == spread(4, nodes=2, **{**sealed, **places(tmp_path / "b")}).sha
+
+
+def test_one_client_without_its_folder_keeps_no_other_of_its_node_out(spread):
+    """Its whole node was refused; and it was not, if another node came before."""
+    sealed = {"spreadgnn.topology": "ring", "spreadgnn.seal": True}
+    two = [{"partition-id": p, "num-partitions": 2} for p in (0, 1)]
+    first = spread(4, **sealed, node_configs=two, **{"num-server-rounds": 2})
+    places = {k: first.overrides[k] for k in ("results-dir", "state-dir")}
+    shutil.rmtree(Path(places["state-dir"]) / first.path.name / "client-0")
+    more = {"num-server-rounds": 3, "resume": str(first.path)}
+    more |= {"min-fit-replies": 0.5, "roll-call-timeout-s": 0.5}
+    resumed = spread(4, **sealed, **places, node_configs=two, **more)
+    assert resumed.summary["status"] == "completed"
+    failed = resumed.summary["failures"]
+    assert {f["client"] for f in failed} == {0}
+    assert all("with the keys that it knew: refused" in f["reason"] for f in failed)
 
 
 # Clients that go ----------------------------------------------------------------------
