@@ -152,6 +152,9 @@ def _data(
     agrees: bool,
 ) -> list[Finding]:
     if resolved is None:
+        if args.folder and not args.folder.exists():
+            words, cure = f"there is no {args.folder}", "correct FOLDER"
+            return [Finding(what="data", state=PROBLEM, found=words, cure=cure)]
         return _skipped("data", '--run-config \'method="..." dataset="..."\'')
     given = args.folder or node.get("data-path")
     if given is None and datasets.reads_files(resolved.settings):

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -23,9 +24,12 @@ from ..errors import ConfigError
 from ..node_config import check_plugins
 from ..resolve import Resolved, defaults, resolve
 from ..results.model_folder import FOLDER
-from ..rules import Value
+from ..rules import Value, shown
 from ..toml_files import read_toml
 from ..trained.folder import PLACES
+
+# As in Flower's ``parse_config_args``, which passes over all that does not match.
+_PAIR = re.compile(r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|\S+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +66,21 @@ def parse_config(given: list[str], option: str) -> dict[str, Any]:
     try:
         if given and given[0].endswith(".toml"):
             read_toml(Path(given[0]).expanduser())  # names what is wrong with a file
+        elif left := [part for text in given if (part := _left_out(text))]:
+            raise ConfigError(
+                f"{option} has {shown(' '.join(left))}, which Flower leaves out without"
+                " a word; write key=value without spaces around =, pairs separated by"
+                " spaces, texts in quotes without quotes inside"
+            )
         return dict(parse_config_args(given))
     except (click.ClickException, ValueError, OSError) as error:
         words = error.message if isinstance(error, click.ClickException) else error
         raise ConfigError(f"{option} cannot be read: {words}") from error
+
+
+def _left_out(text: str) -> str:
+    """Return what Flower's reading of keys and values passes over."""
+    return " ".join(_PAIR.sub(" ", text).replace(",", " ").split())
 
 
 def read_run_config(

@@ -123,6 +123,10 @@ def test_join_or_not_is_read_from_the_sites_own_test_items(site, alone, capsys):
         (["--run-config", 'method="nope"'], "unknown method 'nope'"),
         (["--run-config", "method=fedavg"], "--run-config cannot be read"),
         (
+            ["--run-config", "x = ["],
+            r"--run-config has 'x = \[', which Flower leaves out",
+        ),
+        (
             ["--run-config", "/no/such.toml"],
             "no.such.toml cannot be read: No such file",
         ),
@@ -143,6 +147,16 @@ def test_what_cannot_be_a_baseline_is_refused(site, tmp_path, words, match, caps
     assert code == 2
     assert re.search(match, capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_flower_leaves_out_of_a_node_config_is_named(tmp_path, capsys):
+    """A site with spaces around = of its policy had none, and the check said ok."""
+    given = ["check", "--node-config", "clients=\"0\", policy = '/p' resident=true"]
+    assert main(given) == 2
+    words = r"--node-config has \"policy = '/p'\", which Flower .* without spaces"
+    assert re.search(words, capsys.readouterr().err)
+    assert main(["check", str(tmp_path / "gone")]) == 1
+    assert f"data: there is no {tmp_path / 'gone'}" in capsys.readouterr().out
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_training(
