@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-_MOST, _NEAREST = 40, 8
+_MOST, _NEAREST, _LONGEST = 40, 8, 200
 _OTHERS = {  # what other programs call it, and presets, whose names have no "+"
     "clients": "num-clients",
     "epochs": "local-epochs",
@@ -94,4 +94,5 @@ def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
         listed = f"Nearest of {len(names)}: {', '.join(names[n] for n in ranked)}"
     else:
         listed = f"Known: {', '.join(sorted(known))}"
-    return f"unknown {what} {got!r}.{hint} {cure} {listed}."
+    told = repr(got) if len(got) <= _LONGEST else f"{got[:_LONGEST]!r}... (cut short)"
+    return f"unknown {what} {told}.{hint} {cure} {listed}."

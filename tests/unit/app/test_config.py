@@ -202,3 +202,12 @@ def test_what_is_no_toml_is_a_config_error_naming_the_file(tmp_path, content, me
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=f"{path} .*{message}|{path} {message}"):
         read_toml(path)
+
+
+@pytest.mark.parametrize("key", ["method", "dataset", "x" * 100_000])
+def test_a_name_of_any_length_makes_no_longer_a_message(key):
+    with pytest.raises(
+        ConfigError, match=r"unknown .*xxx'\.\.\. \(cut short\)"
+    ) as told:
+        resolve({**defaults(), "method": "fedavg", key: "x" * 100_000})
+    assert len(str(told.value)) < 1000
