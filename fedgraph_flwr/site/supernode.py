@@ -18,6 +18,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -26,6 +27,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from subprocess import Popen
 from types import SimpleNamespace
@@ -40,10 +42,19 @@ _LOOKS = 3  # ... and so many times as long as the last look took: who is asked 
 _REPLY_S = 0.5  # Flower's wait for a reply; a SuperNode finds it in its own memory
 # Until the next look for the rest of a message, first and at most; Flower: 1 and 10 s.
 _FROM_SUPERLINK_S, _FROM_SUPERNODE_S = (0.1, 10.0), (0.05, 0.2)
+# As in Flower's ``parse_config_args``: keys and values; all else it passes over.
+_PAIR = re.compile(r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|\S+)")
 
 
 def main(given: list[str]) -> None:
     """Be Flower's SuperNode, with other waits and another SuperExec."""
+    for option, text in pairwise(given):
+        if option == "--node-config" and (left := left_out(text)):
+            sys.exit(
+                f"supernode.py: --node-config has {left!r}, which Flower leaves out"
+                " without a word; write key=value without spaces around =, pairs"
+                " separated by spaces, texts in quotes without quotes inside"
+            )
     internal: Any = import_module("flwr.supernode.start_client_internal")
     internal.time = SimpleNamespace(sleep=Waits().sleep)
     try:
@@ -58,6 +69,13 @@ def main(given: list[str]) -> None:
     look_again_sooner(internal, "pull_objects", _FROM_SUPERLINK_S)
     sys.argv = ["flower-supernode", *given]
     import_module("flwr.supernode.cli.flower_supernode").flower_supernode()
+
+
+def left_out(text: str) -> str:
+    """Return what Flower passes over when it reads keys and values, or a file."""
+    if text.endswith(".toml"):
+        return ""
+    return " ".join(_PAIR.sub(" ", text).replace(",", " ").split())
 
 
 class Waits:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import logging
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -27,9 +26,7 @@ from ..results.model_folder import FOLDER
 from ..rules import Value, shown
 from ..toml_files import read_toml
 from ..trained.folder import PLACES
-
-# As in Flower's ``parse_config_args``, which passes over all that does not match.
-_PAIR = re.compile(r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|\S+)")
+from .supernode import left_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +63,7 @@ def parse_config(given: list[str], option: str) -> dict[str, Any]:
     try:
         if given and given[0].endswith(".toml"):
             read_toml(Path(given[0]).expanduser())  # names what is wrong with a file
-        elif left := [part for text in given if (part := _left_out(text))]:
+        elif left := [part for text in given if (part := left_out(text))]:
             raise ConfigError(
                 f"{option} has {shown(' '.join(left))}, which Flower leaves out without"
                 " a word; write key=value without spaces around =, pairs separated by"
@@ -76,11 +73,6 @@ def parse_config(given: list[str], option: str) -> dict[str, Any]:
     except (click.ClickException, ValueError, OSError) as error:
         words = error.message if isinstance(error, click.ClickException) else error
         raise ConfigError(f"{option} cannot be read: {words}") from error
-
-
-def _left_out(text: str) -> str:
-    """Return what Flower's reading of keys and values passes over."""
-    return " ".join(_PAIR.sub(" ", text).replace(",", " ").split())
 
 
 def read_run_config(
