@@ -48,8 +48,10 @@ _PAIR = re.compile(r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|\S+)")
 
 def main(given: list[str]) -> None:
     """Be Flower's SuperNode, with other waits and another SuperExec."""
-    for option, text in pairwise(given):
-        if option == "--node-config" and (left := left_out(text)):
+    for option, following in pairwise([*given, ""]):
+        name, is_one, own = option.partition("=")
+        text = own if is_one else following
+        if name == "--node-config" and (left := left_out(text)):
             sys.exit(
                 f"supernode.py: --node-config has {left!r}, which Flower leaves out"
                 " without a word; write key=value without spaces around =, pairs"

@@ -51,9 +51,10 @@ def spec(**changed: object) -> SimpleNamespace:
 
 def test_it_does_not_start_with_a_node_config_that_flower_would_cut() -> None:
     """A site with spaces around = of its policy had none."""
-    given = ["--insecure", "--node-config", "clients=\"0\" policy = '/p.toml' a=1"]
-    with pytest.raises(SystemExit, match=r"has \"policy = '/p.toml'\", which Flower"):
-        supernode.main(given)
+    cut = "clients=\"0\" policy = '/p.toml' a=1"
+    for given in (["--node-config", cut, "--insecure"], [f"--node-config={cut}"]):
+        with pytest.raises(SystemExit, match=r"has \"policy = '/p.toml'\", which Flo"):
+            supernode.main(given)
     for text in ("", "/etc/node.toml", "a=1 b=\"x y\",\nc='d=e'", "a={b=1}"):
         assert not supernode.left_out(text)
 
