@@ -180,8 +180,9 @@ def read_about(path: Path) -> About:
         ) from error
     if not is_model:
         raise DataError(
-            f"{path} is not a model folder: it has no {ABOUT}; give models/ of a"
-            " results folder, or <state-dir>/<experiment>/client-<id>/model of a site",
+            f"{path} is not a model folder: it has no {ABOUT}; give models/ of the"
+            " results folder of a run that has completed, or"
+            " <state-dir>/<experiment>/client-<id>/model of a site",
             public="the folder given is not a model folder",
         )
     _check(path, ABOUT)
