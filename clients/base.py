@@ -7,7 +7,7 @@ in another process. What must last goes to :class:`~clients.store.ClientStore`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from numbers import Integral
 from typing import Any, ClassVar
@@ -505,7 +505,7 @@ def _can_travel(sent: object) -> bool:
         return False
     arrays = [*sent.arrays.values(), *sent.evaluation.values()]
     numbers = sent.metrics.values()
-    return all(isinstance(a, np.ndarray) for a in arrays) and all(
+    return all(isinstance(a, np.ndarray | np.generic) for a in arrays) and all(
         isinstance(n, int | float) for n in numbers
     )
 
@@ -536,7 +536,8 @@ def _built(
     if not isinstance(model, nn.Module):
         raise wrong_return(client, "build_model", "a torch.nn.Module", model)
     names = client.shared_names(model, spec.settings)
-    if not isinstance(names, list) or set(names) - set(model.state_dict()):
+    found = tuple(names) if isinstance(names, Iterable) else None
+    if found is None or set(found) - set(model.state_dict()):
         wanted = "a list of names of the model's tensors"
         raise wrong_return(client, "shared_names", wanted, names)
-    return model, tuple(names)
+    return model, found

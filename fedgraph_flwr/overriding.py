@@ -34,9 +34,10 @@ def check_overrides(
     """
     for name, owner, base in _overridden(given):
         more = list(options or ()) if name == _MAKE else []
-        own = inspect.getattr_static(given, name)
+        own, got = inspect.getattr_static(given, name), getattr(given, name)
         title = f"{what} of a method: {name}() of {owner.__name__}"
-        is_bound = _is_of_class(own)
+        # What is no descriptor is called without an object, too.
+        is_bound = _is_of_class(own) or not hasattr(type(own), "__get__")
         if _is_of_class(base) and not is_bound:
             raise ConfigError(
                 f"{title} must be a classmethod, as it is called without an object;"
@@ -44,14 +45,17 @@ def check_overrides(
             )
         wanted = _as_called(base, more)
         try:
-            found = inspect.signature(getattr(given, name))
+            # Not that of a function inside, to which a decorator may add arguments.
+            found = inspect.signature(got, follow_wrapped=False)
         except (TypeError, ValueError):
-            if callable(own):  # compiled: nobody knows what it takes
+            if callable(got):  # compiled: nobody knows what it takes
                 continue
             raise ConfigError(
                 f"{title} must be a function {_written(wanted)}, got"
                 f" {type(own).__name__}; write it so, or leave it out"
             ) from None
+        if not is_bound and not inspect.isfunction(got):  # a descriptor of their own
+            continue
         if not all(_takes(found, call) for call in _calls(wanted, is_bound)):
             raise ConfigError(
                 f"{title} takes {_written(found)}, but is called as"

@@ -90,7 +90,7 @@ def _mix(
 def _are_weights(q: object, size: int) -> bool:
     if not isinstance(q, np.ndarray) or q.shape != (size, size):
         return False
-    return q.dtype.kind in "fiu" and bool((q >= 0).all() and (q.sum(axis=1) > 0).all())
+    return q.dtype.kind in "biuf" and bool((q >= 0).all() and (q.sum(axis=1) > 0).all())
 
 
 class AbstractPersonalStrategy(AbstractGraphStrategy):

@@ -215,7 +215,7 @@ def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
 def is_layout(given: object) -> bool:
     """Whether something that a paper gives is a layout."""
     return isinstance(given, Mapping) and all(
-        isinstance(entry, tuple) and len(entry) == 2 for entry in given.values()
+        isinstance(entry, tuple | list) and len(entry) == 2 for entry in given.values()
     )
 
 

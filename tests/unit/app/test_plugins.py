@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -282,6 +283,62 @@ def test_options_and_how_a_strategy_is_made_must_go_together(write_plugin, lab):
         lab.run("fgz:METHOD")
     write_plugin("plugins/fga.py", source.format("super().__init__(*args, **kwargs)"))
     lab.run("fga:METHOD")
+
+
+HONEST = [
+    ("FedAvg", "weight = partial(root, power=0.5)"),
+    ("FedAvg", "weight = Weight()"),
+    ("FedAvg", "@drawing\n    def weight(self, rng, client): return rng.random()"),
+    ("GraphClassifierClient", "build_model = partial(Net)"),
+    (
+        "GraphClassifierClient",
+        "@classmethod\n    def shared_names(cls, *given):\n"
+        "        return (n for n in super(S, cls).shared_names(*given))",
+    ),
+    (
+        "AbstractPersonalStrategy",
+        "def personalise(self, n, replies): return np.eye(len(replies)) > 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("base", "body"), HONEST)
+def test_what_can_be_called_and_used_is_not_refused(write_plugin, lab, base, body):
+    """However a class has it: by a decorator, an object, as another kind of array."""
+    source = """
+        from functools import partial, wraps
+        import numpy as np
+        from fedgraph_flwr.api import *
+        def root(client, *, power): return 4**power
+        class Weight:
+            def __call__(self, client): return 1
+        def drawing(function):
+            @wraps(function)
+            def drawn(self, *given):
+                return function(self, np.random.default_rng(1), *given)
+            return drawn
+        def Net(spec): return GraphClassifierClient.build_model(spec)
+        """
+    made = overriding(base, body).replace("    def ", "    ", 1)
+    write_plugin("plugins/fgx.py", dedent(source) + made)
+    lab.run("fgx:METHOD")
+
+
+def test_numbers_of_numpy_travel_as_arrays_do(write_plugin, lab):
+    source = """
+        from fedgraph_flwr.api import *
+        import numpy as np
+        class S(FedAvg):
+            def uplink(self, n, c):
+                return super().uplink(n, c) | {"n": ["float64", ()]}
+        class C(GraphClassifierClient):
+            def uplink(self, trained):
+                sent = super().uplink(trained).arrays
+                return Parcel(arrays=sent | {"n": np.float64(2)})
+        METHOD = Method(strategy=S, clients={GRAPH_CLASSIFICATION: C})
+        """
+    write_plugin("plugins/fgx.py", source)
+    lab.run("fgx:METHOD")
 
 
 RETURNS = [
