@@ -14,6 +14,7 @@ comes with their bundles, and no other version of it may be there before.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import hashlib
 import json
@@ -27,7 +28,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from subprocess import Popen
 from types import SimpleNamespace
@@ -48,15 +48,15 @@ _PAIR = re.compile(r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|\S+)")
 
 def main(given: list[str]) -> None:
     """Be Flower's SuperNode, with other waits and another SuperExec."""
-    for option, following in pairwise([*given, ""]):
-        name, is_one, own = option.partition("=")
-        text = own if is_one else following
-        if name == "--node-config" and (left := left_out(text)):
-            sys.exit(
-                f"supernode.py: --node-config has {left!r}, which Flower leaves out"
-                " without a word; write key=value without spaces around =, pairs"
-                " separated by spaces, texts in quotes without quotes inside"
-            )
+    options = argparse.ArgumentParser(add_help=False)  # which reads them as Flower's
+    options.add_argument("--node-config", nargs="?")
+    node_config = options.parse_known_args(given)[0].node_config
+    if left := left_out(node_config or ""):
+        sys.exit(
+            f"supernode.py: --node-config has {left!r}, which Flower leaves out"
+            " without a word; write key=value without spaces around =, pairs"
+            " separated by spaces, texts in quotes without quotes inside"
+        )
     internal: Any = import_module("flwr.supernode.start_client_internal")
     internal.time = SimpleNamespace(sleep=Waits().sleep)
     try:

@@ -51,10 +51,15 @@ def spec(**changed: object) -> SimpleNamespace:
 
 def test_it_does_not_start_with_a_node_config_that_flower_would_cut() -> None:
     """A site with spaces around = of its policy had none."""
-    cut = "clients=\"0\" policy = '/p.toml' a=1"
-    for given in (["--node-config", cut, "--insecure"], [f"--node-config={cut}"]):
+    text = "clients=\"0\" policy = '/p.toml' a=1"
+    for given in (
+        ["--node-config", text],
+        [f"--node-config={text}"],
+        ["--node-conf", text],  # argparse takes it for the whole name
+        ["--node-config", "a=1", "--node-config", text],
+    ):
         with pytest.raises(SystemExit, match=r"has \"policy = '/p.toml'\", which Flo"):
-            supernode.main(given)
+            supernode.main(["--insecure", *given, "--port", "9100"])
     for text in ("", "/etc/node.toml", "a=1 b=\"x y\",\nc='d=e'", "a={b=1}"):
         assert not supernode.left_out(text)
 
