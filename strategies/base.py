@@ -122,7 +122,7 @@ class AbstractGraphStrategy(Strategy):
         self.stacked = 0  # most clients of a process that trained as one
         self.round = Round(self, Phase.TRAINING, 0, began_at=0.0)
         self._began_at = 0.0
-        self._clock_s = 0.0  # Unix time when the run began, less monotonic time
+        self._clock_s = 0.0  # Unix time when the round began, less monotonic time
         self._unseen: RoundReport | None = None  # by the observer
 
     # What a paper fills in -------------------------------------------------------
@@ -440,7 +440,9 @@ class AbstractGraphStrategy(Strategy):
 
     def close_round(self) -> None:
         """Complete the report of the round that is under way."""
-        self._began_at = self.round.close(self.clusters())
+        ended_at = self.round.close(self.clusters())
+        before, self._clock_s = self._clock_s, time.time() - time.monotonic()
+        self._began_at = ended_at + self._clock_s - before  # as clients' clocks tell
         self._unseen = self.report
 
     def tell_observer(self) -> None:
@@ -450,7 +452,7 @@ class AbstractGraphStrategy(Strategy):
             self.observer(self, report)
 
     def now(self) -> float:
-        """Unix time, to whatever the clock was set since the run began."""
+        """Unix time, to whatever the clock was set since the round began."""
         return self._clock_s + time.monotonic()
 
     def load(self, clients: Iterable[int]) -> float:
