@@ -517,8 +517,9 @@ def train_loss(loss: float) -> Parcel:
 
 def private_names(client: type[GraphClient[P]], spec: ModelSpec[P]) -> list[str]:
     """Names of the model's tensors that never leave a client."""
-    model, shared = _built(client, spec)
-    return [name for name in model.state_dict() if name not in set(shared)]
+    model, names = _built(client, spec)
+    shared = set(names)
+    return [name for name in model.state_dict() if name not in shared]
 
 
 def initial_arrays(client: type[GraphClient[P]], spec: ModelSpec[P]) -> NamedArrays:

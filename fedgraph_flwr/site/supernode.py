@@ -44,6 +44,10 @@ _REPLY_S = 0.5  # Flower's wait for a reply; a SuperNode finds it in its own mem
 _FROM_SUPERLINK_S, _FROM_SUPERNODE_S = (0.1, 10.0), (0.05, 0.2)
 # As in Flower's ``parse_config_args``: keys and values; all else it passes over.
 _PAIR = re.compile(r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|\S+)")
+LEAVES_OUT = (
+    "which Flower leaves out without a word; write key=value without spaces around =,"
+    " pairs separated by spaces, texts in quotes without quotes inside"
+)
 
 
 def main(given: list[str]) -> None:
@@ -52,11 +56,7 @@ def main(given: list[str]) -> None:
     options.add_argument("--node-config", nargs="?")
     node_config = options.parse_known_args(given)[0].node_config
     if left := left_out(node_config or ""):
-        sys.exit(
-            f"supernode.py: --node-config has {left!r}, which Flower leaves out"
-            " without a word; write key=value without spaces around =, pairs"
-            " separated by spaces, texts in quotes without quotes inside"
-        )
+        sys.exit(f"supernode.py: --node-config has {left!r}, {LEAVES_OUT}")
     internal: Any = import_module("flwr.supernode.start_client_internal")
     internal.time = SimpleNamespace(sleep=Waits().sleep)
     try:

@@ -26,7 +26,7 @@ from ..results.model_folder import FOLDER
 from ..rules import Value, shown
 from ..toml_files import read_toml
 from ..trained.folder import PLACES
-from .supernode import left_out
+from .supernode import LEAVES_OUT, left_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +64,7 @@ def parse_config(given: list[str], option: str) -> dict[str, Any]:
         if given and given[0].endswith(".toml"):
             read_toml(Path(given[0]).expanduser())  # names what is wrong with a file
         elif left := [part for text in given if (part := left_out(text))]:
-            raise ConfigError(
-                f"{option} has {shown(' '.join(left))}, which Flower leaves out without"
-                " a word; write key=value without spaces around =, pairs separated by"
-                " spaces, texts in quotes without quotes inside"
-            )
+            raise ConfigError(f"{option} has {shown(' '.join(left))}, {LEAVES_OUT}")
         return dict(parse_config_args(given))
     except (click.ClickException, ValueError, OSError) as error:
         words = error.message if isinstance(error, click.ClickException) else error
