@@ -7,25 +7,19 @@ multiplication, so every figure is an estimate.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import os
-import socket
-import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.kept import memory_share
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import read_times
 from fedgraph_flwr.rules import Value
-from fedgraph_flwr.wording import shortened
 from strategies.relay import Relay
 
+from .actors import machines, name_machines, num_actors
 from .inline import run_inline
 from .speed.timing import in_own_process, resident_bytes
 
@@ -33,7 +27,6 @@ _ROUNDS = 2  # the first one imports and fills caches; the second shows the pace
 _FEW = 3
 _MORE = 48  # clients that the second probe adds at most
 _MORE_S = 10.0  # and about how long these may train
-_CONNECT_S, _ANSWER_S = 5.0, 60.0  # of a Ray cluster; its client starts slowly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,95 +166,6 @@ def estimate(
     )
 
 
-def machines() -> list[tuple[float, float]]:
-    """Cores and GPUs of each machine on which Ray starts actors.
-
-    Raises
-    ------
-    ConfigError
-        ``RAY_ADDRESS`` names a cluster that does not answer.
-    """
-    address = os.environ.get("RAY_ADDRESS", "")
-    if address in ("", "local"):
-        import torch
-
-        return [(os.cpu_count() or 1, torch.cuda.device_count())]
-    try:
-        found = _ask_ray(address)
-    except subprocess.TimeoutExpired:
-        why = f"no answer within {_ANSWER_S:.0f} s"
-    except subprocess.CalledProcessError as error:
-        why = shortened(error.stderr.strip().rpartition("\n")[2])
-    except ValueError:
-        why = "an address is HOST:PORT"
-    except OSError as error:
-        why = str(error)
-    else:
-        return found
-    raise ConfigError(
-        f"RAY_ADDRESS={address!r} names no Ray cluster that answers ({why}); `ray"
-        " status` on its first machine says more. Unset it to use this machine alone"
-    )
-
-
-def _ask_ray(address: str) -> list[tuple[float, float]]:
-    host, _, port = address.rpartition("//")[2].rpartition(":")
-    if host:  # Ray itself takes minutes to give up
-        place = host.strip("[]"), int(port)
-        socket.create_connection(place, _CONNECT_S).close()
-    told = subprocess.run(
-        [sys.executable, "-c", _ASK],
-        check=True, capture_output=True, text=True, timeout=_ANSWER_S,
-    ).stdout  # fmt: skip
-    found = [tuple(each) for each in json.loads(told.rpartition(_MARK)[2])]
-    return [(cpus, gpus) for cpus, gpus in found if cpus or gpus]
-
-
-_MARK = "machines: "
-# In a process that can be ended: Ray goes on trying for minutes.
-_ASK = f"""
-import json, logging, ray
-ray.init(log_to_driver=False, logging_level=logging.ERROR)
-held = [node["Resources"] for node in ray.nodes()]  # of one that has left, nothing
-told = [(have.get("CPU", 0), have.get("GPU", 0)) for have in held]
-print({_MARK!r} + json.dumps(told))
-"""
-
-
-def num_actors(there: Sequence[tuple[float, float]], *, nodes: int, gpus: float) -> int:
-    """Count processes that train at the same time, as Flower lets Ray start them.
-
-    An actor has one core; with ``gpus`` > 0 it also has that share of a GPU. Both are
-    of one machine.
-
-    Parameters
-    ----------
-    there : sequence of (float, float)
-        Cores and GPUs of each machine.
-
-    Raises
-    ------
-    ConfigError
-        There is no such share of a GPU.
-    """
-    rooms = [cpus for cpus, _ in there]
-    if gpus > 0:
-        rooms = [min(cpus, devices / gpus) for cpus, devices in there]
-    allowed = min(nodes, sum(map(int, rooms)))
-    if not allowed:
-        raise ConfigError(
-            f"--gpus {gpus:g} leaves room for no actor:"
-            f" {_name_machines(there)}; give a smaller share, or 0"
-        )
-    return allowed
-
-
-def _name_machines(there: Sequence[tuple[float, float]]) -> str:
-    cpus, gpus = (f"{sum(column):g}" for column in zip(*there, strict=True))
-    where = "this machine has" if len(there) == 1 else f"{len(there)} machines have"
-    return f"{where} {cpus} core(s) and {gpus} GPU(s)"
-
-
 def describe_plan(
     overrides: Mapping[str, Value], *, engine: str, nodes: int, gpus: float
 ) -> str:
@@ -277,7 +181,7 @@ def describe_plan(
     if engine == "flower":
         there = machines()
         actors = num_actors(there, nodes=nodes, gpus=gpus)
-        where, processes = f" where {_name_machines(there)}", actors + 1
+        where, processes = f" where {name_machines(there)}", actors + 1
     few = more = in_own_process(probe, dict(overrides), _FEW)
     if len(few.clients) < settings.num_clients:
         fit = int(_MORE_S / (_ROUNDS * few.seconds)) if few.seconds else _MORE

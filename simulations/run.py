@@ -32,6 +32,7 @@ from fedgraph_flwr.results.provenance import project_root
 from fedgraph_flwr.retired import METHODS as RETIRED_METHODS
 from fedgraph_flwr.rules import Value
 
+from .actors import machines, num_actors
 from .flower import run_flower
 from .inline import run_inline
 from .presets import load_preset
@@ -274,7 +275,14 @@ def main(argv: list[str] | None = None) -> int:
         )
     if arguments.jobs > 1 and arguments.engine != "inline":
         raise ConfigError("--jobs needs --engine inline: Flower shares one machine")
+    if arguments.gpus and arguments.engine != "flower":
+        raise ConfigError(
+            "--gpus needs --engine flower, whose actors share a GPU; inline, --set"
+            " device=cuda gives the one process all of it"
+        )
     runs = plan(arguments)
+    if arguments.gpus:
+        num_actors(machines(), nodes=arguments.nodes, gpus=arguments.gpus)
     if arguments.plan:
         _tell_plan(runs, arguments)
         return _COMPLETED

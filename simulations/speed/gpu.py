@@ -73,6 +73,7 @@ def measure_gpu(arguments: argparse.Namespace) -> int:
     rows.append(_row(f"{arguments.many} clients inline", *in_own_process(run, many)))
     memory = rows[-1]["peak GB"]
     for share in arguments.shares:
+        share *= device.type == "cuda"  # a CPU has none to give
         found = in_own_process(run, few, arguments.clients, share)
         rows.append(_row(f"{arguments.clients} nodes, {share:g} GPU an actor", *found))
     print_table(f"fedavg on {device}: a round, median of {arguments.rounds}", rows)

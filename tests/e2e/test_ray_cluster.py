@@ -11,8 +11,8 @@ import pytest
 
 from fedgraph_flwr.results.reader import load_summary
 from simulations import flower
+from simulations.actors import machines
 from simulations.inline import run_inline
-from simulations.planning import machines
 from simulations.processes import environment, free_ports, kill
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -9,7 +9,7 @@ import pytest
 
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.kept import memory_share
-from simulations import planning
+from simulations import actors, planning
 from simulations.planning import Probe, estimate
 from simulations.run import main
 
@@ -72,16 +72,16 @@ def test_clients_that_were_all_probed_cost_what_they_took():
     ],
 )
 def test_actors_are_bounded_by_nodes_cores_and_gpus(there, nodes, gpus, expected):
-    assert planning.num_actors(there, nodes=nodes, gpus=gpus) == expected
+    assert actors.num_actors(there, nodes=nodes, gpus=gpus) == expected
 
 
 def test_a_cluster_that_accepts_and_never_answers_is_refused(monkeypatch):
-    monkeypatch.setattr(planning, "_ANSWER_S", 2.0)
+    monkeypatch.setattr(actors, "_ANSWER_S", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("RAY_ADDRESS", address)
         with pytest.raises(ConfigError, match=r"that answers \(no answer within 2 s\)"):
-            planning.machines()
+            actors.machines()
 
 
 def test_a_plan_counts_the_server_and_takes_a_second_probe(monkeypatch):
@@ -132,7 +132,7 @@ def test_a_cluster_that_does_not_answer_is_refused(monkeypatch, capfd, address):
 def test_without_a_cluster_the_machine_is_this_one(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 7)
-    assert [cpus for cpus, _ in planning.machines()] == [7]
+    assert [cpus for cpus, _ in actors.machines()] == [7]
 
 
 @pytest.mark.parametrize(
@@ -177,4 +177,4 @@ def test_a_plan_of_what_cannot_run_is_refused(toy_data, capfd):
 
 def test_a_share_of_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(ConfigError, match="no actor: 2 machines have 12 core"):
-        planning.num_actors([(8, 0), (4, 1)], nodes=2, gpus=1.5)
+        actors.num_actors([(8, 0), (4, 1)], nodes=2, gpus=1.5)

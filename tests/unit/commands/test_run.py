@@ -68,6 +68,8 @@ def test_a_failed_run_exits_with_1_and_is_named(command, toy_data, capfd):
         (["--nodes", "0"], "--jobs and --nodes must be at least 1"),
         (["--gpus", "-1"], "--gpus must be a share of a GPU, at least 0, got -1"),
         (["--gpus", "nan"], "--gpus must be a share of a GPU, at least 0, got nan"),
+        (["--engine", "inline", "--gpus", "0.1"], "--gpus needs --engine flower"),
+        (["--engine", "flower", "--gpus", "1e9"], "1e+09 leaves room for no actor"),
         (
             ["--seeds", "10", "--set", "seed=3"],
             "--seeds or --set seed, not both",

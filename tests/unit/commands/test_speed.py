@@ -79,6 +79,19 @@ def test_a_round_is_told_beside_plain_loops(monkeypatch, capsys):
     assert asked == [2, 3, 1]
 
 
+def test_actors_on_a_cpu_get_no_share_of_a_gpu(monkeypatch):
+    asked = []
+
+    def run(_, config, *given):
+        asked.append((config["device"], *given))
+        return 1.0, 1.0, 1
+
+    monkeypatch.setattr(gpu, "in_own_process", run)
+    monkeypatch.setattr(gpu.device_check, "main", lambda _: 0)
+    assert main(["gpu", "--device", "cpu", "--clients", "3", "--shares", "0.5"]) == 0
+    assert asked[-1] == ("cpu", 3, 0)
+
+
 def test_parts_of_the_server_are_timed(capsys):
     assert main(["server", "--clients", "3", "6", "--repeats", "1"]) == 0
     found = cells(capsys.readouterr().out)
