@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import statistics
 import tempfile
 import time
@@ -115,8 +116,7 @@ def _runs(
     else:
         peer, given = f"fedgraph {VERSION}", peer_config(work, cores, scratch)
     for name in members:
-        raw = scratch / "TUDataset" / name / "raw"
-        find_raw(name, "", cache_root("")).place(raw)
+        place_raw(name, scratch / "TUDataset" / name / "raw")
     kinds: dict[str, Callable[[], Run]] = {
         peer: lambda: run_peer(arguments.peer_python, given),
         "ours, one process": lambda: run_ours(config, 0),
@@ -131,6 +131,21 @@ def _runs(
             console.print(f"{kind}: {run.round:.3f} s per round, then a load of {load}")
             check_same_graphs([runs[0] for runs in found.values() if runs])
     return found
+
+
+def place_raw(name: str, target: Path) -> None:
+    """Put the files of a data set that we read where PyTorch Geometric looks for them.
+
+    Raises
+    ------
+    DataError
+        As :func:`~datasets.tu_raw.find_raw`.
+    """
+    target.mkdir(parents=True)
+    files, _ = find_raw(name, "", cache_root("")).place(target)
+    for file in files.values():
+        if file.parent != target:  # those of an archive are there
+            shutil.copy(file, target)
 
 
 def check_same_graphs(runs: list[Run]) -> None:
