@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -78,12 +78,9 @@ class GraphClient(NoisyUpdates[P]):
     @override
     def _start_of_model(self) -> Start:
         """Make the model before round 1; copy it if it is kept."""
-        spec, starts = self.job.spec, self.job.starts
-
-        def build() -> Start:
-            return Start(*_built(type(self), spec))
-
-        return build() if starts is None else begin(starts, (type(self), spec), build)
+        which, starts = (type(self), self.job.spec), self.job.starts
+        build = partial(start_of, *which)
+        return build() if starts is None else begin(starts, which, build)
 
     # What a task fills in --------------------------------------------------------
 
@@ -515,24 +512,8 @@ def train_loss(loss: float) -> Parcel:
     return Parcel(metrics={TRAIN_LOSS: loss})
 
 
-def private_names(client: type[GraphClient[P]], spec: ModelSpec[P]) -> list[str]:
-    """Names of the model's tensors that never leave a client."""
-    model, names = _built(client, spec)
-    shared = set(names)
-    return [name for name in model.state_dict() if name not in shared]
-
-
-def initial_arrays(client: type[GraphClient[P]], spec: ModelSpec[P]) -> NamedArrays:
-    """Return the shared tensors before round 1, for the server."""
-    model, names = _built(client, spec)
-    tensors = model.state_dict()
-    return {n: tensors[n].numpy().copy() for n in names}
-
-
-def _built(
-    client: type[GraphClient[P]], spec: ModelSpec[P]
-) -> tuple[nn.Module, tuple[str, ...]]:
-    """Model before round 1, and the names of its tensors that travel."""
+def start_of(client: type[GraphClient[P]], spec: ModelSpec[P]) -> Start:
+    """Make the model before round 1 of clients of this class."""
     model = client.build_model(spec)
     if not isinstance(model, nn.Module):
         raise wrong_return(client, "build_model", "a torch.nn.Module", model)
@@ -541,4 +522,4 @@ def _built(
     if found is None or set(found) - set(model.state_dict()):
         wanted = "a list of names of the model's tensors"
         raise wrong_return(client, "shared_names", wanted, names)
-    return model, found
+    return Start(model, found)

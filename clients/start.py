@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgraph_flwr.kept import Kept
+from fedgraph_flwr.wire import NamedArrays
 
 _PLAIN = (type(None), bool, int, float, str)
 _OF_ALL = vars(nn.Module())  # attributes that every module has
@@ -32,6 +33,16 @@ class Start:
     def nbytes(self) -> int:
         """Bytes of the model's tensors."""
         return sum(t.nbytes for t in [*self.model.parameters(), *self.model.buffers()])
+
+    def arrays(self) -> NamedArrays:
+        """Return the tensors that travel, for the server."""
+        tensors = self.model.state_dict()
+        return {n: tensors[n].numpy().copy() for n in self.shared}
+
+    def private(self) -> list[str]:
+        """Names of the tensors that never leave a client."""
+        shared = set(self.shared)
+        return [n for n in self.model.state_dict() if n not in shared]
 
     def copy(self) -> Start:
         """Make one with a model of its own; see :func:`is_plain`."""

@@ -88,11 +88,13 @@ def scores_elsewhere(resolved: Resolved, num_features: int, num_classes: int) ->
     """
     if resolved.settings.evaluate_on == "own":
         return False
-    from clients.base import private_names  # here: it takes a second
+    from clients.base import start_of  # here: it takes a second
 
     method = resolved.method
     spec = resolved.spec(num_features=num_features, num_classes=num_classes)
-    return not method.strategy.ONE_MODEL or bool(private_names(method.client, spec))
+    return not method.strategy.ONE_MODEL or bool(
+        start_of(method.client, spec).private()
+    )
 
 
 def check_elsewhere(resolved: Resolved, partition: GraphPartition) -> None:

@@ -343,12 +343,13 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
             f" {widths}; choose one data set for all clients, or, for methods that"
             ' allow it, shared-group="convs"'
         )
-    from clients.base import initial_arrays, private_names  # here: it takes a second
+    from clients.base import start_of  # here: it takes a second
 
     num_features, num_classes = widths[min(widths)]
     client = resolved.method.client
     spec = resolved.spec(num_features=num_features, num_classes=num_classes)
-    if resolved.settings.never_train and (own := private_names(client, spec)):
+    start = start_of(client, spec)
+    if resolved.settings.never_train and (own := start.private()):
         raise ConfigError(
             "held-out-clients needs a model that travels as a whole, but clients keep"
             f" {shortened(own)} to themselves, which a client that never trains never"
@@ -368,4 +369,4 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
                 f"evaluate-on must be 'own' for {resolved.settings.method!r}, got"
                 f" 'all': {error}"
             ) from error
-    return initial_arrays(client, spec)
+    return start.arrays()

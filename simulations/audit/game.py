@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.base import GraphClient, initial_arrays
+from clients.base import GraphClient, start_of
 from clients.fgcl import FGCLClient
 from clients.privacy.laplace import GraphAdjacency, pair_index
 from clients.privacy.site import noisy_partition
@@ -130,7 +130,7 @@ def make_game(
         )
         for is_present in (False, True)
     )
-    start = initial_arrays(
+    start = start_of(
         resolved.method.client,
         resolved.spec(num_features=graphs.num_features, num_classes=graphs.num_classes),
     )
@@ -139,7 +139,7 @@ def make_game(
         resolved=resolved,
         worlds=(without, present),
         pair=int(pair_index(u, v, int(graphs.node_ptr[1]))),
-        start=list(start.values()),
+        start=list(start.arrays().values()),
     )
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 import datasets
-from clients.base import initial_arrays
+from clients.base import start_of
 from fedgraph_flwr import loaded
 from fedgraph_flwr.node_config import is_site
 from fedgraph_flwr.registry import MethodOnTask, find_method
@@ -166,9 +166,8 @@ def has_buffers(method: str) -> bool:
 def shared_keys(method: str) -> list[str]:
     """Names of the shared tensors of a method's toy model."""
     run = resolve({**defaults(), **tiny(method)})
-    return list(
-        initial_arrays(run.method.client, run.spec(num_features=4, num_classes=2))
-    )
+    spec = run.spec(num_features=4, num_classes=2)
+    return list(start_of(run.method.client, spec).shared)
 
 
 class Lab:

@@ -77,7 +77,7 @@ def train(config: dict[str, Value]) -> str:
     from flwr.app import Context, Message, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
 
-    from clients.base import initial_arrays
+    from clients.base import start_of
     from clients.binding import bind_run
     from fedgraph_flwr.client_app import app
     from fedgraph_flwr.resolve import defaults, resolve
@@ -94,9 +94,8 @@ def train(config: dict[str, Value]) -> str:
     from strategies.report import ClientInfo
 
     run = resolve({**defaults(), **config})
-    start = initial_arrays(
-        run.method.client, run.spec(num_features=NUM_FEATURES, num_classes=NUM_CLASSES)
-    )
+    spec = run.spec(num_features=NUM_FEATURES, num_classes=NUM_CLASSES)
+    start = start_of(run.method.client, spec).arrays()
     strategy = run.method.make_strategy(run.settings, run.params, experiment="memory")
     info = ClientInfo(
         client=0,

@@ -15,7 +15,7 @@ from flwr.app import Context, Message, RecordDict
 
 import datasets
 from clients import fedsage_plus
-from clients.base import GraphClient, initial_arrays
+from clients.base import GraphClient, start_of
 from clients.fedsage_plus_generator import choose_neighbours
 from clients.tasks.graph_classifier import GraphClassifierClient
 from fedgraph_flwr import client_app, gate, loaded, together
@@ -78,7 +78,7 @@ class Asker:
     def model(self, num_features=4, num_classes=2):
         run = resolve(self.config)
         spec = run.spec(num_features=num_features, num_classes=num_classes)
-        return with_prefix(SHARED, initial_arrays(run.method.client, spec))
+        return with_prefix(SHARED, start_of(run.method.client, spec).arrays())
 
     def log(self, event="answered"):
         text = (self.root / "audit.jsonl").read_text()

@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch_geometric.data import Batch as PygBatch
 from torch_geometric.loader import DataLoader
 
-from clients.base import initial_arrays
+from clients.base import start_of
 from clients.graphs.batching import ClientData, CollatedGraphs
 from clients.models.gin import GINConv
 from clients.tasks.class_scores import class_scores
@@ -138,9 +138,8 @@ def test_evaluation_equals_one_graph_at_a_time(model):
 
 def test_the_paper_model_shares_24960_numbers_and_nothing_private():
     run = resolve({**defaults(), "dataset": "PROTEINS"})
-    shared = initial_arrays(
-        GraphClassifierClient, run.spec(num_features=3, num_classes=2)
-    )
+    spec = run.spec(num_features=3, num_classes=2)
+    shared = start_of(GraphClassifierClient, spec).arrays()
     assert len(shared) == 12
     assert sum(a.size for a in shared.values()) == 24_960
     assert all(a.dtype == np.float32 for a in shared.values())
