@@ -1,0 +1,230 @@
+"""What a plug-in's classes override: how it must be written, and what it returns."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+import toys
+
+from fedgraph_flwr.errors import ConfigError, RunFailedError
+from fedgraph_flwr.resolve import defaults, resolve
+
+METHOD = toys.PLUGIN
+
+
+def refused(words, method="fgx:METHOD"):
+    with pytest.raises(ConfigError, match=words):
+        resolve({**defaults(), **toys.TINY, "method": method})
+
+
+SIGNATURES = [
+    ("FedAvg", "step(self, replies)", r"\(self, server_round, replies\); write it so"),
+    ("FedAvg", "weight(self)", r"weight\(\) of S takes \(self\), but is called as"),
+    ("FedAvg", "restore(self, arrays)", r"is called as \(self, arrays, facts\)"),
+    ("FedAvg", "__init__(self)", r"is called as \(self, settings, params, \*, exp"),
+    ("AbstractPersonalStrategy", "personalise(self, r)", r"\(self, server_round, rep"),
+    ("GraphClassifierClient", "loss(self, batch)", r"\(self, batch, generator\)"),
+    ("GraphClassifierClient", "begin_epoch(self)", r"called as \(self, epoch\)"),
+    ("GraphClassifierClient", "build_model(cls, spec)", "write @classmethod above it"),
+]
+
+
+def overriding(base, body):
+    """Source of a plug-in whose strategy or client overrides one method."""
+    part = "clients={GRAPH_CLASSIFICATION: S}" if "Client" in base else "strategy=S"
+    head = f"from fedgraph_flwr.api import *\nclass S({base}):\n    def {body}\n"
+    return f"{head}METHOD = Method({part})\n"
+
+
+@pytest.mark.parametrize(("base", "begin", "words"), SIGNATURES)
+def test_a_method_that_cannot_be_called_as_ours_is_refused_before_the_run(
+    write_plugin, base, begin, words
+):
+    """A bare TypeError ended the run, or the resume of one that had completed."""
+    write_plugin("plugins/fgx.py", overriding(base, f"{begin}: pass"))
+    refused(words)
+
+
+def test_options_and_how_a_strategy_is_made_must_go_together(write_plugin, lab):
+    write_plugin("plugins/fgx.py", METHOD.replace("()", "(options={'k': 1})"))
+    refused(r"__init__\(\) of AbstractGraphStrategy .*, k\); .* or correct options")
+    write_plugin("plugins/fgy.py", METHOD.replace("()", "(options='k')"))
+    refused("options of a method must be a mapping", "fgy:METHOD")
+    source = """
+        from fedgraph_flwr.api import *
+        class S(FedAvg):
+            def __init__(self, *args, k, **kwargs):
+                {}
+        METHOD = Method(strategy=S, options={{"k": 1}})
+        """
+    write_plugin("plugins/fgz.py", source.format("self.k = k"))
+    with pytest.raises(ConfigError, match=r"must call super\(\).__init__"):
+        lab.run("fgz:METHOD")
+    write_plugin("plugins/fga.py", source.format("super().__init__(*args, **kwargs)"))
+    lab.run("fga:METHOD")
+
+
+HONEST = [
+    ("FedAvg", "weight = partial(root, power=0.5)"),
+    ("FedAvg", "weight = Weight()"),
+    ("FedAvg", "@drawing\n    def weight(self, rng, client): return rng.random()"),
+    ("GraphClassifierClient", "build_model = partial(Net)"),
+    (
+        "GraphClassifierClient",
+        "@classmethod\n    def shared_names(cls, *given):\n"
+        "        return (n for n in super(S, cls).shared_names(*given))",
+    ),
+    (
+        "AbstractPersonalStrategy",
+        "def personalise(self, n, replies): return np.eye(len(replies)) > 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("base", "body"), HONEST)
+def test_what_can_be_called_and_used_is_not_refused(write_plugin, lab, base, body):
+    """However a class has it: by a decorator, an object, as another kind of array."""
+    source = """
+        from functools import partial, wraps
+        import numpy as np
+        from fedgraph_flwr.api import *
+        def root(client, *, power): return 4**power
+        class Weight:
+            def __call__(self, client): return 1
+        def drawing(function):
+            @wraps(function)
+            def drawn(self, *given):
+                return function(self, np.random.default_rng(1), *given)
+            return drawn
+        def Net(spec): return GraphClassifierClient.build_model(spec)
+        """
+    made = overriding(base, body).replace("    def ", "    ", 1)
+    write_plugin("plugins/fgx.py", dedent(source) + made)
+    lab.run("fgx:METHOD")
+
+
+def test_numbers_of_numpy_travel_as_arrays_do(write_plugin, lab):
+    source = """
+        from fedgraph_flwr.api import *
+        import numpy as np
+        class S(FedAvg):
+            def uplink(self, n, c):
+                return super().uplink(n, c) | {"n": ["float64", ()]}
+        class C(GraphClassifierClient):
+            def uplink(self, trained):
+                sent = super().uplink(trained).arrays
+                return Parcel(arrays=sent | {"n": np.float64(2)})
+        METHOD = Method(strategy=S, clients={GRAPH_CLASSIFICATION: C})
+        """
+    write_plugin("plugins/fgx.py", source)
+    lab.run("fgx:METHOD")
+
+
+RETURNS = [
+    ("FedAvg", "step(self, n, r): self.theta = None", "'global' .* dict .* a NoneType"),
+    (
+        "FedAvg",
+        "step(self, n, r): self.theta = {**self.theta, 'm': 1}",
+        r"must stay as it was, but has \['m'\] too; step\(\) of S",
+    ),
+    ("FedAvg", "outgoing(self, n): pass", r"outgoing\(\) of S must .* a NoneType"),
+    ("FedAvg", "outgoing(self, n): return {0: 1}", "NumPy arrays by name, .* a int"),
+    ("FedAvg", "uplink(self, n, c): pass", r"uplink\(\) of S must return a dict of"),
+    ("FedAvg", "uplink(self, n, c): return {'k': 'int8'}", r"dict of \(type, shape\)"),
+    ("FedAvg", "models(self): pass", r"models\(\) of S must return .* a NoneType"),
+    ("FedAvg", "models(self): return self.theta", r"models\(\) of S .* a ndarray"),
+    ("FedAvg", "state(self): return self.theta", r"state\(\) of S must return two"),
+    ("FedAvg", "state(self): return {}, {'k': {1}}", "a dict that JSON can hold"),
+    (
+        "AbstractPersonalStrategy",
+        "personalise(self, n, replies): return [1 for r in replies]",
+        r"personalise\(\) of S must return weights >= 0 .* \(3, 3\), .* a list",
+    ),
+    *[
+        (
+            "GraphClassifierClient",
+            body,
+            rf"{body.partition('(')[0]}\(\) of S must {how}",
+        )
+        for body, how in [
+            ("loss(self, b, g): return 0.5", "return one number, a tensor .* a float"),
+            ("loss(self, b, g): return super().loss(b, g).detach()", "return one"),
+            ("uplink(self, t): return super().uplink(t).arrays", "return a Parcel of"),
+            ("uplink(self, t): return Parcel(metrics={'k': t})", "return a Parcel of"),
+            ("num_epochs(self): pass", "return an int >= 0, got a NoneType"),
+            ("num_epochs(self): return -1", "return an int >= 0"),
+            ("extra_state(self): pass", "return a dict of tensors by name"),
+            (
+                "extra_state(self): return {'k': 1.0}",
+                "return a dict of tensors by name",
+            ),
+            ("scores(self, point): pass", "return a Parcel, got a NoneType"),
+        ]
+    ],
+]
+
+
+@pytest.mark.parametrize(("base", "body", "words"), RETURNS)
+def test_what_a_method_returns_is_told_with_its_name(
+    write_plugin, lab, base, body, words
+):
+    """Some ended in an error of ours; without epochs nothing was trained in silence."""
+    write_plugin("plugins/fgx.py", overriding(base, body))
+    with pytest.raises(RunFailedError, match=words):
+        lab.run("fgx:METHOD")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "weight(self, c):\n        super().weight(c)",
+            r"weight\(\) of S must .* None for",
+        ),
+        (
+            "weight(self, c):\n        return -1",
+            r"finite number >= 0, got -1 for client 0",
+        ),
+        (
+            "step(self, n, replies):\n        return self.theta",
+            r"step\(\) must set the strategy's models and return nothing, got a dict",
+        ),
+        (
+            "step(self, n, replies):\n        self.theta = {\n"
+            "            k: v.astype('float64') for k, v in self.theta.items()}",
+            r"must stay a NumPy array, float32 of .*, but is float64 .*; step\(\) of",
+        ),
+        ("step(self, n, replies):\n        self.theta = {}", "but is missing; step"),
+        (
+            "step(self, n, replies):\n        from torch import tensor\n"
+            "        self.theta = {k: tensor(v) for k, v in self.theta.items()}",
+            "but is a Tensor; step",
+        ),
+    ],
+)
+def test_a_strategy_that_makes_no_model_of_replies_is_blamed_and_no_client(
+    write_plugin, lab, body, words
+):
+    """A forgotten ``return`` of a weight trained nothing, and the run completed."""
+    source = "from fedgraph_flwr.api import *\nclass S(FedAvg):\n"
+    source += f"    def {body}\nMETHOD = Method(strategy=S)\n"
+    write_plugin("plugins/fgx.py", source)
+    with pytest.raises(RunFailedError, match=words):
+        lab.run("fgx:METHOD")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("build_model(cls, spec): pass", "build_model.* a torch.nn.Module, got a None"),
+        ("shared_names(cls, model, s): return ['k']", "names of the model's tensors"),
+    ],
+)
+def test_a_client_without_a_model_is_told_so(write_plugin, lab, body, words):
+    source = overriding("GraphClassifierClient", body)
+    write_plugin(
+        "plugins/fgx.py", source.replace("    def ", "    @classmethod\n    def ")
+    )
+    with pytest.raises(RunFailedError, match=words):
+        lab.run("fgx:METHOD")
