@@ -24,12 +24,12 @@ from strategies.report import RoundReport
 
 from .errors import ConfigError, DataError, FedGraphError
 from .results.reader import LEDGER, ROUNDS, blaming, read_config, read_rows, read_times
+from .trained.folder import PLACES
 
 NONE = "none"
 PROJECT = "fedgraph-flwr"
 _BATCH, _LONGEST = 100, 500  # MLflow takes no more values, characters at once
 _MOST_CLIENTS = 100  # that have curves of their own
-_PLACE = re.compile(r".*-dir|resume|init-from|edges-file|.*\.edges-file")
 _Row = tuple[int, int, str, str, str, float]  # as the columns of rounds.csv
 _Steps = dict[int, dict[str, float]]
 
@@ -334,7 +334,7 @@ def _steps(
 
 def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out folders: a tracker may be somebody else's machine."""
-    return {k: v for k, v in config.items() if not _PLACE.fullmatch(k)}
+    return {k: v for k, v in config.items() if k not in PLACES}
 
 
 def _as_table(config: Mapping[str, Any]) -> str:

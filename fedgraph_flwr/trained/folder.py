@@ -30,8 +30,11 @@ from .card import write_card
 FORMAT = 1  # of model.json
 ABOUT, SUMS, CARD = "model.json", "SHA256SUMS", "README.md"
 SCHEMA = "schema.toml"
-# Keys of a run that name folders of the machine it ran on.
-PLACES = ("data-dir", "results-dir", "state-dir", "cache-dir", "resume", "init-from")
+# Keys of a run that name folders and files of the machine it ran on.
+PLACES = (
+    *("data-dir", "results-dir", "state-dir", "cache-dir", "resume", "init-from"),
+    "spreadgnn.edges-file",
+)
 Arrays = Mapping[str, NDArray[np.generic]]
 EMBEDDING = "embedding"  # kind of outputs that are no prediction
 KINDS = ("classes", "binary", "regression", "nodes", EMBEDDING)
@@ -133,7 +136,7 @@ _CHECKS: Mapping[str, Callable[[About], bool]] = {
 
 
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out keys that name folders of one machine."""
+    """Empty the keys that name folders and files of one machine."""
     return {k: "" if k in PLACES else v for k, v in config.items()}
 
 

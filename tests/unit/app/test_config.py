@@ -16,6 +16,7 @@ from fedgraph_flwr.resolve import defaults, resolve, tables
 from fedgraph_flwr.results.provenance import project_root
 from fedgraph_flwr.rules import Rule
 from fedgraph_flwr.toml_files import read_toml
+from fedgraph_flwr.trained.folder import PLACES
 
 FIELDS = {k: f for table in tables() for k, f in table.config_fields().items()}
 BAD = [(k, bad) for k, f in FIELDS.items() for bad in f.metadata["rule"].bad_values()]
@@ -35,6 +36,11 @@ def test_pyproject_has_every_key_with_its_default():
             {f"{key}.{k}": v for k, v in nested.items()} if nested else {key: value}
         )
     assert written == defaults()
+
+
+def test_every_path_is_known_as_one_that_is_not_published():
+    paths = {k for k, f in FIELDS.items() if f.metadata["rule"].absolute}
+    assert paths == set(PLACES)
 
 
 def test_a_bad_value_is_refused_with_key_value_and_cure():
