@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..results.reader import read_matrices, read_summary
-from .style import GREY, bare, line, save
+from .style import GREY, bare, line, run_title, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,8 +57,7 @@ def _figure(name: str, matrices: _Matrices, summary: Mapping[str, Any]) -> Figur
     figure.colorbar(drawn, ax=[left, middle], shrink=0.8)
     _change(right, name, matrices)
     figure.suptitle(
-        f"{_WORDS[name]}: {summary.get('method', '?')} on"
-        f" {summary.get('dataset', '?')}, seed {summary.get('seed', '?')}",
+        f"{_WORDS[name]}: {run_title(summary)}",
         x=0.01,
         ha="left",
         fontsize=12,

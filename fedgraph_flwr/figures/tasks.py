@@ -18,7 +18,7 @@ from ..results.task_relations import (
     read_covariances,
     read_rounds,
 )
-from .style import GREY, save
+from .style import GREY, run_title, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,9 +150,7 @@ def _figure(
     bar = figure.colorbar(image, ax=panels, fraction=0.02, pad=0.01)
     bar.ax.tick_params(labelsize=7)
     figure.suptitle(
-        f"How tasks relate: {summary.get('method', '?')} on"
-        f" {summary.get('dataset', '?')}, seed {summary.get('seed', '?')}, round"
-        f" {server_round}\n",
+        f"How tasks relate: {run_title(summary)}, round {server_round}\n",
         fontsize=11,
         fontweight="bold",
         x=0.01,

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import toys
 from matplotlib.figure import Figure
+from safetensors.numpy import save_file
 
-from fedgraph_flwr.figures import gain, losses, style
+from fedgraph_flwr.figures import gain, losses, relations, style
 from fedgraph_flwr.figures import run as of_run
 from fedgraph_flwr.results.reader import (
+    MATRICES,
     present_clusters,
     read_partitions,
     read_series,
@@ -255,3 +257,16 @@ def test_matplotlib_is_imported_only_to_draw() -> None:
     )
     root = Path(__file__).parents[3]
     assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
+
+
+def test_relations_of_a_run_that_failed_say_so(tmp_path, monkeypatch):
+    (tmp_path / MATRICES).mkdir()
+    save_file({"R": np.eye(3)}, tmp_path / MATRICES / "round-000001.safetensors")
+    summary = {"method": "fedgkd", "dataset": "toy", "seed": 7, "status": "failed"}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    titles = []
+    monkeypatch.setattr(
+        relations, "save", lambda figure, _: titles.append(figure.get_suptitle())
+    )
+    relations.draw_relations(tmp_path)
+    assert titles == ["relatedness R: fedgkd on toy, seed 7 (FAILED)"]

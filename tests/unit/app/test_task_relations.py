@@ -144,6 +144,7 @@ def folder(keep, tmp_path):
     for t in (0, 1):
         keep(t, {0: parcel(OMEGA, [0, 1, 3]), 2: parcel(np.eye(2) / 2, [2, 3])})
     summary = {"method": "fedgmtl", "dataset": "toy", "tasks": [*NAMES[:3], "e" * 80]}
+    summary |= {"seed": 7, "status": "failed"}
     summary |= {"owned_tasks": {"0": [0, 1], "2": [3]}, "metric": "roc-auc"}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     return tmp_path
@@ -158,6 +159,8 @@ def test_the_map_of_the_last_round_has_a_panel_per_client(folder, monkeypatch):
     (path,) = draw_task_relations(folder)
     assert path.name == "task-covariance-round-000002.png"
     assert imread(path).std() > 0.01
+    title = "fedgmtl on toy, seed 7 (FAILED), round 2"
+    assert title in figures_seen[0].get_suptitle()
     panels = figures_seen[0].axes[:2]
     assert [p.get_title(loc="left") for p in panels] == ["client 0", "client 2"]
     names = [label.get_text() for label in panels[0].get_yticklabels()]
