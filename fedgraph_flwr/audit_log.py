@@ -26,7 +26,7 @@ from flwr.app import RecordDict
 from flwr.supercore.inflatable.inflatable_object import InflatableObject
 
 from .errors import StorageError
-from .files import is_there, make_private, sync
+from .files import is_there, make_private, project_root, sync
 from .wire import records_by_client
 from .wording import shortened
 
@@ -319,7 +319,7 @@ def code_hash() -> str:
 
 def hash_modules(folders: Iterable[str], *, without: str = "") -> str:
     """SHA-256 of all modules in folders of this app but one, by name."""
-    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    root, digest = project_root(), hashlib.sha256()
     for path in sorted(p for name in folders for p in (root / name).rglob("*.py")):
         if without and path.is_relative_to(root / without):
             continue

@@ -35,6 +35,11 @@ _BUFFER = 2**17  # bytes that are written at once
 _PRIVATE, _ENTER = 0o600, 0o700  # modes of files of arrays, and of folders of a user
 
 
+def project_root() -> Path:
+    """Folder that holds this project's top-level packages."""
+    return Path(__file__).resolve().parents[1]
+
+
 class Flushes:
     """Files that are flushed and renamed together, many at a time.
 

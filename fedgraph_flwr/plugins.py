@@ -27,11 +27,12 @@ from typing import Any, TypeVar
 
 from .config import Settings, build
 from .errors import ConfigError, unknown_name
+from .files import project_root
 from .rules import Rule, Value, setting, shown, text
 
 PLUGINS, EXAMPLES = "plugins", "examples"  # folders of the bundle
 NAMING_KEYS = ("method", "dataset")  # of the run config
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = project_root()
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _SPEC = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME})")
 _BUILT_IN = "tu:"  # of data sets: no module

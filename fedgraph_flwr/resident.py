@@ -34,7 +34,7 @@ from flwr.common.logger import log
 
 from .audit_log import CODE
 from .errors import RunFailedError
-from .files import make_folder, remove, replacing, unwritable
+from .files import make_folder, project_root, remove, replacing, unwritable
 from .terminal import log_failure
 
 RESIDENT = "resident"  # key of node-config; true: one process answers all messages
@@ -128,10 +128,10 @@ def record_file(node: Mapping[str, Any], run: int) -> Path:
 
 def key_of(context: Context, parent: str) -> str:
     """Hash of all that a worker depends on: another key means another worker."""
-    node = context.node_config
+    node, root = context.node_config, project_root()
     parts = [
-        str(Path(__file__).resolve()),
-        [_signature(Path(__file__).parents[1] / name, ".py") for name in CODE],
+        str(root),
+        [_signature(root / name, ".py") for name in CODE],
         _signature(Path(str(node.get("data-path", "")))),
         parent,
     ]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.results.provenance import project_root
+from fedgraph_flwr.files import project_root
 
 _ALWAYS = ("pyproject.toml", ".gitignore")
 

@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 from fedgraph_flwr.command import command
 from fedgraph_flwr.figures.style import save
+from fedgraph_flwr.files import project_root
 from fedgraph_flwr.results.reader import blaming
 
 from .tables.figures import CAPTION, draw_interval, name_intervals
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = project_root() / "docs"
 _NUMBER = r"([+-]\d+\.\d+)"
 _INTERVAL = re.compile(rf"{_NUMBER} \[{_NUMBER}, {_NUMBER}\]")
 

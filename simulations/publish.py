@@ -20,7 +20,7 @@ from flwr.cli.utils import collect_files, filter_paths_for_publish
 
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import StorageError
-from fedgraph_flwr.results.provenance import project_root
+from fedgraph_flwr.files import project_root
 
 NAME = "fedgraph-flwr"
 _FOLDERS = (

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.files import project_root
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results.provenance import project_root
 from fedgraph_flwr.results.reader import blaming, load_summary
 from fedgraph_flwr.rules import Value
 

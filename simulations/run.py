@@ -25,10 +25,10 @@ from typing_extensions import override
 
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.files import project_root
 from fedgraph_flwr.plugins import is_plugin
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results.provenance import project_root
 from fedgraph_flwr.retired import METHODS as RETIRED_METHODS
 from fedgraph_flwr.rules import Value
 

@@ -13,8 +13,8 @@ import re
 import sys
 
 from fedgraph_flwr.command import command
+from fedgraph_flwr.files import project_root
 from fedgraph_flwr.resolve import tables
-from fedgraph_flwr.results.provenance import project_root
 
 _ROW = re.compile(r"^\| `([^`]+)` \| .* \|$")
 

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from strategies.report import ClientInfo
 
 from ..audit_log import hash_modules
 from ..data import earth_mover_distance, hash_federation
+from ..files import project_root
 from ..wire import NamedArrays
 
 DIRTY = "+dirty"  # end of a commit that does not tell the code
@@ -126,11 +126,6 @@ class Origins:
             "the code" if k == "code" else f"{k} {before.get(k)} -> {now[k]}"
             for k in changed
         )
-
-
-def project_root() -> Path:
-    """Folder that holds this project's top-level packages."""
-    return Path(__file__).resolve().parents[2]
 
 
 def git_commit() -> str:

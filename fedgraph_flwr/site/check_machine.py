@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from ..device import choose_device
-from ..results.provenance import project_root
+from ..files import project_root
 from .findings import OK, PROBLEM, Finding
 
 _GIB = 2**30

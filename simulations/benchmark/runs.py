@@ -13,7 +13,8 @@ from pathlib import Path
 
 from clients.store import default_state_dir
 from fedgraph_flwr.errors import FedGraphError
-from fedgraph_flwr.results.provenance import git_commit, project_root
+from fedgraph_flwr.files import project_root
+from fedgraph_flwr.results.provenance import git_commit
 from fedgraph_flwr.results.reader import SUMMARY, blaming
 from fedgraph_flwr.rules import Value
 

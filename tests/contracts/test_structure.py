@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import datasets
+from fedgraph_flwr.files import project_root
 from fedgraph_flwr.registry import METHODS
-from fedgraph_flwr.results.provenance import project_root
 
 ROOT = project_root()
 PACKAGES = ("fedgraph_flwr", "strategies", "clients", "datasets", "simulations")

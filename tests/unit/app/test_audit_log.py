@@ -323,7 +323,7 @@ def test_no_two_contents_have_one_digest(one, other):
 
 
 def test_the_hash_of_the_code_covers_plug_ins(tmp_path, monkeypatch):
-    monkeypatch.setattr(audit_log, "__file__", str(tmp_path / "fedgraph_flwr/x.py"))
+    monkeypatch.setattr(audit_log, "project_root", lambda: tmp_path)
     found = set()
     for folder in ("clients", "plugins", "examples"):
         (tmp_path / folder).mkdir()

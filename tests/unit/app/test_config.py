@@ -11,9 +11,9 @@ import pytest
 from fedgraph_flwr import retired
 from fedgraph_flwr.device import choose_device
 from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.files import project_root
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve, tables
-from fedgraph_flwr.results.provenance import project_root
 from fedgraph_flwr.rules import Rule
 from fedgraph_flwr.toml_files import read_toml
 from fedgraph_flwr.trained.folder import PLACES

@@ -114,7 +114,7 @@ def test_another_worker_for_anything_that_changes(node, tmp_path, monkeypatch):
     code = tmp_path / "app"
     for name in CODE:
         (code / name).mkdir(parents=True)
-    monkeypatch.setattr(resident, "__file__", str(code / "fedgraph_flwr/resident.py"))
+    monkeypatch.setattr(resident, "project_root", lambda: code)
     keys.append(key_of(context(node), "1 1"))
     (code / "clients/own").mkdir()
     (code / "clients/own/mine.py").write_text("x = 1\n")

@@ -17,7 +17,7 @@ import toys
 
 from clients.store import default_state_dir
 from fedgraph_flwr.errors import ConfigError, FedGraphError
-from fedgraph_flwr.results.provenance import project_root
+from fedgraph_flwr.files import project_root
 from simulations.benchmark import __main__ as benchmark
 from simulations.benchmark import runs as kept_runs
 from simulations.benchmark.leaderboard import read_page, suite_part, write_page

@@ -8,7 +8,7 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 
 from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.results.provenance import project_root
+from fedgraph_flwr.files import project_root
 from simulations import bundled
 from simulations.bundled import bundled_files
 

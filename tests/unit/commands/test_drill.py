@@ -13,7 +13,7 @@ import pytest
 
 from clients.privacy.lifetime import FOLDER as LIFETIME
 from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.results.provenance import project_root
+from fedgraph_flwr.files import project_root
 from fedgraph_flwr.results.reader import load_summary
 from simulations import flower, processes
 from simulations.drill import __main__ as drill

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedgraph_flwr import server_app
+from fedgraph_flwr.files import project_root
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results.provenance import project_root
 from fedgraph_flwr.results.reader import load_summary
 from simulations import replay
 from simulations.inline import run_inline

@@ -17,8 +17,8 @@ from flwr.common.logger import log
 
 from fedgraph_flwr import retired
 from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.files import project_root
 from fedgraph_flwr.registry import METHODS
-from fedgraph_flwr.results.provenance import project_root
 from fedgraph_flwr.results.reader import load_summary
 from simulations.presets import list_presets
 from simulations.run import _beside, main, parse_assignment, parse_seeds
