@@ -128,7 +128,7 @@ def _node(
         strange = check_keys(node)
         if strange:
             found = f"keys {', '.join(strange)} mean nothing here"
-            cure = "see the keys in docs/deployment-site.md"
+            cure = "see keys of a SuperNode in docs/configuration.md"
             return [Finding(what="node-config", state=PROBLEM, found=found, cure=cure)]
         policy = policy_of(node)
         if resolved is None:
