@@ -273,18 +273,20 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[object]], ending: str = "\n") -> None:
-    """Write rows of cells as CSV."""
+    """Write rows of cells as CSV, each of them :func:`inert`."""
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator=ending).writerows(rows)
+    csv.writer(text, lineterminator=ending).writerows(map(inert, r) for r in rows)
     write_text(path, text.getvalue())
 
 
-def inert(cell: str) -> str:
-    """Text of a CSV cell that no spreadsheet takes for a formula.
+def inert(cell: object) -> object:
+    """Text of a CSV cell that no spreadsheet takes for a formula; else the cell.
 
     Before one that begins like a formula, and is no number, stands an apostrophe.
     """
-    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+    if not isinstance(cell, str) or not cell.startswith(
+        ("=", "+", "-", "@", "\t", "\r")
+    ):
         return cell
     try:
         float(cell)

@@ -127,4 +127,4 @@ def _cell(value: Any) -> Any:
         return sum(value.values())
     if isinstance(value, list):
         value = " ".join(map(str, value))
-    return inert(value) if isinstance(value, str) else value
+    return inert(value)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clients.tasks.multitask_scores import mean_absolute_error, roc_auc
 
-from ..files import inert, write_csv
+from ..files import write_csv
 from .folder import EMBEDDING
 
 _NUMBERS = ("regression", EMBEDDING)  # kinds whose outputs are told as they are
@@ -125,11 +125,10 @@ class Predictions:
         return [self.labels_of[int(label)]]
 
     def write(self, path: str | Path) -> None:
-        """Write the table as CSV, its texts :func:`~fedgraph_flwr.files.inert`.
+        """Write the table as CSV.
 
         Raises
         ------
         StorageError
         """
-        rows = (self.header(), *self.rows())
-        write_csv(Path(path), (map(inert, row) for row in rows))
+        write_csv(Path(path), (self.header(), *self.rows()))

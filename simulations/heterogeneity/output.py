@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedgraph_flwr.figures.style import GREY, PALETTE, bare, save
-from fedgraph_flwr.files import inert, write_csv
+from fedgraph_flwr.files import write_csv
 
 from ..markup import Sheet
 from .groups import PairTable
@@ -197,7 +197,7 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
             ),
         ]  # fmt: skip
     for name, rows in files.items():
-        write_csv(folder / name, (map(inert, row) for row in rows))
+        write_csv(folder / name, rows)
     return [*(folder / name for name in files), draw(analysis, folder)]
 
 

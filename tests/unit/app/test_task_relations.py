@@ -209,6 +209,14 @@ def test_a_file_that_claims_too_much_is_not_read(folder, capsys, save, num_tasks
     assert "does not hold relations of tasks" in capsys.readouterr().err
 
 
+def test_no_name_of_a_task_is_a_formula(tmp_path):
+    """Names of tasks are those that clients have sent."""
+    write_task_sources(tmp_path, task_sources(OWNED, LINE, ["=1+1", *NAMES[1:]]))
+    text = (tmp_path / "task-sources.csv").read_text()
+    assert ",'=1+1," in text
+    assert ",=1+1," not in text
+
+
 def test_a_link_in_place_of_the_table_is_replaced_and_not_followed(tmp_path):
     mine = tmp_path / "patients.txt"
     mine.write_text("kept")
