@@ -21,6 +21,8 @@ from flwr.app import Error, Message
 
 from clients.base import GraphClient
 from clients.graphs.batching import Batch, CollatedGraphs
+from clients.graphs.noisy_structure import NoisyStructure
+from clients.graphs.noisy_view import NoisyView
 from clients.privacy.laplace import Adjacency, Triangles
 from clients.protocols import Diffuses
 from clients.store import ClientStore
@@ -91,6 +93,11 @@ SENT_BESIDE = {
     "fedpub": {"fedpub/embedding"},
     "spreadgnn": {"to/all"},
 }
+
+
+def cut(view: NoisyView, positions: IntArray) -> NoisyStructure:
+    """Structure of the graphs at ``positions``, in the first of the noisy views."""
+    return view.rows(view.places(positions))
 
 
 def clean_triangles(

@@ -87,10 +87,6 @@ class NoisyView:
             )
         return rows + view * len(self.views[0])
 
-    def batch(self, positions: IntArray) -> NoisyStructure:
-        """Structure of the graphs at ``positions`` of the client, in the first view."""
-        return self.rows(self.places(positions))
-
     def nodes(self, rows: IntArray) -> NodeBatch:
         """Nodes of the graphs in ``rows``, which fit :meth:`rows`."""
         assert self._nodes is not None

@@ -57,7 +57,7 @@ class LocalClient:
     def stored(self, second):
         """Embed the queue with the weights as they are now."""
         if self.mode == "once":  # the same cached views
-            structure = second.batch(self.queue.positions)
+            structure = toys.cut(second, self.queue.positions)
         else:
             kept = self.queue.views(SIZES)
             structure = NoisyView(kept, device=toys.CPU).rows(np.arange(len(kept)))
@@ -74,7 +74,10 @@ class LocalClient:
         optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
         for part in np.array_split(TRAIN, 6):
             nodes = self.nodes.batch(part)
-            h = [self.model.embed(nodes, v.batch(part), None) for v in (first, second)]
+            h = [
+                self.model.embed(nodes, toys.cut(v, part), None)
+                for v in (first, second)
+            ]
             y = torch.from_numpy(LABELS[part]).float()
             loss = sum(masked_bce(self.model.head(e), y) for e in h) / 2
             chosen = self.queue.choose(part, LABELS[part], self.k, self.rng)
@@ -99,7 +102,7 @@ def test_parts_fit_together_and_learn(tmp_path, mode, total):
     assert client.views._ledger.read().edge.max() == total
     assert len(client.queue) == 10
     with torch.no_grad():
-        logits = client.model(client.nodes.batch(TRAIN), first.batch(TRAIN), None)
+        logits = client.model(client.nodes.batch(TRAIN), toys.cut(first, TRAIN), None)
     scores = roc_auc(logits.numpy(), LABELS)
     assert scores.num_skipped == 0
     assert 0.5 < scores.mean <= 1

@@ -66,7 +66,7 @@ def views_of(client):
 def test_one_view_is_cross_entropy_on_it(tmp_path):
     client = prepared(make(tmp_path, **ONE, dropout=0.0))
     batch = first_batch(client)
-    logits = client.model(batch, views_of(client)[0].batch(batch.positions), None)
+    logits = client.model(batch, toys.cut(views_of(client)[0], batch.positions), None)
     torch.testing.assert_close(client.loss(batch, None), masked_bce(logits, batch.y))
 
 
@@ -74,7 +74,7 @@ def test_two_views_without_contrast_are_the_mean_of_two_cross_entropies(tmp_path
     client = prepared(make(tmp_path, **TWO, **PLAIN, dropout=0.0))
     batch = first_batch(client)
     each = [
-        masked_bce(client.model(batch, v.batch(batch.positions), None), batch.y)
+        masked_bce(client.model(batch, toys.cut(v, batch.positions), None), batch.y)
         for v in views_of(client)
     ]
     assert len(each) == 2
@@ -114,7 +114,7 @@ def test_the_contrast_is_that_of_the_paper_graph_by_graph(tmp_path, mode, alike)
 
     def embed(positions, view):
         nodes = client.nodes.batch(positions)
-        return client.model.embed(nodes, view.batch(positions), None)
+        return client.model.embed(nodes, toys.cut(view, positions), None)
 
     def similarity(entry, ours):
         negative = embed(stored[[entry]], kept[entry])[0]

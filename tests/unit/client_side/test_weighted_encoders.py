@@ -65,7 +65,8 @@ def noisy(epsilon=1.0, post="clamp01", graphs=GRAPHS, seed=0):
 
 def dense_batch(triangles, positions=EVERYONE, *, graphs=GRAPHS, post="clamp01"):
     nodes = NodeRows(graphs, toys.CPU).batch(positions)
-    return nodes, NoisyView(triangles, device=toys.CPU, post=post).batch(positions)
+    view = NoisyView(triangles, device=toys.CPU, post=post)
+    return nodes, toys.cut(view, positions)
 
 
 def plain(nodes):
@@ -364,7 +365,7 @@ def test_a_mean_over_nothing_but_noise_does_not_vanish_with_the_noise():
         num_nodes=np.array([2]),
         positions=np.array([0]),
     )
-    structure = NoisyView(alone, device=toys.CPU).batch(np.array([0]))
+    structure = NoisyView(alone, device=toys.CPU).rows(np.array([0]))
     x = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0]])
     layer = KGNNLayer(4, 5, generator(1))
     expected = x @ layer.root.t() + x.flip(0) @ layer.weight.t() + layer.bias
@@ -509,12 +510,14 @@ def test_rows_may_repeat_and_views_may_hold_some_graphs_only():
     nodes = NodeRows(GRAPHS, toys.CPU).batch(twice)
     part = NoisyView(some, device=toys.CPU)
     expected = own(*dense_batch(view, twice), None)
-    torch.testing.assert_close(own(nodes, part.batch(twice), None), expected, **CLOSE)
+    torch.testing.assert_close(
+        own(nodes, toys.cut(part, twice), None), expected, **CLOSE
+    )
     by_row = own(nodes, part.rows(np.array([1, 0, 1])), None)
     torch.testing.assert_close(by_row, expected, **CLOSE)
     for missing in (5, 11, -1):
         with pytest.raises(DataError, match=f"no graph {missing}; it was drawn for 2"):
-            part.batch(np.array([4, missing]))
+            part.places(np.array([4, missing]))
 
 
 def test_rows_that_are_alike_are_multiplied_once(monkeypatch):
