@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.files import is_there, replacing
 
 GRAPHS_CSV, GRAPH_CSV = "graphs-csv", "graph-csv"  # names among the data sets
 SCHEMA_FILE = "schema.toml"
@@ -117,20 +118,17 @@ def write_schema(schema: Schema, path: Path) -> None:
     Raises
     ------
     DataError
-        There is a file already, or it cannot be written.
+        There is a file already.
+    StorageError
+        It cannot be written.
     """
-    try:
-        with path.open("x", encoding="utf-8") as handle:
-            handle.write(_HEADING + to_toml(schema))
-    except FileExistsError as error:
-        raise DataError(
-            f"{path} is there already; sites may use it: choose another --out, or"
-            " delete it first"
-        ) from error
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be written: {error}; choose another --out"
-        ) from error
+    with replacing(path) as partial:
+        if is_there(path):
+            raise DataError(
+                f"{path} is there already; sites may use it: choose another --out, or"
+                " delete it first"
+            )
+        partial.write_text(_HEADING + to_toml(schema), encoding="utf-8")
 
 
 def to_toml(schema: Schema) -> str:

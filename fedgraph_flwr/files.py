@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -143,6 +144,23 @@ def _place(partial: Path, path: Path, outdated: Iterable[Path]) -> None:
         raise
     for other in outdated:
         remove(other)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Give the place of a folder to make, which becomes ``path`` once it is whole.
+
+    Raises
+    ------
+    OSError
+        It cannot be renamed, or something else is at ``path``.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield partial
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def is_there(path: Path) -> bool:

@@ -20,7 +20,7 @@ from flwr.cli.utils import collect_files, filter_paths_for_publish
 
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import StorageError
-from fedgraph_flwr.files import project_root
+from fedgraph_flwr.files import project_root, whole_folder
 
 NAME = "fedgraph-flwr"
 _FOLDERS = (
@@ -62,14 +62,16 @@ def publish(root: Path, target: Path) -> list[str]:
         if not _is_own(name)
     }
     try:
-        for name, source in sources.items():
-            path = target / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if name.endswith(".md"):
-                text = (root / source).read_text(encoding="utf-8")
-                path.write_text(relink(text, source, name, sources), encoding="utf-8")
-            else:
-                shutil.copyfile(root / source, path)
+        with whole_folder(target) as partial:
+            for name, source in sources.items():
+                path = partial / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if name.endswith(".md"):
+                    text = (root / source).read_text(encoding="utf-8")
+                    text = relink(text, source, name, sources)
+                    path.write_text(text, encoding="utf-8")
+                else:
+                    shutil.copyfile(root / source, path)
     except OSError as error:
         raise StorageError(f"cannot write {target}: {error}") from error
     return sorted(sources)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from flwr.common.config import parse_config_args
 from simulations.inline import run_inline
 
 from ..errors import ConfigError
+from ..files import whole_folder
 from ..node_config import check_plugins
 from ..resolve import Resolved, defaults, resolve
 from ..results.model_folder import FOLDER
@@ -154,14 +154,11 @@ def keep(model: Path, out: Path) -> None:
     ConfigError
         There is something already, or it cannot be written.
     """
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        shutil.copytree(model, partial)
-        partial.rename(out)
+        with whole_folder(out) as partial:
+            shutil.copytree(model, partial)
     except OSError as error:
         raise ConfigError(
             f"--out {out} cannot be written: {error}; choose a folder that is not there"
             " yet, on a disk with room"
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

@@ -17,7 +17,7 @@ from datasets.schema import (
 )
 from datasets.schema_read import read_schema
 from datasets.table import Block
-from fedgraph_flwr.errors import DataError, FedGraphError
+from fedgraph_flwr.errors import DataError, FedGraphError, StorageError
 
 G, N, E, S = own_files.GRAPHS, own_files.NODES, own_files.EDGES, own_files.SCHEMA
 # What is written, where the message must point, what it says, and words of the cure.
@@ -649,5 +649,20 @@ def test_a_schema_is_not_written_over_another(tmp_path):
     schema = read_schema(folder / "schema.toml")
     with pytest.raises(FedGraphError, match=r"is there already; sites may use it"):
         write_schema(schema, folder / "schema.toml")
-    with pytest.raises(FedGraphError, match=r"cannot be written.*choose another --out"):
-        write_schema(schema, folder / "no" / "schema.toml")
+    with pytest.raises(StorageError, match=r"cannot write .*make the folder writable"):
+        write_schema(schema, folder / "schema.toml" / "schema.toml")
+
+
+def test_a_schema_that_could_not_be_written_whole_leaves_its_place_free(
+    tmp_path, monkeypatch
+):
+    schema = read_schema(own_files.write(tmp_path) / "schema.toml")
+    place = tmp_path / "new" / "schema.toml"
+    place.parent.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets.schema.to_toml", lambda _: "\ud800")  # as a full disk
+        with pytest.raises(UnicodeEncodeError):
+            write_schema(schema, place)
+    assert not list(place.parent.iterdir())
+    write_schema(schema, place)
+    assert read_schema(place) == schema
