@@ -1,28 +1,63 @@
-"""How a command says why it cannot do what is asked: on stderr, with exit code 2."""
+"""How a command ends: what it cannot do it says on stderr, with exit code 2.
+
+Ctrl-C and SIGTERM end it with exit code 130, and it tidies up as after an error.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec
 
 from .errors import FedGraphError
-from .wording import harmless
+from .wording import BY_HAND, harmless
 
 UNABLE = 2  # exit code of a command that could not do, or look at, what was asked
+STOPPED = 130  # exit code of a command that was stopped
 _Given = ParamSpec("_Given")
 
 
 def command(main: Callable[_Given, int]) -> Callable[_Given, int]:
-    """Decorate a command's ``main``: say a `FedGraphError`, and return ``UNABLE``."""
+    """Decorate a command's ``main``: say what ends it, and return the exit code."""
 
     @wraps(main)
     def started(*args: _Given.args, **kwargs: _Given.kwargs) -> int:
         try:
-            return main(*args, **kwargs)
+            with _heeding_sigterm():
+                return main(*args, **kwargs)
         except FedGraphError as error:
             sys.stderr.write(f"error: {harmless(str(error))}\n")
             return UNABLE
+        except KeyboardInterrupt as stop:
+            sys.stderr.write(f"{BY_HAND}{harmless(str(stop))}\n")
+            return STOPPED
 
     return started
+
+
+@contextmanager
+def _heeding_sigterm() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, also where the shell lets that do nothing.
+
+    Else Python ends at once: temporary folders, with models of a site, would stay.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        heeds = signal.getsignal(signal.SIGINT)
+        if not callable(heeds):
+            raise KeyboardInterrupt
+        heeds(number, frame)  # type: ignore[arg-type]
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -45,7 +45,7 @@ from .server_log import AuditedGrid
 from .stopping import STOPPED, heeding_stops
 from .terminal import LastWord, announced, log_failure
 from .trackers import NONE, Tracking, check_installed
-from .wording import client_ranges, clients_by_site, shortened
+from .wording import BY_HAND, client_ranges, clients_by_site, shortened
 
 app = ServerApp()
 _LATE_STOP = (
@@ -136,7 +136,7 @@ def run(
                 strategy.evaluator.after_run(folder.path, strategy)
                 summary = folder.finish(strategy)
         except BaseException as error:
-            _fail(folder, strategy, error)
+            _fail(folder, strategy, error, is_kept=only is None)
             audited.end("failed", str(error))
             raise
         head = audited.end("completed")
@@ -264,12 +264,19 @@ def _train(grid: Grid, strategy: AbstractGraphStrategy) -> None:
 
 
 def _fail(
-    folder: RunFolder, strategy: AbstractGraphStrategy, error: BaseException
+    folder: RunFolder,
+    strategy: AbstractGraphStrategy,
+    error: BaseException,
+    *,
+    is_kept: bool,
 ) -> None:
-    """Keep what was computed, and say where it is; never hide the first error."""
+    """Keep what was computed, and say where it is; never hide the first error.
+
+    A folder that goes with a site's trial is nothing to go on from.
+    """
     why = error
     if isinstance(error, KeyboardInterrupt):
-        why = RunFailedError("stopped by Ctrl-C")
+        why = RunFailedError(BY_HAND)
     elif isinstance(error, SystemExit):  # Flower ends a process by a signal
         why = RunFailedError(STOPPED)
     try:
@@ -281,8 +288,9 @@ def _fail(
         log(WARNING, "%s is as it was before this resume", folder.path)
         return
     write_own_report(folder.path)
-    words = "stopped" if why is not error else "what was computed is kept"
-    log(WARNING, '%s; to go on: resume="%s"', words, folder.path)
+    if is_kept:
+        words = "stopped" if why is not error else "what was computed is kept"
+        log(WARNING, '%s; to go on: resume="%s"', words, folder.path)
 
 
 def _draw(folder: Path, draw: Callable[[Path], object]) -> None:

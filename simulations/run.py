@@ -1,7 +1,7 @@
 """Run a preset or a method: ``python -m simulations.run gcfl-plus-proteins``.
 
 Exits with 0 if every run completed, 1 if one failed, 2 if nothing could be started,
-130 after Ctrl-C.
+130 after Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.retired import METHODS as RETIRED_METHODS
 from fedgraph_flwr.rules import Value
+from fedgraph_flwr.wording import BY_HAND
 
 from .actors import machines, num_actors
 from .flower import run_flower
@@ -38,7 +39,7 @@ from .inline import run_inline
 from .presets import load_preset
 from .speed.timing import end_with_parent
 
-_COMPLETED, _FAILED, _STOPPED = 0, 1, 130
+_COMPLETED, _FAILED = 0, 1
 _STOP = signal.SIGUSR1  # by which a process of a pool interrupts its own run
 _stops: list[Connection] = []  # that of this process's pool, if it is of one
 console = Console(stderr=True, highlight=False)
@@ -186,10 +187,10 @@ def _beside(
     signal.signal(_STOP, signal.default_int_handler)
     try:
         if _stops and _stops[0].poll():  # the pool hands out one run in advance
-            return RunFailedError("not begun: stopped by Ctrl-C")
+            return RunFailedError(f"not begun: {BY_HAND}")
         return _one(overrides, arguments)
     except KeyboardInterrupt:
-        return RunFailedError("stopped by Ctrl-C")
+        return RunFailedError(BY_HAND)
     finally:
         signal.signal(_STOP, signal.SIG_IGN)
         logger.removeFilter(prefix)
@@ -286,11 +287,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.plan:
         _tell_plan(runs, arguments)
         return _COMPLETED
-    try:
-        return _tell(runs, arguments)
-    except KeyboardInterrupt as stop:
-        console.print(f"[red]stopped[/] by Ctrl-C{escape(str(stop))}", soft_wrap=True)
-        return _STOPPED
+    return _tell(runs, arguments)
 
 
 def _tell_plan(runs: list[dict[str, Value]], arguments: argparse.Namespace) -> None:

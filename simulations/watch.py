@@ -2,7 +2,7 @@
 
 RUN is a results folder, or a folder of runs, of which the newest is watched. The
 command only reads files and ends with the run: 0 if it completed, 1 if it failed, 2 if
-there is none, 130 after Ctrl-C.
+there is none, 130 after Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedgraph_flwr.command import command
+from fedgraph_flwr.command import STOPPED, command
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.report.gather import UNFINISHED, RunView, gather
 from fedgraph_flwr.report.page import mean_line
@@ -170,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run = max(find_runs(options.run), key=_last_news)
         return watch(run, Console(), every_s=options.every, once=options.once)
     except KeyboardInterrupt:
-        return 130
+        return STOPPED
 
 
 if __name__ == "__main__":

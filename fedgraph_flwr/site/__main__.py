@@ -2,9 +2,10 @@
 
 A command's module has a docstring, whose first line ``--help`` shows, and two
 functions. One is ``add_arguments(parser)``. The other is ``run(args)``; it returns an
-exit code: 0 (fine), 1 (problems were found) or 2 (the command could not look). A
-`FedGraphError` that reaches this module is said on stderr, with exit code 2. Each
-command has ``--json``: then stdout holds one JSON object, also with exit code 2.
+exit code: 0 (fine), 1 (problems were found) or 2 (the command could not look); after
+Ctrl-C or SIGTERM it is 130. A `FedGraphError` that reaches this module is said on
+stderr, with exit code 2. Each command has ``--json``: then stdout holds one JSON
+object, also with exit code 2.
 """
 
 from __future__ import annotations

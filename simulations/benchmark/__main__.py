@@ -1,7 +1,7 @@
 """A method against rivals and controls: ``python -m simulations.benchmark smoke``.
 
 Exits with 0 if every run is there, 1 if one failed, 2 if nothing could be started, 130
-after Ctrl-C. Start it again to go on: a finished run is never made twice.
+after Ctrl-C or SIGTERM. Start it again to go on: a finished run is never made twice.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in reports[0].parts:
             tell(line if isinstance(line, str) else "")
     except KeyboardInterrupt:
-        tell("stopped by Ctrl-C; the same command goes on")
-        return 130
+        raise KeyboardInterrupt("; the same command goes on") from None
     for line in failed:
         tell(f"failed: {line}")
     return 1 if failed else 0

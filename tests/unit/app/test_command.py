@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
 import pytest
 
-from fedgraph_flwr.command import UNABLE, command
+from fedgraph_flwr.command import STOPPED, UNABLE, command
 from fedgraph_flwr.errors import DataError
 
 ROOT = Path(__file__).parents[3]
@@ -43,6 +45,67 @@ def test_what_is_no_refusal_is_not_hidden():
     assert main(1) == 1
     with pytest.raises(IndexError):
         main(2)
+
+
+HELD = """
+import os, signal, sys, tempfile
+from fedgraph_flwr.command import command
+
+signal.signal(signal.SIGINT, {on_ctrl_c})
+before = signal.getsignal(signal.SIGTERM)
+
+@command
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        os.kill(os.getpid(), signal.{sign})
+        signal.pause()
+
+code = main()
+assert signal.getsignal(signal.SIGTERM) == before
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sign", "on_ctrl_c"),
+    [
+        ("SIGINT", "signal.default_int_handler"),
+        ("SIGTERM", "signal.default_int_handler"),
+        ("SIGTERM", "signal.SIG_IGN"),  # as a shell leaves it to what runs beside it
+    ],
+)
+def test_a_command_that_is_stopped_says_so_and_tidies_up(tmp_path, sign, on_ctrl_c):
+    """SIGTERM left what `site baseline` knows of a site's data in TMPDIR."""
+    done = subprocess.run(
+        [sys.executable, "-c", HELD.format(sign=sign, on_ctrl_c=on_ctrl_c)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        STOPPED,
+        "",
+        "stopped by Ctrl-C or SIGTERM\n",
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_sigterm_does_what_ctrl_c_does_at_that_moment():
+    """A run that Flower is being asked for must be stopped when Flower has it."""
+    held = []
+
+    @command
+    def main() -> int:
+        before = signal.signal(signal.SIGINT, lambda *_: held.append(1))
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return 0
+
+    assert main() == 0
+    assert held == [1]
 
 
 def test_every_command_says_errors_so():

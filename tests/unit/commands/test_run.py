@@ -20,6 +20,7 @@ from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.files import project_root
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.results.reader import load_summary
+from fedgraph_flwr.wording import BY_HAND
 from simulations.presets import list_presets
 from simulations.run import _beside, main, parse_assignment, parse_seeds
 
@@ -135,7 +136,7 @@ def test_ctrl_c_ends_without_a_traceback(command, monkeypatch, capfd):
     monkeypatch.setattr("simulations.run.run_inline", stop)
     assert command("--seeds", "1,2") == 130
     told = capfd.readouterr().err
-    assert "stopped by Ctrl-C; so is run 7" in told
+    assert told.endswith(f"{BY_HAND}; so is run 7\n")
     assert "Traceback" not in told
 
 
@@ -165,8 +166,15 @@ def heeds_ctrl_c():
 
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
-@pytest.mark.parametrize("whom", ["the group, as a terminal does", "the parent alone"])
-def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, whom):
+@pytest.mark.parametrize(
+    ("sign", "whom"),
+    [
+        (signal.SIGINT, "the group, as a terminal does"),
+        (signal.SIGINT, "the parent alone"),
+        (signal.SIGTERM, "the parent alone"),
+    ],
+)
+def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, sign, whom):
     """A pool hands each process one run in advance, which cannot be taken back."""
     results = tmp_path / "results"
     command = [sys.executable, "-m", "simulations.run", "fedavg", "--engine", "inline"]
@@ -186,16 +194,16 @@ def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, whom):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             if whom == "the parent alone":
-                process.send_signal(signal.SIGINT)
+                process.send_signal(sign)
             else:
-                os.killpg(process.pid, signal.SIGINT)
+                os.killpg(process.pid, sign)
             assert process.wait(30) == 130
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     begun = [load_summary(folder) for folder in results.iterdir()]
     assert sorted(s["seed"] for s in begun) == [1, 2]
-    assert {s["error"] for s in begun} == {"RunFailedError: stopped by Ctrl-C"}
+    assert {s["error"] for s in begun} == {f"RunFailedError: {BY_HAND}"}
     assert log_file.read_text().count("stopped; to go on: resume=") == 2
 
 

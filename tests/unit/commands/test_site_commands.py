@@ -14,6 +14,7 @@ import pytest
 import toys
 
 from datasets.schema_read import read_schema
+from fedgraph_flwr.command import STOPPED
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.files import sha256_of
 from fedgraph_flwr.results.reader import load_summary
@@ -23,6 +24,7 @@ from fedgraph_flwr.site.check_data import fingerprint
 from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN, Finding, exit_code, look
 from fedgraph_flwr.site.trial import keep
 from fedgraph_flwr.trained.folder import read_about
+from fedgraph_flwr.wording import BY_HAND
 from simulations.example_data import write_examples
 from simulations.inline import run_inline
 
@@ -100,6 +102,23 @@ def test_training_alone_gives_what_the_method_local_gives_in_a_run(site, alone):
     assert about.scores["test roc-auc"] == score(site[2], 1)
     theirs = site[0] / "state" / site[2].name / "client-1/model/client-1.safetensors"
     assert (alone / "client-1.safetensors").read_bytes() == theirs.read_bytes()
+
+
+def test_a_trial_that_is_stopped_names_no_folder_to_go_on_from(
+    site, tmp_path, monkeypatch, caplog, capsys
+):
+    """The folder that it named goes at the same moment."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedgraph_flwr.server_app._train", stop)
+    data, out = str(site[0] / "data" / "site-1.csv"), tmp_path / "out"
+    given = ["baseline", data, "--run-config", f'method="fedavg" {CONFIG}']
+    assert main([*given, "--client", "1", "--out", str(out)]) == STOPPED
+    assert capsys.readouterr().err.endswith(f"{BY_HAND}\n")
+    assert "resume" not in caplog.text
+    assert not out.exists()
 
 
 def test_join_or_not_is_read_from_the_sites_own_test_items(site, alone, capsys):
