@@ -18,9 +18,10 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -181,12 +182,16 @@ def _sources(file: Path, base: Path) -> set[Path]:
 
 
 def _unit(file: Path, base: Path) -> list[Path]:
-    """Return a module's file, or the files of the package that it is in."""
+    """Return a module's file, or the files of the package that it is in.
+
+    Of a package of the bundle those that travel, so that both ends have one hash.
+    """
     parts = file.relative_to(base).parts
     top = 1 if base == _ROOT else 0  # below plugins/ or examples/
     if len(parts) == top + 1:
         return [file]
-    return sorted(base.joinpath(*parts[: top + 1]).rglob("*.py"))
+    beside = base.joinpath(*parts[: top + 1]).rglob("*.py")
+    return [file, *(p for p in beside if base != _ROOT or not _why_left_out(p))]
 
 
 def _imports(file: Path) -> Iterator[str]:
@@ -209,7 +214,9 @@ def _import(module: str) -> ModuleType:
         name = module
         _find_outside(module)
     else:
-        _check_travels(module, file)
+        for path in _sources_before(file):
+            _check_travels(module, path)
+            _drop_byte_code(path)
         parts = file.relative_to(_ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     try:
@@ -230,20 +237,45 @@ def _import(module: str) -> ModuleType:
     return found
 
 
+def _sources_before(file: Path) -> set[Path]:
+    """Files of a plug-in of the bundle, before any of them is imported."""
+    try:
+        return _sources(file, _ROOT)
+    except (SyntaxError, ValueError, RecursionError):  # the import will say it
+        return {file}
+
+
+def _drop_byte_code(file: Path) -> None:
+    """Let Python compile a file anew.
+
+    It takes old byte code for that of a source of the same length and second, and our
+    hash would name another source than the one that runs.
+    """
+    with suppress(OSError):
+        Path(cache_from_source(str(file))).unlink()
+
+
 def _check_travels(module: str, file: Path) -> None:
     """Refuse a file that Flower leaves out of its bundle, and so would not find."""
+    if why := _why_left_out(file):
+        raise ConfigError(
+            f"plug-in {module!r}: {file} {why}, as Flower's bundle carries neither"
+            " links nor tests"
+        )
+
+
+def _why_left_out(file: Path) -> str:
+    """Say why Flower leaves a file out of its bundle, and the cure; "" if it does not.
+
+    The names are those of Flower's ``FAB_EXCLUDE_PATTERNS``.
+    """
     if file.resolve() != file:
-        why = (
+        return (
             f"is a link, or lies in one, to {file.resolve()}; put the file itself there"
         )
-    elif file.name.startswith("test_") or file.name.endswith("_test.py"):
-        why = "is named as a test is; rename it"
-    else:
-        return
-    raise ConfigError(
-        f"plug-in {module!r}: {file} {why}, as Flower's bundle carries neither links"
-        " nor tests"
-    )
+    if file.name.startswith("test_") or file.name.endswith("_test.py"):
+        return "is named as a test is; rename it"
+    return ""
 
 
 def _find_outside(module: str) -> None:

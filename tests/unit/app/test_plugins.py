@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -321,6 +323,50 @@ def test_the_hash_covers_what_a_plug_in_imports_of_the_bundle_and_no_more(write_
             write_plugin("plugins/near.py", "import plugins.deep.one # more\n")
             hash_of("fgx")
     assert len(seen) == 5
+
+
+def test_tests_within_a_package_are_not_in_its_hash_as_they_do_not_travel(
+    write_plugin,
+):
+    """The hash in one process was another one than that of the same run in Flower."""
+    write_plugin("plugins/lab/__init__.py", f"from .core import X\n{METHOD}")
+    write_plugin("plugins/lab/core.py", "X = 1\n")
+    alone = hash_of("lab")
+    write_plugin("plugins/lab/test_core.py", "")
+    write_plugin("plugins/lab/tests/core_test.py", "")
+    (plugins._ROOT / "plugins/lab/tests/__init__.py").unlink()
+    assert hash_of("lab") == alone
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_a_link_that_a_plug_in_imports_is_refused(write_plugin, tmp_path, is_folder):
+    """What lay in a linked folder was not in the hash: it changed unseen."""
+    write_plugin("plugins/lab/__init__.py", f"from .far.core import X\n{METHOD}")
+    write_plugin("elsewhere/far/core.py", "X = 1\n")
+    if is_folder:
+        (tmp_path / "plugins/lab/far").symlink_to(tmp_path / "elsewhere/far")
+    else:
+        (tmp_path / "plugins/lab/far").mkdir()
+        core = tmp_path / "plugins/lab/far/core.py"
+        core.symlink_to(tmp_path / "elsewhere/far/core.py")
+    refused(
+        "far/core.py is a link, .* to .*elsewhere/far/core.py; put the", "lab:METHOD"
+    )
+
+
+def test_byte_code_of_another_source_is_not_taken(write_plugin, tmp_path, monkeypatch):
+    """Of the same length and second, as tools leave that copy or unpack files."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    found = []
+    for number in (1, 2):
+        write_plugin("plugins/fgx.py", f"from plugins import near\n{METHOD}")
+        write_plugin("plugins/near.py", f"X = {number}\n")
+        for file in ("fgx.py", "near.py"):
+            os.utime(tmp_path / "plugins" / file, (1.7e9, 1.7e9))
+        plugins.forget()
+        found.append((plugins._import("fgx").near.X, plugins.sha256("fgx")))
+    assert [x for x, _ in found] == [1, 2]
+    assert found[0][1] != found[1][1]
 
 
 def test_a_resume_with_another_source_or_other_parameters_is_refused(write_plugin, lab):
