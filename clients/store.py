@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.files import (
     Flushes,
+    from_home,
     names_in,
     read_arrays,
     remove,
@@ -45,8 +46,9 @@ _FILE = re.compile(r"round-(\d+)(?:-(\d+))?\.safetensors")
 
 def default_state_dir() -> Path:
     """``$XDG_STATE_HOME/fedgraph-flwr``, or under ``~/.local/state``."""
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "fedgraph-flwr"
+    xdg = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    cure = "set state-dir to another one: in the run config, or in the node-config"
+    return from_home(f"{xdg}/fedgraph-flwr", f"{cure} of a site")
 
 
 class ClientStore:

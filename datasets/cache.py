@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import make_private, sha256_of
+from fedgraph_flwr.files import from_home, make_private, sha256_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -47,10 +47,11 @@ _NAMES = (MARKER, "manifest.json")  # of an entry, beside arrays
 def cache_root(cache_dir: str = "") -> Path:
     """Return the cache folder: ``cache_dir``, else FEDGRAPH_CACHE, else XDG's."""
     chosen = cache_dir or os.environ.get(CACHE_ENV, "")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
     xdg = os.environ.get("XDG_CACHE_HOME", "") or "~/.cache"
-    return Path(xdg).expanduser().absolute() / "fedgraph-flwr"
+    return from_home(
+        chosen or f"{xdg}/fedgraph-flwr",
+        f"set cache-dir, or the environment variable {CACHE_ENV}, to another one",
+    )
 
 
 def open_or_build(

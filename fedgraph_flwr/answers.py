@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import datasets
 from clients.store import default_state_dir
 
 from .disclosure import full_reason, public_reason
+from .errors import DataError
 from .gate import visit
 from .node_config import is_site
 from .terminal import log_failure
@@ -74,5 +76,7 @@ def reason_of(error: Exception) -> str:
     if not is_site(node):
         return full_reason(error)
     own = [str(node.get(key, "")) for key in ("data-path", "state-dir", "cache-dir")]
-    home = [str(default_state_dir()), str(datasets.cache_root())]
-    return public_reason(error, [*own, *home])
+    for default in (default_state_dir, datasets.cache_root):
+        with suppress(DataError):  # a user without a home folder has none
+            own.append(str(default()))
+    return public_reason(error, own)

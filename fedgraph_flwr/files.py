@@ -180,6 +180,23 @@ def is_there(path: Path) -> bool:
     return True
 
 
+def from_home(path: str, cure: str) -> Path:
+    """Return an absolute path; ``~`` at its begin is the user's home folder.
+
+    Raises
+    ------
+    DataError
+        This user has none, as one of a container may not; ``cure`` says what to set.
+    """
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise DataError(
+            f"{path} is in a home folder that cannot be found: {error} {cure}",
+            public=f"a home folder cannot be found; {cure}",
+        ) from error
+
+
 def names_in(folder: Path, pattern: str = "*") -> list[str]:
     """Return the names of what a folder holds; none if it is not there.
 

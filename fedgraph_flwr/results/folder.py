@@ -22,6 +22,7 @@ from strategies.report import Evaluation, LedgerEntry, RoundReport
 
 from ..errors import ConfigError, DataError, StorageError
 from ..files import (
+    from_home,
     is_there,
     make_folder,
     remove,
@@ -85,9 +86,8 @@ def results_root(configured: str) -> tuple[Path, str]:
     here = Path.cwd()
     if (here / "fedgraph_flwr" / "server_app.py").is_file():
         return here / "results", "the working folder is the project"
-    return Path.home() / "fedgraph-results", (
-        "neither results-dir nor FEDGRAPH_HOME is set"
-    )
+    why = "neither results-dir nor FEDGRAPH_HOME is set"
+    return from_home("~/fedgraph-results", f"set results-dir, as {why}"), why
 
 
 def short_id(run_id: int) -> str:

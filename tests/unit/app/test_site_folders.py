@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from flwr.app import Context, Message, RecordDict
 
+import datasets
+from clients.store import default_state_dir
+from fedgraph_flwr import answers
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.disclosure import public_reason
 from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError, WireError
 from fedgraph_flwr.node_config import own_folders
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.folder import results_root
 from fedgraph_flwr.wire import LAST_ROUND, Parcel, pack, unpack
 from simulations.inline import run_inline
 
@@ -264,3 +271,26 @@ def test_words_for_others(error, told):
     assert said.startswith(told)
     assert len(said) < 2100
     assert not [s for s in (*SECRETS, "/srv", "/etc") if s in said]
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch):
+    """As in a container; it was a traceback, and at a site it hid the real reason."""
+
+    def fail(_):
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "FEDGRAPH_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("FEDGRAPH_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", fail)
+    for default, cure in (
+        (default_state_dir, r"state/fedgraph-flwr is in a home .*\. set state-dir to"),
+        (datasets.cache_root, r"cache/fedgraph-flwr is in a home .*\. set cache-dir"),
+        (lambda: results_root(""), r"~/fedgraph-results is in .*\. set results-dir"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.chdir("/")
+            with pytest.raises(DataError, match=cure):
+                default()
+    monkeypatch.setattr(answers, "visit", lambda: SimpleNamespace(node={"clients": ""}))
+    assert "disk is full" in answers.reason_of(DataError("", public="disk is full"))
