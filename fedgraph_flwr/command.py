@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from io import TextIOWrapper
 from typing import ParamSpec
 
 from .errors import FedGraphError
@@ -26,6 +27,10 @@ def command(main: Callable[_Given, int]) -> Callable[_Given, int]:
 
     @wraps(main)
     def started(*args: _Given.args, **kwargs: _Given.kwargs) -> int:
+        out = sys.stdout
+        if isinstance(out, TextIOWrapper) and out.errors == "strict":
+            # A name that the terminal cannot show ends no command; so is stderr.
+            out.reconfigure(errors="backslashreplace")
         try:
             with _heeding_sigterm():
                 return main(*args, **kwargs)

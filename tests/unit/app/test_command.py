@@ -91,6 +91,23 @@ def test_a_command_that_is_stopped_says_so_and_tidies_up(tmp_path, sign, on_ctrl
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_name_that_the_terminal_cannot_show_ends_no_command(encoding):
+    """`report` had written its page, and ended with a traceback for its path."""
+    code = (
+        "from fedgraph_flwr.command import command\n"
+        "@command\ndef main():\n    print('r\\udcffe')\n    return 0\n"
+        "raise SystemExit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, b"r\\udcffe\n"), done.stderr
+
+
 def test_sigterm_does_what_ctrl_c_does_at_that_moment():
     """A run that Flower is being asked for must be stopped when Flower has it."""
     held = []
