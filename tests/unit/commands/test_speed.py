@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tarfile
 from dataclasses import replace
 
 import pytest
@@ -12,7 +10,7 @@ import toys
 from clients.spreadgnn import SpreadGNNClient
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import RoundTimes
-from simulations.speed import gpu, memory, molecules, peers, rounds, timing, views
+from simulations.speed import gpu, memory, molecules, rounds, timing, views
 from simulations.speed.__main__ import main
 
 
@@ -92,25 +90,6 @@ def test_actors_on_a_cpu_get_no_share_of_a_gpu(monkeypatch):
     monkeypatch.setattr(gpu.device_check, "main", lambda _: 0)
     assert main(["gpu", "--device", "cpu", "--clients", "3", "--shares", "0.5"]) == 0
     assert asked[-1] == ("cpu", 3, 0)
-
-
-@pytest.mark.parametrize("is_packed", [False, True])
-def test_a_peer_finds_the_raw_files_that_we_read(tmp_path, monkeypatch, is_packed):
-    raw, target = tmp_path / "tudataset" / "TINY" / "raw", tmp_path / "peer" / "raw"
-    raw.mkdir(parents=True)
-    texts = {"A": "1, 2\n2, 1\n", "graph_indicator": "1\n1\n", "graph_labels": "1\n"}
-    for kind, text in texts.items():
-        (raw / f"TINY_{kind}.txt").write_text(text)
-    if is_packed:
-        packed = tmp_path / "tudataset_packed" / "TINY.tar.xz"
-        packed.parent.mkdir()
-        with tarfile.open(packed, "w:xz") as archive:
-            archive.add(raw.parent, "TINY")
-        shutil.rmtree(raw.parent)
-    monkeypatch.setenv("FEDGRAPH_DATA", str(tmp_path))
-    peers.place_raw("TINY", target)
-    found = {path.name: path.read_text() for path in target.iterdir()}
-    assert found == {f"TINY_{kind}.txt": text for kind, text in texts.items()}
 
 
 def test_parts_of_the_server_are_timed(capsys):

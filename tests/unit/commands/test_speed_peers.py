@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tarfile
 import textwrap
 from pathlib import Path
 
@@ -177,7 +179,7 @@ def test_the_authors_code_is_run_from_its_folder(
 def test_a_folder_without_the_authors_code_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "find_raw", lambda *_: Raw())
+    monkeypatch.setattr(peers, "place_raw", lambda *_: None)
     given = ["peers", "--peer-python", sys.executable, "--gcfl-code", str(tmp_path)]
     assert main(given) == 2
     told = capsys.readouterr().err
@@ -208,6 +210,27 @@ def test_runs_of_other_graphs_are_not_compared() -> None:
         check_same_graphs([one, Run([0.1], 1.0, 0.5, [(10, 2), (12, 2)])])
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_peer_finds_the_raw_files_that_we_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_packed: bool
+) -> None:
+    raw, target = tmp_path / "tudataset" / "TINY" / "raw", tmp_path / "peer" / "raw"
+    raw.mkdir(parents=True)
+    texts = {"A": "1, 2\n2, 1\n", "graph_indicator": "1\n1\n", "graph_labels": "1\n"}
+    for kind, text in texts.items():
+        (raw / f"TINY_{kind}.txt").write_text(text)
+    if is_packed:
+        packed = tmp_path / "tudataset_packed" / "TINY.tar.xz"
+        packed.parent.mkdir()
+        with tarfile.open(packed, "w:xz") as archive:
+            archive.add(raw.parent, "TINY")
+        shutil.rmtree(raw.parent)
+    monkeypatch.setenv("FEDGRAPH_DATA", str(tmp_path))
+    peers.place_raw("TINY", target)
+    found = {path.name: path.read_text() for path in target.iterdir()}
+    assert found == {f"TINY_{kind}.txt": text for kind, text in texts.items()}
+
+
 def test_peers_command_prints_each_kind_of_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,7 +238,7 @@ def test_peers_command_prints_each_kind_of_run(
         return Run([seconds, seconds], 10.0, 0.75, [(10, 2)])
 
     monkeypatch.setattr(peers.console, "width", 200)
-    monkeypatch.setattr(peers, "find_raw", lambda *_: Raw())
+    monkeypatch.setattr(peers, "place_raw", lambda *_: None)
     monkeypatch.setattr(peers, "run_peer", lambda *_: fake(2.0))
     monkeypatch.setattr(peers, "run_ours", lambda _, nodes: fake(0.5 + nodes))
     assert main(["peers", "--peer-python", "python", "--repeats", "2"]) == 0
@@ -223,10 +246,3 @@ def test_peers_command_prints_each_kind_of_run(
     assert f"fedgraph {VERSION}" in told
     assert "0.500 to 0.500" in told
     assert "0.750" in told
-
-
-class Raw:
-    """Raw files that need not be placed."""
-
-    def place(self, raw: Path) -> None:
-        assert raw.name == "raw"
