@@ -65,7 +65,9 @@ def step(
     Returns the new state and the positions (in the old state) of clusters that were
     split. A cluster is split only when all of its members replied: an older update is
     of another model, whose norm and direction the paper does not compare. ``uniform``
-    averages updates without regard to training sizes.
+    averages updates without regard to training sizes. A client that did not reply has
+    no history from then on: norms fall over the rounds, and older ones would cut it off
+    for having been away.
 
     Source
     ------
@@ -152,8 +154,11 @@ def _extend(
     flat: Mapping[int, FloatArray],
     params: GCFLParams,
 ) -> dict[int, tuple[float, ...]]:
-    """Q_i <- Q_i + [norm]; only the last ``seq_length`` are ever looked at."""
-    extended = {c: tuple(q) for c, q in history.items()}
+    """Q_i <- Q_i + [norm]; only the last ``seq_length`` are ever looked at.
+
+    A client that did not reply begins anew: series of the same rounds are compared.
+    """
+    extended = {c: tuple(q) if c in flat else () for c, q in history.items()}
     for c in sorted(flat):
         if params.sends_norms:
             norm = float(replies[c].metrics.get(GRAD_NORM, 0.0))  # no epoch

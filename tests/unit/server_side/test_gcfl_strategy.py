@@ -341,6 +341,24 @@ def test_a_cluster_with_a_missing_reply_is_averaged_but_not_split():
     np.testing.assert_allclose(state.theta[0]["a"], [1 / 3, 0], atol=1e-7)
 
 
+@pytest.mark.parametrize("away", [range(0), range(10, 24), range(23, 24)])
+def test_a_client_that_was_away_is_not_cut_off_for_its_older_norms(away):
+    state, d = start(6), params().seq_length
+    directions = np.random.default_rng(4).normal(size=(6, 4))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    splits = []
+    for t in range(1, 31):  # two groups that differ little; all norms fall
+        sizes = {c: (1.0 if c < 3 else 1.2) / t for c in range(6)}
+        there = [c for c in sizes if c != 3 or t not in away]
+        came = replies({c: sizes[c] * directions[c] for c in there})
+        # Nothing splits before the client is back.
+        how = params(min_round=23, min_cluster_size=4)
+        state, split = step(state, came, how, server_round=t, use_dtw=True)
+        splits += [t] * len(split)
+    assert splits == [23 + d if away else 24]
+    assert state.clusters == ((0, 1, 2), (3, 4, 5))
+
+
 def test_a_cluster_without_replies_keeps_its_model():
     state = GCFLState(clusters=((0,), (1,)), theta=start(2).theta * 2)
     state, _ = step(
