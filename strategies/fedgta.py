@@ -42,7 +42,8 @@ def confident_average(
     Authors' code, ``federated/fedgta``. Differs: i is in A_i at any epsilon, and a sum
     of 0 is not divided by.
     """
-    alike = (similarity > epsilon) | np.eye(len(similarity), dtype=bool)
+    near = np.minimum(similarity, 1.0) > epsilon  # rounding may exceed 1
+    alike = near | np.eye(len(similarity), dtype=bool)
     raw = np.where(alike, confidence[None, :], 0.0)
     raw = np.where(raw.sum(axis=1, keepdims=True) > 0, raw, alike)
     weights: NDArray[np.float64] = raw / raw.sum(axis=1, keepdims=True)

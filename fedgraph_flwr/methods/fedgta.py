@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Settings
+from ..errors import ConfigError
 from ..rules import choice, flag, integer, number
 from .fedpub import FEATURES_BESIDE
 
@@ -69,6 +70,15 @@ class FedGTAParams(Settings):
     def moments_per_class(self) -> int:
         """Numbers sent for each class."""
         return self.moment_orders * (2 if self.moments == "hybrid" else 1)
+
+    def check(self, privacy: Settings) -> None:  # noqa: ARG002
+        """Refuse to compare what is 0 for every client."""
+        if self.moments == "central" and self.moment_orders == 1:
+            raise ConfigError(
+                "fedgta.moments = 'central' with fedgta.moment-orders = 1 compares"
+                " clients by the first central moment alone, which is 0 for all; set"
+                " fedgta.moment-orders to 2 or more, or fedgta.moments to another"
+            )
 
     def beside_updates(self) -> str:
         """Name the moments."""

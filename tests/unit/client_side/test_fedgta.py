@@ -14,7 +14,7 @@ from toys_fedgkd import ON_NODES, ROUND, make
 
 from clients.fedgta import label_moments, smoothing_confidence
 from clients.protocols import TellsClasses
-from fedgraph_flwr.errors import PolicyError
+from fedgraph_flwr.errors import ConfigError, PolicyError
 from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS
 from fedgraph_flwr.policy import OPEN, Policy
 from fedgraph_flwr.results.reader import read_matrices
@@ -157,6 +157,24 @@ def test_nobody_is_left_without_an_average():
     np.testing.assert_array_equal(same, np.full((2, 2), 0.5))
     alone = confident_average(np.ones((2, 2)), np.array([0.0, 2.0]), 1.0)
     np.testing.assert_array_equal(alone, np.eye(2))
+
+
+def test_at_epsilon_one_not_even_twins_are_alike():
+    rng, h = np.random.default_rng(4), np.ones(2)
+    for _ in range(50):  # rounding takes some cosines of equal vectors above 1
+        twins = [rng.random(140)] * 2
+        q = confident_average(moment_cosine(twins), h, 1.0)
+        np.testing.assert_array_equal(q, np.eye(2))
+        below = confident_average(moment_cosine(twins), h, 0.999)
+        np.testing.assert_array_equal(below, np.full((2, 2), 0.5))
+
+
+def test_clients_are_not_compared_by_rounding_errors():
+    only = {"fedgta.moments": "central", "fedgta.moment-orders": 1}
+    with pytest.raises(ConfigError, match=r"first central moment .* set fedgta"):
+        toys.resolved("fedgta", **only)
+    for changes in ({"fedgta.moments": "raw"}, {"fedgta.moment-orders": 2}):
+        toys.resolved("fedgta", **{**only, **changes})
 
 
 def test_a_confidence_below_zero_is_that_clients_failure():
