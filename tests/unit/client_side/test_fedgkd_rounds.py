@@ -313,6 +313,15 @@ def test_static_features_are_sent_once_and_relate_for_good(run, uplinks):
     assert not np.allclose(r[1], 1)
 
 
+def test_a_late_client_distils_from_the_same_start(run, monkeypatch):
+    toys.fail_when(monkeypatch, lambda c, t: c == 2 and t == 1)
+    options = {"fedgkd.feature-map": "X", "fedgkd.distil-steps": 0}
+    late = run("fedgkd", **STATIC, **options, **{"min-fit-replies": 0.5})
+    r = read_matrices(late.path, "R")
+    assert np.isnan(r[1][2]).all()
+    np.testing.assert_allclose(r[2], 1)
+
+
 @pytest.mark.slow
 def test_static_distillation_resumes_where_it_was(run):
     whole = run("fedgkd", **STATIC)
