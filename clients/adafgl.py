@@ -36,7 +36,7 @@ from .models.adafgl_nets import (
     fused,
 )
 from .models.forms import Architecture
-from .optimizer import make_optimizer
+from .optimizer import make_optimizer, optimizer_tensors
 from .tasks.node_classifier import NodeClassifierClient
 
 _KNOWLEDGE, _SCORE = "adafgl/knowledge", "adafgl/homophily"
@@ -154,7 +154,10 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
 
     @override
     def optimizer(self) -> Optimizer:
-        """Adam of the extractor; from the client's own first round on, of branches."""
+        """Adam of the extractor; from the client's own first round on, of branches.
+
+        That of the branches goes on through all rounds, which divide one training.
+        """
         settings, stored = self.job.settings, self.round.stored
         if not self.is_personal:
             return make_optimizer(self.model.extractor.parameters(), settings, stored)
@@ -163,9 +166,15 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
             optimizer="adam",
             learning_rate=self.params.learning_rate,
             weight_decay=self.params.weight_decay,
+            persist_optimizer=True,
         )
         trained = stored if _KNOWLEDGE in stored else {}
         return make_optimizer(self._branches().parameters(), own, trained)
+
+    @override
+    def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        kept = super()._state(optimizer)
+        return {**kept, **optimizer_tensors(optimizer)} if self.is_personal else kept
 
     def _branches(self) -> nn.Module:
         """Networks that the loss reaches: Adam's state has no place for others."""

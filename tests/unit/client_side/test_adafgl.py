@@ -243,6 +243,7 @@ def test_a_round_of_its_own_keeps_the_extractor_and_trains_the_branches(tmp_path
     assert np.isfinite(reply.metrics["eval/test/post_training/loss"])
 
 
+@pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize(
     ("fusion", "threshold", "uses"),
     [
@@ -254,7 +255,7 @@ def test_a_round_of_its_own_keeps_the_extractor_and_trains_the_branches(tmp_path
     ],
 )
 def test_two_rounds_of_its_own_are_those_of_the_oracle(
-    tmp_path, fusion, threshold, uses
+    tmp_path, fusion, threshold, uses, kept
 ):
     part = toys.make_node_partition()
     part = toys.renewed(part, train=part.train[:-1])  # 5 keep a label, 6 are checked
@@ -262,7 +263,7 @@ def test_two_rounds_of_its_own_are_those_of_the_oracle(
     how |= {"learning-rate": 0.05, "link-cosine": 0.999}
     own = {**how, "width": 5, "fusion": fusion, "threshold": threshold}
     options = {**STAGES, "dropout": 0.0, **{f"adafgl.{k}": v for k, v in own.items()}}
-    options["optimizer"] = "adamw"  # of the first stage alone
+    options |= {"optimizer": "adamw", "persist-optimizer": kept}  # of the first stage
     client, later = (
         make(tmp_path, method="adafgl", partition=part, **options) for _ in range(2)
     )
