@@ -230,3 +230,6 @@ def test_owners_of_a_task_weigh_as_they_do_in_the_row():
     owners = {1: (), 2: (0,), 4: (0,)}
     mixed = mix_rows(heads, {1: 0.6, 2: 0.1, 4: 0.3}, owners, ["b"])
     np.testing.assert_allclose(mixed["b"], [2 / 4 + 4 * 3 / 4])
+    # Owners without weight leave the row to all, as if it had no owner.
+    alone = mix_rows(heads, {1: 1.0, 2: 0.0, 4: 0.0}, owners, ["b"])
+    assert alone["b"].tolist() == [1]

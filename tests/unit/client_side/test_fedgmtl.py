@@ -157,6 +157,7 @@ def test_a_client_without_any_label_says_so_and_goes_on(tmp_path, caplog, method
 @pytest.mark.parametrize("every", ["epoch", "step"])
 def test_omega_becomes_the_closed_form_of_the_trained_heads(tmp_path, every):
     options = {"fedgmtl.omega-every": every, "fedgmtl.task-reg": 0.01, "client_id": 2}
+    options |= {"local-epochs": 2}
     made = client(tmp_path, **options)
     reply = made.train(toys.parcel(made), {"server-round": 1})
     named = select(SHARED, reply.arrays)

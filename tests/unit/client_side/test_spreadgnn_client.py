@@ -348,6 +348,9 @@ def test_what_becomes_of_the_head(tmp_path, sync, travels):
         np.testing.assert_allclose(now[0], start[0] + 2.5, rtol=1e-5)
         np.testing.assert_allclose(now[4], start[4] + 5, rtol=1e-5)
         np.testing.assert_allclose(now[[2, 5]], mean[[2, 5]], rtol=1e-5)
+        own_bias = client.job.store.load(1)["head.bias"][list(OWN)]
+        bias = client.model.head.bias.detach()[list(OWN)]
+        np.testing.assert_allclose(bias, own_bias, rtol=1e-6)
     else:
         assert torch.equal(now, kept)
 

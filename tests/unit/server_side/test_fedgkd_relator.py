@@ -90,6 +90,9 @@ def test_relatedness_by_hand():
 def test_without_a_valid_column_entries_are_zero_and_the_diagonal_one():
     still = [np.zeros((4, 3)), np.full((4, 3), 2.5)]
     np.testing.assert_array_equal(relatedness(still), np.eye(2))
+    for std, r in ((1e-9, 0), (1e-7, 1)):  # constant up to 1e-8
+        nearly = std * np.array([[1.0], [-1.0], [1.0], [-1.0]])
+        np.testing.assert_allclose(relatedness([nearly, nearly])[0, 1], r)
 
 
 @quick
