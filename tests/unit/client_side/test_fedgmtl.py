@@ -203,6 +203,33 @@ def test_a_mean_that_is_no_covariance_is_refused():
     assert mended.dtype == np.float32
 
 
+def test_a_client_that_sends_no_covariance_is_named():
+    sent = {
+        0: np.array([[0.7, -0.3], [-0.3, 0.3]]),
+        1: np.eye(2),  # of trace 2
+        2: np.array([[0.5, 1.5], [1.5, 0.5]]),
+    }
+    server = object.__new__(FedGMTL)
+    server.spent = {}
+    found = server.misfits(
+        {c: Parcel(arrays={SHARED + OMEGA: a.astype("f4")}) for c, a in sent.items()}
+    )
+    assert list(found) == [1, 2]
+    assert "has trace 2 and entries up to 1;" in found[1]
+
+
+def test_a_received_omega_that_is_not_positive_is_mended_before_it_is_inverted(
+    tmp_path,
+):
+    made = client(tmp_path)
+    bent = torch.tensor([[0.5, 0.9], [0.9, 0.5]])
+    made.tensors()[OMEGA].copy_(bent)
+    made.begin_epoch(0)
+    torch.testing.assert_close(made.tensors()[OMEGA], normalise(bent).float())
+    _, found = gradients(made)
+    assert all(g.isfinite().all() for g in found.values())
+
+
 def test_the_server_mends_the_mean_of_omegas_that_noise_has_bent():
     made = toys.resolved("fedgmtl")
     server = FedGMTL(made.settings, made.params, experiment="e")

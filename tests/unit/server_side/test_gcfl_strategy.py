@@ -18,7 +18,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.gcfl import GCFLParams
 from fedgraph_flwr.wire import Parcel
-from strategies.gcfl import GCFLState, step
+from strategies.gcfl import GCFL, GCFLState, step
 from strategies.gcfl_clustering import (
     cosine_weights,
     dtw_distances,
@@ -366,6 +366,22 @@ def test_a_cluster_without_replies_keeps_its_model():
     )
     assert flatten(state.theta[0]).tolist() == [1, 2, 3, 4]
     assert flatten(state.theta[1]).tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("clusters", "largest"),
+    [(((0,), (1, 2)), 1), (((0, 1), (2,)), 0), (((0,), (1,)), 0)],
+)
+def test_who_never_trains_is_sent_the_largest_cluster_or_the_first_of_equals(
+    clusters, largest
+):
+    server = object.__new__(GCFL)
+    server.settings = toys.run_settings(num_clients=6, held_out_clients="5")
+    theta = tuple({"a": np.full(2, float(k), np.float32)} for k in range(2))
+    server.gcfl = GCFLState(clusters=clusters, theta=theta)
+    sent = {c: arrays["shared/a"][0] for c, arrays in server.outgoing(1).items()}
+    expected = {c: k for k, members in enumerate(clusters) for c in members}
+    assert sent == {**expected, 5: largest}
 
 
 def test_weighted_residuals_cancel_and_order_does_not_matter():
