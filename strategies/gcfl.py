@@ -65,9 +65,9 @@ def step(
     Returns the new state and the positions (in the old state) of clusters that were
     split. A cluster is split only when all of its members replied: an older update is
     of another model, whose norm and direction the paper does not compare. ``uniform``
-    averages updates without regard to training sizes. A client that did not reply has
-    no history from then on: norms fall over the rounds, and older ones would cut it off
-    for having been away.
+    averages updates without regard to training sizes. Histories of a cluster grow in
+    the same rounds, those in which all of its members replied: norms fall over the
+    rounds, and older ones would cut off a client for having been away.
 
     Source
     ------
@@ -79,14 +79,17 @@ def step(
     check_same_layout(list(deltas.values()))
     flat = {c: flatten(d) for c, d in deltas.items()}
     sizes = {c: float(p.metrics[NUM_EXAMPLES]) for c, p in replies.items()}
-    history = _extend(state.history, replies, flat, params)
+    whole = {
+        c for members in state.clusters if flat.keys() >= set(members) for c in members
+    }
+    history = _extend(state.history, whole, replies, flat, params)
 
     clusters: list[tuple[int, ...]] = []
     theta: list[NamedArrays] = []
     split: list[int] = []
     for position, members in enumerate(state.clusters):
         parts = [members]
-        if set(members) <= set(flat):
+        if whole.issuperset(members):
             weights = split_weights(
                 members,
                 flat,
@@ -150,16 +153,17 @@ def split_weights(
 
 def _extend(
     history: Mapping[int, Sequence[float]],
+    whole: Iterable[int],
     replies: Mapping[int, Parcel],
     flat: Mapping[int, FloatArray],
     params: GCFLParams,
 ) -> dict[int, tuple[float, ...]]:
-    """Q_i <- Q_i + [norm]; only the last ``seq_length`` are ever looked at.
+    """Q_i <- Q_i + [norm], for clients in ``whole``.
 
-    A client that did not reply begins anew: series of the same rounds are compared.
+    Only the last ``seq_length`` are ever looked at.
     """
-    extended = {c: tuple(q) if c in flat else () for c, q in history.items()}
-    for c in sorted(flat):
+    extended = {c: tuple(q) for c, q in history.items()}
+    for c in sorted(whole):
         if params.sends_norms:
             norm = float(replies[c].metrics.get(GRAD_NORM, 0.0))  # no epoch
         else:
