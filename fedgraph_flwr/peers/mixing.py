@@ -46,8 +46,8 @@ def mixing_row(
     ----------
     kind : str
         "metropolis": 1 / (1 + max(deg_k, deg_j)) of a neighbour, the rest of itself.
-        "uniform": all the same. "samples": in proportion to training graphs. "file":
-        as in ``given``.
+        "uniform": all the same. "samples": in proportion to training graphs, or
+        all the same if there are none. "file": as in ``given``.
     client : int
     peers : mapping of int to Peer
         The client itself and those neighbours whose models arrived. What a missing
@@ -63,10 +63,10 @@ def mixing_row(
         "file" without a row, or weights that are not >= 0 or do not sum to 1.
     """
     order = sorted(peers)
-    if kind == "uniform":
+    total = sum(peers[j].num_examples for j in order)
+    if kind == "uniform" or (kind == "samples" and not total):
         row = {j: 1 / len(order) for j in order}
     elif kind == "samples":
-        total = sum(peers[j].num_examples for j in order)
         row = {j: peers[j].num_examples / total for j in order}
     else:
         others = [j for j in order if j != client]

@@ -61,6 +61,12 @@ def test_every_kind_agrees_with_the_equations(topology):
         np.testing.assert_allclose(matrix(topology, kind), expected, atol=1e-15)
 
 
+def test_clients_without_training_graphs_weigh_the_same():
+    nobody = Peer(num_neighbours=2, num_examples=0)
+    row = mixing_row("samples", 0, dict.fromkeys(range(3), nobody))
+    assert list(row.values()) == [1 / 3] * 3
+
+
 def test_complete_is_one_over_k_and_a_ring_a_third():
     np.testing.assert_allclose(matrix(TOPOLOGIES["complete"]), 1 / 8)
     ring = matrix(TOPOLOGIES["ring"])
