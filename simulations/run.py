@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 from typing_extensions import override
 
-from fedgraph_flwr.command import command
+from fedgraph_flwr.command import command, heeding_sigterm
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.files import project_root
 from fedgraph_flwr.plugins import is_plugin
@@ -184,15 +184,14 @@ def _beside(
     """Run beside others, in a process that is told to stop only now."""
     logger, prefix = logging.getLogger("flwr"), _Prefix(_seed(overrides))
     logger.addFilter(prefix)
-    signal.signal(_STOP, signal.default_int_handler)
     try:
-        if _stops and _stops[0].poll():  # the pool hands out one run in advance
-            return RunFailedError(f"not begun: {BY_HAND}")
-        return _one(overrides, arguments)
+        with heeding_sigterm(_STOP):
+            if _stops and _stops[0].poll():  # the pool hands out one run in advance
+                return RunFailedError(f"not begun: {BY_HAND}")
+            return _one(overrides, arguments)
     except KeyboardInterrupt:
         return RunFailedError(BY_HAND)
     finally:
-        signal.signal(_STOP, signal.SIG_IGN)
         logger.removeFilter(prefix)
 
 
@@ -200,7 +199,7 @@ def _start_worker(stops: Connection) -> None:
     """Prepare a process of the pool, which ends its run once ``stops`` is closed.
 
     A terminal's Ctrl-C reaches the parent too, other signals perhaps it alone. So the
-    parent passes it on, and what comes here directly does not count.
+    parent passes it on, and a Ctrl-C that comes here directly does not count.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(_STOP, signal.SIG_IGN)

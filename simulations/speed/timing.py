@@ -16,6 +16,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from fedgraph_flwr.command import heeding_sigterm
+
 Answer = TypeVar("Answer")
 console = Console(highlight=False)
 WARM_UP = 2  # rounds of a run, which are not timed
@@ -59,7 +61,12 @@ def in_own_process(action: Callable[..., Answer], *arguments: object) -> Answer:
     with ProcessPoolExecutor(
         1, mp_context=context, initializer=end_with_parent
     ) as pool:
-        return pool.submit(action, *arguments).result()
+        return pool.submit(_stoppable, action, *arguments).result()
+
+
+def _stoppable(action: Callable[..., Answer], *arguments: object) -> Answer:
+    with heeding_sigterm():
+        return action(*arguments)
 
 
 def end_with_parent() -> None:

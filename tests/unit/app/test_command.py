@@ -15,6 +15,7 @@ import pytest
 
 from fedgraph_flwr.command import STOPPED, UNABLE, command
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.wording import BY_HAND
 
 ROOT = Path(__file__).parents[3]
 # What other processes start, without this package or without a user who reads.
@@ -89,6 +90,71 @@ def test_a_command_that_is_stopped_says_so_and_tidies_up(tmp_path, sign, on_ctrl
         "stopped by Ctrl-C or SIGTERM\n",
     )
     assert not list(tmp_path.iterdir())
+
+
+TWICE = """
+import signal, sys, tempfile
+from fedgraph_flwr.command import command
+
+@command
+def main():
+    with tempfile.TemporaryDirectory():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            print("tidied up")
+
+sys.exit(main())
+"""
+
+
+def test_the_second_sigterm_of_timeout_does_not_end_the_tidying_up(tmp_path):
+    """`timeout` sends one to the command and one to its group; a folder stayed."""
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (STOPPED, "tidied up\n"), done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+IN_ANOTHER = """
+import os, signal, sys, tempfile, time
+from fedgraph_flwr.command import command
+from simulations.speed.timing import in_own_process
+
+def hold(parent):
+    with tempfile.TemporaryDirectory(prefix="held-"):
+        os.kill(parent, signal.SIGTERM)
+        time.sleep(60)
+
+@command
+def main():
+    in_own_process(hold, os.getpid())
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+def test_what_a_command_does_in_another_process_is_stopped_with_it(tmp_path):
+    """SIGTERM at `--plan` or `speed` alone waited until they were done."""
+    script, folder = tmp_path / "held.py", tmp_path / "folder"
+    script.write_text(IN_ANOTHER)
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=45,
+    )
+    assert (done.returncode, done.stderr) == (STOPPED, f"{BY_HAND}\n")
+    assert not list(folder.glob("held-*"))
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])

@@ -172,6 +172,7 @@ def heeds_ctrl_c():
         (signal.SIGINT, "the group, as a terminal does"),
         (signal.SIGINT, "the parent alone"),
         (signal.SIGTERM, "the parent alone"),
+        (signal.SIGTERM, "the group, as `timeout` does"),
     ],
 )
 def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, sign, whom):
