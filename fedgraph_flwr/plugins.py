@@ -36,6 +36,7 @@ NAMING_KEYS = ("method", "dataset")  # of the run config
 _ROOT = project_root()
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _SPEC = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME})")
+_UNSENT = {"build", "dist", ".venv"}  # folders that .gitignore names
 _BUILT_IN = "tu:"  # of data sets: no module
 T = TypeVar("T")
 
@@ -190,14 +191,18 @@ def _unit(file: Path, base: Path) -> list[Path]:
     top = 1 if base == _ROOT else 0  # below plugins/ or examples/
     if len(parts) == top + 1:
         return [file]
-    beside = base.joinpath(*parts[: top + 1]).rglob("*.py")
+    beside = filter(Path.is_file, base.joinpath(*parts[: top + 1]).rglob("*.py"))
     return [file, *(p for p in beside if base != _ROOT or not _why_left_out(p))]
 
 
 def _imports(file: Path) -> Iterator[str]:
     """Absolute names of all that a file of the bundle may import, modules or not."""
     here = file.relative_to(_ROOT).parent.parts
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    try:
+        tree = ast.parse(file.read_bytes(), file)
+    except (SyntaxError, ValueError, RecursionError):  # nor can Python import it
+        return
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (n.name for n in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -214,7 +219,7 @@ def _import(module: str) -> ModuleType:
         name = module
         _find_outside(module)
     else:
-        for path in _sources_before(file):
+        for path in sorted(_sources(file, _ROOT)):
             _check_travels(module, path)
             _drop_byte_code(path)
         parts = file.relative_to(_ROOT).with_suffix("").parts
@@ -237,14 +242,6 @@ def _import(module: str) -> ModuleType:
     return found
 
 
-def _sources_before(file: Path) -> set[Path]:
-    """Files of a plug-in of the bundle, before any of them is imported."""
-    try:
-        return _sources(file, _ROOT)
-    except (SyntaxError, ValueError, RecursionError):  # the import will say it
-        return {file}
-
-
 def _drop_byte_code(file: Path) -> None:
     """Let Python compile a file anew.
 
@@ -259,15 +256,15 @@ def _check_travels(module: str, file: Path) -> None:
     """Refuse a file that Flower leaves out of its bundle, and so would not find."""
     if why := _why_left_out(file):
         raise ConfigError(
-            f"plug-in {module!r}: {file} {why}, as Flower's bundle carries neither"
-            " links nor tests"
+            f"plug-in {module!r}: {file} {why}, as Flower's bundle carries no links,"
+            " no tests and nothing that .gitignore names"
         )
 
 
 def _why_left_out(file: Path) -> str:
     """Say why Flower leaves a file out of its bundle, and the cure; "" if it does not.
 
-    The names are those of Flower's ``FAB_EXCLUDE_PATTERNS``.
+    The names are those of Flower's ``FAB_EXCLUDE_PATTERNS`` and of ``.gitignore``.
     """
     if file.resolve() != file:
         return (
@@ -275,6 +272,8 @@ def _why_left_out(file: Path) -> str:
         )
     if file.name.startswith("test_") or file.name.endswith("_test.py"):
         return "is named as a test is; rename it"
+    if unsent := _UNSENT.intersection(file.relative_to(_ROOT).parts):
+        return f"lies in a folder {min(unsent)}; rename that"
     return ""
 
 

@@ -354,6 +354,31 @@ def test_a_link_that_a_plug_in_imports_is_refused(write_plugin, tmp_path, is_fol
     )
 
 
+def test_what_lies_in_a_package_and_is_no_python_stops_no_run(write_plugin, tmp_path):
+    """A template, or the lock of an editor, ended the run with a bare traceback."""
+    write_plugin("plugins/lab/__init__.py", METHOD)
+    write_plugin("plugins/lab/template.py", "def {{ name }}(: pass\n")
+    (tmp_path / "plugins/lab/folder.py").mkdir()
+    (tmp_path / "plugins/lab/.#core.py").symlink_to("user@host.1:2")
+    found = hash_of("lab")
+    write_plugin("plugins/lab/template.py", "def {{ other }}(: pass\n")
+    assert hash_of("lab") != found
+
+
+@pytest.mark.parametrize("folder", ["build", "dist"])
+def test_a_folder_that_does_not_travel_is_refused_or_not_in_the_hash(
+    write_plugin, folder
+):
+    """Flower leaves out what .gitignore names: no client found the module."""
+    write_plugin("plugins/lab/__init__.py", METHOD)
+    alone = hash_of("lab")
+    write_plugin(f"plugins/lab/{folder}/core.py", "X = 1\n")
+    assert hash_of("lab") == alone
+    write_plugin("plugins/lab/__init__.py", f"from .{folder}.core import X\n{METHOD}")
+    plugins.forget()
+    refused(f".py lies in a folder {folder}; rename that, as", "lab:METHOD")
+
+
 def test_byte_code_of_another_source_is_not_taken(write_plugin, tmp_path, monkeypatch):
     """Of the same length and second, as tools leave that copy or unpack files."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
