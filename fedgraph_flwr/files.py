@@ -120,9 +120,7 @@ def replacing(
         It cannot be written: a full disk, a read-only folder. Or another cannot be
         deleted.
     """
-    # Processes of two containers that share a folder may have one number.
-    own = f"{os.getpid()}-{os.urandom(4).hex()}"
-    partial = path.with_name(f".{path.name}.{own}{_PARTIAL}")
+    partial = _own_place(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
@@ -132,6 +130,13 @@ def replacing(
         if isinstance(error, OSError | SafetensorError):
             raise unwritable(path, error) from error
         raise
+
+
+def _own_place(path: Path) -> Path:
+    """Name what becomes ``path``, as no other does."""
+    # Processes of two containers that share a folder may have one number.
+    own = f"{os.getpid()}-{os.urandom(4).hex()}"
+    return path.with_name(f".{path.name}.{own}{_PARTIAL}")
 
 
 def _place(partial: Path, path: Path, outdated: Iterable[Path]) -> None:
@@ -155,7 +160,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     OSError
         It cannot be renamed, or something else is at ``path``.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = _own_place(path)
     try:
         yield partial
         partial.rename(path)

@@ -17,6 +17,7 @@ from fedgraph_flwr.files import (
     make_private,
     names_in,
     read_arrays,
+    whole_folder,
     write_arrays,
     write_npz,
 )
@@ -151,3 +152,15 @@ def test_no_link_is_followed(tmp_path):
     with pytest.raises(OSError, match="symbolic links"):
         files._place_of(str(path), 0)
     assert target.read_bytes() == b"precious"
+
+
+def test_a_folder_is_made_apart_from_what_another_container_left(tmp_path):
+    """Its process had the same number: its files were published with ours."""
+    left = tmp_path / f".set.{os.getpid()}"
+    left.mkdir()
+    (left / "old.py").touch()
+    with whole_folder(tmp_path / "set") as partial:
+        partial.mkdir(exist_ok=True)
+        (partial / "new.py").touch()
+    assert [p.name for p in (tmp_path / "set").iterdir()] == ["new.py"]
+    assert left.is_dir()
