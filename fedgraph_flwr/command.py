@@ -48,12 +48,11 @@ def command(main: Callable[_Given, int]) -> Callable[_Given, int]:
 
 
 @contextmanager
-def heeding_sigterm(*also: int) -> Iterator[None]:
+def heeding_sigterm() -> Iterator[None]:
     """Let SIGTERM do what Ctrl-C does, also where the shell lets that do nothing.
 
     Else Python ends at once: temporary folders, with models of a site, would stay.
-    Processes of ``multiprocessing`` hear of it, as of Ctrl-C in a terminal. Signals in
-    ``also`` do the same.
+    Processes of ``multiprocessing`` hear of it, as of Ctrl-C in a terminal.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -73,9 +72,8 @@ def heeding_sigterm(*also: int) -> Iterator[None]:
             raise KeyboardInterrupt
         heeds(number, frame)  # type: ignore[arg-type]
 
-    handlers = {n: signal.signal(n, stop) for n in (signal.SIGTERM, *also)}
+    signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

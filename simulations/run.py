@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
+import os
 import signal
 import sys
 import threading
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 from typing_extensions import override
 
-from fedgraph_flwr.command import command, heeding_sigterm
+from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.files import project_root
 from fedgraph_flwr.plugins import is_plugin
@@ -41,6 +42,7 @@ from .speed.timing import end_with_parent
 
 _COMPLETED, _FAILED = 0, 1
 _STOP = signal.SIGUSR1  # by which a process of a pool interrupts its own run
+_PASSED_ON_S = 3.0  # within it a parent that got SIGTERM, too, passes it on
 _stops: list[Connection] = []  # that of this process's pool, if it is of one
 console = Console(stderr=True, highlight=False)
 
@@ -184,14 +186,15 @@ def _beside(
     """Run beside others, in a process that is told to stop only now."""
     logger, prefix = logging.getLogger("flwr"), _Prefix(_seed(overrides))
     logger.addFilter(prefix)
+    signal.signal(_STOP, signal.default_int_handler)
     try:
-        with heeding_sigterm(_STOP):
-            if _stops and _stops[0].poll():  # the pool hands out one run in advance
-                return RunFailedError(f"not begun: {BY_HAND}")
-            return _one(overrides, arguments)
+        if _stops and _stops[0].poll():  # the pool hands out one run in advance
+            return RunFailedError(f"not begun: {BY_HAND}")
+        return _one(overrides, arguments)
     except KeyboardInterrupt:
         return RunFailedError(BY_HAND)
     finally:
+        signal.signal(_STOP, signal.SIG_IGN)
         logger.removeFilter(prefix)
 
 
@@ -199,13 +202,20 @@ def _start_worker(stops: Connection) -> None:
     """Prepare a process of the pool, which ends its run once ``stops`` is closed.
 
     A terminal's Ctrl-C reaches the parent too, other signals perhaps it alone. So the
-    parent passes it on, and a Ctrl-C that comes here directly does not count.
+    parent passes it on, and what comes here directly does not count.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(_STOP, signal.SIG_IGN)
     _stops.append(stops)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _heed_sigterm)
+    signal.signal(_STOP, signal.SIG_IGN)
     end_with_parent()
     threading.Thread(target=_pass_on, args=(stops,), daemon=True).start()
+
+
+def _heed_sigterm(*_: object) -> None:
+    """End this process, unless the parent stops its run: a broken pool waits for it."""
+    if not _stops[0].poll(_PASSED_ON_S):
+        os._exit(1)
 
 
 def _pass_on(stops: Connection) -> None:

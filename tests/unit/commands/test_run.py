@@ -208,6 +208,53 @@ def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, sign, wh
     assert log_file.read_text().count("stopped; to go on: resume=") == 2
 
 
+IDLE = """
+import argparse, sys
+from fedgraph_flwr.command import command
+from simulations.run import execute
+
+@command
+def main():
+    folders = {{"results-dir": "{0}/results", "state-dir": "{0}/state"}}
+    sets = {{**folders, "method": "fedavg", "dataset": "synthetic", "num-clients": 2}}
+    runs = [{{**sets, "num-server-rounds": n}} for n in (1, 1000)]
+    how = argparse.Namespace(jobs=2, engine="inline", nodes=1, gpus=0.0)
+    for _ in execute(runs, how):
+        print("one is done", flush=True)
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
+def test_sigterm_to_a_group_stops_a_run_beside_a_process_that_has_none(
+    toy_data, tmp_path
+):
+    """A process that dies while it waits for a run keeps the lock of the others."""
+    script = tmp_path / "idle.py"
+    script.write_text(IDLE.format(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(project_root())},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            for line in process.stdout:
+                if line.startswith("one is done"):
+                    break
+            os.killpg(process.pid, signal.SIGTERM)
+            assert process.wait(30) == 130
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    ends = [load_summary(folder)["error"] for folder in tmp_path.glob("results/*")]
+    assert sorted(map(str, ends)) == ["None", f"RunFailedError: {BY_HAND}"]
+
+
 def test_presets_can_be_cut_by_head():
     command = f"{sys.executable} -m simulations.presets | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
