@@ -66,8 +66,9 @@ def main(given: list[str]) -> None:
     heard, told = os.pipe()
     os.set_blocking(told, False)
     internal.subprocess = SimpleNamespace(Popen=partial(start_forks, heard))
-    name = "_pull_and_store_message"
-    setattr(internal, name, partial(tell, told, getattr(internal, name)))
+    own = OwnReply(internal._pull_and_store_message, internal._push_messages)
+    internal._pull_and_store_message = partial(tell, told, own.pull)
+    internal._push_messages = own.push
     look_again_sooner(internal, "pull_objects", _FROM_SUPERLINK_S)
     sys.argv = ["flower-supernode", *given]
     import_module("flwr.supernode.cli.flower_supernode").flower_supernode()
@@ -105,6 +106,59 @@ def tell(told: int, pull: Callable[..., int | None], **given: Any) -> int | None
         with suppress(BlockingIOError, BrokenPipeError):  # it was told, or it is gone
             os.write(told, b".")
     return run
+
+
+class OwnReply:
+    """Flower's fetching of a message and sending of a reply, which belong together.
+
+    Flower's SuperNode sends whatever reply it finds. If a run ends while its message is
+    fetched, as when a SuperLink starts anew, the answer comes all the same. It would be
+    taken for the reply to the next message, whose own would wait for the one after: all
+    later runs would wait in vain.
+
+    Parameters
+    ----------
+    pull, push : callable
+        Flower's own.
+    """
+
+    def __init__(self, pull: Callable[..., Any], push: Callable[..., None]) -> None:
+        self._pull, self._push = pull, push
+        self._asked = ""  # id of the message
+
+    def pull(self, *, receive: Callable[[], Any], **given: Any) -> Any:
+        """Fetch a message."""
+
+        def received() -> Any:
+            found = receive()
+            if found is not None:
+                self._asked = found[0].metadata.message_id
+            return found
+
+        return self._pull(receive=received, **given)
+
+    def push(self, *, state: Any, object_store: Any, **given: Any) -> None:
+        """Wait for the reply to that message, and send it; drop all others."""
+
+        def replies(**which: Any) -> list[Any]:
+            own = []
+            for reply in state.get_messages_legacy(**which):
+                told = reply.metadata
+                if told.reply_to_message_id == self._asked:
+                    own.append(reply)
+                else:
+                    state.delete_messages(
+                        message_ids=[told.message_id, told.reply_to_message_id]
+                    )
+                    object_store.delete(told.message_id)
+            return own
+
+        seen = SimpleNamespace(
+            get_messages_legacy=replies,
+            get_message_processing_duration=state.get_message_processing_duration,
+            delete_messages=state.delete_messages,
+        )
+        self._push(state=seen, object_store=object_store, **given)
 
 
 def wait_until_told(heard: int, longest_s: float) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message, RecordDict
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
 from fedgraph_flwr.site import supernode
 
@@ -69,8 +73,9 @@ def test_it_is_flowers_supernode_with_other_waits_and_another_superexec(
 ) -> None:
     internal = import_module("flwr.supernode.start_client_internal")
     flower = import_module("flwr.supernode.cli.flower_supernode")
-    pull = internal._pull_and_store_message
-    for name in ("time", "subprocess", "pull_objects", "_pull_and_store_message"):
+    pull, push = internal._pull_and_store_message, internal._push_messages
+    changed = ("_pull_and_store_message", "_push_messages", "pull_objects")
+    for name in ("time", "subprocess", *changed):
         monkeypatch.setattr(internal, name, getattr(internal, name))
     monkeypatch.setattr(sys, "argv", ["supernode.py"])
     found: list[object] = []
@@ -87,7 +92,9 @@ def test_it_is_flowers_supernode_with_other_waits_and_another_superexec(
     started = found[2].Popen  # type: ignore[attr-defined]
     assert started.func is supernode.start_forks
     told, pulled = internal._pull_and_store_message.args
-    assert pulled is pull
+    own = pulled.__self__
+    assert internal._push_messages == own.push
+    assert (own._pull, own._push) == (pull, push)
     options = inspect.signature(internal.pull_objects).parameters
     assert options["initial_backoff"].default == 0.1
     assert options["backoff_cap"].default == 10
@@ -296,6 +303,38 @@ def test_the_superexec_is_told_of_a_message(pipe: tuple[int, int]) -> None:
 
     assert supernode.tell(told, lambda **_: None) is None
     assert not select.select([heard], [], [], 0)[0]
+
+
+@pytest.mark.usefixtures("task_identity")
+def test_an_answer_to_a_run_that_has_ended_is_not_taken_for_the_next_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    internal: Any = import_module("flwr.supernode.start_client_internal")
+    objects = ObjectStoreFactory().store()
+    state = InMemoryNodeState(objects)
+    monkeypatch.setattr(state, "get_message_processing_duration", lambda **_: 0.0)
+    asked = [Message(RecordDict(), dst_node_id=1, message_type="query") for _ in "ab"]
+    for number, message in enumerate(asked):
+        message.metadata.__dict__["_message_id"] = f"{number:064x}"
+    replies = [Message(RecordDict(), reply_to=message) for message in asked]
+    sent = []
+
+    def send(message: Message, *_: object) -> tuple[set[str], str]:
+        sent.append(message.metadata.reply_to_message_id)
+        return set(), ""
+
+    def pull(receive: Any, **_: object) -> int:
+        receive()
+        return 7
+
+    own = supernode.OwnReply(pull, internal._push_messages)
+    for message in asked:
+        own.pull(receive=partial(tuple, [message, None]))
+    for reply in replies:
+        internal._insert_message(reply, state, objects)
+    own.push(state=state, object_store=objects, send=send, push_object=None)
+    assert sent == [asked[1].metadata.message_id]
+    assert not state.get_messages_legacy(is_reply=True)
 
 
 def test_the_supernode_never_waits_for_the_superexec(pipe: tuple[int, int]) -> None:
