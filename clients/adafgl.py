@@ -174,7 +174,9 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     @override
     def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
         kept = super()._state(optimizer)
-        return {**kept, **optimizer_tensors(optimizer)} if self.is_personal else kept
+        if self.is_personal and not self.job.settings.persist_optimizer:
+            kept |= optimizer_tensors(optimizer)
+        return kept
 
     def _branches(self) -> nn.Module:
         """Networks that the loss reaches: Adam's state has no place for others."""

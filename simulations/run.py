@@ -291,7 +291,7 @@ def main(argv: list[str] | None = None) -> int:
             " device=cuda gives the one process all of it"
         )
     runs = plan(arguments)
-    if arguments.gpus:
+    if arguments.gpus and not arguments.plan:  # which looks by itself
         num_actors(machines(), nodes=arguments.nodes, gpus=arguments.gpus)
     if arguments.plan:
         _tell_plan(runs, arguments)
