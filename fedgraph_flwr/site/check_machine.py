@@ -22,24 +22,34 @@ _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^+;\s]+)")
 
 
 def versions() -> list[Finding]:
-    """Compare the packages that a site runs with the pins of ``constraints.txt``."""
+    """Compare the packages that a site runs with the pins of ``constraints.txt``.
+
+    A folder from Flower Hub has no pins, as the Hub takes no such file.
+    """
     root = project_root()
-    cure = "pip install -c constraints.txt ., in the environment of the SuperNode"
-    pins = dict(_PIN.findall((root / "constraints.txt").read_text(encoding="utf-8")))
+    pinned = root / "constraints.txt"
+    pins: dict[str, str] = {}
+    if pinned.exists():
+        pins = dict(_PIN.findall(pinned.read_text(encoding="utf-8")))
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     wanted = [re.split(r"[\[<>=~! ]", d)[0] for d in project["project"]["dependencies"]]
-    odd = []
+    have, odd = {}, []
     for name in wanted:
         try:
-            have = importlib.metadata.version(name).partition("+")[0]
+            have[name] = importlib.metadata.version(name).partition("+")[0]
         except importlib.metadata.PackageNotFoundError:
-            have = "missing"
-        if name in pins and have != pins[name]:
-            odd.append(f"{name} {have}, pinned {pins[name]}")
+            odd.append(f"{name} missing")
+    odd += [
+        f"{n} {v}, pinned {pins[n]}" for n, v in have.items() if v != pins.get(n, v)
+    ]
     if odd:
-        found = "; ".join(odd)
-        return [Finding(what="versions", state=PROBLEM, found=found, cure=cure)]
-    told = f"{len(wanted)} packages as pinned, flwr {pins['flwr']}"
+        how = "pip install -c constraints.txt ." if pins else "pip install ."
+        cure = f"{how}, in the environment of the SuperNode"
+        return [
+            Finding(what="versions", state=PROBLEM, found="; ".join(odd), cure=cure)
+        ]
+    as_pinned = "as pinned" if pins else "here; this folder has no constraints.txt"
+    told = f"{len(wanted)} packages {as_pinned}, flwr {have['flwr']}"
     return [Finding(what="versions", state=OK, found=told)]
 
 

@@ -298,6 +298,9 @@ def test_a_schema_is_told_as_json(tmp_path, capsys):
     assert any("age of nodes" in note for note in told["notes"])
 
 
+PINS = "flwr==1.41.0\ntorch==2.13.0+cpu\n"
+
+
 # check ----------------------------------------------------------------------------
 
 
@@ -318,6 +321,41 @@ def check(words, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["exit_code"] == code
     return code, {f["what"]: f for f in told["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("pinned", "state", "found", "cure"),
+    [
+        (PINS, OK, "2 packages as pinned, flwr 1.41.0", ""),
+        (PINS.replace("2.13", "2.12"), PROBLEM, "torch 2.13.0, pinned 2.12.0", "-c"),
+        ("", OK, "2 packages here; this folder has no constraints.txt", ""),
+    ],
+)
+def test_packages_are_compared_with_pins_where_there_are_some(
+    tmp_path, monkeypatch, pinned, state, found, cure
+):
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\ndependencies = ["flwr[simulation]>=1.41,<2", "torch>=2.6"]\n'
+    )
+    if pinned:
+        (tmp_path / "constraints.txt").write_text(pinned)
+    have = {"flwr": "1.41.0", "torch": "2.13.0+cpu"}
+    monkeypatch.setattr(check_machine, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(check_machine.importlib.metadata, "version", have.__getitem__)
+    (told,) = check_machine.versions()
+    assert told.state == state
+    assert found in told.found
+    assert cure in told.cure
+
+
+def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\ndependencies = ["no-such-package-of-ours>=1"]\n'
+    )
+    monkeypatch.setattr(check_machine, "project_root", lambda: tmp_path)
+    (told,) = check_machine.versions()
+    assert (told.state, told.found) == (PROBLEM, "no-such-package-of-ours missing")
+    assert told.cure.startswith("pip install .")
 
 
 def test_rows_left_out_and_doubts_of_the_run_are_findings(tmp_path, capsys):
