@@ -1,11 +1,13 @@
 """How a command ends: what it cannot do it says on stderr, with exit code 2.
 
-Ctrl-C and SIGTERM end it with exit code 130, and it tidies up as after an error.
+Ctrl-C, SIGTERM and a terminal that is closed end it with exit code 130, and it tidies
+up as after an error. What nobody can hear, as the disk of a log is full, ends it not.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
 import threading
@@ -13,14 +15,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from io import TextIOWrapper
-from typing import ParamSpec
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import ParamSpec, TextIO
 
-from .errors import FedGraphError
+from typing_extensions import Buffer, override
+
+from .errors import FedGraphError, StorageError
 from .wording import BY_HAND, harmless
 
 UNABLE = 2  # exit code of a command that could not do, or look at, what was asked
 STOPPED = 130  # exit code of a command that was stopped
+_STDOUT, _STDERR = 1, 2
 _ONE_S = 1.0  # signals within it are one: `timeout` sends a second to the group
 _Given = ParamSpec("_Given")
 
@@ -30,21 +35,84 @@ def command(main: Callable[_Given, int]) -> Callable[_Given, int]:
 
     @wraps(main)
     def started(*args: _Given.args, **kwargs: _Given.kwargs) -> int:
-        out = sys.stdout
-        if isinstance(out, TextIOWrapper) and out.errors == "strict":
-            # A name that the terminal cannot show ends no command; so is stderr.
-            out.reconfigure(errors="backslashreplace")
+        _take_over_streams()
         try:
             with heeding_sigterm():
-                return main(*args, **kwargs)
+                try:
+                    return main(*args, **kwargs)
+                finally:
+                    sys.stdout.flush()
         except FedGraphError as error:
             sys.stderr.write(f"error: {harmless(str(error))}\n")
+            return UNABLE
+        except _UnreadError:
             return UNABLE
         except KeyboardInterrupt as stop:
             sys.stderr.write(f"{BY_HAND}{harmless(str(stop))}\n")
             return STOPPED
 
     return started
+
+
+class _UnreadError(BrokenPipeError):
+    """Whoever read standard output has ended, as `head` does."""
+
+
+class _Stream(FileIO):
+    """Standard output, or stderr: of that, what cannot be written is lost."""
+
+    _is_given_up = False
+
+    @override
+    def write(self, data: Buffer, /) -> int:
+        """Write bytes.
+
+        Raises
+        ------
+        BrokenPipeError, StorageError
+            For the first time they cannot be written to standard output.
+        """
+        try:
+            if not self._is_given_up:
+                return super().write(data)
+        except OSError as error:
+            if self.fileno() == _STDOUT:
+                self._is_given_up = True
+                if isinstance(error, BrokenPipeError):
+                    raise _UnreadError from error
+                raise StorageError(
+                    f"standard output cannot be written: {error}; send it elsewhere,"
+                    " or make room on that disk, then repeat the command"
+                ) from error
+        return memoryview(data).nbytes
+
+
+def _take_over_streams() -> None:
+    """Replace Python's standard output and stderr, unless others have done so.
+
+    A name that the terminal cannot show ends no command, either.
+    """
+    for number in range(3):  # in the place of a closed one a file would be opened
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _stream(_STDOUT, sys.stdout)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _stream(_STDERR, sys.stderr)
+
+
+def _stream(number: int, before: TextIO | None) -> TextIOWrapper:
+    raw = BufferedWriter(_Stream(number, "w", closefd=False))
+    if not isinstance(before, TextIOWrapper):
+        return TextIOWrapper(raw, errors="backslashreplace", line_buffering=True)
+    return TextIOWrapper(
+        raw,
+        encoding=before.encoding,
+        errors="backslashreplace" if before.errors == "strict" else before.errors,
+        line_buffering=before.line_buffering or before.write_through,
+    )
 
 
 @contextmanager

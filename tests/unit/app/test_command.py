@@ -174,6 +174,61 @@ def test_a_name_that_the_terminal_cannot_show_ends_no_command(encoding):
     assert (done.returncode, done.stdout) == (0, b"r\\udcffe\n"), done.stderr
 
 
+SPEAKS = """
+import os, sys
+from contextlib import suppress
+from rich.console import Console
+from fedgraph_flwr.command import command
+from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.results.reader import blaming
+
+@command
+def main():
+    Console(stderr=True).print("the first of two runs is over")
+    with open("file", "w"), blaming("a run"):
+        with suppress(OSError):
+            os.write(2, b"a library speaks")
+        print("so is the second")
+    if sys.argv[1:]:
+        raise DataError("no third")
+    return 1
+
+sys.exit(main())
+"""
+FULL = "error: standard output cannot be written: [Errno 28] No space left"
+
+
+@pytest.mark.parametrize("given", ["", "-u"])
+@pytest.mark.parametrize(
+    ("redirected", "code", "told"),
+    [
+        (">/dev/full", UNABLE, FULL),
+        ("2>/dev/full", 1, "so is the second"),
+        ("2>/dev/full >/dev/full", UNABLE, ""),
+        (">&-", 1, "a library speaks"),
+        ("2>&-", 1, "so is the second"),
+        ("<&- >&- 2>&-", 1, ""),
+        ("2>&1 | true", UNABLE, ""),
+    ],
+)
+def test_a_command_that_nobody_hears_ends_as_it_would(
+    tmp_path, given, redirected, code, told
+):
+    """A log on a full disk ended all runs to come; `compare` blamed files of runs."""
+    (tmp_path / "speaks.py").write_text(SPEAKS)
+    line = f"set -o pipefail; {sys.executable} {given} speaks.py {{}} {redirected}"
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}
+    options["env"] = {**os.environ, "PYTHONPATH": str(ROOT)}
+    options["env"].pop("PYTHONUNBUFFERED", None)
+    done = subprocess.run(["bash", "-c", line.format("")], **options)
+    assert done.returncode == code, done.stderr
+    assert told in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "file").read_text() == ""
+    done = subprocess.run(["bash", "-c", line.format("and fails")], **options)
+    assert done.returncode == UNABLE, done.stderr
+
+
 def test_sigterm_does_what_ctrl_c_does_at_that_moment():
     """A run that Flower is being asked for must be stopped when Flower has it."""
     held = []
