@@ -26,6 +26,7 @@ from .wording import BY_HAND, harmless
 UNABLE = 2  # exit code of a command that could not do, or look at, what was asked
 STOPPED = 130  # exit code of a command that was stopped
 _STDOUT, _STDERR = 1, 2
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # this of a terminal that is closed
 _ONE_S = 1.0  # signals within it are one: `timeout` sends a second to the group
 _Given = ParamSpec("_Given")
 
@@ -37,7 +38,7 @@ def command(main: Callable[_Given, int]) -> Callable[_Given, int]:
     def started(*args: _Given.args, **kwargs: _Given.kwargs) -> int:
         _take_over_streams()
         try:
-            with heeding_sigterm():
+            with heeding_signals():
                 try:
                     return main(*args, **kwargs)
                 finally:
@@ -116,16 +117,13 @@ def _stream(number: int, before: TextIO | None) -> TextIOWrapper:
 
 
 @contextmanager
-def heeding_sigterm() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, also where the shell lets that do nothing.
+def heeding_signals() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal do as Ctrl-C, also where that does nothing.
 
     Else Python ends at once: temporary folders, with models of a site, would stay.
-    Processes of ``multiprocessing`` hear of it, as of Ctrl-C in a terminal.
+    Processes of ``multiprocessing`` hear of it, as of Ctrl-C in a terminal. A signal
+    that is ignored, as `nohup` wants it, stays so.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
     last = -_ONE_S
 
     def stop(number: int, frame: object) -> None:
@@ -140,8 +138,12 @@ def heeding_sigterm() -> Iterator[None]:
             raise KeyboardInterrupt
         heeds(number, frame)  # type: ignore[arg-type]
 
-    signal.signal(signal.SIGTERM, stop)
+    is_main = threading.current_thread() is threading.main_thread()
+    heeded = [s for s in _SIGNALS if is_main and signal.getsignal(s) == signal.SIG_DFL]
+    for sign in heeded:
+        signal.signal(sign, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for sign in heeded:
+            signal.signal(sign, signal.SIG_DFL)

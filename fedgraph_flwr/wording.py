@@ -12,7 +12,7 @@ _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 SITE_NAME_WORDS = (
     "1 to 40 letters, digits, '.', '_' and '-', the first a letter or a digit"
 )
-BY_HAND = "stopped by Ctrl-C or SIGTERM"
+BY_HAND = "stopped by Ctrl-C, SIGTERM or a closed terminal"
 _MOST_LETTERS = 200
 _UNNAMED: Mapping[int, str] = MappingProxyType({})
 

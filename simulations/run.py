@@ -207,6 +207,8 @@ def _start_worker(stops: Connection) -> None:
     _stops.append(stops)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _heed_sigterm)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` wants it
+        signal.signal(signal.SIGHUP, _heed_sigterm)
     signal.signal(_STOP, signal.SIG_IGN)
     end_with_parent()
     threading.Thread(target=_pass_on, args=(stops,), daemon=True).start()

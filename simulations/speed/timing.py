@@ -16,7 +16,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from fedgraph_flwr.command import heeding_sigterm
+from fedgraph_flwr.command import heeding_signals
 
 Answer = TypeVar("Answer")
 console = Console(highlight=False)
@@ -65,7 +65,7 @@ def in_own_process(action: Callable[..., Answer], *arguments: object) -> Answer:
 
 
 def _stoppable(action: Callable[..., Answer], *arguments: object) -> Answer:
-    with heeding_sigterm():
+    with heeding_signals():
         return action(*arguments)
 
 

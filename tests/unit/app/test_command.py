@@ -53,7 +53,7 @@ import os, signal, sys, tempfile
 from fedgraph_flwr.command import command
 
 signal.signal(signal.SIGINT, {on_ctrl_c})
-before = signal.getsignal(signal.SIGTERM)
+before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
 
 @command
 def main():
@@ -62,7 +62,7 @@ def main():
         signal.pause()
 
 code = main()
-assert signal.getsignal(signal.SIGTERM) == before
+assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)) == before
 sys.exit(code)
 """
 
@@ -72,11 +72,12 @@ sys.exit(code)
     [
         ("SIGINT", "signal.default_int_handler"),
         ("SIGTERM", "signal.default_int_handler"),
+        ("SIGHUP", "signal.default_int_handler"),
         ("SIGTERM", "signal.SIG_IGN"),  # as a shell leaves it to what runs beside it
     ],
 )
 def test_a_command_that_is_stopped_says_so_and_tidies_up(tmp_path, sign, on_ctrl_c):
-    """SIGTERM left what `site baseline` knows of a site's data in TMPDIR."""
+    """SIGTERM and SIGHUP left what `site baseline` knows of a site's data in TMPDIR."""
     done = subprocess.run(
         [sys.executable, "-c", HELD.format(sign=sign, on_ctrl_c=on_ctrl_c)],
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -87,9 +88,29 @@ def test_a_command_that_is_stopped_says_so_and_tidies_up(tmp_path, sign, on_ctrl
     assert (done.returncode, done.stdout, done.stderr) == (
         STOPPED,
         "",
-        "stopped by Ctrl-C or SIGTERM\n",
+        f"{BY_HAND}\n",
     )
     assert not list(tmp_path.iterdir())
+
+
+NOHUP = """
+import os, signal, sys
+from fedgraph_flwr.command import command
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+@command
+def main():
+    os.kill(os.getpid(), signal.SIGHUP)
+    return 0
+
+sys.exit(main())
+"""
+
+
+def test_a_command_under_nohup_outlives_its_terminal():
+    done = subprocess.run([sys.executable, "-c", NOHUP], check=False, timeout=60)
+    assert done.returncode == 0
 
 
 TWICE = """

@@ -173,6 +173,7 @@ def heeds_ctrl_c():
         (signal.SIGINT, "the parent alone"),
         (signal.SIGTERM, "the parent alone"),
         (signal.SIGTERM, "the group, as `timeout` does"),
+        (signal.SIGHUP, "the group, as a terminal that is closed does"),
     ],
 )
 def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, sign, whom):
