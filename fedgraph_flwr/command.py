@@ -108,10 +108,13 @@ def _stream(number: int, before: TextIO | None) -> TextIOWrapper:
     raw = BufferedWriter(_Stream(number, "w", closefd=False))
     if not isinstance(before, TextIOWrapper):
         return TextIOWrapper(raw, errors="backslashreplace", line_buffering=True)
+    # The locale C has either; the second shows names of files as they are, and no more.
+    is_strict = before.errors in ("strict", "surrogateescape")
+    is_exact = before.errors == "surrogateescape" and before.encoding == "utf-8"
     return TextIOWrapper(
         raw,
         encoding=before.encoding,
-        errors="backslashreplace" if before.errors == "strict" else before.errors,
+        errors="backslashreplace" if is_strict and not is_exact else before.errors,
         line_buffering=before.line_buffering or before.write_through,
     )
 
