@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 
 import datasets
 from strategies.base import AbstractGraphStrategy, Stopper
+from strategies.fetching import side_by_side
 from strategies.report import ClientInfo, Evaluation
 from strategies.waits import shorten_waits
 
@@ -62,8 +63,8 @@ def main(grid: Grid, context: Context) -> None:
         resolved = resolve(context.run_config)
         _describe_run(resolved.settings, context.run_id)
         shorten_waits()
-        with heeding_stops():
-            folder = run(grid, resolved, run_id=context.run_id)
+        with heeding_stops(), side_by_side(grid) as replies:
+            folder = run(replies, resolved, run_id=context.run_id)
     except Exception as error:
         log_failure("run failed", error)
         getLogger("flwr").addFilter(LastWord(error))

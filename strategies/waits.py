@@ -69,7 +69,7 @@ class Simulation:
 
         self.hands_out = True
         try:
-            loop(*others, _Changed(stop, wait=wait))
+            loop(*others, Changed(stop, wait=wait))
         finally:
             self.hands_out = False
             self._handed_out.set()
@@ -85,12 +85,12 @@ class Simulation:
 
         self.keeps_replies = True
         try:
-            loop(_Changed(state, store_message_res=store), *given)
+            loop(Changed(state, store_message_res=store), *given)
         finally:
             self.keeps_replies = False
 
 
-class _Changed:
+class Changed:
     """An object with another method in place of one of its own."""
 
     def __init__(self, of: Any, **changed: Callable[..., Any]) -> None:

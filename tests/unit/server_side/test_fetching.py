@@ -1,0 +1,255 @@
+"""``strategies/fetching.py``: a reply that does not arrive, or is none, is one node's.
+
+Flower's own Grid over HTTP, with a SuperLink in its place that this test makes up.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.app import Error, Message, MetricRecord, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedResponse,
+    ObjectTree,
+    PullObjectResponse,
+)
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_id,
+    get_object_tree,
+)
+from flwr.superlink.grid.http_grid import HttpGrid
+
+from fedgraph_flwr import server_app
+from fedgraph_flwr.resolve import defaults
+from fedgraph_flwr.wire import Parcel, pack
+from strategies import fetching
+from strategies.fetching import Replies, side_by_side
+from strategies.waits import shorten_waits
+
+LONG_S = 60.0
+pytestmark = pytest.mark.usefixtures("task_identity")
+Parts = dict[str, bytes]
+
+
+class SuperLink:
+    """Client of a SuperLink: tells of each reply once, and hands out what has come."""
+
+    def __init__(self) -> None:
+        self.replies: dict[str, tuple[Any, ObjectTree]] = {}
+        self.objects: Parts = {}
+        self.asked: list[list[str]] = []
+        self.looks = 0
+
+    def put(self, asked: str, reply: Message, tree: Any, parts: Parts) -> None:
+        about = message_to_proto(Message(Error(0), reply_to=sent(asked)))
+        about.metadata.message_id = tree.object_id
+        self.replies[asked] = about, tree
+        self.objects |= parts
+
+    def PullMessages(self, request: Any) -> Any:
+        self.asked.append(list(request.message_ids))
+        found = [self.replies.pop(i) for i in request.message_ids if i in self.replies]
+        return PullAppMessagesResponse(
+            messages_list=[about for about, _ in found],
+            message_object_trees=[tree for _, tree in found],
+        )
+
+    def PullObject(self, request: Any) -> Any:
+        self.looks += 1
+        content = self.objects.get(request.object_id, b"")
+        return PullObjectResponse(
+            object_found=True, object_available=bool(content), object_content=content
+        )
+
+    def ConfirmMessageReceived(self, _: Any) -> Any:
+        return ConfirmMessageReceivedResponse()
+
+
+def sent(asked: str) -> Message:
+    message = Message(RecordDict(), 7, "train")
+    message.metadata.__dict__["_message_id"] = asked
+    return message
+
+
+def reply(asked: str, client: int = 0) -> Message:
+    return Message(pack({client: Parcel(metrics={"a": 1})}), reply_to=sent(asked))
+
+
+def honest(asked: str) -> tuple[Message, ObjectTree, Parts]:
+    made = reply(asked)
+    parts = {i: part.deflate() for i, part in get_all_nested_objects(made).items()}
+    return made, get_object_tree(made), parts
+
+
+def raw(kind: str, children: Iterable[str], body: bytes) -> tuple[str, bytes]:
+    """Object as Flower sends it, and its id."""
+    content = f"{kind} {','.join(children)} {len(body)}".encode() + b"\0" + body
+    return get_object_id(content), content
+
+
+def with_record(asked: str, kind: str, body: bytes) -> tuple[Any, ObjectTree, Parts]:
+    """Reply whose one record has this body."""
+    part, record = raw(kind, [], body)
+    whole, content = raw("RecordDict", [part], json.dumps({"header": part}).encode())
+    proto = message_to_proto(reply(asked))
+    proto.ClearField("content")
+    message, outer = raw("Message", [whole], proto.SerializeToString())
+    inner = ObjectTree(object_id=whole, children=[ObjectTree(object_id=part)])
+    tree = ObjectTree(object_id=message, children=[inner])
+    return None, tree, {part: record, whole: content, message: outer}
+
+
+def garbage(asked: str) -> Any:
+    """A record that is no protobuf."""
+    return with_record(asked, "ConfigRecord", b"\xff\xff\xff\xff\xff")
+
+
+def no_message(asked: str) -> Any:
+    """What should be the message is its content."""
+    made, tree, parts = honest(asked)
+    return made, tree.children[0], parts
+
+
+def no_children(asked: str) -> Any:
+    """Its parts are not told of."""
+    made, tree, parts = honest(asked)
+    return made, ObjectTree(object_id=tree.object_id), parts
+
+
+def no_content(asked: str) -> Any:
+    """In place of the content is a part of one."""
+    part, record = raw("ArrayChunk", [], b"abc")
+    proto = message_to_proto(reply(asked)).SerializeToString()
+    message, outer = raw("Message", [part], proto)
+    tree = ObjectTree(object_id=message, children=[ObjectTree(object_id=part)])
+    return None, tree, {part: record, message: outer}
+
+
+def another(asked: str) -> Any:
+    """Inside it says that it answers a message to another node."""
+    return honest(f"not-{asked}")
+
+
+@pytest.fixture
+def superlink() -> SuperLink:
+    return SuperLink()
+
+
+@pytest.fixture
+def grid(superlink: SuperLink, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    module = __import__("flwr.superlink.grid.http_grid", fromlist=["x"])
+    monkeypatch.setattr(module, "pull_objects", module.pull_objects)
+    shorten_waits()
+    found = HttpGrid(token="a")
+    vars(found).update(_client=superlink, _run=SimpleNamespace(run_id=1))
+    with side_by_side(found) as fetched:
+        yield fetched
+
+
+def pull(grid: Any, *asked: str, number: int) -> dict[str, Message]:
+    """Ask until so many replies are there."""
+    deadline, found = time.monotonic() + LONG_S, {}
+    while len(found) < number:
+        assert time.monotonic() < deadline
+        for got in grid.pull_messages([i for i in asked if i not in found]):
+            found[got.metadata.reply_to_message_id] = got
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (garbage, "DecodeError"),
+        (no_message, "'RecordDict' object has no attribute 'metadata'"),
+        (no_children, "KeyError"),
+        (no_content, "Invalid arguments for Message"),
+        (another, "inside it says that it answers another message"),
+    ],
+)
+def test_a_reply_that_is_none_is_the_error_of_its_node_alone(
+    superlink: SuperLink, grid: Any, spoil: Callable[[str], Any], words: str
+) -> None:
+    """It ended the run, and good ones that were fetched with it were lost."""
+    for asked, made in {"1": honest, "2": spoil, "3": honest}.items():
+        superlink.put(asked, *made(asked))
+
+    found = pull(grid, "1", "2", "3", number=3)
+
+    assert found["2"].error.code == 3
+    assert words in str(found["2"].error.reason)
+    for asked in ("1", "3"):
+        assert found[asked].content["0/metrics"] == MetricRecord({"a": 1})
+
+
+def test_a_reply_that_stops_on_its_way_holds_up_no_other(
+    superlink: SuperLink, grid: Any
+) -> None:
+    """Its node was killed in the midst: all others were late, and the run ended."""
+    _, tree, parts = honest("1")
+    superlink.put("1", None, tree, {})  # type: ignore[arg-type]
+    superlink.put("2", *honest("2"))
+
+    assert set(pull(grid, "1", "2", number=1)) == {"2"}
+    superlink.put("3", *honest("3"))
+    assert set(pull(grid, "1", "3", number=1)) == {"3"}
+    assert superlink.asked[0] == ["1", "2"]
+    assert all(asked == ["3"] for asked in superlink.asked[1:])  # Flower tells once
+
+    superlink.objects |= parts
+    assert set(pull(grid, "1", number=1)) == {"1"}
+    assert grid.get_node_ids  # all else is Flower's
+
+
+def test_nothing_is_fetched_once_the_run_is_over(
+    superlink: SuperLink, grid: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the process would not end before Flower has given the reply up."""
+    monkeypatch.setattr(fetching, "_USUAL_S", 0.01)
+    before = set(threading.enumerate())
+    with side_by_side(HttpGrid.__new__(HttpGrid)) as own:
+        vars(vars(own)["_of"]).update(vars(vars(grid)["_of"]))
+        _, tree, _ = honest("1")
+        superlink.put("1", None, tree, {})  # type: ignore[arg-type]
+        assert own.pull_messages(["1"]) == []
+
+    for thread in set(threading.enumerate()) - before:
+        thread.join(LONG_S / 2)
+        assert not thread.is_alive()
+
+
+def test_another_grid_stays_as_it_is() -> None:
+    class Own:
+        pass
+
+    own: Any = Own()
+    with side_by_side(own) as found:
+        assert found is own
+
+
+def test_a_server_that_flower_starts_fetches_replies_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: list[Any] = []
+
+    def run(grid: Any, *_: object, **__: object) -> Path:
+        given.append(grid.pull_messages.__self__)
+        return tmp_path
+
+    monkeypatch.setattr(server_app, "_describe_run", lambda *_: None)
+    monkeypatch.setattr(server_app, "shorten_waits", lambda: None)
+    monkeypatch.setattr(server_app, "run", run)
+    context = SimpleNamespace(run_config=defaults(), run_id=1)
+
+    server_app.main(HttpGrid(token="a"), context)  # type: ignore[arg-type]
+
+    assert [type(found) for found in given] == [Replies]
