@@ -16,7 +16,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -288,13 +288,17 @@ def _lines(first: int, count: int, one: str = "", more: str = "") -> str:
 # What lines say of messages, runs and code ------------------------------------------
 
 
-def digests(content: RecordDict) -> dict[int, str]:
-    """SHA-256 of each client's records in a message, alike before and after travel."""
+def digests(content: RecordDict, *, of: Container[int] | None = None) -> dict[int, str]:
+    """SHA-256 of each client's records in a message, alike before and after travel.
+
+    With ``of``, those of these clients.
+    """
     return {
         client: _sha256(
             json.dumps([(k, _identity(records[k])) for k in sorted(records)]).encode()
         )
         for client, records in records_by_client(content).items()
+        if of is None or client in of
     }
 
 

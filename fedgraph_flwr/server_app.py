@@ -164,7 +164,8 @@ def _audited(grid: Grid, folder: RunFolder, run_id: int) -> AuditedGrid:
         "config_sha256": config_hash(folder.resolved.to_config()),
     }
     audit = AuditLog(folder.path.parent / AUDIT_LOG)
-    return AuditedGrid(grid, audit, run=run_id, facts=facts)
+    num_clients = folder.resolved.settings.num_clients
+    return AuditedGrid(grid, audit, run=run_id, num_clients=num_clients, facts=facts)
 
 
 def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> None:

@@ -35,14 +35,23 @@ class AuditedGrid(Grid):
     log : AuditLog
     run : int
         Flower's number of the run.
+    num_clients : int
+        Of the run. Of others, which a node may name without end, nothing is written.
     facts : mapping
         Further entries of the run's first line, e.g. the hash of its configuration.
     """
 
     def __init__(
-        self, grid: Grid, log: AuditLog, *, run: int, facts: Mapping[str, Any]
+        self,
+        grid: Grid,
+        log: AuditLog,
+        *,
+        run: int,
+        num_clients: int,
+        facts: Mapping[str, Any],
     ) -> None:
         self._grid, self._log, self._run, self._facts = grid, log, run, facts
+        self._clients = range(num_clients)
         self._open: dict[str, Message] = {}  # by id, until it is answered
         self._sites: set[int] = set()  # nodes that told the head of a log
         self._has_begun = False
@@ -144,7 +153,7 @@ class AuditedGrid(Grid):
             line["error"] = shortened(str(header["error"]))
         sizes = record_bytes(reply.content)
         try:
-            hashes = digests(reply.content)
+            hashes = digests(reply.content, of=self._clients)
         except FedGraphError:  # malformed: the strategy says so of its clients
             hashes = {}
         return {
