@@ -43,20 +43,30 @@ def make_optimizer(
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     """Adam's moments, each flattened over all parameters in order, and its steps.
 
-    AMSGrad has one moment more.
+    AMSGrad has one moment more. A parameter that has had no gradient counts as at its
+    start: no step, moments of 0.
 
     Empty before the first step. Three tensors instead of three per parameter: files
     of many small tensors take longer to write than a client takes to train.
     """
-    states = [optimizer.state[p] for p in _parameters(optimizer) if optimizer.state]
-    if not states:
+    parameters = _parameters(optimizer)
+    states = [optimizer.state.get(p) for p in parameters]
+    begun = next(filter(None, states), None)
+    if begun is None:
         return {}
     flat = {
-        f"adam/{what}": torch.cat([state[what].flatten() for state in states])
+        f"adam/{what}": torch.cat(
+            [
+                (state[what] if state else torch.zeros_like(parameter)).flatten()
+                for parameter, state in zip(parameters, states, strict=True)
+            ]
+        )
         for what in _MOMENTS
-        if what in states[0]
+        if what in begun
     }
-    return {**flat, "adam/step": torch.stack([state["step"] for state in states])}
+    no_step = torch.zeros_like(begun["step"])
+    steps = [state["step"] if state else no_step for state in states]
+    return {**flat, "adam/step": torch.stack(steps)}
 
 
 def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:

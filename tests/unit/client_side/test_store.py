@@ -10,6 +10,7 @@ import torch
 from safetensors.numpy import save_file
 
 from clients import store as client_store
+from clients.adam import FusedAdam
 from clients.binding import bind_run
 from clients.optimizer import optimizer_tensors, restore_optimizer
 from clients.privacy.lifetime import FOLDER as LIFETIME
@@ -493,6 +494,25 @@ def test_a_stored_optimizer_goes_on_as_if_never_stopped(store):
         _step(copies, fresh)
     for copy, weight in zip(copies, weights, strict=True):
         assert torch.equal(copy, weight)
+
+
+def test_a_parameter_without_a_gradient_so_far_begins_as_if_never_stored(store):
+    """A layer that is not used yet, or frozen, as `FusedAdam` leaves it out."""
+    courses = []
+    for stops in (False, True):
+        weights, made = _optimizer(0)[0], FusedAdam
+        optimizer = made(weights, lr=0.1, weight_decay=0.01, amsgrad=True)
+        for used in (weights[1:], weights[1:], weights, weights):
+            _step(used, optimizer)
+            if stops:
+                store.save(1, optimizer_tensors(optimizer))
+                optimizer = made(weights, lr=0.1, weight_decay=0.01, amsgrad=True)
+                restore_optimizer(optimizer, store.load(1))
+        courses.append(weights)
+    assert optimizer.state[weights[0]]["step"] == 2
+    assert optimizer.state[weights[1]]["step"] == 4
+    for one, other in zip(*courses, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_before_the_first_step_there_is_nothing_to_store():
