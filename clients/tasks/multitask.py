@@ -93,8 +93,9 @@ class MultiTaskClient(GraphClient[P]):
         client's own tasks and over the others, if it lacks labels of some. A task
         without a score (for ROC-AUC: all labels of one class) is named by
         ``no-score-task-<number>`` and counted in ``tasks-skipped``; without any task
-        that has one, there is no score. If labels are numbers, also the errors of
-        predicting the mean of the test labels (``mae-of-mean``, ``rmse-of-mean``).
+        that has one, there is no score, and without any label no loss. If labels are
+        numbers, also the errors of predicting the mean of the test labels
+        (``mae-of-mean``, ``rmse-of-mean``).
         """
         if point != "post_aggregation" and not self.MEASURES_TRAINED:
             return Parcel()
@@ -126,7 +127,8 @@ class MultiTaskClient(GraphClient[P]):
                 f"{at}{NO_SCORE}{task}": 1.0
                 for task in np.flatnonzero(np.isnan(headline.per_task))
             }
-            metrics[f"{at}loss"] = float(loss(logits[rows], y[rows]))
+            if not y[rows].isnan().all():
+                metrics[f"{at}loss"] = float(loss(logits[rows], y[rows]))
             metrics[f"{at}tasks-skipped"] = headline.num_skipped
             metrics[count_key(split)] = len(y[rows])
         return Parcel(metrics=metrics)

@@ -151,6 +151,27 @@ def test_a_client_without_any_label_says_so_and_goes_on(tmp_path, caplog, method
     assert "eval/train/post_training/loss" not in metrics
 
 
+@pytest.mark.parametrize("split", ["val", "test"])
+@pytest.mark.parametrize("dataset", ["BACE", "ESOL"])
+def test_graphs_without_any_label_have_no_loss(tmp_path, dataset, split):
+    """Their loss of 0 would count as the best of all clients."""
+    options = {**MASKS, "dataset": dataset}
+    settings = toys.resolved("fedavg multi-task", **options).settings
+    partition = toys.federation(settings, 0)
+    y = partition.graphs.y.copy()
+    y[partition.positions(split)] = np.nan
+    bare = replace(partition, graphs=replace(partition.graphs, y=y))
+    made = toys.make_client(tmp_path, "fedavg multi-task", partition=bare, **options)
+    metrics = toys.begun(made).scores("post_aggregation").metrics
+    has_loss = {
+        s: f"eval/{s}/post_aggregation/loss" in metrics for s in ("val", "test")
+    }
+    assert has_loss == {"val": split == "test", "test": split == "val"}
+    scored = f"eval/{split}/post_aggregation/{made.job.learning.metric}"
+    assert scored not in metrics
+    assert metrics[f"count/{split}"] == len(partition.positions(split))
+
+
 # Omega --------------------------------------------------------------------------------
 
 
