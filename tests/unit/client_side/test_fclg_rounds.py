@@ -13,7 +13,7 @@ import torch
 import toys
 from matrix import mostly_slow
 from oracles import fclg as oracle
-from oracles import fedprox
+from oracles import fedprox, infograph, mvgrl
 from oracles.jsd import dense
 from safetensors.numpy import load_file
 
@@ -832,6 +832,31 @@ def test_in_later_rounds_of_moon_it_is_not(once, method, weight, plain):
 
 
 @pytest.mark.parametrize("method", ["infograph", "mvgrl"])
+def test_a_baseline_trains_on_the_loss_of_its_oracle(tmp_path, method):
+    """One step on all graphs: what is told is the loss of the model that was sent."""
+    one = {"local-epochs": 1, "batch-size": 100, "hidden-dim": 5}
+    client = toys.make_client(tmp_path, method, **one)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in client.model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    graphs, start = client.job.data.partition.graphs, copy.deepcopy(client.model)
+    if method == "infograph":
+        expected = infograph.loss(start.train(), graphs)
+    else:
+        matrices = [s for _, _, s in oracle.triples(graphs)]
+        expected = mvgrl.loss(start, graphs, matrices)
+    reply = client.train(toys.parcel(client), ROUND)
+    told = reply.metrics["eval/train/post_training/loss"]
+    assert told == pytest.approx(expected, rel=1e-4)
+
+
+def slopes_of(loss, client) -> list[torch.Tensor]:
+    parameters = list(client.model.parameters())
+    return list(torch.autograd.grad(loss, parameters, retain_graph=True))
+
+
+@pytest.mark.parametrize("method", ["infograph", "mvgrl"])
 def test_fedprox_s_term_is_added_to_the_loss_of_a_baseline(tmp_path, method):
     client = toys.make_client(tmp_path, method, **{f"{method}.proximal-mu": 0.6})
     toys.begun(client)
@@ -842,10 +867,13 @@ def test_fedprox_s_term_is_added_to_the_loss_of_a_baseline(tmp_path, method):
         for parameter in named.values():
             parameter += 0.1
     (batch,) = client.job.data.batches()
-    added = client.loss(batch, None) - client.objective(batch)
+    total, objective = client.loss(batch, None), client.objective(batch)
     moved = {n: p.detach().numpy() for n, p in named.items()}
     expected = fedprox.penalty(moved, received, 0.6)
-    assert added.item() == pytest.approx(expected, rel=1e-4)
+    assert (total - objective).item() == pytest.approx(expected, rel=1e-4)
+    pairs = zip(slopes_of(total, client), slopes_of(objective, client), strict=True)
+    for ours, plain in pairs:
+        torch.testing.assert_close(ours, plain + 0.6 * 0.1, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["infograph", "mvgrl"])
@@ -874,9 +902,12 @@ def test_moon_s_term_is_added_to_the_loss_of_a_baseline(tmp_path, method):
     )
     pairs = [torch.cosine_similarity(z, other) / 0.5 for other in (towards, away)]
     expected = -torch.log_softmax(torch.stack(pairs), dim=0)[0].mean()
-    added = total - client.objective(batch)
-    assert added.item() == pytest.approx(2.0 * expected.item(), rel=1e-4)
+    objective = client.objective(batch)
+    assert (total - objective).item() == pytest.approx(2.0 * expected.item(), rel=1e-4)
     assert expected.item() != pytest.approx(math.log(2), rel=1e-3)
+    pairs = slopes_of(total, client), slopes_of(objective + 2.0 * expected, client)
+    for ours, theirs in zip(*pairs, strict=True):
+        torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=1e-5)
 
 
 def test_moon_keeps_the_model_at_the_end_of_the_round_and_sends_no_other(
