@@ -228,6 +228,16 @@ def test_without_edges_only_nodes_matter(tmp_path):
     assert losses[0][key] == losses[1][key]
 
 
+@pytest.mark.parametrize("views", [ONE, TWO])
+def test_scores_are_those_of_view_0_without_dropout(tmp_path, views):
+    client = prepared(make(tmp_path, **views, dropout=0.5))
+    (triangles,) = client.held_out_views.views(0, 0)
+    view = noisy_view.NoisyView(triangles, device=toys.CPU)
+    (batch,), (nodes,) = client.data.evaluation, client.data.evaluation_nodes
+    expected = client.model(batch, toys.cut(view, batch.positions), None)
+    torch.testing.assert_close(client.logits(batch, nodes), expected)
+
+
 def test_evaluation_is_cut_where_matrices_would_not_fit(tmp_path, monkeypatch):
     sizes = np.diff(toys.make_partition().graphs.node_ptr)
     whole, cut = (make(tmp_path / name, **ONE, dropout=0.0) for name in "ab")
