@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -171,6 +173,51 @@ def test_a_client_sends_what_it_distils_from_its_trained_model(
         ours = sent[f"fedgkd/features-{part}"]
         np.testing.assert_allclose(ours, getattr(want, part), rtol=0, atol=2e-3)
         assert np.abs(ours - getattr(other, part)).max() > 2e-2
+
+
+def test_a_client_matches_gradients_of_its_training_nodes(tmp_path):
+    """Static: a new random model in each step, and the model that was received."""
+    options = {**SETTINGS, "fedgkd.distillation": "static", "learning-rate": 0.1}
+    client = make(tmp_path, **options)
+    received = [[t.copy() for t in pair] for pair in weights_of(client.model)]
+    fitted(client)
+    down, graph = client.round.extras, client.graph
+    seed, starts = int(down[NOISE_SEED][0]), []
+    for model, _ in client._random_starts(seed):
+        logs = torch.log_softmax(model(graph, None), 1)
+        loss = -sum(logs[v, graph.y[v]] for v in graph.train.tolist()) / len(
+            graph.train
+        )
+        starts.append(
+            (weights_of(model), torch.autograd.grad(loss, model.parameters()))
+        )
+    first = [weights[0][0] for weights, _ in starts]
+    assert len({w.tobytes() for w in first}) == 3
+    noise = d.gumbel_noise(seed, 3, len(down[Y0]))
+    want = oracle.match(
+        starts, received, down[X0], down[Y0], noise.numpy(),
+        rate=0.05, gamma=0.1, tau_g=0.5, by_root=True, scale=1.0,
+    )  # fmt: skip
+    sent = client.features()
+    for part in ("x", "h"):
+        ours = sent[f"fedgkd/features-{part}"]
+        np.testing.assert_allclose(ours, getattr(want, part), rtol=0, atol=2e-3)
+    assert np.abs(want.x - down[X0]).max() > 0.05
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_clients_of_equal_data_send_equal_features(tmp_path, kind):
+    """Noise and random starts are common: what differs comes from the models."""
+    options = {"fedgkd.distillation": kind, "fedgkd.tau-g": 0.5, "dropout": 0.0}
+    partition = toys.make_node_partition()
+    one, other = (
+        fitted(make(tmp_path, partition=replace(partition, client_id=c), **options))
+        for c in (0, 2)
+    )
+    expected, found = one.features(), other.features()
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
 
 
 def test_fedpub_sends_the_embedding_of_its_trained_model(tmp_path):
