@@ -121,7 +121,8 @@ class ClientStore:
         # After the files were listed, so that those of a later run are not among them.
         if lives.run:  # it may be over: this client has trained meanwhile
             check_run(self._root, lives.run, self.experiment)
-        arrays = {n: np.array(t.detach().cpu().numpy()) for n, t in tensors.items()}
+        named = sorted(tensors.items())  # as a file gives them back
+        arrays = {n: np.array(t.detach().cpu().numpy()) for n, t in named}
         path = self._path(server_round, lives.run)
         found = _states(names)
         before = min(after, server_round - 1)

@@ -203,7 +203,7 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
             folder.lineage = warm.lineage
         told = check_roll_call(folder.path, clients, start)
         folder.add(ROLL_CALL, lambda: write_json(folder.path / ROLL_CALL, told))
-        strategy.initialise(start)
+        strategy.initialise(dict(sorted(start.items())))  # as parcels and files have it
     strategy.evaluator.expect(clients)
 
 

@@ -378,7 +378,7 @@ def read_arrays(blob: bytes) -> NamedArrays:
     num_arrays = blob.count(b"{", 8, 8 + int.from_bytes(blob[:8], "little")) - 1
     if num_arrays > _MOST_ARRAYS:
         raise ValueError(f"got {num_arrays} arrays, more than {_MOST_ARRAYS}")
-    return dict(decode_arrays(blob))
+    return dict(sorted(decode_arrays(blob).items()))  # it gives them in any order
 
 
 def join(*parts: Parcel) -> Parcel:

@@ -20,6 +20,7 @@ from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.wire import Parcel, pack, select, unpack
+from strategies.fedavg import FedAvg
 
 METHOD = toys.PLUGIN
 
@@ -45,6 +46,19 @@ def test_the_examples_give_what_they_say(once):
     assert len(seen | {sha("fedavg", weighting="uniform")}) == 4
     for file in (plugins._ROOT / "examples").glob("*.py"):
         assert len(file.read_text().splitlines()) <= 34, file.name
+
+
+def test_a_method_begins_with_arrays_in_the_order_of_their_names(lab, monkeypatch):
+    """As they come in replies and checkpoints: sums of a resumed run are the same."""
+    begun, begin = [], FedAvg.initialise
+
+    def initialise(self, arrays):
+        begun.append([*arrays])
+        begin(self, arrays)
+
+    monkeypatch.setattr(FedAvg, "initialise", initialise)
+    lab.run("fedavg", **{"num-server-rounds": 1})
+    assert begun == [sorted(begun[0])]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,13 @@ def test_a_parcel_comes_back_as_it_was(parcel):
         assert (got.dtype, got.shape) == (array.dtype, array.shape)
 
 
+def test_arrays_come_in_the_order_of_their_names():
+    """Who adds them up gets the same bytes each time, and those of a resumed run."""
+    given = {f"extra/{n}": np.zeros(1, np.float32) for n in "hbcgadfe"}
+    parcels, _ = unpack(pack({0: Parcel(arrays=given)}, {}))
+    assert list(parcels[0].arrays) == sorted(given)
+
+
 def test_numbers_too_large_to_travel_have_no_size(parcel):
     """In one process a header or a metric may hold them; the server must not stop."""
     content = pack({0: parcel}, {"experiment": 10**40})

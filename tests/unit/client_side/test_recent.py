@@ -50,6 +50,16 @@ def test_what_was_just_written_is_not_read(tmp_path, reads):
     assert reads == []
 
 
+def test_a_state_has_one_order_wherever_it_comes_from(tmp_path, reads):
+    with Flushes() as flushes:
+        store = ClientStore(tmp_path, "e", client_id=0, flushes=flushes)
+        store.save(1, {n: torch.zeros(1) for n in "bca"}, after=0)
+    assert [*store.load(1)] == ["a", "b", "c"]
+    assert reads == []
+    assert [*store.load(1)] == ["a", "b", "c"]
+    assert reads == ["round-000001.safetensors"]
+
+
 def test_who_takes_a_state_may_change_it(tmp_path, reads):
     """A round that fails half-way is repeated from the state on the disk."""
     store = write(tmp_path, 1, 7.0)
