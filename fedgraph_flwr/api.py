@@ -1,6 +1,7 @@
 """What authors of plug-ins import, in one place: see ``docs/your-method.md``."""
 
 from clients.base import GraphClient
+from clients.graphs.ops import project
 from clients.models.gin import GIN, GINConv
 from clients.multitask_gnn import MultiTaskGNNClient
 from clients.tasks.graph_classifier import GraphClassifierClient
@@ -46,6 +47,7 @@ __all__ = [
     "integer",
     "number",
     "on_every_task",
+    "project",
     "select",
     "weighted_mean",
     "with_prefix",

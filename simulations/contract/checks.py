@@ -102,7 +102,8 @@ def same_seed_same_bytes(lab: Lab, case: str) -> str | None:
     which = " and ".join(touched)
     cure = (
         "; draw from the generator that loss() is given, or from one made by"
-        " fedgraph_flwr.seeding.derive_seed(seed, client, round, purpose)"
+        " fedgraph_flwr.seeding.derive_seed(seed, client, round, purpose); new layers"
+        " of a model: as examples/sage.py does"
     )
     if _differ(first, again):
         why = f"it draws from the global generator of {which}{cure}" if which else (
