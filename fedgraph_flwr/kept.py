@@ -103,9 +103,14 @@ def num_bytes(value: Any) -> int:
 def memory_share() -> int:
     """Bytes that this process may keep: half the memory, over the cores.
 
-    Each core may have a process of its own. A container's limit counts.
+    Each core may have a process of its own.
     """
+    return int(memory() * _SHARE / (os.cpu_count() or 1))
+
+
+def memory() -> int:
+    """Bytes of memory of this machine, or of its container."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if _CGROUP.is_file() and (allowed := _CGROUP.read_text().strip()).isdigit():
         total = min(total, int(allowed))
-    return int(total * _SHARE / (os.cpu_count() or 1))
+    return total

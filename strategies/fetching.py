@@ -3,7 +3,7 @@
 Flower tells of a reply as soon as its upload begins, and then fetches one after the
 other. A node that stops in the middle, as when it is killed, would let all others wait
 for minutes, however short a round may be. One whose bytes are no message would end the
-run, and what was fetched with it would be lost.
+run, and what was fetched with it would be lost. One without end would fill the memory.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.kept import memory
 
 from .waits import Changed
 
 _MOST = 32  # replies that are fetched at a time
 _USUAL_S = 1.0  # in which a reply is mostly there
+_SHARE = 8  # part of the memory that a reply may take; to read it takes more
 
 
 @contextmanager
@@ -102,10 +104,20 @@ class Replies:
             messages_list=[about], message_object_trees=[parts]
         )
 
+        most, size = memory() // _SHARE, 0
+
         def pull_object(asked: Any) -> Any:
+            nonlocal size
             if self._is_over.is_set():
                 raise WireError("the run is over")
-            return client.PullObject(asked)
+            found = client.PullObject(asked)
+            size += len(found.object_content)
+            if size > most:
+                raise WireError(
+                    f"it has more than {most} bytes, the {_SHARE}th part of the"
+                    " server's memory"
+                )
+            return found
 
         grid._client = Changed(
             client, PullMessages=lambda _: told, PullObject=pull_object

@@ -191,6 +191,27 @@ def test_a_reply_that_is_none_is_the_error_of_its_node_alone(
         assert found[asked].content["0/metrics"] == MetricRecord({"a": 1})
 
 
+def test_a_reply_without_end_is_not_fetched(
+    superlink: SuperLink, grid: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that fetched it would be killed, and the run with it."""
+    monkeypatch.setattr(fetching, "memory", lambda: 8 * 5000)
+    _, tree, parts = honest("1")
+    for number in range(1000):
+        part, content = raw("ArrayChunk", [], b"%1000d" % number)
+        tree.children.append(ObjectTree(object_id=part))
+        parts[part] = content
+    superlink.put("1", None, tree, parts)  # type: ignore[arg-type]
+    superlink.put("2", *honest("2"))
+
+    found = pull(grid, "1", "2", number=2)
+
+    words = "WireError: it has more than 5000 bytes, the 8th part of the server's"
+    assert words in str(found["1"].error.reason)
+    assert superlink.looks < 30
+    assert not found["2"].has_error()
+
+
 def test_a_reply_that_stops_on_its_way_holds_up_no_other(
     superlink: SuperLink, grid: Any
 ) -> None:
