@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
-import json
 import re
 import sys
 import tomllib
@@ -30,6 +29,7 @@ from .config import Settings, build
 from .errors import ConfigError, unknown_name
 from .files import project_root
 from .rules import Rule, Value, setting, shown, text
+from .toml_files import toml_value
 
 PLUGINS, EXAMPLES = "plugins", "examples"  # folders of the bundle
 NAMING_KEYS = ("method", "dataset")  # of the run config
@@ -340,8 +340,7 @@ def write_params(params: Settings) -> str:
     pairs = {
         _key(type(params), name): value for name, value in params.to_config().items()
     }
-    written = (f"{key} = {json.dumps(value)}" for key, value in pairs.items())
-    return ", ".join(written).replace("\x7f", "\\u007f")
+    return ", ".join(f"{key} = {toml_value(value)}" for key, value in pairs.items())
 
 
 def build_params(

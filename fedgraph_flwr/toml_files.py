@@ -1,8 +1,9 @@
-"""TOML files that users write."""
+"""TOML files that users write, and values as they stand there."""
 
 from __future__ import annotations
 
 import io
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,15 @@ from typing import Any
 from .errors import ConfigError
 
 _DEPTH = 20  # of tables and lists
+
+
+def toml_value(value: bool | float | str) -> str:
+    """Write a value of a run config as TOML does.
+
+    JSON is alike, but escapes letters such as emoji in two halves, which TOML refuses.
+    """
+    is_beyond = isinstance(value, str) and max(value, default="") > "\uffff"
+    return json.dumps(value, ensure_ascii=not is_beyond).replace("\x7f", "\\u007f")
 
 
 def read_toml(path: Path, content: bytes | None = None) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from fedgraph_flwr.results.folder import short_id
 from fedgraph_flwr.results.reader import SUMMARY, load_summary
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.terminal import announced
+from fedgraph_flwr.toml_files import toml_value
 
 from .bundled import bundled_files
 
@@ -120,7 +121,7 @@ def submit(
         overrides = {"data-dir": str(Path(here).resolve()), **overrides}
     with (
         bundled_files() as app,
-        tempfile.NamedTemporaryFile("w", suffix=".toml") as file,
+        tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file,
     ):
         file.write(run_config(overrides))
         file.flush()
@@ -153,7 +154,7 @@ def submit(
 
 def run_config(overrides: Mapping[str, Value]) -> str:
     """Return the text of a file for ``flwr run --run-config``."""
-    return "".join(f"{k} = {json.dumps(v)}\n" for k, v in overrides.items())
+    return "".join(f"{k} = {toml_value(v)}\n" for k, v in overrides.items())
 
 
 def _stop_strays() -> None:

@@ -265,7 +265,7 @@ class Federation:
             Flower refused it.
         """
         file = self.folder / "run.toml"
-        file.write_text(flower.run_config(config))
+        file.write_text(flower.run_config(config), encoding="utf-8")
         with bundled_files() as app:
             answer = self._ask("run", str(app), "site", "--run-config", str(file))
         if "run-id" not in answer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from ..config import AUTO
 from ..errors import FedGraphError
 from ..resolve import defaults, resolve
 from ..rules import Value
+from ..toml_files import toml_value
 
 # They say where files are and what a run left behind, not what it computes.
 _PLACES = {
@@ -30,7 +30,7 @@ def replay_command(config: Mapping[str, Any]) -> str:
     chosen = _chosen(method, wanted)
     parts = ["python", "-m", "simulations.run", method, "--engine", "inline"]
     for key, value in sorted(chosen.items()):
-        parts += ["--set", f"{key}={json.dumps(value)}"]
+        parts += ["--set", f"{key}={toml_value(value)}"]
     return shlex.join(parts)
 
 

@@ -478,15 +478,15 @@ def test_parameters_survive_being_written(write_plugin):
         class P(Settings):
             TABLE = "fgx"
             inner_width: int = integer(3, 1, 9)
-            mode: str = choice("a", "a", "it's \\"b\\"\\\\ \\x7f é")
+            mode: str = choice("a", "a", "it's \\"b\\"\\\\ \\x7f é😀")
             is_on: bool = flag(False)
 
         METHOD = Method(params=P)
         """,
     )
-    text = 'inner-width = 4, is-on = true, mode = "it\'s \\"b\\"\\\\ \\u007f é"'
+    text = 'inner-width = 4, is-on = true, mode = "it\'s \\"b\\"\\\\ \\u007f é😀"'
     first = resolve(config(**{"plugin.params": text}))
-    assert first.params.mode == 'it\'s "b"\\ \x7f é'
+    assert first.params.mode == 'it\'s "b"\\ \x7f é😀'
     assert (first.params.inner_width, first.params.is_on) == (4, True)
     again = resolve({**defaults(), **first.to_config()})
     assert again == first

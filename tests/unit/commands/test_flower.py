@@ -8,6 +8,7 @@ import stat
 import subprocess
 import threading
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,12 @@ def stopped(folder: Path, **overrides: str) -> str:
 
 def asked(folder: Path) -> list[str]:
     return (folder / "asked").read_text().split()
+
+
+def test_flower_is_handed_any_text():
+    """A path with an emoji was refused as no TOML."""
+    given = {"results-dir": "/tmp/ä 😀 \x7f \\", "seed": 3, "dry-run": True}
+    assert tomllib.loads(flower.run_config(given)) == given
 
 
 def test_the_superlink_of_a_folder_that_was_deleted_is_stopped(folder, monkeypatch):

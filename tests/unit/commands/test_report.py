@@ -264,10 +264,10 @@ def test_the_command_to_repeat_gives_the_run_config_again(runs):
 def test_the_command_to_repeat_names_only_what_was_chosen():
     from fedgraph_flwr.resolve import defaults, resolve
 
-    chosen = {"hidden-dim": 7, "data-dir": "/a b", "learning-rate": 0.5}
+    chosen = {"hidden-dim": 7, "data-dir": "/a 😀", "learning-rate": 0.5}
     config = resolve({**defaults(), "method": "fedavg", **chosen}).to_config()
     assert replay_command(config) == (
-        "python -m simulations.run fedavg --engine inline --set 'data-dir=\"/a b\"'"
+        "python -m simulations.run fedavg --engine inline --set 'data-dir=\"/a 😀\"'"
         " --set hidden-dim=7 --set learning-rate=0.5"
     )
 
