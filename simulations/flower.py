@@ -11,13 +11,14 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,15 @@ _UNKNOWN = (
 )
 # Flower gives its SuperLink 15 s to start; a busy machine needs several times that.
 _NO_START, _MORE_STARTS = "Failed to start local SuperLink", 4
+_BOOKKEEPING = ("alembic_version", "sqlite_sequence")  # of a database of Flower
 _UNWRITABLE = re.compile(r"\[Errno (13|30)\]")  # EACCES, EROFS, of Flower's own files
 _HOME_CURE = "export FLWR_HOME with a folder that can be written"
 _START_CURE = (
     f" If there is no such file, {_HOME_CURE}. If"
     " it has no error, another program may have the port, which it does not say: export"
-    " FLWR_LOCAL_SUPERLINK_HTTP_API_PORT with a free one. Then repeat the command."
+    " FLWR_LOCAL_SUPERLINK_HTTP_API_PORT with a free one. Or a start was killed as it"
+    " changed its list of runs: delete state.db beside that log. Then repeat the"
+    " command."
 )
 
 
@@ -140,6 +144,7 @@ def submit(
         for _ in range(_MORE_STARTS):
             if _NO_START not in done:
                 break
+            _drop_unfinished_database()
             done = _flwr(*command)
     answer = _json(done)
     if not answer.get("success") or "run-id" not in answer:
@@ -172,6 +177,27 @@ def _stop_strays() -> None:
             deadline = time.monotonic() + _STOP_S
             while not is_gone(pid) and time.monotonic() < deadline:
                 time.sleep(_LOOK_S)
+
+
+def _drop_unfinished_database() -> None:
+    """Delete the database of a SuperLink that does not run, if nothing is in it.
+
+    A start that was killed meanwhile, as Flower does after 15 s, leaves one with which
+    no SuperLink starts again.
+    """
+    home = os.environ.get("FLWR_HOME", "")
+    if not home or pids(home, "flower-superlink"):
+        return
+    place = Path(home).absolute() / "local-superlink" / "state.db"
+    with suppress(OSError, sqlite3.Error):
+        with closing(sqlite3.connect(f"{place.as_uri()}?mode=rw", uri=True)) as found:
+            names = found.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            for (name,) in names.fetchall():
+                rows = found.execute(f'SELECT 1 FROM "{name}"')
+                if name not in _BOOKKEEPING and rows.fetchone():
+                    return
+        for file in place.parent.glob(f"{place.name}*"):
+            file.unlink()
 
 
 def is_gone(pid: int) -> bool:

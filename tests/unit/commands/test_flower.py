@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import threading
 import time
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,40 @@ def test_the_superlink_of_a_folder_that_was_deleted_is_stopped(folder, monkeypat
         place.rmdir()
         flower.submit({}, num_nodes=1)
         assert superlink.wait(20) == -signal.SIGTERM
+
+
+TABLES = "CREATE TABLE alembic_version (v); CREATE TABLE run (id);"
+
+
+@pytest.mark.parametrize(
+    ("is_running", "rows", "stays"),
+    [
+        (False, "INSERT INTO alembic_version VALUES ('31da64063282')", False),
+        (False, "INSERT INTO run VALUES (7)", True),
+        (True, "", True),
+    ],
+)
+def test_a_database_that_a_killed_superlink_began_is_deleted(
+    folder, monkeypatch, is_running, rows, stays
+):
+    """With it no SuperLink started again: each found its first table to be there."""
+    monkeypatch.setenv("FLWR_HOME", str(folder / "home"))
+    place = folder / "home" / "local-superlink" / "state.db"
+    place.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(place)) as database:
+        database.executescript(TABLES + rows)
+    asked = []
+
+    def start(*_: str) -> str:
+        asked.append(place.exists())
+        return DONE if len(asked) > 2 else "Failed to start local SuperLink"
+
+    monkeypatch.setattr(flower, "_flwr", start)
+    sleeper = ["bash", "-c", "exec -a flower-superlink sleep 60"]
+    with subprocess.Popen(sleeper if is_running else ["true"]) as superlink:
+        assert flower.submit({}, num_nodes=1) == 7
+        superlink.kill()
+    assert asked == [True, stays, stays]
 
 
 def test_a_superlink_that_does_not_start_is_told_with_the_cure(folder, monkeypatch):
