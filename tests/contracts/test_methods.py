@@ -21,6 +21,7 @@ from fedgraph_flwr.tasks import (
     MULTI_TASK_CLASSIFICATION,
     NODE_CLASSIFICATION,
 )
+from fedgraph_flwr.wire import TRAIN_LOSS, Parcel
 from simulations.contract import checks
 
 ALL = pytest.mark.parametrize("method", toys.CASES)
@@ -65,6 +66,29 @@ def test_training_changes_every_model(lab, method):
 @ALL
 def test_labels_of_test_items_change_no_weights(lab, method):
     checks.learns_from_no_test_label(lab, method)
+
+
+@pytest.mark.parametrize("method", MEASURED)
+def test_dropout_is_of_training_alone(tmp_path, method):
+    scores, losses = [], []
+    for rate in (0.0, 0.5):
+        settings = toys.resolved(method, dropout=rate).settings
+        partition = toys.federation(settings, 0)
+        client, again = (
+            toys.make_client(
+                tmp_path / f"{rate}-{k}", method, partition=partition, dropout=rate
+            )
+            for k in "ab"
+        )
+        mail = toys.parcel(client)
+        if method == "spreadgnn":  # its model comes from no server
+            mail = Parcel(facts={"neighbours": "{}"})
+        client.round = client.begin(mail, {"server-round": 1})
+        scores.append(client.scores("post_aggregation").metrics)
+        losses.append(again.train(mail, {"server-round": 1}).metrics[TRAIN_LOSS])
+    assert scores[0] == scores[1]
+    assert any("loss" in name for name in scores[0])
+    assert losses[0] != losses[1]
 
 
 @ONE_PER_STRATEGY

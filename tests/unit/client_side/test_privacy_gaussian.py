@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from itertools import product
 
 import numpy as np
 import pytest
@@ -40,8 +41,8 @@ def test_clipping_scales_all_tensors_together():
 
 
 def test_short_and_zero_updates_are_left_alone():
-    for given in (update(), [np.zeros(3, np.float32)]):
-        for a, b in zip(clip_update(given, 5.0), given, strict=True):
+    for given, bound in product((update(), [np.zeros(3, np.float32)]), (5.0, 7.0)):
+        for a, b in zip(clip_update(given, bound), given, strict=True):
             np.testing.assert_array_equal(a, b)
 
 
