@@ -895,6 +895,7 @@ def test_moon_s_term_is_added_to_the_loss_of_a_baseline(tmp_path, method):
     with torch.no_grad():
         for parameter in client.model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
+    client.begin_epoch(1)  # for which the two models of the round stay
     (batch,) = client.job.data.batches()
     total = client.loss(batch, None)  # BatchNorm's running values move first
     z, towards, away = (

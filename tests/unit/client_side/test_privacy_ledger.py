@@ -351,6 +351,16 @@ def test_views_without_their_charge_are_an_error(tmp_path):
         make(tmp_path).views(2, 0)
 
 
+def test_views_without_the_charge_of_one_graph_are_an_error(tmp_path):
+    make(tmp_path, positions=TRAIN[1:]).views(1, 0)
+    kept = (tmp_path / FILE).read_bytes()
+    other = tmp_path / "other"
+    make(other).views(1, 0)
+    (other / FILE).write_bytes(kept)
+    with pytest.raises(DataError, match=r"are not in the ledger .* says 0 was spent"):
+        make(other).views(2, 0)
+
+
 def test_views_of_other_settings_are_an_error(tmp_path):
     make(tmp_path).views(1, 0)
     for change in ({"epsilons": (2.0,)}, {"seed": 8}, {"positions": TRAIN[1:]}):
