@@ -228,14 +228,39 @@ def test_without_edges_only_nodes_matter(tmp_path):
     assert losses[0][key] == losses[1][key]
 
 
-@pytest.mark.parametrize("views", [ONE, TWO])
-def test_scores_are_those_of_view_0_without_dropout(tmp_path, views):
-    client = prepared(make(tmp_path, **views, dropout=0.5))
+def test_scores_are_those_of_view_0(tmp_path):
+    client = prepared(make(tmp_path, **TWO))
     (triangles,) = client.held_out_views.views(0, 0)
     view = noisy_view.NoisyView(triangles, device=toys.CPU)
     (batch,), (nodes,) = client.data.evaluation, client.data.evaluation_nodes
     expected = client.model(batch, toys.cut(view, batch.positions), None)
     torch.testing.assert_close(client.logits(batch, nodes), expected)
+
+
+NO_NOISE = {"privacy.edge-epsilon": 0.0}
+FAINT = {**TWO, "fgcl.contrast-weight": 1e-12}  # cross-entropy is all that counts
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ONE,
+        FAINT,
+        {**FAINT, "privacy.noise-mode": "per_epoch"},
+        {**TWO, **PLAIN},
+        {"fgcl.views": "clean", **NO_NOISE},
+        {"fgcl.views": "no-edges", **NO_NOISE},
+    ],
+)
+def test_dropout_is_of_training_alone(tmp_path, options):
+    scores, losses = [], []
+    for rate in (0.0, 0.5):
+        client = prepared(make(tmp_path / str(rate), **options, dropout=rate))
+        scores.append(client.scores("post_aggregation").metrics)
+        generator = torch.Generator().manual_seed(1)
+        losses.append(client.loss(first_batch(client), generator).item())
+    assert scores[0] == scores[1]
+    assert losses[0] != losses[1]
 
 
 def test_evaluation_is_cut_where_matrices_would_not_fit(tmp_path, monkeypatch):
