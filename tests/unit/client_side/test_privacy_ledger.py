@@ -35,6 +35,7 @@ from fedgraph_flwr.seeding import numpy_rng
 GRAPHS = toys.random_graphs(10, seed=4)
 SIZES = np.diff(GRAPHS.node_ptr)
 DAMAGED = '{"edge": [NaN], "num_draws": 1, "updates": {}, "client": [0, 0]}'
+NEGATIVE = DAMAGED.replace("NaN", ", ".join(["0"] * 9 + ["-0.5"]))
 TRAIN = np.array([0, 2, 3, 5, 6, 8, 9])
 
 
@@ -126,7 +127,7 @@ def test_a_graph_that_is_drawn_twice_is_charged_twice(tmp_path):
     assert account.edge[:3].tolist() == [0.0, 1.0, 0.5]
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"edge": [1.0, ', "[]", DAMAGED])
+@pytest.mark.parametrize("text", ["", "{}", '{"edge": [1.0, ', "[]", DAMAGED, NEGATIVE])
 def test_a_damaged_ledger_is_an_error_not_a_fresh_start(tmp_path, text):
     (tmp_path / FILE).write_text(text)
     with pytest.raises(DataError, match="what was spent is unknown"):

@@ -13,7 +13,12 @@ from torch_geometric.nn import GATConv, SAGEConv, global_mean_pool
 
 from clients.graphs.batching import CollatedGraphs
 from clients.graphs.node_rows import DistinctRows, NodeBatch
-from clients.graphs.structure import OneGraph, SparseStructure, clean_structure
+from clients.graphs.structure import (
+    NoEdges,
+    OneGraph,
+    SparseStructure,
+    clean_structure,
+)
 from clients.models.sage_gat import ENCODERS, MultiTaskGNN
 
 HIDDEN, TASKS = 6, 3
@@ -152,6 +157,19 @@ def test_dropout_comes_from_the_generator(encoder, global_rng_untouched):
     torch.testing.assert_close(
         plain(batch, structure, torch.Generator()), model(batch, structure, None)
     )
+
+
+def test_gat_drops_features_and_not_attention_alone():
+    """Attention of a node alone is dropped as a whole: that leaves two outputs."""
+    layer = make("gat", dropout=0.5).encoder.layers[0]
+    lonely = NoEdges(1, toys.CPU)
+    outputs = {
+        layer(torch.ones(1, 4).double(), lonely, torch.Generator().manual_seed(s))
+        .squeeze()[0]
+        .item()
+        for s in range(30)
+    }
+    assert len(outputs) > 5
 
 
 @pytest.mark.parametrize("one", [False, True], ids=["sparse", "one graph"])
