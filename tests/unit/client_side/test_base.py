@@ -344,3 +344,15 @@ def test_a_model_that_is_told_of_its_mode_is_told():
     outer[0].train = calls.append
     set_training(outer, False)
     assert calls == [False]
+
+
+def test_every_client_round_seed_and_purpose_has_a_stream_of_its_own(tmp_path):
+    def streams(client_id=0, server_round=1, seed=10):
+        partition = toys.make_partition(client_id)
+        client = toys.make_client(tmp_path, partition=partition, seed=seed)
+        toys.begun(client, server_round)
+        return [g.initial_seed() for g in client.generators(toys.CPU)]
+
+    found = streams(), streams(client_id=1), streams(server_round=2), streams(seed=11)
+    assert len({stream for pair in found for stream in pair}) == 2 * len(found)
+    assert streams() == found[0]

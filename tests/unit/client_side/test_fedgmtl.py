@@ -169,6 +169,7 @@ def test_graphs_without_any_label_have_no_loss(tmp_path, dataset, split):
     assert has_loss == {"val": split == "test", "test": split == "val"}
     scored = f"eval/{split}/post_aggregation/{made.job.learning.metric}"
     assert scored not in metrics
+    assert metrics[f"eval/{split}/post_aggregation/tasks-skipped"] == 2
     assert metrics[f"count/{split}"] == len(partition.positions(split))
 
 
@@ -346,6 +347,19 @@ def test_numbers_are_measured_by_errors_and_the_lowest_is_best(run, method):
     assert f"final: rmse {also['rmse']:.4f}" in table
     words = f"mae {also['mae-of-mean']:.4f}, rmse {also['rmse-of-mean']:.4f}"
     assert f"predict the mean of the test labels: {words}" in table
+
+
+def test_errors_of_the_mean_are_of_each_tasks_own_mean(tmp_path):
+    made = client(tmp_path, "fedavg multi-task", dataset="ESOL")
+    metrics = made.scores("post_aggregation").metrics
+    partition = made.job.data.partition
+    y = partition.graphs.y[partition.test].astype(float)
+    apart = y - np.nanmean(y, axis=0)
+    mae = np.nanmean(np.abs(apart), axis=0).mean()
+    rmse = np.sqrt(np.nanmean(apart**2, axis=0)).mean()
+    at = "eval/test/post_aggregation/"
+    assert metrics[at + "mae-of-mean"] == pytest.approx(mae, rel=1e-5)
+    assert metrics[at + "rmse-of-mean"] == pytest.approx(rmse, rel=1e-5)
 
 
 OWN = ("own", "unseen")
