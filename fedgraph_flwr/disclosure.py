@@ -9,6 +9,7 @@ them: base names of files, lines, columns by number, what the run itself said.
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,9 +27,23 @@ _FOLDERS = re.compile(r"(?<![\w.<>])/(?:[^\s/'\",;:()]*/)*(?=[^\s/'\",;:()]*)")
 _MOST = 2000  # characters
 
 
-def full_reason(error: Exception) -> str:
-    """Kind and text of an error, for the log of a site and for simulation."""
-    return f"{type(error).__name__}: {error}"
+def full_reason(error: BaseException) -> str:
+    """Kind and text of an error, for the log of a site and for simulation.
+
+    Of an error that was not raised on purpose also the line of the plug-in.
+    """
+    place = "" if isinstance(error, FedGraphError) else _place_in_plugin(error)
+    return f"{type(error).__name__}: {error}{place and f' ({place})'}"
+
+
+def _place_in_plugin(error: BaseException) -> str:
+    """Last line of the bundle's plug-ins that an error came through; "" if of none."""
+    passed = [
+        f"{Path(frame.f_code.co_filename).name}, line {line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith(("plugins.", "examples."))
+    ]
+    return passed[-1] if passed else ""
 
 
 def public_reason(error: Exception, folders: Iterable[str]) -> str:

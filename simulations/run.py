@@ -25,6 +25,7 @@ from rich.markup import escape
 from typing_extensions import override
 
 from fedgraph_flwr.command import command
+from fedgraph_flwr.disclosure import full_reason
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.files import project_root
 from fedgraph_flwr.plugins import is_plugin
@@ -163,7 +164,7 @@ def _one(
         return error
     except Exception as error:  # a fault of ours; the other seeds are run all the same
         traceback.print_exc()
-        return RunFailedError(f"{type(error).__name__}: {error}")
+        return RunFailedError(full_reason(error))
 
 
 class _Prefix(logging.Filter):

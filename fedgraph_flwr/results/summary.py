@@ -10,6 +10,7 @@ from strategies.base import AbstractGraphStrategy
 from strategies.report import ClientInfo
 
 from ..agreement import describe_features
+from ..disclosure import full_reason
 from ..privacy import describe, edge_totals
 from ..wire import NamedArrays
 from ..wording import clients_by_site
@@ -48,7 +49,7 @@ def summarise(
     s = resolved.settings
     return {
         "status": "completed" if error is None else "failed",
-        "error": None if error is None else f"{type(error).__name__}: {error}",
+        "error": None if error is None else full_reason(error),
         "method": s.method,
         "dataset": s.dataset,
         "task": so_far.task.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from textwrap import dedent
 
 import pytest
@@ -63,6 +64,35 @@ def test_options_and_how_a_strategy_is_made_must_go_together(write_plugin, lab):
         lab.run("fgz:METHOD")
     write_plugin("plugins/fga.py", source.format("super().__init__(*args, **kwargs)"))
     lab.run("fga:METHOD")
+
+
+def test_an_error_in_a_plug_in_is_told_with_its_line(write_plugin, lab):
+    source = """\
+        from fedgraph_flwr.api import *
+        class Forgets(GraphClient):
+            def loss(self, batch, generator):
+                return self.round.stored["mine"]
+        METHOD = Method(clients=on_every_task(Forgets))
+        """
+    write_plugin("plugins/fgf.py", source)
+    with pytest.raises(RunFailedError, match=r"KeyError: 'mine' \(fgf.py, line 4\)"):
+        lab.run("fgf:METHOD")
+
+
+def test_so_is_one_of_the_server_in_the_summary(write_plugin, lab, tmp_path):
+    source = """\
+        from fedgraph_flwr.api import *
+        class Forgets(FedAvg):
+            def step(self, server_round, replies):
+                self.theta = self.mine
+        METHOD = Method(strategy=Forgets)
+        """
+    write_plugin("plugins/fgg.py", source)
+    with pytest.raises(AttributeError):
+        lab.run("fgg:METHOD", **{"results-dir": str(tmp_path / "results")})
+    (summary,) = tmp_path.glob("results/*/summary.json")
+    error = json.loads(summary.read_text())["error"]
+    assert error.endswith("no attribute 'mine' (fgg.py, line 4)")
 
 
 HONEST = [
