@@ -331,7 +331,7 @@ def _comma(table: Table, column: str, one: Profile) -> list[str]:
 
 def _odd_cells(table: Table, column: str, one: Profile) -> str:
     """Say how many cells are no numbers, and which is the first."""
-    rows = table.name.partition(".")[0]
+    rows = "nodes" if "node" in table.columns else "graphs"
     found = f"{column} of {rows}: {one.num_odd} of {one.count} cells"
     place = _first_odd(table, column, one)
     if one.num_odd == 1:
