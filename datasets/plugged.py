@@ -34,8 +34,9 @@ class DataSet:
         ``load(client, settings)`` returns the graphs of a client, from 0, as a list of
         ``torch_geometric.data.Data`` with ``x`` (num_nodes, num_features),
         ``edge_index`` (2, num_edges) and ``y``: one class, or one per node in the one
-        graph of a list if ``of_nodes``. Nothing else of them is used, and the log says
-        so: neither masks nor weights of edges. It must give the same graphs whenever it
+        graph of a list if ``of_nodes``. An edge counts in the directions that are
+        given. Nothing else of them is used, and the log says so: neither masks nor
+        weights of edges. It must give the same graphs whenever it
         is called with the same ``settings.split_seed``, give each client others, and
         draw from no global generator.
     num_classes : int
@@ -120,6 +121,12 @@ def from_pyg(
     DataError
         A graph is not what :class:`DataSet` says; the message names it.
     """
+    wanted = "one graph, whose nodes have classes" if of_nodes else "graphs"
+    if not isinstance(given, Iterable) or hasattr(given, "keys"):  # as a Data has
+        raise DataError(
+            f"{name}: load must return a list of {wanted}, got a"
+            f" {type(given).__name__}; return one"
+        )
     found = list(given)
     if unused := sorted({a for g in found for a in _attributes(g)} - _USED):
         warn_once(
@@ -127,7 +134,6 @@ def from_pyg(
             " nodes train and test is drawn by split-seed and held-out"
         )
     if not found or (of_nodes and len(found) != 1):
-        wanted = "one graph, whose nodes have classes" if of_nodes else "graphs"
         raise DataError(
             f"{name}: load must return a list of {wanted}; got {len(found)}"
         )

@@ -114,6 +114,13 @@ def test_graphs_that_are_none_are_refused_by_number(changes, words):
         from_pyg("fgd:DATA", [graph(), graph(**changes)], num_classes=2)
 
 
+@pytest.mark.parametrize(("given", "kind"), [(None, "NoneType"), (Data(), "Data")])
+def test_what_is_no_list_of_graphs_is_refused(given, kind):
+    """A loader that forgets to return, or returns its one graph."""
+    with pytest.raises(DataError, match=f"^d: load must return a list .* a {kind};"):
+        from_pyg("d", given, num_classes=2, of_nodes=True)
+
+
 def test_what_is_not_used_of_a_graph_is_told(caplog):
     """A mask of test nodes that is passed over lets a run train on them."""
     given = [graph(num_nodes=3), graph(train_mask=np.ones(3), edge_attr=np.ones(2))]
