@@ -16,6 +16,7 @@ from clients.losses.task_covariance import normalise
 from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA
+from fedgraph_flwr.privacy import UPDATE_EPSILON
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.results.task_relations import read_covariances, read_rounds
 from fedgraph_flwr.wire import Parcel, select, with_prefix
@@ -225,14 +226,16 @@ def test_a_mean_that_is_no_covariance_is_refused():
     assert mended.dtype == np.float32
 
 
-def test_a_client_that_sends_no_covariance_is_named():
+@pytest.mark.parametrize("noisy", [(), (1,), (0, 1)])
+def test_a_client_that_sends_no_covariance_is_named(noisy):
+    """Unless all put noise on it: that some say so excuses nobody."""
     sent = {
         0: np.array([[0.7, -0.3], [-0.3, 0.3]]),
         1: np.eye(2),  # of trace 2
         2: np.array([[0.5, 1.5], [1.5, 0.5]]),
     }
     server = object.__new__(FedGMTL)
-    server.spent = {}
+    server.spent = {c: {UPDATE_EPSILON: 1.0} for c in noisy}
     found = server.misfits(
         {c: Parcel(arrays={SHARED + OMEGA: a.astype("f4")}) for c, a in sent.items()}
     )

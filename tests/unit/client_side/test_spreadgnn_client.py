@@ -317,6 +317,21 @@ def test_omega_is_renewed_as_often_as_the_run_asks(tmp_path, monkeypatch, every,
     assert len(renewed) == count
 
 
+def test_omega_after_a_step_is_used_in_the_next(tmp_path):
+    options = {"spreadgnn.omega-every": "step"}
+    train(make(tmp_path, **options), 1)
+    client = make(tmp_path, **options)
+    begin(client, 2, letters_of(client, 1)).begin_epoch(0)
+    before = client.inverse
+    with torch.no_grad():
+        client.model.head.weight += 0.5
+    client.end_step()
+    omega = client.round.around.covariance().omega.numpy()
+    expected = np.linalg.inv(omega + 1e-7 * np.eye(4))
+    np.testing.assert_allclose(client.inverse, expected, rtol=1e-6)
+    assert not torch.allclose(client.inverse, before)
+
+
 def test_mixing_by_hand(second_round):
     """Metropolis with degrees 2, 1 and 1: a third of each."""
     stored = second_round.job.store.load(1)  # after round 1: nothing came
