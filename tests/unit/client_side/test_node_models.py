@@ -155,6 +155,18 @@ def test_dropout_draws_from_its_generator_alone(global_rng_untouched):
     assert torch.equal(model(whole, None), model(whole, None))
 
 
+def test_dropout_follows_every_relu():
+    sizes = {"hidden_dim": 6, "num_layers": 3, "dropout": 0.5}
+    model = NodeGNN(6, 3, **sizes, generator=generator())
+    whole = whole_of(toys.make_whole_graph(12))
+    masks = model.draw_masks(whole.x, generator(4))
+    h = whole.x
+    for conv, mask in zip(model.convs, masks.layers, strict=True):
+        assert set(mask.unique().tolist()) == {0.0, 2.0}
+        h = torch.relu(conv(h, whole)) * mask
+    torch.testing.assert_close(model(whole, generator(4)), model.readout(h))
+
+
 def test_tensors_have_the_specified_shapes():
     """Specification 2.1: with D = 6 features, 128 hidden units and C = 3 classes."""
     sizes = {"hidden_dim": 128, "num_layers": 2, "dropout": 0.5}
