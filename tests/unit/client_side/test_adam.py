@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+import toys
 from torch import nn
 
 from clients.adam import FusedAdam
+from clients.optimizer import make_optimizer
 
 OURS = {
     "adam": {},
@@ -31,6 +33,8 @@ def descend(made, steps, optimizer):
         loss = (matrix.sum() - number).square()
         if number != 1:  # in the second step the vector has no gradient
             loss = loss + (vector**3).sum()
+        if number == 0:  # from here on second moments shrink, which AMSGrad's do not
+            loss = 100 * loss
         loss.backward()
         optimizer.step()
     return [w.detach().clone() for w in made]
@@ -54,6 +58,18 @@ def test_it_steps_as_pytorchs_own_to_the_bit(kind, decay):
             assert torch.equal(one.state[mine][name], value), name
     assert one.state[ours[1]]["step"] == 4
     assert ours[2] not in one.state
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_a_run_trains_with_the_optimiser_that_it_names(kind):
+    settings = toys.run_settings(
+        optimizer=kind, learning_rate=0.1, weight_decay=0.1, persist_optimizer=False
+    )
+    ours, theirs = weights(), weights()
+    one = make_optimizer(ours, settings, {})
+    other = THEIRS[kind](theirs, lr=0.1, weight_decay=0.1, fused=True)
+    found, expected = descend(ours, 5, one), descend(theirs, 5, other)
+    assert all(map(torch.equal, found, expected))
 
 
 def test_without_any_gradient_nothing_happens():
