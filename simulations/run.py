@@ -118,9 +118,15 @@ def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:
         if "seed" in own:
             raise ConfigError("give either --seeds or --set seed, not both")
         runs = [{**runs[0], "seed": seed} for seed in parse_seeds(arguments.seeds)]
-    for overrides in runs:
-        resolve({**defaults(), **overrides})
-    return runs
+    return [_read_or_set(overrides, own) for overrides in runs]
+
+
+def _read_or_set(
+    overrides: dict[str, Value], own: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Check a run; leave out what its preset has for other methods of the family."""
+    read = resolve({**defaults(), **overrides}).to_config()
+    return {k: v for k, v in overrides.items() if k in own or k in read or "." not in k}
 
 
 def execute(

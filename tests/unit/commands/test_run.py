@@ -19,10 +19,11 @@ from fedgraph_flwr import retired
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.files import project_root
 from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.wording import BY_HAND
 from simulations.presets import list_presets
-from simulations.run import _beside, main, parse_assignment, parse_seeds
+from simulations.run import _beside, main, parse_assignment, parse_seeds, plan
 
 
 @pytest.fixture
@@ -45,6 +46,14 @@ def test_completed_runs_exit_with_0_and_one_folder_per_seed(command, tmp_path):
     ]
     assert sorted(s["seed"] for s in summaries) == [1, 2]
     assert {s["status"] for s in summaries} == {"completed"}
+
+
+@pytest.mark.parametrize(("given", "doubts"), [([], 0), ([("gcfl.seq-length", 7)], 1)])
+def test_only_what_the_user_set_for_nothing_is_told(given, doubts):
+    """A preset has the keys of all methods of its family."""
+    asked = {"preset": "fedavg-proteins", "set": given, "results": None, "seeds": None}
+    (run,) = plan(argparse.Namespace(**asked))
+    assert len(resolve({**defaults(), **run}).doubts) == doubts
 
 
 def test_a_failed_run_exits_with_1_and_is_named(command, toy_data, capfd):
