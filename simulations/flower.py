@@ -196,8 +196,8 @@ def _drop_unfinished_database() -> None:
                 rows = found.execute(f'SELECT 1 FROM "{name}"')
                 if name not in _BOOKKEEPING and rows.fetchone():
                     return
-        for file in place.parent.glob(f"{place.name}*"):
-            file.unlink()
+        for part in ("-journal", "-wal", "-shm", ""):  # of SQLite; no copy of a user's
+            Path(f"{place}{part}").unlink(missing_ok=True)
 
 
 def is_gone(pid: int) -> bool:

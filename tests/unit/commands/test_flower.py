@@ -124,6 +124,9 @@ def test_a_database_that_a_killed_superlink_began_is_deleted(
     place.parent.mkdir(parents=True)
     with closing(sqlite3.connect(place)) as database:
         database.executescript(TABLES + rows)
+    copy = Path(f"{place}.bak")
+    copy.write_text("runs of a user")
+    (folder / "home/local-superlink/state.db-wal").touch()
     asked = []
 
     def start(*_: str) -> str:
@@ -136,6 +139,8 @@ def test_a_database_that_a_killed_superlink_began_is_deleted(
         assert flower.submit({}, num_nodes=1) == 7
         superlink.kill()
     assert asked == [True, stays, stays]
+    assert copy.exists()
+    assert stays or [*place.parent.iterdir()] == [copy]
 
 
 def test_a_superlink_that_does_not_start_is_told_with_the_cure(folder, monkeypatch):
