@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import ParamSpec, TextIO
@@ -108,6 +108,8 @@ def _stream(number: int, before: TextIO | None) -> TextIOWrapper:
     raw = BufferedWriter(_Stream(number, "w", closefd=False))
     if not isinstance(before, TextIOWrapper):
         return TextIOWrapper(raw, errors="backslashreplace", line_buffering=True)
+    with suppress(OSError):  # which the new one tells of
+        before.flush()  # what was said before the command comes before it
     # The locale C has either; the second shows names of files as they are, and no more.
     is_strict = before.errors in ("strict", "surrogateescape")
     is_exact = before.errors == "surrogateescape" and before.encoding == "utf-8"

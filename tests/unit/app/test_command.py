@@ -258,6 +258,29 @@ def test_a_command_that_nobody_hears_ends_as_it_would(
     assert done.returncode == UNABLE, done.stderr
 
 
+BEFORE = """
+from fedgraph_flwr.command import command
+
+print("before")
+
+@command
+def main():
+    print("said by a command")
+    return 0
+
+main()
+"""
+
+
+def test_what_a_program_said_before_a_command_comes_first():
+    """It came last, where the output was no terminal."""
+    own = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE], env=own, capture_output=True, timeout=60
+    )
+    assert done.stdout.split(b"\n") == [b"before", b"said by a command", b""]
+
+
 def test_sigterm_does_what_ctrl_c_does_at_that_moment():
     """A run that Flower is being asked for must be stopped when Flower has it."""
     held = []
