@@ -122,7 +122,8 @@ def from_pyg(
         A graph is not what :class:`DataSet` says; the message names it.
     """
     wanted = "one graph, whose nodes have classes" if of_nodes else "graphs"
-    if not isinstance(given, Iterable) or hasattr(given, "keys"):  # as a Data has
+    is_many = isinstance(given, Iterable) or hasattr(given, "__getitem__")
+    if not is_many or hasattr(given, "keys"):  # as a Data has
         raise DataError(
             f"{name}: load must return a list of {wanted}, got a"
             f" {type(given).__name__}; return one"

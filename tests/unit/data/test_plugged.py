@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import toys
+from torch.utils.data import Subset
 from torch_geometric.data import Data
 
 from datasets.partition import load_partition
@@ -119,6 +120,16 @@ def test_what_is_no_list_of_graphs_is_refused(given, kind):
     """A loader that forgets to return, or returns its one graph."""
     with pytest.raises(DataError, match=f"^d: load must return a list .* a {kind};"):
         from_pyg("d", given, num_classes=2, of_nodes=True)
+
+
+def test_a_part_of_a_data_set_is_as_good_as_a_list():
+    """PyTorch's have no iterator: `random_split` gave what was refused as no list."""
+    graphs = [
+        Data(x=np.eye(2), edge_index=np.array([[0, 1], [1, 0]]), y=np.array([k]))
+        for k in (0, 1, 1)
+    ]
+    found = from_pyg("d", Subset(graphs, [1, 0]), num_classes=2)
+    assert found.y.tolist() == [1, 0]
 
 
 def test_what_is_not_used_of_a_graph_is_told(caplog):
