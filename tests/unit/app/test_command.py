@@ -53,6 +53,7 @@ import os, signal, sys, tempfile
 from fedgraph_flwr.command import command
 
 signal.signal(signal.SIGINT, {on_ctrl_c})
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` has it ignored
 before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
 
 @command

@@ -167,14 +167,19 @@ def test_runs_side_by_side_name_their_seed(monkeypatch, caplog):
 
 
 @pytest.fixture
-def heeds_ctrl_c():
-    """Let processes that are started heed Ctrl-C: those of a shell's `&` do not."""
+def heeds_signals():
+    """Let processes that are started heed Ctrl-C and a closed terminal.
+
+    Those of a shell's `&` do not heed the one, those of `nohup` not the other.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    closed = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGHUP, closed)
 
 
-@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.parametrize(
     ("sign", "whom"),
     [
@@ -237,7 +242,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.usefixtures("heeds_signals")
 def test_sigterm_to_a_group_stops_a_run_beside_a_process_that_has_none(
     toy_data, tmp_path
 ):
