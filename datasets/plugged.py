@@ -36,9 +36,9 @@ class DataSet:
         ``edge_index`` (2, num_edges) and ``y``: one class, or one per node in the one
         graph of a list if ``of_nodes``. An edge counts in the directions that are
         given. Nothing else of them is used, and the log says so: neither masks nor
-        weights of edges. It must give the same graphs whenever it
-        is called with the same ``settings.split_seed``, give each client others, and
-        draw from no global generator.
+        weights of edges. It must give the same graphs whenever it is called with the
+        same ``settings.split_seed``, give each client others, and draw from no global
+        generator.
     num_classes : int
         Of all clients together; classes count from 0.
     num_clients : int

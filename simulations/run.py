@@ -43,7 +43,7 @@ from .speed.timing import end_with_parent
 
 _COMPLETED, _FAILED = 0, 1
 _STOP = signal.SIGUSR1  # by which a process of a pool interrupts its own run
-_PASSED_ON_S = 3.0  # within it a parent that got SIGTERM, too, passes it on
+_PASSED_ON_S = 3.0  # within it a parent that got the signal, too, passes it on
 _stops: list[Connection] = []  # that of this process's pool, if it is of one
 console = Console(stderr=True, highlight=False)
 
@@ -213,15 +213,15 @@ def _start_worker(stops: Connection) -> None:
     """
     _stops.append(stops)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _heed_sigterm)
+    signal.signal(signal.SIGTERM, _heed_signal)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` wants it
-        signal.signal(signal.SIGHUP, _heed_sigterm)
+        signal.signal(signal.SIGHUP, _heed_signal)
     signal.signal(_STOP, signal.SIG_IGN)
     end_with_parent()
     threading.Thread(target=_pass_on, args=(stops,), daemon=True).start()
 
 
-def _heed_sigterm(*_: object) -> None:
+def _heed_signal(*_: object) -> None:
     """End this process, unless the parent stops its run: a broken pool waits for it."""
     if not _stops[0].poll(_PASSED_ON_S):
         os._exit(1)
