@@ -22,7 +22,7 @@ from .diffusion import load_diffusion
 from .encode import count_rows
 from .molecules import LEFT_OUT
 from .new_items import NewItems, load_new
-from .own_clients import list_bad_rows, name_items, read_schema_text
+from .own_clients import count_clients, list_bad_rows, name_items, read_schema_text
 from .partition import check_hosted, check_settings, load_partition
 from .raw import describe_source
 from .schema_read import read_schema
@@ -35,6 +35,7 @@ __all__ = [
     "cache_root",
     "check_hosted",
     "check_settings",
+    "count_clients",
     "count_rows",
     "describe_source",
     "find_dataset",

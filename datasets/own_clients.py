@@ -84,6 +84,14 @@ def _folders(data_dir: str) -> tuple[list[Path], bool]:
     return folders, False
 
 
+def count_clients(path: Path) -> int:
+    """How many clients' folders there are in a folder; 1 if it is one client's own."""
+    try:
+        return len(_folders(str(path))[0])
+    except DataError:  # which reading the data says
+        return 1
+
+
 def check_hosted_folder(settings: RunSettings, hosted: Sequence[int]) -> None:
     """Refuse to give one folder to several clients of a node.
 

@@ -16,10 +16,10 @@ import datasets
 
 from ..data import GraphPartition
 from ..elsewhere import check_elsewhere
-from ..errors import ConfigError, PolicyError
+from ..errors import ConfigError, FedGraphError, PolicyError
 from ..node_config import check_keys, check_node, hosted_clients
 from ..policy import agree_at, policy_of
-from ..resolve import Resolved, defaults
+from ..resolve import Resolved, defaults, resolve
 from . import check_data, check_machine
 from .check_link import Link, check_link
 from .findings import (
@@ -84,10 +84,33 @@ def run(args: argparse.Namespace) -> int:
     found += _link(args)
     agreed = _node(args, node, resolved)
     found += agreed
+    if resolved is None and (resolved := _by_schema(args)):
+        words = "note: no --run-config; the schema says what is read, and fedavg trains"
+        found += [Finding(what="run", state=OK, found=words)]
+        hosted = ",".join(map(str, range(resolved.settings.num_clients)))
+        node = {"cache-dir": node.get("cache-dir", ""), "clients": hosted}
     with check_data.rows_are_findings():
         found += _data(args, node, resolved, agrees=exit_code(agreed) == 0)
     print(as_json(found) if args.json else as_table(found))
     return exit_code(found)
+
+
+def _by_schema(args: argparse.Namespace) -> Resolved | None:
+    """Make settings of a run that reads tables by the schema; None without one."""
+    if args.folder is None:
+        return None
+    try:
+        schema = datasets.read_schema(args.schema or args.folder / "schema.toml")
+    except FedGraphError:
+        return None  # if --schema names it, a finding says so
+    config = {
+        "method": "fedavg",
+        "dataset": schema.dataset,
+        "csv-label-kind": schema.target_kind,
+        "num-clients": datasets.count_clients(args.folder),
+        "csv-bad-rows": "refuse",
+    }
+    return resolve({**defaults(), **config})
 
 
 def _skipped(what: str, option: str) -> list[Finding]:
@@ -155,7 +178,9 @@ def _data(
         if args.folder and not args.folder.exists():
             words, cure = f"there is no {args.folder}", "correct FOLDER"
             return [Finding(what="data", state=PROBLEM, found=words, cure=cure)]
-        return _skipped("data", '--run-config \'method="..." dataset="..."\'')
+        cure = '--schema FILE, or --run-config \'method="..." dataset="..."\''
+        found = _schema(args, args.folder) if args.folder else []
+        return found + _skipped("data", cure)
     given = args.folder or node.get("data-path")
     if given is None and datasets.reads_files(resolved.settings):
         return _skipped("data", "FOLDER")

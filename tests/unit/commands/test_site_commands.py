@@ -383,6 +383,28 @@ def test_rows_left_out_and_doubts_of_the_run_are_findings(tmp_path, capsys):
     assert "run" not in found
 
 
+@pytest.mark.parametrize(
+    ("kind", "row"), [("graphs", "north-3,99,1,bolt"), ("bank", "bank-a-1,nobody")]
+)
+def test_a_schema_alone_says_how_the_data_are_read(tmp_path, capsys, kind, row):
+    write_examples(tmp_path)
+    own, schema = tmp_path / kind, tmp_path / kind / "schema.toml"
+    site = own / ("north" if kind == "graphs" else "bank-a")
+    assert main(["schema", str(site), "--out", str(schema)]) == 0
+    capsys.readouterr()
+    assert main(["check", str(own), "--node-config", 'clients="7"']) in (0, 1)
+    folders = sum(p.is_dir() for p in own.iterdir())
+    assert capsys.readouterr().out.count(" data: ") == folders
+    shutil.copy(schema, site)
+    words = [str(site), "--schema", str(schema)]
+    assert check(words, capsys)[1]["data"]["state"] == OK
+    with (site / "edges.csv").open("a") as edges:
+        edges.write(row + "\n")
+    code, found = check(words, capsys)
+    assert (code, found["rows"]["state"]) == (1, PROBLEM)
+    assert "is not in nodes.csv" in found["rows"]["found"]
+
+
 def test_a_site_that_is_ready_passes(site, tmp_path, capsys):
     root = site[0]
     (tmp_path / "state").mkdir(mode=0o700)
