@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError
 
+from .cells import by_look, twin
 from .schema import CATEGORY, INDICATOR, Feature, Schema
 from .table import Block, Table, no_column
 
@@ -151,6 +152,7 @@ def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
     cells = block.cells[feature.column]
     index = {name: i for i, name in enumerate(feature.categories)}
     codes = np.fromiter(map(index.get, cells, repeat(-1)), np.int64, len(cells))
+    looks = by_look(index) if (codes < 0).any() else {}
     for row in np.flatnonzero(codes < 0).tolist():
         cell = cells[row]
         if is_missing(cell):
@@ -166,8 +168,9 @@ def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
                 (
                     row,
                     feature.column,
-                    f"{cell!r} is none of the schema's categories ({known}); correct"
-                    f" it, or list it or set other = true {_AT_ALL}",
+                    f"{cell!r} is none of the schema's categories"
+                    f" ({known}){twin(cell, looks)}; correct it, or list it or set"
+                    f" other = true {_AT_ALL}",
                 )
             )
     return codes
@@ -249,6 +252,7 @@ def encode_classes(
     index = {name: i for i, name in enumerate(schema.classes)}
     codes = np.array([index.get(cell, -1) for cell in cells], np.int64)
     flaws: list[Flaw] = []
+    looks = by_look(index) if (codes < 0).any() else {}
     for row in np.flatnonzero(codes < 0).tolist():
         cell = cells[row]
         if may_miss and is_missing(cell):
@@ -258,8 +262,8 @@ def encode_classes(
             (
                 row,
                 column,
-                f"{what} the schema's classes ({_some(schema.classes)}); correct it, or"
-                f" list it {_AT_ALL}",
+                f"{what} the schema's classes ({_some(schema.classes)})"
+                f"{twin(cell, looks)}; correct it, or list it {_AT_ALL}",
             )
         )
     return codes, flaws

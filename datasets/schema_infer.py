@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.wording import shortened
 
-from .encode import need_columns, read_numbers
+from .cells import alike
+from .encode import need_columns
 from .schema import (
     CATEGORY,
     GRAPH_CSV,
@@ -250,19 +251,15 @@ def _classes(
 
 
 def _look_alike(what: str, names: Sequence[str]) -> list[str]:
-    """Tell names that are one number, or one but for capitals and codes of letters."""
-    alike: dict[str, list[str]] = {}
+    """Tell names that are one number, or that look the same."""
+    found: dict[Decimal | str, list[str]] = {}
     for name in names:
-        number = float(read_numbers([name])[0])
-        text = unicodedata.normalize("NFKC", name).casefold()
-        alike.setdefault(f"{number}" if math.isfinite(number) else text, []).append(
-            name
-        )
+        found.setdefault(alike(name), []).append(name)
     return [
-        f"{what}: {' and '.join(map(ascii, found))} are different names; if they mean"
+        f"{what}: {' and '.join(map(ascii, same))} are different names; if they mean"
         " the same, write them alike and make the schema again"
-        for found in alike.values()
-        if len(found) > 1
+        for same in found.values()
+        if len(same) > 1
     ]
 
 
