@@ -153,7 +153,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     )
     method = row.on(kind, str(run_config.get("task", AUTO)))
     published = getattr(method.params, "AUTO", {}).get(info.name, {})
-    automatic = _automatic(method, info, run_config["num-clients"])
+    automatic = _automatic(method, info, published, run_config["num-clients"])
     takes_weights = method.params.TAKES_WEIGHTS
     post = "clamp01" if takes_weights else "round"
     privacy = build(PrivacySettings, run_config, {"privacy.edge-post": post})
@@ -256,7 +256,10 @@ def _unread(
 
 
 def _automatic(
-    method: MethodOnTask, info: datasets.DatasetInfo, num_clients: Value
+    method: MethodOnTask,
+    info: datasets.DatasetInfo,
+    published: Mapping[str, Value],
+    num_clients: Value,
 ) -> dict[str, Value]:
     """Say what ``"auto"`` means for shared settings; a later line wins.
 
@@ -269,6 +272,7 @@ def _automatic(
         **method.task.automatic,  # the kind of learning
         **info.automatic,  # the protocol published for the data set
         **method.params.RUN,  # the method's paper
+        **published,  # the same, for this data set
         **info.fixed,  # the data set, in what is no paper's choice
     }
     if num_clients == AUTO:

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 import toys
 from matrix import one_per_strategy
+from oracles.gin import twin
+from oracles.plain_fedavg import plain_fedavg
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from clients.tasks.graph_classifier import GraphClassifierClient
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import ConfigError, RunFailedError
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import unpack
 from simulations.contract.faults import failing_client
@@ -59,6 +63,40 @@ def test_everything_cannot_be_shared_between_clients_of_other_widths(run, toy_da
         patch.setattr("datasets.load_partition", uneven)
         with pytest.raises(ConfigError, match=r"clients differ in \(features, class"):
             run("fedavg", **{"shared-group": "all"})
+
+
+@pytest.mark.parametrize("shared", ["all", "convs", "none"])
+def test_fedavg_is_a_plain_loop_of_pyg(run, shared):
+    """The models, not only scores: with equal starts, batches and no dropout."""
+    rounds, rate, decay = 4, 0.05, 0.01
+    finished = run(
+        "local" if shared == "none" else "fedavg",
+        **{"num-server-rounds": rounds, "learning-rate": rate, "weight-decay": decay},
+        **{"shared-group": "convs" if shared == "convs" else "all"},
+        **{"batch-size": 64, "dropout": 0.0},
+    )
+    resolved = resolve({**defaults(), **finished.overrides})
+    settings = resolved.settings
+    partitions = [toys.federation(settings, c) for c in range(settings.num_clients)]
+    spec = resolved.spec(num_features=4, num_classes=2)
+    models = [
+        twin(GraphClassifierClient.build_model(replace(spec, client_id=c)), 4, 2)
+        for c in range(settings.num_clients)
+    ]
+    scores = plain_fedavg(
+        partitions,
+        models,
+        shared=shared,
+        rounds=rounds,
+        batch_size=64,
+        rate=rate,
+        decay=decay,
+    )
+    found = finished.summary["final"]["per_client"]
+    assert [found[str(c)] for c in range(len(models))] == pytest.approx(scores)
+    for name, tensor in finished.models.get("global", {}).items():
+        expected = models[0].ours()[name].detach().numpy()
+        np.testing.assert_allclose(tensor, expected, rtol=1e-3, atol=1e-4)
 
 
 @ONE_PER_STRATEGY

@@ -6,6 +6,11 @@ import toys
 import datasets
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.resolve import defaults, resolve
+
+ALIKE = "MUTAG", "PROTEINS", "tu:Letter-low", "synthetic", "graphs-csv"
+BY_HAND = {"gcfl.mean-norm-threshold": 0.1, "gcfl.max-norm-threshold": 0.2}
+BY_HAND |= {"gcfl.seq-length": 5}
 
 
 def test_table_of_data_sets():
@@ -78,3 +83,21 @@ def test_unknown_data_set(name, message):
 def test_contradicting_settings(changes, client, message):
     with pytest.raises(ConfigError, match=message):
         datasets.load_partition(toys.run_settings(**changes), client)
+
+
+@pytest.mark.parametrize(
+    ("method", "dataset", "group"),
+    [
+        *((m, d, "all") for m in ("fedavg", "moon", "local") for d in ALIKE),
+        *((m, d, "convs") for m in ("fedavg", "gcfl+") for d in ("molecules", "mix")),
+        ("gcfl", "tu:NCI1", "convs"),  # its thresholds are for updates of these
+        ("gcfl+", "PROTEINS", "convs"),
+        ("gcfl+", "tu:Letter-low", "all"),  # as FedAvg there, with thresholds by hand
+        ("gcfl+", "synthetic", "all"),
+    ],
+)
+def test_all_tensors_are_shared_where_clients_have_the_same_shapes(
+    method, dataset, group
+):
+    config = {**defaults(), **BY_HAND, "method": method, "dataset": dataset}
+    assert resolve(config).settings.shared_group == group
