@@ -20,7 +20,7 @@ from .catalog import (
 )
 from .diffusion import load_diffusion
 from .encode import count_rows
-from .molecules import LEFT_OUT
+from .molecules import LEFT_OUT, SMILES_CSV
 from .new_items import NewItems, load_new
 from .own_clients import count_clients, list_bad_rows, name_items, read_schema_text
 from .partition import check_hosted, check_settings, load_partition
@@ -30,6 +30,7 @@ from .schema_read import read_schema
 __all__ = [
     "DATASETS",
     "LEFT_OUT",
+    "SMILES_CSV",
     "DatasetInfo",
     "NewItems",
     "cache_root",

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 Mol: TypeAlias = Any  # rdkit.Chem.Mol: RDKit is imported where it is used, being slow
 
 HYBRIDIZATIONS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
+_MOST_COMPARISONS = 1_250_000  # for the CIP labels of a molecule, about a second
 
 
 class AtomKind(NamedTuple):
@@ -110,6 +111,37 @@ def _reason(smiles: str) -> str:
         return "not a SMILES string"
     problems = [problem.Message() for problem in Chem.DetectChemistryProblems(rough)]
     return problems[0] if problems else "refused by RDKit"
+
+
+def order_free(mol: Mol) -> Mol:
+    """Return a molecule that is the same however its SMILES is spelled.
+
+    Atoms are in the order of RDKit's canonical SMILES, without map numbers. The
+    chirality of a tetrahedral centre is its CIP label: clockwise for R, anticlockwise
+    for S, unspecified without a label, and "other" if labels take too long to find.
+    RDKit's own tag of a centre is relative to the order in which atoms are written.
+    """
+    from rdkit import Chem, rdBase
+    from rdkit.Chem import ChiralType, rdCIPLabeler
+
+    for atom in mol.GetAtoms():
+        atom.SetAtomMapNum(0)
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(Chem.MolToSmiles(mol)) or mol
+    tetrahedral = ChiralType.CHI_TETRAHEDRAL_CW, ChiralType.CHI_TETRAHEDRAL_CCW
+    centres = [a for a in mol.GetAtoms() if a.GetChiralTag() in tetrahedral]
+    if not centres:
+        return mol
+    of_label = dict(zip("RS", tetrahedral, strict=True))
+    unlabelled = ChiralType.CHI_UNSPECIFIED
+    try:
+        rdCIPLabeler.AssignCIPLabels(mol, maxRecursiveIterations=_MOST_COMPARISONS)
+    except RuntimeError:  # a cage of high symmetry
+        of_label, unlabelled = {}, ChiralType.CHI_OTHER
+    for atom in centres:
+        label = atom.GetProp("_CIPCode") if atom.HasProp("_CIPCode") else ""
+        atom.SetChiralTag(of_label.get(label.upper(), unlabelled))
+    return mol
 
 
 def atom_kind(atom: Any) -> AtomKind:

@@ -168,7 +168,8 @@ def _convert(name: str, path: Path, work: Path) -> Molecules:
     """Check, parse and convert one set in the empty folder ``work``."""
     log.info("converting MoleculeNet set %s from %s", name, path)
     if not RAW[name].in_pyg:
-        return build_from_csv(name, path, _QM8, raw_sha256=checksum([path]))
+        sha256 = checksum([path])
+        return build_from_csv(name, path, _QM8, raw_sha256=sha256, as_written=True)
     try:
         header = _header(path)
         raw = work / RAW[name].key / "raw"
@@ -180,7 +181,7 @@ def _convert(name: str, path: Path, work: Path) -> Molecules:
             f"cannot read MoleculeNet set {name!r} from {path}, or link it in {work}:"
             f" {error}; check permissions and free space"
         ) from error
-    builder = MoleculeBuilder()
+    builder = MoleculeBuilder(as_written=True)
     y, columns = _parse(name, path, work, builder)
     tasks = header[columns]
     if y.shape[1] != len(tasks):

@@ -27,6 +27,7 @@ from .atoms import (
     atom_kind,
     bond_pairs,
     feature_columns,
+    order_free,
     parse_smiles,
 )
 from .cache import CACHE_FORMAT
@@ -35,6 +36,9 @@ from .encode import SHOWN
 log = logging.getLogger("flwr.fedgraph")
 
 FORMAT = 2  # part of every fingerprint: raise it when atoms or bonds are read otherwise
+SMILES_CSV = "smiles-csv"  # name of the data set of users' own molecules
+# What a model must have been trained on to read them: reword it when features change.
+OWN_COLUMNS = "atoms in canonical order, chirality by CIP labels"
 LEFT_OUT = "left out"  # what a warning of such rows is about
 
 BadRow = tuple[int, str]  # its number, and why it cannot be used
@@ -115,6 +119,7 @@ class Molecules:
             num_classes=len(self.tasks),
             is_undirected=True,
             raw_sha256=self.raw_sha256,
+            columns=OWN_COLUMNS if self.name == SMILES_CSV else "",
         ).take(ids)
         table = np.ascontiguousarray(self.kinds[:, feature_columns(features)])
         return replace(graphs, x=table[graphs.x], num_features=table.shape[1])
@@ -124,9 +129,16 @@ class MoleculeBuilder:
     """Collects molecules one by one.
 
     ``bad`` lists what could not be added, by the row numbers given.
+
+    Parameters
+    ----------
+    as_written : bool
+        Atoms and chirality follow the order in which a SMILES is written, as in
+        published sets; else every spelling of a molecule gives the same graph.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, as_written: bool = False) -> None:
+        self._as_written = as_written
         self.bad: list[BadRow] = []
         self._kinds: dict[AtomKind, int] = {}
         self._rows = array("q")
@@ -148,6 +160,8 @@ class MoleculeBuilder:
         except ValueError as error:
             self.bad.append((row, str(error).strip()))
             return 0
+        if not self._as_written:
+            mol = order_free(mol)
         kinds = self._kinds
         for atom in mol.GetAtoms():
             self._atom.append(kinds.setdefault(atom_kind(atom), len(kinds)))

@@ -14,7 +14,7 @@ from fedgraph_flwr.errors import ConfigError, DataError
 
 from .catalog import find_dataset, has_own_graphs, has_schema
 from .encode import first_few
-from .molecules import MoleculeBuilder
+from .molecules import SMILES_CSV, MoleculeBuilder
 from .own_data import build
 from .schema import GRAPHS_CSV, SCHEMA_FILE
 from .schema_read import read_schema
@@ -117,7 +117,8 @@ def _only_csv(path: Path) -> Path:
 def _molecules(settings: RunSettings, path: Path, tasks: list[str]) -> NewItems:
     header, records = read_table(path)
     at = find_column(settings.csv_smiles_column, header, "csv-smiles-column", path)
-    builder, names, unfit = MoleculeBuilder(), [], []
+    builder = MoleculeBuilder(as_written=settings.dataset != SMILES_CSV)
+    names, unfit = [], []
     for number, (line, cells) in enumerate(records):
         if len(cells) != len(header):
             why = f"{len(cells)} cells, the header has {len(header)}"

@@ -19,7 +19,7 @@ from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.files import sha256_of
 
 from .cache import cache_root, open_or_build
-from .molecules import Molecules, fingerprint, list_all, warn_left_out
+from .molecules import SMILES_CSV, Molecules, fingerprint, list_all, warn_left_out
 from .raw import hint_of_near
 from .schema import SPLIT
 from .smiles_csv_table import CsvFormat, CsvMolecules, build_from_csv
@@ -28,8 +28,7 @@ from .table import unchanged
 
 log = logging.getLogger("flwr.fedgraph")
 
-SMILES_CSV = "smiles-csv"  # its name among the data sets
-_TABLE = 5  # part of every fingerprint: raise it when a file is read otherwise
+_TABLE = 6  # part of every fingerprint: raise it when a file is read otherwise
 
 
 def check_csv_settings(settings: RunSettings) -> None:

@@ -78,7 +78,12 @@ class CsvMolecules(Molecules):
 
 
 def build_from_csv(
-    name: str, path: Path, form: CsvFormat, *, raw_sha256: str
+    name: str,
+    path: Path,
+    form: CsvFormat,
+    *,
+    raw_sha256: str,
+    as_written: bool = False,
 ) -> CsvMolecules:
     """Read and convert one file.
 
@@ -92,6 +97,8 @@ def build_from_csv(
     form : CsvFormat
     raw_sha256 : str
         Handed on.
+    as_written : bool
+        See :class:`~datasets.molecules.MoleculeBuilder`.
 
     Returns
     -------
@@ -108,7 +115,7 @@ def build_from_csv(
     smiles_at = find_column(form.smiles_column, header, "csv-smiles-column", path)
     labels_at, ids = _label_columns(form, header, records, smiles_at, path)
     tasks = [header[at] for at in labels_at]
-    builder = MoleculeBuilder()
+    builder = MoleculeBuilder(as_written=as_written)
     odd: list[BadRow] = []
     labels: list[list[float]] = []
     line_of_row: list[int] = []

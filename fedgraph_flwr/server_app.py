@@ -19,7 +19,12 @@ from strategies.fetching import side_by_side
 from strategies.report import ClientInfo, Evaluation
 from strategies.waits import shorten_waits
 
-from .agreement import check_same_data, check_same_plugins, describe_features
+from .agreement import (
+    check_same_data,
+    check_same_plugins,
+    common_columns,
+    describe_features,
+)
 from .audit_log import FILE as AUDIT_LOG
 from .audit_log import AuditLog, config_hash
 from .config import RunSettings
@@ -200,6 +205,8 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
         start = common_start(resolved, clients)
         if warm is not None:
             start = warm.start(start)
+            if settings.shared_group == "all":
+                warm.warn_of_other_columns(common_columns(clients))
             folder.lineage = warm.lineage
         told = check_roll_call(folder.path, clients, start)
         folder.add(ROLL_CALL, lambda: write_json(folder.path / ROLL_CALL, told))

@@ -33,11 +33,26 @@ class WarmStart:
     arrays : dict of str to array
     lineage : list of mapping
         The former run and model, and what that began from, newest first.
+    columns : str
+        What the former run's features are, in words.
     """
 
     path: Path
     arrays: NamedArrays
     lineage: list[Mapping[str, Any]]
+    columns: str = ""
+
+    def warn_of_other_columns(self, now: str) -> None:
+        """Warn if the model was trained on other features than clients have now."""
+        if now and now != self.columns:
+            log(
+                WARNING,
+                "init-from = %r was trained on other features (%s) than this run has"
+                " (%s): what it learned of a column may be of no use here",
+                str(self.path),
+                self.columns or "as its data set has them",
+                now,
+            )
 
     def start(self, fresh: NamedArrays) -> NamedArrays:
         """Give the common start of a run: tensors of the former model.
@@ -128,7 +143,12 @@ def read_start(resolved: Resolved) -> WarmStart | None:
         "seed": about.config["seed"],
         "sha256": hash_weights({name: arrays}, {}),
     }
-    return WarmStart(path=path, arrays=arrays, lineage=[former, *about.lineage])
+    return WarmStart(
+        path=path,
+        arrays=arrays,
+        lineage=[former, *about.lineage],
+        columns=about.columns,
+    )
 
 
 def _warn_of_other_split(

@@ -189,12 +189,17 @@ class TrainedModel:
     def _check(self, graphs: GraphSet) -> None:
         """Refuse data whose features are others than those of the run."""
         wanted, got = self.architecture.num_features, graphs.num_features
-        columns = self.about.columns
-        if got != wanted or (columns and graphs.columns and graphs.columns != columns):
+        columns, now = self.about.columns, graphs.columns
+        is_own = (
+            self.settings.dataset == datasets.SMILES_CSV
+        )  # whose columns are the version's
+        if got != wanted or (columns != now and (is_own or (columns and now))):
+            cure = "give data with the labels and attributes of the run's"
+            if is_own:
+                cure = "train again: the version that trained it read SMILES otherwise"
             raise DataError(
                 f"the model reads {wanted} features ({columns or 'as its run has them'}"
-                f"), these data have {got} ({graphs.columns or 'as read'}); give data"
-                " with the labels and attributes of the run's",
+                f"), these data have {got} ({now or 'as read'}); {cure}",
                 public="the data do not have the features that the model reads",
             )
 

@@ -10,6 +10,7 @@ from rdkit import Chem
 from torch_geometric.utils import from_smiles
 
 from datasets import atoms
+from datasets.molecules import MoleculeBuilder
 
 EXOTIC = ("[Pt@SP1](F)(Cl)(Br)N", "[Es]", "[Lr]")  # PyG knows no hybridisation SP2D
 SMILES = (
@@ -105,6 +106,59 @@ def test_strict_features_do_not_know_the_bonds():
         for smiles in ("C", "CC", "C#C", "c1ccccc1", "[C@](F)(Cl)(Br)I")
     ]
     assert all(np.array_equal(row, rows[0]) for row in rows)
+
+
+# Each row: spellings of one molecule, then another molecule, which must differ.
+SPELLINGS = (
+    ("C[C@H](N)C(=O)O", "N[C@@H](C)C(=O)O", "OC(=O)[C@@H](N)C", "C[C@@H](N)C(=O)O"),
+    ("[CH3:7][C@H:1](N)C(=O)O", "N[C@@H:9](C)C(O)=O", "C[C@@H](N)C(=O)O"),
+    ("C[C@H]1CC[C@@H](C)CC1", "C1[C@H](C)CC[C@H](C)C1", "C[C@H]1CC[C@H](C)CC1"),
+    ("C1CC[C@@H]2CCCC[C@@H]2C1", "[C@H]12[C@H](CCCC1)CCCC2", "C1CC[C@H]2CCCC[C@@H]2C1"),
+    ("C[C@H](/C=C/C)\\C=C/C", "C/C=C/[C@@H](C)/C=C\\C", "C[C@H](/C=C\\C)/C=C/C"),
+    ("O[C@@H](C(=O)O)[C@H](O)C(=O)O", "OC(=O)[C@@H](O)[C@@H](O)C(O)=O",
+     "O[C@H](C(=O)O)[C@H](O)C(=O)O"),
+    ("CC[S@](C)=O", "O=[S@](CC)C", "CC[S@@](C)=O"),
+    ("[2H]C(F)Cl", "FC([2H])Cl", "[3H]C(F)Cl"),
+    ("CC(=O)[O-].[Na+]", "[Na+].[O-]C(C)=O", "CC(=O)[O-].[K+]"),
+    ("CN(=O)=O", "[O-][N+](=O)C", "CN=O"),
+    ("[H]C([H])([H])O", "[CH3][OH]", "CS"),
+    ("C1=CC=CC=C1O", "Oc1ccccc1", "OC1CCCCC1"),
+    ("[NH3]->[Pt](Cl)(Cl)<-[NH3]", "Cl[Pt](<-[NH3])(<-[NH3])Cl", "Cl[Pt](Cl)(N)N"),
+)  # fmt: skip
+
+
+def graph_of(smiles, **how):
+    """Bytes of a molecule of users' own, as a set of one row."""
+    builder = MoleculeBuilder(**how)
+    assert builder.add(smiles, 0)
+    y = np.zeros((1, 1), np.float32)
+    made = builder.finish("toy", y, ["y"], raw_sha256="", bad=[])
+    graphs = made.take(np.arange(1))
+    return graphs.x.tobytes() + graphs.edge_index.tobytes()
+
+
+@pytest.mark.parametrize("row", SPELLINGS, ids=lambda row: row[0])
+def test_every_spelling_of_a_molecule_gives_the_same_bytes(row):
+    *spellings, other = row
+    mol = Chem.MolFromSmiles(spellings[0])
+    spellings += Chem.MolToRandomSmilesVect(mol, 20, randomSeed=1)
+    assert len(set(spellings)) > 2
+    assert len({graph_of(smiles) for smiles in spellings}) == 1
+    assert graph_of(other) != graph_of(spellings[0])
+
+
+def test_published_sets_keep_the_order_in_which_they_are_written():
+    forth, back = (graph_of(s, as_written=True) for s in SPELLINGS[0][:2])
+    assert forth != back
+
+
+def test_a_centre_is_called_by_its_cip_label():
+    at, mol = atoms.BLOCKS["chirality"].start, atoms.order_free
+    for smiles, column in (("C[C@H](N)C(=O)O", 2), ("C[C@@H](N)C(=O)O", 1)):  # S, R
+        (centre,) = (a for a in mol(atoms.parse_smiles(smiles)).GetAtoms()
+                     if a.GetChiralTag())  # fmt: skip
+        row = atoms.atom_features(atoms.atom_kind(centre))
+        assert np.flatnonzero(row[at : at + 5]).tolist() == [column]
 
 
 def test_the_order_of_atoms_does_not_matter():
