@@ -14,9 +14,9 @@ from fedgraph_flwr.rules import Value, shown
 
 from .atoms import FEATURES as ATOM_FEATURES
 from .heterophilous_raw import HETEROPHILOUS
+from .molecules import SMILES_CSV
 from .plugged import DataSet
 from .schema import GRAPH_CSV, GRAPHS_CSV
-from .smiles_csv import SMILES_CSV
 from .tu import READS as TU_FEATURES
 
 SYNTHETIC = "synthetic"

@@ -18,13 +18,13 @@ from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.seeding import derive_seed
 
 from .encode import ROLES, count_rows
-from .molecules import list_all, warn_left_out, warn_once
+from .molecules import SMILES_CSV, list_all, warn_left_out, warn_once
 from .node_clients import TEST, TRAIN, VAL, draw_roles
 from .own_data import OwnData, load_folder
 from .raw import hint_of_near
 from .schema import GRAPH_CSV, GRAPHS_CSV, SCHEMA_FILE, Schema
 from .schema_read import read_schema
-from .smiles_csv import SMILES_CSV, client_file, load_client_file
+from .smiles_csv import client_file, load_client_file
 from .splits import need_graphs, split_client
 from .tables import find_tables, holds_tables
 

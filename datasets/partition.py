@@ -28,13 +28,14 @@ from .catalog import (
 )
 from .cuts import Whole, cut_once
 from .molecule_clients import file_client, skewed_client
+from .molecules import SMILES_CSV
 from .node_clients import node_client, planted_client
 from .node_partitions import PARTITIONERS as NODE_PARTITIONERS
 from .node_partitions import check_overlap
 from .own_clients import check_hosted_folder, own_graph_client, own_graphs_client
 from .plugged import plugged_client
 from .schema import GRAPH_CSV, GRAPHS_CSV
-from .smiles_csv import SMILES_CSV, check_csv_settings, check_hosted_file
+from .smiles_csv import check_csv_settings, check_hosted_file
 from .split_noise import add_noise, check_noise
 from .table import needing_permission
 from .task_masks import ALL as ALL_TASKS

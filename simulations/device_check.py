@@ -24,7 +24,7 @@ from rich.table import Table
 from safetensors.numpy import load_file
 
 from datasets import label_kind
-from datasets.smiles_csv import SMILES_CSV
+from datasets.molecules import SMILES_CSV
 from fedgraph_flwr.command import command
 from fedgraph_flwr.device import choose_device
 from fedgraph_flwr.methods.gcfl import GCFLParams
