@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fedgraph_flwr.errors import DataError
 
 from .cache import cache_root, checksum, fingerprint_files, open_or_build
+from .fetch import unpack_gzip
 from .molecules import MoleculeBuilder, Molecules, fingerprint, list_all, warn_once
 from .raw import data_folder, download, set_data_dir
 from .smiles_csv_table import CsvFormat, build_from_csv
@@ -134,32 +135,25 @@ def _download(name: str, cache: Path) -> Path:
     """Download from PyTorch Geometric's address into the cache."""
     raw = RAW[name]
     target = cache / "downloads" / "moleculenet" / raw.place
-    if not raw.in_pyg and not target.is_file():
+    if target.is_file():
+        return target
+    if not raw.in_pyg:
         raise DataError(
             f"no data-dir is set and MoleculeNet set {name!r} has no download here;"
             f" {_cure(raw)}"
         )
 
-    def url(_target: Path) -> str:
-        from torch_geometric.datasets import MoleculeNet
+    from torch_geometric.datasets import MoleculeNet
 
-        return str(MoleculeNet.url.format(MoleculeNet.names[raw.key][1]))
-
-    def fetch(address: str, scratch: Path) -> Path:
-        from torch_geometric.data import download_url, extract_gz
-
-        got = download_url(address, str(scratch), log=False)
-        if got.endswith(".gz"):
-            extract_gz(got, str(scratch), log=False)
-        return scratch / raw.file
-
+    published = MoleculeNet.names[raw.key][1]
     download(
-        [target],
-        fetch,
+        {target: MoleculeNet.url.format(published)},
         what=f"MoleculeNet set {name!r}",
+        pin=f"moleculenet/{raw.key}",
+        cache=cache,
         entry=target,
-        url=url,
         cure=_cure(raw),
+        unpack=unpack_gzip if published.endswith(".gz") else Path.rename,
     )
     return target
 

@@ -280,7 +280,7 @@ NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
             OGB_FILES,
             _read_arxiv,
             _link,
-            cure="unpack arxiv.zip of http://snap.stanford.edu/ogb/data/nodeproppred"
+            cure="unpack arxiv.zip of https://snap.stanford.edu/ogb/data/nodeproppred"
             " into that folder",
             also=("ogbn_arxiv", "arxiv"),  # of the package ogb, and of the archive
         ),
@@ -320,20 +320,15 @@ def _download(name: str, cache: Path) -> Path:
             f"{name} is not downloaded by itself: no data-dir is set; set data-dir (or"
             f" {DATA_ENV}) to a folder of yours, and {source.cure}"
         )
-    address_of = source.url
-
-    def fetch(address: str, scratch: Path) -> Path:
-        from torch_geometric.data import download_url
-
-        return Path(download_url(address, str(scratch), log=False))
-
     raw = cache / "downloads" / name / "raw"
-    download(
-        [raw / file for file in source.files],
-        fetch,
-        what=name,
-        entry=raw.parent,
-        url=lambda target: address_of(target.name),
-        cure=set_data_dir(below),
-    )
+    targets = [raw / file for file in source.files]
+    if not all(target.exists() for target in targets):
+        download(
+            {target: source.url(target.name) for target in targets},
+            what=name,
+            pin=f"{source.folder}/{name}",
+            cache=cache,
+            entry=raw.parent,
+            cure=set_data_dir(below),
+        )
     return raw

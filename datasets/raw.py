@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError, nearest
+from fedgraph_flwr.files import sha256_of
 
-from .cache import locked, scratch_folder, unusable
+from .cache import checksum, locked, scratch_folder, unusable
+from .fetch import fetch
 
 DATA_ENV = "FEDGRAPH_DATA"
+KNOWN = "downloads.sha256"  # in the cache: what first downloads brought
+_TRUST = (
+    ". If a proxy of your own signs for others, name the file with its authority in the"
+    " environment variable SSL_CERT_FILE"
+)
 
 
 @dataclass(frozen=True)
@@ -78,68 +87,105 @@ def describe_source() -> str:
 
 
 def download(
-    targets: Sequence[Path],
-    fetch: Callable[[str, Path], Path],
+    targets: Mapping[Path, str],
     *,
     what: str,
+    pin: str,
+    cache: Path,
     entry: Path,
-    url: Callable[[Path], str],
     cure: str,
+    unpack: Callable[[Path, Path], object] = Path.rename,
 ) -> None:
     """Download what is not there yet; each target appears whole, by one rename.
 
     Parameters
     ----------
-    targets : sequence of Path
-        Files or folders below the cache's ``downloads``.
-    fetch : callable
-        Given the address and an empty folder, downloads into it and returns the file
-        or folder to keep.
+    targets : mapping of Path to str
+        Addresses of files or folders below the cache's ``downloads``.
     what : str
         Name of the data set in messages.
+    pin : str
+        Its key in ``pinned.toml``. If it has none, what comes must be what came the
+        first time, which the cache remembers.
+    cache : Path
     entry : Path
         Path of the lock; the same for all processes that need these targets.
-    url : callable
-        Gives a target's address. PyTorch Geometric, which takes seconds to import,
-        is imported only in here and in ``fetch``.
     cure : str
         What to do if it fails.
+    unpack : callable
+        Makes a target, at a path of its name, of the file that came.
 
     Raises
     ------
     DataError
-        Something cannot be downloaded, or the cache folder cannot be written.
+        Something cannot be downloaded, or is not what it must be, or the cache folder
+        cannot be written.
     """
-    if all(target.exists() for target in targets):
-        return
+    told = ""
     try:
         with locked(entry), scratch_folder(entry) as scratch:
-            for number, target in enumerate(targets):
-                if not target.exists():
-                    work = scratch / str(number)
-                    work.mkdir()
-                    got = _fetch(target, fetch, url(target), work, what, cure)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    got.rename(target)
+            places = {t: t for t in targets if t.exists()}
+            missing = [t for t in targets if t not in places]
+            for number, target in enumerate(missing):
+                address, work = targets[target], scratch / str(number)
+                work.mkdir()
+                places[target] = work / target.name
+                try:
+                    fetch(address, work / "came")
+                    digest = sha256_of(work / "came")
+                    unpack(work / "came", places[target])
+                except Exception as error:  # many kinds: network, HTTP, zip
+                    raise DataError(
+                        f"no data-dir is set and {what} cannot be downloaded from"
+                        f" {address} ({error}); not in {target} either; {cure}"
+                        + _TRUST
+                        * ("CERTIFICATE" in str(error))
+                    ) from error
+                if pin not in _pins():
+                    told += _known(cache / KNOWN, address, digest, what)
+            if missing and pin in _pins():
+                _check_pin(pin, places.values(), what)
+            for target in missing:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                places[target].rename(target)
+            if told:
+                with (cache / KNOWN).open("a") as known:
+                    known.write(told)
     except OSError as error:
         raise unusable(entry.parent, error) from error
 
 
-def _fetch(
-    target: Path,
-    fetch: Callable[[str, Path], Path],
-    address: str,
-    work: Path,
-    what: str,
-    cure: str,
-) -> Path:
-    try:
-        return fetch(address, work).resolve(strict=True)
-    except Exception as error:  # many kinds: network, HTTP, zip
+def _known(known: Path, address: str, digest: str, what: str) -> str:
+    """Compare a download with the first one; return the line to remember it by."""
+    for line in known.read_text().splitlines() if known.is_file() else []:
+        first, _, of = line.partition("  ")
+        if of == address and first != digest:
+            raise DataError(
+                f"{what} is not taken: {address} gave a file with SHA-256 {first} the"
+                f" first time, and now one with {digest}; if its publisher has changed"
+                f" it, delete that line of {known}, else try from another network"
+            )
+        if of == address:
+            return ""
+    return f"{digest}  {address}\n"
+
+
+def _check_pin(pin: str, places: Iterable[Path], what: str) -> None:
+    """Refuse files that are not the publisher's."""
+    files = [f for p in places for f in (p.iterdir() if p.is_dir() else [p])]
+    got = checksum(f for f in files if "readme" not in f.name.lower())
+    if got != _pins()[pin]:
         raise DataError(
-            f"no data-dir is set and {what} cannot be downloaded from {address}"
-            f" ({error}); not in {target} either; {cure}"
-        ) from error
+            f"{what} is not taken: its files have the checksum {got}, and those of its"
+            f" publisher {_pins()[pin]} (datasets/pinned.toml); nothing is kept. Try"
+            f" from another network, or, if you trust other files, set data-dir (or"
+            f" {DATA_ENV}) to a folder with them"
+        )
+
+
+@functools.cache
+def _pins() -> Mapping[str, str]:
+    return tomllib.loads(Path(__file__).with_name("pinned.toml").read_text())
 
 
 def hint_of_near(path: Path) -> str:

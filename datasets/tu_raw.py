@@ -13,12 +13,13 @@ from typing_extensions import override
 
 from fedgraph_flwr.errors import DataError, nearest
 
+from .fetch import most_unpacked, unpack_texts
 from .raw import data_folder, download, set_data_dir
 
 REQUIRED = ("A", "graph_indicator", "graph_labels")
 LABELS, ATTRIBUTES = "node_labels", "node_attributes"
 _UNUSED = (LABELS, ATTRIBUTES, "edge_labels", "edge_attributes", "graph_attributes")
-_MOST_MEMBERS, _MOST_BYTES = 1000, 8 * 2**30  # of an archive, and of each
+_MOST_MEMBERS = 1000  # of an archive
 _BLOCK = 1 << 22
 
 
@@ -69,13 +70,20 @@ class RawSource:
         """Unpack the used files; return the names of all."""
         wanted = {f"{self.name}_{kind}.txt" for kind in (*REQUIRED, *self.optional)}
         there = set()
+        left = most = most_unpacked(self.origin)
         try:
             with (
                 lzma.open(self.origin) as packed,
                 tarfile.open(fileobj=_Bounded(packed), mode="r:") as archive,
             ):
                 for number, member in enumerate(archive, 1):
-                    self._check_member(member, number)
+                    left -= self._check_member(member, number)
+                    if left < 0:
+                        raise self._refusal(
+                            f"{member.name!r} in it has {member.size} bytes, with which"
+                            f" it unpacks to more than the {most} bytes that are"
+                            " allowed for its size"
+                        )
                     filename = PurePosixPath(member.name).name
                     there.add(filename)
                     if filename not in wanted or not member.isfile():
@@ -94,8 +102,8 @@ class RawSource:
             ) from error
         return there
 
-    def _check_member(self, member: tarfile.TarInfo, number: int) -> None:
-        """Refuse a member that is no plain file or folder, before it is read."""
+    def _check_member(self, member: tarfile.TarInfo, number: int) -> int:
+        """Return a member's bytes; one that is no plain file or folder is refused."""
         parts = PurePosixPath(member.name).parts
         if number > _MOST_MEMBERS:
             raise self._refusal(f"it has more than {_MOST_MEMBERS} members")
@@ -103,14 +111,15 @@ class RawSource:
             raise self._refusal(f"{member.name!r} in it is a link or a device")
         if member.name.startswith("/") or ".." in parts:
             raise self._refusal(f"{member.name!r} in it leads out of its folder")
-        if not 0 <= member.size <= _MOST_BYTES:
+        if member.size < 0:
             raise self._refusal(f"{member.name!r} in it has {member.size} bytes")
+        return member.size
 
     def _refusal(self, problem: str) -> DataError:
         return DataError(
             f"the archive {self.origin} is not taken: {problem}; an archive of a TU"
-            f" data set holds up to {_MOST_MEMBERS} plain files and folders, each of at"
-            f" most {_MOST_BYTES} bytes: fetch it again, from where you trust",
+            f" data set holds up to {_MOST_MEMBERS} plain files and folders: fetch it"
+            " again, from where you trust",
             public=f"the archive {self.origin.name} is not taken: it holds more than"
             " plain files of usual size",
         )
@@ -229,26 +238,19 @@ def _files_by_kind(
 
 
 def download_raw(name: str, cache: Path) -> Path:
-    """Download with PyTorch Geometric into the cache; return the raw folder."""
+    """Download the archive into the cache and unpack it; return the raw folder."""
     target = cache / "downloads" / name / "raw"
-
-    def url(_target: Path) -> str:
-        from torch_geometric.datasets import TUDataset
-
-        return f"{TUDataset.url}/{name}.zip"
-
-    def fetch(address: str, scratch: Path) -> Path:
-        from torch_geometric.io import fs
-
-        fs.cp(address, str(scratch), extract=True, log=False)
-        return scratch / name
+    if target.exists():
+        return target
+    from torch_geometric.datasets import TUDataset
 
     download(
-        [target],
-        fetch,
+        {target: f"{TUDataset.url}/{name}.zip"},
         what=f"TU data set {name!r}",
+        pin=f"tudataset/{name}",
+        cache=cache,
         entry=target.parent,
-        url=url,
         cure=_cure(name),
+        unpack=unpack_texts(name),
     )
     return target

@@ -233,28 +233,6 @@ def test_absent_sets_name_the_places(folder):
         load_moleculenet("QM8")
 
 
-def test_failed_download_is_one_clear_error(folder, monkeypatch):
-    def fail(*_, **__):
-        raise OSError("no route to host")
-
-    monkeypatch.setattr("torch_geometric.data.download_url", fail)
-    message = r"'Lipo' cannot be downloaded from https.*no route to host.*FEDGRAPH_DATA"
-    with pytest.raises(DataError, match=message):
-        load_moleculenet("Lipo")
-
-
-def test_download_is_kept(folder, monkeypatch):
-    def copy(_, to, **__):
-        (Path(to) / "Lipophilicity.csv").write_text("id,exp,smiles\na,3.5,CC\nb,-1,C\n")
-        return f"{to}/Lipophilicity.csv"
-
-    monkeypatch.setattr("torch_geometric.data.download_url", copy)
-    assert load_moleculenet("Lipo").y.tolist() == [[3.5], [-1]]
-    monkeypatch.setattr("torch_geometric.data.download_url", None)
-    shutil.rmtree(next((folder.parent / "cache").glob("Lipo-*[!k]")))
-    assert load_moleculenet("Lipo").tasks == ["exp"]
-
-
 # --- partition quantity-skew ---
 
 

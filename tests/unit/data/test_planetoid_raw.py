@@ -189,26 +189,19 @@ def test_amazon_files_point_inside_and_hold_no_objects(tmp_path, changes, proble
 def test_downloads_are_read_with_the_same_care(tmp_path, monkeypatch):
     """PyTorch Geometric's class would unpickle what came; here only files are got."""
     made = tmp_path / "made"
-    source = write(tmp_path / "there", tx=Runs(made))
+    source = write(tmp_path / "there", "PubMed", tx=Runs(made))
 
-    def fetch(url, folder, **_):
-        name = url.rsplit("/", 1)[1]
-        target = Path(folder) / name
-        target.write_bytes((source / name).read_bytes())
-        return str(target)
+    def fetch(url, path):
+        path.write_bytes((source / url.rsplit("/", 1)[1]).read_bytes())
 
     monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
-    monkeypatch.setattr("torch_geometric.data.download_url", fetch)
+    monkeypatch.setattr("datasets.raw.fetch", fetch)
     cache = tmp_path / "cache"
-    with pytest.raises(DataError, match=r"ind\.citeseer\.tx is not taken"):
-        load_node_graph("CiteSeer", "raw", cache_dir=str(cache))
+    with pytest.raises(DataError, match=r"ind\.pubmed\.tx is not taken"):
+        load_node_graph("PubMed", "raw", cache_dir=str(cache))
     assert not made.exists()
-    raw = cache / "downloads" / "CiteSeer" / "raw"
-    assert len(list(raw.iterdir())) == len(node_graphs.NODE_SOURCES["CiteSeer"].files)
-    (raw / "ind.citeseer.tx").write_bytes(
-        pickle.dumps(sparse.csr_matrix(FEATURES[-2:]))
-    )
-    monkeypatch.delattr("torch_geometric.data.download_url")  # what is there stays
-    assert (
-        load_node_graph("CiteSeer", "raw", cache_dir=str(cache)).num_nodes == NUM_NODES
-    )
+    raw = cache / "downloads" / "PubMed" / "raw"
+    assert len(list(raw.iterdir())) == len(node_graphs.NODE_SOURCES["PubMed"].files)
+    (raw / "ind.pubmed.tx").write_bytes(pickle.dumps(sparse.csr_matrix(FEATURES[-2:])))
+    monkeypatch.setattr("datasets.raw.fetch", None)  # what is there stays
+    assert load_node_graph("PubMed", "raw", cache_dir=str(cache)).num_nodes == NUM_NODES

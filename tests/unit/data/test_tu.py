@@ -382,6 +382,7 @@ FILES = [(f"PACKED/raw/PACKED_{kind}.txt", text) for kind, text in TINY.items()]
         ([("/PACKED_A.txt", "1, 2\n")], "leads out of its folder"),
         ([("raw/../../PACKED_A.txt", "1, 2\n")], "leads out of its folder"),
         ([odd("filling", size=2**40)], "has 1099511627776 bytes"),
+        ([odd("PACKED_A.txt", size=2**26 + 1)], "more than the 67108864 bytes"),
         (
             [odd(f"d{k}", tarfile.DIRTYPE) for k in range(1001)],
             "more than 1000 members",
@@ -411,33 +412,6 @@ def test_a_long_header_of_an_archive_is_not_read_into_memory(tiny):
         out.write(header + bytes(1 << 20))
     with pytest.raises(DataError, match=r"cut off \(a header of 4294967296 bytes\)"):
         load_tu("PACKED", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
-
-
-def fake_download(content):
-    def copy(_, folder, **__):
-        if content is None:
-            raise OSError("no route to host")
-        write_tiny(Path(folder) / "TINY", **content)
-
-    return copy
-
-
-def test_download_is_kept(tiny, monkeypatch):
-    monkeypatch.setattr("torch_geometric.io.fs.cp", fake_download({}))
-    cache = tiny.parent / "cache"
-    first = load_tu("TINY", cache_dir=str(cache))
-    monkeypatch.setattr("torch_geometric.io.fs.cp", fake_download(None))
-    shutil.rmtree(next(cache.glob("TINY-labels-*[!k]")))
-    assert load_tu("TINY", cache_dir=str(cache)).y.tolist() == first.y.tolist()
-
-
-def test_failed_download_is_one_clear_error(tiny, monkeypatch):
-    monkeypatch.setattr("torch_geometric.io.fs.cp", fake_download(None))
-    cache = tiny.parent / "cache"
-    with pytest.raises(DataError, match=r"no route to host.*FEDGRAPH_DATA") as caught:
-        load_tu("TINY", cache_dir=str(cache))
-    assert str(cache / "downloads" / "TINY" / "raw") in str(caught.value)
-    assert not any(cache.rglob("*.building-*"))
 
 
 # --- cache ---

@@ -1,0 +1,241 @@
+"""Downloads, from a server with TLS on loopback: what is refused, and what is kept."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import shutil
+import ssl
+import subprocess
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datasets.cache import cache_root
+from datasets.moleculenet import RAW, load_moleculenet
+from datasets.node_graphs import NODE_SOURCES, load_node_graph
+from datasets.raw import KNOWN
+from datasets.tu import load_tu
+from datasets.tu_raw import download_raw
+from fedgraph_flwr.errors import DataError
+
+CERTIFICATES = Path(__file__).parents[3] / "examples" / "deployment" / "certificates.sh"
+URL = "torch_geometric.datasets.{}.url"
+TU = {
+    "A": "1, 2\n2, 1\n3, 4\n4, 3\n",
+    "graph_indicator": "1\n1\n2\n2\n",
+    "graph_labels": "0\n1\n",
+}
+CSV = b"iupac,smiles,expt,calc\na,CC,3.5,3\nb,C,-1,0\n"
+TOX21 = ",".join(f"t{k}" for k in range(12)) + ",mol_id,smiles\n0,1,,0,,,,,,,,1,T1,CC\n"
+
+
+MOVED = b"to a server without encryption"
+
+
+def zipped(name: str, **files: str) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for kind, text in files.items():
+            archive.writestr(f"{name}/{name}_{kind}.txt", text)
+    return content.getvalue()
+
+
+def photo() -> bytes:
+    content = io.BytesIO()
+    shared = {"indices": [1, 0], "indptr": [0, 1, 2], "data": [1.0, 1], "shape": [2, 2]}
+    parts = {f"{p}_{k}": v for p in ("adj", "attr") for k, v in shared.items()}
+    np.savez(content, labels=[0, 1], **{k: np.asarray(v) for k, v in parts.items()})
+    return content.getvalue()
+
+
+# What is loaded, from which file of the server, with which bytes; none is pinned.
+UNPINNED = {
+    "tu": (lambda: len(load_tu("TINY")), "/TINY.zip", zipped("TINY", **TU)),
+    "amazon": (
+        lambda: load_node_graph("Photo", "raw").num_nodes,
+        "/amazon_electronics_photo.npz",
+        photo(),
+    ),
+    "csv": (lambda: len(load_moleculenet("FreeSolv")), "/SAMPL.csv", CSV),
+    "gz": (
+        lambda: len(load_moleculenet("Tox21")),
+        "/tox21.csv.gz",
+        gzip.compress(TOX21.encode(), mtime=0),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    command = ["sh", str(CERTIFICATES), "127.0.0.1", str(folder), "nobody"]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def served(certificates, tmp_path, monkeypatch):
+    """Files that a server gives at every publisher's address, by path."""
+    files: dict[str, bytes] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = files.get(self.path)
+            is_moved = content == MOVED
+            self.send_response(404 if content is None else 302 if is_moved else 200)
+            if is_moved:
+                place = f"http://127.0.0.1:{plain.server_port}/OTHER.zip"
+                self.send_header("Location", place)
+            length = len(content or b"") + (9 if content and b"CUT" in content else 0)
+            self.send_header("Content-Length", str(length))
+            self.end_headers()
+            self.wfile.write(content or b"")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    plain, server = (ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    monkeypatch.setattr(server, "handle_error", lambda *_: None)  # refused handshakes
+    for each in (plain, server):
+        threading.Thread(target=each.serve_forever, daemon=True).start()
+    base = f"https://127.0.0.1:{server.server_port}"
+    for name, tail in {
+        "TUDataset": "",
+        "Planetoid": "",
+        "Amazon": "/",
+        "HeterophilousGraphDataset": "",
+        "MoleculeNet": "/{}",
+    }.items():
+        monkeypatch.setattr(URL.format(name), base + tail)
+    monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
+    monkeypatch.setenv("FEDGRAPH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "ca.crt"))
+    yield files
+    for each in (plain, server):
+        each.shutdown()
+        each.server_close()
+
+
+def forget(cache: Path, *, only_converted: bool = False) -> None:
+    """Delete what is cached of data; what first downloads brought stays known."""
+    for entry in cache.iterdir():
+        if entry.is_dir() and not (only_converted and entry.name == "downloads"):
+            shutil.rmtree(entry)
+
+
+@pytest.mark.parametrize("kind", UNPINNED)
+def test_a_download_is_kept_and_a_later_one_must_be_the_same(served, tmp_path, kind):
+    load, path, content = UNPINNED[kind]
+    served[path] = content
+    found = load()
+    assert found > 0
+
+    served.clear()  # what is there is not fetched again
+    forget(tmp_path / "cache", only_converted=True)
+    assert load() == found
+
+    forget(tmp_path / "cache")
+    served[path] = content
+    assert load() == found
+    known = tmp_path / "cache" / KNOWN
+    assert len(known.read_text().splitlines()) == 1
+
+    forget(tmp_path / "cache")
+    served[path] = content + (b"\n" if kind == "csv" else bytes(1))
+    message = rf"the first time, and now .*delete that line of {known}"
+    with pytest.raises(DataError, match=message):
+        load()
+    known.unlink()  # the cure, for those who trust it
+    assert load() == found
+
+
+@pytest.mark.parametrize("kind", UNPINNED)
+def test_a_certificate_that_nobody_trusts_is_refused(served, monkeypatch, kind):
+    load, path, content = UNPINNED[kind]
+    served[path] = content
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(DataError, match=r"CERTIFICATE_VERIFY_FAILED.*SSL_CERT_FILE"):
+        load()
+
+
+@pytest.mark.parametrize(
+    ("load", "path", "content"),
+    [
+        (lambda: load_tu("MUTAG"), "/MUTAG.zip", zipped("MUTAG", **TU)),
+        (lambda: load_node_graph("texas", "raw"), "/texas.npz", photo()),
+        (lambda: load_moleculenet("Lipo"), "/Lipophilicity.csv", CSV),
+    ],
+)
+def test_other_bytes_than_the_publishers_are_refused(
+    served, tmp_path, load, path, content
+):
+    served[path] = content
+    with pytest.raises(DataError, match=r"is not taken: .*pinned.toml.*set data-dir"):
+        load()
+    left = [p for p in (tmp_path / "cache").rglob("*") if p.is_file()]
+    assert {p.suffix for p in left} == {".lock"}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "HTTP Error 404"),
+        (MOVED, "OTHER.zip is not encrypted"),
+        (b"CUT", "cut off: 3 of 12 bytes"),
+        (b"a page of a hotel", "not a zip file"),
+        (zipped("OTHER", **TU), "no texts in a folder TINY"),
+        (zipped("TINY", A="1" * (2**26 + 1)), "more than the 67108864 bytes"),
+    ],
+)
+def test_what_is_no_archive_of_the_set_is_refused(served, tmp_path, content, problem):
+    if content is not None:
+        served["/TINY.zip"] = content
+    served["/OTHER.zip"] = zipped("TINY", **TU)
+    with pytest.raises(DataError, match=rf"cannot be downloaded from .*{problem}"):
+        load_tu("TINY")
+    left = [p for p in (tmp_path / "cache").rglob("*") if p.is_file()]
+    assert {p.suffix for p in left} == {".lock"}
+
+
+def publishers_bytes(data_dir: str):
+    """Each set that is downloaded here and lies there: a loader and what to serve."""
+    data = Path(data_dir)
+    for raw in sorted(data.glob("tudataset/*/raw")):
+        name = raw.parent.name
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in raw.iterdir():
+                archive.write(file, f"{name}/{file.name}")
+        yield (
+            lambda n=name: download_raw(n, cache_root()),
+            {f"/{name}.zip": content.getvalue()},
+        )
+    for name, source in NODE_SOURCES.items():
+        raw = data / source.folder / name / "raw"
+        if source.url is not None and raw.is_dir():
+            files = {f"/{f}": (raw / f).read_bytes() for f in source.files}
+            yield lambda n=name: load_node_graph(n, "raw"), files
+    for name, raw_file in RAW.items():
+        if raw_file.in_pyg and name != "MUV":  # that takes minutes
+            content = (data / "moleculenet" / raw_file.place).read_bytes()
+            packed = {f"/{raw_file.file}.gz": gzip.compress(content, 1)}
+            files = {f"/{raw_file.file}": content, **packed}
+            yield lambda n=name: load_moleculenet(n), files
+
+
+def test_no_set_is_refused_whose_publishers_bytes_come(data_dir, served):
+    count = 0
+    for load, files in publishers_bytes(data_dir):
+        served.clear()
+        served.update(files)
+        load()
+        count += 1
+    assert count > 40
