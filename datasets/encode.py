@@ -64,7 +64,7 @@ class Problems:
             raise DataError(
                 f"more than {_MOST_PROBLEMS} rows do not fit the schema:"
                 f" {first_few(self.found)}; use the schema that these tables were made"
-                " for, or correct the tables",
+                " for, or correct the tables, or see 'outside' in docs/own-data.md",
                 public=f"more than {_MOST_PROBLEMS} rows do not fit the schema",
             )
 
@@ -74,6 +74,20 @@ def first_few(problems: Sequence[object]) -> str:
     more = len(problems) - SHOWN
     named = "; ".join(map(str, problems[:SHOWN]))
     return named + (f"; and {more} more" if more > 0 else "")
+
+
+def too_many(misfits: int, rows: int) -> bool:
+    """Whether so many rows do not fit that something is wrong with all of them.
+
+    A third: single mistakes are fewer by far, and a column that was written otherwise
+    (7.0 in place of 7) spoils more.
+    """
+    return 3 * misfits > rows
+
+
+def share_of(lost: int, rows: int, what: str) -> str:
+    """Say which share of rows is left out, e.g. "4.6 % of edges"; "" if none."""
+    return f"{100 * lost / rows:.2g} % of {what}" if lost else ""
 
 
 def count_rows(bad: Iterable[str]) -> int:

@@ -13,6 +13,7 @@ from fedgraph_flwr.data import GraphPartition, IntArray
 from . import graph_partitions, splits
 from .cache import label_checksum
 from .cuts import Whole, cut_once
+from .encode import share_of
 from .moleculenet import load_moleculenet
 from .smiles_csv import client_file, load_client_file
 
@@ -72,6 +73,7 @@ def file_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     on how a file is reached, nor on other clients.
     """
     molecules = load_client_file(settings, client_id)
+    bad = len(molecules.bad_row)
     return splits.split_graphs(
         client_id,
         molecules.take(np.arange(len(molecules)), settings.features),
@@ -79,4 +81,5 @@ def file_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
         settings,
         source=client_file(settings, client_id).name,
         tasks=tuple(molecules.tasks),
+        left_out=share_of(bad, bad + len(molecules), "molecules"),
     )

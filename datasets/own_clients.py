@@ -136,6 +136,11 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
             " graphs or nodes are left out",
             data.bad,
         )
+    if data.left_out:
+        warn_once(
+            f"{folder}: {' and '.join(data.left_out)} are left out, as rows do not fit"
+            " or name what is elsewhere"
+        )
     if data.not_used:
         warn_once(f"{folder}: not used: {', '.join(data.not_used)}")
     if data.dropped:
@@ -299,6 +304,7 @@ def _partition(
         test=test,
         tasks=tuple(data.tasks),
         source=source,
+        left_out=", ".join(data.left_out),
     )
 
 

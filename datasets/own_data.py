@@ -8,6 +8,7 @@ makes its graph, or its node, unusable: it is left out and listed, or refused.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
 
 from .cache import CACHE_FORMAT, cache_root, checksum, open_or_build
-from .encode import Problems, count_rows, first_few
-from .own_graphs import RawGraphs, read_graph, read_graphs
-from .schema import GRAPHS_CSV, KEYS, SPLIT, Schema
+from .encode import Problems, count_rows, first_few, too_many
+from .own_graphs import LeftOut, RawGraphs, read_graph, read_graphs
+from .schema import DROP, GRAPHS_CSV, KEYS, SPLIT, Schema
 from .table import Table, Tables, unchanged
 from .tables import find_tables
 
-_VERSION = 4  # part of every fingerprint: raise it when tables are read otherwise
+_VERSION = 5  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
 
 
@@ -53,6 +54,8 @@ class OwnData:
         Whether the table has a column of splits.
     dropped : list of str
         Kinds of rows of edges that make no edge, and how many there are.
+    left_out : list of str
+        Which shares of the tables are left out, e.g. "4.6 % of edges".
     """
 
     name: str
@@ -74,6 +77,7 @@ class OwnData:
     not_used: list[str]
     has_split: bool
     dropped: list[str]
+    left_out: list[str]
 
     def graphs(self) -> GraphSet:
         """All of them, arrays as they are."""
@@ -180,6 +184,9 @@ def build(
     read = read_graphs if is_whole else read_graph
     raw = read(tables, schema, problems, needs_targets=needs_targets)
     _check(folder, schema, raw, problems, bad_rows)
+    # What is predicted is listed item by item; an edge that is lost stands nowhere.
+    shares = [s for s in raw.left_out if needs_targets or s.what == "edges"]
+    _check_shares(folder, shares, problems)
     made = OwnData(
         name=schema.dataset,
         x=_with_degrees(raw, schema),
@@ -200,6 +207,7 @@ def build(
         not_used=not_used,
         has_split=raw.has_split,
         dropped=raw.dropped,
+        left_out=[text for share in raw.left_out if (text := str(share))],
     )
     return made, raw.names, [(p.name, str(p)) for p in problems.found]
 
@@ -263,3 +271,22 @@ def _check(
             " shows",
             public=f"a client's folder has no usable {word}",
         )
+
+
+def _check_shares(folder: Path, shares: Sequence[LeftOut], problems: Problems) -> None:
+    """Refuse tables whose rows are left out in large part."""
+    for share in shares:
+        if too_many(share.lost, share.rows):
+            told = (
+                f"{share.lost} of {share.rows} {share.what} would be left out, more"
+                " than a third, as rows do not fit"
+            )
+            cure = (
+                "correct the tables, or the schema of all sites (if rows are to name"
+                f" what is in no table here: outside = {DROP!r})"
+            )
+            own = [p for p in problems.found if p.where.startswith(share.what)]
+            raise DataError(
+                f"{folder}: {told}: {first_few(own or problems.found)}; {cure}",
+                public=f"{told}; {cure}",
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedgraph_flwr.data import IntArray, distinct_edges, pointer
 from fedgraph_flwr.errors import DataError
 
-from .encode import Problems
+from .encode import Problems, first_few, share_of
 from .own_rows import (
     Edges,
     Nodes,
@@ -42,6 +42,24 @@ class RawGraphs:
     names: list[str]
     has_split: bool
     dropped: list[str]
+    left_out: list[LeftOut]
+
+
+class LeftOut(NamedTuple):
+    """How many rows a table has, how many of them are used, or meant to be outside."""
+
+    what: str
+    rows: int
+    used: int
+    outside: int = 0
+
+    @property
+    def lost(self) -> int:
+        """Rows that do not fit, and edges of nodes that do not."""
+        return self.rows - self.used - self.outside
+
+    def __str__(self) -> str:
+        return share_of(self.rows - self.used, self.rows, self.what)
 
 
 def read_graphs(
@@ -57,7 +75,10 @@ def read_graphs(
     )
     graph_of, name_of = first_rows(units.names), dict[str, int]()
     nodes = read_nodes(tables, schema, graph_of, name_of, problems)
-    edges = read_edges(tables.edges, nodes, graph_of, name_of, problems, tables)
+    edges = read_edges(
+        tables.edges, nodes, graph_of, name_of, problems, tables,
+        drop=schema.drops_outside,
+    )  # fmt: skip
     bad = units.is_bad.copy()
     for rows in (nodes, edges):
         bad[rows.graph[rows.is_bad & (rows.graph >= 0)]] = True
@@ -98,16 +119,20 @@ def read_graph(
         is_bad=units.is_bad,
     )
     name_of = first_rows(units.names)
-    edges = read_edges(tables.edges, nodes, {"": 0}, name_of, problems, tables)
-    if len(edges.is_bad) and edges.is_bad.all():
+    edges = read_edges(
+        tables.edges, nodes, {"": 0}, name_of, problems, tables,
+        drop=schema.drops_outside,
+    )  # fmt: skip
+    if len(edges.fits) and not edges.fits.any():
+        got = first_few(problems.found[-1:]) or "other names"
         raise DataError(
             f"{tables.edges.files[0]}: none of its {len(edges.is_bad)} row(s) joins two"
-            f" nodes of {tables.nodes.name}, got: {problems.found[-1]}; write source"
+            f" nodes of {tables.nodes.name}, got: {got}; write source"
             " and target as column 'node' has them",
             public=f"no row of {tables.edges.name} joins two nodes",
         )
     usable = ~units.is_bad
-    ends = edges.ends[:, ~edges.is_bad]
+    ends = edges.ends[:, edges.fits]
     ends = ends[:, usable[ends].all(axis=0)]
     number = np.cumsum(usable) - 1
     pairs = _both_ways(number[ends], int(usable.sum()))
@@ -122,6 +147,10 @@ def read_graph(
         names=[units.names[at] for at in np.flatnonzero(usable).tolist()],
         has_split=units.has_split,
         dropped=_dropped(number[ends], pairs.shape[1] // 2),
+        left_out=[
+            LeftOut("nodes", count, int(usable.sum())),
+            LeftOut("edges", len(edges.fits), ends.shape[1], edges.num_outside),
+        ],
     )
 
 
@@ -138,7 +167,7 @@ def _joined(
     place[rows] = np.arange(len(rows))
     graph = number[nodes.graph[rows]]  # of each node, ascending
     node_ptr = pointer(np.bincount(graph, minlength=int(keep.sum())))
-    ends = edges.ends[:, ~edges.is_bad]
+    ends = edges.ends[:, edges.fits]
     ends = place[ends[:, (place[ends] >= 0).all(axis=0)]]
     pairs = _both_ways(ends, len(rows))
     per_graph = np.bincount(graph[pairs[0]], minlength=int(keep.sum()))
@@ -155,6 +184,11 @@ def _joined(
         names=[units.names[at] for at in kept.tolist()],
         has_split=units.has_split,
         dropped=_dropped(ends, pairs.shape[1] // 2),
+        left_out=[
+            LeftOut("graphs", len(keep), len(kept)),
+            LeftOut("nodes", len(mine), nodes.num_fit, nodes.num_outside),
+            LeftOut("edges", len(edges.fits), edges.num_fit, edges.num_outside),
+        ],
     )
 
 

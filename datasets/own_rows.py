@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import repeat
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.data import IntArray
 
+from .cells import by_look, twin
 from .encode import (
     NO_ROLE,
     Flaw,
@@ -50,6 +52,16 @@ class Nodes:
     x: NDArray[np.generic]
     is_bad: NDArray[np.bool_]
 
+    @property
+    def num_fit(self) -> int:
+        """How many rows fit."""
+        return int(((self.graph >= 0) & ~self.is_bad).sum())
+
+    @property
+    def num_outside(self) -> int:
+        """How many rows name a graph that is elsewhere, and are meant to."""
+        return int(((self.graph < 0) & ~self.is_bad).sum())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Edges:
@@ -58,6 +70,21 @@ class Edges:
     graph: IntArray
     ends: IntArray
     is_bad: NDArray[np.bool_]
+
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        """Rows of which both ends are known."""
+        return np.asarray((self.ends >= 0).all(axis=0))
+
+    @property
+    def num_fit(self) -> int:
+        """How many rows fit."""
+        return int(self.fits.sum())
+
+    @property
+    def num_outside(self) -> int:
+        """How many rows name what is elsewhere, and are meant to."""
+        return int((~self.fits & ~self.is_bad).sum())
 
 
 def first_rows(names: Sequence[str]) -> dict[str, int]:
@@ -184,13 +211,14 @@ def read_nodes(
     need_columns(table, ["graph", "node", *(f.column for f in schema.features)])
     x = np.zeros((0, sum(f.width for f in schema.features)), np.float32)
     parts: list[tuple[Any, ...]] = []
+    strangers = _Strangers("graph", graph_of, graphs.name, drop=schema.drops_outside)
     for block in table.blocks():
         x, flaws = encode_features(schema, block)
         graph = _numbers(graph_of, block.cells["graph"])
         name = np.array(
             [name_of.setdefault(n, len(name_of)) for n in block.cells["node"]], np.int64
         )
-        flaws += _strangers(graph, block, graphs)
+        flaws += strangers.flaws("graph", block, graph < 0)
         flaws += [
             (row, "node", "is empty; give it a name of its own")
             for row, cell in enumerate(block.cells["node"])
@@ -223,18 +251,33 @@ def _numbers(number_of: Mapping[str, int], names: Sequence[str]) -> IntArray:
     return np.fromiter(map(number_of.get, names, repeat(-1)), np.int64, len(names))
 
 
-def _strangers(graph: IntArray, block: Block, graphs: Table) -> list[Flaw]:
-    """Find rows whose graph is not in the table of graphs."""
-    cells = block.cells["graph"]
-    return [
-        (
-            row,
-            "graph",
-            f"graph {cells[row]!r} is not in {graphs.name}; add it there, or delete"
-            " this row",
-        )
-        for row in np.flatnonzero(graph < 0).tolist()
-    ]
+class _Strangers:
+    """Finds rows that name a graph or node which another table does not have.
+
+    With ``drop`` that is no flaw, unless the name looks like one that is there.
+    """
+
+    def __init__(
+        self, what: str, names: Iterable[str], place: str, *, drop: bool
+    ) -> None:
+        self._what, self._names, self._place = what, names, place
+        self._drop = drop
+
+    @cached_property
+    def _looks(self) -> Mapping[Any, str]:
+        return by_look(self._names)
+
+    def flaws(
+        self, column: str, block: Block, is_stranger: NDArray[np.bool_]
+    ) -> list[Flaw]:
+        """Word what is wrong with rows whose ``column`` names a stranger."""
+        cells, found = block.cells[column], []
+        for row in np.flatnonzero(is_stranger).tolist():
+            like = twin(cells[row], self._looks)
+            if like or not (self._drop and cells[row]):
+                text = f"{self._what} {cells[row]!r} is not in {self._place}{like}"
+                found.append((row, column, f"{text}; add it there, or delete this row"))
+        return found
 
 
 def read_edges(
@@ -244,23 +287,31 @@ def read_edges(
     name_of: Mapping[str, int],
     problems: Problems,
     tables: Tables,
+    *,
+    drop: bool,
 ) -> Edges:
-    """Read edges and find the nodes that they join."""
+    """Read edges and find the nodes that they join.
+
+    With ``drop`` an end or a graph that is in no other table is no flaw.
+    """
     owner = "" if tables.graphs is None else "graph"
     need_columns(table, ["graph"] * bool(owner) + ["source", "target"])
     width = max(len(name_of), int(nodes.name.max(initial=-1)) + 1, 1)
     key = nodes.graph * width + nodes.name
     order = np.argsort(key, kind="stable")
     key = key[order]
+    where = f"{tables.nodes.name}{' with this graph' * bool(owner)}"
+    strangers = _Strangers("node", name_of, where, drop=drop)
+    graphs_name = tables.graphs.name if tables.graphs else ""
+    strange_graphs = _Strangers("graph", graph_of, graphs_name, drop=drop)
     parts: list[tuple[IntArray, IntArray, NDArray[np.bool_]]] = []
     for block in table.blocks():
         count = len(block.lines)
         graph = np.zeros(count, np.int64)
         flaws: list[Flaw] = []
-        if tables.graphs is not None:
-            cells = block.cells["graph"]
-            graph = _numbers(graph_of, cells)
-            flaws = _strangers(graph, block, tables.graphs)
+        if owner:
+            graph = _numbers(graph_of, block.cells[owner])
+            flaws = strange_graphs.flaws(owner, block, graph < 0)
         ends = np.full((2, count), -1, np.int64)
         for end, column in enumerate(("source", "target")):
             name = _numbers(name_of, block.cells[column])
@@ -269,16 +320,7 @@ def read_edges(
             inside = (wanted >= 0) & (place < len(key))
             inside[inside] = key[place[inside]] == wanted[inside]
             ends[end, inside] = order[place[inside]]
-            where = "" if tables.graphs is None else " with this graph"
-            flaws += [
-                (
-                    row,
-                    column,
-                    f"node {block.cells[column][row]!r} is not in"
-                    f" {tables.nodes.name}{where}; add it there, or delete this row",
-                )
-                for row in np.flatnonzero((graph >= 0) & ~inside).tolist()
-            ]
+            flaws += strangers.flaws(column, block, (graph >= 0) & ~inside)
         is_bad = np.zeros(count, np.bool_)
         is_bad[_note(table, owner, block, flaws, problems)] = True
         parts.append((graph, ends, is_bad))

@@ -18,7 +18,7 @@ GRAPHS_CSV, GRAPH_CSV = "graphs-csv", "graph-csv"  # names among the data sets
 SCHEMA_FILE = "schema.toml"
 FORMAT = 1
 NUMBER, CATEGORY = "number", "category"
-REFUSE, INDICATOR = "refuse", "indicator"
+REFUSE, INDICATOR, DROP = "refuse", "indicator", "drop"
 TARGET_KINDS = ("classes", "binary", "regression")
 SPLIT = "split"
 LABEL = "label"  # column of classes of nodes
@@ -87,6 +87,9 @@ class Schema:
     degree : int
         Without features: one-hot degrees up to this, larger ones counting as it. 0 if
         there are features.
+    drops_outside : bool
+        Whether rows that name a node or graph which is in no other table are meant to:
+        they are dropped and counted, and are no misfits.
     """
 
     dataset: str
@@ -95,6 +98,7 @@ class Schema:
     classes: tuple[str, ...] = ()
     features: tuple[Feature, ...] = ()
     degree: int = 0
+    drops_outside: bool = False
 
     @property
     def width(self) -> int:
@@ -136,6 +140,8 @@ def to_toml(schema: Schema) -> str:
     lines = [f"format = {FORMAT}", f"dataset = {_text(schema.dataset)}"]
     if schema.degree:
         lines.append(f"degree = {schema.degree}")
+    if schema.drops_outside:
+        lines.append(f"outside = {_text(DROP)}")
     lines += ["", "[target]", f"kind = {_text(schema.target_kind)}"]
     lines.append(f"columns = {_list(schema.targets)}")
     if schema.classes:

@@ -13,6 +13,7 @@ from fedgraph_flwr.toml_files import read_toml
 
 from .schema import (
     CATEGORY,
+    DROP,
     FORMAT,
     GRAPH_CSV,
     GRAPHS_CSV,
@@ -63,7 +64,7 @@ class _Reader:
         top = _Table(self, "the file", "", 0, content)
         if "format" in content and content["format"] != FORMAT:
             raise top.wrong("format", f"{FORMAT}, the one that this version reads")
-        top.allow("format", "dataset", "degree", "target", "feature")
+        top.allow("format", "dataset", "degree", "outside", "target", "feature")
         top.need("format", lambda v: v == FORMAT and type(v) is int, str(FORMAT))
         sets = (GRAPHS_CSV, GRAPH_CSV)
         dataset = top.need(
@@ -75,6 +76,7 @@ class _Reader:
             lambda v: type(v) is int and 1 <= v <= MOST_DEGREE,
             f"an int from 1 to {MOST_DEGREE}",
         )
+        outside = top.get("outside", "", lambda v: v == DROP, f"{DROP!r}, or left out")
         kind, targets, classes = self._target(top, content, str(dataset))
         given = content.get("feature", [])
         if not isinstance(given, list) or not all(isinstance(f, dict) for f in given):
@@ -107,6 +109,7 @@ class _Reader:
             classes=classes,
             features=tuple(features),
             degree=int(degree),
+            drops_outside=outside == DROP,
         )
 
     def _target(

@@ -15,7 +15,7 @@ import numpy as np
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError
 
-from .encode import first_few, is_missing, read_numbers
+from .encode import first_few, is_missing, read_numbers, too_many
 from .molecules import BadRow, MoleculeBuilder, Molecules, list_all
 from .table import SAVE, no_column, other_separator
 
@@ -137,13 +137,15 @@ def build_from_csv(
             f" a line for each molecule{', got: ' * bool(bad)}{told}",
             public=f"{path.name} has no usable row",
         )
-    if bad and form.bad_rows == "refuse":
+    are_many = too_many(len(bad), len(records))
+    if are_many or (bad and form.bad_rows == "refuse"):
+        then = "" if are_many else ", or set csv-bad-rows to 'skip'"
+        much = ", more than a third" if are_many else ""
         raise DataError(
-            f"{len(bad)} of {len(records)} rows of {path} cannot be used: {told};"
-            " correct them, or set csv-bad-rows to 'skip'",
-            public=f"{len(bad)} of {len(records)} rows of {path.name} cannot be used,"
-            f" the first is line {bad[0][0]}; correct them, or set csv-bad-rows to"
-            " 'skip'",
+            f"{len(bad)} of {len(records)} rows of {path} cannot be used{much}: {told};"
+            f" correct them{then}",
+            public=f"{len(bad)} of {len(records)} rows of {path.name} cannot be used"
+            f"{much}, the first is line {bad[0][0]}; correct them{then}",
         )
     made = builder.finish(
         name,

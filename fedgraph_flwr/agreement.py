@@ -13,7 +13,7 @@ from .config import RunSettings
 from .data import GraphPartition
 from .errors import ConfigError
 from .plugins import NAMING_KEYS, PluginSettings
-from .wire import UNUSED
+from .wire import LEFT_OUT, UNUSED
 from .wording import name_clients
 
 COLUMNS, CLASSES, WHOLE = "columns", "classes", "whole"
@@ -40,6 +40,7 @@ def tell_data(partition: GraphPartition, *, tells_labels: bool) -> dict[str, str
     told = {
         COLUMNS: graphs.columns,
         UNUSED: graphs.unused,
+        LEFT_OUT: partition.left_out,
         CLASSES: names if graphs.classes else "",
         WHOLE: partition.whole_sha256 if tells_labels else "",
     }
@@ -187,6 +188,12 @@ def describe_features(clients: Mapping[int, ClientInfo]) -> str:
     return " | ".join(
         f"clients {', '.join(map(str, ids))}: {text}" for text, ids in texts.items()
     )
+
+
+def describe_left_out(clients: Mapping[int, ClientInfo]) -> str:
+    """Say which shares of clients' tables are left out; "" if none is."""
+    told = ((c, info.told.get(LEFT_OUT)) for c, info in sorted(clients.items()))
+    return "; ".join(f"client {c}: {text}" for c, text in told if text)
 
 
 def common_columns(clients: Mapping[int, ClientInfo]) -> str:

@@ -236,6 +236,8 @@ class GraphPartition:
     source : str
         Name of the file that ``graph_ids`` are rows of, where each client has a file
         of its own.
+    left_out : str
+        Which shares of its tables are not in ``graphs``, e.g. "4.6 % of edges".
     """
 
     client_id: int
@@ -251,6 +253,7 @@ class GraphPartition:
     whole_sha256: str = ""
     noise: str = ""
     source: str = field(default="", compare=False)
+    left_out: str = field(default="", compare=False)
     split_hash: str = field(default="", compare=False)
     data_hash: str = field(default="", compare=False)
 

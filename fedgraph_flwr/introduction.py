@@ -26,6 +26,7 @@ from .resolve import Resolved
 from .wire import (
     CLASS_COUNT,
     IDENTITY,
+    LEFT_OUT,
     RAW_HASH,
     SITE,
     SPLIT_HASH,
@@ -106,6 +107,8 @@ def introduce(
     is_hidden = resolved.privacy.update_clip > 0 and is_site(visit().node)
     told = {**told, **tell_data(partition, tells_labels=not is_hidden)}
     told |= tell_plugins(resolved.plugin)
+    if is_private:  # edges that are left out are edges
+        told.pop(LEFT_OUT, None)
     if resolved.settings.tell_statistics and visit().policy.statistics:
         is_binary = datasets.label_kind(resolved.settings) == "binary"
         told[TELLS] = measure(partition, is_binary=is_binary).to_json()

@@ -24,6 +24,7 @@ from .agreement import (
     check_same_plugins,
     common_columns,
     describe_features,
+    describe_left_out,
 )
 from .audit_log import FILE as AUDIT_LOG
 from .audit_log import AuditLog, config_hash
@@ -324,6 +325,8 @@ def _describe_clients(strategy: AbstractGraphStrategy) -> None:
     log(INFO, "split hash %s", split_hash(clients))
     if features := describe_features(clients):
         log(INFO, "features: %s", features)
+    if left_out := describe_left_out(clients):
+        log(WARNING, "rows of tables that are left out: %s", left_out)
     if (distance := partition_distance(clients)) is not None:
         log(INFO, "EMD of the partition %.4f", distance)
     for site, members in clients_by_site(strategy.sites).items():

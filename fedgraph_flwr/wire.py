@@ -49,6 +49,7 @@ WEIGHTS_HASH = "weights-sha256"
 CLASS_COUNT = "class-count/"  # and a class: its graphs, told at roll call
 TOLD = "told/"  # and a name: a fact that a client's method adds at roll call
 UNUSED = "unused"  # such a name: what the client's files hold and nobody reads
+LEFT_OUT = "left-out"  # and such: shares of its tables that are left out
 LAST_ROUND = "last-round"  # of this client that the server knows of; 0: none
 SAME_DATA = "data"  # identity of the client's data, as it told at roll call
 DATA_OF_ALL = "data-of-all"  # hash of all clients' identities

@@ -13,6 +13,7 @@ from fedgraph_flwr.methods.spreadgnn import PUBLIC_KEY
 from fedgraph_flwr.wire import (
     CLASS_COUNT,
     IDENTITY,
+    LEFT_OUT,
     RAW_HASH,
     SITE,
     SPLIT_HASH,
@@ -47,7 +48,8 @@ _LASTING: Mapping[str, str] = {  # what a client must not change within a run
     "tasks": "tasks",
     "task_ids": "own tasks",
 }
-_CHANGING = {PUBLIC_KEY, TELLS, UNUSED}  # of what else it tells: its site may change
+# of what else it tells: its site may change
+_CHANGING = {PUBLIC_KEY, TELLS, UNUSED, LEFT_OUT}
 
 
 def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:

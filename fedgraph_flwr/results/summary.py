@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from strategies.base import AbstractGraphStrategy
 from strategies.report import ClientInfo
 
-from ..agreement import describe_features
+from ..agreement import describe_features, describe_left_out
 from ..disclosure import full_reason
 from ..privacy import describe, edge_totals
 from ..wire import NamedArrays
@@ -89,6 +89,7 @@ def summarise(
         "emd": partition_distance(strategy.clients),
         "class_counts": class_table(strategy.clients),
         "features": describe_features(strategy.clients),
+        "left_out": describe_left_out(strategy.clients),
         "data_sha256": {
             str(c): i.raw_sha256 for c, i in sorted(strategy.clients.items())
         },

@@ -14,6 +14,7 @@ from fedgraph_flwr.agreement import (
     check_same_data,
     class_names,
     describe_features,
+    describe_left_out,
     tell_data,
 )
 from fedgraph_flwr.errors import ConfigError, RunFailedError
@@ -237,3 +238,11 @@ def test_features_are_described_once_or_by_client():
         "clients 0, 1: 3 labels; not used: edge labels | clients 2: 2 attributes"
     )
     assert describe_features({0: info(0)}) == ""
+
+
+def test_shares_that_are_left_out_are_named_by_client():
+    lost = {"left-out": "4.6 % of edges"}
+    clients = {2: info(2, **lost), 0: info(0), 1: info(1, **lost)}
+    assert describe_left_out(clients) == (
+        "client 1: 4.6 % of edges; client 2: 4.6 % of edges"
+    )

@@ -68,7 +68,7 @@ def test_one_graph_by_hand(tmp_path):
         ("a,b\nb,a\nb,c\n", 1),
         ("a,b\na,b\na,b\nb,c\nb,c\n", 3),
         ("a,b\nb,a\nb,c\nc,b\na,b\n", 1),
-        ("a,b\nb,c\nc,zz\nc,zz\n", 0),  # left out as a row that does not fit
+        ("a,b\nb,c\nc,d\nd,a\nc,zz\nc,zz\n", 0),  # left out as a row that does not fit
         ("", 0),
     ],
 )
@@ -148,12 +148,14 @@ def test_a_bad_edge_makes_its_graph_unusable(tmp_path):
 
 
 def test_a_name_that_stands_twice_makes_both_rows_unusable(tmp_path):
-    graphs = own_files.GRAPHS + "g1,yes\n"
-    _, names = made(own_files.write(tmp_path, graphs))
-    assert names == ["g2", "g3"]
-    nodes = own_files.NODE_NODES + "a,9,bad\n"
-    data, names = made(own_files.write_graph(tmp_path / "one", nodes))
-    assert names == ["b", "c", "d"]
+    graphs = own_files.GRAPHS + "g4,no\ng5,no\ng1,yes\n"
+    more = own_files.NODES + "g4,a,1,x\ng5,a,1,x\n"
+    _, names = made(own_files.write(tmp_path, graphs, more))
+    assert names == ["g2", "g3", "g4", "g5"]
+    nodes = own_files.NODE_NODES + "e,5,\na,9,bad\n"
+    edges = own_files.NODE_EDGES + "c,d\nd,c\nc,d\n"
+    data, names = made(own_files.write_graph(tmp_path / "one", nodes, edges))
+    assert names == ["b", "c", "d", "e"]
     assert data.edge_index.tolist() == [[1, 2], [2, 1]]
 
 
@@ -171,7 +173,7 @@ def test_a_label_may_be_missing_as_nan(tmp_path):
 
 def test_a_bad_node_goes_with_its_edges_and_a_bad_edge_alone(tmp_path):
     nodes = own_files.NODE_NODES.replace("b,2,", "b,two,")
-    edges = own_files.NODE_EDGES + "a,zz\nd,a\n"
+    edges = own_files.NODE_EDGES + "a,zz\nd,a\n" + "c,d\n" * 4
     data, names = made(own_files.write_graph(tmp_path, nodes, edges))
     assert names == ["a", "c", "d"]
     assert data.edge_index.tolist() == [[0, 1, 2, 2], [2, 2, 0, 1]]

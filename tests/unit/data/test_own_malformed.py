@@ -550,8 +550,11 @@ def test_numbers_that_python_alone_reads_are_refused(tmp_path, cell, column):
 
 
 def test_each_bad_row_names_the_graph_that_is_left_out(tmp_path):
+    more = [f"h{k}" for k in range(6)]
     nodes = N.replace("30", "old") + "g3,a,1,x\n" * ("g3,a" in N)
-    folder = own_files.write(tmp_path, G + "g9,yes\n", nodes)
+    nodes += "".join(f"{g},a,1,x\n" for g in more)
+    graphs = G + "g9,yes\n" + "".join(f"{g},no\n" for g in more)
+    folder = own_files.write(tmp_path, graphs, nodes)
     *_, unfit = build(folder, read_schema(folder / "schema.toml"))
     named = dict(unfit)
     assert "nodes.csv, line 4" in named[N.splitlines()[3].split(",")[0]]
@@ -566,8 +569,8 @@ def test_a_row_with_two_flaws_is_counted_once(tmp_path):
 
 
 def test_each_bad_row_names_the_node_whatever_a_column_graph_says(tmp_path):
-    nodes = "node,graph,age,label\na,B,old,ok\nc,B,3,bad\n"
-    edges = "source,target,graph\na,zz,B\na,c,B\n"
+    nodes = "node,graph,age,label\na,B,old,ok\nc,B,3,bad\nd,B,3,bad\n"
+    edges = "source,target,graph\na,zz,B\n" + "c,d,B\n" * 3
     folder = own_files.write_graph(tmp_path, nodes, edges)
     *_, unfit = build(folder, read_schema(folder / "schema.toml"))
     assert [name for name, _ in unfit] == ["a", ""]

@@ -169,19 +169,20 @@ def test_files_of_spreadsheets(load):
     assert np.array_equal(found.y, [[1], [0], [np.nan]], equal_nan=True)
 
 
-BAD = ROWS + "d,C(C,1,1\ne,CN(C)(C)(C)C,0,1\nf,CC,0\ng,,0,1\nh,CCC,1,1\n"
+BAD = ROWS + "d,C(C,1,1\ne,CN(C)(C)(C)C,0,1\nf,CC,0\ng,,0,1\n"
+BAD += "h,CCC,1,1\n" * 5
 
 
 def test_bad_rows_are_left_out_and_listed(load, caplog):
     caplog.set_level(logging.WARNING, "flwr.fedgraph")
     found = load({"a.csv": BAD})
-    assert len(found) == 4
-    assert found.row.tolist() == [0, 1, 2, 7]
+    assert len(found) == 8
+    assert found.row.tolist() == [0, 1, 2, 7, 8, 9, 10, 11]
     assert found.y[3].tolist() == [1, 1]
     unused, text = caplog.messages
     assert unused.endswith("a.csv: not used: column(s) name")
     first, *lines = text.splitlines()
-    assert re.fullmatch(r"4 of 8 rows of .*a.csv cannot be used:", first)
+    assert re.fullmatch(r"4 of 12 rows of .*a.csv cannot be used:", first)
     starts = [
         "line 6: not a SMILES string",
         "line 7: Explicit valence",
@@ -202,7 +203,7 @@ def test_bad_rows_are_listed_again_where_the_cache_knows_the_file(load, caplog):
 
 
 def test_bad_rows_are_refused(load):
-    message = r"4 of 8 rows of .*a.csv cannot be used: line 6: .*csv-bad-rows"
+    message = r"4 of 12 rows of .*a.csv cannot be used: line 6: .*csv-bad-rows"
     with pytest.raises(DataError, match=message):
         load({"a.csv": BAD}, csv_bad_rows="refuse")
 
@@ -212,7 +213,10 @@ def test_the_log_and_an_error_name_the_first_five_bad_rows(load, caplog, bad_row
     message = "line 10: not a SMILES string; and 4 more; correct them"
     refused = bad_rows == "refuse"
     with pytest.raises(DataError, match=message) if refused else nullcontext():
-        load({"a.csv": ROWS + "x,nonsense,1,1\n" * 9}, csv_bad_rows=bad_rows)
+        load(
+            {"a.csv": ROWS + "x,nonsense,1,1\n" * 9 + "y,CC,1,1\n" * 15},
+            csv_bad_rows=bad_rows,
+        )
     listed = re.findall(r"line (\d+): not a SMILES string", caplog.text)
     assert listed == [] if refused else [str(line) for line in range(6, 11)]
     assert refused or "and 4 more; python -m fedgraph_flwr.site check names all" in (

@@ -1,0 +1,138 @@
+"""Rows of own tables that do not fit: which share is refused, what is told of it."""
+
+import unicodedata
+
+import own_files
+import pytest
+import toys
+
+from datasets import load_partition
+from datasets.own_data import build
+from datasets.schema_read import read_schema
+from fedgraph_flwr.agreement import tell_data
+from fedgraph_flwr.errors import DataError
+
+N = 60
+SCHEMAS = {"graphs": own_files.SCHEMA, "graph": own_files.NODE_SCHEMA}
+# What is written wrongly in some rows of a table: kind, table, column, another text.
+KINDS = {
+    "edges name unknown nodes": ("graph", "edges", 0, lambda c: f"q{c}"),
+    "ids became floats": ("graph", "edges", 1, lambda c: f"{c}.0"),
+    "labels are no classes": ("graph", "nodes", 2, lambda _: "maybe"),
+    "numbers are texts": ("graph", "nodes", 1, lambda _: "old"),
+    "nodes name unknown graphs": ("graphs", "nodes", 0, lambda c: f"{c}.0"),
+    "edges name unknown graphs": ("graphs", "edges", 0, lambda c: f"x{c}"),
+    "edges name other graphs' nodes": ("graphs", "edges", 2, lambda _: "99"),
+    "graphs have no nodes": ("graphs", "graphs", 0, lambda c: f"0{c}1"),
+    "graphs have no class": ("graphs", "graphs", 1, lambda _: ""),
+    "an id is empty": ("graph", "edges", 0, lambda _: ""),
+}
+OUTSIDE = {name for name in KINDS if name.startswith(("edges name", "nodes name"))}
+
+
+def tables(kind):
+    """Rows by table: 60 graphs of two nodes, or one graph of 60 nodes on a ring."""
+    ids = [f"{i}" for i in range(N)]
+    if kind == "graph":
+        nodes = [[i, f"{i}.5", ("ok", "bad")[int(i) % 2]] for i in ids]
+        edges = [[a, b] for a, b in zip(ids, [*ids[1:], "0"], strict=True)]
+        return {
+            "nodes": (["node", "age", "label"], nodes),
+            "edges": (["source", "target"], edges),
+        }
+    nodes = [[i, j, "3", "x"] for i in ids for j in "01"]
+    return {
+        "graphs": (["graph", "label"], [[i, ("no", "yes")[int(i) % 2]] for i in ids]),
+        "nodes": (["graph", "node", "age", "kind"], nodes),
+        "edges": (["graph", "source", "target"], [[i, "0", "1"] for i in ids]),
+    }
+
+
+def spoilt(folder, name, share, schema=""):
+    """Write tables of which the first rows, as many as ``share``, are wrong."""
+    kind, table, column, twist = KINDS[name]
+    made = tables(kind)
+    rows = made[table][1]
+    for row in rows[: round(share * len(rows))]:
+        row[column] = twist(row[column])
+    folder.mkdir(exist_ok=True)
+    for stem, (head, found) in made.items():
+        text = "\n".join(",".join(row) for row in [head, *found])
+        (folder / f"{stem}.csv").write_text(text + "\n")
+    (folder / "schema.toml").write_text(schema + SCHEMAS[kind])
+    return folder
+
+
+def read(folder):
+    return build(folder, read_schema(folder / "schema.toml"))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_tables_that_mostly_do_not_fit_are_refused(tmp_path, name):
+    what = KINDS[name][1]
+    data, _, unfit = read(spoilt(tmp_path, name, 0.1))
+    assert unfit
+    assert any(text.endswith(f"% of {what}") for text in data.left_out)
+    read(spoilt(tmp_path, name, 0.3))
+    with pytest.raises(DataError, match=r"more than a third|joins two nodes") as error:
+        read(spoilt(tmp_path, name, 0.35))
+    assert "outside = 'drop'" in str(error.value)
+    assert str(tmp_path) not in error.value.public
+    drop = 'outside = "drop"\n'
+    if name in OUTSIDE and ".0" not in KINDS[name][3]("7"):
+        data, _, unfit = read(spoilt(tmp_path, name, 0.8, drop))
+        assert (unfit, len(data.left_out)) == ([], 1)
+        assert data.left_out[0] == f"80 % of {what}"
+    else:  # a name that looks alike is meant to be here
+        with pytest.raises(DataError, match="more than a third"):
+            read(spoilt(tmp_path, name, 0.8, drop))
+
+
+def test_a_row_that_is_outside_does_not_spoil_its_graph(tmp_path):
+    """Nor is a table all of whose rows are outside taken for one without rows."""
+    drop = 'outside = "drop"\n'
+    data, names, _ = read(spoilt(tmp_path, "edges name other graphs' nodes", 0.5, drop))
+    assert (len(names), data.edge_index.shape[1]) == (N, N)
+    with pytest.raises(DataError, match="none of its 60 row"):
+        read(spoilt(tmp_path, "edges name unknown nodes", 1.0, drop))
+
+
+def test_the_share_is_logged_and_told_to_the_coordinator(tmp_path, caplog):
+    folder = spoilt(tmp_path / "own", "edges name unknown nodes", 0.1)
+    settings = toys.run_settings(
+        dataset="graph-csv", partition="auto", num_clients=1, features="auto",
+        data_dir=str(folder), cache_dir=str(tmp_path), csv_label_kind="auto",
+    )  # fmt: skip
+    told = tell_data(load_partition(settings, 0), tells_labels=False)
+    assert told["left-out"] == "10 % of edges"
+    assert f"{folder}: 10 % of edges are left out" in caplog.text
+
+
+TWINS = [
+    ("Caf\xe9", unicodedata.normalize("NFD", "Caf\xe9")),
+    ("7", "7.0"),
+    ("7", "007"),
+    ("7", "\uff17"),
+    ("a b", "a\xa0b"),
+    ("Anna", "anna"),
+    ("a-1", "a\u20131"),
+    ("CA", "\u0421\u0410"),  # in Cyrillic
+    ("x", "x\u200b"),
+]
+
+
+@pytest.mark.parametrize(("here", "there"), [*TWINS, *[(b, a) for a, b in TWINS]])
+@pytest.mark.parametrize("column", ["graph", "source"])
+def test_an_id_that_looks_like_one_that_is_there_is_shown(
+    tmp_path, here, there, column
+):
+    graphs = f"graph,label\n{here},no\n" + "".join(f"g{k},no\n" for k in range(9))
+    nodes = f"graph,node,age,kind\n{here},{here},1,x\n"
+    nodes += "".join(f"g{k},{here},1,x\n" for k in range(9))
+    edges = "graph,source,target\n" + "".join(f"g{k},{here},{here}\n" for k in range(9))
+    edges += (
+        f"{there},{here},{here}\n" if column == "graph" else f"{here},{there},{here}\n"
+    )
+    folder = own_files.write(tmp_path, graphs, nodes, edges)
+    (_, text), *_ = read(folder)[2]
+    assert f"({here!a} looks alike, {there!a} is not it)" in text
