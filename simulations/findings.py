@@ -1,7 +1,8 @@
 """Draw the table of docs/findings.md: ``python -m simulations.findings``.
 
 The page holds the numbers, and the figure shows what the page says: each column with
-cells such as ``+1.20 [-0.35, +2.75]`` is a panel, each row of the table a line.
+cells such as ``+1.20 [-0.35, +2.75]`` is a panel, each row of the table a line. A cell
+that ends in † is of one measure, which others contradict or do not confirm.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fedgraph_flwr.figures.style import save
 from fedgraph_flwr.files import project_root
 from fedgraph_flwr.results.reader import blaming
 
+from .tables.differences import NOT_SHOWN, verdict
 from .tables.figures import CAPTION, draw_interval, name_intervals
 
 DOCS = project_root() / "docs"
@@ -26,11 +28,15 @@ _INTERVAL = re.compile(rf"{_NUMBER} \[{_NUMBER}, {_NUMBER}\]")
 
 
 class Difference(NamedTuple):
-    """A mean difference in points, with the ends of its interval."""
+    """A mean difference in points, with the ends of its interval.
+
+    ``of_one`` measure only, if others of the paper do not say the same.
+    """
 
     mean: float
     low: float
     high: float
+    of_one: bool = False
 
 
 class Forest(NamedTuple):
@@ -49,7 +55,10 @@ class Forest(NamedTuple):
 def difference(cell: str) -> Difference | None:
     """Return the difference in a cell, or None if the cell has no interval."""
     found = _INTERVAL.search(cell)
-    return Difference(*map(float, found.groups())) if found else None
+    if found is None:
+        return None
+    mean, low, high = map(float, found.groups())
+    return Difference(mean, low, high, of_one=cell.endswith("†"))
 
 
 def read_forest(text: str) -> Forest:
@@ -102,8 +111,9 @@ def draw_forest(forest: Forest, path: Path) -> Path:
         for row, (cells, pairs) in enumerate(
             zip(forest.cells, forest.pairs, strict=True)
         ):
-            mean, low, high = cells[index]
-            draw_interval(panel, row, mean, (low, high), pairs)
+            mean, low, high, of_one = cells[index]
+            word = NOT_SHOWN if of_one else verdict(low, high, pairs)
+            draw_interval(panel, row, mean, (low, high), word)
         name_intervals(panel, labels)
         panel.set_title(title, fontsize=10)
     figure.supxlabel(CAPTION, fontsize=9)

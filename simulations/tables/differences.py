@@ -14,6 +14,7 @@ from .results import Result
 # Points. Files of results have six digits: rounding must not make a loss of a tie.
 TIE = 1e-4
 ENOUGH_PAIRS = 5
+NOT_SHOWN = "not shown"
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,10 @@ def verdict(low: float, high: float, num_pairs: int) -> str:
     handful of pairs can show. Scores have few values, so that some agree by chance.
     """
     if num_pairs < ENOUGH_PAIRS:
-        return f"not shown (n={num_pairs} < {ENOUGH_PAIRS})"
+        return f"{NOT_SHOWN} (n={num_pairs} < {ENOUGH_PAIRS})"
     if high - low > TIE and (low > TIE or high < -TIE):
         return "shown" if low > TIE else "contradicted"
-    return "not shown"
+    return NOT_SHOWN
 
 
 def pair(ours: Sequence[Result], theirs: Sequence[Result], measure: str) -> Difference:

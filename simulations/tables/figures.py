@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from fedgraph_flwr.errors import FedGraphError
 from fedgraph_flwr.figures.style import GREY, PALETTE, bare, finish, line, save
 
-from .differences import ENOUGH_PAIRS, Difference, verdict
+from .differences import ENOUGH_PAIRS, Difference
 from .embedding import ROUND, START
-from .report import Rows, subtract
+from .report import Rows, common_verdict, subtract
 from .studies import Curve, Study, StudyTable
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ ROW_INCHES = 0.22
 COLOURS = {"shown": PALETTE[2], "contradicted": PALETTE[1]}
 CAPTION = (
     f"difference in points, mean and 95 % interval; coloured if n >= {ENOUGH_PAIRS}"
-    " pairs and the interval excludes 0"
+    " pairs and the intervals of all measures exclude 0"
 )
 Points = list[tuple[float, list[float]]]  # x, scores of runs
-Entry = tuple[str, Difference]
+Entry = tuple[str, Difference, str]  # label, difference, verdict
 
 
 def draw_study(study: Study, found: Rows, folder: Path) -> list[Path]:
@@ -68,7 +68,8 @@ def _entries(study: Study, panel: StudyTable, found: Rows) -> list[Entry]:
     for (a, b), label in labels:
         difference = subtract(a, b, study.rule, found)
         if difference is not None and difference.num_pairs:
-            entries.append((label or f"{a} - {b}", difference))
+            word = common_verdict(study, a, b, found)
+            entries.append((label or f"{a} - {b}", difference, word))
     return entries
 
 
@@ -96,19 +97,19 @@ def draw_differences(
 
 def _draw_panel(axes: Axes, title: str, entries: list[Entry], study: Study) -> None:
     labels = []
-    for at, (label, difference) in enumerate(entries):
+    for at, (label, difference, word) in enumerate(entries):
         interval = difference.interval(study.interval)
-        draw_interval(axes, at, difference.mean, interval, difference.num_pairs)
+        draw_interval(axes, at, difference.mean, interval, word)
         labels.append((label, difference.num_pairs))
     name_intervals(axes, labels)
     axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
 
 
 def draw_interval(
-    axes: Axes, at: int, mean: float, interval: tuple[float, float], num_pairs: int
+    axes: Axes, at: int, mean: float, interval: tuple[float, float], word: str
 ) -> None:
     """Draw a dot for the mean of a difference, and a line for its interval."""
-    color = COLOURS.get(verdict(*interval, num_pairs), GREY)
+    color = COLOURS.get(word, GREY)
     if not math.isnan(interval[0]):
         axes.plot(interval, [at, at], color=color, linewidth=1.6)
     axes.plot(mean, at, "o", color=color, markersize=4.5)

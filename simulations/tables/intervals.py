@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 CONFIDENCE = 0.95
-RESAMPLES = 10_000
-TEST_TO_TRAIN = 10 / 80  # graphs of every split
 
 
 def t_interval(
@@ -45,16 +42,16 @@ def split_means(values: Sequence[float], splits: Sequence[int]) -> list[float]:
 
 
 def corrected_t_interval(
-    values: Sequence[float], splits: Sequence[int]
+    values: Sequence[float], splits: Sequence[int], *, test_to_train: float
 ) -> tuple[float, float] | None:
     """By Student's t over the means of different splits of one data set.
 
-    Such splits share most of their training graphs, so that their means are correlated
-    and the variance of the mean exceeds s^2 / n. It is taken as s^2 (1/n + test/train),
+    Such splits share training and test data, so that their means are correlated and
+    the variance of the mean exceeds s^2 / n. It is taken as s^2 (1/n + test/train),
     after Nadeau and Bengio, *Inference for the Generalization Error*, Machine Learning
     52, 2003. None with fewer than two splits.
     """
-    return _student(split_means(values, splits), shared=TEST_TO_TRAIN)
+    return _student(split_means(values, splits), shared=test_to_train)
 
 
 def _student(values: Sequence[float], *, shared: float) -> tuple[float, float] | None:
@@ -69,32 +66,11 @@ def _student(values: Sequence[float], *, shared: float) -> tuple[float, float] |
     return mean - half, mean + half
 
 
-def bootstrap_interval(
-    values: Sequence[float], splits: Sequence[int]
-) -> tuple[float, float] | None:
-    """Percentiles of the means of 10000 resamples, too narrow for a handful of trials.
-
-    None with fewer than three: of two it would be the two themselves.
-    """
-    found = trials(values, splits)
-    if len(found) < 3:
-        return None
-    from scipy.stats import bootstrap  # here: it takes half a second
-
-    interval = bootstrap(
-        (found,),
-        np.mean,
-        confidence_level=CONFIDENCE,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return float(interval.low), float(interval.high)
-
-
-INTERVALS = {
+INTERVALS: Mapping[
+    str, Callable[[Sequence[float], Sequence[int]], tuple[float, float] | None]
+] = {
     "t": t_interval,
     "split-t": split_t_interval,
-    "corrected-t": corrected_t_interval,
-    "bootstrap": bootstrap_interval,
+    "corrected-t": partial(corrected_t_interval, test_to_train=10 / 80),
+    "corrected-t-nodes": partial(corrected_t_interval, test_to_train=35 / 30),
 }

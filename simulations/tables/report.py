@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fedgraph_flwr.results.selection import PROTOCOLS
 
 from ..markup import Sheet
-from .differences import Difference, from_start, pair
+from .differences import NOT_SHOWN, Difference, from_start, pair
 from .embedding import START
 from .results import RULES, Result
 from .studies import OWN_START, Study, StudyTable
@@ -22,7 +22,7 @@ _INTERVALS = {
     "t": "Student's t",
     "split-t": "Student's t",
     "corrected-t": "Student's t, corrected for what splits of one data set share",
-    "bootstrap": "percentiles of 10000 resamples",
+    "corrected-t-nodes": "Student's t, corrected for what splits of one graph share",
 }
 _SPREADS = {
     "runs": "mean ± std (ddof 1) over pairs of run seed and split seed",
@@ -187,18 +187,16 @@ def _difference_cells(study: Study, a: str, b: str, found: Rows) -> Cells:
     return [
         ("difference", f"{a} - {b}"),
         ("pairs", str(difference.num_pairs)),
-        *_judged(study, difference, "points [95 %]", "verdict"),
+        ("points [95 %]", _told(difference, study.interval)),
         ("by split", " ".join(f"{m:+.1f}" for m in difference.by_split()) or NONE),
         *(
-            cell
-            for heading, measure in study.also.items()
-            for cell in _judged(
-                study,
-                subtract(a, b, measure, found),
+            (
                 f"{heading} points [95 %]",
-                f"verdict {heading}",
+                _told(subtract(a, b, measure, found), study.interval),
             )
+            for heading, measure in study.also.items()
         ),
+        ("verdict", common_verdict(study, a, b, found) if study.verdicts else NONE),
         ("smallest gain", f"{min(gains) / 100:+.4f}" if gains else NONE),
         ("paper's smallest", NONE if least is None else f"{least:+.4f}"),
         ("not worse", _not_worse(difference) if gains else NONE),
@@ -213,13 +211,18 @@ def _not_worse(difference: Difference) -> str:
     return f"{difference.num_not_worse}/{len(difference.gains)}{tied}"
 
 
-def _judged(
-    study: Study, difference: Difference | None, points: str, verdict: str
-) -> Cells:
-    if difference is None or not difference.num_pairs:
-        return [(points, NONE), (verdict, NONE)]
-    found = difference.verdict(study.interval) if study.verdicts else NONE
-    return [(points, told(difference, study.interval)), (verdict, found)]
+def common_verdict(study: Study, a: str, b: str, found: Rows) -> str:
+    """Say what the study's rule and all of ``also`` say; not shown if they differ."""
+    words = {
+        (difference or Difference((), ())).verdict(study.interval)
+        for measure in (study.rule, *study.also.values())
+        for difference in [subtract(a, b, measure, found)]
+    }
+    return words.pop() if len(words) == 1 else NOT_SHOWN
+
+
+def _told(difference: Difference | None, kind: str) -> str:
+    return told(difference, kind) if difference and difference.num_pairs else NONE
 
 
 def told(difference: Difference, kind: str) -> str:

@@ -7,7 +7,8 @@ Keys of a file:
 - ``spread``: what stands after ±, ``runs`` (std of the runs' means, the default) or
   ``clients`` (mean of each client's std over runs, the metric of the GCFL paper);
 - ``also``: heading -> further measure that differences are shown for;
-- ``verdicts``: whether differences have a verdict (default: no);
+- ``verdicts``: whether differences have a verdict, which is what the rule and all
+  measures of ``also`` say (default: no);
 - ``columns``: heading -> measure; ``rules`` stands for all rules;
 - ``[targets]``: row -> the paper's score, ``[score, spread]``, or a table of measure ->
   either, with ``least-gain`` and ``not-worse`` for its gains over self-train;

@@ -112,7 +112,7 @@ def test_the_figure_of_findings_draws_its_table():
     text = (DOCS / "findings.md").read_text()
     forest = read_forest(text)
     assert len(forest.columns) == 2
-    assert len(forest.rows) == text.count("] |\n") > 10
+    assert len(forest.rows) == len(re.findall(r"\](?: †)? \|\n", text)) > 10
     assert all(len(cells) == 2 for cells in forest.cells)
     assert all(d.low <= d.mean <= d.high for row in forest.cells for d in row)
 
@@ -128,20 +128,26 @@ def test_help_draws_no_figure(monkeypatch):
         findings.main(["--help"])
 
 
-def test_a_figure_of_findings_is_read_and_drawn(tmp_path):
+def test_a_figure_of_findings_is_read_and_drawn(tmp_path, monkeypatch):
     text = (
         "| a |\n|---|\n| b |\n\n| row | data | pairs | x | y |\n|---|---|---|---|---|\n"
     )
-    text += "| p | q | 5 | +1.5 [-0.5, +3.5] | +0.2 [+0.1, +0.3] |\n"
+    text += "| p | q | 5 | +1.5 [-0.5, +3.5] | +0.2 [+0.1, +0.3] † |\n"
     text += "| r | s | 3 | -2.0 [-3.0, -1.0] | +4.0 [+3.0, +5.0] |\n"
     forest = read_forest(text)
     assert (forest.rows, forest.columns) == (["p, q", "r, s"], ["x", "y"])
     assert forest.pairs == [5, 3]
     assert forest.cells == [
-        [(1.5, -0.5, 3.5), (0.2, 0.1, 0.3)],
-        [(-2.0, -3.0, -1.0), (4.0, 3.0, 5.0)],
+        [(1.5, -0.5, 3.5, False), (0.2, 0.1, 0.3, True)],
+        [(-2.0, -3.0, -1.0, False), (4.0, 3.0, 5.0, False)],
     ]
+    words = []
+    monkeypatch.setattr(
+        findings, "draw_interval", lambda *given: words.append(given[4])
+    )
     assert draw_forest(forest, tmp_path / "f.png").stat().st_size > 1000
+    few = "not shown (n=3 < 5)"
+    assert words == ["not shown", few, "not shown", few]
 
 
 def run_configs():

@@ -17,11 +17,10 @@ from simulations import study
 from simulations.benchmark.verdict import judge
 from simulations.markup import markdown
 from simulations.presets import load_preset
-from simulations.tables import controls
+from simulations.tables import controls, figures
 from simulations.tables.differences import Difference, pair
 from simulations.tables.figures import draw_study
 from simulations.tables.file import merge, read, write
-from simulations.tables.intervals import bootstrap_interval
 from simulations.tables.naming import EXECUTION_KEYS, row_name
 from simulations.tables.report import by_row, make_reports
 from simulations.tables.results import Result, from_run
@@ -64,17 +63,14 @@ def test_differences_are_paired_by_both_seeds_and_the_split():
     assert np.allclose(found.values, [10, 2, 5])
     expected = stats.ttest_1samp(found.values, 0).confidence_interval(0.95)
     assert np.allclose(found.interval("t"), expected)
-    # Nadeau and Bengio: 1/3 becomes 1/3 + 1/8.
-    wider = found.mean + (np.array(expected) - found.mean) * math.sqrt(11 / 8)
-    assert np.allclose(found.interval("corrected-t"), wider)
+    # Nadeau and Bengio: 1/3 becomes 1/3 + 1/8, or 1/3 + 35/30.
+    for kind, times in (("corrected-t", 11 / 8), ("corrected-t-nodes", 9 / 2)):
+        wider = found.mean + (np.array(expected) - found.mean) * math.sqrt(times)
+        assert np.allclose(found.interval(kind), wider)
     other = [result("b", 1, 0.6, split_seed=9), result("b", 2, 0.5, split_hash="x")]
     assert pair(ours, other, "best_val").num_pairs == 0
     single = pair(ours, theirs[:1], "final")
     assert single.num_pairs == 1
-    low, high = found.interval("bootstrap")
-    assert 2 <= low < found.mean < high <= 10
-    assert high - low < expected.high - expected.low
-    assert bootstrap_interval([1.0, 2.0], [1, 2]) is None
     assert math.isnan(single.interval("t")[0])
     assert np.allclose(found.by_split(), found.values)  # each has a split of its own
     assert single.by_split() == []
@@ -98,7 +94,6 @@ def test_differences_on_the_same_split_are_told_together():
     for kind in ("split-t", "t"):
         assert np.allclose(found.interval(kind), expected)
     assert np.ptp(found.interval("corrected-t")) > np.ptp(expected)
-    assert math.isnan(found.interval("bootstrap")[0])
     # A mean is the middle of its interval, also with unequal numbers of seeds.
     unequal = Difference((5.0, 5.0, 5.1, 1.0), (7, 7, 7, 5))
     for kind in ("t", "split-t", "corrected-t"):
@@ -352,29 +347,43 @@ def test_a_table_that_repeats_an_earlier_one_is_left_out(tmp_path):
     assert "### again" in text_of(two, rows({"a-x": {1: 0.5}, "d": {1: 0.5}}))
 
 
-def test_columns_verdicts_and_further_measures_are_the_studys(tmp_path):
-    more = """rule = "final"
+@pytest.mark.parametrize(
+    ("eighth", "f1", "verdict"),
+    [
+        (0.175, "-15.00 [-24.82, -5.18]", "not shown"),
+        (0.075, "+15.00 [+5.18, +24.82]", "shown"),
+        (None, "-", "not shown"),  # what was not measured confirms nothing
+    ],
+)
+def test_a_verdict_is_what_all_measures_of_a_study_say(tmp_path, eighth, f1, verdict):
+    head = """rule = "final"
 verdicts = true
 also = { F1 = "final:macro-f1" }
 columns = { seeds = "seeds", ACC = "final", least = "least final:macro-f1" }"""
-    content = SMALL.replace('rule = "best_val"', more)
+    content = SMALL.replace('rule = "best_val"', head)
     (tmp_path / "more.toml").write_text(
         content.replace("a-x = 0.9", 'a-x = { final = [0.9, 0.02], "final:nmi" = 0.5 }')
     )
     given = [
-        dataclasses.replace(r, scores={**r.scores, "final:macro-f1": r.seed * eighth})
-        for row, score, eighth in (("a-x", 0.7, 0.125), ("b-x", 0.6, 0.175))
+        dataclasses.replace(
+            r, scores=r.scores | ({"final:macro-f1": r.seed * of} if of else {})
+        )
+        for row, score, of in (("a-x", 0.7, 0.125), ("b-x", 0.6, eighth))
         for r in [
             result(row, s, score + 0.001 * s * (row == "a-x")) for s in range(1, 6)
         ]
     ]
-    text = text_of(load_study("more", tmp_path), given)
+    more = load_study("more", tmp_path)
+    text = text_of(more, given)
     assert "| row | seeds | ACC | least | paper ACC |" in text
     assert "| a-x | 1, 2, 3, 4, 5 | 0.6030 ± 0.0016 | 0.1250 | 0.9000 ± 0.02 |" in text
-    assert "| pairs | points [95 %] | verdict | by split | F1 points [95 %] |" in text
     line = next(t for t in text.splitlines() if t.startswith("| a-x - b-x |"))
-    assert "+10.30 [+10.10, +10.50] | shown |" in line
-    assert "| -15.00 [-24.82, -5.18] | contradicted | +10.00 |" in line
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    by_split = "+10.1 +10.2 +10.3 +10.4 +10.5"
+    told = ["+10.30 [+10.10, +10.50]", by_split, f1, verdict, "+10.00"]
+    assert cells[2:] == [cell for cell in told if cell != "-"]
+    ((_, _, drawn),) = figures._entries(more, more.tables[0], by_row(given))
+    assert drawn == verdict
 
 
 def test_every_study_of_the_project_names_presets():
@@ -474,7 +483,7 @@ differences = [["a-{data}", "b-{data}", "ours"], ["c-{data}", "b-{data}"]]
     assert draw_study(drawn_study, by_row(given), tmp_path) == [
         tmp_path / "drawn-differences.png"
     ]
-    ((panel, ((label, found),)),) = drawn["drawn-differences.png"]
+    ((panel, ((label, found, _),)),) = drawn["drawn-differences.png"]
     assert (panel.title, label) == ("x", "ours")
     assert found.values == pytest.approx((10, 2))
 
