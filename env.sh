@@ -1,18 +1,23 @@
 # Source me: `. ./env.sh`. Activates the environment and sets the variables that
 # Flower's background SuperLink must start with (it reads them only then).
 _home="$(cd "$(dirname "${BASH_SOURCE:-$0}")" && pwd -P)" # dash knows no arrays
-if ! [ -f "$_home/.venv/bin/activate" ]; then
+_has='import importlib.metadata as m; m.version("torch_geometric")
+exit([int(n) for n in m.version("flwr").split(".")[:2]] < [1, 41])'
+if [ -f "$_home/.venv/bin/activate" ]; then
+    . "$_home/.venv/bin/activate"
+    if ! [ "$VIRTUAL_ENV" -ef "$_home/.venv" ]; then # it has its path in it
+        echo "error: $_home/.venv was installed as $VIRTUAL_ENV, and does not work" \
+            "elsewhere: \`make clean\` removes it, then \`make run\` installs another" >&2
+        deactivate
+        return 1
+    fi
+elif ! python -c "$_has" 2>/dev/null; then # no conda, venv or image to be used either
     echo "error: nothing is installed in $_home/.venv: run \`make run\` or" \
-        "\`make test\` first" >&2
+        "\`make test\` first; or activate an environment of your own, and in it run" \
+        "\`pip install -c constraints.txt -e .\`" >&2
     return 1
 fi
-. "$_home/.venv/bin/activate"
-if ! [ "$VIRTUAL_ENV" -ef "$_home/.venv" ]; then # it has its path in it
-    echo "error: $_home/.venv was installed as $VIRTUAL_ENV, and does not work" \
-        "elsewhere: \`make clean\` removes it, then \`make run\` installs another" >&2
-    deactivate
-    return 1
-fi
+unset _has
 
 # A SuperLink of this folder's own: its runs see this code and these settings, and
 # other Flower projects and other clones on this machine are left alone. The port, not

@@ -110,7 +110,7 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
         return {_FEATURES: graph.x[graph.num_nodes :], _OWNER: graph.owner}
 
     def _features(self) -> Tensor:
-        return dense_rows(self.graph.x)
+        return dense_rows(self.graph.features)
 
     def _generate(self) -> tuple[Tensor, Tensor]:
         """Give generated neighbours' features and owners; none if a failure is hidden.

@@ -49,7 +49,7 @@ class FedStarClient(NodeClassifierClient[FedStarParams]):
     @override
     def logits(self, generator: torch.Generator | None) -> Tensor:
         graph = self.graph
-        return self.model(graph.x, self.encoding(), graph, generator)  # type: ignore[no-any-return]
+        return self.model(graph.features, self.encoding(), graph, generator)  # type: ignore[no-any-return]
 
     def encoding(self) -> Tensor:
         """Structure encoding of the client's nodes, kept from round to round."""

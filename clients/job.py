@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -63,6 +64,14 @@ class ModelSpec(Generic[P]):
             dropout=self.settings.dropout,
             options=options or {},
         )
+
+
+@contextmanager
+def seeded(spec: ModelSpec[Any]) -> Iterator[None]:
+    """Let torch's own layers draw what all clients have in common, in this block."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.common_generator().initial_seed())
+        yield
 
 
 @dataclass(frozen=True, kw_only=True)

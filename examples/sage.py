@@ -1,6 +1,5 @@
 """A model of your own, with layers of PyTorch Geometric: GraphSAGE."""
 
-import torch
 from torch import nn
 from torch_geometric.nn import SAGEConv, global_mean_pool
 
@@ -9,6 +8,7 @@ from fedgraph_flwr.api import (
     GraphClassifierClient,
     Method,
     project,
+    seeded,
 )
 
 
@@ -17,8 +17,7 @@ class SageClient(GraphClassifierClient):
 
     @classmethod
     def build_model(cls, spec):
-        with torch.random.fork_rng(devices=[]):  # new layers draw from its generator
-            torch.manual_seed(spec.common_generator().initial_seed())
+        with seeded(spec):  # new layers draw from torch's global generator
             return Sage(spec.num_features, spec.settings.hidden_dim, spec.num_classes)
 
 

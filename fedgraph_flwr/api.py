@@ -1,7 +1,8 @@
 """What authors of plug-ins import, in one place: see ``docs/your-method.md``."""
 
 from clients.base import GraphClient
-from clients.graphs.ops import project
+from clients.graphs.ops import dense_rows, project
+from clients.job import seeded
 from clients.models.gin import GIN, GINConv
 from clients.multitask_gnn import MultiTaskGNNClient
 from clients.tasks.graph_classifier import GraphClassifierClient
@@ -43,11 +44,13 @@ __all__ = [
     "Parcel",
     "Settings",
     "choice",
+    "dense_rows",
     "flag",
     "integer",
     "number",
     "on_every_task",
     "project",
+    "seeded",
     "select",
     "weighted_mean",
     "with_prefix",

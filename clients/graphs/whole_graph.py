@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self, final
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedgraph_flwr.data import GraphPartition
 
 from .batching import ClientData, CollatedGraphs
 from .csr import Parts, csr, row_pointer, send
-from .ops import SparseRows, spread, sum_neighbours
+from .ops import SparseRows, dense_rows, spread, sum_neighbours
 
 _SPARSE_BELOW = 0.1  # share of entries that are not 0: then sparse products are faster
 
@@ -43,7 +44,7 @@ class WholeGraph(NodeStructure):
 
     Parameters
     ----------
-    x : float32 tensor or SparseRows, shape (num_nodes, num_features)
+    features : float32 tensor or SparseRows, shape (num_nodes, num_features)
     y : int64 tensor, shape (num_nodes,)
     adjacency : sparse CSR tensor, shape (num_nodes, num_nodes)
         A; symmetric.
@@ -55,7 +56,7 @@ class WholeGraph(NodeStructure):
         Nodes of each split.
     """
 
-    x: Tensor | SparseRows
+    features: Tensor | SparseRows
     y: Tensor
     adjacency: Tensor
     normalized: Parts
@@ -68,6 +69,16 @@ class WholeGraph(NodeStructure):
     def num_nodes(self) -> int:
         """Number of nodes."""
         return len(self.y)
+
+    @cached_property
+    def x(self) -> Tensor:
+        """Features as a dense matrix, for layers of PyTorch Geometric."""
+        return dense_rows(self.features)
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """Edges in both directions, (2, num_edges), sorted by source, then target."""
+        return self.adjacency.to_sparse_coo().indices()
 
     @override
     def propagate(self, x: Tensor) -> Tensor:
@@ -111,7 +122,7 @@ def make_whole(graphs: CollatedGraphs, partition: GraphPartition) -> WholeGraph:
     is_sparse = np.count_nonzero(partition.graphs.x) < _SPARSE_BELOW * x.numel()
     degree = graphs.degree.to(x.dtype)
     return WholeGraph(
-        x=SparseRows.of(x) if is_sparse else x,
+        features=SparseRows.of(x) if is_sparse else x,
         y=graphs.y,
         adjacency=csr(row_pointer(graphs.degree), graphs.edge_index[1], num_nodes),
         normalized=_normalized(edges, num_nodes, device),

@@ -123,7 +123,7 @@ def correct(
         As :func:`check_size`.
     """
     check_size(graph.num_nodes)
-    x = dense_rows(graph.x)
+    x = dense_rows(graph.features)
     links = predicted_links(knowledge, least)
     edges = graph.adjacency.to_dense().to(links.dtype)
     mixed = alpha * edges + (1 - alpha) * links

@@ -134,4 +134,4 @@ class NodeGNN(nn.Module):
     @override
     def forward(self, graph: WholeGraph, generator: torch.Generator | None) -> Tensor:
         """Logits, shape (num_nodes, num_classes); dropout iff a generator is given."""
-        return self.logits(graph.x, graph, generator)
+        return self.logits(graph.features, graph, generator)

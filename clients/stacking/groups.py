@@ -153,7 +153,7 @@ def _key(client: GraphClient[Any], optimizer: Optimizer) -> Key | None:
         return None
     if not isinstance(num_epochs, Integral) or num_epochs <= 0:
         return None
-    x = data.whole.x if isinstance(data, NodeData) else data.graphs.x
+    x = data.whole.features if isinstance(data, NodeData) else data.graphs.x
     return stack, (
         type(client),
         tuple((n, tuple(t.shape)) for n, t in client.tensors().items()),

@@ -73,7 +73,7 @@ def stack_nodes(graphs: Sequence[WholeGraph]) -> StackedNodes:
 def _features(
     graphs: Sequence[WholeGraph], num_nodes: IntArray, height: int
 ) -> Tensor | SparseRows:
-    parts = [g.x for g in graphs]
+    parts = [g.features for g in graphs]
     if isinstance(parts[0], SparseRows):
         sparse = [p for p in parts if isinstance(p, SparseRows)]
         width = sparse[0].rows.num_columns

@@ -386,9 +386,11 @@ def _resume(lab: Lab, case: str, part: Run, **overrides: Any) -> Run:
     try:
         return lab.run(case, **{**kept, "resume": str(part.path), **overrides})
     except Exception as error:
-        raise Broken(
-            f"a run cannot be resumed: {type(error).__name__}: {error}"
-        ) from error
+        words = f"a run cannot be resumed: {type(error).__name__}: {error}"
+        if isinstance(error, AttributeError):
+            owner = type(error.obj).__name__
+            words += f"; state() and restore() of {owner} must hold {error.name}"
+        raise Broken(words) from error
 
 
 def _check_resumed(whole: Run, resumed: Run, what: str) -> None:

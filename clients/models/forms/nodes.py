@@ -44,7 +44,7 @@ def _outputs_of_star(
     model: StarGNN, data: NodeData, options: Mapping[str, Any]
 ) -> Tensor:
     graph, encoding = data.whole, encode(data, options)
-    logits: Tensor = model(graph.x, encoding.to(graph.y.device), graph, None)
+    logits: Tensor = model(graph.features, encoding.to(graph.y.device), graph, None)
     return logits[held_out(data)]
 
 

@@ -347,7 +347,7 @@ def test_make_refuses_a_python_that_is_too_old(clone):
 
 
 def test_an_environment_that_is_missing_or_was_moved_is_named_with_the_cure(clone):
-    fresh = shell(clone, "make stop")
+    fresh = shell(clone, "make stop", PATH="/usr/bin:/bin")
     assert "nothing is installed in" in fresh.stderr
     assert "run `make run`" in fresh.stderr
     venv.create(clone / ".venv")
@@ -356,6 +356,18 @@ def test_an_environment_that_is_missing_or_was_moved_is_named_with_the_cure(clon
     done = shell(moved, ". ./env.sh; echo $?; echo $PATH")
     assert f"was installed as {clone}/.venv, and does not work" in done.stderr
     assert done.stdout.splitlines() == ["1", os.environ["PATH"]]
+
+
+def test_an_environment_that_is_active_already_is_used_if_flower_is_in_it(clone):
+    active = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    line = ". ./env.sh && echo $FEDGRAPH_HOME $FLWR_HOME && command -v python"
+    done = shell(clone, line, PATH=active)
+    expected = [f"{clone} {clone}/.flwr", str(Path(sys.executable).parent / "python")]
+    assert (done.stdout.splitlines(), done.stderr) == (expected, "")
+    venv.create(clone / "bare")  # without Flower
+    bare = shell(clone, line, PATH=f"{clone}/bare/bin:/usr/bin:/bin")
+    assert "activate an environment of your own" in bare.stderr
+    assert bare.stdout == ""
 
 
 @pytest.mark.parametrize("program", ["bash", "dash"])

@@ -119,9 +119,9 @@ def test_bags_of_words_are_kept_sparse_and_others_dense(share, is_sparse):
     graph = toys.make_whole_graph(40, num_features=30)
     graph.x[np.random.default_rng(0).random(graph.x.shape) > share] = 0
     whole = whole_of(graph)
-    assert isinstance(whole.x, SparseRows) is is_sparse
-    dense = whole.x.rows.matrix.to_dense() if is_sparse else whole.x
-    np.testing.assert_array_equal(dense.numpy(), graph.x)
+    assert isinstance(whole.features, SparseRows) is is_sparse
+    np.testing.assert_array_equal(whole.x.numpy(), graph.x)  # for layers of PyG
+    np.testing.assert_array_equal(whole.edge_index.numpy(), graph.edge_index)
 
 
 def test_no_matrix_is_dense_in_the_number_of_nodes():
