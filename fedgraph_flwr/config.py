@@ -52,6 +52,10 @@ RESUME_MAY_CHANGE = {
     "torch-threads",
     "tracker",
 }
+SEVERAL = (
+    "; a run has one value: for several start a run each, or let a suite's grid choose"
+    " (docs/benchmark.md)"
+)
 T = TypeVar("T", bound="Settings")
 
 
@@ -119,9 +123,11 @@ class Settings:
 def check_value(key: str, value: object, rule: Rule) -> None:
     """Raise ConfigError unless ``rule`` allows ``value``."""
     if not rule.allows(value):
+        many = isinstance(value, str) and "," in value and rule.kind in (int, float)
+        cure = f"set it in the run config{SEVERAL if many else ''}"
         raise ConfigError(
             f"{key} must be {rule.describe()}, got {shown(value)}"
-            f" ({type(value).__name__}); set it in the run config"
+            f" ({type(value).__name__}); {cure}"
         )
 
 
@@ -186,7 +192,7 @@ def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) 
                 f"key {key!r} no longer exists; in the run config, {RETIRED_KEYS[key]}"
             )
         if key not in rules:
-            cure = "docs/configuration.md lists all keys."
+            cure = "docs/configuration.md lists all keys, with the papers' symbols."
             raise ConfigError(unknown_name("run-config key", key, rules, cure))
         if not (rules[key].auto and value == AUTO):
             check_value(key, value, rules[key])

@@ -82,9 +82,12 @@ def nearest(got: str, known: Iterable[str]) -> str:
 def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
     """Word the message for a name that is not in a table: nearest match, cure, names.
 
-    Of a table too long to print only the nearest names are given.
+    Of a table too long to print only the nearest names are given. Of a key with a dot,
+    whose table is there, only keys of that table.
     """
     known = list(known)
+    table, dot, _ = got.partition(".")
+    known = [n for n in known if dot and n.startswith(table + dot)] or known
     names = {n.lower(): n for n in sorted(known)}
     asked = _OTHERS.get(got.lower(), got.lower())
     near = nearest(asked, known)

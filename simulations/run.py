@@ -25,6 +25,7 @@ from rich.markup import escape
 from typing_extensions import override
 
 from fedgraph_flwr.command import command
+from fedgraph_flwr.config import SEVERAL
 from fedgraph_flwr.disclosure import full_reason
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.files import project_root
@@ -64,7 +65,9 @@ def parse_assignment(text: str) -> tuple[str, Value]:
     except tomllib.TOMLDecodeError:
         value = raw
     if not isinstance(value, bool | int | float | str):
-        raise ConfigError(f"--set {key}: {raw!r} is not a text, number, true or false")
+        raise ConfigError(
+            f"--set {key}: {raw!r} is not a text, number, true or false{SEVERAL}"
+        )
     return key.strip(), value
 
 

@@ -6,10 +6,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from logging import WARNING
 from typing import Any
+
+from flwr.common.logger import log
 
 _AGAIN_S = (0.05, 1.0)  # between two looks for what of a reply still arrives
 _HAND_OUT_S = 0.11  # for messages to be handed out, at most
@@ -111,7 +113,7 @@ def shorten_waits() -> None:
     it seeks again after 1 s, then after 2, 4, 8 and 10 s. Threads of its simulation
     start when Ray has, while a ServerApp is imported at once.
     """
-    with suppress(ImportError, AttributeError):  # another Flower: its own waits
+    try:
         grid: Any = import_module("flwr.superlink.grid.http_grid")
         first, longest = _AGAIN_S
         whole = import_module("flwr.supercore.inflatable.inflatable_utils")
@@ -121,6 +123,8 @@ def shorten_waits() -> None:
             backoff_cap=longest,
             max_tries_per_object=None,  # more of them fit into the same time
         )
+    except (ImportError, AttributeError) as error:
+        log(WARNING, "another Flower: it waits longer for replies (%s)", error)
     engine: Any = sys.modules.get("flwr.server.superlink.fleet.vce.vce_api")
     threads = {
         "add_messages_to_queue": simulation.run_hander,

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from clients.tensors import to_arrays
+from examples.momentum import Momentum
 from fedgraph_flwr.api import (
     GRAPH_CLASSIFICATION,
     NODE_CLASSIFICATION,
@@ -105,6 +106,12 @@ class Heavy(FedAvg):
             self.theta[name] = before[name] + self.speed[name]
 
 
+class Forgets(Momentum):
+    """Server momentum as in the example, but without its ``state``."""
+
+    state, restore = FedAvg.state, FedAvg.restore
+
+
 class Fragile(FedAvg):
     """Takes the replies of all clients for granted."""
 
@@ -142,6 +149,7 @@ RIGHT = of()
 DRAWS, COUNTS, REMEMBERS = of(Draws), of(Counts), of(Remembers)
 OVERFLOWS, LEAKS, TELLS = of(Overflows), of(Leaks), of(Tells)
 HEAVY, FRAGILE = of(strategy=Heavy), of(strategy=Fragile)
+FORGETS = of(strategy=Forgets)
 RESTLESS, TRIMS = of(strategy=Restless), of(strategy=Trims)
 ROUNDS = of(strategy=Rounds)
 PEEKS = Method(clients={NODE_CLASSIFICATION: Peeks})

@@ -78,7 +78,9 @@ class WholeGraph(NodeStructure):
     @cached_property
     def edge_index(self) -> Tensor:
         """Edges in both directions, (2, num_edges), sorted by source, then target."""
-        return self.adjacency.to_sparse_coo().indices()
+        columns, counts = self.adjacency.col_indices(), self.adjacency.crow_indices()
+        nodes = torch.arange(self.num_nodes, device=columns.device)
+        return torch.stack([nodes.repeat_interleave(counts.diff()), columns])
 
     @override
     def propagate(self, x: Tensor) -> Tensor:

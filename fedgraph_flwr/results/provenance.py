@@ -129,11 +129,15 @@ class Origins:
 
 
 def git_commit() -> str:
-    """Commit of the code, with "+dirty" for local changes; "unknown" outside git."""
+    """Commit of the code, with "+dirty" for local changes; "unknown" outside git.
+
+    Plug-ins in ``plugins`` do not count: a run has the hash of those that it uses.
+    """
     root = os.environ.get("FEDGRAPH_HOME", str(project_root()))
     try:
         commit = _git(root, "rev-parse", "HEAD")
-        return commit + (DIRTY if _git(root, "status", "--porcelain") else "")
+        status = "status", "--porcelain", "--", ".", ":(exclude)plugins"
+        return commit + (DIRTY if _git(root, *status) else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import os
 import shutil
 import signal
@@ -217,7 +218,7 @@ def test_suites_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         (tmp_path / "bad.toml").write_text(TINY.replace(old, new))
         with pytest.raises(ConfigError, match=words):
             load_suite(str(tmp_path / "bad.toml"))
-    with pytest.raises(ConfigError, match=r"one of graphs, .*, got 'none'"):
+    with pytest.raises(ConfigError, match=r"one of few, graphs, .*, got 'none'"):
         load_suite("none")
 
 
@@ -516,3 +517,14 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     assert "| best_val | roc-auc |" in head
     assert "macro-f1" not in text
     assert "Each method tried 1 setting on each data set" in " ".join(text.split())
+
+
+@pytest.mark.slow  # a minute of CPU: README's case in which federating pays
+def test_clients_that_are_too_small_alone_gain_in_every_pair(tmp_path: Path) -> None:
+    assert (
+        benchmark.main(["few", "--methods", "fedavg", "--results", f"{tmp_path}"]) == 0
+    )
+    with (tmp_path / "differences.csv").open() as file:
+        (alone,) = (r for r in csv.DictReader(file) if r["opponent"] == "local")
+    assert (alone["pairs"], alone["won"], alone["word"]) == ("5", "5", "better")
+    assert float(alone["points"]) > 4

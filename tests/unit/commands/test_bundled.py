@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import subprocess
+import sys
+import zipfile
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.files import project_root
+from fedgraph_flwr.results.provenance import git_commit
 from simulations import bundled
 from simulations.bundled import bundled_files
 
@@ -106,6 +111,24 @@ def test_the_copy_makes_the_bundle_of_the_folder(project, change):
     with bundled_files() as app:
         assert made(app) == made(project)
     assert isinstance(plain, bytes)
+
+
+def test_a_plug_in_is_in_the_bundle_and_no_change_of_the_code(project, monkeypatch):
+    monkeypatch.setenv("FEDGRAPH_HOME", str(project))
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+    for command in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "all"]):
+        subprocess.run(["git", "-C", project, *command], check=True)
+    commit = git_commit()
+    (project / "plugins" / "fgx.py").write_text("import os\nMETHOD = None\n")
+    with bundled_files() as app, zipfile.ZipFile(io.BytesIO(made(app))) as bundle:
+        assert "plugins/fgx.py" in bundle.namelist()
+    assert git_commit() == commit
+    ruff = [sys.executable, "-m", "ruff", "check", "--no-cache", "."]
+    told = subprocess.run(ruff, cwd=project, capture_output=True, check=False).stdout
+    assert b"clients/code.py" in told
+    assert b"plugins" not in told
+    (project / "examples" / "fgx.py").write_text("METHOD = None\n")
+    assert git_commit() == f"{commit}+dirty"
 
 
 def test_our_own_bundle_is_that_of_the_folder():
