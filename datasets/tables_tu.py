@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from functools import cache
+from itertools import chain, islice
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError
 
-from .table import BLOCK, Block, Table, Tables, no_csv, refusal
+from .table import BLOCK, Block, Table, Tables, needing_permission, no_csv, refusal
+from .tu_check import RawFiles
 from .tu_raw import REQUIRED
 
 _FILE = re.compile(r"(.+)_graph_indicator\.txt")
@@ -38,7 +40,6 @@ def tu_tables(folder: Path, name: str) -> Tables:
     for kind in REQUIRED:
         if not path(kind).is_file():
             raise refusal(folder, f"has no {path(kind).name}; add it")
-    graph_of = [row[0] for _, row in _rows(path("graph_indicator"), 1)]
     optional = [k for k in ("node_labels", "node_attributes") if path(k).is_file()]
     widths = {kind: _width(path(kind)) for kind in optional}
     names = {
@@ -47,22 +48,34 @@ def tu_tables(folder: Path, name: str) -> Tables:
     }
     columns = [column for kind in optional for column in names[kind]]
 
+    @cache
+    def graph_of() -> list[str]:
+        files = {kind: path(kind) for kind in (*REQUIRED, *optional)}
+        with needing_permission():
+            graph, _ = RawFiles(name, files, origin=folder).structure()
+        return list(map(str, graph.tolist()))
+
     def nodes() -> Iterator[Block]:
-        parts = [path("graph_indicator"), *(path(kind) for kind in optional)]
-        rows = _parallel(parts, [1, *widths.values()])
+        readers = [_rows(path(kind), width) for kind, width in widths.items()]
+        rows = zip(graph_of(), *readers, strict=True)
         yield from _blocks(
             ("graph", "node", *columns),
-            ((n, [r[0], str(n), *r[1:]]) for n, r in rows),
+            (
+                (n, [graph, str(n), *chain.from_iterable(cells for _, cells in parts)])
+                for n, (graph, *parts) in enumerate(rows, 1)
+            ),
         )
 
     def edges() -> Iterator[Block]:
-        rows = _rows(path("A"), 2)
+        of = graph_of()
+        ends = ((n, *map(int, row)) for n, row in _rows(path("A"), 2))
         yield from _blocks(
             ("graph", "source", "target"),
-            ((n, [_graph_of(r[0], graph_of, path("A"), n), *r]) for n, r in rows),
+            ((n, [of[a - 1], str(a), str(b)]) for n, a, b in ends),
         )
 
     def graphs() -> Iterator[Block]:
+        graph_of()  # which checks that each has its label
         rows = _rows(path("graph_labels"), 1)
         yield from _blocks(("graph", "label"), ((n, [str(n), *r]) for n, r in rows))
 
@@ -92,18 +105,6 @@ def tu_tables(folder: Path, name: str) -> Tables:
     )
 
 
-def _graph_of(node: str, graph_of: Sequence[str], path: Path, line: int) -> str:
-    """Graph of an edge, which is that of its first node."""
-    last = len(graph_of)
-    if node.isascii() and node.isdigit() and 1 <= int(node[:18]) <= last:
-        return graph_of[int(node) - 1]
-    raise DataError(
-        f"{path}, line {line}: a node must be a number from 1 to {last}, the lines of"
-        f" graph_indicator, got {node!r}; correct it",
-        public=f"{path.name}, line {line}: a node is none of graph_indicator",
-    )
-
-
 def _width(path: Path) -> int:
     with path.open(encoding="utf-8", errors="replace") as handle:
         return handle.readline().count(",") + 1
@@ -124,33 +125,6 @@ def _rows(path: Path, width: int) -> Iterator[tuple[int, list[str]]]:
                 yield line, cells
     except (OSError, UnicodeDecodeError) as error:
         raise no_csv(path, line + 1, error) from error
-
-
-def _parallel(
-    paths: Sequence[Path], widths: Sequence[int]
-) -> Iterator[tuple[int, list[str]]]:
-    """Read files side by side; all must have as many lines as the first."""
-    readers = [_rows(path, width) for path, width in zip(paths, widths, strict=True)]
-    line = 0
-    for line, cells in readers[0]:
-        row = list(cells)
-        for path, reader in zip(paths[1:], readers[1:], strict=True):
-            found = next(reader, None)
-            if found is None:
-                raise _unequal(path, line, paths[0])
-            row += found[1]
-        yield line, row
-    for path, reader in zip(paths[1:], readers[1:], strict=True):
-        if next(reader, None) is not None:
-            raise _unequal(path, line + 1, paths[0])
-
-
-def _unequal(path: Path, line: int, first: Path) -> DataError:
-    return DataError(
-        f"{path}, line {line}: {path.name} and {first.name} have different numbers of"
-        " lines, but each node has one in both; complete the shorter one",
-        public=f"{path.name} and {first.name} have different numbers of lines",
-    )
 
 
 def _blocks(

@@ -1,13 +1,15 @@
-"""Reading the raw files of a TU data set, and whether they fit together.
+"""Reading raw files in TU's layout, and whether they fit together.
 
 PyTorch Geometric reads these text files without comparing them: a cut-off line, a
-node outside its graph or a missing label goes unnoticed.
+node outside its graph or a missing label goes unnoticed. A published set and a user's
+own tables (``tables_tu``) are checked alike.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,17 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.wording import shortened
 
 from .tu_raw import ATTRIBUTES, LABELS
 
 _MOST_LABELS = 100_000
 _BLOCK = 1 << 22
+_CURE = "correct the file, or fetch the data set again if it is a published one"
+_EXACT = 2**53  # above it, float64 does not have every whole number
 _ADD_EDGE = (
     "a set needs one edge between two nodes. If its graphs have none, add a graph that"
-    " has one; else "
+    f" has one; else {_CURE}"
 )
 
 
@@ -58,6 +63,29 @@ class RawTables:
         return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
+def count_lines(path: Path, where: str) -> int:
+    """Count the lines of a raw file.
+
+    Raises
+    ------
+    DataError
+        The file is empty or cut off.
+    """
+    told, last, num_lines = path.name, b"", 0
+    with path.open("rb") as handle:
+        while block := handle.read(_BLOCK):
+            last, num_lines = block[-1:], num_lines + block.count(b"\n")
+    if not last:
+        raise DataError(f"{where} is empty; {_CURE}", public=f"{told} is empty")
+    if last != b"\n":
+        raise DataError(
+            f"{where} does not end with a newline: it is cut off; {_CURE} (or append"
+            " the newline if the last line is complete)",
+            public=f"{told} does not end with a newline: it is cut off",
+        )
+    return num_lines
+
+
 def read_table(
     path: Path, dtype: type, *, columns: int | None, where: str
 ) -> NDArray[Any]:
@@ -68,20 +96,7 @@ def read_table(
     DataError
         Naming file and place, if the file is empty, cut off or not numeric.
     """
-    told, last, num_lines = path.name, b"", 0
-    with path.open("rb") as handle:
-        while block := handle.read(_BLOCK):
-            last, num_lines = block[-1:], num_lines + block.count(b"\n")
-    if not last:
-        raise DataError(
-            f"{where} is empty; fetch the data set again", public=f"{told} is empty"
-        )
-    if last != b"\n":
-        raise DataError(
-            f"{where} does not end with a newline: it is cut off; fetch the data set"
-            " again (or append the newline if the last line is complete)",
-            public=f"{told} does not end with a newline: it is cut off",
-        )
+    told, num_lines = path.name, count_lines(path, where)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # loadtxt only warns where nothing is read
@@ -91,30 +106,47 @@ def read_table(
                 delimiter=",",
                 ndmin=2,
                 comments=None,
-                encoding="utf-8",
+                encoding="utf-8-sig",
             )
     except (ValueError, OverflowError, Warning) as error:
+        kind = "whole numbers" if dtype is np.int64 else "numbers"
+        must = f"must hold {kind}, as many in each line, separated by commas"
+        got = _first_odd(path, int if dtype is np.int64 else float) or str(error)
         raise DataError(
-            f"{where} is corrupt: {error}; fetch the data set again",
-            public=f"{told} is corrupt",
+            f"{where} {must}, got {got}; {_CURE}", public=f"{told} {must}"
         ) from error
     if len(table) != num_lines:  # NumPy passes over them
         raise DataError(
             f"{where} has {num_lines} lines with {len(table)} rows of numbers: it has"
-            " blank lines; fetch the data set again",
+            f" blank lines; {_CURE}",
             public=f"{told} has blank lines",
         )
     if columns is not None and table.shape[1] != columns:
         raise DataError(
-            f"{where} must have {columns} column(s), got {table.shape[1]}; fetch the"
-            " data set again",
+            f"{where} must have {columns} column(s), got {table.shape[1]}; {_CURE}",
             public=f"{told} must have {columns} column(s)",
         )
     return table
 
 
-def read_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawTables:
-    """Read the raw files, and check them against each other.
+def _first_odd(path: Path, number: type) -> str:
+    """Quote the first line that holds no numbers, or not as many as the first."""
+    width = 0
+    with path.open(encoding="utf-8-sig", errors="replace") as handle:
+        for line, text in enumerate(handle, 1):
+            cells = text.split(",")
+            width = width or len(cells)
+            try:
+                is_odd = len(list(map(number, cells))) != width
+            except ValueError:
+                is_odd = True
+            if is_odd:
+                return f"{shortened(repr(text.strip()))} in line {line}"
+    return ""
+
+
+class RawFiles:
+    """The raw files of one set, which are checked against each other.
 
     Parameters
     ----------
@@ -123,6 +155,70 @@ def read_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawTables
         Raw files by kind, at least those of ``REQUIRED``.
     origin : Path
         Folder or archive to name in messages.
+    """
+
+    def __init__(self, name: str, files: Mapping[str, Path], *, origin: Path) -> None:
+        self._name, self._files, self._origin = name, files, origin
+
+    def bad(
+        self, kind: str, problem: str, line: int = 0, cure: str = _CURE
+    ) -> DataError:
+        """Word what is wrong with a file."""
+        place = f"{self._name}_{kind}.txt"
+        return DataError(
+            f"{place} in {self._origin}: {problem}; {cure}",
+            public=f"{place} {f'is wrong in line {line}' if line else 'is wrong'}",
+        )
+
+    def read(
+        self, kind: str, columns: int | None = 1, dtype: type = np.int64
+    ) -> NDArray[Any]:
+        """Read a file of numbers; labels may be written as 1.0."""
+        where = f"{self._name}_{kind}.txt in {self._origin}"
+        given = self._files[kind]
+        if kind in ("graph_labels", LABELS):
+            with suppress(DataError):
+                table = read_table(given, np.float64, columns=columns, where=where)
+                if (table == np.rint(table)).all() and (abs(table) < _EXACT).all():
+                    return table.astype(np.int64)
+        return read_table(given, dtype, columns=columns, where=where)
+
+    def structure(self) -> tuple[IntArray, IntArray]:
+        """Read the graph of each node, and the ends of edges, both from 1.
+
+        Raises
+        ------
+        DataError
+            Naming the file, the line and what is wrong.
+        """
+        graph: IntArray = self.read("graph_indicator")[:, 0]
+        _check_numbering(graph, self.bad)
+        wanted = {
+            "graph_labels": (int(graph[-1]), "labels", "graphs"),
+            **dict.fromkeys((LABELS, ATTRIBUTES), (len(graph), "lines", "nodes")),
+        }
+        for kind, (count, what, of) in wanted.items():
+            if kind not in self._files:
+                continue
+            where = f"{self._name}_{kind}.txt in {self._origin}"
+            found = count_lines(self._files[kind], where)
+            if found != count:
+                problem = f"{found} {what} for the {count} {of} of graph_indicator"
+                raise self.bad(kind, problem)
+        if not self._files["A"].stat().st_size:
+            raise self.bad("A", "the file is empty", cure=_ADD_EDGE)
+        edges: IntArray = self.read("A", 2)
+        _check_edges(graph, edges, self.bad)
+        return graph, edges
+
+
+def read_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawTables:
+    """Read the raw files, and check them against each other.
+
+    Parameters
+    ----------
+    name, files, origin
+        As for :class:`RawFiles`.
 
     Returns
     -------
@@ -133,47 +229,19 @@ def read_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawTables
     DataError
         Naming the file, the line and what is wrong.
     """
-
-    def read(kind: str, columns: int | None = 1, dtype: type = np.int64) -> Any:
-        where = f"{name}_{kind}.txt in {origin}"
-        return read_table(files[kind], dtype, columns=columns, where=where)
-
-    def bad(kind: str, problem: str, line: int = 0, cure: str = "") -> DataError:
-        place = f"{name}_{kind}.txt"
-        return DataError(
-            f"{place} in {origin}: {problem}; {cure}fetch the data set again",
-            public=f"{place} {f'is wrong in line {line}' if line else 'is wrong'}",
-        )
-
-    graph = read("graph_indicator")[:, 0]
-    _check_numbering(graph, bad)
-    labels = read("graph_labels")[:, 0]
-    num_nodes, num_graphs = len(graph), int(graph[-1])
-    if len(labels) != num_graphs:
-        raise bad(
-            "graph_labels",
-            f"{len(labels)} labels for the {num_graphs} graphs of graph_indicator",
-        )
+    raw = RawFiles(name, files, origin=origin)
+    graph, edges = raw.structure()
+    labels, num_nodes = raw.read("graph_labels")[:, 0], len(graph)
     of_nodes = {LABELS: np.zeros((num_nodes, 0), np.int64)}
     of_nodes[ATTRIBUTES] = np.zeros((num_nodes, 0), np.float64)
     for kind in [k for k in of_nodes if k in files]:
-        of_nodes[kind] = read(kind, None, of_nodes[kind].dtype.type)
-    for kind, table in of_nodes.items():
-        if len(table) != num_nodes:
-            raise bad(
-                kind,
-                f"{len(table)} lines for the {num_nodes} nodes of graph_indicator",
-            )
+        of_nodes[kind] = raw.read(kind, None, of_nodes[kind].dtype.type)
     with np.errstate(over="ignore"):
         attributes = of_nodes[ATTRIBUTES].astype(np.float32)
     wrong = np.flatnonzero(~np.isfinite(attributes).all(axis=1))
     if len(wrong):
         problem = f"line {wrong[0] + 1} holds NaN, infinity or a number beyond float32"
-        raise bad(ATTRIBUTES, problem, int(wrong[0]) + 1)
-    if not files["A"].stat().st_size:
-        raise bad("A", "the file is empty", cure=_ADD_EDGE)
-    edges = read("A", 2)
-    _check_edges(graph, edges, bad)
+        raise raw.bad(ATTRIBUTES, problem, int(wrong[0]) + 1)
     tables = RawTables(
         graph_of_node=graph - 1,
         edges=edges - 1,
@@ -182,7 +250,7 @@ def read_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawTables
         attributes=attributes,
     )
     if (width := sum(b - a + 1 for a, b in tables.label_ranges)) > _MOST_LABELS:
-        raise bad(
+        raise raw.bad(
             LABELS,
             f"its labels span {width} numbers, a column each, more than {_MOST_LABELS};"
             " number them 0, 1, ...",

@@ -18,6 +18,9 @@ from flwr.app import Context, Message, RecordDict
 import datasets
 from datasets import partition
 from datasets.cache import cache_root
+from datasets.own_data import build
+from datasets.schema_infer import infer_schema
+from datasets.schema_read import read_schema
 from datasets.tu import load_tu, say_once
 from datasets.tu_check import read_raw
 from fedgraph_flwr import wire
@@ -277,35 +280,69 @@ def test_environment_names_the_folders(tiny, monkeypatch):
 # --- what is wrong with the files ---
 
 
+# Which file is wrong, its content, and what every reader of the layout says of it.
+STRUCTURE = [
+    ("A", "1, 2\nx, 1\n", r"TINY_A.txt in .*raw must .* 'x, 1' in line 2; corr"),
+    ("A", "1, 2\n2\n", r"TINY_A.txt in .* whole numbers.* '2' in line 2"),
+    ("A", "1, 2\n2.0, 1\n", r"TINY_A.txt in .* whole numbers.* '2.0, 1' in line 2"),
+    ("A", "1\n2\n", r"TINY_A.txt .* must have 2 column\(s\), got 1"),
+    ("A", "1, 2\n2, 1", r"TINY_A.txt .* does not end with a newline"),
+    ("A", "1, 2\n2, 9\n", r"line 2 has edge \[2, 9\], .* nodes 1\.\.8"),
+    ("A", "0, 1\n", r"line 1 has edge \[0, 1\]"),
+    ("A", "1, 2\n3, 4\n", r"line 2 has edge \[3, 4\], which joins two graphs"),
+    ("A", "", r"TINY_A.txt in .* is empty; .* If its graphs have none, add a"),
+    ("A", "\n", r"TINY_A.txt in .* must hold whole numbers"),
+    ("A", "1, 2\n\n2, 1\n", r"TINY_A.txt .*raw has 3 lines with 2 rows"),
+    ("A", "1, 1\n", r"no edges but self-loops; a set needs one .*, add a graph"),
+    ("graph_labels", "1\n2\n", r"2 labels for the 3 graphs"),
+    ("graph_labels", "1\n2\n1\n2\n", r"4 labels for the 3 graphs"),
+    ("graph_labels", "1\n2\n1", r"graph_labels.txt .* does not end with a newline"),
+    ("graph_indicator", "1\n1\n1\n2\n2\n3\n3\n", r"TINY_node_labels.txt .*8 lines"),
+    ("graph_indicator", "1\n1\n1\n3\n3\n3\n3\n3\n", r"line 4 says 3"),
+    ("graph_indicator", "1\n1\n1\n2\n2\n1\n3\n3\n", r"line 6 says 1"),
+    ("graph_indicator", "2\n2\n2\n2\n2\n3\n3\n3\n", r"line 1 says 2"),
+    ("graph_indicator", "0\n0\n0\n1\n1\n2\n2\n2\n", r"line 1 says 0"),
+    ("graph_indicator", "1\n1\n1\n2\n2\n2\n2\n2\n", r"3 labels for the 2 graphs"),
+    ("graph_indicator", "a\n" * 8, r"must hold whole numbers.*'a' in line 1"),
+    ("node_labels", "5\n7\n", r"2 lines for the 8 nodes"),
+    ("node_labels", "5\n" * 9, r"9 lines for the 8 nodes"),
+    ("node_attributes", "1\n2\n", r"2 lines for the 8 nodes"),
+    ("node_attributes", "1\n" * 7 + "2", r"does not end with a newline"),
+]
+TINY_SCHEMA = """format = 1
+dataset = "graphs-csv"
+degree = 4
+[target]
+kind = "classes"
+columns = ["label"]
+classes = ["-1", "1"]
+"""
+
+
+@pytest.mark.parametrize(("kind", "content", "message"), STRUCTURE)
+def test_own_tables_in_this_layout_are_checked_alike(tiny, kind, content, message):
+    raw = tiny / "TINY" / "raw"
+    write_tiny(raw, **{kind: content})
+    (raw / "schema.toml").write_text(TINY_SCHEMA)
+    with pytest.raises(DataError, match=message):
+        build(raw, read_schema(raw / "schema.toml"))
+    with pytest.raises(DataError, match=message):
+        infer_schema(raw, min_count=1)
+
+
 @pytest.mark.parametrize(
     ("kind", "content", "message"),
     [
-        ("A", "1, 2\nx, 1\n", r"TINY_A.txt in .*raw is corrupt: .*'x'"),
-        ("A", "1, 2\n2\n", r"TINY_A.txt in .* is corrupt"),
-        ("A", "1\n2\n", r"TINY_A.txt .* must have 2 column\(s\), got 1"),
-        ("A", "1, 2\n2, 1", r"TINY_A.txt .* does not end with a newline"),
-        ("A", "1, 2\n2, 9\n", r"line 2 has edge \[2, 9\], .* nodes 1\.\.8"),
-        ("A", "0, 1\n", r"line 1 has edge \[0, 1\]"),
-        ("A", "1, 2\n3, 4\n", r"line 2 has edge \[3, 4\], which joins two graphs"),
-        ("A", "", r"TINY_A.txt in .* is empty; .* If its graphs have none, add a"),
-        ("A", "\n", r"TINY_A.txt in .* is corrupt"),
-        ("A", "1, 2\n\n2, 1\n", r"TINY_A.txt .*raw has 3 lines with 2 rows"),
-        ("A", "1, 1\n", r"no edges but self-loops; a set needs one .*, add a graph"),
+        *STRUCTURE,
         ("A", None, r"raw lacks TINY_A.txt"),
         ("graph_labels", None, r"lacks TINY_graph_labels.txt .*regression"),
-        ("graph_labels", "1\n2\n", r"2 labels for the 3 graphs"),
         ("graph_labels", "1,1\n2,1\n1,1\n", r"must have 1 column\(s\), got 2"),
-        ("graph_indicator", "1\n1\n1\n2\n2\n3\n3\n", r"TINY_node_labels.txt .*8 lines"),
-        ("graph_indicator", "1\n1\n1\n3\n3\n3\n3\n3\n", r"line 4 says 3"),
-        ("graph_indicator", "1\n1\n1\n2\n2\n1\n3\n3\n", r"line 6 says 1"),
-        ("graph_indicator", "2\n2\n2\n2\n2\n3\n3\n3\n", r"line 1 says 2"),
-        ("node_labels", "5\n7\n", r"2 lines for the 8 nodes"),
-        ("node_labels", "5\nnan\n" * 4, r"TINY_node_labels.txt .* corrupt"),
+        ("graph_labels", "0.5\n1\n2\n", r"must hold whole numbers.*'0.5' in line 1"),
+        ("node_labels", "5\nnan\n" * 4, r"TINY_node_labels.txt .*'nan' in line 2"),
         ("node_labels", "0\n9000000000\n" * 4, r"labels span 9000000001 numbers"),
-        ("node_attributes", "1\n2\n", r"2 lines for the 8 nodes"),
         ("node_attributes", "1\ninf\n" * 4, r"line 2 holds NaN, infinity"),
         ("node_attributes", "1\n2\n1e39\n4\n" * 2, r"line 3 .*beyond float32"),
-        ("node_attributes", "1\nx\n" * 4, r"TINY_node_attributes.txt .* corrupt"),
+        ("node_attributes", "1\nx\n" * 4, r"TINY_node_attributes.txt .*'x' in line 2"),
     ],
 )
 def test_bad_raw_files_are_named(tiny, kind, content, message):
@@ -315,6 +352,24 @@ def test_bad_raw_files_are_named(tiny, kind, content, message):
     with pytest.raises(DataError, match=message):
         load_tiny(tiny, "labels+attributes")
     assert entries(tiny.parent / "cache") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("graph_labels", "-1.0\n1.0\n-1e0\n"),
+        ("node_labels", "5.0\n7.0\n5.0\n6.0\n6\n7.0\n7.0\n5.0\n"),
+        ("graph_indicator", "\ufeff" + TINY["graph_indicator"]),
+        ("A", TINY["A"].replace("\n", "\r\n")),
+    ],
+)
+def test_what_other_programs_write_is_read_alike(tiny, kind, content):
+    plain = load_tiny(tiny)
+    write_tiny(tiny / "TINY" / "raw", **{kind: content})
+    other = load_tiny(tiny)
+    assert other.raw_sha256 != plain.raw_sha256
+    for name in ("x", "y", "edge_index", "node_ptr", "classes"):
+        assert np.array_equal(getattr(other, name), getattr(plain, name)), name
 
 
 def test_empty_folder_is_named(tiny):
