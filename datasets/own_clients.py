@@ -16,6 +16,7 @@ from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.seeding import derive_seed
+from fedgraph_flwr.wording import shortened
 
 from .encode import ROLES, count_rows
 from .molecules import SMILES_CSV, list_all, warn_left_out, warn_once
@@ -26,7 +27,7 @@ from .schema import GRAPH_CSV, GRAPHS_CSV, SCHEMA_FILE, Schema
 from .schema_read import read_schema
 from .smiles_csv import client_file, load_client_file
 from .splits import need_graphs, split_client
-from .tables import find_tables, holds_tables
+from .tables import find_tables, holds_tables, wanted_tables
 
 OWN_TABLES = (GRAPHS_CSV, GRAPH_CSV)
 
@@ -71,14 +72,23 @@ def _folders(data_dir: str) -> tuple[list[Path], bool]:
             " a site: data-path of --node-config)",
             public="data-path of this site names no folder",
         )
+    folders = sorted(p for p in path.iterdir() if p.is_dir() and p.name[0] not in "._")
+    both = [p.name for p in folders if holds_tables(p)]
+    if both and holds_tables(path, of_any_kind=True):
+        raise DataError(
+            f"{path} has tables itself and folders with tables"
+            f" ({shortened(', '.join(both))}), of which a run reads only one kind; move"
+            " the tables or the folders elsewhere, or begin names of folders that are"
+            " to be passed over with '_'",
+            public="data-path of this site has both tables and folders with tables",
+        )
     if holds_tables(path):
         return [path], True
-    folders = sorted(p for p in path.iterdir() if p.is_dir() and p.name[0] not in "._")
     if not folders:
         raise DataError(
-            f"{path} has neither nodes.csv nor a folder for each client; write the"
-            " tables as docs/own-data.md shows, or correct data-dir (on a site:"
-            " data-path of --node-config)",
+            f"{path} has neither nodes.csv nor a folder for each client:"
+            f" {wanted_tables(path)}; write the tables as docs/own-data.md shows, or"
+            " correct data-dir (on a site: data-path of --node-config)",
             public="data-path of this site has no nodes.csv",
         )
     return folders, False

@@ -37,7 +37,7 @@ from .schema import (
 )
 from .schema_profile import MIN_COUNT, Profile
 from .table import Table
-from .tables import find_tables, holds_tables, is_one_graph
+from .tables import find_tables, holds_tables, is_one_graph, wanted_tables
 
 DEFAULT_DEGREE = 16
 _MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
@@ -81,8 +81,8 @@ def infer_schema(
     """
     if not holds_tables(folder):
         raise DataError(
-            f"{folder} has no nodes.csv and no files in TU's layout; name the folder of"
-            " one client, which holds them"
+            f"{folder} has no nodes.csv and no files in TU's layout:"
+            f" {wanted_tables(folder)}; name the folder of one client, which holds them"
         )
     is_whole = not is_one_graph(folder)
     tables = find_tables(folder, whole_graphs=is_whole)

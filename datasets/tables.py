@@ -13,6 +13,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.wording import shortened
 
 from .schema import SPLIT
 from .table import BLOCK, SAVE, Block, Table, Tables, no_csv, other_separator, refusal
@@ -21,9 +22,33 @@ from .tables_tu import tu_names, tu_tables
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
-def holds_tables(folder: Path) -> bool:
-    """Whether a folder has tables itself, rather than folders of clients."""
-    return any(_places(folder, "nodes")) or bool(tu_names(folder))
+def holds_tables(folder: Path, *, of_any_kind: bool = False) -> bool:
+    """Whether a folder has tables itself, rather than folders of clients.
+
+    A table of nodes is meant, or ``of_any_kind``.
+    """
+    stems = ("nodes", "edges", "graphs") if of_any_kind else ("nodes",)
+    return any(_places(folder, stem) for stem in stems) or bool(tu_names(folder))
+
+
+def wanted_tables(folder: Path) -> str:
+    """Say which tables and columns a folder must have, and which files it has."""
+    found = [p.name for p in _sorted(folder) if p.suffix in (".csv", ".parquet")]
+    got = (
+        f"; got {shortened(', '.join(found))}: rename files and columns"
+        if found
+        else ""
+    )
+    return (
+        "one graph is nodes.csv (columns node, label, and what describes a node) and"
+        " edges.csv (source, target); whole graphs are graphs.csv (graph, and what is"
+        " to be predicted), nodes.csv (graph, node, ...) and edges.csv (graph, source,"
+        f" target){got}"
+    )
+
+
+def _sorted(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def is_one_graph(folder: Path) -> bool:
@@ -70,8 +95,9 @@ def _table(folder: Path, stem: str) -> Table:
     if not places:
         raise refusal(
             folder,
-            f"has no {stem}.csv (nor {stem}.parquet); write it as docs/own-data.md"
-            " shows, or correct data-dir (on a site: data-path of --node-config)",
+            f"has no {stem}.csv (nor {stem}.parquet): {wanted_tables(folder)}; write it"
+            " as docs/own-data.md shows, or correct data-dir (on a site: data-path of"
+            " --node-config)",
             f"a client's folder has no {stem}.csv",
         )
     if len(places) > 1:

@@ -7,6 +7,7 @@ import own_files
 import pytest
 
 from datasets.encode import encode_features
+from datasets.own_clients import client_folder
 from datasets.own_data import build
 from datasets.schema import (
     CATEGORY,
@@ -15,6 +16,7 @@ from datasets.schema import (
     to_toml,
     write_schema,
 )
+from datasets.schema_infer import infer_schema
 from datasets.schema_read import read_schema
 from datasets.table import Block
 from fedgraph_flwr.errors import DataError, FedGraphError, StorageError
@@ -669,3 +671,22 @@ def test_a_schema_that_could_not_be_written_whole_leaves_its_place_free(
     assert not list(place.parent.iterdir())
     write_schema(schema, place)
     assert read_schema(place) == schema
+
+
+@pytest.mark.parametrize("name", ["nodes.csv", "edges.csv", "X_graph_indicator.txt"])
+def test_tables_beside_folders_of_clients_hide_neither(tmp_path, name):
+    own_files.write(tmp_path / "a")
+    own_files.write(tmp_path / "b")
+    (tmp_path / name).write_text("")
+    (tmp_path / "_old").mkdir()
+    with pytest.raises(DataError, match=r"folders with tables \(a, b\).*; move"):
+        client_folder(str(tmp_path), 0, 2)
+    (tmp_path / name).unlink()
+    assert client_folder(str(tmp_path), 1, 2) == tmp_path / "b"
+
+
+@pytest.mark.parametrize("read", [infer_schema, lambda p: client_folder(str(p), 0, 1)])
+def test_tables_of_other_names_are_told_what_is_wanted(tmp_path, read):
+    (tmp_path / "accounts.csv").write_text("id,fraud\n1,0\n")
+    with pytest.raises(DataError, match=r"nodes.csv.*label.*source.*accounts.csv: ren"):
+        read(tmp_path)
