@@ -94,6 +94,10 @@ class Settings:
         """Say what of a method's table means little in a run of so many rounds."""
         return ()
 
+    def inert(self) -> str:
+        """Say what other method these values make of a method; "" if it is itself."""
+        return ""
+
     @classmethod
     def key(cls, name: str) -> str:
         """Run-config key of the field ``name``, e.g. ``gcfl.seq-length``."""

@@ -145,13 +145,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
             f"method {name!r} no longer exists; in the run config,"
             f" {RETIRED_METHODS[name]}"
         )
-    row = find_method(name)
-    info = datasets.find_dataset(str(run_config["dataset"]))
-    given = str(run_config["csv-label-kind"])
-    kind = info.kind or (
-        given if given != AUTO else str(info.automatic["csv-label-kind"])
-    )
-    method = row.on(kind, str(run_config.get("task", AUTO)))
+    method, info, kind = _method_on_data(run_config)
     published = getattr(method.params, "AUTO", {}).get(info.name, {})
     automatic = _automatic(method, info, published, run_config["num-clients"])
     takes_weights = method.params.TAKES_WEIGHTS
@@ -191,6 +185,25 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
             *params.doubts(settings.num_server_rounds),
         ),
     )
+
+
+def fits(run_config: Mapping[str, Any]) -> bool:
+    """Whether the method can learn from the kind of labels that the data set has."""
+    method, _, kind = _method_on_data(run_config)
+    return method.task.fits(kind)
+
+
+def _method_on_data(
+    run_config: Mapping[str, Any],
+) -> tuple[MethodOnTask, datasets.DatasetInfo, str]:
+    """Find the method, the data set, and what is known of a graph there."""
+    row = find_method(str(run_config["method"]))
+    info = datasets.find_dataset(str(run_config["dataset"]))
+    given = str(run_config["csv-label-kind"])
+    kind = info.kind or (
+        given if given != AUTO else str(info.automatic["csv-label-kind"])
+    )
+    return row.on(kind, str(run_config.get("task", AUTO))), info, kind
 
 
 def _check_together(

@@ -15,11 +15,13 @@ from pathlib import Path
 from rich.console import Console
 
 from fedgraph_flwr.command import command
+from fedgraph_flwr.config import RESUME_MAY_CHANGE
 from fedgraph_flwr.errors import DataError, FedGraphError
 from fedgraph_flwr.figures.gain import draw_gain
 from fedgraph_flwr.figures.losses import draw_losses
 from fedgraph_flwr.results.reader import blaming
 from fedgraph_flwr.results.selection import PROTOCOLS
+from fedgraph_flwr.rules import Value
 from fedgraph_flwr.tasks import GRAPH_EMBEDDING
 
 from .markup import consoles, markdown, print_terminal, tell_unused
@@ -145,11 +147,19 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
 
 
 def _target(model: Study, run: Run) -> Target | None:
-    """Find the paper's scores of the run's method with as many clients."""
+    """Find the paper's scores of the run's method with these settings."""
+    return model.targets.get(with_settings(*_preset(run)))
+
+
+def _preset(run: Run) -> tuple[str, dict[str, Value]]:
+    """Find the nearest preset, and the settings that differ and change results.
+
+    Self-train shares nothing, so that ``shared-group`` says how it begins and no more.
+    """
     preset, other = nearest_preset(run.method, run.dataset, run.settings)
-    exact = model.targets.get(with_settings(preset, other))
-    near = None if "num-clients" in other else model.targets.get(preset)
-    return exact or near
+    same = RESUME_MAY_CHANGE - {"num-server-rounds"}
+    same |= {"shared-group"} if run.method == "local" else set()
+    return preset, {k: v for k, v in other.items() if k not in same}
 
 
 def _at_rule(target: Target, old: str, new: str) -> Target:
@@ -167,11 +177,12 @@ def _notes(group: Group, rule: str, model: Study) -> list[str]:
     notes = [f"rule {rule}: {PROTOCOLS[rule]}."]
     for label, runs in group.rows.items():
         run = runs[0]
-        preset, other = nearest_preset(run.method, run.dataset, run.settings)
-        if preset in model.targets and "num-clients" in other:
+        preset, other = _preset(run)
+        if preset in model.targets and _target(model, run) is None:
+            words = ", ".join(f"{k} {v}" for k, v in sorted(other.items()))
             notes.append(
-                f"{label}: the paper has another number of clients than these runs,"
-                f" {other['num-clients']}; its scores are left out."
+                f"{label}: the paper has other settings than these runs, {words}; its"
+                " scores are left out."
             )
     for key, values in shared_differences(group).items():
         rows: dict[str, list[str]] = {}

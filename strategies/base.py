@@ -85,6 +85,7 @@ class AbstractGraphStrategy(Strategy):
     HAS_MODEL: ClassVar[bool] = True  # common to several clients
     TAKES_START: ClassVar[bool] = True  # hands out what :meth:`initialise` is given
     ONE_MODEL: ClassVar[bool] = False  # after the last round, sent to all clients
+    UNSPLIT: ClassVar[str] = ""  # what a run of one cluster to the end is, in words
     # Why no client can be held out from training; "" where the server has a model for
     # a client that never trains.
     NO_HOLD_OUT: ClassVar[str] = "its server has no model for clients that never train"
@@ -187,6 +188,11 @@ class AbstractGraphStrategy(Strategy):
     def remarks(self) -> dict[str, Any]:
         """Return further entries for ``summary.json``; none unless overridden."""
         return {}
+
+    def inert(self) -> str:
+        """Say why the method did nothing of its own, after its name; "" if it did."""
+        is_unsplit = len(self.clusters()) == 1
+        return self.params.inert() or (self.UNSPLIT if is_unsplit else "")
 
     def clusters(self) -> list[list[int]]:
         """Return the sets of clients that train one server model; all by default."""

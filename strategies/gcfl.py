@@ -197,6 +197,7 @@ class GCFL(AbstractGraphStrategy):
     """GCFL (cosine of last updates) or, with ``use_dtw``, GCFL+ (DTW of histories)."""
 
     NO_HOLD_OUT = ""
+    UNSPLIT = "never split: FedAvg up to rounding"
     params: GCFLParams
 
     def __init__(self, *args: Any, use_dtw: bool, **kwargs: Any) -> None:

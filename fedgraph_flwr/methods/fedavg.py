@@ -37,6 +37,10 @@ class FedProxParams(Settings):
 
     mu: float = number(0.01, 0)
 
+    def inert(self) -> str:
+        """Name FedAvg, where nothing pulls."""
+        return "" if self.mu else "has fedprox.mu 0: FedAvg"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LocalParams(Settings):

@@ -68,6 +68,7 @@ def summarise(
         },
         **_scores(folder, strategy, is_complete=error is None),
         **_clusters(so_far, strategy.clients),
+        "inert": strategy.inert() if error is None else "",
         "bytes_up": so_far.bytes["up"],
         "bytes_down": so_far.bytes["down"],
         "bytes_up_evaluation": so_far.bytes["evaluation"],

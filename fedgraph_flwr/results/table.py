@@ -42,6 +42,8 @@ def summary_table(summary: dict[str, Any]) -> str:
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
     out.print(f"{_clusters(summary['clusters'])}{planted}")
+    if inert := summary.get("inert"):
+        out.print(f"{summary['method']} did nothing of its own: it {inert}")
     for entry in summary.get("clusters_held_up", []):
         names, missing = (
             name_clients([*map(int, entry[key])]) for key in ("cluster", "missing")

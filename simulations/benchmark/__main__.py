@@ -17,6 +17,7 @@ from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.files import write_text
 from fedgraph_flwr.plugins import is_plugin
+from fedgraph_flwr.resolve import defaults, fits
 from fedgraph_flwr.rules import Value
 
 from ..markup import Sheet, consoles
@@ -36,7 +37,17 @@ from .runs import (
     same_code,
 )
 from .suite import FOLDER, Suite, SuiteMethod, Trial, load_suite, trials
-from .verdict import EQUAL, START, Duel, Ranks, mean_scores, ranks, sentence
+from .verdict import (
+    EQUAL,
+    INERT,
+    START,
+    Duel,
+    Ranks,
+    inert_words,
+    mean_scores,
+    ranks,
+    sentence,
+)
 
 Found = dict[str, dict[str, list[Result]]]  # data set -> method -> results
 
@@ -53,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--results must be a folder, got {options.results}")
         suite = load_suite(options.suite)
         others = read_page(options.leaderboard) if options.leaderboard else {}
-        methods = participants(suite, options.methods)
+        methods, misfits = fitting(suite, participants(suite, options.methods))
         planned = list(trials(suite, methods))
         known = known_results(suite.name, options.results)
         check_same_data(planned, known)
@@ -66,6 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_same_data(planned, known)
         found = collect(suite, chosen, known)
         reports, duels, ranking = make_reports(suite, methods, chosen, found)
+        if misfits:
+            words = f"Does not fit, left out: {', '.join(misfits)}."
+            reports[0] = replace(reports[0], parts=[*reports[0].parts, words])
         title = f"Benchmark {suite.name}"
         for path in write_all(options.results, title, reports, duels, ranking):
             tell(f"written: {path}")
@@ -109,6 +123,32 @@ def participants(suite: Suite, names: str) -> list[SuiteMethod]:
         for n in wanted
     ]
     return candidates + [m for n, m in own.items() if n not in wanted]
+
+
+def fitting(
+    suite: Suite, methods: Sequence[SuiteMethod]
+) -> tuple[list[SuiteMethod], list[str]]:
+    """Leave data sets out whose labels a method cannot learn from, and name them.
+
+    Raises
+    ------
+    ConfigError
+        A method fits no data set of the suite.
+    """
+    found, misfits = [], []
+    for m in methods:
+        wanted = [d for d in suite.data if not m.only or d.name in m.only]
+        config = {**defaults(), **suite.settings}
+        fit = [d for d in wanted if fits({**config, **d.settings, **m.settings})]
+        if not fit:
+            raise ConfigError(
+                f"method {m.name!r} fits no data set of suite {suite.name!r}"
+                f" ({', '.join(d.name for d in wanted)}): it learns from other labels;"
+                " take another suite, or write one of your own (docs/benchmark.md)"
+            )
+        misfits += [f"{m.name} on {d.name}" for d in wanted if d not in fit]
+        found.append(replace(m, only=tuple(d.name for d in fit)))
+    return found, misfits
 
 
 def chosen_trials(suite: Suite, planned: Sequence[Trial], known: Known) -> list[Trial]:
@@ -170,7 +210,14 @@ def make_reports(
     candidates = [m.name for m in methods if m.role == "candidate"]
     opponents = {**{m.name: m.name for m in methods}, START: OWN_START}
     duels = [
-        Duel(candidate=c, opponent=m, data=d.name, difference=diff, interval=d.interval)
+        Duel(
+            candidate=c,
+            opponent=m,
+            data=d.name,
+            difference=diff,
+            interval=d.interval,
+            inert=inert_words(*(found[d.name][n] for n in (c, row) if n != OWN_START)),
+        )
         for d in suite.data
         for c in candidates
         for m, row in opponents.items()
@@ -192,7 +239,13 @@ def make_reports(
         if (not m.only or d in m.only) and len(of.get(m.name, [])) < len(suite.pairs)
     ]
     complete = {
-        d: mean_scores({m: v for m, v in of.items() if (m, d) not in lacking})
+        d: mean_scores(
+            {
+                m: v
+                for m, v in of.items()
+                if (m, d) not in lacking and not inert_words(found[d][m])
+            }
+        )
         for d, of in scores.items()
     }
     ranking = ranks(complete)
@@ -211,7 +264,7 @@ def _verdict_report(
     ranking: Ranks | None,
 ) -> Report:
     roles = ", ".join(f"{m.name} ({m.role})" for m in methods)
-    open_claims = sum(d.word != EQUAL for d in duels)
+    open_claims = sum(d.word not in (EQUAL, INERT) for d in duels)
     parts: list[Sheet | str] = [
         sentence(m.name, duels, _num_missing(m, methods, suite, lacking))
         for m in methods
@@ -247,7 +300,10 @@ def _verdict_report(
         f" difference {ranking.critical:.2f}."
     )
     if rest := [m.name for m in methods if m.name not in ranking.mean]:
-        parts.append(f"Without a rank, as not on every data set: {', '.join(rest)}.")
+        parts.append(
+            "Without a rank, as not on every data set, or inert on one:"
+            f" {', '.join(rest)}."
+        )
     return Report(title="Verdict", parts=parts)
 
 
@@ -365,7 +421,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Compare methods with rivals and controls, and say what is shown.",
     )
     suites = ", ".join(sorted(path.stem for path in FOLDER.glob("*.toml")))
-    parser.add_argument("suite", metavar="SUITE", help=f"one of {suites}")
+    parser.add_argument(
+        "suite", metavar="SUITE", help=f"one of {suites}, or the path of a file"
+    )
     parser.add_argument(
         "--methods", required=True, help="candidates, e.g. fedprox,fgx:METHOD"
     )

@@ -10,26 +10,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..tables.differences import TIE, Difference
+from ..tables.differences import ENOUGH_PAIRS, TIE, Difference
+from ..tables.results import Result
 
 START = "untrained"
 BETTER, WORSE, OPEN, EQUAL = "better", "worse", "not separated", "no difference"
+INERT = "no verdict"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Duel:
-    """A candidate against an opponent on one data set."""
+    """A candidate against an opponent on one data set.
+
+    ``inert`` says which of them did nothing of its own, so that nothing is judged.
+    """
 
     candidate: str
     opponent: str
     data: str
     difference: Difference
     interval: str
+    inert: str = ""
 
     @property
     def word(self) -> str:
-        """One of ``BETTER``, ``WORSE``, ``OPEN``, ``EQUAL``; see :func:`judge`."""
-        return judge(self.difference, self.interval)
+        """``INERT``, or one of the words of :func:`judge`."""
+        return INERT if self.inert else judge(self.difference, self.interval)
 
     @property
     def wins(self) -> tuple[int, int, int]:
@@ -63,7 +69,9 @@ def sentence(candidate: str, duels: Sequence[Duel], missing: int = 0) -> str:
     against = [d for d in mine if d.opponent != START] or mine
     words = Counter(d.word for d in against)
     total = len(against) + missing
-    if words[EQUAL] == total:
+    if words[INERT] == len(against):
+        head = "without a verdict"
+    elif words[EQUAL] == total:
         head = "no difference to any opponent"
     elif words[BETTER] == total:
         head = "shown to be better than every opponent on every data set"
@@ -88,10 +96,24 @@ def _against(opponent: str, duels: Sequence[Duel]) -> str:
         return f"against {opponent} no difference (exactly 0 in each of {pairs} pairs)"
     places = [
         f"{word} on {', '.join(named)}"
-        for word in (BETTER, EQUAL, OPEN, WORSE)
+        for word in (BETTER, EQUAL, OPEN, WORSE, INERT)
         if (named := [d.data for d in duels if d.word == word])
     ]
-    return f"against {opponent} {', '.join(places)}"
+    why = "; ".join(dict.fromkeys(d.inert for d in duels if d.inert))
+    return f"against {opponent} {', '.join(places)}" + (f" ({why})" if why else "")
+
+
+def inert_words(*sides: Sequence[Result]) -> str:
+    """Say which side did nothing of its own in so many pairs that too few are left.
+
+    "" if enough pairs are left, or nobody did nothing.
+    """
+    of_pairs = [{r.key[1:]: r for r in side} for side in sides]
+    common = set.intersection(*map(set, of_pairs))
+    idle = [r for side in of_pairs for k, r in side.items() if k in common and r.inert]
+    if len(common) - len({r.key[1:] for r in idle}) >= ENOUGH_PAIRS:
+        return ""
+    return " and ".join(dict.fromkeys(f"{r.row} {r.inert}" for r in idle))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ _FIELDS = {
     for f in dataclasses.fields(Result)
     if str(f.type) in _TYPES
 }
-_OPTIONAL = {"data": "", "metric": ""}  # missing in older files
+_OPTIONAL = {"data": "", "inert": "", "metric": ""}  # missing in older files
 _PER_CLIENT = " per client"
 DIGITS = 6  # after the point
 

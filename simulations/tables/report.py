@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -282,6 +283,8 @@ def _notes(study: Study, rows: Rows) -> list[str]:
     """State the notes that a reader must not overlook."""
     notes = []
     for row, results in rows.items():
+        for words, count in Counter(r.inert for r in results if r.inert).items():
+            notes.append(f"{row} {words} ({count} of {len(results)} runs).")
         for rule in RULES if study.spread == "clients" else ():
             known = [set(r.clients.get(rule, {})) for r in results]
             if missing := sorted(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.results.provenance import DIRTY
 from fedgraph_flwr.results.reader import ROUNDS, blaming, read_rows
 from fedgraph_flwr.results.selection import PROTOCOLS
@@ -56,6 +57,8 @@ class Result:
     data : str
         First 12 digits of a hash over all clients' files; "" if a client sends none, or
         if the file of results is older than this column.
+    inert : str
+        Why the run did nothing of the method's own; "" if it did.
     scores : mapping
         Measure -> value, without the measures that the run does not have. A measure is
         one of ``RULES``, ``start``, ``validation`` (the score by which ``best_val``
@@ -79,6 +82,7 @@ class Result:
     commit: str = ""
     wall_s: float = 0.0
     data: str = ""
+    inert: str = ""
     scores: Mapping[str, float] = field(default_factory=dict)
     clients: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
@@ -159,6 +163,7 @@ def _from_run(run: Run, row: str, *, per_client: bool) -> tuple[Result, list[str
         commit=commit[:12] + "+" * commit.endswith(DIRTY),
         wall_s=round(float(s.get("wall_s") or 0.0), 1),
         data=hash_data(run.data, int(s["num_clients"])),
+        inert=_inert(run),
         scores=scores,
         clients={k: v for k, v in clients.items() if per_client and v},
     )
@@ -232,6 +237,14 @@ def _scores(run: Run) -> dict[str, float]:
         **_start(run),
     }
     return {name: float(v) for name, v in found.items() if v is not None}
+
+
+def _inert(run: Run) -> str:
+    """Read why a run was inert, of an older one from its number of clusters."""
+    row = METHODS.get(run.method)
+    is_unsplit = run.summary.get("num_clusters") == 1
+    unsplit = row.strategy.UNSPLIT if row and is_unsplit else ""
+    return str(run.summary.get("inert", unsplit))
 
 
 def _beside(run: Run) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from clients.tasks.graph_classifier import GraphClassifierClient
 from fedgraph_flwr import client_app
 from fedgraph_flwr.errors import ConfigError, RunFailedError
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import unpack
 from simulations.contract.faults import failing_client
@@ -97,6 +98,28 @@ def test_fedavg_is_a_plain_loop_of_pyg(run, shared):
     for name, tensor in finished.models.get("global", {}).items():
         expected = models[0].ours()[name].detach().numpy()
         np.testing.assert_allclose(tensor, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "why"),
+    [
+        ("gcfl+", {"gcfl.max-norm-threshold": 1e9}, "never split: FedAvg up to"),
+        ("gcfl", {**EAGER, "num-clients": 3, "gcfl.min-cluster-size": 2}, ""),
+        ("fedprox", {"fedprox.mu": 0.0}, "has fedprox.mu 0: FedAvg"),
+        ("fedprox", {}, ""),
+        ("fedavg", {}, ""),
+    ],
+)
+def test_a_method_that_did_nothing_of_its_own_is_marked(run, method, given, why):
+    """Also if it split before a stop, and not after."""
+    part = run(method, **{"num-server-rounds": 3}, **given)
+    whole = resume(run, part, method, **{"num-server-rounds": 4}, **given)
+    for summary in (part.summary, whole.summary):
+        assert summary["inert"].startswith(why)
+        assert bool(summary["inert"]) == bool(why)
+        line = f"{method} did nothing of its own: it {why}"
+        assert (line in summary_table(summary)) == bool(why)
+    assert (len(part.summary["clusters"]) > 1) == (method == "gcfl")
 
 
 @ONE_PER_STRATEGY

@@ -156,6 +156,60 @@ def test_what_is_missing_has_no_verdict_and_is_not_claimed(tmp_path: Path) -> No
     assert "fedprox was compared with nothing" in words(fedavg=0, local=5)
 
 
+@pytest.mark.parametrize(("idle", "is_judged"), [(0, True), (1, True), (2, False)])
+def test_a_method_that_did_nothing_of_its_own_is_not_judged(
+    tmp_path: Path, idle: int, *, is_judged: bool
+) -> None:
+    """Six pairs, of which five have to be left."""
+    path = tmp_path / "tiny.toml"
+    pairs = [[s, s] for s in range(1, 7)]
+    path.write_text(TINY.replace("[[1, 1], [2, 2]]", str(pairs)))
+    suite = load_suite(str(path))
+    methods = benchmark.participants(suite, "fedprox")
+    found = {
+        name: [
+            Result(
+                row=name,
+                dataset="planted",
+                seed=s,
+                split_seed=s,
+                split_hash=str(s),
+                rounds=1,
+                inert="never split" if name == "fedavg" and s <= idle else "",
+                scores={"best_val": score + 0.01 * (s % 3)},
+            )
+            for s in range(1, 7)
+        ]
+        for name, score in (("fedprox", 0.9), ("fedavg", 0.4))
+    }
+    found["fedprox"][0] = replace(found["fedprox"][0], scores={"best_val": 0.95})
+    reports, (duel,), _ = benchmark.make_reports(
+        suite, methods, list(trials(suite, methods)), {"planted": found}
+    )
+    assert duel.word == ("better" if is_judged else "no verdict")
+    said = "fedprox is without a verdict: against fedavg no verdict on planted (fedavg"
+    assert (f"{said} never split)." in reports[0].parts[0]) == (not is_judged)
+    assert ("of 1 comparisons" in reports[0].parts[2]) == is_judged
+    notes = " ".join(part for part in reports[-1].parts if isinstance(part, str))
+    assert ("fedavg never split (1 of 6 runs)." in notes) == (idle == 1)
+
+
+def test_data_that_a_method_cannot_learn_from_are_left_out() -> None:
+    suite = load_suite("smoke")
+    only_graphs = benchmark.participants(suite, "moon")
+    methods, misfits = benchmark.fitting(suite, only_graphs)
+    assert misfits == ["moon on planted"]
+    assert {t.data for t in trials(suite, methods) if t.method == "moon"} == {
+        "synthetic",
+        "rings",
+    }
+    assert {t.data for t in trials(suite, methods) if t.method == "local"} == {
+        *(d.name for d in suite.data)
+    }
+    with pytest.raises(ConfigError, match="'fgcl' fits no data set of suite 'smoke'"):
+        benchmark.fitting(suite, benchmark.participants(suite, "fgcl"))
+
+
 def test_methods_without_a_rank_are_named() -> None:
     suite = load_suite("smoke")
     methods = benchmark.participants(suite, "fedprox")
@@ -163,7 +217,9 @@ def test_methods_without_a_rank_are_named() -> None:
         {d: {"fedprox": 0.9, "fedavg": 0.8} for d in ("synthetic", "rings")}
     )
     parts = benchmark._verdict_report(suite, [], methods, [], ranking).parts
-    assert parts[-1] == "Without a rank, as not on every data set: local."
+    assert (
+        parts[-1] == "Without a rank, as not on every data set, or inert on one: local."
+    )
 
 
 @pytest.mark.parametrize(

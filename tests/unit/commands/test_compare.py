@@ -500,15 +500,47 @@ def test_gains_outlive_runs_in_the_file_of_the_study(
     assert capsys.readouterr().out == out
 
 
-def test_paper_is_left_out_for_another_number_of_clients(
+@pytest.mark.parametrize(
+    ("method", "key", "value", "is_left_out"),
+    [
+        ("gcfl+", "num-clients", 2, True),
+        ("gcfl+", "num-server-rounds", 5, True),
+        ("fedprox", "hidden-dim", 16, True),
+        ("fedavg", "shared-group", "all", True),  # the paper averages the middle
+        ("local", "shared-group", "all", False),  # which shares nothing
+        ("gcfl", "checkpoint-every", 7, False),
+        ("fedavg", "shared-group", "convs", False),
+    ],
+)
+def test_paper_is_left_out_for_other_settings(
+    tmp_path: Path, method: str, key: str, value: object, *, is_left_out: bool
+) -> None:
+    others = {"shared-group": "convs"} if method in ("fedavg", "fedprox") else {}
+    chosen = {"dataset": "PROTEINS", "config": {**others, key: value}}
+    write_run(tmp_path, method, 1, [0.6, 0.6], **chosen)
+    (group,) = group_runs(find_runs([tmp_path]).runs)
+    report = compare.compare(group, "final")
+    (sheet,) = [part for part in report.parts if not isinstance(part, str)]
+    assert ("paper" not in sheet.headings) == is_left_out
+    words = f"the paper has other settings than these runs, {key} {value};"
+    is_said = any(words in part for part in report.parts if isinstance(part, str))
+    assert is_said == (is_left_out and key != "shared-group")  # a preset of its own
+
+
+def test_what_did_nothing_of_its_own_is_noted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = {"num-clients": 2}
-    write_run(tmp_path, "gcfl+", 1, [0.6, 0.6], dataset="PROTEINS", config=chosen)
+    write_run(tmp_path, "gcfl+", 1, [0.6, 0.6])  # older: known by its one cluster
+    write_run(tmp_path, "gcfl+", 2, [0.6, 0.6], num_clusters=2)
+    write_run(tmp_path, "gcfl+", 3, [0.6, 0.6], inert="never split: so-so")
+    write_run(tmp_path, "fedavg", 1, [0.5, 0.5])
+    write_run(tmp_path, "fedprox", 1, [0.5, 0.5], inert="has mu 0: FedAvg")
     assert compare.main([str(tmp_path), "--markdown"]) == 0
     out = capsys.readouterr().out
-    assert "0.7776" not in out
-    assert "the paper has another number of clients than these runs, 2" in out
+    assert "gcfl+ never split: FedAvg up to rounding (1 of 3 runs)." in out
+    assert "gcfl+ never split: so-so (1 of 3 runs)." in out
+    assert "fedprox has mu 0: FedAvg (1 of 1 runs)." in out
+    assert "fedavg never" not in out
 
 
 def test_rows_with_other_settings_are_noted(
