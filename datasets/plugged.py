@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from fedgraph_flwr.seeding import derive_seed
 
 from .molecules import warn_once
 from .node_clients import draw_roles, with_roles
+from .raw import DATA_ENV
 from .splits import split_graphs
 
 _USED = {"x", "edge_index", "y", "num_nodes"}  # the last is the number of rows of x
@@ -46,8 +49,8 @@ class DataSet:
     of_nodes : bool
         Whether nodes have classes, or graphs.
     reads_files : bool
-        Whether ``load`` reads from ``settings.data_dir``, without which it must not be
-        called at a site.
+        Whether ``load`` reads from ``settings.data_dir`` (``data-dir``, at a site its
+        ``data-path``, or FEDGRAPH_DATA), without which it must not be called at a site.
     settings : mapping
         Recommended values of other shared settings, by run-config key.
 
@@ -87,9 +90,12 @@ def plugged_client(own: DataSet, settings: RunSettings, client: int) -> GraphPar
     DataError
         A graph is not what :class:`DataSet` says, or there are too few of them.
     """
+    place = settings.data_dir or os.environ.get(DATA_ENV, "")
+    place = str(Path(place).expanduser()) if place else ""
+    given = replace(settings, data_dir=place)
     graphs = from_pyg(
         one_name(settings.dataset, DataSet),  # a site's account of edges goes by it
-        own.load(client, settings),
+        own.load(client, given),
         num_classes=own.num_classes,
         of_nodes=own.of_nodes,
     )

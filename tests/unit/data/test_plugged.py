@@ -55,7 +55,8 @@ def test_a_data_set_of_your_own_is_trained_on_and_hashed(write_plugin, tmp_path,
     assert summary["task"] == f"{'node' if nodes else 'graph'} classification"
 
 
-def test_other_files_are_another_split(write_plugin, tmp_path):
+@pytest.mark.parametrize("variable", [False, True])
+def test_other_files_are_another_split(write_plugin, tmp_path, monkeypatch, variable):
     """Else `compare` takes runs on them for one another's repetitions."""
     seed = "int(np.loadtxt(settings.data_dir))"
     source = DATA.format(nodes=False).replace("[settings.split_seed, client]", seed)
@@ -65,7 +66,9 @@ def test_other_files_are_another_split(write_plugin, tmp_path):
     for number in ("0", "1"):
         (tmp_path / number).write_text(number)
         run = {"method": "fedavg", "dataset": "fgd:DATA"}
-        run["data-dir"] = str(tmp_path / number)
+        place = str(tmp_path / number)
+        monkeypatch.setenv("FEDGRAPH_DATA", place if variable else "/not/to/be/read")
+        run |= {} if variable else {"data-dir": place}
         settings = resolve({**defaults(), **run}).settings
         hashes.append(load_partition(settings, 0).split_hash)
     assert hashes[0] != hashes[1]
