@@ -2,12 +2,56 @@
 
 from __future__ import annotations
 
+import math
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from datetime import date
 from decimal import Decimal, InvalidOperation
 
 # Cyrillic and Greek letters that look like Latin ones, and these.
 _TWINS = str.maketrans("авекмнорстухіјѕαβεηικνορτυχ", "abekmhopctyxijsabehikvoptyx")
+_WORDS = (
+    "na|n/a|n.a.|n.a|n/d|n.d.|nan|-nan|null|none|nil|unknown|unk|missing|undefined"
+    "|undetermined|unspecified|unlabeled|unlabelled|not available|not known|no data"
+    "|not applicable|not specified|not reported|not recorded|unbekannt|keine angabe"
+    "|k.a.|inconnu|desconocido|sconosciuto|tbd|nat|\\n|?|??|-|--|---|–|—|.|..|..."
+    "|value!|ref!|div/0!|num!|name?|1.#qnan|1.#ind|-1.#ind|0000-00-00"
+    "|0000-00-00 00:00:00"
+)
+_MARKS = frozenset(_WORDS.split("|"))
+TRUTH = {"true": 1.0, "false": 0.0}
+_NUMERAL = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
+LIMITS = "<>=~≤≥≈"
+_CODES = (
+    r"(?:EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|CZK|HUF|RUB|BRL|MXN|ZAR|TRY"
+    r"|kr|Kč|zł|Ft|S?Fr|Rs)\.?"
+)
+_CURRENCY = re.compile(
+    r"[A-Z]{0,2}[$€£¥¢₩₽₹₪₫₴₦₱₺฿₡₲₵₸₿]"
+    rf"|^{_CODES}(?= ?[-+(]?[\d.,])|(?<=[\d.,)-]) ?{_CODES}$"
+)
+_POINT, _COMMA = (  # by the mark before the decimals
+    re.compile(
+        rf"(?:([1-9]\d{{0,2}}([ '_{other}])(?:\d{{2,3}}\2)*\d{{3}})|(\d*))"
+        rf"((?:[{mark}]\d*)?(?:[eE][-+]?\d{{1,3}})?)"
+    )
+    for mark, other in (".,", ",.")
+)
+_TIME = r"(\d{1,2}):(\d{2})(?::(\d{2}(?:[.,]\d+)?))?"
+_DAY = re.compile(
+    rf"(\d{{4}})([-/.])(\d{{1,2}})\2(\d{{1,2}})"
+    rf"(?:(?:[Tt]| +){_TIME} ?(?:([Zz]|UTC|GMT)|([-+]\d{{2}}):?(\d{{2}})?)?)?"
+)
+_MONTH = r"(?:jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])[a-zä]*\.?"
+_CLOCK = rf"{_TIME}(?: ?[ap]\.?m\.?)?(?: ?(?:[a-z]{{1,4}}|[-+]\d\d:?\d\d))?"
+_DATED = re.compile(
+    rf"(?:\d{{1,2}}([-/.])\d{{1,2}}\1(?:\d\d|[12]\d{{3}})|[12]\d{{3}}-(?:\d\d|W\d\d.*)"
+    rf"|\d{{1,2}}\.?[- ]?{_MONTH}[- ,]*(?:\d\d|\d{{4}})|{_MONTH} ?\d{{1,2}},? \d{{4}}"
+    rf"|{_MONTH}[- ]\d{{4}})(?:[T ,]+{_CLOCK})?|{_CLOCK}",
+    re.IGNORECASE,
+)
+_DAY_0 = date(1970, 1, 1).toordinal()
 
 
 def alike(name: str) -> Decimal | str:
@@ -35,3 +79,120 @@ def twin(cell: str, looks: Mapping[Decimal | str, str]) -> str:
     """Name the one of ``by_look`` that looks like a cell, for a message; or ""."""
     found = looks.get(alike(cell), cell)
     return "" if found == cell else f" ({found!a} looks alike, {cell!a} is not it)"
+
+
+def is_empty(cell: str) -> bool:
+    """Whether a cell holds nothing, or what computers write for it."""
+    return not cell or cell.lower() == "nan"
+
+
+def is_missing(cell: str) -> bool:
+    """Whether a cell holds no value: nothing, or a mark such as NA, null or unknown.
+
+    "Na" is none: it is sodium.
+    """
+    if is_empty(cell):
+        return True
+    text = cell.lower().strip("()<>[]{}#").replace("_", " ")
+    return text in _MARKS and cell != "Na"
+
+
+def as_whole(cell: str) -> str:
+    """Return a truth value as 0 or 1, and 1.0 as 1; other texts as they are.
+
+    Columns of whole numbers become 1.0 in many programs if a cell is empty.
+    """
+    if cell.lower() in TRUTH:
+        return f"{TRUTH[cell.lower()]:.0f}"
+    return cell[:-2] if cell.endswith(".0") and _NUMERAL.fullmatch(cell) else cell
+
+
+def by_value(names: Iterable[str]) -> dict[str, str]:
+    """Return names of numbers or truth values by ``as_whole``; else nothing.
+
+    Two names of one number are kept apart, so nothing is returned then either.
+    """
+    names = list(names)
+    found = {as_whole(name): name for name in names}
+    is_plain = len(found) == len(names) and all(map(_NUMERAL.fullmatch, found))
+    return found if is_plain else {}
+
+
+def readings(cell: str) -> tuple[str, ...]:
+    """Return the numbers that a cell may mean, written with a point and no other mark.
+
+    Thousands, currencies, per cents, a decimal comma and signs of limits are read. A
+    cell that means no number has none; "3,633" and "5 %" have two.
+    """
+    text = unicodedata.normalize("NFKC", cell).strip().lstrip(LIMITS + " ")
+    text = text.translate(str.maketrans("−–—’‘`´", "---''''"))
+    text = "".join(str(unicodedata.decimal(c, c)) for c in text)
+    parts = re.fullmatch(r"(.*?) ?([%‰]?)", text, re.DOTALL)
+    text, share = parts.groups() if parts else (text, "")
+    sign, text = ("-", text[1:]) if text[:1] == "-" else ("", text.removeprefix("+"))
+    text = _CURRENCY.sub("", text.strip()).strip()
+    text = re.sub(r"[.,]-+$", "", text)  # as in "5.-"
+    if text.startswith("(") and text.endswith(")"):
+        sign, text = "-", text[1:-1].strip()
+    elif not sign and text[:1] in ("-", "+"):
+        sign, text = text[0].strip("+"), text[1:].strip()
+    elif not sign and text.endswith("-"):
+        sign, text = "-", text[:-1].strip()
+    found: dict[Decimal, str] = {}
+    for form in (_POINT, _COMMA):
+        match = form.fullmatch(text)
+        if match is None or not re.match(r"[.,]?\d", text):
+            continue
+        whole = re.sub(r"\D", "", match[1] or match[3] or "")
+        number = f"{sign}{whole or 0}{match[4].replace(',', '.')}"
+        found.setdefault(Decimal(number), number)
+        if share:
+            part = Decimal(number).scaleb(-2 if share == "%" else -3)
+            found.setdefault(part, str(part))
+    return tuple(found.values())
+
+
+def read_day(cell: str) -> float:
+    """Read a date, with or without a time, as days since 1970-01-01 in UTC.
+
+    The year comes first, as ISO 8601 has it: in 01/02/2024 nobody can tell the month. A
+    time without a zone is taken as UTC. Returns NaN if the value is missing, infinity
+    if it is no such date.
+    """
+    if is_missing(cell):
+        return math.nan
+    match = _DAY.fullmatch(cell)
+    if match is None:
+        return math.inf
+    year, _, month, day, hour, minute, second, _, zone, rest = match.groups(default="0")
+    try:
+        found = date(int(year), int(month), int(day)).toordinal() - _DAY_0
+    except ValueError:
+        return math.inf
+    past = 60 * int(hour) + int(minute) - 60 * int(zone)
+    past -= int(rest) * (-1 if zone[0] == "-" else 1)
+    seconds = float(second.replace(",", "."))
+    if int(hour) > 24 or int(minute) > 59 or seconds > 60:
+        return math.inf
+    return found + (60 * past + seconds) / 86_400
+
+
+def has_zone(cell: str) -> bool:
+    """Whether a date that can be read has a time and its zone."""
+    match = _DAY.fullmatch(cell)
+    return match is not None and bool(match[8] or match[9])
+
+
+def form_of(cell: str) -> str:
+    """Return what a cell that is no number looks like.
+
+    "date" can be read; "day" is a date or time in another form; "number" is meant as
+    one; "points" is one with points between thousands; "" is any other text.
+    """
+    if math.isfinite(read_day(cell)):
+        return "date"
+    if _DATED.fullmatch(cell):
+        return "day"
+    if cell[0] in LIMITS or not readings(cell):
+        return ""
+    return "points" if re.search(r"\d\.\d{3}[.,]", cell) else "number"

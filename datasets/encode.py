@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import repeat
 from typing import Any
 
@@ -14,8 +15,19 @@ from numpy.typing import NDArray
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError
 
-from .cells import by_look, twin
-from .schema import CATEGORY, INDICATOR, Feature, Schema
+from .cells import (
+    TRUTH,
+    as_whole,
+    by_look,
+    by_value,
+    is_empty,
+    is_missing,
+    read_day,
+    readings,
+    twin,
+)
+from .column_stats import MIN_COUNT, Unknown
+from .schema import CATEGORY, DATE, INDICATOR, NUMBER, Feature, Schema
 from .table import Block, Table, no_column
 
 ROLES = {"train": 0, "val": 1, "test": 2}
@@ -50,6 +62,7 @@ class Problems:
     """Collects rows that do not fit, in the order of the files."""
 
     found: list[Problem] = field(default_factory=list)
+    unknown: dict[str, tuple[Unknown, Sequence[str]]] = field(default_factory=dict)
 
     def add(self, where: str, text: str, name: str = "") -> None:
         """Record a row that does not fit.
@@ -67,6 +80,29 @@ class Problems:
                 " for, or correct the tables, or see 'outside' in docs/own-data.md",
                 public=f"more than {_MOST_PROBLEMS} rows do not fit the schema",
             )
+
+    def see(self, schema: Schema, table: Table, block: Block, *whose: str) -> None:
+        """Count cells that may stand for "not known".
+
+        ``whose`` are the cells: "features", "targets", or both.
+        """
+        found: dict[str, tuple[Sequence[str], bool]] = {}  # names, whether numbers
+        for f in schema.features if "features" in whose else ():
+            found[f.column] = f.categories, f.kind == NUMBER
+        for column in schema.targets if "targets" in whose else ():
+            found[column] = schema.classes, not schema.classes
+        for column, (names, is_number) in found.items():
+            what, cells = table.of(column), block.cells[column]
+            one, _ = self.unknown.setdefault(what, (Unknown(), names))
+            one.add(cells, read_numbers(cells) if is_number else None)
+
+    def doubts(self) -> list[str]:
+        """Name such cells, with their share."""
+        return [
+            note
+            for what, (one, listed) in self.unknown.items()
+            for note in one.notes(what, MIN_COUNT, listed=listed)
+        ]
 
 
 def first_few(problems: Sequence[object]) -> str:
@@ -164,18 +200,15 @@ def is_one_hot(schema: Schema) -> bool:
 def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
     """Column of each cell; -1 if it has none."""
     cells = block.cells[feature.column]
-    index = {name: i for i, name in enumerate(feature.categories)}
-    codes = np.fromiter(map(index.get, cells, repeat(-1)), np.int64, len(cells))
-    looks = by_look(index) if (codes < 0).any() else {}
+    codes, looks = _find(feature.categories, cells)
     for row in np.flatnonzero(codes < 0).tolist():
         cell = cells[row]
-        if is_missing(cell):
-            if feature.missing == INDICATOR:
-                codes[row] = feature.width - 1
-            else:
-                flaws.append((row, feature.column, _missing_text()))
-        elif feature.other:
-            codes[row] = len(index)
+        if is_missing(cell) and feature.missing == INDICATOR:
+            codes[row] = feature.width - 1
+        elif feature.other and not is_empty(cell):
+            codes[row] = len(feature.categories)
+        elif is_missing(cell):
+            flaws.append((row, feature.column, _missing_text(cell)))
         else:
             known = _some(feature.categories)
             flaws.append(
@@ -190,40 +223,74 @@ def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
     return codes
 
 
+def _find(
+    names: Sequence[str], cells: Sequence[str]
+) -> tuple[IntArray, dict[Decimal | str, str]]:
+    """Return the number of each cell's name, or -1; and names by their looks.
+
+    Where all names are numbers, or truth values, a cell may spell one otherwise: 1.0
+    for 1, and true for 1.
+    """
+    index = {name: i for i, name in enumerate(names)}
+    codes = np.fromiter(map(index.get, cells, repeat(-1)), np.int64, len(cells))
+    odd = np.flatnonzero(codes < 0).tolist()
+    if not odd:
+        return codes, {}
+    values = by_value(names)
+    is_flag = values.keys() <= {"0", "1"}
+    for row in odd if values else ():
+        if is_flag or cells[row].lower() not in TRUTH:
+            codes[row] = index.get(values.get(as_whole(cells[row]), ""), -1)
+    return codes, by_look(names)
+
+
 def _fill_numbers(
     feature: Feature, block: Block, part: NDArray[np.float32], flaws: list[Flaw]
 ) -> None:
     cells = block.cells[feature.column]
-    values = read_numbers(cells)
+    if feature.kind == DATE:
+        known = {cell: read_day(cell) for cell in set(cells)}
+        values = np.array([known[cell] for cell in cells], np.float64)
+    else:
+        is_plain = (feature.shift, feature.scale) == (0, 1)  # as those of 0 and 1 are
+        values = read_numbers(cells, truth=is_plain)
     with np.errstate(over="ignore"):
         part[:, 0] = (values - feature.shift) / feature.scale
     odd = np.flatnonzero(~np.isfinite(part[:, 0]))
     part[odd, 0] = 0
     for row in odd.tolist():
-        if is_missing(cells[row]):
-            if feature.missing == INDICATOR:
-                part[row, 1] = 1
-            else:
-                flaws.append((row, feature.column, _missing_text()))
-            continue
-        flaws.append(
-            (
-                row,
-                feature.column,
-                f"must be a finite number, got {cells[row]!r}; correct it, or make the"
-                f" column a category {_AT_ALL}",
-            )
-        )
+        if not is_missing(cells[row]):
+            must = f"must be a finite number, got {cells[row]!r}"
+            must += f"{meaning(cells[row])}; correct it, or make the column a category"
+            if feature.kind == DATE:
+                must = "must be a date such as 2024-01-31 or 2024-01-31T12:00, got"
+                must += f" {cells[row]!r}; write it so, or leave the column out"
+            flaws.append((row, feature.column, f"{must} {_AT_ALL}"))
+        elif feature.missing == INDICATOR:
+            part[row, 1] = 1
+        else:
+            flaws.append((row, feature.column, _missing_text(cells[row])))
 
 
-def read_numbers(cells: Sequence[str]) -> NDArray[np.float64]:
-    """Read numbers; NaN for missing values, infinity for other texts."""
+def meaning(cell: str) -> str:
+    """Say which numbers a cell may mean that is none as it is written; or ""."""
+    found = [text for text in readings(cell) if text != cell]
+    return f", which may mean {' or '.join(found)}" if found else ""
+
+
+def read_numbers(cells: Sequence[str], *, truth: bool = False) -> NDArray[np.float64]:
+    """Read numbers; NaN for missing values, infinity for other texts.
+
+    With ``truth``, True is 1 and False is 0.
+    """
     try:
         if is_plain("".join(cells)):
             return np.array(list(map(float, cells)), np.float64)
     except ValueError:
         pass
     known = {cell: _number(cell) for cell in set(cells)}  # categories are few
+    if truth:
+        known |= {c: TRUTH[c.lower()] for c in known if c.lower() in TRUTH}
     return np.array([known[cell] for cell in cells], np.float64)
 
 
@@ -244,13 +311,9 @@ def _number(cell: str) -> float:
         return math.inf
 
 
-def is_missing(cell: str) -> bool:
-    """Whether a cell holds no value."""
-    return not cell or cell.lower() == "nan"
-
-
-def _missing_text() -> str:
-    return f'is empty; complete it, or set missing = "indicator" {_AT_ALL}'
+def _missing_text(cell: str) -> str:
+    what = f"is {cell!r}, which counts as not known" if cell else "is empty"
+    return f'{what}; complete it, or set missing = "indicator" {_AT_ALL}'
 
 
 def _some(names: Sequence[str]) -> str:
@@ -263,10 +326,8 @@ def encode_classes(
 ) -> tuple[IntArray, list[Flaw]]:
     """Encode a column of classes as their numbers; -1 if missing or wrong."""
     cells = block.cells[column]
-    index = {name: i for i, name in enumerate(schema.classes)}
-    codes = np.array([index.get(cell, -1) for cell in cells], np.int64)
+    codes, looks = _find(schema.classes, cells)
     flaws: list[Flaw] = []
-    looks = by_look(index) if (codes < 0).any() else {}
     for row in np.flatnonzero(codes < 0).tolist():
         cell = cells[row]
         if may_miss and is_missing(cell):
@@ -292,7 +353,7 @@ def encode_targets(
     flaws: list[Flaw] = []
     for at, column in enumerate(schema.targets):
         cells = block.cells[column]
-        values = read_numbers(cells)
+        values = read_numbers(cells, truth=is_binary)
         with np.errstate(over="ignore"):
             y[:, at] = values
         fits = np.isin(values, (0, 1)) if is_binary else np.isfinite(y[:, at])

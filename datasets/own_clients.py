@@ -155,6 +155,8 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
         warn_once(f"{folder}: not used: {', '.join(data.not_used)}")
     if data.dropped:
         warn_once(f"{folder}: dropped from its edges: {', '.join(data.dropped)}")
+    for doubt in data.doubts:
+        warn_once(f"{folder}: {doubt}")
     return folder, data
 
 

@@ -56,6 +56,8 @@ class OwnData:
         Kinds of rows of edges that make no edge, and how many there are.
     left_out : list of str
         Which shares of the tables are left out, e.g. "4.6 % of edges".
+    doubts : list of str
+        Columns with cells that may stand for "not known", and their share.
     """
 
     name: str
@@ -78,6 +80,7 @@ class OwnData:
     has_split: bool
     dropped: list[str]
     left_out: list[str]
+    doubts: list[str]
 
     def graphs(self) -> GraphSet:
         """All of them, arrays as they are."""
@@ -208,6 +211,7 @@ def build(
         has_split=raw.has_split,
         dropped=raw.dropped,
         left_out=[text for share in raw.left_out if (text := str(share))],
+        doubts=problems.doubts(),
     )
     return made, raw.names, [(p.name, str(p)) for p in problems.found]
 
@@ -240,7 +244,7 @@ def list_unused(tables: Tables, schema: Schema) -> list[str]:
         used[1] = (tables.nodes, ["node", *features, *schema.targets, SPLIT])
         used[2] = (tables.edges, list(KEYS["edges"]))
     found = [
-        f"{column} of {table.file_of.get(column, table.name)}"
+        table.of(column)
         for table, known in used
         if table
         for column in table.columns

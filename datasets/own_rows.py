@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.data import IntArray
 
-from .cells import by_look, twin
+from .cells import by_look, is_missing, twin
 from .encode import (
     NO_ROLE,
     Flaw,
@@ -22,7 +22,6 @@ from .encode import (
     encode_features,
     encode_roles,
     encode_targets,
-    is_missing,
     need_columns,
 )
 from .schema import SPLIT, Schema
@@ -117,6 +116,8 @@ def read_units(
         x: NDArray[Any] = np.zeros((count, 0), np.float32)
         y = _no_answers(schema, count)
         flaws: list[Flaw] = []
+        whose = ["features"] * is_node + ["targets"] * needs_targets
+        problems.see(schema, table, block, *whose)
         if is_node:
             x, flaws = encode_features(schema, block)
         if needs_targets:
@@ -213,6 +214,7 @@ def read_nodes(
     parts: list[tuple[Any, ...]] = []
     strangers = _Strangers("graph", graph_of, graphs.name, drop=schema.drops_outside)
     for block in table.blocks():
+        problems.see(schema, table, block, "features")
         x, flaws = encode_features(schema, block)
         graph = _numbers(graph_of, block.cells["graph"])
         name = np.array(

@@ -17,8 +17,8 @@ from fedgraph_flwr.files import is_there, replacing
 GRAPHS_CSV, GRAPH_CSV = "graphs-csv", "graph-csv"  # names among the data sets
 SCHEMA_FILE = "schema.toml"
 FORMAT = 1
-NUMBER, CATEGORY = "number", "category"
 REFUSE, INDICATOR, DROP = "refuse", "indicator", "drop"
+NUMBER, CATEGORY, DATE = "number", "category", "date"
 TARGET_KINDS = ("classes", "binary", "regression")
 SPLIT = "split"
 LABEL = "label"  # column of classes of nodes
@@ -31,6 +31,7 @@ _HEADING = """\
 # A number v becomes (v - shift) / scale. A category becomes one column for each name in
 # categories; with other = true all other names share one more column. With
 # missing = "indicator" a missing value is 0 and sets a column of its own to 1.
+# A date is the number of days since 1970-01-01 (UTC), shifted and scaled like others.
 """
 
 
@@ -42,9 +43,10 @@ class Feature:
     ----------
     column : str
     kind : str
-        "number" or "category".
+        "number", "category" or "date".
     shift, scale : float
-        A number v is encoded as ``(v - shift) / scale``; scale > 0.
+        A number v is encoded as ``(v - shift) / scale``; scale > 0. A date is the
+        number of days since 1970-01-01.
     categories : tuple of str
         Each has a column of zeros and ones.
     other : bool
@@ -64,7 +66,7 @@ class Feature:
     @property
     def width(self) -> int:
         """Number of columns after encoding."""
-        values = 1 if self.kind == NUMBER else len(self.categories) + self.other
+        values = len(self.categories) + self.other if self.kind == CATEGORY else 1
         return values + (self.missing == INDICATOR)
 
 
@@ -149,7 +151,7 @@ def to_toml(schema: Schema) -> str:
     for feature in schema.features:
         lines += ["", "[[feature]]", f"column = {_text(feature.column)}"]
         lines.append(f"kind = {_text(feature.kind)}")
-        if feature.kind == NUMBER:
+        if feature.kind != CATEGORY:
             lines += [f"shift = {feature.shift!r}", f"scale = {feature.scale!r}"]
         else:
             lines.append(f"categories = {_list(feature.categories)}")

@@ -1,26 +1,29 @@
 """A schema from one site's tables, without values that could identify anyone.
 
 What goes into it: names of columns; categories and classes that at least ``min_count``
-graphs (or nodes of one graph) have; mean and standard deviation of a column of numbers,
-rounded to two digits and only of as many graphs or nodes. Smallest and largest values,
-rare categories, identifiers and texts never do.
+graphs (or nodes of one graph) have; mean and standard deviation of a column of numbers
+or dates, only of as many graphs or nodes. The deviation has two digits; the mean has as
+many, or more, if it takes these to come within a tenth of the deviation. Smallest and
+largest values, rare categories, identifiers and texts never do.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.wording import shortened
 
-from .cells import alike
-from .encode import need_columns
+from .cells import alike, as_whole, by_value
+from .column_stats import MIN_COUNT, Unknown
+from .encode import meaning, need_columns
 from .schema import (
     CATEGORY,
+    DATE,
     GRAPH_CSV,
     GRAPHS_CSV,
     INDICATOR,
@@ -35,13 +38,13 @@ from .schema import (
     Schema,
     is_name,
 )
-from .schema_profile import MIN_COUNT, Profile
+from .schema_profile import Profile
 from .table import Table
 from .tables import find_tables, holds_tables, is_one_graph, wanted_tables
 
 DEFAULT_DEGREE = 16
 _MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
-_COMMA = re.compile(r"[-+]?[\d.]*\d,\d+")  # a number as some languages write it
+_YEARS_FROM_2020 = (18_262.0, 365.25)  # shift and scale of dates without statistics
 
 
 def infer_schema(
@@ -169,12 +172,14 @@ def _choose_targets(
             f"--targets must name each column once, and none of {', '.join(RESERVED)},"
             f" got {odd[0]!r}; correct it"
         )
+    left: list[str] = []
     if not names:
         for column, one in found.items():
             if column == SPLIT:
                 continue
-            notes += _comma(table, column, one)
-            if one.is_id and column not in table.categorical:
+            if text := _unreadable(table, column, one):
+                left.append(text)
+            elif one.is_id and column not in table.categorical:
                 notes.append(
                     f"{column} of {table.name} is not a target: whole numbers that all"
                     f" differ look like an id (else: --targets {column})"
@@ -183,10 +188,11 @@ def _choose_targets(
                 notes.append(f"{column} of {table.name} is not a target: free text")
             else:
                 names.append(column)
+    notes += left
     if not names:
         raise DataError(
             f"{table.files[0]}, line 1: has no column to predict beside 'graph'; add"
-            " one, or name it with --targets"
+            f" one, or name it with --targets{'; '.join(['', *left])}"
         )
     numbers = [c for c in names if found[c].is_number]
     if kind == "auto":
@@ -203,11 +209,14 @@ def _choose_targets(
     if kind != "classes" and odd:
         must = "0 or 1" if kind == "binary" else "numbers"
         if found[odd[0]].num_odd:
-            must += f" (not {_first_odd(table, odd[0], found[odd[0]])})"
+            must += f" (not {_first(table, odd[0], found[odd[0]])})"
         raise DataError(
             f"{table.files[0]}: column {odd[0]!r} must hold {must} to be predicted as"
             f" {kind}; leave it out with --targets, or choose another --kind"
         )
+    if kind == "regression":
+        for column in names:
+            notes += _doubts(table, column, found[column])
     return kind, tuple(names)
 
 
@@ -219,7 +228,7 @@ def _kind(table: Table, names: Sequence[str], found: Mapping[str, Profile]) -> s
         if first.is_flag and first.num_missing:
             return "binary"
         few = len(first.distinct()) <= _MOST_CLASSES and first.holders is not None
-        return "classes" if first.is_integer and few else "regression"
+        return "classes" if first.numbers.is_integer and few else "regression"
     if all(found[c].is_flag for c in names):
         return "binary"
     if all(found[c].is_number for c in names):
@@ -232,6 +241,20 @@ def _classes(
 ) -> tuple[str, ...]:
     classes = [name for name in one.frequent() if is_name(name)]
     left = len(one.distinct()) - len(classes)
+    marks = one.unknown.marks
+    if len(classes) < 2 <= len(classes) + len(marks):  # else nothing can be learned
+        classes += [c for c in sorted(marks) if is_name(c) and marks[c] >= one.enough]
+        notes += [
+            f"{column} of {table.name}: {marks[c]} of {one.unknown.rows} cells"
+            f" ({marks[c] / one.unknown.rows:.0%}) are {c!r}, which is taken for"
+            " a class because there are too few others; if it stands for not known,"
+            " empty these cells and label more"
+            for c in classes
+            if c in marks
+        ]
+    notes += _doubts(table, column, one, listed=classes)
+    if problem := _unreadable(table, column, one):
+        notes.append(problem)
     if left:
         notes.append(
             f"{column} of {table.name}: {left} class(es) that fewer than {one.enough}"
@@ -247,7 +270,7 @@ def _classes(
             f" least {one.enough} {owner}s have, and two are needed; {cure}lower"
             " --min-count if the names of rare classes identify nobody"
         )
-    return tuple(classes)
+    return tuple(map(_unfloated(classes), classes))
 
 
 def _look_alike(what: str, names: Sequence[str]) -> list[str]:
@@ -268,18 +291,43 @@ def _feature(
 ) -> Feature | None:
     """Describe a column of nodes; None if it is of no use."""
     missing = INDICATOR if one.num_missing else REFUSE
+    what = f"{column} of nodes"
     if not one.count or not is_name(column):
-        notes.append(f"{column} of nodes is not used: it is empty, or has an odd name")
+        notes.append(f"{what} is not used: it is empty, or has an odd name")
         return None
+    notes += _doubts(table, column, one)
     is_category = column in table.categorical
+    may_tell = one.is_flag or not (one.is_number or one.is_date)  # if it is there
+    if one.is_constant and not (one.num_missing and may_tell):
+        rest = ", or none" * bool(one.num_missing)
+        notes.append(
+            f"{what} is not used: it has one value in all rows{rest} (else: add a"
+            " [[feature]] by hand)"
+        )
+        return None
+    if one.is_date and not is_category:
+        if one.num_odd > one.days.count:
+            notes.append(
+                f"{_odd_cells(table, column, one)}; the column is taken as dates, and"
+                " such a row does not fit: correct the cell and make the schema again"
+            )
+        if 0 < one.num_zoned < one.days.count:
+            notes.append(
+                f"{what}: {one.num_zoned} of {one.days.count} dates have a time zone;"
+                " the others are taken as UTC"
+            )
+        return _number(column, one, missing, statistics=statistics, notes=notes)
+    if not is_category and (problem := _unreadable(table, column, one)):
+        notes.append(f"{problem}; until then the column is not used")
+        return None
     if one.is_mostly_number and not is_category:
         if one.is_id:
             notes.append(
-                f"{column} of nodes is not used: whole numbers that all differ look"
+                f"{what} is not used: whole numbers that all differ look"
                 " like an id (else: add a [[feature]] by hand)"
             )
             return None
-        if one.num_odd:
+        if not one.is_number:
             notes.append(
                 f"{_odd_cells(table, column, one)}; the column is taken as a number,"
                 " and such a row does not fit: correct the cell (an empty one is a"
@@ -287,9 +335,7 @@ def _feature(
                 " category in the schema"
             )
         return _number(column, one, missing, statistics=statistics, notes=notes)
-    if comma := _comma(table, column, one):
-        notes += comma
-    elif 2 * one.num_odd <= one.count and not (is_category or one.has_codes):
+    if 2 * one.num_odd <= one.count and not (is_category or one.has_codes):
         notes.append(
             f"{_odd_cells(table, column, one)}; these are too many for a column of"
             " numbers: if they stand for missing values, empty them and make the schema"
@@ -316,56 +362,105 @@ def _feature(
     )
 
 
-def _comma(table: Table, column: str, one: Profile) -> list[str]:
-    """Tell that the first cell that is no number would be one with a point."""
-    if not _COMMA.fullmatch(one.first_odd[1]):
-        return []
-    return [
-        f"{_odd_cells(table, column, one)}; if these are numbers, write a point in"
-        " place of the comma, and make the schema again"
-    ]
+def _doubts(
+    table: Table, column: str, one: Profile, listed: Sequence[str] = ()
+) -> list[str]:
+    """Name cells that may stand for "not known"; of dates, too."""
+    what = table.of(column)
+    notes = one.unknown.notes(what, one.enough, listed=listed)
+    if one.is_date:
+        days = Unknown(rows=one.unknown.rows, numbers=one.days)
+        notes += days.notes(what, one.enough, shown=lambda day: str(_date(day)))
+    return notes
 
 
-def _odd_cells(table: Table, column: str, one: Profile) -> str:
-    """Say how many cells are no numbers, and which is the first."""
-    rows = "nodes" if "node" in table.columns else "graphs"
-    found = f"{column} of {rows}: {one.num_odd} of {one.count} cells"
-    place = _first_odd(table, column, one)
-    if one.num_odd == 1:
-        return f"{found} is no number ({place})"
-    return f"{found} are no numbers (the first: {place})"
+def _unreadable(table: Table, column: str, one: Profile) -> str:
+    """Say that numbers or dates cannot be read as they are written, and the cure."""
+    if one.is_dated and not one.is_date:
+        place = _first(table, column, one, "day")
+        return (
+            f"{column} of {_rows(table)}: cells look like dates or times (the first:"
+            f" {place}); as 01/02/2024 may be in January or February, write dates as"
+            " 2024-01-31 or 2024-01-31T12:00, and times of day as numbers, and make the"
+            " schema again"
+        )
+    if one.is_meant and not one.is_mostly_number:
+        form = "points" if one.forms["points"] else "number"
+        points = "; others that have such points are read wrong, as 1.234 for 1234"
+        return (
+            f"{_odd_cells(table, column, one, form)}; if these are numbers, write a"
+            " point in place of the comma before decimals and nothing between thousands"
+            " or around numbers, in all rows and at all sites"
+            f"{points * (form == 'points')}, and make the schema again"
+        )
+    return ""
 
 
-def _first_odd(table: Table, column: str, one: Profile) -> str:
-    line, cell = one.first_odd
-    return f"{table.at(line, column)}: {shortened(repr(cell))}"
+def _odd_cells(table: Table, column: str, one: Profile, form: str = "odd") -> str:
+    """Say how many cells are no numbers (no dates in dates), and which is the first."""
+    num = one.num_odd
+    if one.is_date:
+        num = one.count - one.days.count
+        form = next((f for f in ("day", "number", "points", "") if one.forms[f]), "odd")
+    found = f"{column} of {_rows(table)}: {num} of {one.count} cells"
+    place, word = _first(table, column, one, form), "date" if one.is_date else "number"
+    if num == 1:
+        return f"{found} is no {word} ({place})"
+    return f"{found} are no {word}s (the first: {place})"
+
+
+def _rows(table: Table) -> str:
+    return "nodes" if "node" in table.columns else "graphs"
+
+
+def _first(table: Table, column: str, one: Profile, form: str = "odd") -> str:
+    line, cell = one.firsts[form]
+    return f"{table.at(line, column)}: {shortened(repr(cell))}{meaning(cell)}"
 
 
 def _number(
     column: str, one: Profile, missing: str, *, statistics: bool, notes: list[str]
 ) -> Feature:
-    shift, scale = 0.0, 1.0
+    numbers, kind = (one.days, DATE) if one.is_date else (one.numbers, NUMBER)
+    shift, scale = _YEARS_FROM_2020 if kind == DATE else (0.0, 1.0)
+    what = f"{column} of nodes"
+    why = ""
     if one.is_flag:
         pass  # 0 and 1 need no scaling
     elif not statistics:
-        notes.append(f"{column} of nodes is not scaled (--no-statistics)")
+        why = f"{what} is not scaled (--no-statistics)"
     elif len(one.owners) < one.enough:
-        notes.append(
-            f"{column} of nodes is not scaled: a mean of so few would tell of them"
-        )
+        why = f"{what} is not scaled: a mean of so few would tell of them"
+    elif not math.isfinite(numbers.mean + (scale := float(f"{numbers.std:.2g}"))):
+        why, scale = f"{what} is not scaled: its numbers are too large", 1.0
     else:
-        shift, scale = _rounded(one.mean), _rounded(one.std) or 1.0
-        if not (math.isfinite(shift) and math.isfinite(scale)):
-            notes.append(f"{column} of nodes is not scaled: its numbers are too large")
-            return Feature(column=column, kind=NUMBER, missing=missing)
+        scale = scale or 1.0
+        shift = _rounded(numbers.mean, scale)
+        mean = f"{_date(shift)}" if kind == DATE else f"{shift:.15g}"
+        days = " days" * (kind == DATE)
         notes.append(
-            f"{column} of nodes: the schema tells its mean, about {shift:g}, and its"
-            f" standard deviation, about {scale:g}"
+            f"{what}: the schema tells its mean, about {mean}, and its standard"
+            f" deviation, about {scale:g}{days}"
         )
-    return Feature(
-        column=column, kind=NUMBER, shift=shift, scale=scale, missing=missing
-    )
+    if why:
+        notes.append(f"{why}; years from 2020 stand in" if kind == DATE else why)
+    return Feature(column=column, kind=kind, shift=shift, scale=scale, missing=missing)
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.2g}")
+def _rounded(mean: float, std: float) -> float:
+    """Round a mean to two digits, or to as many as bring it within a tenth of a std."""
+    for digits in range(2, 17):
+        shift = float(f"{mean:.{digits}g}")
+        if abs(shift - mean) <= std / 10:
+            break
+    return shift
+
+
+def _date(day: float) -> date:
+    return date(1970, 1, 1) + timedelta(days=min(max(day, -7e5), 2.9e6))
+
+
+def _unfloated(names: Sequence[str]) -> Callable[[str], str]:
+    """Return what names 1.0 by 1, if all are numbers and no two the same."""
+    is_number = bool(by_value(names)) and not any(name.isalpha() for name in names)
+    return as_whole if is_number else str

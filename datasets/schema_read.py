@@ -13,6 +13,7 @@ from fedgraph_flwr.toml_files import read_toml
 
 from .schema import (
     CATEGORY,
+    DATE,
     DROP,
     FORMAT,
     GRAPH_CSV,
@@ -145,17 +146,18 @@ class _Reader:
                 f"the name of a column of nodes, none of {', '.join(RESERVED)}",
             )
         )
-        kinds = (NUMBER, CATEGORY)
-        kind = table.need("kind", lambda v: v in kinds, "'number' or 'category'")
+        kinds = (NUMBER, CATEGORY, DATE)
+        words = "'number' or 'category' or 'date'"
+        kind = str(table.need("kind", lambda v: v in kinds, words))
         rules = (REFUSE, INDICATOR)
         missing = table.get(
             "missing", REFUSE, lambda v: v in rules, "'refuse' or 'indicator'"
         )
-        if kind == NUMBER:
+        if kind != CATEGORY:
             table.allow("column", "kind", "shift", "scale", "missing")
             return Feature(
                 column=column,
-                kind=NUMBER,
+                kind=kind,
                 shift=float(table.get("shift", 0.0, _is_number, "a finite number")),
                 scale=float(
                     table.get(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,16 +14,16 @@ import numpy as np
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError
 
-from .encode import first_few, is_missing, read_numbers, too_many
+from .cells import is_empty, is_missing, readings
+from .encode import first_few, read_numbers, too_many
 from .molecules import BadRow, MoleculeBuilder, Molecules, list_all
-from .table import SAVE, no_column, other_separator
+from .table import SAVE, no_column, no_csv, odd_header
 
 _HEADER = "its first line must name the columns, one of them with SMILES"
 _FEWEST_IDS, _DIGITS = 3, 18
 _INDEX = "unnamed: 0"  # pandas' name for an index that was written without one
 _ID_WORDS = ("id", "index", "no", "num", "nr", "number", "row", "cid")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*")
-_MEANT = re.compile(r"[<>=~≤≥≈]*\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*%?")
 Record = tuple[int, list[str]]  # line number in the file, cells
 
 
@@ -171,25 +170,24 @@ def read_table(path: Path) -> tuple[list[str], list[Record]]:
         The file is no CSV, is empty, has cells that no comma separates, or two columns
         of one name.
     """
+    line = 1
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
             reader = csv.reader(handle, strict=True)
-            header = [cell.strip() for cell in next(reader, [])]
-            records = [(reader.line_num, cells) for cells in reader if cells]
+            try:
+                header = [cell.strip() for cell in next(reader, [])]
+                records = [(reader.line_num, cells) for cells in reader if cells]
+            finally:
+                line = max(reader.line_num, 1)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(
-            f"{path} cannot be read as CSV: {error}; {SAVE}",
-            public=f"{path.name} cannot be read as CSV; {SAVE}",
-        ) from error
+        raise no_csv(path, line, error) from error
     if not header:
         raise DataError(
             f"{path} is empty; {_HEADER}", public=f"{path.name} is empty; {_HEADER}"
         )
-    if mark := other_separator(header):
+    if problem := odd_header(header):
         raise DataError(
-            f"{path}, line 1: the column {header[0]!r} has {mark!r} in its name;"
-            f" {SAVE}",
-            public=f"{path.name}, line 1: {SAVE}",
+            f"{path}, line 1: {problem}", public=f"{path.name}, line 1: {SAVE}"
         )
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
@@ -292,7 +290,7 @@ def _is_meant_as_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
-        return _MEANT.fullmatch(cell) is not None
+        return bool(readings(cell))
     return True
 
 
@@ -307,7 +305,7 @@ def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
         with np.errstate(over="ignore"):  # as float32, which models learn
             is_allowed = bool(np.isfinite(np.float32(value)))
         allowed, then = "a finite number", ""
-    if is_allowed or math.isnan(value):
+    if is_allowed or is_empty(text):
         return value
     must = f"a label must be {allowed}, or empty where it is missing"
     raise DataError(

@@ -6,6 +6,8 @@ faster: Python's garbage collector visits rows that live longer again and again.
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +16,8 @@ from pathlib import Path
 from fedgraph_flwr.errors import DataError, nearest
 
 BLOCK = 1 << 12  # rows
+_RETURN = re.compile(rb"\r(?!\n)")
+csv.field_size_limit(2**31 - 1)  # a cell may be a page; 131,072 letters else
 SAVE = "save it as UTF-8 text, cells separated by commas"
 
 
@@ -54,6 +58,10 @@ class Table:
     unit: str = "line"
     categorical: tuple[str, ...] = ()
 
+    def of(self, column: str) -> str:
+        """Name a column with its file."""
+        return f"{column} of {self.file_of.get(column, self.name)}"
+
     def at(self, line: int, column: str = "") -> str:
         """Name a place: file, line, column."""
         place = f"{self.file_of.get(column, self.name)}, {self.unit} {line}"
@@ -92,9 +100,12 @@ def no_column(
     )
 
 
-def other_separator(columns: Sequence[str]) -> str:
-    """Return what separates the cells of a first line without commas; "" if nothing."""
-    return next((m for m in ";\t|" if len(columns) == 1 and m in columns[0]), "")
+def odd_header(columns: Sequence[str]) -> str:
+    """Say what is wrong with a first line that is not of columns and commas; or ""."""
+    if columns and columns[0].lower().startswith("sep="):
+        return f"is {','.join(columns)!r}, for one program alone; delete it, and {SAVE}"
+    mark = next((m for m in ";\t|" if len(columns) == 1 and m in columns[0]), "")
+    return mark and f"the column {columns[0]!r} has {mark!r} in its name; {SAVE}"
 
 
 def refusal(path: Path, problem: str, public: str = "") -> DataError:
@@ -149,7 +160,24 @@ def no_csv(path: Path, line: int, error: Exception) -> DataError:
     if isinstance(error, PermissionError):
         with needing_permission():
             raise error
+    if isinstance(error, UnicodeDecodeError):
+        line, error = _undecodable(path, error)
     return DataError(
         f"{path}, line {line}: cannot be read as CSV: {error}; {SAVE}",
         public=f"{path.name}, line {line}: cannot be read as CSV; {SAVE}",
     )
+
+
+def _undecodable(
+    path: Path, error: UnicodeDecodeError
+) -> tuple[int, UnicodeDecodeError]:
+    """Return the line that is no UTF-8: a reader decodes many lines at once."""
+    line = 1
+    with path.open("rb") as handle:
+        for text in handle:
+            try:
+                text.decode()
+            except UnicodeDecodeError as found:
+                return line + len(_RETURN.findall(text[: found.start])), found
+            line += 1 + len(_RETURN.findall(text))
+    return line, error

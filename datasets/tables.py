@@ -16,7 +16,7 @@ from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.wording import shortened
 
 from .schema import SPLIT
-from .table import BLOCK, SAVE, Block, Table, Tables, no_csv, other_separator, refusal
+from .table import BLOCK, SAVE, Block, Table, Tables, no_csv, odd_header, refusal
 from .tables_tu import tu_names, tu_tables
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -115,8 +115,8 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
     if not columns:
         words = "is empty; its first line must name the columns"
         raise wrong(words, words)
-    if mark := other_separator(columns):
-        raise wrong(f"the column {columns[0]!r} has {mark!r} in its name; {SAVE}", SAVE)
+    if problem := odd_header(columns):
+        raise wrong(problem, SAVE)
     odd = next((c for c in columns if not c or not c.isprintable()), None)
     if odd is not None:
         raise wrong(
@@ -263,9 +263,10 @@ def _parquet_blocks(path: Path, columns: Sequence[str]) -> Iterator[Block]:
             for batch in file.iter_batches(batch_size=BLOCK):
                 cells = {}
                 for name, column in zip(columns, batch.columns, strict=True):
-                    if pyarrow.types.is_boolean(column.type):
-                        column = column.cast(pyarrow.int8())
                     texts = compute.fill_null(column.cast(pyarrow.string()), "")
+                    kind = getattr(column.type, "value_type", column.type)
+                    if pyarrow.types.is_boolean(kind):  # True, as CSV files have it
+                        texts = compute.utf8_capitalize(texts)
                     cells[name] = [cell.strip() for cell in texts.to_pylist()]
                 yield Block(range(done + 1, done + len(batch) + 1), cells)
                 done, name = done + len(batch), ""

@@ -12,9 +12,9 @@ import argparse
 import json
 from pathlib import Path
 
+from datasets.column_stats import MIN_COUNT
 from datasets.schema import TARGET_KINDS, write_schema
 from datasets.schema_infer import infer_schema
-from datasets.schema_profile import MIN_COUNT
 from fedgraph_flwr.errors import ConfigError
 
 
