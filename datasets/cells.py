@@ -51,7 +51,7 @@ _DATED = re.compile(
     rf"|{_MONTH}[- ]\d{{4}})(?:[T ,]+{_CLOCK})?|{_CLOCK}",
     re.IGNORECASE,
 )
-_DAY_0 = date(1970, 1, 1).toordinal()
+DAY_0 = date(1970, 1, 1).toordinal()
 
 
 def alike(name: str) -> Decimal | str:
@@ -127,17 +127,11 @@ def readings(cell: str) -> tuple[str, ...]:
     text = unicodedata.normalize("NFKC", cell).strip().lstrip(LIMITS + " ")
     text = text.translate(str.maketrans("−–—’‘`´", "---''''"))
     text = "".join(str(unicodedata.decimal(c, c)) for c in text)
-    parts = re.fullmatch(r"(.*?) ?([%‰]?)", text, re.DOTALL)
-    text, share = parts.groups() if parts else (text, "")
-    sign, text = ("-", text[1:]) if text[:1] == "-" else ("", text.removeprefix("+"))
-    text = _CURRENCY.sub("", text.strip()).strip()
-    text = re.sub(r"[.,]-+$", "", text)  # as in "5.-"
-    if text.startswith("(") and text.endswith(")"):
-        sign, text = "-", text[1:-1].strip()
-    elif not sign and text[:1] in ("-", "+"):
-        sign, text = text[0].strip("+"), text[1:].strip()
-    elif not sign and text.endswith("-"):
-        sign, text = "-", text[:-1].strip()
+    share = {"%": -2, "‰": -3}.get(text[-1:], 0)
+    text = _CURRENCY.sub("", text.rstrip("%‰ "))
+    text = re.sub(r"[.,]-+$", "", text.strip())  # as in "5.-"
+    sign = "-" if text[:1] in ("-", "(") or text[-1:] == "-" else ""
+    text = text.strip("-() ").removeprefix("+")
     found: dict[Decimal, str] = {}
     for form in (_POINT, _COMMA):
         match = form.fullmatch(text)
@@ -147,7 +141,7 @@ def readings(cell: str) -> tuple[str, ...]:
         number = f"{sign}{whole or 0}{match[4].replace(',', '.')}"
         found.setdefault(Decimal(number), number)
         if share:
-            part = Decimal(number).scaleb(-2 if share == "%" else -3)
+            part = Decimal(number).scaleb(share)
             found.setdefault(part, str(part))
     return tuple(found.values())
 
@@ -166,7 +160,7 @@ def read_day(cell: str) -> float:
         return math.inf
     year, _, month, day, hour, minute, second, _, zone, rest = match.groups(default="0")
     try:
-        found = date(int(year), int(month), int(day)).toordinal() - _DAY_0
+        found = date(int(year), int(month), int(day)).toordinal() - DAY_0
     except ValueError:
         return math.inf
     past = 60 * int(hour) + int(minute) - 60 * int(zone)
@@ -175,12 +169,6 @@ def read_day(cell: str) -> float:
     if int(hour) > 24 or int(minute) > 59 or seconds > 60:
         return math.inf
     return found + (60 * past + seconds) / 86_400
-
-
-def has_zone(cell: str) -> bool:
-    """Whether a date that can be read has a time and its zone."""
-    match = _DAY.fullmatch(cell)
-    return match is not None and bool(match[8] or match[9])
 
 
 def form_of(cell: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
+from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
@@ -37,6 +37,7 @@ _MOST_PROBLEMS = 10_000
 MOST_NUMBERS = 2**31  # of encoded features of a table: 8 GiB
 _FEW = 5  # names that a message lists
 _AT_ALL = "in the schema of all sites"
+_values, _looks = lru_cache(by_value), lru_cache(by_look)  # names are many
 Flaw = tuple[
     int, str, str
 ]  # row of the block, column, what is wrong and how to mend it
@@ -200,7 +201,7 @@ def is_one_hot(schema: Schema) -> bool:
 def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
     """Column of each cell; -1 if it has none."""
     cells = block.cells[feature.column]
-    codes, looks = _find(feature.categories, cells)
+    codes = _find(feature.categories, cells)
     for row in np.flatnonzero(codes < 0).tolist():
         cell = cells[row]
         if is_missing(cell) and feature.missing == INDICATOR:
@@ -216,32 +217,31 @@ def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
                     row,
                     feature.column,
                     f"{cell!r} is none of the schema's categories"
-                    f" ({known}){twin(cell, looks)}; correct it, or list it or set"
-                    f" other = true {_AT_ALL}",
+                    f" ({known}){_like(cell, feature.categories)}; correct it, or list"
+                    f" it or set other = true {_AT_ALL}",
                 )
             )
     return codes
 
 
-def _find(
-    names: Sequence[str], cells: Sequence[str]
-) -> tuple[IntArray, dict[Decimal | str, str]]:
-    """Return the number of each cell's name, or -1; and names by their looks.
+def _find(names: tuple[str, ...], cells: Sequence[str]) -> IntArray:
+    """Return the number of each cell's name, or -1.
 
     Where all names are numbers, or truth values, a cell may spell one otherwise: 1.0
     for 1, and true for 1.
     """
     index = {name: i for i, name in enumerate(names)}
     codes = np.fromiter(map(index.get, cells, repeat(-1)), np.int64, len(cells))
-    odd = np.flatnonzero(codes < 0).tolist()
-    if not odd:
-        return codes, {}
-    values = by_value(names)
-    is_flag = values.keys() <= {"0", "1"}
-    for row in odd if values else ():
-        if is_flag or cells[row].lower() not in TRUTH:
-            codes[row] = index.get(values.get(as_whole(cells[row]), ""), -1)
-    return codes, by_look(names)
+    if (codes < 0).any() and (values := _values(names)):
+        is_flag = values.keys() <= {"0", "1"}
+        for row in np.flatnonzero(codes < 0).tolist():
+            if is_flag or cells[row].lower() not in TRUTH:
+                codes[row] = index.get(values.get(as_whole(cells[row]), ""), -1)
+    return codes
+
+
+def _like(cell: str, names: tuple[str, ...]) -> str:
+    return twin(cell, _looks(names))
 
 
 def _fill_numbers(
@@ -326,7 +326,7 @@ def encode_classes(
 ) -> tuple[IntArray, list[Flaw]]:
     """Encode a column of classes as their numbers; -1 if missing or wrong."""
     cells = block.cells[column]
-    codes, looks = _find(schema.classes, cells)
+    codes = _find(schema.classes, cells)
     flaws: list[Flaw] = []
     for row in np.flatnonzero(codes < 0).tolist():
         cell = cells[row]
@@ -338,7 +338,7 @@ def encode_classes(
                 row,
                 column,
                 f"{what} the schema's classes ({_some(schema.classes)})"
-                f"{twin(cell, looks)}; correct it, or list it {_AT_ALL}",
+                f"{_like(cell, schema.classes)}; correct it, or list it {_AT_ALL}",
             )
         )
     return codes, flaws

@@ -10,15 +10,15 @@ largest values, rare categories, identifiers and texts never do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.wording import shortened
 
-from .cells import alike, as_whole, by_value
+from .cells import DAY_0, alike, as_whole, by_value
 from .column_stats import MIN_COUNT, Unknown
 from .encode import meaning, need_columns
 from .schema import (
@@ -44,6 +44,7 @@ from .tables import find_tables, holds_tables, is_one_graph, wanted_tables
 
 DEFAULT_DEGREE = 16
 _MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
+_LAST_DAY = date.max.toordinal()
 _YEARS_FROM_2020 = (18_262.0, 365.25)  # shift and scale of dates without statistics
 
 
@@ -241,18 +242,15 @@ def _classes(
 ) -> tuple[str, ...]:
     classes = [name for name in one.frequent() if is_name(name)]
     left = len(one.distinct()) - len(classes)
-    marks = one.unknown.marks
+    notes += _doubts(table, column, one)
+    marks = [c for c, n in one.unknown.marks.items() if is_name(c) and n >= one.enough]
     if len(classes) < 2 <= len(classes) + len(marks):  # else nothing can be learned
-        classes += [c for c in sorted(marks) if is_name(c) and marks[c] >= one.enough]
-        notes += [
-            f"{column} of {table.name}: {marks[c]} of {one.unknown.rows} cells"
-            f" ({marks[c] / one.unknown.rows:.0%}) are {c!r}, which is taken for"
-            " a class because there are too few others; if it stands for not known,"
-            " empty these cells and label more"
-            for c in classes
-            if c in marks
-        ]
-    notes += _doubts(table, column, one, listed=classes)
+        classes += sorted(marks)
+        notes.append(
+            f"{column} of {table.name}: {', '.join(map(repr, marks))} must serve as"
+            " class(es), for there are too few others; if that means not known, empty"
+            " these cells and label more"
+        )
     if problem := _unreadable(table, column, one):
         notes.append(problem)
     if left:
@@ -270,7 +268,8 @@ def _classes(
             f" least {one.enough} {owner}s have, and two are needed; {cure}lower"
             " --min-count if the names of rare classes identify nobody"
         )
-    return tuple(map(_unfloated(classes), classes))
+    is_number = by_value(classes) and not any(map(str.isalpha, classes))
+    return tuple(map(as_whole, classes) if is_number else classes)  # 1, not 1.0
 
 
 def _look_alike(what: str, names: Sequence[str]) -> list[str]:
@@ -306,15 +305,10 @@ def _feature(
         )
         return None
     if one.is_date and not is_category:
-        if one.num_odd > one.days.count:
+        if few := one.count - one.days.count:
             notes.append(
-                f"{_odd_cells(table, column, one)}; the column is taken as dates, and"
-                " such a row does not fit: correct the cell and make the schema again"
-            )
-        if 0 < one.num_zoned < one.days.count:
-            notes.append(
-                f"{what}: {one.num_zoned} of {one.days.count} dates have a time zone;"
-                " the others are taken as UTC"
+                f"{what}: {few} of {one.count} cells are no dates such as 2024-01-31;"
+                " their rows do not fit: correct the cells and make the schema again"
             )
         return _number(column, one, missing, statistics=statistics, notes=notes)
     if not is_category and (problem := _unreadable(table, column, one)):
@@ -362,16 +356,12 @@ def _feature(
     )
 
 
-def _doubts(
-    table: Table, column: str, one: Profile, listed: Sequence[str] = ()
-) -> list[str]:
+def _doubts(table: Table, column: str, one: Profile) -> list[str]:
     """Name cells that may stand for "not known"; of dates, too."""
     what = table.of(column)
-    notes = one.unknown.notes(what, one.enough, listed=listed)
-    if one.is_date:
-        days = Unknown(rows=one.unknown.rows, numbers=one.days)
-        notes += days.notes(what, one.enough, shown=lambda day: str(_date(day)))
-    return notes
+    days = Unknown(rows=one.unknown.rows, numbers=one.days)
+    more = days.notes(what, one.enough, shown=_date) if one.is_date else []
+    return one.unknown.notes(what, one.enough) + more
 
 
 def _unreadable(table: Table, column: str, one: Profile) -> str:
@@ -397,16 +387,12 @@ def _unreadable(table: Table, column: str, one: Profile) -> str:
 
 
 def _odd_cells(table: Table, column: str, one: Profile, form: str = "odd") -> str:
-    """Say how many cells are no numbers (no dates in dates), and which is the first."""
-    num = one.num_odd
-    if one.is_date:
-        num = one.count - one.days.count
-        form = next((f for f in ("day", "number", "points", "") if one.forms[f]), "odd")
-    found = f"{column} of {_rows(table)}: {num} of {one.count} cells"
-    place, word = _first(table, column, one, form), "date" if one.is_date else "number"
-    if num == 1:
-        return f"{found} is no {word} ({place})"
-    return f"{found} are no {word}s (the first: {place})"
+    """Say how many cells are no numbers, and which is the first."""
+    found = f"{column} of {_rows(table)}: {one.num_odd} of {one.count} cells"
+    place = _first(table, column, one, form)
+    if one.num_odd == 1:
+        return f"{found} is no number ({place})"
+    return f"{found} are no numbers (the first: {place})"
 
 
 def _rows(table: Table) -> str:
@@ -436,8 +422,8 @@ def _number(
     else:
         scale = scale or 1.0
         shift = _rounded(numbers.mean, scale)
-        mean = f"{_date(shift)}" if kind == DATE else f"{shift:.15g}"
-        days = " days" * (kind == DATE)
+        mean = _date(shift) if kind == DATE else f"{shift:.15g}"
+        days = " days; a time without a zone counts as UTC" * (kind == DATE)
         notes.append(
             f"{what}: the schema tells its mean, about {mean}, and its standard"
             f" deviation, about {scale:g}{days}"
@@ -456,11 +442,5 @@ def _rounded(mean: float, std: float) -> float:
     return shift
 
 
-def _date(day: float) -> date:
-    return date(1970, 1, 1) + timedelta(days=min(max(day, -7e5), 2.9e6))
-
-
-def _unfloated(names: Sequence[str]) -> Callable[[str], str]:
-    """Return what names 1.0 by 1, if all are numbers and no two the same."""
-    is_number = bool(by_value(names)) and not any(name.isalpha() for name in names)
-    return as_whole if is_number else str
+def _date(day: float) -> str:
+    return str(date.fromordinal(max(1, min(math.floor(day) + DAY_0, _LAST_DAY))))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .cells import form_of, has_zone, read_day
+from .cells import form_of, read_day
 from .column_stats import MIN_COUNT, Numbers, Unknown
 from .encode import read_numbers
 
@@ -32,7 +32,6 @@ class Profile:
     count: int = 0
     num_missing: int = 0
     num_odd: int = 0
-    num_zoned: int = 0
     forms: Counter[str] = field(default_factory=Counter)
     firsts: dict[str, tuple[int, str]] = field(default_factory=dict)
     all_differ: bool = True
@@ -62,7 +61,6 @@ class Profile:
             self.firsts.setdefault(kind, (lines[row], cells[row]))
         dated = [row for row in odd if form[cells[row]] == "date"]
         self.days.add(np.array([read_day(cells[row]) for row in dated]))
-        self.num_zoned += sum(has_zone(cells[row]) for row in dated)
         if len(self.owners) < self.enough:
             self.owners.update(owners[row] for row in (*rows, *dated))
         if self.all_differ:

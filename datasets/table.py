@@ -16,7 +16,7 @@ from pathlib import Path
 from fedgraph_flwr.errors import DataError, nearest
 
 BLOCK = 1 << 12  # rows
-_RETURN = re.compile(rb"\r(?!\n)")
+_NEWLINE = re.compile(rb"\r\n|\r|\n")
 csv.field_size_limit(2**31 - 1)  # a cell may be a page; 131,072 letters else
 SAVE = "save it as UTF-8 text, cells separated by commas"
 
@@ -160,24 +160,12 @@ def no_csv(path: Path, line: int, error: Exception) -> DataError:
     if isinstance(error, PermissionError):
         with needing_permission():
             raise error
-    if isinstance(error, UnicodeDecodeError):
-        line, error = _undecodable(path, error)
+    if isinstance(error, UnicodeDecodeError):  # of many lines that a reader took in
+        try:
+            path.read_bytes().decode()
+        except UnicodeDecodeError as wrong:
+            line, error = len(_NEWLINE.findall(wrong.object[: wrong.start])) + 1, wrong
     return DataError(
         f"{path}, line {line}: cannot be read as CSV: {error}; {SAVE}",
         public=f"{path.name}, line {line}: cannot be read as CSV; {SAVE}",
     )
-
-
-def _undecodable(
-    path: Path, error: UnicodeDecodeError
-) -> tuple[int, UnicodeDecodeError]:
-    """Return the line that is no UTF-8: a reader decodes many lines at once."""
-    line = 1
-    with path.open("rb") as handle:
-        for text in handle:
-            try:
-                text.decode()
-            except UnicodeDecodeError as found:
-                return line + len(_RETURN.findall(text[: found.start])), found
-            line += 1 + len(_RETURN.findall(text))
-    return line, error

@@ -214,11 +214,10 @@ def test_bad_files_are_named(folder, text, message):
         load_moleculenet("BBBP", data_dir=str(folder))
 
 
-@pytest.mark.parametrize("header", [b"num,\xff\n", b"x" * 200_000 + b"\n"])
-def test_a_header_that_is_no_csv_is_refused(folder, header):
+def test_a_header_that_is_no_csv_is_refused(folder):
     write(folder, "BBBP", BBBP)
     (path,) = folder.rglob("BBBP.csv")
-    path.write_bytes(header + path.read_bytes().partition(b"\n")[2])
+    path.write_bytes(b"num,\xff\n" + path.read_bytes().partition(b"\n")[2])
     with pytest.raises(DataError, match=r"BBBP.csv cannot be read as CSV"):
         load_moleculenet("BBBP", data_dir=str(folder))
 

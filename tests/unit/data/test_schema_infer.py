@@ -1,5 +1,9 @@
 """A schema from one site's tables: what it decides, and what it never tells."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+
 import own_files
 import pytest
 
@@ -88,14 +92,14 @@ def test_smallest_and_largest_values_and_single_ones_are_not_told(tmp_path):
 
 
 def test_means_of_few_graphs_are_not_told(tmp_path):
-    folder = site(tmp_path, age=lambda i: "" if i >= 8 else 71.5)  # of four graphs
+    folder = site(tmp_path, age=lambda i: "" if i >= 8 else 71 + i)  # of four graphs
     schema, notes = infer_schema(folder)
     assert (schema.features[0].shift, schema.features[0].scale) == (0.0, 1.0)
     assert any("a mean of so few" in note for note in notes)
     assert schema.features[0].missing == "indicator"
 
 
-@pytest.mark.parametrize("odd", ["inf", "n/a", "1e999"])
+@pytest.mark.parametrize("odd", ["inf", "high", "1e999"])
 def test_a_column_of_numbers_stays_one_whatever_stands_in_few_cells(tmp_path, odd):
     clean = {"age": lambda i: "" if i == 7 else 40 + i / 10}
     folder = site(tmp_path / "a", age=lambda i: odd if i == 7 else 40 + i / 10)
@@ -143,12 +147,12 @@ def test_numbers_whose_mean_is_none_are_not_scaled(tmp_path):
 
 def test_a_column_with_many_texts_is_none_of_numbers_and_is_told(tmp_path):
     """Also of values that are whole and all differ: an id with a gap is an id."""
-    folder = site(tmp_path, age=lambda i: "NA" if i % 8 == 7 else 40 + i / 10)
+    folder = site(tmp_path, age=lambda i: "high" if i % 8 == 7 else 40 + i / 10)
     schema, notes = infer_schema(folder)
     assert [feature.column for feature in schema.features] == ["kind"]
     told = "age of nodes: 5 of 40 cells are no numbers (the first: nodes.csv, line 9,"
     assert any(note.startswith(told) for note in notes)
-    folder = site(tmp_path / "ids", age=lambda i: "NA" if i in (3, 5) else 7 * i)
+    folder = site(tmp_path / "ids", age=lambda i: "high" if i in (3, 5) else 7 * i)
     schema, notes = infer_schema(folder)
     assert [feature.column for feature in schema.features] == ["kind"]
     assert any("look like an id" in note for note in notes)
@@ -158,22 +162,203 @@ def test_a_column_with_many_texts_is_none_of_numbers_and_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("column", "rows", "value", "first"),
+    ("value", "told"),
     [
-        ("age", "nodes", lambda i: f"{36 + i // 20},5", "36,5"),  # seen often enough
-        ("age", "nodes", lambda i: f"1.{100 + i},25", "1.100,25"),
-        ("age", "nodes", lambda i: f"{36 + i},5" if i % 3 else 40, "37,5"),
-        ("ylabel", "graphs", lambda i: f"-{i},5", "-0,5"),
+        (lambda i: f"{36 + i // 20},5", "'36,5', which may mean 36.5"),  # seen often
+        (lambda i: f"1.{100 + i},25", "'1.100,25', which may mean 1100.25"),
+        (lambda i: f"{36 + i},5" if i % 3 else 40, "'37,5', which may mean 37.5"),
+        (lambda i: f"3,{633 + i // 20}", "'3,633', which may mean 3633 or 3.633"),
+        (lambda i: f"3\u202f{633 + i}", "which may mean 3633"),
+        (lambda i: f"3'{633 + i}.50", "which may mean 3633.50"),
+        (lambda i: f"{i // 20} %", "'0 %', which may mean 0"),
+        (lambda i: f"${i + 5}", "'$5', which may mean 5"),
+        (lambda i: "1.234.567" if i == 7 else i / 7, "as 1.234 for 1234"),
     ],
 )
-def test_numbers_with_a_decimal_comma_are_told(tmp_path, column, rows, value, first):
-    """They became categories, or free text, without a word of it."""
-    quoted = {column: lambda i: f'"{value(i)}"'}
-    _, notes = infer_schema(site(tmp_path, **quoted), min_count=1)
-    told = [note for note in notes if "write a point in place of the comma" in note]
-    assert len(told) == 1
-    assert told[0].startswith(f"{column.lstrip('y')} of {rows}: ")
-    assert f": '{first}')" in told[0]
+def test_numbers_with_marks_are_told_and_are_neither_categories_nor_wrong(
+    tmp_path, value, told
+):
+    """They became categories or free text; the advice made 3,633 to 3.633."""
+    quoted = {"age": lambda i: f'"{value(i)}"'}
+    schema, notes = infer_schema(site(tmp_path / "a", **quoted), min_count=1)
+    assert [f.column for f in schema.features] == ["kind"]
+    (note,) = [note for note in notes if note.startswith("age of nodes: ")]
+    assert told in note
+    assert "nothing between thousands" in note
+    assert "until then the column is not used" in note
+    target = site(tmp_path / "b", ylabel=quoted["age"])
+    with pytest.raises(DataError, match=r"to predict.*nothing between thousands"):
+        infer_schema(target, min_count=1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda i: 1_662_000_000 + 3600 * (i * i % 23),
+        lambda i: 50 + i / 1e4,
+        lambda i: f"2024-01-{i % 19 + 1:02d}",
+        lambda i: f"2024/1/{i % 19 + 1}",
+        lambda i: f"2024-01-{i % 19 + 1:02d}T0{i % 7}:30:00.5+02:00",
+        lambda i: f"{1990 + i % 9}-06-07 12:00:00.000000000",
+    ],
+)
+def test_numbers_and_dates_far_from_0_are_centred(tmp_path, value):
+    """A mean of two digits left Unix times 81 deviations away; days were categories."""
+    folder = site(tmp_path, age=value)
+    schema, notes = infer_schema(folder)
+    age = schema.features[0]
+    assert age.kind == ("date" if isinstance(value(0), str) else "number")
+    assert f"{age.shift}" in to_toml(schema)
+    x = build(folder, schema, bad_rows="refuse")[0].x[:, 0]
+    assert abs(x.mean()) < 0.11
+    assert 0.9 < x.std() < 1.1
+    assert any("the schema tells its mean" in note for note in notes)
+    quiet, _ = infer_schema(folder, statistics=False)
+    x = build(folder, quiet, bad_rows="refuse")[0].x[:, 0]
+    assert age.kind == "number" or abs(x).max() < 40  # years from 2020
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda i: f"{i % 12 + 1:02d}/{i % 9 + 1:02d}/2024",
+        lambda i: f"{i % 28 + 1}.1.24" if i % 2 else "2024-01-05",
+        lambda i: f"{i % 28 + 1} Jan 2024 10:30",
+        lambda i: f"{i % 24}:30",
+    ],
+)
+def test_dates_whose_month_nobody_knows_are_told_and_not_guessed(tmp_path, value):
+    schema, notes = infer_schema(site(tmp_path, age=value), min_count=1)
+    assert [f.column for f in schema.features] == ["kind"]
+    assert any("01/02/2024 may be in January or February" in note for note in notes)
+    iso, _ = infer_schema(site(tmp_path / "iso", age=lambda i: f"2024-01-{i % 28 + 1}"))
+    with pytest.raises(DataError, match="must be a date such as 2024-01-31"):
+        build(tmp_path, iso, bad_rows="refuse")
+
+
+@pytest.mark.parametrize(
+    "mark", ["NA", "NULL", "unknown", "?", "(null)", "#N/A", "\\N"]
+)
+def test_marks_of_what_is_not_known_are_told_and_are_no_class(tmp_path, mark):
+    rows = [
+        f"a{i},{mark if i % 4 == 1 else i / 7},{[mark, 'ok', 'bad'][i % 3]},"
+        f"{[mark, 'x', 'y'][i % 3]}"
+        for i in range(60)
+    ]
+    text = "\n".join(["node,v,label,kind", *rows]) + "\n"
+    folder = own_files.write_graph(tmp_path, text, "source,target\n", None)
+    schema, notes = infer_schema(folder)
+    assert schema.classes == ("bad", "ok")
+    assert [f.kind for f in schema.features] == ["number", "category"]
+    assert schema.features[1].categories == ("x", "y")
+    for column in ("label", "kind"):
+        told = f"{column} of nodes.csv: 20 of 60 cells (33%) are {mark!r}; such cells"
+        assert any(note.startswith(told) for note in notes)
+    data, *_ = build(folder, schema, bad_rows="refuse")
+    assert ((data.y < 0) == [i % 3 == 0 for i in range(60)]).all()
+    assert (data.x[:, 1] == [i % 4 == 1 for i in range(60)]).all()  # the indicators
+    assert (data.x[:, 4] == [i % 3 == 0 for i in range(60)]).all()
+    assert len(data.doubts) == 3
+    known = replace(schema, classes=("bad", "ok", mark))  # as the schema says
+    data, *_ = build(folder, known, bad_rows="refuse")
+    assert (data.y >= 0).all()
+    assert len(data.doubts) == 2
+
+
+def test_sodium_is_known_and_a_mark_is_a_class_only_if_there_is_no_second(tmp_path):
+    schema, _ = infer_schema(
+        site(tmp_path / "a", kind=lambda i: ["Na", "K"][i // 2 % 2])
+    )
+    assert schema.features[1].categories == ("K", "Na")
+    names = {"ylabel": lambda i: ["none", "mild"][i % 2]}
+    schema, notes = infer_schema(site(tmp_path / "b", **names))
+    assert schema.classes == ("mild", "none")
+    told = "label of graphs.csv: 'none' must serve as class(es)"
+    assert any(note.startswith(told) for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("values", "codes"),
+    [
+        (lambda i: -999 if i % 4 == 0 else 18 + i, "-999"),
+        (lambda i: 9999 if i % 4 == 0 else i / 7, "9999"),
+        (lambda i: [-99, -98][i % 2] if i % 3 == 0 else i / 7, "-99, -98"),
+        (lambda i: -1 if i % 4 == 0 else 1000 + 70 * i, "-1"),
+        (lambda i: [0, 1, 9][i % 3], "9"),
+        (lambda i: -500 if i % 4 == 0 else 20 + i / 9, "-500"),
+        (
+            lambda i: "9999-12-31" if i % 4 == 0 else f"2024-01-{i % 28 + 1}",
+            "9999-12-31",
+        ),
+        (lambda i: [-1, 0, 1][i % 3], ""),
+        (lambda i: i % 9 + 1, ""),
+        (lambda i: 10.0 ** (i / 4), ""),
+        (lambda i: 0 if i % 2 else 10 + i, ""),
+    ],
+)
+def test_a_number_far_from_all_others_that_many_rows_share_is_told(
+    tmp_path, values, codes
+):
+    schema, notes = infer_schema(site(tmp_path, age=values), min_count=5)
+    told = [note for note in notes if "far from all others" in note]
+    assert len(told) == bool(codes)
+    for code in filter(None, codes.split(", ")):
+        assert f"%) are {code}, " in told[0]
+    data, *_ = build(tmp_path, schema)
+    is_date = schema.features[0].kind == "date"
+    assert len(data.doubts) == (bool(codes) and "-98" not in codes and not is_date)
+
+
+@pytest.mark.parametrize("value", [4711, "x", "2024-01-07", "True", 1])
+@pytest.mark.parametrize("is_there", [1, 2])
+def test_a_column_with_one_value_is_left_out(tmp_path, value, is_there):
+    cells = {"age": lambda i: value if i % is_there == 0 else ""}
+    schema, notes = infer_schema(site(tmp_path, **cells))
+    told = any("age of nodes is not used: it has one value" in note for note in notes)
+    may_tell = is_there == 2 and value in ("x", "True", 1)
+    assert told is not may_tell
+    assert ("age" in to_toml(schema)) is may_tell
+
+
+def test_csv_and_parquet_files_of_one_table_give_one_schema_and_one_encoding(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    count, rng = 60, numpy_rng(0, "x")
+    days = [datetime(2024, 1, 1 + i % 28, i % 24, tzinfo=UTC) for i in range(count)]
+    columns = {
+        "node": [f"a{i}" for i in range(count)],
+        "vip": [i % 3 == 0 for i in range(count)],
+        "whole": [None if i % 7 == 0 else float(i * i % 41) for i in range(count)],
+        "price": [Decimal(f"{i * i % 37}.50") for i in range(count)],
+        "day": [day.date() for day in days],
+        "time": days,
+        "kind": pa.array(["xy"[i % 2] for i in range(count)]).dictionary_encode(),
+        "noise": rng.normal(size=count).round(3).tolist(),
+        "label": [None if i % 5 == 0 else float(i % 2) for i in range(count)],
+    }
+    cells = [
+        [str(v) for v in getattr(c, "to_pylist", lambda c=c: c)()]
+        for c in columns.values()
+    ]
+    rows = [
+        ",".join(columns),
+        *(",".join(row).replace("None", "") for row in zip(*cells, strict=True)),
+    ]
+    csv = own_files.write_graph(
+        tmp_path / "csv", "\n".join(rows) + "\n", "source,target\n", None
+    )
+    parquet = tmp_path / "parquet"
+    parquet.mkdir()
+    pq.write_table(pa.table(columns), parquet / "nodes.parquet")
+    (parquet / "edges.csv").write_text("source,target\n")
+    schema, _ = infer_schema(csv)
+    assert to_toml(schema) == to_toml(infer_schema(parquet)[0])
+    assert schema.classes == ("0", "1")
+    kinds = ["number"] * 3 + ["date"] * 2 + ["category", "number"]
+    assert [f.kind for f in schema.features] == kinds
+    one, two = (build(f, schema, bad_rows="refuse")[0] for f in (csv, parquet))
+    assert (one.x == two.x).all()
+    assert (one.y == two.y).all()
+    assert set(one.y) == {-1, 0, 1}
 
 
 @pytest.mark.parametrize(
@@ -245,9 +430,9 @@ def test_kinds_of_targets(tmp_path, answers, kind, columns):
         ({"yz": lambda i: i / 7}, {}, r"cannot be predicted together as one kind"),
         ({}, {"kind": "binary"}, r"column 'label' must hold 0 or 1"),
         (
-            {"ylabel": lambda i: "n/a" if i == 3 else i / 7},
+            {"ylabel": lambda i: "high" if i == 3 else i / 7},
             {"kind": "regression"},
-            r"'label' must hold numbers \(not graphs.csv, line 5, .*: 'n/a'\)",
+            r"'label' must hold numbers \(not graphs.csv, line 5, .*: 'high'\)",
         ),
         ({}, {"targets": ["graph"]}, r"none of graph, node, split, got 'graph'"),
         ({"yz": lambda _: 1}, {"targets": ["z", "z"]}, r"each column once.* got 'z'"),

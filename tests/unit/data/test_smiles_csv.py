@@ -277,8 +277,12 @@ def test_the_log_and_an_error_name_the_first_five_bad_rows(load, caplog, bad_row
             {"csv_label_kind": "regression"},
             r"line 3, column 'v': a label must be a finite number, .* got '1e39'",
         ),
-        (b"smiles,toxic\n\xff\xfe,1\n", {}, r"a.csv cannot be read as CSV: .*UTF-8"),
-        ('smiles,toxic\n"C"C,1\n', {}, r"a.csv cannot be read as CSV: "),
+        (
+            b"smiles,toxic\n\xff\xfe,1\n",
+            {},
+            r"a.csv, line 2: cannot be read as CSV: .*UTF-8",
+        ),
+        ('smiles,toxic\n"C"C,1\n', {}, r"a.csv, line 2: cannot be read as CSV: "),
         ("smiles,toxic\nC,1\nCC,0\n", {}, r"2 usable molecule\(s\).* at least 3"),
         (ROWS, {"csv_label_columns": "toxic,name"}, r"line 2, column 'name'.*got 'a'"),
         (
