@@ -6,7 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from datetime import date
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 
 # Cyrillic and Greek letters that look like Latin ones, and these.
@@ -22,7 +22,7 @@ _WORDS = (
 _MARKS = frozenset(_WORDS.split("|"))
 TRUTH = {"true": 1.0, "false": 0.0}
 _NUMERAL = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
-LIMITS = "<>=~≤≥≈"
+_LIMITS = "<>=~≤≥≈"
 _CODES = (
     r"(?:EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|CZK|HUF|RUB|BRL|MXN|ZAR|TRY"
     r"|kr|Kč|zł|Ft|S?Fr|Rs)\.?"
@@ -38,20 +38,17 @@ _POINT, _COMMA = (  # by the mark before the decimals
     )
     for mark, other in (".,", ",.")
 )
-_TIME = r"(\d{1,2}):(\d{2})(?::(\d{2}(?:[.,]\d+)?))?"
-_DAY = re.compile(
-    rf"(\d{{4}})([-/.])(\d{{1,2}})\2(\d{{1,2}})"
-    rf"(?:(?:[Tt]| +){_TIME} ?(?:([Zz]|UTC|GMT)|([-+]\d{{2}}):?(\d{{2}})?)?)?"
-)
+_DAY = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?:[Tt ] *(\S+?) ?([-+]\S+)?)?")
+_TIME = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?"
 _MONTH = r"(?:jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])[a-zä]*\.?"
 _CLOCK = rf"{_TIME}(?: ?[ap]\.?m\.?)?(?: ?(?:[a-z]{{1,4}}|[-+]\d\d:?\d\d))?"
 _DATED = re.compile(
-    rf"(?:\d{{1,2}}([-/.])\d{{1,2}}\1(?:\d\d|[12]\d{{3}})|[12]\d{{3}}-(?:\d\d|W\d\d.*)"
+    rf"[12]\d{{3}}([-/.])\d{{1,2}}\1\d{{1,2}}\D.*|(?:\d{{1,2}}([-/.])\d{{1,2}}\2(?:\d\d|[12]\d{{3}})|[12]\d{{3}}-W?\d\d(?:-.*)?"
     rf"|\d{{1,2}}\.?[- ]?{_MONTH}[- ,]*(?:\d\d|\d{{4}})|{_MONTH} ?\d{{1,2}},? \d{{4}}"
     rf"|{_MONTH}[- ]\d{{4}})(?:[T ,]+{_CLOCK})?|{_CLOCK}",
     re.IGNORECASE,
 )
-DAY_0 = date(1970, 1, 1).toordinal()
+_DAY_0 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def alike(name: str) -> Decimal | str:
@@ -124,7 +121,7 @@ def readings(cell: str) -> tuple[str, ...]:
     Thousands, currencies, per cents, a decimal comma and signs of limits are read. A
     cell that means no number has none; "3,633" and "5 %" have two.
     """
-    text = unicodedata.normalize("NFKC", cell).strip().lstrip(LIMITS + " ")
+    text = unicodedata.normalize("NFKC", cell).strip().lstrip(_LIMITS + " ")
     text = text.translate(str.maketrans("−–—’‘`´", "---''''"))
     text = "".join(str(unicodedata.decimal(c, c)) for c in text)
     share = {"%": -2, "‰": -3}.get(text[-1:], 0)
@@ -147,28 +144,22 @@ def readings(cell: str) -> tuple[str, ...]:
 
 
 def read_day(cell: str) -> float:
-    """Read a date, with or without a time, as days since 1970-01-01 in UTC.
+    """Read a date or time by ISO 8601, which begins with the year, as days since 1970.
 
-    The year comes first, as ISO 8601 has it: in 01/02/2024 nobody can tell the month. A
-    time without a zone is taken as UTC. Returns NaN if the value is missing, infinity
-    if it is no such date.
+    A time without a zone is taken as UTC. Returns NaN if the value is missing, infinity
+    if it is no such date: in 01/02/2024 nobody can tell the month.
     """
     if is_missing(cell):
         return math.nan
-    match = _DAY.fullmatch(cell)
-    if match is None:
+    if (match := _DAY.fullmatch(cell.removesuffix(" UTC"))) is None:
         return math.inf
-    year, _, month, day, hour, minute, second, _, zone, rest = match.groups(default="0")
+    year, _, month, day, time, zone = match.groups()
+    text = f"{year}-{month:0>2}-{day:0>2}" + (f"T{time}" if time else "")
     try:
-        found = date(int(year), int(month), int(day)).toordinal() - DAY_0
+        moment = datetime.fromisoformat(text + (zone or ""))
     except ValueError:
         return math.inf
-    past = 60 * int(hour) + int(minute) - 60 * int(zone)
-    past -= int(rest) * (-1 if zone[0] == "-" else 1)
-    seconds = float(second.replace(",", "."))
-    if int(hour) > 24 or int(minute) > 59 or seconds > 60:
-        return math.inf
-    return found + (60 * past + seconds) / 86_400
+    return (moment.replace(tzinfo=moment.tzinfo or UTC) - _DAY_0) / timedelta(days=1)
 
 
 def form_of(cell: str) -> str:
@@ -181,6 +172,6 @@ def form_of(cell: str) -> str:
         return "date"
     if _DATED.fullmatch(cell):
         return "day"
-    if cell[0] in LIMITS or not readings(cell):
+    if cell[0] in _LIMITS or not readings(cell):
         return ""
     return "points" if re.search(r"\d\.\d{3}[.,]", cell) else "number"

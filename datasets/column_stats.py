@@ -13,7 +13,6 @@ from .cells import is_empty, is_missing
 
 MIN_COUNT = 10  # graphs or nodes, for a category to be named
 _ENDS = 8  # different values that are counted at each end
-_FAR, _FAR_CODE = 3.0, 1.5  # standard deviations of the others
 
 
 @dataclass
@@ -58,40 +57,33 @@ class Numbers:
         return math.sqrt(self.squares / self.count) if self.count else 0.0
 
     def codes(self, enough: int) -> dict[float, int]:
-        """Find values far from all others, each of which ``enough`` rows share.
+        """Count values far from all others, each of which ``enough`` rows share.
 
-        Returns
-        -------
-        dict
-            How many rows have each. Far is 3 standard deviations of the others, and 1.5
-            of numbers such as -1, 999 or 88; or such a number is negative, no other
-            is, and the gap to the others is wider than that between these.
+        Far is 3 standard deviations of the others, and 1.5 of numbers such as -1, 999
+        or 88. One of these is far, too, if it is the only negative number.
         """
         found: dict[float, int] = {}
         for is_high in (False, True, False):
             ends = sorted(self.ends.items(), reverse=is_high)
             for at in range(1, min(_ENDS, len(ends) - 1)):
-                if ends[at - 1][1] < max(enough, 2):
+                (value, times), (then, _), (last, _) = ends[at - 1 : at + 2]
+                taken, is_code = found | dict(ends[:at]), _is_code(value)
+                if times < max(enough, 2) or len(ends) - len(taken) < 3 - is_code:
                     break
-                taken = found | dict(ends[:at])
-                (value, _), (then, _), (last, _) = ends[at - 1 : at + 2]
-                gap, step = abs(then - value), abs(last - then)
-                far, is_code = gap / (self._spread(taken) or 1e-300), _is_code(value)
-                if len(ends) - len(taken) < 3 - is_code or gap <= 2 * step:
-                    continue
-                is_alone = is_code and value < 0 <= then
-                if is_alone or far >= (_FAR_CODE if is_code else _FAR):
+                far = abs(then - value) / (self._spread(taken) or 1e-300)
+                if is_code and value < 0 <= then:
+                    far = math.inf
+                step = abs(last - then)
+                if far >= 3 - 1.5 * is_code and abs(then - value) > 2 * step:
                     found = taken
         return found
 
     def _spread(self, without: dict[float, int]) -> float:
         """Return the standard deviation of all but some values."""
         count = self.count - sum(without.values())
-        away = sum((value - self.mean) * n for value, n in without.items())
-        squares = self.squares - sum(
-            (value - self.mean) * (value - self.mean) * n
-            for value, n in without.items()
-        )
+        gaps = [(value - self.mean, n) for value, n in without.items()]
+        away = sum(gap * n for gap, n in gaps)
+        squares = self.squares - sum(gap * gap * n for gap, n in gaps)
         return math.sqrt(max(squares - away * away / count, 0.0) / count)
 
 
@@ -123,27 +115,18 @@ class Unknown:
         enough: int,
         *,
         listed: Collection[str] = (),
-        shown: Callable[[float], str] = "{:g}".format,
+        shown: Callable[[float], str] = "{:.12g}".format,
     ) -> list[str]:
         """Name such cells with their share; not those that a schema lists."""
-        marks = {c: n for c, n in sorted(self.marks.items()) if c not in listed}
-        found = []
-        if marks:
-            found.append(
-                f"{what}: {self._shares({repr(c): n for c, n in marks.items()})}; such"
-                " cells count as not known (if one is a class or category, list it in"
-                " the schema)"
-            )
-        if codes := self.numbers.codes(enough):
-            found.append(
-                f"{what}: {self._shares({shown(v): n for v, n in codes.items()})}, far"
-                " from all others; if that stands for not known, empty these cells, for"
-                " it counts as a number"
-            )
-        return found
-
-    def _shares(self, counts: dict[str, int]) -> str:
-        return ", ".join(
-            f"{n} of {self.rows} cells ({n / self.rows:.0%}) are {text}"
-            for text, n in counts.items()
+        marks = {repr(c): n for c, n in sorted(self.marks.items()) if c not in listed}
+        codes = {shown(v): n for v, n in self.numbers.codes(enough).items()}
+        kinds = (
+            (marks, "not known (if one is a class or category, list it in the schema)"),
+            (codes, "numbers, far from all others (empty them if they mean not known)"),
         )
+        return [
+            f"{what}: {n} of {self.rows} cells ({n / self.rows:.0%}) are {cell}, and"
+            f" count as {text}"
+            for found, text in kinds
+            for cell, n in found.items()
+        ]

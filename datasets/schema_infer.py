@@ -18,7 +18,7 @@ from pathlib import Path
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.wording import shortened
 
-from .cells import DAY_0, alike, as_whole, by_value
+from .cells import alike, as_whole, by_value
 from .column_stats import MIN_COUNT, Unknown
 from .encode import meaning, need_columns
 from .schema import (
@@ -44,7 +44,7 @@ from .tables import find_tables, holds_tables, is_one_graph, wanted_tables
 
 DEFAULT_DEGREE = 16
 _MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
-_LAST_DAY = date.max.toordinal()
+_DAY_0, _LAST_DAY = date(1970, 1, 1).toordinal(), date.max.toordinal()
 _YEARS_FROM_2020 = (18_262.0, 365.25)  # shift and scale of dates without statistics
 
 
@@ -443,4 +443,4 @@ def _rounded(mean: float, std: float) -> float:
 
 
 def _date(day: float) -> str:
-    return str(date.fromordinal(max(1, min(math.floor(day) + DAY_0, _LAST_DAY))))
+    return str(date.fromordinal(min(max(math.floor(day) + _DAY_0, 1), _LAST_DAY)))

@@ -129,7 +129,11 @@ def test_without_keys_of_its_own_a_site_takes_its_default_folders(site):
         ("ward-7/tabl.csv", {}, "names no file or folder"),
         ("ward-7/thesis", {}, "has no .csv file"),
         ("ward-7/passwd", {}, "passwd has no column 'smiles'"),
-        ("ward-7/raw", {"csv-bad-rows": "refuse"}, "raw cannot be read as CSV"),
+        (
+            "ward-7/raw",
+            {"csv-bad-rows": "refuse"},
+            "raw, line 2: cannot be read as",
+        ),
     ],
 )
 def test_errors_tell_place_and_kind_and_the_log_all(site, caplog, path, config, told):
