@@ -42,9 +42,8 @@ class Numbers:
         self.mean += gap * len(values) / total
         self.count = total
         found, counts = np.unique(values, return_counts=True)
-        at = np.r_[
-            : min(_ENDS, len(found)), max(_ENDS, len(found) - _ENDS) : len(found)
-        ]
+        at = np.arange(len(found))
+        at = np.r_[at[:_ENDS], at[_ENDS:][-_ENDS:]]
         for value, times in zip(found[at].tolist(), counts[at].tolist(), strict=True):
             self.ends[value] = self.ends.get(value, 0) + times
         kept = sorted(self.ends)
@@ -103,8 +102,8 @@ class Unknown:
     def add(self, cells: Sequence[str], values: np.ndarray | None = None) -> None:
         """Take in some cells, and their numbers if they are meant as such."""
         self.rows += len(cells)
-        marks = {c for c in set(cells) if is_missing(c) and not is_empty(c)}
-        if marks:
+        if values is None or np.isnan(values).any():
+            marks = {c for c in set(cells) if is_missing(c) and not is_empty(c)}
             self.marks.update(filter(marks.__contains__, cells))
         if values is not None:
             self.numbers.add(values[np.isfinite(values)])
