@@ -152,6 +152,14 @@ class Policy(Settings):
                 "update-noise-min",
                 f"set it to at least {self.update_noise_min:g}",
             )
+        if self.edge_epsilon_max and not resolved.method.task.takes_edge_noise:
+            raise _forbidden(
+                f"dataset {resolved.settings.dataset!r}, as no noise covers edges of one"
+                " graph whose nodes are classified",
+                "edge-epsilon-max",
+                "take data of many graphs; update-clip-max of a policy bounds what"
+                " updates tell of one",
+            )
         if self.edge_epsilon_max and not privacy.edge_epsilon:
             raise _forbidden(
                 "a run without noise on edges (privacy.edge-epsilon is 0), of which"

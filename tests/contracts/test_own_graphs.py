@@ -6,6 +6,7 @@ from matrix import mostly_slow
 
 from fedgraph_flwr import loaded, server_app
 from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.files import project_root
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.seeding import numpy_rng
@@ -160,6 +161,32 @@ def sites_of(tmp_path, kind, **extra):
     return own, [
         {"clients": str(c), "data-path": str(f), **extra} for c, f in enumerate(own)
     ]
+
+
+def test_the_banks_policy_of_the_page_takes_a_graph_of_accounts(start, tmp_path):
+    page = (project_root() / "docs" / "policy.md").read_text()
+    bank = page.split("```toml\n")[2].split("```")[0]
+    policy, sites = tmp_path / "policy.toml", []
+    for client in range(2):
+        rng = numpy_rng(client, "bank")
+        nodes = [
+            f"{i},{rng.normal():.2f},{('ok', 'bad')[i % 9 == 0]}" for i in range(1500)
+        ]
+        edges = [f"{a},{b}" for a, b in rng.integers(0, 1500, (3000, 2)).tolist()]
+        text = (
+            "\n".join([head, *rows, ""])
+            for head, rows in (("node,age,label", nodes), ("source,target", edges))
+        )
+        own = tmp_path / f"bank-{client}"
+        own_files.write_graph(own, *text, own_files.NODE_SCHEMA)
+        sites.append({"clients": str(client), "data-path": str(own)})
+        sites[-1] |= {"policy": str(policy), "state-dir": str(own / "state")}
+    policy.write_text(bank)
+    summary, _ = start("fedavg", "nodes", sites)
+    assert summary["status"] == "completed"
+    policy.write_text(bank + "edge-epsilon-max = 4.0\n")
+    with pytest.raises(FedGraphError, match=r"no noise covers edges of one .*update-c"):
+        start("fedavg", "nodes", sites)
 
 
 def test_sites_with_another_schema_are_refused_before_round_1(start, tmp_path):
