@@ -154,8 +154,8 @@ class Policy(Settings):
             )
         if self.edge_epsilon_max and not resolved.method.task.takes_edge_noise:
             raise _forbidden(
-                f"dataset {resolved.settings.dataset!r}, as no noise covers edges of one"
-                " graph whose nodes are classified",
+                f"dataset {resolved.settings.dataset!r}, as no noise covers edges of"
+                " one graph whose nodes are classified",
                 "edge-epsilon-max",
                 "take data of many graphs; update-clip-max of a policy bounds what"
                 " updates tell of one",
