@@ -331,6 +331,8 @@ def _describe_clients(strategy: AbstractGraphStrategy) -> None:
         log(INFO, "EMD of the partition %.4f", distance)
     for site, members in clients_by_site(strategy.sites).items():
         log(INFO, "site %s: clients %s", site, client_ranges(members))
+    if words := strategy.outweighing:
+        log(WARNING, "%s", words)
     if (network := network_facts(strategy)) is not None:
         log(INFO, "%s", describe_network(network))
 

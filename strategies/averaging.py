@@ -64,6 +64,26 @@ def weighted_mean(
     return mean
 
 
+def outweighing(weights: Mapping[int, float], sites: Mapping[int, str]) -> str:
+    """Say who weighs more in averages than all others together; "" if nobody does.
+
+    Of two it is who weighs more than nine times the other. Clients of one site count
+    together if it has a name.
+    """
+    shares: dict[str, float] = {}
+    for client, weight in sorted(weights.items()):
+        who = f"site {sites[client]}" if sites.get(client) else f"client {client}"
+        shares[who] = shares.get(who, 0.0) + weight / (sum(weights.values()) or 1.0)
+    who = max(shares, key=lambda s: shares[s], default="")
+    if len(shares) < 2 or shares[who] <= (0.9 if len(shares) == 2 else 0.5):
+        return ""
+    return (
+        f"{who} has {shares[who]:.1%} of the weight in averages, by the numbers of"
+        " training examples that clients told at roll call: its model replaces those of"
+        ' the others. If that is not wanted, set weighting="uniform" in the run config'
+    )
+
+
 def check_same_layout(models: Sequence[NamedArrays]) -> None:
     """Raise WireError unless all models have the same finite, equally shaped arrays."""
     expected = _layout(models[0])

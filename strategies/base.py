@@ -37,7 +37,7 @@ from fedgraph_flwr.wire import (
     with_prefix,
 )
 
-from .averaging import find_bad_array
+from .averaging import find_bad_array, outweighing
 from .directory import Directory
 from .evaluator import Evaluator
 from .replies import Layout, Phase, find_other, is_model, layout_of
@@ -212,6 +212,17 @@ class AbstractGraphStrategy(Strategy):
     def sites(self) -> dict[int, str]:
         """Names of the clients' sites, as far as sites have names."""
         return {c: i.site for c, i in sorted(self.clients.items()) if i.site}
+
+    @property
+    def outweighing(self) -> str:
+        """Say who makes up most of each average, if somebody does.
+
+        A strategy with weights of its own has to look after them itself.
+        """
+        is_usual = type(self).weight is AbstractGraphStrategy.weight
+        if not (is_usual and self.HAS_MODEL):
+            return ""
+        return outweighing({c: self.weight(c) for c in self.trainers()}, self.sites)
 
     @property
     def report(self) -> RoundReport:

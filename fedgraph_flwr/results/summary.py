@@ -79,6 +79,7 @@ def summarise(
         "weights_sha256": hash_weights(models, strategy.client_hashes),
         "failures": [_with_site(f, strategy.sites) for f in so_far.failures],
         "sites": clients_by_site(strategy.sites),
+        "outweighing": strategy.outweighing,
         "fresh_starts": so_far.fresh_starts,
         "network": network_facts(strategy),
         "run_id": folder.run_id,

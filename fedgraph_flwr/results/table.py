@@ -37,7 +37,8 @@ def summary_table(summary: dict[str, Any]) -> str:
     out.print(table)
     for rule in summary["rules"]:
         out.print(f"{rule}: {_selected_by(summary, rule)}")
-    for line in [*_beside(summary), *_errors(summary), *_cautions(summary)]:
+    lines = [*_beside(summary), *_errors(summary), *_cautions(summary)]
+    for line in [*lines, *filter(None, [summary.get("outweighing")])]:
         out.print(line)
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"

@@ -89,6 +89,18 @@ def test_two_wards_under_one_name_are_refused_in_chunks_and_used_whole(tmp_path)
     assert set(summary["data_sha256"].values()) == set(hashes)
 
 
+def test_a_ward_that_makes_up_most_of_each_average_is_named(tmp_path, caplog):
+    wards = [write_ward(tmp_path / f"w{n}", n) for n in (10, 12, 60)]
+    three = {"partition": "files", "num-clients": 3}
+    said = [
+        summary_of(start(tmp_path, wards, **three, weighting=weighting))["outweighing"]
+        for weighting in ("samples", "uniform")
+    ]
+    assert said[0].startswith("client 2 has 73.8% of the weight in averages")
+    assert said[1] == ""
+    assert [r.levelname for r in caplog.records if said[0] in r.message] == ["WARNING"]
+
+
 def test_every_graph_of_a_ward_is_used_wherever_its_folder_is(tmp_path):
     write_ward(tmp_path / "wards" / "client-0", 30)
     one = write_ward(tmp_path / "b", 20)

@@ -12,7 +12,12 @@ from fedgraph_flwr.errors import WireError
 from fedgraph_flwr.methods.fedavg import FedAvgParams
 from fedgraph_flwr.wire import Parcel
 from strategies import base
-from strategies.averaging import find_bad_array, out_of_proportion, weighted_mean
+from strategies.averaging import (
+    find_bad_array,
+    out_of_proportion,
+    outweighing,
+    weighted_mean,
+)
 from strategies.fedavg import FedAvg
 from strategies.personal import mix
 from strategies.self_weight import pull_to_mean
@@ -164,3 +169,30 @@ def test_the_first_bad_array_by_name_is_told_whatever_the_order():
     for names in ("cab", "bca"):
         assert "array 'b' holds NaN" in find_bad_array({n: arrays[n] for n in names})
     assert find_bad_array({"a": good}) == ""
+
+
+@pytest.mark.parametrize(
+    ("weights", "sites", "who"),
+    [
+        ([100, 120, 1_000_000], {}, "client 2 has 100.0% of the weight"),
+        ([60, 30, 10], {}, "client 0 has 60.0% of the weight"),
+        ([50, 30, 20], {}, ""),  # no more than all others together
+        ([1, 1, 1], {}, ""),
+        ([30, 10], {}, ""),  # of two, one is always larger
+        ([99, 1], {}, "client 0 has 99.0% of the weight"),
+        ([100], {}, ""),
+        ([0, 0, 0], {}, ""),
+        ([], {}, ""),
+        # A site that speaks for many clients, none of them large.
+        (
+            [20, 20, 20, 20, 5],
+            {1: "north", 2: "north", 3: "north"},
+            "site north has 70",
+        ),
+        ([20, 20, 20], {0: "north", 1: "north", 2: "north"}, ""),
+    ],
+)
+def test_whoever_makes_up_most_of_an_average_is_named(weights, sites, who):
+    found = outweighing(dict(enumerate(weights)), sites)
+    assert found.startswith(who)
+    assert bool(found) == bool(who)
