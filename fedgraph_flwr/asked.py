@@ -290,7 +290,7 @@ def _check_memory(
     """
     device = choose_device(resolved.settings.device)
     partition = load_data(resolved, client_id, device, None).partition
-    visit().policy.check_data(partition)
+    visit().policy.check_data(resolved, partition)
     told = parcel.facts.get(SAME_DATA)
     own = identity(resolved, partition, store, is_own=site.is_secret)
     if told and told != own:

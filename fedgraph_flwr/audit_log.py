@@ -69,14 +69,15 @@ class AuditLog:
         except OSError as error:
             raise StorageError(
                 f"the audit log {self.path} cannot be written: {error}; mend the disk"
-                " or the folder. Nothing is answered that is not written down",
+                " or the folder; a link is not followed. Nothing is answered that is"
+                " not written down",
                 public="the audit log of this site cannot be written, and nothing is"
                 " answered that is not written down; its operator must mend it",
             ) from error
 
     def _add(self, records: list[Mapping[str, Any]]) -> str:
         make_private(self.path.parent)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         with os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             end = file.seek(0, os.SEEK_END)

@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import stat
+import unicodedata
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -33,6 +34,7 @@ _MOST_DUE = 64  # files that wait for others: a crash leaves no more of them beh
 _PARTIAL = ".tmp"  # end of the names of files that are being written
 _ABOUT = "about"  # entry with the checksum and the text
 _BUFFER = 2**17  # bytes that are written at once
+_STARTS = ("\t", "\r", "\n")  # of cells that some spreadsheets split
 _PRIVATE, _ENTER = 0o600, 0o700  # modes of files of arrays, and of folders of a user
 
 
@@ -322,11 +324,14 @@ def write_csv(path: Path, rows: Iterable[Iterable[object]], ending: str = "\n") 
 def inert(cell: object) -> object:
     """Text of a CSV cell that no spreadsheet takes for a formula; else the cell.
 
-    Before one that begins like a formula, and is no number, stands an apostrophe.
+    Before one that begins like a formula, and is no number, stands an apostrophe. White
+    space and invisible characters are passed over, and wide forms are taken for plain.
     """
-    if not isinstance(cell, str) or not cell.startswith(
-        ("=", "+", "-", "@", "\t", "\r")
-    ):
+    if not isinstance(cell, str):
+        return cell
+    plain_text = unicodedata.normalize("NFKC", cell)
+    seen = (c for c in plain_text if c.isprintable() and not c.isspace())
+    if next(seen, "") not in ("=", "+", "-", "@") and cell[:1] not in _STARTS:
         return cell
     try:
         float(cell)

@@ -95,7 +95,7 @@ def introduce(
     PolicyError, DataError
         The site's policy or the run cannot take these data.
     """
-    visit().policy.check_data(partition)
+    visit().policy.check_data(resolved, partition)
     if is_own:
         check_elsewhere(resolved, partition)
     graphs = partition.graphs

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,7 +41,13 @@ from .resolve import Resolved, resolve
 from .rules import Rule, flag, integer, number, setting, shown
 from .toml_files import read_toml
 
+if TYPE_CHECKING:
+    from clients.base import GraphClient
+    from clients.job import ModelSpec
+
 _MOST_BYTES = 2**40
+# Keys of a run config that say how long a client computes in a round.
+_WORK = re.compile(r"local-epochs|.+(-epochs|[.-]steps)|fedsage-plus\.rounds")
 _UNUSABLE = (
     "this site's policy file cannot be used, so it takes part in nothing; its operator"
     " must mend the file"
@@ -78,6 +85,8 @@ class Policy(Settings):
     update_delta: float = number(1e-5, 0, 1, low_open=True, high_open=True)
     edge_epsilon_max: float = number(0.0, 0)
     reply_bytes_max: int = integer(0, 0, _MOST_BYTES)
+    model_bytes_max: int = integer(0, 0, _MOST_BYTES)
+    epochs_max: int = integer(0, 0, 10**9)
     sealed_only: bool = flag(False)
     pooled_evaluation: bool = flag(False)
     raw_features: bool = flag(False)
@@ -132,6 +141,11 @@ class Policy(Settings):
         self.check_names(resolved.settings.to_config())
         params, privacy = resolved.params, resolved.privacy
         is_sealed = isinstance(params, SpreadGNNParams) and params.seal
+        config = resolved.to_config()
+        for key in filter(_WORK.fullmatch, config):
+            if 0 < (most := self.epochs_max) < (asked := int(config[key])):
+                cure = f"set it to at most {most}"
+                raise _forbidden(f"{key} {asked}", "epochs-max", cure)
         if self.sealed_only and not is_sealed:
             raise _forbidden(
                 f"method {resolved.settings.method!r}, as this site hands its model to"
@@ -216,8 +230,8 @@ class Policy(Settings):
                 "set method to another",
             )
 
-    def check_data(self, partition: GraphPartition) -> None:
-        """Refuse to take part with fewer training examples than the policy asks for.
+    def check_data(self, resolved: Resolved, partition: GraphPartition) -> None:
+        """Refuse too few training examples, and too large a model for these data.
 
         Raises
         ------
@@ -230,6 +244,36 @@ class Policy(Settings):
                 public=f"client {partition.client_id} has fewer training examples than"
                 " min-examples of its site's policy; run without that client",
             )
+
+        if not self.model_bytes_max:
+            return
+        graphs = partition.graphs
+        size = _model_bytes(
+            resolved.method.client,
+            resolved.spec(
+                num_features=graphs.num_features, num_classes=graphs.num_classes
+            ),
+        )
+        if size > self.model_bytes_max:
+            raise _forbidden(
+                f"a model of {size} bytes",
+                "model-bytes-max",
+                f"make it smaller (hidden-dim, num-layers): {self.model_bytes_max} are"
+                " allowed",
+            )
+
+
+def _model_bytes(client: type[GraphClient[Any]], spec: ModelSpec[Any]) -> int:
+    """Bytes of a model's tensors, which take no memory here if that can be avoided."""
+    import torch
+
+    from clients.base import start_of
+
+    try:
+        with torch.device("meta"):
+            return start_of(client, spec).nbytes
+    except Exception:  # it draws numbers elsewhere, as a plug-in's model may
+        return start_of(client, spec).nbytes
 
 
 def _num_labelled(partition: GraphPartition) -> int:

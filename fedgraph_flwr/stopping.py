@@ -2,7 +2,9 @@
 
 Flower notices a stop when the next sign of life is due, after up to half a minute. It
 then ends the process of the server within seconds, by ``sys.exit`` in the main thread.
-In a simulation the server runs in another thread, which would never hear of it.
+That is too late if its own handlers hang, as they do when a SuperLink that has stalled
+refuses the run's token: after five seconds nothing more is written. In a simulation the
+server runs in another thread, which would never hear of it.
 """
 
 from __future__ import annotations
@@ -11,16 +13,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flwr.supercore.exit import add_exit_handler
+from flwr.supercore.exit import ExitCode, add_exit_handler, flwr_exit
 
 from .errors import RunFailedError
 
 STOPPED = (
     "stopped by Flower, which ends the process: after `flwr stop`, together with the"
-    " SuperLink, or for an error that stands above in the log"
+    " SuperLink, when the SuperLink has not answered for a minute, or for an error that"
+    " stands above in the log"
 )
 _PATIENCE_S = 60.0  # summary and models of a large run are written in less
 _asked = threading.Event()
+
+
+class _Ending(SystemExit):
+    """Ends the run in the main thread, before Flower goes on to end the process."""
 
 
 def check_stop() -> None:
@@ -42,14 +49,19 @@ def heeding_stops() -> Iterator[None]:
     thread = threading.current_thread()
 
     def stop() -> None:
-        # In the main thread the run itself is what is interrupted: it hears at once.
-        if not is_over.is_set() and threading.current_thread() is not thread:
-            _asked.set()
-            is_over.wait(_PATIENCE_S)
+        if is_over.is_set():
+            return
+        if threading.current_thread() is thread:
+            raise _Ending
+        _asked.set()
+        is_over.wait(_PATIENCE_S)
 
     add_exit_handler(stop, run_before_force_exit=True)
     try:
         yield
+    except _Ending:
+        is_over.set()
+        flwr_exit(ExitCode.GRACEFUL_EXIT_SIGTERM)  # the rest of what it was about to do
     finally:
         is_over.set()
         _asked.clear()

@@ -38,6 +38,12 @@ def find_runs(folder: Path, mark: str = CONFIG, cure: str = "") -> list[Path]:
         if (folder / mark).is_file():
             return [folder]
         found = sorted(p.parent for p in folder.glob(f"*/{mark}"))
+        is_cut_off = (folder / CONFIG).is_file()
+    if is_cut_off and not found:
+        raise ConfigError(
+            f"the run in {folder} goes on, or was killed: there is no {mark} yet; if it"
+            f' was killed, start it again with resume="{folder}"'
+        )
     if not found:
         raise ConfigError(
             f"{folder} is no results folder and holds none: no {mark} there or one"

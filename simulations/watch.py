@@ -66,10 +66,12 @@ def picture(view: RunView, width: int, now: float) -> RenderableType:
     parts += [Text(visible(line), style="red") for line in _failures(view)]
     if error := view.summary.get("error"):
         parts.append(Text(visible(str(error)), style="red"))
+        parts.append(Text(visible(f'to go on: resume="{view.path}"')))
     quiet = now - _last_news(view.path)
     if view.status == UNFINISHED and quiet > _QUIET_S:
-        words = f"nothing new for {quiet:.0f} s: a long round, or the run was killed"
-        parts.append(Text(words, style="yellow"))
+        words = f"nothing new for {quiet:.0f} s: a long round, or the run was killed;"
+        words += f' then go on with resume="{view.path}"'
+        parts.append(Text(visible(words), style="yellow"))
     return Group(*parts)
 
 

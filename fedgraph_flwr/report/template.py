@@ -113,6 +113,7 @@ PAGE = """
 <h2 id="{{ r.id }}-title">{% if runs|length > 1 %}Run {{ loop.index }}: {% endif %}{{ r.title|plain }}</h2>
 <p class="status {{ "good" if r.status == "completed" else "bad" }}">{{ r.status|plain }}</p>
 {%- if r.status == "unfinished" %}<p>This run goes on, or was killed. It is shown as far as it came.</p>{% endif %}
+{%- if r.status != "completed" %}<p>To go on after a stop, start it again with resume set to its results folder.</p>{% endif %}
 {%- if r.error %}<p class="bad">{{ r.error|plain }}</p>{% endif %}
 {%- if r.headline %}<p class="value">{{ r.headline.value }}</p>
 <p>{{ r.headline.what|plain }}</p><p class="dim">{{ r.headline.protocol|plain }}</p>

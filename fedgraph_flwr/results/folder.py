@@ -63,6 +63,7 @@ from .record import RunRecord
 from .resume_point import ResumePoint, find_resume_point
 from .summary import summarise
 
+_MODE = 0o750  # of a run's folder: monitoring reads it by its group
 FAILURES, TRACEBACK = "failures.csv", "traceback.txt"
 COLUMNS = {
     ROUNDS: ("round", "client", "split", "point", "metric", "value", "num_examples"),
@@ -182,7 +183,8 @@ class RunFolder:
         name = f"{stamp}-{what}-{s.seed}-{short}"
         path = root / (f"{name}-dry-run" if s.dry_run else name)
         try:
-            path.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(_MODE)
         except OSError as error:
             raise StorageError(
                 f"cannot make the results folder {path}: {error}; set results-dir to a"

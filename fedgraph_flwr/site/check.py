@@ -198,7 +198,7 @@ def _data(
         check_elsewhere(resolved, partition)
         return [
             *check_data.describe(partition, kind, held_out),
-            *_allowed(node, partition),
+            *_allowed(node, resolved, partition),
             *check_data.left_out(resolved, folder, client, cache_dir),
         ]
 
@@ -224,16 +224,18 @@ def _data(
     )
 
 
-def _allowed(node: Mapping[str, Any], partition: GraphPartition) -> list[Finding]:
+def _allowed(
+    node: Mapping[str, Any], resolved: Resolved, partition: GraphPartition
+) -> list[Finding]:
     """Whether the policy lets a client with so few examples take part."""
     try:
         policy = policy_of(node)
     except PolicyError:
         return []  # node-config has said so
     try:
-        policy.check_data(partition)
+        policy.check_data(resolved, partition)
     except PolicyError as error:
-        cure = "lower min-examples in the policy, or have the run without this client"
+        cure = "change the policy, or have the run without this client"
         return [Finding(what="data", state=PROBLEM, found=str(error), cure=cure)]
     return []
 

@@ -36,6 +36,7 @@ SITES = [
     'clients="1,3" resident=true',
     'clients="2"',
 ]
+TIMES = "results/2*/times.csv"
 WARM = (0, 2)  # ... of Flower's SuperNode and of ours
 
 
@@ -111,6 +112,39 @@ def test_a_bundled_plug_in_runs_and_an_installed_one_needs_every_sites_consent(
     assert "the run's method is in module 'outside_fgx', which is not in" in told
     assert "--node-config 'plugins=" in told
     assert not list((tmp_path / "outside").glob("2*"))  # no round, no folder
+
+
+def test_a_superlink_that_stalls_leaves_a_failed_run_that_goes_on(
+    tmp_path: Path,
+) -> None:
+    """It has forgotten the run when it wakes, and refuses what the server asks."""
+    sites = ['clients="0" site-name="north"', 'clients="1" site-name="south"']
+    config = {**RUN, "method": "fedavg", "num-clients": 2, "num-server-rounds": 4}
+    places = {f"{k}-dir": str(tmp_path / f"own-{k}") for k in ("results", "state")}
+    inline = run_inline({**config, **places})
+    results = {"results-dir": str(tmp_path / "results")}
+    with Federation(tmp_path, environment(tmp_path / "flwr"), sites) as started:
+        run_id = started.submit({**config, **results})
+        deadline = time.monotonic() + 240
+        while sum(p.read_text().count("\n") for p in tmp_path.glob(TIMES)) < 3:
+            assert time.monotonic() < deadline, started.log(run_id)
+            time.sleep(0.5)
+        os.kill(started.pid("superlink"), signal.SIGSTOP)
+        try:
+            time.sleep(65)
+        finally:
+            os.kill(started.pid("superlink"), signal.SIGCONT)
+
+        assert started.wait(run_id, limit_s=120) == "finished:failed"
+        (folder,) = (path.parent for path in tmp_path.glob(TIMES))
+        summary = load_summary(folder)
+        assert summary["status"] == "failed"
+        assert "when the SuperLink has not answered for a minute" in summary["error"]
+        metrics = (folder / "metrics.prom").read_text()
+        assert f'fedgraph_run_status{{run="{run_id}"}} 2' in metrics
+        again = started.submit({**config, **results, "resume": str(folder)})
+        assert started.wait(again, limit_s=400) == "finished:completed"
+    check_same_run(folder, inline)
 
 
 def check_same_run(deployed: Path, inline: Path) -> None:

@@ -66,6 +66,20 @@ def test_lines_are_added_at_the_end_and_hold_the_hash_of_the_last(path):
         assert stat.S_IMODE((path.parent / folder).stat().st_mode) == 0o700
 
 
+def test_a_link_in_its_place_is_not_followed(path):
+    """Whoever could put one there would have lines written into a file of others."""
+    target = path.with_name("others")
+    for target_is_there in (False, True):
+        if target_is_there:
+            target.write_text("theirs\n")
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+        with pytest.raises(StorageError, match="a link is not followed"):
+            AuditLog(path).add([event("a")])
+        assert target.exists() is target_is_there
+    assert target.read_text() == "theirs\n"
+
+
 def test_numbers_that_json_lacks_and_endless_texts_are_written_all_the_same(path):
     AuditLog(path).add(
         [event("x" * 10**6, loss=float("nan"), sent={"a": float("inf")})]

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save
 
 from fedgraph_flwr import files
 from fedgraph_flwr.files import (
+    inert,
     is_there,
     make_private,
     names_in,
@@ -164,3 +165,17 @@ def test_a_folder_is_made_apart_from_what_another_container_left(tmp_path):
         (partial / "new.py").touch()
     assert [p.name for p in (tmp_path / "set").iterdir()] == ["new.py"]
     assert left.is_dir()
+
+
+FORMULAS = ["=1", "+a", "-a", "@SUM(1)", " =1", "\u00a0=1", "\n=1", "\ta", "\ra", "\na"]
+FORMULAS += ["\uff1d1", "\uff0b1+a", "\uff20a", " \ufe661", "\u200b=1", "\ufeff-a"]
+
+
+@pytest.mark.parametrize("cell", FORMULAS)
+def test_no_cell_begins_as_a_formula(cell):
+    assert inert(cell) == f"'{cell}"
+
+
+@pytest.mark.parametrize("cell", ["", "a=1", "-1.5", " -1e3", "1", " a", 3, -2.5])
+def test_other_cells_stay_as_they_are(cell):
+    assert inert(cell) == cell

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import toys
 
-from fedgraph_flwr.errors import PolicyError, RunFailedError
-from fedgraph_flwr.policy import OPEN, Policy, policy_of
+from clients.base import start_of
+from fedgraph_flwr.errors import DataError, PolicyError, RunFailedError
+from fedgraph_flwr.policy import OPEN, Policy, _model_bytes, policy_of
 from fedgraph_flwr.resolve import defaults
 
 SITE = {"clients": "0,1,2", "state-dir": "/s"}
@@ -214,7 +216,47 @@ def test_graphs_without_a_label_of_the_runs_choice_are_no_examples():
     y[partition.train[0], 0] = 1.0
     y[partition.val] = 1.0
     rare = toys.replace(partition, graphs=toys.replace(partition.graphs, y=y))
-    Policy(min_examples=1).check_data(rare)
+    run = toys.resolved()
+    Policy(min_examples=1).check_data(run, rare)
     with pytest.raises(PolicyError, match="client 0 has 1 labelled training"):
-        Policy(min_examples=2).check_data(rare)
-    Policy(min_examples=len(partition.train)).check_data(partition)
+        Policy(min_examples=2).check_data(run, rare)
+    Policy(min_examples=len(partition.train)).check_data(run, partition)
+
+
+@pytest.mark.parametrize(
+    ("method", "key"),
+    [
+        ("gcfl+", "local-epochs"),
+        ("adafgl", "adafgl.personal-epochs"),
+        ("fedgkd", "fedgkd.distil-steps"),
+        ("fedgta", "fedgta.steps"),
+        ("fedsage+", "fedsage-plus.rounds"),
+    ],
+)
+def test_more_work_in_a_round_than_the_policy_allows_is_refused(method, key):
+    policy = Policy(epochs_max=6, statistics=True)
+    small = {"local-epochs": 1, key: 6}
+    policy.check_run(toys.resolved(method, **small))
+    with pytest.raises(PolicyError, match=rf"epochs-max\) does not .* {key} 7; set"):
+        policy.check_run(toys.resolved(method, **{**small, key: 7}))
+
+
+def test_a_model_larger_than_the_policy_allows_is_refused_at_roll_call(run, tmp_path):
+    large = {"hidden-dim": 2048, "num-layers": 8}
+    policy = written(tmp_path, "model-bytes-max = 1_000_000")
+    node = {**policy, "state-dir": str(tmp_path / "state")}
+    assert run("fedavg", node_configs=[node]).summary["status"] == "completed"
+    with pytest.raises(DataError) as caught:
+        run("fedavg", node_configs=[node], **large)
+    assert "policy (model-bytes-max) does not allow a model of 2" in str(caught.value)
+    assert "make it smaller (hidden-dim, num-layers): 1000000 are" in str(caught.value)
+
+
+def test_a_models_size_is_that_of_its_tensors_and_takes_no_memory():
+    for method in toys.CASES:
+        run = toys.resolved(method)
+        spec = run.spec(num_features=5, num_classes=3)
+        expected = start_of(run.method.client, spec).nbytes
+        with torch.device("meta"):  # a model that cannot be made there is made here
+            start_of(run.method.client, spec)
+        assert _model_bytes(run.method.client, spec) == expected

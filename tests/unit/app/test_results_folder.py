@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 import time
 from pathlib import Path
 
@@ -31,6 +33,15 @@ FULL = StorageError("cannot write a.png: No space left on device")
 
 def finds_a_full_disk(*_):
     raise FULL
+
+
+def test_others_cannot_enter_the_folder_of_a_run(run):
+    """Its group may, as monitoring does."""
+    before = os.umask(0o022)
+    try:
+        assert stat.S_IMODE(run("fedavg").path.stat().st_mode) == 0o750
+    finally:
+        os.umask(before)
 
 
 def test_a_folder_holds_everything_and_is_named_after_the_run(run):

@@ -80,7 +80,23 @@ def test_in_a_deployment_the_signal_itself_ends_the_run(run, in_round_two, tmp_p
     assert STOPPED in summary["error"]
 
 
-def test_in_a_deployment_nothing_waits_for_itself():
-    with heeding_stops():
-        trigger_exit_handlers(run_before_force_exit=True)
-        check_stop()
+def test_in_a_deployment_the_summary_is_there_before_flower_goes_on(
+    run, in_round_two, tmp_path, monkeypatch
+):
+    """From then on Flower's own handlers may take all the time that it leaves."""
+    told = []
+
+    def go_on(_code):
+        told.append(only_summary(tmp_path)["status"])
+        raise SystemExit(0)
+
+    monkeypatch.setattr("fedgraph_flwr.stopping.flwr_exit", go_on)
+    in_round_two(lambda: trigger_exit_handlers(run_before_force_exit=True))
+    with pytest.raises(SystemExit), heeding_stops():
+        run("fedavg", **{"results-dir": str(tmp_path / "results")})
+    assert told == ["failed"]
+    assert STOPPED in only_summary(tmp_path)["error"]
+    trigger_exit_handlers(
+        run_before_force_exit=True
+    )  # a run that is over hears nothing
+    check_stop()

@@ -44,6 +44,14 @@ def test_systemd_accepts_the_units(unit, tmp_path):
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_run_cannot_take_all_of_a_machine_nor_end_the_service(unit):
+    found = dict(re.findall(r"^(\w+)=(.+)$", (EXAMPLES / unit).read_text(), re.M))
+    assert found["MemoryMax"] == "75%"
+    assert int(found["TasksMax"]) >= 1000  # PyTorch starts a thread per core
+    assert found["OOMPolicy"] == "continue"
+
+
 def test_the_node_config_of_the_example_is_one():
     (given,) = [variables("supernode.env")["NODE_CONFIG"]]
     node = parse_config_args([given])

@@ -447,7 +447,7 @@ def test_fewer_examples_than_the_policy_asks_for_are_a_problem(site, tmp_path, c
     assert code == 1
     assert found["data"]["state"] == PROBLEM
     assert "20 labelled training examples, min-examples" in found["data"]["found"]
-    assert "lower min-examples" in found["data"]["cure"]
+    assert "change the policy" in found["data"]["cure"]
     policy.write_text("min-example = 21")
     assert check(words, capsys)[1]["node-config"]["cure"].startswith("correct that fil")
 
