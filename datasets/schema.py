@@ -22,6 +22,7 @@ NUMBER, CATEGORY, DATE = "number", "category", "date"
 TARGET_KINDS = ("classes", "binary", "regression")
 SPLIT = "split"
 LABEL = "label"  # column of classes of nodes
+ALL = "*"  # in place of names of columns to predict: all that look like it
 MOST_COLUMNS, MOST_CATEGORIES, MOST_DEGREE = 10_000, 100_000, 10_000
 # Columns of the tables that are never features or targets.
 KEYS = {"graphs": ("graph",), "nodes": ("graph", "node"), "edges": ("source", "target")}

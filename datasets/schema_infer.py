@@ -22,6 +22,7 @@ from .cells import alike, as_whole, by_value
 from .column_stats import MIN_COUNT, Unknown
 from .encode import meaning, need_columns
 from .schema import (
+    ALL,
     CATEGORY,
     DATE,
     GRAPH_CSV,
@@ -63,7 +64,8 @@ def infer_schema(
     folder : Path
         With tables of whole graphs (``graphs`` is one of them), or of one graph.
     targets : sequence of str
-        Columns of ``graphs`` to predict; empty takes all that look like it.
+        Columns of ``graphs`` to predict; "*" takes all that look like it, and none
+        the only one.
     kind : str
         Of the targets: "classes", "binary", "regression" or "auto".
     min_count : int
@@ -94,7 +96,7 @@ def infer_schema(
     owner = "graph" if is_whole else "node"
     nodes = profile(tables.nodes, owner, min_count)
     if tables.graphs is not None:
-        need_columns(tables.graphs, ["graph", *targets])
+        need_columns(tables.graphs, ["graph", *(t for t in targets if t != ALL)])
         found = profile(tables.graphs, "graph", min_count)
         table = tables.graphs
         target_kind, names = _choose_targets(table, found, targets, kind, notes)
@@ -166,7 +168,7 @@ def _choose_targets(
     notes: list[str],
 ) -> tuple[str, tuple[str, ...]]:
     """Choose the columns of graphs to predict, and their kind."""
-    names = list(given)
+    names = [] if list(given) == [ALL] else list(given)
     odd = [c for c in names if c in RESERVED or names.count(c) > 1]
     if odd:
         raise DataError(
@@ -189,6 +191,12 @@ def _choose_targets(
                 notes.append(f"{column} of {table.name} is not a target: free text")
             else:
                 names.append(column)
+        if len(names) > 1 and not given:
+            raise DataError(
+                f"{table.files[0]}, line 1: columns {', '.join(map(repr, names))} may"
+                " all be meant, and nothing says which are to be predicted; name those"
+                f" that are by --targets ({ALL!r} takes all of them)"
+            )
     notes += left
     if not names:
         raise DataError(

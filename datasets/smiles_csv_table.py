@@ -17,6 +17,7 @@ from fedgraph_flwr.errors import DataError
 from .cells import is_empty, is_missing, readings
 from .encode import first_few, read_numbers, too_many
 from .molecules import BadRow, MoleculeBuilder, Molecules, list_all
+from .schema import ALL
 from .table import SAVE, no_column, no_csv, odd_header
 
 _HEADER = "its first line must name the columns, one of them with SMILES"
@@ -35,8 +36,8 @@ class CsvFormat:
     ----------
     smiles_column : str
     label_columns : str
-        Names separated by commas; "" takes every other column that holds numbers (see
-        ``_holds_numbers``) and does not number the rows.
+        Names separated by commas; "*" takes every other column that holds numbers (see
+        ``_holds_numbers``) and does not number the rows, and "" the only one.
     bad_rows : str
         What to do with rows whose SMILES or number of cells is wrong: "skip" or
         "refuse".
@@ -223,7 +224,7 @@ def _label_columns(
 ) -> tuple[list[int], list[int]]:
     """Find the columns of labels, and those that were not taken as they count rows."""
     names = [part.strip() for part in form.label_columns.split(",") if part.strip()]
-    if names:
+    if names not in ([], [ALL]):
         found = [find_column(n, header, "csv-label-columns", path) for n in names]
         if smiles_at in found or len(set(found)) < len(found):
             raise DataError(
@@ -249,6 +250,14 @@ def _label_columns(
             " csv-label-columns",
             public=f"{path.name} has no column of numbers beside SMILES; name the label"
             " columns in csv-label-columns",
+        )
+    if len(found) > 1 and not names:
+        which = ", ".join(repr(header[at]) for at in found)
+        cure = f"name those that are in csv-label-columns ({ALL!r} takes all of them)"
+        raise DataError(
+            f"{path}, line 1: columns {which} hold numbers, and nothing says which are"
+            f" labels; {cure}",
+            public=f"{path.name} has several columns of numbers; {cure}",
         )
     return found, ids
 

@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--targets",
         default="",
-        help="columns of graphs to predict, separated by commas (default: all that"
-        " look like it)",
+        help="columns of graphs to predict, separated by commas (default: the only one"
+        " that looks like it; '*': all that do)",
     )
     parser.add_argument(
         "--kind",

@@ -146,7 +146,7 @@ def _special(
 
 def _csv(rng: random.Random, place: Place, note: Callable[[str], None]) -> None:
     _damage(rng, write_molecules(place.work / "data"), note)
-    columns, rows = rng.choice(["", "a,b,c,d"]), rng.choice(["skip", "refuse"])
+    columns, rows = rng.choice(["*", "", "a,b,c,d"]), rng.choice(["skip", "refuse"])
     more = {
         "num-clients": NUM_CLIENTS,
         "csv-label-columns": columns,

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 CLIENTS, LOST = range(4), 2
 RUN: dict[str, Value] = {
     "dataset": "smiles-csv",
+    "csv-label-columns": "*",
     "features": "atoms-no-degree",
     "num-clients": len(CLIENTS),
     "hidden-dim": 8,

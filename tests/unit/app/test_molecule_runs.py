@@ -60,6 +60,7 @@ def start(tmp_path, monkeypatch, task_identity):
             "method": "toy",
             "dataset": "smiles-csv",
             "num-clients": 2,
+            "csv-label-columns": "*",
             "num-server-rounds": 2,
             "hidden-dim": 8,
             "device": "cpu",

@@ -419,15 +419,25 @@ def test_names_that_look_alike_are_told(tmp_path, column, one, other):
     ],
 )
 def test_kinds_of_targets(tmp_path, answers, kind, columns):
-    schema, _ = infer_schema(site(tmp_path, **answers))
+    folder = site(tmp_path, **answers)
+    schema, _ = infer_schema(folder, targets=["*"])
     assert (schema.target_kind, schema.targets) == (kind, columns)
+    if len(columns) == 1:
+        assert infer_schema(folder)[0] == schema
+    else:
+        with pytest.raises(DataError, match=r"'label', 'z' may all .*--targets \('\*'"):
+            infer_schema(folder)
 
 
 @pytest.mark.parametrize(
     ("columns", "more", "message"),
     [
         ({"ylabel": None}, {}, r"line 1: has no column to predict"),
-        ({"yz": lambda i: i / 7}, {}, r"cannot be predicted together as one kind"),
+        (
+            {"yz": lambda i: i / 7},
+            {"targets": ["*"]},
+            r"cannot be predicted together as one kind",
+        ),
         ({}, {"kind": "binary"}, r"column 'label' must hold 0 or 1"),
         (
             {"ylabel": lambda i: "high" if i == 3 else i / 7},

@@ -44,6 +44,7 @@ def load(tmp_path, monkeypatch):
 
 def settings(path, cache, **changes):
     base = {"dataset": "smiles-csv", "partition": "auto", "num_clients": "auto"}
+    base["csv_label_columns"] = "*"
     folders = {"data_dir": str(path), "cache_dir": str(cache)}
     return toys.run_settings(**{**base, **folders, **changes})
 
@@ -265,6 +266,19 @@ def test_the_log_and_an_error_name_the_first_five_bad_rows(load, caplog, bad_row
             {},
             r"column 'id'.* got '1597'; if that column holds no labels, name those that"
             r" do in csv-label-columns; .*'regression'",
+        ),
+        *(  # none of them is predicted without a word
+            (
+                f"smiles,toxic,{name}\nC,1,{first}\nCC,0,1\nCO,1,1\n",
+                {"csv_label_columns": "", "csv_label_kind": kind},
+                rf"columns 'toxic', '{name}' hold numbers, and nothing says",
+            )
+            for name, first, kind in [
+                ("MolWt", "16.04", "regression"),
+                ("year", "2019", "regression"),
+                ("fold", "0", "binary"),
+                ("sex", "1", "binary"),
+            ]
         ),
         (
             "smiles,v\nC,1\nCC,inf\n",
