@@ -14,6 +14,7 @@ from .catalog import (
     is_cut,
     is_downloaded,
     is_one_set,
+    is_users,
     label_kind,
     reads_files,
     tells_class_sizes,
@@ -26,6 +27,7 @@ from .own_clients import count_clients, list_bad_rows, name_items, read_schema_t
 from .partition import check_hosted, check_settings, load_partition
 from .raw import describe_source
 from .schema_read import read_schema
+from .target_scale import target_scales
 
 __all__ = [
     "DATASETS",
@@ -45,6 +47,7 @@ __all__ = [
     "is_cut",
     "is_downloaded",
     "is_one_set",
+    "is_users",
     "label_kind",
     "list_bad_rows",
     "load_diffusion",
@@ -54,5 +57,6 @@ __all__ = [
     "read_schema",
     "read_schema_text",
     "reads_files",
+    "target_scales",
     "tells_class_sizes",
 ]

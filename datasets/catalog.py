@@ -311,11 +311,15 @@ def reads_files(settings: RunSettings) -> bool:
     return info.name not in (SYNTHETIC, PLANTED)
 
 
+def is_users(settings: RunSettings) -> bool:
+    """Whether the data are a user's own, not published or generated ones of ours."""
+    info = find_dataset(settings.dataset)
+    return info.name == SMILES_CSV or has_schema(settings) or info.own is not None
+
+
 def is_downloaded(settings: RunSettings) -> bool:
     """Whether missing files are downloaded; a user's own never are."""
-    info = find_dataset(settings.dataset)
-    is_own = info.name == SMILES_CSV or has_schema(settings) or info.own is not None
-    return reads_files(settings) and not is_own
+    return reads_files(settings) and not is_users(settings)
 
 
 def is_one_set(settings: RunSettings) -> bool:

@@ -38,6 +38,7 @@ from .schema import GRAPH_CSV, GRAPHS_CSV
 from .smiles_csv import check_csv_settings, check_hosted_file
 from .split_noise import add_noise, check_noise
 from .table import needing_permission
+from .target_scale import check_scales, scaled
 from .task_masks import ALL as ALL_TASKS
 from .task_masks import mask_tasks
 from .tu import load_tu
@@ -82,7 +83,7 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
             f" {settings.num_clients}, got {client_id}; start as many nodes as"
             " num-clients says"
         )
-    return add_noise(_load(info, settings, client_id), settings)
+    return add_noise(scaled(_load(info, settings, client_id), settings), settings)
 
 
 def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPartition:
@@ -212,6 +213,7 @@ def check_settings(settings: RunSettings) -> None:
             " task-masks in the run config, or dataset to one with several labels"
         )
     check_noise(settings, label_kind(settings))
+    check_scales(settings)
     if info.name == SMILES_CSV:
         check_csv_settings(settings)
 

@@ -274,6 +274,7 @@ class RunSettings(Settings):
     csv_smiles_column: str = text("smiles")
     csv_label_columns: str = text("")
     csv_label_kind: str = choice("auto", "binary", "regression", "classes", auto=True)
+    csv_label_scale: str = text("")
     csv_bad_rows: str = choice("skip", "skip", "refuse")
     tell_statistics: bool = flag(False)
     seed: int = integer(10, 0, 2**31 - 1)

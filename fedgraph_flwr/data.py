@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from .errors import ConfigError
 
 IntArray: TypeAlias = NDArray[np.int64]
+Scale: TypeAlias = tuple[float, float]  # what is subtracted, then divided by
 SPLITS = ("train", "val", "test")
 DIFFUSION_KINDS = ("ppr", "heat")
 
@@ -231,6 +232,9 @@ class GraphPartition:
     whole_sha256 : str
         Checksum of labels and sizes of the whole set that the client's graphs are part
         of; "" where they are no part of one.
+    scales : tuple of Scale
+        By which models learn each column of ``graphs.y``, which is in the units of the
+        files; empty: as it is.
     noise : str
         Noise that ``datasets.split_noise`` put on the graphs, in words; "" for none.
     source : str
@@ -251,6 +255,7 @@ class GraphPartition:
     task_ids: tuple[int, ...] | None = None
     shares_held_out: bool = False
     whole_sha256: str = ""
+    scales: tuple[Scale, ...] = ()
     noise: str = ""
     source: str = field(default="", compare=False)
     left_out: str = field(default="", compare=False)
@@ -268,6 +273,24 @@ class GraphPartition:
         if self.task_ids is None:
             return tuple(range(len(self.tasks)))
         return self.task_ids
+
+    def targets(self) -> NDArray[Any]:
+        """Give the labels of all graphs as models learn them."""
+        if not self.scales:
+            return self.graphs.y
+        shift, scale = np.array(self.scales).T
+        with np.errstate(over="ignore"):
+            learned: NDArray[Any] = ((self.graphs.y - shift) / scale).astype(np.float32)
+        return learned
+
+    def in_units(self, outputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Turn numbers that a model predicts into the units of the files."""
+        if not self.scales:
+            return outputs
+        shift, scale = np.array(self.scales).T
+        with np.errstate(over="ignore"):
+            told: NDArray[np.float32] = (outputs * scale + shift).astype(np.float32)
+        return told
 
     @property
     def held_out(self) -> IntArray:

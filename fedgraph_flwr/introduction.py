@@ -109,8 +109,12 @@ def introduce(
     told |= tell_plugins(resolved.plugin)
     if is_private:  # edges that are left out are edges
         told.pop(LEFT_OUT, None)
-    if resolved.settings.tell_statistics and visit().policy.statistics:
-        is_binary = datasets.label_kind(resolved.settings) == "binary"
+    kind, settings = datasets.label_kind(resolved.settings), resolved.settings
+    # In a simulation nothing leaves the machine, and units can be compared unasked.
+    is_free = not (is_own or resolved.privacy.is_on) and datasets.is_users(settings)
+    asks = settings.tell_statistics or (is_free and kind == "regression")
+    if asks and visit().policy.statistics:
+        is_binary = kind == "binary"
         told[TELLS] = measure(partition, is_binary=is_binary).to_json()
     split = hash_split(partition, with_files=not is_private)
     if is_hidden:  # splits keep shares of classes: it would confirm a guess of labels

@@ -16,12 +16,12 @@ import numpy as np
 from .data import GraphPartition
 
 TELLS = "statistics"  # name of the fact at roll call
-_MOST_COUNTS, _MOST_TARGETS = 50, 15  # a fact of the roll call is a short text
+_MOST_COUNTS, MOST_TARGETS = 50, 15  # a fact of the roll call is a short text
 _LARGEST = 1e100  # of any mean: larger ones cannot be drawn
 _LISTS = {
     "counts": _MOST_COUNTS,
-    "target_mean": _MOST_TARGETS,
-    "target_std": _MOST_TARGETS,
+    "target_mean": MOST_TARGETS,
+    "target_std": MOST_TARGETS,
 }
 
 

@@ -39,7 +39,12 @@ from .report import write_own_report
 from .resolve import Resolved, resolve
 from .results import dry_run
 from .results.folder import RunFolder, results_root
-from .results.likeness import STATISTICS, statistics_rows, statistics_table
+from .results.likeness import (
+    STATISTICS,
+    statistics_rows,
+    statistics_table,
+    unlike_targets,
+)
 from .results.network import describe_network, network_facts
 from .results.pooled import PooledEvaluation
 from .results.provenance import partition_distance, split_hash
@@ -196,6 +201,8 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
         rows = statistics_rows(clients)
         folder.add(STATISTICS, lambda: _tell_statistics(folder.path, rows))
         log(INFO, "\n%s", statistics_table(rows))
+    for words in unlike_targets(clients, is_scaled=bool(settings.csv_label_scale)):
+        log(WARNING, "%s", words)
     _describe_clients(strategy)
     some = clients[min(clients)]
     strategy.scores_elsewhere = scores_elsewhere(

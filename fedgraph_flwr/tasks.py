@@ -26,6 +26,7 @@ LABEL_KINDS = {
 _NEVER_EARLY: Mapping[str, Value] = {"patience": 0, "min-rounds": 0}
 NO_SCORE = "no-score-task-"  # and its number: metric where labels allow no score
 CLASS_SCORES = ("macro-f1", "roc-auc")  # reported beside accuracy
+BY_TASK = "-task-"  # and its number, after an error's name: of one task alone
 OF_MEAN = "-of-mean"  # after an error's name: that of predicting the labels' mean
 ON_ALL = "-on-all"  # after a metric's name: on the test sets of all clients
 POOLED = -1  # stands for "all clients together" where a client id is expected

@@ -91,7 +91,7 @@ _RANGES = tuple(  # a metric's name -> its least and largest value
         (f"(?:accuracy|roc-auc){ON_ALL}", 0.0, 1.0),
         (f"mae{ON_ALL}", 0.0, _LARGEST),
         (f"roc-auc{_OVER_TASKS}", 0.0, 1.0),
-        (f"(?:mae|rmse)(?:{OF_MEAN}|{_OVER_TASKS})", 0.0, _LARGEST),
+        (f"(?:mae|rmse)(?:{OF_MEAN})?{_OVER_TASKS}", 0.0, _LARGEST),
         (f"{NO_SCORE}(?P<task>[0-9]{{1,6}})", 1.0, 1.0),
         ("tasks-skipped", 0.0, _LARGEST),
         ("loss", -_LARGEST, _LARGEST),

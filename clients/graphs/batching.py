@@ -42,7 +42,7 @@ class Batch:
         Entry (graph, node) is 1: ``membership @ x`` is sum pooling.
     graph_of_node : int64 tensor, shape (num_nodes,)
     y : int64 tensor (num_graphs,), or float32 tensor (num_graphs, num_tasks)
-        Classes, or labels for tasks, NaN where missing.
+        Classes, or labels for tasks as models learn them, NaN where missing.
     positions : int64 array, shape (num_graphs,)
         Which of the client's graphs these are; on the host.
     index : int64 tensor, shape (num_graphs,)
@@ -283,7 +283,8 @@ class ClientData:
         max_nodes: int = 200_000,
     ) -> Self:
         """Collate; validation then test graphs form batches of <= ``max_nodes``."""
-        graphs = CollatedGraphs(partition.graphs, device)
+        learned = replace(partition.graphs, y=partition.targets())
+        graphs = CollatedGraphs(learned, device)
         batches = graphs.batches(partition.held_out, max_nodes=max_nodes)
         return cls(
             partition=partition,

@@ -24,6 +24,7 @@ from ..graphs.node_rows import Nodes
 from ..job import P
 from ..losses.multitask import Loss, masked_bce, masked_l1, masked_mse
 from .multitask_scores import (
+    Array,
     TaskScores,
     mean_absolute_error,
     roc_auc,
@@ -94,58 +95,61 @@ class MultiTaskClient(GraphClient[P]):
         without a score (for ROC-AUC: all labels of one class) is named by
         ``no-score-task-<number>`` and counted in ``tasks-skipped``; without any task
         that has one, there is no score, and without any label no loss. If labels are
-        numbers, also the errors of predicting the mean of the test labels
-        (``mae-of-mean``, ``rmse-of-mean``).
+        numbers, errors are in the units of the files, and beside them are those of
+        predicting the mean of the test labels (``mae-of-mean``, ``rmse-of-mean``, and
+        ``mae-of-mean-task-<number>``).
         """
         if point != "post_aggregation" and not self.MEASURES_TRAINED:
             return Parcel()
         pairs = zip(self.data.evaluation, self.data.evaluation_nodes, strict=True)
         with torch.no_grad():
             found = [(self.logits(batch, nodes), batch.y) for batch, nodes in pairs]
-        logits, y = (torch.cat(part).cpu() for part in zip(*found, strict=True))
-        num_val = self.data.num_val
+        logits, learned = (torch.cat(part).cpu() for part in zip(*found, strict=True))
+        partition, num_val = self.data.partition, self.data.num_val
+        predicted = partition.in_units(logits.numpy())
+        labels = partition.graphs.y[partition.held_out]
         loss = self.loss_function()
         metrics: Metrics = {}
         for split, rows in (
             ("val", slice(0, num_val)),
-            ("test", slice(num_val, len(y))),
+            ("test", slice(num_val, len(labels))),
         ):
             at = evaluation_key(split, point, "")
-            measured = self._scored(logits[rows], y[rows])
+            measured = self._scored(predicted[rows], labels[rows])
             for name, by_task in measured.items():
                 means = self._means(name, by_task)
                 metrics |= {f"{at}{k}": v for k, v in means.items()}
             headline = measured[name := self.job.learning.metric]
             if split == "test":
-                metrics |= self._of_mean(at, y[rows])
-                metrics |= {
-                    f"{at}{name}-task-{task}": float(value)
-                    for task, value in enumerate(headline.per_task)
-                    if not np.isnan(value)
-                }
+                metrics |= self._of_mean(at, labels[rows])
+                metrics |= _by_task(f"{at}{name}", headline)
             metrics |= {
                 f"{at}{NO_SCORE}{task}": 1.0
                 for task in np.flatnonzero(np.isnan(headline.per_task))
             }
-            if not y[rows].isnan().all():
-                metrics[f"{at}loss"] = float(loss(logits[rows], y[rows]))
+            if not np.isnan(labels[rows]).all():
+                metrics[f"{at}loss"] = float(loss(logits[rows], learned[rows]))
             metrics[f"{at}tasks-skipped"] = headline.num_skipped
-            metrics[count_key(split)] = len(y[rows])
+            metrics[count_key(split)] = len(labels[rows])
         return Parcel(metrics=metrics)
 
-    def _of_mean(self, at: str, y: Tensor) -> Metrics:
+    def _of_mean(self, at: str, y: Array) -> Metrics:
         """Errors of predicting each task's mean label; none unless labels are numbers.
 
         Without them nobody can tell a large error from a small one.
         """
         if not self.is_regression:
             return {}
-        mean = torch.nanmean(y, dim=0).nan_to_num().expand_as(y)
-        found = {f"{n}{OF_MEAN}": t.mean for n, t in self._scored(mean, y).items()}
-        return {f"{at}{k}": v for k, v in found.items() if not np.isnan(v)}
+        mean = torch.nanmean(torch.from_numpy(y), dim=0).nan_to_num().numpy()
+        scored = self._scored(np.broadcast_to(mean, y.shape), y)
+        found = {f"{at}{n}{OF_MEAN}": t.mean for n, t in scored.items()}
+        name = self.job.learning.metric
+        return {k: v for k, v in found.items() if not np.isnan(v)} | _by_task(
+            f"{at}{name}{OF_MEAN}", scored[name]
+        )
 
-    def _scored(self, predicted: Tensor, y: Tensor) -> dict[str, TaskScores]:
-        pair = predicted.numpy(), y.numpy()
+    def _scored(self, predicted: Array, y: Array) -> dict[str, TaskScores]:
+        pair = predicted, y
         if self.is_regression:
             return {
                 "rmse": root_mean_squared_error(*pair),
@@ -162,3 +166,12 @@ class MultiTaskClient(GraphClient[P]):
             means[f"{name}-own"] = TaskScores(by_task.per_task[own]).mean
             means[f"{name}-unseen"] = TaskScores(by_task.per_task[~own]).mean
         return {k: v for k, v in means.items() if not np.isnan(v)}
+
+
+def _by_task(name: str, found: TaskScores) -> Metrics:
+    """Score of each task that has one."""
+    return {
+        f"{name}-task-{task}": float(value)
+        for task, value in enumerate(found.per_task)
+        if not np.isnan(value)
+    }

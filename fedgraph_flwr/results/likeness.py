@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from datasets.target_scale import FAR, KEY, describe_far, suggest
 from strategies.report import ClientInfo
 
-from ..likeness import TELLS, Statistics
+from ..likeness import MOST_TARGETS, TELLS, Statistics
 
 STATISTICS = "statistics.csv"
 _LISTS = {"counts": "count", "target_mean": "mean", "target_std": "std"}
@@ -43,6 +46,46 @@ def statistics_rows(clients: Mapping[int, ClientInfo]) -> list[list[str]]:
 
 def _shown(value: float) -> str:
     return "" if value != value else f"{value:g}" if value < 1e6 else str(value)
+
+
+def unlike_targets(clients: Mapping[int, ClientInfo], *, is_scaled: bool) -> list[str]:
+    """Say which targets have other units at some clients, or should be scaled.
+
+    Only clients that told their statistics are compared. ``is_scaled`` says whether
+    there is a scale for all sites already.
+    """
+    told = {c: Statistics.from_json(i.told.get(TELLS, "")) for c, i in clients.items()}
+    tasks = clients[min(clients)].tasks
+    lines, pooled = [], {}
+    for k, task in enumerate(tasks[:MOST_TARGETS]):
+        known = {
+            c: (max(s.num_graphs, 1), *pair)
+            for c, s in sorted(told.items())
+            if s
+            for pair in [*zip(s.target_mean, s.target_std, strict=False)][k : k + 1]
+            if math.isfinite(sum(pair))
+        }
+        sizes = {c: math.hypot(mean, std) for c, (_, mean, std) in known.items()}
+        if not sizes:
+            continue
+        low = min(sizes, key=lambda c: sizes[c])
+        high = max(sizes, key=lambda c: sizes[c])
+        if sizes[high] > FAR * sizes[low]:
+            lines.append(
+                f"values of {task} are about {sizes[high]:.2g} at client {high} and"
+                f" {sizes[low]:.2g} at client {low}: if these are different units,"
+                " write one at all sites"
+            )
+        weights, means, stds = zip(*known.values(), strict=True)
+        mean = float(np.average(means, weights=weights))
+        around = np.square(np.subtract(means, mean)) + np.square(stds)
+        pooled[task] = mean, math.sqrt(float(np.average(around, weights=weights)))
+    if not is_scaled and (words := describe_far(pooled)):
+        lines.append(
+            f"over clients {words}: models learn such numbers badly, scale them by"
+            f' {KEY}="{suggest(pooled)}"'
+        )
+    return lines
 
 
 def statistics_table(rows: Sequence[Sequence[str]]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from strategies.report import HELD_OUT, LedgerEntry, RoundReport
 
-from ..tasks import NO_SCORE, ON_ALL, Task
+from ..tasks import BY_TASK, NO_SCORE, OF_MEAN, ON_ALL, Task
 from .selection import TRAINED, Table, summarize
 
 OWNERSHIP = ("own", "unseen")  # tasks of which a client has labels, and the others
@@ -41,6 +41,8 @@ class RunRecord:
         self.also: dict[str, Table] = {
             prefix + m: {} for prefix in _TABLES.values() for m in task.also
         }
+        errors = () if task.larger_is_better else (task.metric, task.metric + OF_MEAN)
+        self.by_task: dict[str, dict[int, Table]] = {name: {} for name in errors}
         self.on_all: Table = {}
         self.held_out: dict[str, Table] = {m: {} for m in (task.metric, *task.also)}
 
@@ -134,6 +136,19 @@ class RunRecord:
             {m: self.also[prefix + m] for m in self.task.also}, server_round
         )
 
+    def by_task_at(
+        self, server_round: int, tasks: Sequence[str]
+    ) -> dict[str, dict[str, dict[str, float]]]:
+        """Errors of each target after a round, by client, and those of its mean."""
+        return {
+            metric: {
+                tasks[task]: {str(c): values[c] for c in sorted(values)}
+                for task, table in sorted(found.items())
+                if (values := table.get(server_round, {}))
+            }
+            for metric, found in self.by_task.items()
+        }
+
     def held_out_at(self, server_round: int) -> dict[str, Any]:
         """Scores of clients that never train, on the models after a round."""
         values = self.held_out[self.task.metric].get(server_round, {})
@@ -215,6 +230,10 @@ class RunRecord:
         if metric.startswith(NO_SCORE):
             task = int(metric.removeprefix(NO_SCORE))
             return self.unscored.setdefault((split, task), {})
+        name, _, number = metric.partition(BY_TASK)
+        if number and name in self.by_task:
+            is_read = (split, point) == (self.task.headline, "post_aggregation")
+            return self.by_task[name].setdefault(int(number), {}) if is_read else None
         if metric in self.task.also and split == self.task.headline:
             return self.also[_TABLES[point] + metric] if point in _TABLES else None
         whose = metric.removeprefix(f"{self.task.metric}-")

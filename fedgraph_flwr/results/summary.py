@@ -129,6 +129,9 @@ def _scores(
         read_at = row.get("round", last if rule == "final" else None)
         if task.also and read_at is not None:
             row |= so_far.also_at(read_at, rule)
+        if so_far.by_task and read_at is not None and strategy.clients:
+            names = strategy.clients[min(strategy.clients)].tasks
+            row["by_task"] = so_far.by_task_at(read_at, names)
         if rule == "final" and last < so_far.last_round:
             row["protocol"] = f"model of round {last}, the last that was measured"
         if 0 < row["num_clients"] < expected:

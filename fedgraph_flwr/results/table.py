@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -15,7 +17,11 @@ from .network import describe_network
 
 _WIDTH = 80
 _MOST_CLUSTERS, _MOST_LETTERS = 10, 300
+# Times larger, from which units may differ: few test labels of a client tell little.
+_FAR_TARGETS, _FAR_CLIENTS = 10, 100
 _TINY = 50  # examples; the size of a smaller test set stands beside its score
+
+ByTarget = Mapping[str, Mapping[str, float]]  # target -> client -> error
 
 
 def summary_table(summary: dict[str, Any]) -> str:
@@ -120,7 +126,7 @@ def _beside(summary: dict[str, Any]) -> list[str]:
 
 
 def _errors(summary: dict[str, Any]) -> list[str]:
-    """For regression: the other error, and the error of predicting the mean."""
+    """For regression: the other error, and errors of predicting the means."""
     if summary["larger_is_better"]:
         return []
     lines = []
@@ -133,15 +139,53 @@ def _errors(summary: dict[str, Any]) -> list[str]:
         ]
         if others:
             lines.append(f"{rule}: {', '.join(others)}")
-    headline = summary[summary["rules"][0]].get("also", {})
+    headline, metric = summary[summary["rules"][0]], summary["metric"]
     trivial = [
         f"{name.removesuffix(OF_MEAN)} {score_text(value)}"
-        for name, value in headline.items()
+        for name, value in headline.get("also", {}).items()
         if name.endswith(OF_MEAN)
     ]
     if trivial:
         split = summary["split"]
         lines.append(f"predict the mean of the {split} labels: {', '.join(trivial)}")
+    by_task = headline.get("by_task", {})
+    errors, of_mean = by_task.get(metric, {}), by_task.get(metric + OF_MEAN, {})
+    if errors.keys() == of_mean.keys() and errors:
+        lines += _by_target(metric, errors, of_mean)
+    return lines
+
+
+def _by_target(metric: str, errors: ByTarget, of_mean: ByTarget) -> list[str]:
+    """Set each target beside its own mean; say what averages hide."""
+    lines, worse = [], []
+    means = {target: fmean(values.values()) for target, values in of_mean.items()}
+    if len(errors) > 1:
+        own = {target: fmean(values.values()) for target, values in errors.items()}
+        for words, found in (("by target", own), ("of predicting the mean", means)):
+            told = ", ".join(f"{t} {score_text(v)}" for t, v in found.items())
+            lines.append(f"{metric} {words}: {shortened(told, _MOST_LETTERS)}")
+    for target, values in errors.items():
+        trivial = of_mean[target]
+        if bad := [int(c) for c, v in values.items() if v > trivial.get(c, v)]:
+            worse.append(f"{target} ({name_clients(bad)})")
+    if worse:
+        named = shortened(", ".join(worse), _MOST_LETTERS)
+        lines.append(f"worse than to predict the mean: {named}")
+    largest = max(means, key=lambda t: means[t])
+    if means[largest] > _FAR_TARGETS * min(means.values()):
+        lines.append(
+            f"{metric} averages targets of unlike units, and {largest} weighs most, in"
+            " choosing a round, too: read it by target"
+        )
+    for target, values in of_mean.items():
+        if not (ordered := sorted((v, c) for c, v in values.items() if v)):
+            continue
+        (low, of_low), (high, of_high) = ordered[0], ordered[-1]
+        if high > _FAR_CLIENTS * low:
+            lines.append(
+                f"labels of {target} are spread {high / low:.0f} times as far at client"
+                f" {of_high} as at client {of_low}: are they in one unit?"
+            )
     return lines
 
 

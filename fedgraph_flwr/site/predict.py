@@ -66,6 +66,8 @@ def _tell(found: Predictions, model: str, out: Path) -> None:
     if score is not None:
         told = "none, labels are of one class" if math.isnan(score) else repr(score)
         print(f"test {found.metric} of {len(found.names)} items: {told}")
+        for target, of_one in found.by_target().items():
+            print(f"test {found.metric} of {target}: {of_one!r}")
     for name, why in found.unfit[:_SHOWN]:
         print(f"not predicted: {found.column} {name}: {why}")
     if len(found.unfit) > _SHOWN:
@@ -80,6 +82,9 @@ def _tell_json(found: Predictions, model: str, out: Path) -> None:
         "items": len(found.names),
         "metric": found.metric,
         "score": None if score is None or math.isnan(score) else score,
+        "by_target": {
+            t: None if math.isnan(v) else v for t, v in found.by_target().items()
+        },
         "not_predicted": [
             {found.column: name, "problem": why} for name, why in found.unfit
         ],

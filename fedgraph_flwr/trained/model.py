@@ -56,7 +56,10 @@ class TrainedModel:
         tasks = list(self.about.outputs) if has_tasks else []
         items = datasets.load_new(settings, Path(path), tasks, schema=self.about.schema)
         self._check(items.graphs)
-        found = self.outputs(_all_to_test(items.graphs, self.about.kind))
+        new = _all_to_test(items.graphs, self.about.kind)
+        if self.about.kind == "regression":
+            new = replace(new, scales=datasets.target_scales(settings, tasks))
+        found = self.outputs(new)
         return self._named(found, items.names, items.column, unfit=items.unfit)
 
     def predict_test(
@@ -109,7 +112,9 @@ class TrainedModel:
         """Say if a client's own model scores otherwise than in its run."""
         scores = self.about.scores
         told = isinstance(scores, dict) and scores.get(f"test {self.about.metric}")
-        if type(told) is not float or score is None or abs(score - told) <= _HAIR:
+        if type(told) is not float or score is None:
+            return
+        if abs(score - told) <= _HAIR * max(1.0, abs(told)):
             return
         log.warning(
             "model %r has %s %.4f on the test items here, and had %.4f in its run: the"
@@ -164,6 +169,7 @@ class TrainedModel:
                 edges = datasets.load_diffusion(graphs, spec, cache_dir=cache_dir)
                 data = data.with_view(edges)
             found = self.architecture.outputs(self.module, data).cpu().numpy()
+        found = partition.in_units(found)
         if num_bad := int((~np.isfinite(found).all(axis=1)).sum()):
             raise DataError(
                 f"model {self.name!r} predicts NaN or infinity for {num_bad} of"

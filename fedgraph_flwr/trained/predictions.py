@@ -75,6 +75,13 @@ class Predictions:
             return float((self.outputs.argmax(1) == self.labels).mean())
         return MEASURES[self.metric](self.outputs, self.labels).mean
 
+    def by_target(self) -> dict[str, float]:
+        """Score of each of several targets, whose units may differ."""
+        if self.labels is None or self.metric == "accuracy" or len(self.labels_of) < 2:
+            return {}
+        found = MEASURES[self.metric](self.outputs, self.labels).per_task
+        return dict(zip(self.labels_of, found.tolist(), strict=True))
+
     def header(self) -> list[str]:
         """Names of the columns."""
         if self.kind == "regression":
@@ -121,7 +128,8 @@ class Predictions:
             return []
         label = self.labels[at]
         if label.ndim:
-            return ["" if np.isnan(v) else f"{v:g}" for v in label]
+            told = [np.format_float_positional(v, trim="-") for v in label]
+            return ["" if np.isnan(v) else t for v, t in zip(label, told, strict=True)]
         return [self.labels_of[int(label)]]
 
     def write(self, path: str | Path) -> None:

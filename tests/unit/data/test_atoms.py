@@ -152,13 +152,22 @@ def test_published_sets_keep_the_order_in_which_they_are_written():
     assert forth != back
 
 
-def test_a_centre_is_called_by_its_cip_label():
-    at, mol = atoms.BLOCKS["chirality"].start, atoms.order_free
-    for smiles, column in (("C[C@H](N)C(=O)O", 2), ("C[C@@H](N)C(=O)O", 1)):  # S, R
-        (centre,) = (a for a in mol(atoms.parse_smiles(smiles)).GetAtoms()
-                     if a.GetChiralTag())  # fmt: skip
-        row = atoms.atom_features(atoms.atom_kind(centre))
-        assert np.flatnonzero(row[at : at + 5]).tolist() == [column]
+@pytest.mark.parametrize(
+    ("smiles", "columns"),
+    [
+        ("C[C@H](N)C(=O)O", [2]),  # S
+        ("C[C@@H](N)C(=O)O", [1]),  # R
+        ("C[C@H]1CC[C@@H](C)CC1", [2, 2]),  # s, s, where RDKit's tags are equal, too
+        ("C[C@H]1CC[C@H](C)CC1", [1, 1]),  # r, r, where they differ
+        ("C[C@]12C[C@@H]3C[C@@H](C[C@H](C3)C1)C2", [2, 2, 1, 1]),
+        ("[Pt@SP1](F)(Cl)(Br)N", [4]),  # no tetrahedron
+    ],
+)
+def test_centres_are_called_by_their_cip_labels(smiles, columns):
+    mol = atoms.order_free(atoms.parse_smiles(smiles))
+    rows = [atoms.atom_features(atoms.atom_kind(a)) for a in mol.GetAtoms()]
+    found = [row[atoms.BLOCKS["chirality"]].argmax() for row in rows]
+    assert [column for column in found if column] == columns
 
 
 def test_the_order_of_atoms_does_not_matter():

@@ -1,0 +1,211 @@
+"""Numbers to predict: learned by shared scales, told in the units of the files."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import toys
+from matrix import mostly_slow
+
+from datasets.molecules import warn_once
+from datasets.schema import write_schema
+from datasets.schema_infer import infer_schema
+from fedgraph_flwr import loaded
+from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.results.table import summary_table
+from fedgraph_flwr.trained import load_model
+from simulations.inline import run_inline
+
+CHAINS = [
+    f"{'C' * k}{end}" for k in range(1, 7) for end in ("O", "N", "Cl", "[C@H](F)N")
+]
+UNITS = 1024.0, 2048.0  # powers of two: scaling by them is exact
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    warn_once.cache_clear()
+    loaded.kept_data.clear()
+    yield
+    loaded.kept_data.clear()
+
+
+def write(path, head, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([head, *rows])
+
+
+def value(k, times=1.0, plus=0.0):
+    """A quarter of a whole number, in some unit; every seventh is missing."""
+    return "" if k % 7 == 3 else repr((k * 5 % 17) / 4 * times + plus)
+
+
+def molecules(folder, sites=((1.0, 0.0), (1.0, 0.0)), second=1.0):
+    """Files with targets a, in the unit of the site, and b."""
+    for site, (times, plus) in enumerate(sites):
+        rows = [
+            [s, value(k + site, times, plus), value(k + 2, second)]
+            for k, s in enumerate(CHAINS)
+        ]
+        write(folder / f"{site}.csv", ["smiles", "a", "b"], rows)
+
+
+def tables(folder, sites=((1.0, 0.0), (1.0, 0.0)), second=1.0):
+    """Rings as tables of graphs, with the same targets."""
+    for site, (times, plus) in enumerate(sites):
+        place, numbers = folder / f"site-{site}", range(len(CHAINS))
+        rows = [
+            [k, value(k + site, times, plus), value(k + 2, second)] for k in numbers
+        ]
+        write(place / "graphs.csv", ["graph", "a", "b"], rows)
+        ring = [
+            (k, n, (n + 1) % (3 + k % 4)) for k in numbers for n in range(3 + k % 4)
+        ]
+        write(place / "nodes.csv", ["graph", "node", "x"],
+            [[k, n, f"{np.sin(k + n):.3f}"] for k, n, _ in ring])  # fmt: skip
+        write(place / "edges.csv", ["graph", "source", "target"], ring)
+
+
+def start(tmp_path, name, method="fedavg", make=molecules, scale="", **made):
+    """Run a method on two sites; ``scale`` is that of target a: (shift, scale)."""
+    data = tmp_path / name / "data"
+    make(data, **made)
+    own = {"dataset": "smiles-csv"}
+    if make is tables:
+        own = {"dataset": "graphs-csv"}
+        schema, _ = infer_schema(data / "site-0", kind="regression", statistics=False)
+        write_schema(schema, data / "schema.toml")
+    if scale:
+        own["csv-label-scale"] = "a={}:{}".format(*scale)
+    places = {
+        f"{k}-dir": str(tmp_path / name / k) for k in ("state", "results", "cache")
+    }
+    config = {**toys.TINY, **places, **own, "data-dir": str(data), "method": method,
+        "csv-label-kind": "regression", "num-clients": 2, "num-server-rounds": 2,
+        "shared-group": "all", "fgcl.views": "clean"}  # fmt: skip
+    return toys.Run(run_inline(config), config)
+
+
+def close(a, b):
+    return a == pytest.approx(b, rel=1e-5)
+
+
+@pytest.mark.parametrize("make", [molecules, tables])
+@pytest.mark.parametrize(
+    "method", mostly_slow(["fedavg", "fedgmtl", "spreadgnn", "fgcl"], fast=["fedavg"])
+)
+def test_units_change_no_weight_and_come_back(tmp_path, method, make):
+    """The same targets in another unit, by its scale: one model, scores in the unit."""
+    times, plus = UNITS
+    plain = start(tmp_path, "plain", method, make)
+    other = start(
+        tmp_path, "other", method, make, (plus, times), sites=((times, plus),) * 2
+    )
+    weights = [r.path / "models" for r in (plain, other)]
+    for file in weights[0].glob("*.safetensors"):
+        assert file.read_bytes() == (weights[1] / file.name).read_bytes()
+    found = [r.summary["final"]["by_task"] for r in (plain, other)]
+    for metric in ("mae", "mae-of-mean"):
+        for client in "01":
+            a, b = (f[metric]["a"][client] for f in found)
+            assert close(b, a * times)
+            assert close(found[1][metric]["b"][client], found[0][metric]["b"][client])
+    told = []
+    for r, data in ((plain, "plain"), (other, "other")):
+        folder = tmp_path / data / "state" / r.path.name / "client-1" / "model"
+        site, cache = tmp_path / data / "data" / "1.csv", str(tmp_path / "cache")
+        model = load_model(folder, cache_dir=cache)
+        if make is tables:
+            site = tmp_path / data / "data" / "site-1"
+            shutil.copy(site.parent / "schema.toml", site)
+        test = model.predict_test(site)
+        assert test.score() == r.summary["final"]["per_client"]["1"]
+        assert close(
+            test.by_target()["a"], r.summary["final"]["by_task"]["mae"]["a"]["1"]
+        )
+        new = model.predict_folder(site)
+        rows = [new.names.index(n) for n in test.names] if make is tables else []
+        assert np.allclose(new.outputs[rows], test.outputs[: len(rows)], rtol=1e-4)
+        told.append(new.outputs.astype(float))
+    assert np.allclose(told[1][:, 0], told[0][:, 0] * times + plus, rtol=1e-5)
+    assert np.allclose(told[1][:, 1], told[0][:, 1], rtol=1e-5)
+
+
+def test_new_spellings_are_predicted_alike_and_old_models_are_refused(tmp_path):
+    run = start(tmp_path, "run")
+    model = load_model(run.path / "models", "global")
+    spellings = ["CC[C@H](F)N", "N[C@@H](F)CC", "F[C@H](N)CC", "[CH3:1]C[C@H:2](F)N"]
+    write(tmp_path / "new.csv", ["smiles"], [[s] for s in spellings])
+    outputs = model.predict_folder(tmp_path / "new.csv").outputs
+    assert (outputs == outputs[0]).all()
+    old = replace(model, about=replace(model.about, columns=""))
+    with pytest.raises(
+        DataError, match="train again: the version that trained it read"
+    ):
+        old.predict_folder(tmp_path / "new.csv")
+
+
+@pytest.mark.parametrize("make", [molecules, tables])
+@pytest.mark.parametrize(
+    ("made", "scale", "warned", "ends"),
+    [
+        ({}, "", [], []),
+        ({"second": 1e5}, "", ["client 0: targets are far .* b has mean",
+         "by csv-label-scale=.a="],
+         ["mae by target: a", "b weighs most", "worse than to predict .* b"]),
+        ({"sites": [(1.0, 20.0)] * 2}, "", ["a has mean 21.9"], []),
+        ({"sites": [(1e-3, 0.0)] * 2}, "", ["a has mean 0.00"], ["b weighs most"]),
+        ({"sites": [(0.3, 0.0)] * 2, "second": 4.0}, "", ["spread 0.3"],
+         ["b weighs most"]),
+        ({"sites": [(1e3, 0.0)] * 2}, (2e3, 1e3), [], ["a weighs most"]),
+        ({"sites": [(1e3, 0.0), (1.0, 0.0)]}, (2e3, 1e3),
+         ["client 1: scaled targets are far", "values of a are about .* at client 0"],
+         ["a weighs most", "labels of a are spread .* client 0 as at client 1"]),
+    ],
+)  # fmt: skip
+def test_units_far_from_one_or_from_each_other_are_told(
+    tmp_path, caplog, make, made, scale, warned, ends
+):
+    caplog.set_level(logging.WARNING)
+    run = start(tmp_path, "run", make=make, scale=scale, **made)
+    told = [r.getMessage() for r in caplog.records if "spread" in r.getMessage()
+            or "values of" in r.getMessage()]  # fmt: skip
+    for words in warned:
+        assert re.search(words, "\n".join(told))
+    assert bool(told) == bool(warned)
+    table = " ".join(summary_table(run.summary).split())
+    assert "mae of predicting the mean: a " in table
+    for words in ends:
+        assert re.search(words, table)
+    for words in ("weighs most", "as at client"):
+        assert (words in table) == any(words in end for end in ends)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "changes", "match"),
+    [
+        ("smiles-csv", {"csv-label-scale": "a"}, "must be COLUMN=MEAN:SPREAD"),
+        ("smiles-csv", {"csv-label-scale": "a=1:0"}, "with a spread > 0"),
+        ("smiles-csv", {"csv-label-scale": "a=nan:1"}, "got 'a=nan:1'"),
+        ("smiles-csv", {"csv-label-scale": "a=1,a=2"}, "names column 'a' twice"),
+        ("smiles-csv", {"csv-label-scale": "c=1"}, "names 'c', but targets are"),
+        ("smiles-csv", {"csv-label-scale": "a=1", "csv-label-kind": "binary"},
+         "labels of dataset 'smiles-csv' are no numbers"),
+    ],
+)  # fmt: skip
+def test_scales_that_mean_nothing_are_refused(tmp_path, dataset, changes, match):
+    molecules(tmp_path / "data")
+    config = {**toys.TINY, "method": "fedavg", "dataset": dataset, "num-clients": 2,
+        "data-dir": str(tmp_path / "data"), "csv-label-kind": "regression",
+        "shared-group": "all", "results-dir": str(tmp_path / "r"),
+        "state-dir": str(tmp_path / "s"), "cache-dir": str(tmp_path / "c"),
+        **changes}  # fmt: skip
+    with pytest.raises((ConfigError, DataError), match=match):
+        run_inline(config)
