@@ -333,6 +333,13 @@ def is_cut(settings: RunSettings) -> bool:
     return is_one_set(settings) and settings.partition != FILES
 
 
+def is_published(settings: RunSettings) -> bool:
+    """Whether rounds are chosen as papers on the data set choose them, by its score."""
+    return (
+        find_dataset(settings.dataset).name in DATASETS and settings.partition != FILES
+    )
+
+
 def tells_class_sizes(settings: RunSettings) -> bool:
     """Whether numbers of clients' graphs tell how many there are of each class."""
     return is_cut(settings) and settings.partition in _BY_CLASS

@@ -63,12 +63,19 @@ def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:
 
 
 def draw_roles(
-    num_nodes: int, *, held_out: float, seed: int, what: str = "nodes"
+    num_nodes: int,
+    *,
+    held_out: float,
+    seed: int,
+    what: str = "nodes",
+    y: IntArray | None = None,
 ) -> IntArray:
     """Role of each node: ``TRAIN``, ``VAL`` or ``TEST``, shape (num_nodes,).
 
     Of a random permutation the first round((1 - held_out) N) nodes train, the next
-    round(held_out N / 2) test, the rest validate. An error calls the nodes ``what``.
+    round(held_out N / 2) test, the rest validate. With classes ``y`` as many nodes have
+    each role, but of each class its share; of a class with three nodes or more one has
+    each, where counts allow. An error calls the nodes ``what``.
 
     Raises
     ------
@@ -85,9 +92,38 @@ def draw_roles(
         )
     order = numpy_rng(seed, "nodes", "roles").permutation(num_nodes)
     roles = np.full(num_nodes, VAL)
-    roles[order[:num_train]] = TRAIN
-    roles[order[num_train : num_train + num_test]] = TEST
+    if y is None:
+        roles[order[:num_train]] = TRAIN
+        roles[order[num_train : num_train + num_test]] = TEST
+        return roles
+    members = [order[y[order] == k] for k in np.unique(y)]
+    for role, count in ((TEST, num_test), (VAL, num_nodes - num_train - num_test)):
+        sizes = np.array([len(of_class) for of_class in members])
+        shares = _shares(sizes, count, keep=2 if role == TEST else 1)
+        for k, n in enumerate(shares):
+            roles[members[k][:n]] = role
+            members[k] = members[k][n:]
+    for of_class in members:
+        roles[of_class] = TRAIN
     return roles
+
+
+def _shares(sizes: IntArray, count: int, *, keep: int) -> IntArray:
+    """Share ``count`` out by sizes; each has one if it then keeps as many as ``keep``.
+
+    Beside that, parts lie as near to their shares as whole numbers allow.
+    """
+    ideal = sizes * count / sizes.sum()
+    most = np.maximum(sizes - keep, 0)
+    least = np.minimum(1, most)
+    found: IntArray = np.clip(np.floor(ideal).astype(np.int64), least, most)
+    while (left := count - int(found.sum())) > 0:
+        room = found < (most if (found < most).any() else sizes)
+        found[np.argmax(np.where(room, ideal - found, -np.inf))] += 1
+    for _ in range(-left):
+        gives = found > (least if (found > least).any() else 0)
+        found[np.argmax(np.where(gives, found - sizes / (sizes.sum() + 1), -1))] -= 1
+    return found
 
 
 def induced_subgraph(whole: GraphSet, ids: IntArray) -> GraphSet:

@@ -274,6 +274,7 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
             held_out=settings.held_out,
             seed=seed,
             what=f"labelled nodes of client {client_id} in {folder}",
+            y=np.array(data.y)[labelled],
         )
         parts = (
             labelled[roles == TRAIN],

@@ -47,6 +47,7 @@ from .wire import (
     STACKED,
     TIMING,
     TOLD,
+    TRAIN_COUNT,
     WEIGHTS_HASH,
     NamedArrays,
     Parcel,
@@ -62,11 +63,12 @@ POOLED = ("embeddings", "labels", "graph_ids")  # handed over for pooled evaluat
 HASHES = (SPLIT_HASH, IDENTITY, RAW_HASH, WEIGHTS_HASH)
 _EVAL = f"{EVAL}(?:train|val|test|all)/post_(?:aggregation|training)/[a-z0-9-]+"
 _COUNT = f"{COUNT}(?:train|val|test|all)"  # of what was scored
-_SCORES = re.compile(f"{_EVAL}|{GRAD_NORM}|{_COUNT}")
+_LABELS = f"{TRAIN_COUNT}[0-9]+"
+_SCORES = re.compile(f"{_EVAL}|{GRAD_NORM}|{_COUNT}|{_LABELS}")
 _METRICS = re.compile(
     f"{_EVAL}|{GRAD_NORM}|{_COUNT}|{FRESH_START}|{STACKED}|group|{'|'.join(TIMING)}"
     f"|num-(?:train|val|test|features|classes)|{NUM_EXAMPLES}"
-    f"|{CLASS_COUNT}[0-9]+|{PRIVACY}[a-z-]+|(?:{SILENT}|{UNUSABLE})[0-9]+"
+    f"|{CLASS_COUNT}[0-9]+|{_LABELS}|{PRIVACY}[a-z-]+|(?:{SILENT}|{UNUSABLE})[0-9]+"
 )
 _FACTS = re.compile(f"{'|'.join(HASHES)}|{SITE}|tasks|task-ids|{TOLD}[a-z0-9-]+")
 _KEPT_ON_FAILURE = (PRIVACY, *TIMING)

@@ -16,7 +16,7 @@ from clients.protocols import Introduces
 from clients.store import ClientStore
 
 from .agreement import tell_data, tell_plugins
-from .data import GraphPartition, hash_split
+from .data import GraphPartition, IntArray, hash_split
 from .elsewhere import check_elsewhere
 from .errors import ConfigError
 from .gate import visit
@@ -31,6 +31,7 @@ from .wire import (
     SITE,
     SPLIT_HASH,
     TOLD,
+    TRAIN_COUNT,
     WEIGHTS_HASH,
     Parcel,
     Scalar,
@@ -124,10 +125,12 @@ def introduce(
     if partition.tasks:
         tasks["tasks"] = json.dumps(partition.tasks)
         tasks["task-ids"] = json.dumps(partition.owned_tasks)
+    is_classified = resolved.method.task.has_classes and not graphs.has_tasks
     if with_classes and not graphs.has_tasks and not resolved.privacy.is_on:
-        known = graphs.y[graphs.y >= 0]  # a node may have no label
-        counts = np.bincount(known, minlength=graphs.num_classes)
-        by_class = {f"{CLASS_COUNT}{k}": int(n) for k, n in enumerate(counts)}
+        by_class = _count(CLASS_COUNT, graphs.y, graphs.num_classes)
+    # Scores tell about as much; noise on updates hides labels.
+    if is_classified and not resolved.privacy.update_clip:
+        by_class |= _count(TRAIN_COUNT, graphs.y[partition.train], graphs.num_classes)
     return Parcel(
         metrics={
             **by_class,
@@ -147,6 +150,12 @@ def introduce(
             **{TOLD + name: text for name, text in told.items()},
         },
     )
+
+
+def _count(prefix: str, y: IntArray, num_classes: int) -> dict[str, int]:
+    """Count labels by class; a node may have none."""
+    counts = np.bincount(y[y >= 0], minlength=num_classes)
+    return {f"{prefix}{k}": int(n) for k, n in enumerate(counts)}
 
 
 def own_name(node: NodeConfig) -> dict[str, Scalar]:

@@ -89,6 +89,10 @@ def progress_line(
     if not any(map(math.isnan, means.values())):
         words = " ".join(f"{split} {mean:.3f}" for split, mean in means.items())
         parts.append(f"{task.metric} after round {measured}: {words}")
+    if (by := folder.so_far.by) and not math.isnan(
+        chosen := folder.so_far.mean_score("val" + by, measured)
+    ):
+        parts.append(f"average precision val {chosen:.3f}")
     losses = [e.value for e in report.evaluations if (e.split, e.metric) == _LOSS]
     if losses:
         parts.append(f"training loss {fmean(losses):.3f}")

@@ -16,12 +16,13 @@ from threadpoolctl import threadpool_limits
 import datasets
 from strategies.base import AbstractGraphStrategy, Stopper
 from strategies.fetching import side_by_side
-from strategies.report import ClientInfo, Evaluation
+from strategies.report import RARE, ClientInfo, Evaluation, Rarest
 from strategies.waits import shorten_waits
 
 from .agreement import (
     check_same_data,
     check_same_plugins,
+    class_names,
     common_columns,
     describe_features,
     describe_left_out,
@@ -49,7 +50,7 @@ from .results.network import describe_network, network_facts
 from .results.pooled import PooledEvaluation
 from .results.provenance import partition_distance, split_hash
 from .results.roll_call import ROLL_CALL, check_roll_call
-from .results.selection import EarlyStopping
+from .results.selection import LOSS, PRECISION, EarlyStopping
 from .results.table import describe_unscored, summary_table
 from .results.task_relations import TaskRelations
 from .results.warm_start import read_start
@@ -196,6 +197,9 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
     ):
         clients = strategy.roll_call(grid)
     check_same_data(settings, clients)
+    if not is_resumed and resolved.method.task.has_classes:
+        _find_rarest(resolved, strategy)
+    folder.so_far.by = PRECISION if strategy.by_precision else ""
     check_same_plugins(resolved.plugin, clients)
     if settings.tell_statistics:
         rows = statistics_rows(clients)
@@ -220,6 +224,26 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
         folder.add(ROLL_CALL, lambda: write_json(folder.path / ROLL_CALL, told))
         strategy.initialise(dict(sorted(start.items())))  # as parcels and files have it
     strategy.evaluator.expect(clients)
+
+
+def _find_rarest(resolved: Resolved, strategy: AbstractGraphStrategy) -> None:
+    """Find the class of fewest training labels; say so if it decides what chooses."""
+    if len(datasets.find_dataset(resolved.settings.dataset).members) > 1:
+        return  # other classes at each client
+    clients = [strategy.clients[c] for c in strategy.trainers()]
+    strategy.rarest = rarest = Rarest.of(clients)
+    is_published = datasets.is_published(resolved.settings)
+    if rarest is None or not rarest.is_rare or is_published:
+        return
+    strategy.by_precision = True
+    log(
+        INFO,
+        "class %r has %.1f %% of the training labels, less than %.0f %%: rounds are"
+        " chosen by average precision",
+        class_names(clients[0])[rarest.number],
+        100 * rarest.share,
+        100 * RARE,
+    )
 
 
 def _tell_statistics(path: Path, rows: Sequence[Sequence[str]]) -> None:
@@ -251,17 +275,25 @@ def _make_strategy(folder: RunFolder, tracking: Tracking) -> AbstractGraphStrate
 def _stopper(folder: RunFolder) -> Stopper:
     """Early stopping, going on from what a resumed run has measured."""
     settings, so_far = folder.resolved.settings, folder.so_far
-    rule = EarlyStopping(
-        so_far.tables.get("val", {}),
-        patience=settings.patience,
-        min_rounds=settings.min_rounds,
-        larger_is_better=so_far.task.larger_is_better,
-    )
+    rules: list[EarlyStopping] = []  # made when the roll call has said what chooses
 
     def stop(evaluations: Iterable[Evaluation]) -> bool:
+        if not rules:
+            found = EarlyStopping(
+                so_far.tables.get("val" + so_far.by, {}),
+                so_far.tables.get("val" + LOSS),
+                patience=settings.patience,
+                min_rounds=settings.min_rounds,
+                larger_is_better=so_far.task.larger_is_better,
+            )
+            rules.append(found)
+        (rule,) = rules
         for e in evaluations:
-            if e.split == "val" and so_far.is_score(e.point, e.metric):
-                rule.add(e.server_round, e.client, e.value)
+            if (e.split, e.point) != ("val", "post_aggregation"):
+                continue
+            if e.metric in ("loss", so_far.chosen_by()):
+                is_loss = e.metric == "loss"
+                rule.add(e.server_round, e.client, e.value, is_loss=is_loss)
         return rule.is_due()
 
     return stop

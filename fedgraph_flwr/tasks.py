@@ -25,8 +25,12 @@ LABEL_KINDS = {
 }
 _NEVER_EARLY: Mapping[str, Value] = {"patience": 0, "min-rounds": 0}
 NO_SCORE = "no-score-task-"  # and its number: metric where labels allow no score
-CLASS_SCORES = ("macro-f1", "roc-auc")  # reported beside accuracy
 BY_TASK = "-task-"  # and its number, after an error's name: of one task alone
+AVERAGE_PRECISION = "average-precision"
+OF_COMMONEST = "-of-commonest"  # after accuracy: of predicting the commonest class
+ONE_CLASS = "one-class"  # metric where all test items are predicted to be this class
+# Reported beside accuracy.
+CLASS_SCORES = AVERAGE_PRECISION, "macro-f1", "roc-auc", f"accuracy{OF_COMMONEST}"
 OF_MEAN = "-of-mean"  # after an error's name: that of predicting the labels' mean
 ON_ALL = "-on-all"  # after a metric's name: on the test sets of all clients
 POOLED = -1  # stands for "all clients together" where a client id is expected
@@ -204,6 +208,11 @@ class Task:
     regression: Task | None = None
     takes_edge_noise: bool = True
     also: tuple[str, ...] = ()
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each graph or node is predicted to be of one class."""
+        return self.also == CLASS_SCORES
 
     def of(self, label_kind: str) -> Task:
         """Return this task, or the one that replaces it for labels of this kind."""

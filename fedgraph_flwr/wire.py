@@ -47,6 +47,9 @@ SPLIT_HASH, IDENTITY, RAW_HASH = "split-hash", "identity", "raw-sha256"
 WEIGHTS_HASH = "weights-sha256"
 # In one or the other.
 CLASS_COUNT = "class-count/"  # and a class: its graphs, told at roll call
+TRAIN_COUNT = "train-count/"  # and a class: of them, those that train
+RAREST = "rarest-class"  # of all clients' training labels, as the server found out
+BY_PRECISION = "by-precision"  # whether rounds are chosen by average precision
 TOLD = "told/"  # and a name: a fact that a client's method adds at roll call
 UNUSED = "unused"  # such a name: what the client's files hold and nobody reads
 LEFT_OUT = "left-out"  # and such: shares of its tables that are left out

@@ -21,8 +21,9 @@ from fedgraph_flwr.figures.gain import draw_gain
 from fedgraph_flwr.figures.losses import draw_losses
 from fedgraph_flwr.results.reader import blaming
 from fedgraph_flwr.results.selection import PROTOCOLS
+from fedgraph_flwr.results.table import BESIDE
 from fedgraph_flwr.rules import Value
-from fedgraph_flwr.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr.tasks import AVERAGE_PRECISION, GRAPH_EMBEDDING, OF_COMMONEST
 
 from .markup import consoles, markdown, print_terminal, tell_unused
 from .tables.embedding import START
@@ -136,11 +137,19 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
         differences=tuple(differences),
         notes=tuple(_notes(group, rule, model)),
     )
+    beside = {**BESIDE, f"accuracy{OF_COMMONEST}": "commonest class"}
+    also = {heading: f"{rule}:{m}" for m, heading in beside.items() if is_headline}
+    precision = BESIDE[AVERAGE_PRECISION]
+    is_rare = is_headline and any(
+        (run.summary.get("rarest_class") or {}).get("chooses_by_precision")
+        for run in group.runs
+    )
     study = replace(
         model,
         rule=rule,
         paper=model.paper if targets else "",
-        columns={**model.columns, HELD_OUT: HELD_OUT, ON_ALL: ON_ALL},
+        columns={**model.columns, **also, HELD_OUT: HELD_OUT, ON_ALL: ON_ALL},
+        also={precision: also[precision]} if is_rare else {},
         targets=targets,
     )
     return make_report(study, table, by_row(results))
@@ -192,6 +201,16 @@ def _notes(group: Group, rule: str, model: Study) -> list[str]:
         notes.append(f"rows differ in {key}: {words}.")
     if baseline(group, "local") is None and model.name == MODEL:
         notes.append("no self-train run (method local): no gains.")
+    for label, runs in group.rows.items():
+        read = [run.summary.get(rule) or {} for run in runs]
+        constant = sum(
+            len(r.get("one_class") or "-") == r.get("num_clients") for r in read
+        )
+        if constant:
+            notes.append(
+                f"{label}: each client's test predictions are all of one class in"
+                f" {constant} of {len(runs)} run(s)."
+            )
     failures = [r.path.name for r in group.runs if r.summary.get("failures")]
     if failures:
         notes.append(f"runs in which clients failed: {', '.join(failures)}.")

@@ -26,8 +26,10 @@ from fedgraph_flwr.lives import Lives
 from fedgraph_flwr.overriding import wrong_return
 from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.wire import (
+    BY_PRECISION,
     DATA_OF_ALL,
     LAST_ROUND,
+    RAREST,
     SAME_DATA,
     SPENT,
     WEIGHTS_HASH,
@@ -41,7 +43,7 @@ from .averaging import find_bad_array, outweighing
 from .directory import Directory
 from .evaluator import Evaluator
 from .replies import Layout, Phase, find_other, is_model, layout_of
-from .report import ClientInfo, Evaluation, RoundReport
+from .report import ClientInfo, Evaluation, Rarest, RoundReport
 from .rounds import Round
 from .sending import exchange
 
@@ -120,6 +122,8 @@ class AbstractGraphStrategy(Strategy):
         self.directory = Directory(settings, experiment=experiment)
         self.compute_s: dict[int, float] = {}  # seconds of each client's last reply
         self.scores_elsewhere = False  # clients do, on the test sets of all
+        self.rarest: Rarest | None = None  # class, where it is known
+        self.by_precision = False  # rounds are chosen by average precision
         self.stacked = 0  # most clients of a process that trained as one
         self.round = Round(self, Phase.TRAINING, 0, began_at=0.0)
         self._began_at = 0.0
@@ -174,8 +178,9 @@ class AbstractGraphStrategy(Strategy):
     def facts(self, client: int) -> dict[str, Scalar]:
         """Facts for a client: its data, its last round, its privacy spent so far.
 
-        The client refuses to go on from less. One that is to score its model on the
-        test sets of all learns which data these are.
+        The client refuses to go on from less. It learns which class is the rarest of
+        all clients' training labels. One that is to score its model on the test sets of
+        all learns which data these are.
         """
         facts: dict[str, Scalar] = {LAST_ROUND: self.last_rounds.get(client, 0)}
         if identity := self.clients[client].identity:
@@ -183,6 +188,8 @@ class AbstractGraphStrategy(Strategy):
         if self.scores_elsewhere and self.round.phase is Phase.CLOSING:
             everyone = {c: i.identity for c, i in self.clients.items()}
             facts[DATA_OF_ALL] = hash_federation(everyone)
+        if self.rarest is not None:
+            facts |= {RAREST: self.rarest.number, BY_PRECISION: self.by_precision}
         return facts | with_prefix(SPENT, self.spent.get(client, {}))
 
     def remarks(self) -> dict[str, Any]:
@@ -374,6 +381,8 @@ class AbstractGraphStrategy(Strategy):
             "clients": {str(c): i.to_json() for c, i in sorted(self.clients.items())},
             "last_rounds": {str(c): r for c, r in sorted(self.last_rounds.items())},
             "spent": {str(c): s for c, s in sorted(self.spent.items())},
+            "rarest": self.rarest and [self.rarest.number, self.rarest.share],
+            "by_precision": self.by_precision,
         }
 
     def restore_frame(self, facts: Mapping[str, Any]) -> None:
@@ -386,6 +395,8 @@ class AbstractGraphStrategy(Strategy):
         self.directory.expect(known)
         self.last_rounds = {int(c): int(r) for c, r in facts["last_rounds"].items()}
         self.spent = {int(c): dict(s) for c, s in facts["spent"].items()}
+        self.rarest = Rarest(*facts["rarest"]) if facts["rarest"] else None
+        self.by_precision = bool(facts["by_precision"])
 
     # Parts of a round ------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from fedgraph_flwr.wire import (
     SPLIT_HASH,
     TIMING,
     TOLD,
+    TRAIN_COUNT,
     UNUSED,
     Parcel,
     Scalar,
@@ -102,8 +103,8 @@ def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
             f"its texts and their names have {length} characters, expected at most"
             f" {_MOST_TEXT}"
         )
-    by_class = _class_counts(counts)
-    strange = set(counts) - {*_COUNTS, *TIMING, "group", *by_class}
+    by_class, trained = (_by_class(counts, p) for p in (CLASS_COUNT, TRAIN_COUNT))
+    strange = set(counts) - {*_COUNTS, *TIMING, "group", *by_class, *trained}
     strange |= {k for k in facts if k not in _TEXTS and not k.startswith(TOLD)}
     if strange or parcel.arrays or parcel.evaluation or len(facts) > 100:
         raise WireError(f"it sent {shortened(sorted(strange) or 'arrays')}")
@@ -129,6 +130,7 @@ def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
         tasks=tuple(map(visible, tasks)),
         task_ids=ids,
         class_counts=tuple(_count(counts, k) for k in by_class),
+        train_counts=tuple(_count(counts, k) for k in trained),
         told={k: _text(facts, TOLD + k) for k in select(TOLD, facts)},
     )
 
@@ -149,10 +151,10 @@ def _count(
     return value
 
 
-def _class_counts(counts: Mapping[str, int | float]) -> list[str]:
-    """Names of the facts with counts of graphs by class; empty if none were sent."""
-    found = [k for k in counts if k.startswith(CLASS_COUNT)]
-    expected = [f"{CLASS_COUNT}{k}" for k in range(len(found))]
+def _by_class(counts: Mapping[str, int | float], prefix: str) -> list[str]:
+    """Names of the facts with counts by class; empty if none were sent."""
+    found = [k for k in counts if k.startswith(prefix)]
+    expected = [f"{prefix}{k}" for k in range(len(found))]
     if sorted(found) != sorted(expected):
         raise WireError(
             f"class counts are {shortened(found)}, expected {shortened(expected)}"

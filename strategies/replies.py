@@ -32,7 +32,14 @@ from fedgraph_flwr.privacy import (
     PrivacySettings,
 )
 from fedgraph_flwr.privacy import METRIC as PRIVACY
-from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN, ON_ALL
+from fedgraph_flwr.tasks import (
+    AVERAGE_PRECISION,
+    NO_SCORE,
+    OF_COMMONEST,
+    OF_MEAN,
+    ON_ALL,
+    ONE_CLASS,
+)
 from fedgraph_flwr.wire import (
     EVAL,
     FRESH_START,
@@ -89,6 +96,7 @@ _RANGES = tuple(  # a metric's name -> its least and largest value
         (f"ari{_TRANSFORMED}", -1.0, 1.0),
         ("(?:probe|svm)-accuracy", 0.0, 1.0),
         (f"(?:accuracy|roc-auc){ON_ALL}", 0.0, 1.0),
+        (f"accuracy{OF_COMMONEST}|{AVERAGE_PRECISION}", 0.0, 1.0),
         (f"mae{ON_ALL}", 0.0, _LARGEST),
         (f"roc-auc{_OVER_TASKS}", 0.0, 1.0),
         (f"(?:mae|rmse)(?:{OF_MEAN})?{_OVER_TASKS}", 0.0, _LARGEST),
@@ -397,6 +405,8 @@ def _wrong_metric(name: str, value: float, expected: Expected) -> str:
 
 def _bounds(metric: str, info: ClientInfo) -> tuple[float, float] | None:
     """Least and largest value of a metric; None if no client sends it."""
+    if metric == ONE_CLASS:
+        return 0.0, info.num_classes - 1.0
     for name, low, high in _RANGES:
         if match := name.fullmatch(metric):
             task = match.groupdict().get("task")

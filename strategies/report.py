@@ -16,6 +16,7 @@ from fedgraph_flwr.wire import (
 )
 
 HELD_OUT = "held_out"  # point of evaluations of clients that never train
+RARE = 0.1  # share of the training labels below which a class is rare
 NOWHERE = -1  # node of a client that has none
 
 
@@ -53,10 +54,11 @@ class LedgerEntry:
 class ClientInfo:
     """A client's answer to the roll call; ``class_counts`` if its site shares them.
 
-    ``class_counts`` are its graphs by class, of every split; ``tasks`` the names of its
-    labels where graphs have no class, ``task_ids`` those that it trains on; ``told``
-    what its method adds; ``identity`` tells its data from others of the same size;
-    ``site`` is what its site calls itself, "" if nothing.
+    ``class_counts`` are its graphs by class, of every split, ``train_counts`` those
+    that train, if its site tells scores; ``tasks`` the names of its labels where graphs
+    have no class, ``task_ids`` those that it trains on; ``told`` what its method adds;
+    ``identity`` tells its data from others of the same size; ``site`` is what its site
+    calls itself, "" if nothing.
     """
 
     client: int
@@ -70,6 +72,7 @@ class ClientInfo:
     split_hash: str
     raw_sha256: str
     class_counts: tuple[int, ...] = ()
+    train_counts: tuple[int, ...] = ()
     tasks: tuple[str, ...] = ()
     task_ids: tuple[int, ...] = ()
     told: Mapping[str, str] = field(default_factory=dict)
@@ -93,8 +96,39 @@ class ClientInfo:
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> ClientInfo:
         """Read back what :meth:`to_json` gave; the client is on no node."""
-        lists = ("class_counts", "tasks", "task_ids")
+        lists = ("class_counts", "train_counts", "tasks", "task_ids")
         return cls(**{**told, **{k: tuple(told[k]) for k in lists}, "node_id": NOWHERE})
+
+
+@dataclass(frozen=True)
+class Rarest:
+    """The class of fewest training labels over all clients that tell them.
+
+    ``share`` is its part of all these labels. A class that nobody trains on cannot be
+    learned, and does not count.
+    """
+
+    number: int
+    share: float
+
+    @property
+    def is_rare(self) -> bool:
+        """Whether accuracy says little: "never this class" is right nearly always."""
+        return self.share < RARE
+
+    @classmethod
+    def of(cls, clients: Iterable[ClientInfo]) -> Rarest | None:
+        """Find it; None if nobody tells counts, or classes are not the same for all."""
+        told = [i.train_counts for i in clients if i.train_counts]
+        if not told or len({len(counts) for counts in told}) > 1:
+            return None
+        total = [sum(of_class) for of_class in zip(*told, strict=True)]
+        known = [(n, k) for k, n in enumerate(total) if n]
+        if len(known) < 2:
+            return None
+        # Of equals the last: of two classes, "yes" is commonly the second.
+        count, number = min(known, key=lambda pair: (pair[0], -pair[1]))
+        return cls(number, count / sum(total))
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.wire import STACKED, Parcel, join
+from fedgraph_flwr.wire import RAREST, STACKED, Parcel, join
 
 from ..adam import Optimizer
 from ..base import GraphClient, train_loss
@@ -154,7 +154,13 @@ class Stack(ABC, Generic[B]):
         logits, losses, own = self.evaluate()
         found, lost = logits.cpu().numpy(), losses.cpu().numpy()
         scores = [
-            class_scores(c.data.partition, point, found[rows], lost[rows])
+            class_scores(
+                c.data.partition,
+                point,
+                found[rows],
+                lost[rows],
+                c.round.facts.get(RAREST),
+            )
             for c, rows in zip(self.clients, own, strict=True)
         ]
         return [join(*parts) for parts in zip(sizes, scores, strict=True)]

@@ -1,4 +1,4 @@
-"""Scores of a classifier: accuracy, loss, macro-F1 and ROC-AUC."""
+"""Scores of a classifier: accuracy, loss, and what shows a rare class."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.data import GraphPartition, IntArray
 from fedgraph_flwr.embedding_scores import class_f1
+from fedgraph_flwr.tasks import OF_COMMONEST, ONE_CLASS
 from fedgraph_flwr.wire import Parcel, count_key, evaluation_key
 
 from .multitask_scores import auc, roc_auc
+from .ranking import against_rest, log_odds, ranking
 
-Array = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
 
 
 def class_scores(
-    partition: GraphPartition, point: str, logits: Floats, losses: Floats
+    partition: GraphPartition,
+    point: str,
+    logits: Floats,
+    losses: Floats,
+    rarest: object = 1,
 ) -> Parcel:
     """Score predictions for the validation, then the test rows, as metrics of a reply.
 
@@ -31,12 +36,17 @@ def class_scores(
     logits : float array, shape (num_val + num_test, num_classes)
     losses : float array, shape (num_val + num_test,)
         Of each row.
+    rarest : int
+        Of two classes the rarer, as the server says; anything else stands for 1.
 
     Returns
     -------
     Parcel
-        ``metrics``: ``count/<split>``, and after ``eval/<split>/<point>/`` accuracy and
-        loss, the mean of ``losses``; for test rows also macro-f1 and roc-auc.
+        ``metrics``: ``count/<split>``, and after ``eval/<split>/<point>/`` accuracy,
+        loss, the mean of ``losses``, and average precision. For test rows also
+        macro-f1 and roc-auc; the accuracy of always predicting the class that is the
+        commonest among the client's training labels; and ``one-class``, the class that
+        all rows are predicted to be, if it is one.
     """
     found: dict[str, int | float] = {}
     first = 0
@@ -49,9 +59,25 @@ def class_scores(
         own = evaluation_key(split, point, "")
         found[own + "accuracy"] = float((logits[rows].argmax(1) == y).mean())
         found[own + "loss"] = float(losses[rows].astype(np.float64).mean())
-        beside = f1_and_auc(logits[rows], y) if split == "test" else {}
+        beside = ranking(logits[rows], y, 0 if rarest == 0 else 1)
+        if split == "test":
+            beside |= f1_and_auc(logits[rows], y) | _floor(partition, logits[rows], y)
         found |= {own + name: value for name, value in beside.items()}
     return Parcel(metrics=found)
+
+
+def _floor(partition: GraphPartition, logits: Floats, y: IntArray) -> dict[str, float]:
+    """Accuracy of a constant prediction, and whether the model's is one."""
+    found: dict[str, float] = {}
+    known = partition.graphs.y[partition.train]
+    if len(known := known[known >= 0]):
+        found[f"accuracy{OF_COMMONEST}"] = float(
+            (y == np.bincount(known).argmax()).mean()
+        )
+    predicted = logits.argmax(1)
+    if (predicted == predicted[0]).all():
+        found[ONE_CLASS] = float(predicted[0])
+    return found
 
 
 def f1_and_auc(logits: Floats, y: IntArray) -> dict[str, float]:
@@ -80,19 +106,5 @@ def f1_and_auc(logits: Floats, y: IntArray) -> dict[str, float]:
         odds = wide[:, 1] - wide[:, 0]
         area = auc(odds, y == 1) if np.isfinite(odds).all() else math.nan
     else:
-        is_class = (y[:, None] == np.arange(num_classes)).astype(np.float64)
-        area = roc_auc(_log_odds(wide), is_class).mean
+        area = roc_auc(log_odds(wide), against_rest(wide, y)).mean
     return found if math.isnan(area) else {**found, "roc-auc": area}
-
-
-def _log_odds(logits: Array) -> Array:
-    """Log-odds of each class against the rest; probabilities near 1 would tie."""
-    nothing = np.full((len(logits), 1), -np.inf)
-    below = np.logaddexp.accumulate(logits[:, :-1], axis=1)
-    above = np.logaddexp.accumulate(logits[:, :0:-1], axis=1)[:, ::-1]
-    others = np.logaddexp(
-        np.concatenate([nothing, below], axis=1),
-        np.concatenate([above, nothing], axis=1),
-    )
-    odds: Array = logits - others
-    return odds

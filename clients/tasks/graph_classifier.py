@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedgraph_flwr.seeding import derive_seed
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.wire import RAREST, Parcel
 
 from ..base import GraphClient
 from ..graphs.batching import Batch
@@ -54,11 +54,12 @@ class GraphClassifierClient(GraphClient[P]):
     @done_by_stacks
     @override
     def scores(self, point: str) -> Parcel:
-        """Accuracy and mean cross-entropy on validation and test graphs.
-
-        On test graphs also macro-F1 and ROC-AUC.
-        """
+        """Score predictions of validation and test graphs by :func:`class_scores`."""
         logits, losses = evaluate(self.model, self.data)
         return class_scores(
-            self.data.partition, point, logits.cpu().numpy(), losses.cpu().numpy()
+            self.data.partition,
+            point,
+            logits.cpu().numpy(),
+            losses.cpu().numpy(),
+            self.round.facts.get(RAREST),
         )

@@ -57,6 +57,11 @@ def roc_auc(scores: Array, y: Array) -> TaskScores:
     return _per_task(scores, y, auc)
 
 
+def average_precision(scores: Array, y: Array) -> TaskScores:
+    """Average precision of yes per task; skipped as in :func:`roc_auc`."""
+    return _per_task(scores, y, precision)
+
+
 def mean_absolute_error(predicted: Array, y: Array) -> TaskScores:
     """MAE per task on observed labels; a task without any is skipped."""
     return _per_task(predicted, y, lambda p, t: float(np.abs(p - t).mean()))
@@ -97,6 +102,21 @@ def auc(scores: Array, y: NDArray[Any]) -> float:
         return math.nan
     ranks = _mean_ranks(scores)[is_positive].sum()
     return float((ranks - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def precision(scores: Array, y: NDArray[Any]) -> float:
+    """Average precision: sum over thresholds of precision times the rise of recall.
+
+    Equal scores are one threshold, as in scikit-learn. NaN if all labels, of shape
+    (num_graphs,), are 0 or all are 1.
+    """
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.diff(scores[order]) != 0, True)  # of each threshold
+    found = np.cumsum(y[order] == 1)[last]
+    if not len(y) or not 0 < found[-1] < len(y):
+        return math.nan
+    share = found / (np.flatnonzero(last) + 1)
+    return float((np.diff(found, prepend=0) * share).sum() / found[-1])
 
 
 def _mean_ranks(values: Array) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.wire import RAREST, Parcel
 
 from ..adam import Optimizer
 from ..base import GraphClient
@@ -84,13 +84,14 @@ class NodeClassifierClient(GraphClient[P]):
     @override
     @torch.no_grad()
     def scores(self, point: str) -> Parcel:
-        """Accuracy and mean cross-entropy on validation and test nodes.
-
-        On test nodes also macro-F1 and ROC-AUC.
-        """
+        """Score predictions of validation and test nodes by :func:`class_scores`."""
         held_out = torch.cat([self.graph.val, self.graph.test])
         logits, y = self.logits(None)[held_out], self.graph.y[held_out]
         losses = nn.functional.cross_entropy(logits, y, reduction="none")
         return class_scores(
-            self.data.partition, point, logits.cpu().numpy(), losses.cpu().numpy()
+            self.data.partition,
+            point,
+            logits.cpu().numpy(),
+            losses.cpu().numpy(),
+            self.round.facts.get(RAREST),
         )

@@ -139,7 +139,8 @@ PAGE = """
 {%- else %}<p class="dim">No completed run of method local with the same data, split and seed is in
  this report.</p>{% endif %}</section>{% endif %}
 <section id="{{ r.id }}-clients"><h3>Results</h3>
-{{ table("by rule", ["rule", "mean", "std", "lowest", "highest", "protocol"], r.rules, [1,2,3,4]) }}
+{{ table("by rule", ["rule", "mean", "std", "lowest", "highest"] + r.beside + ["protocol"], r.rules, range(1, 5 + r.beside|length)) }}
+{%- for line in r.class_lines %}<p>{{ line|plain }}</p>{% endfor %}
 {%- if r.clients %}<details><summary>Each client</summary>
 {{ table("clients, the first " ~ r.more_rows ~ " at most",
 ["client", "site", "examples"] + r.rules|map("first")|list, r.clients, [0,2]) }}</details>{% endif %}</section>

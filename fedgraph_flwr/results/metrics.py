@@ -105,13 +105,16 @@ def metrics_text(
 
 
 def _scores(folder: RunFolder, run: Mapping[str, str]) -> list[_Sample]:
-    """Last mean score on each split that was measured."""
+    """Last mean score on each split, and the one by which rounds are chosen."""
     so_far = folder.so_far
     found: list[_Sample] = []
-    for split in so_far.task.splits:
-        if measured := so_far.tables[split]:
-            labels = {**run, "split": split, "metric": so_far.task.metric}
-            found.append((labels, so_far.mean_score(split, max(measured))))
+    tables = dict.fromkeys(so_far.task.splits, so_far.task.metric)
+    if so_far.by:
+        tables["val" + so_far.by] = so_far.chosen_by()
+    for table, metric in tables.items():
+        if measured := so_far.tables[table]:
+            labels = {**run, "split": table.partition("/")[0], "metric": metric}
+            found.append((labels, so_far.mean_score(table, max(measured))))
     return found
 
 

@@ -14,7 +14,7 @@ from ..config import RunSettings
 from ..errors import ConfigError
 from ..resolve import Resolved
 from ..trained.folder import EMBEDDING, About, plain_config, write_folder
-from ..wire import NamedArrays, Parcel, evaluation_key
+from ..wire import BY_PRECISION, RAREST, NamedArrays, Parcel, evaluation_key
 from .provenance import versions
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def keep_models(
     kind, outputs = _tell_outputs(
         resolved.settings, architecture, list(infos[0].tasks) or class_names(infos[0])
     )
-    final = summary.get("final") or {}
+    final, rarest = summary.get("final") or {}, summary.get("rarest_class") or {}
     about = About(
         experiment=summary["experiment"],
         config=plain_config(summary["config"]),
@@ -69,6 +69,7 @@ def keep_models(
         schema=datasets.read_schema_text(resolved.settings),
         lineage=summary["lineage"],
         versions=summary["versions"],
+        rarest=rarest["class"] if rarest.get("chooses_by_precision") else "",
     )
     write_folder(path, models, about)
 
@@ -86,6 +87,7 @@ def keep_own_model(client: GraphClient[Any], reply: Parcel, *, rounds: int) -> N
         After which the model is.
     """
     job, graphs = client.job, client.data.partition.graphs
+    facts = client.round.facts
     name = f"client-{job.client_id}"
     from clients.tensors import to_arrays
 
@@ -119,6 +121,7 @@ def keep_own_model(client: GraphClient[Any], reply: Parcel, *, rounds: int) -> N
         scores=scores,
         schema=datasets.read_schema_text(job.settings),
         versions=versions(),
+        rarest=outputs[int(facts[RAREST])] if facts.get(BY_PRECISION) else "",
     )
     write_folder(job.store.folder / FOLDER, {name: tensors}, about)
 

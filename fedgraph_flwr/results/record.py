@@ -9,11 +9,20 @@ import numpy as np
 
 from strategies.report import HELD_OUT, LedgerEntry, RoundReport
 
-from ..tasks import BY_TASK, NO_SCORE, OF_MEAN, ON_ALL, Task
-from .selection import TRAINED, Table, summarize
+from ..tasks import (
+    AVERAGE_PRECISION,
+    BY_TASK,
+    NO_SCORE,
+    OF_MEAN,
+    ON_ALL,
+    ONE_CLASS,
+    Task,
+)
+from .selection import LOSS, PRECISION, TRAINED, Table, summarize
 
 OWNERSHIP = ("own", "unseen")  # tasks of which a client has labels, and the others
 _TABLES = {"post_aggregation": "", "post_training": TRAINED}
+_CHOOSING = {"loss": LOSS, AVERAGE_PRECISION: PRECISION}  # on validation items
 
 
 class RunRecord:
@@ -34,8 +43,13 @@ class RunRecord:
         self.bytes = {"up": 0, "down": 0, "evaluation": 0}
         self.times = {"wall_s": 0.0, "client_compute_s": 0.0, "busy_s": 0.0}
         self.tables: dict[str, Table] = {
-            prefix + s: {} for prefix in _TABLES.values() for s in task.splits
+            prefix + s: {}
+            for prefix in _TABLES.values()
+            for split in task.splits
+            for s in (split, *(split + m for m in _CHOOSING.values() if split == "val"))
         }
+        self.by = ""  # or PRECISION, by which rounds are chosen then
+        self.one_class: dict[str, Table] = {prefix: {} for prefix in _TABLES.values()}
         self.unscored: dict[tuple[str, int], Table] = {}
         self.by_ownership: dict[tuple[str, str], Table] = {}
         self.also: dict[str, Table] = {
@@ -116,9 +130,9 @@ class RunRecord:
         self.fresh_starts = facts["fresh_starts"]
         self.times, self.bytes = facts["times"], facts["bytes"]
 
-    def is_score(self, point: str, metric: str) -> bool:
-        """Whether results are read from such an evaluation."""
-        return (point, metric) == ("post_aggregation", self.task.metric)
+    def chosen_by(self) -> str:
+        """Metric of the validation items by which rounds are chosen."""
+        return AVERAGE_PRECISION if self.by else self.task.metric
 
     def mean_score(self, split: str, server_round: int) -> float:
         """Unweighted client mean after aggregation; NaN if nothing was measured."""
@@ -129,12 +143,16 @@ class RunRecord:
         """Metrics beside the headline's, after the round that a rule read.
 
         ``also`` has their means over the clients that have such a score,
-        ``also_per_client`` each client's.
+        ``also_per_client`` each client's. ``one_class`` has the class of clients whose
+        items are all predicted to be one.
         """
         prefix = TRAINED if rule == "best_val_trained" else ""
-        return self._also(
+        found = self._also(
             {m: self.also[prefix + m] for m in self.task.also}, server_round
         )
+        if constant := self.one_class[prefix].get(server_round):
+            found["one_class"] = {str(c): int(constant[c]) for c in sorted(constant)}
+        return found
 
     def by_task_at(
         self, server_round: int, tasks: Sequence[str]
@@ -234,6 +252,10 @@ class RunRecord:
         if number and name in self.by_task:
             is_read = (split, point) == (self.task.headline, "post_aggregation")
             return self.by_task[name].setdefault(int(number), {}) if is_read else None
+        if point in _TABLES and split == "val" and metric in _CHOOSING:
+            return self.tables.get(_TABLES[point] + split + _CHOOSING[metric])
+        if metric == ONE_CLASS:
+            return self.one_class.get(_TABLES.get(point, "none"))
         if metric in self.task.also and split == self.task.headline:
             return self.also[_TABLES[point] + metric] if point in _TABLES else None
         whose = metric.removeprefix(f"{self.task.metric}-")

@@ -6,6 +6,7 @@ of authors' codes, kept for comparison.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,14 @@ from typing import Any
 
 Table = dict[int, dict[int, float]]  # round -> client -> value
 TRAINED = "trained/"  # before a split: its table for models after local training
+LOSS, PRECISION = "/loss", "/average-precision"  # after a split: of another metric
 
 PROTOCOLS = {
     "final": "model of the last round",
-    "best_val": "round with the best mean validation score; ties: the earliest",
+    "best_val": (
+        "round with the best mean validation score; ties: the lower validation loss"
+        " (before 27 November 2026: the earliest)"
+    ),
     "best_snapshot": (
         "per client the best test accuracy over cluster snapshots;"
         " reference protocol, optimistic: selects on test data"
@@ -59,15 +64,27 @@ def best_val(
     test: Table,
     protocol: str = "best_val",
     *,
+    losses: Table | None = None,
     larger_is_better: bool = True,
     first: int = 1,
+    score: str = "score",
 ) -> dict[str, Any]:
     """Test score in the round of the best mean validation score, from ``first`` on.
 
-    ``validation`` is the score that won; see :func:`choose`.
+    ``validation`` is the score that won, which ``score`` names; see :func:`choose`.
     """
-    chosen = choose(val, larger_is_better=larger_is_better, first=first)
+    chosen = choose(val, losses, larger_is_better=larger_is_better, first=first)
     found = {**_read(test, chosen, protocol), "validation": chosen.score}
+    if protocol == "best_val":
+        found["protocol"] = f"round with the best mean validation {score}; ties: " + (
+            "the lower validation loss"
+            if losses
+            else "the earliest, as no loss is known"
+        )
+    if losses and not val:
+        found["protocol"] = (
+            f"round with the lowest mean validation loss, as no client has a {score}"
+        )
     if first > 1:
         found["protocol"] += f"; of the rounds from {first} on"
     return found
@@ -85,8 +102,17 @@ class Choice:
     num_clients: int
 
 
-def choose(table: Table, *, larger_is_better: bool = True, first: int = 1) -> Choice:
-    """Choose the round of the best mean score, the earliest of equals.
+def choose(
+    table: Table,
+    losses: Table | None = None,
+    *,
+    larger_is_better: bool = True,
+    first: int = 1,
+) -> Choice:
+    """Choose the round of the best mean score; of equals that of the lowest loss.
+
+    Of rounds that are equal in both, or have no loss, it is the earliest. If no client
+    has a score in any round, the loss chooses.
 
     All rounds are compared over the same clients: those that the newest round has. A
     client that is gone by then does not count in any round. One that left out a round
@@ -95,23 +121,36 @@ def choose(table: Table, *, larger_is_better: bool = True, first: int = 1) -> Ch
 
     Parameters
     ----------
-    table : Table
+    table, losses : Table
+        On validation items.
     larger_is_better : bool
+        Of scores.
     first : int
         Rounds before it do not take part.
     """
-    there = table[max(table)].keys() if table else set()
+    losses = losses or {}
+    if not table:
+        table, larger_is_better = losses, False
+    there = sorted(table[max(table)]) if table else []
+    means = _means(table, there, first)
+    if not means:
+        return Choice(None, None, len(there))
+    sign = 1 if larger_is_better else -1
+    everyone = sorted(losses[max(losses)]) if losses else []
+    loss = _means(losses, everyone, first)
+    best = max(means, key=lambda r: (sign * means[r], -loss.get(r, math.inf), -r))
+    return Choice(best, means[best], len(there))
+
+
+def _means(table: Table, clients: Sequence[int], first: int) -> dict[int, float]:
+    """Mean over clients of what each had last, in rounds before which each had some."""
     known: dict[int, float] = {}
     means: dict[int, float] = {}
     for server_round in sorted(table):
         known |= table[server_round]
-        if server_round >= first and there <= known.keys():
-            means[server_round] = statistics.fmean(known[c] for c in there)
-    if not means:
-        return Choice(None, None, len(there))
-    sign = 1 if larger_is_better else -1
-    best = max(means, key=lambda r: (sign * means[r], -r))
-    return Choice(best, means[best], len(there))
+        if server_round >= first and known.keys() >= set(clients):
+            means[server_round] = statistics.fmean(known[c] for c in clients)
+    return means
 
 
 def _read(table: Table, chosen: Choice, protocol: str) -> dict[str, Any]:
@@ -129,7 +168,7 @@ class EarlyStopping:
 
     Parameters
     ----------
-    val : Table
+    val, losses : Table
         Validation scores so far, e.g. of a run that is resumed; copied.
     patience : int
         Rounds without a better one after which training ends; 0: never.
@@ -142,25 +181,33 @@ class EarlyStopping:
     def __init__(
         self,
         val: Table,
+        losses: Table | None = None,
         *,
         patience: int,
         min_rounds: int,
         larger_is_better: bool = True,
     ) -> None:
         self._larger_is_better = larger_is_better
-        self._val = {r: dict(scores) for r, scores in val.items()}
+        self._val, self._losses = (
+            {r: dict(scores) for r, scores in table.items()}
+            for table in (val, losses or {})
+        )
         self._patience, self._min_rounds = patience, min_rounds
 
-    def add(self, server_round: int, client: int, score: float) -> None:
-        """Take in the validation score of one client."""
-        self._val.setdefault(server_round, {})[client] = score
+    def add(
+        self, server_round: int, client: int, score: float, *, is_loss: bool = False
+    ) -> None:
+        """Take in the validation score, or loss, of one client."""
+        table = self._losses if is_loss else self._val
+        table.setdefault(server_round, {})[client] = score
 
     def is_due(self) -> bool:
         """Whether training should end now."""
-        measured = max(self._val, default=0)
+        measured = max(self._val or self._losses, default=0)
         if not self._patience or measured < self._min_rounds:
             return False
-        best = choose(self._val, larger_is_better=self._larger_is_better).round
+        better = self._larger_is_better
+        best = choose(self._val, self._losses, larger_is_better=better).round
         return best is not None and measured - best >= self._patience
 
 
@@ -217,24 +264,34 @@ def read(
     last_round: int,
     larger_is_better: bool = True,
     first: int = 1,
+    by: str = "",
+    score: str = "score",
 ) -> dict[str, Any]:
     """Read the result of one rule (a key of ``PROTOCOLS``) on ``split``.
 
-    ``tables`` has one for each split, and with the prefix ``TRAINED`` another. Rules
-    that choose by validation choose no round before ``first``.
+    ``tables`` has one for each split, and with the prefix ``TRAINED`` another; those
+    that end with ``LOSS`` or ``by`` have another metric. Rules that choose by
+    validation choose no round before ``first``, and by ``score``, in ``val`` + ``by``.
     """
     table = tables[split]
     rules: dict[str, Callable[[], dict[str, Any]]] = {
         "final": lambda: final(table, last_round),
         "best_val": lambda: best_val(
-            tables["val"], table, larger_is_better=larger_is_better, first=first
-        ),
-        "best_val_trained": lambda: best_val(
-            tables[TRAINED + "val"],
-            tables[TRAINED + split],
-            "best_val_trained",
+            tables["val" + by],
+            table,
+            losses=tables.get("val" + LOSS),
             larger_is_better=larger_is_better,
             first=first,
+            score=score,
+        ),
+        "best_val_trained": lambda: best_val(
+            tables[TRAINED + "val" + by],
+            tables[TRAINED + split],
+            "best_val_trained",
+            losses=tables.get(TRAINED + "val" + LOSS),
+            larger_is_better=larger_is_better,
+            first=first,
+            score=score,
         ),
         "best_snapshot": lambda: best_snapshot(table, snapshots, last_round),
         "best_test": lambda: best_test(table, larger_is_better=larger_is_better),

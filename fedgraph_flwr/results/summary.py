@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from strategies.base import AbstractGraphStrategy
 from strategies.report import ClientInfo
 
-from ..agreement import describe_features, describe_left_out
+from ..agreement import class_names, describe_features, describe_left_out
 from ..disclosure import full_reason
 from ..privacy import describe, edge_totals
 from ..wire import NamedArrays
@@ -69,6 +69,7 @@ def summarise(
         **_scores(folder, strategy, is_complete=error is None),
         **_clusters(so_far, strategy.clients),
         "inert": strategy.inert() if error is None else "",
+        "rarest_class": _rarest(strategy),
         "bytes_up": so_far.bytes["up"],
         "bytes_down": so_far.bytes["down"],
         "bytes_up_evaluation": so_far.bytes["evaluation"],
@@ -122,6 +123,8 @@ def _scores(
             last_round=last,
             larger_is_better=task.larger_is_better,
             first=strategy.first_choice,
+            by=so_far.by,
+            score=_choosing(strategy, so_far),
         )
         for rule in task.rules_for(settings)
     }
@@ -132,6 +135,13 @@ def _scores(
         if so_far.by_task and read_at is not None and strategy.clients:
             names = strategy.clients[min(strategy.clients)].tasks
             row["by_task"] = so_far.by_task_at(read_at, names)
+            for client, number in row.get("one_class", {}).items():
+                names = class_names(strategy.clients[int(client)])
+                row["one_class"][client] = names[number]
+        if so_far.by and row.get("num_clients_chosen_by", expected) < expected:
+            row["protocol"] += (
+                "; a client has no such score if its validation labels are of one class"
+            )
         if rule == "final" and last < so_far.last_round:
             row["protocol"] = f"model of round {last}, the last that was measured"
         if 0 < row["num_clients"] < expected:
@@ -152,6 +162,28 @@ def _scores(
         **_tasks(strategy, so_far.unscored),
         "own_and_unseen": so_far.own_and_unseen(last),
     }
+
+
+def _rarest(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
+    """Tell which class has fewest training labels; None where that is not known."""
+    if (found := strategy.rarest) is None:
+        return None
+    name = class_names(strategy.clients[min(strategy.clients)])[found.number]
+    chooses = strategy.by_precision
+    return {"class": name, "share": found.share, "chooses_by_precision": chooses}
+
+
+def _choosing(strategy: AbstractGraphStrategy, so_far: RunRecord) -> str:
+    """Name the score by which rounds are chosen."""
+    rarest, metric = _rarest(strategy), so_far.task.metric
+    if rarest is None or not so_far.by:
+        is_known = any(i.train_counts for i in strategy.clients.values())
+        is_hidden = so_far.task.has_classes and not is_known
+        return f"{metric} (no site tells its classes)" if is_hidden else metric
+    return (
+        f"average precision (class {rarest['class']!r} has"
+        f" {rarest['share']:.1%} of the training labels)"
+    )
 
 
 def _clusters(so_far: RunRecord, clients: Mapping[int, ClientInfo]) -> dict[str, Any]:

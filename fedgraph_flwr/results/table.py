@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from ..tasks import OF_MEAN, POOLED
+from ..tasks import AVERAGE_PRECISION, OF_COMMONEST, OF_MEAN, POOLED
 from ..wording import client_ranges, name_clients, score_text, shortened
 from .network import describe_network
 
@@ -19,6 +19,11 @@ _WIDTH = 80
 _MOST_CLUSTERS, _MOST_LETTERS = 10, 300
 # Times larger, from which units may differ: few test labels of a client tell little.
 _FAR_TARGETS, _FAR_CLIENTS = 10, 100
+BESIDE = {  # accuracy
+    AVERAGE_PRECISION: "average precision",
+    "macro-f1": "macro-F1",
+    "roc-auc": "ROC-AUC",
+}
 _TINY = 50  # examples; the size of a smaller test set stands beside its score
 
 ByTarget = Mapping[str, Mapping[str, float]]  # target -> client -> error
@@ -43,8 +48,9 @@ def summary_table(summary: dict[str, Any]) -> str:
     out.print(table)
     for rule in summary["rules"]:
         out.print(f"{rule}: {_selected_by(summary, rule)}")
-    lines = [*_beside(summary), *_errors(summary), *_cautions(summary)]
-    for line in [*lines, *filter(None, [summary.get("outweighing")])]:
+    lines = [*_beside(summary), *_errors(summary), *class_lines(summary)]
+    lines += [*_cautions(summary), *filter(None, [summary.get("outweighing")])]
+    for line in lines:
         out.print(line)
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
@@ -187,6 +193,49 @@ def _by_target(metric: str, errors: ByTarget, of_mean: ByTarget) -> list[str]:
                 f" {of_high} as at client {of_low}: are they in one unit?"
             )
     return lines
+
+
+def class_lines(summary: Mapping[str, Any]) -> list[str]:
+    """For classes: scores beside accuracy, and what needs no model to be reached."""
+    if f"accuracy{OF_COMMONEST}" not in {
+        name for rule in summary["rules"] for name in summary[rule].get("also", {})
+    }:
+        return []
+    lines = [
+        f"{rule}: {', '.join(_counted(summary[rule], name) for name in BESIDE)}"
+        for rule in summary["rules"]
+        if "also" in summary[rule]
+    ]
+    head = summary[summary["rules"][0]]
+    floor = head.get("also", {}).get(f"accuracy{OF_COMMONEST}")
+    if floor is not None and head["mean"] is not None:
+        words = (
+            "" if head["mean"] > floor else f"; {summary['rules'][0]} is not above it"
+        )
+        lines.append(f"predicts the commonest class: {score_text(floor)}{words}")
+    for rule in summary["rules"]:
+        lines += [f"{rule}: {words}" for words in _constant(summary, summary[rule])]
+    return lines
+
+
+def _counted(row: Mapping[str, Any], name: str) -> str:
+    """Mean of a score beside accuracy; over how many clients, if some have none."""
+    score, known = row["also"].get(name), row["also_per_client"].get(name, {})
+    among = f" ({len(known)} of {row['num_clients']} clients)"
+    text = f"{BESIDE[name]} {score_text(score)}"
+    return text + (among if 0 < len(known) < row["num_clients"] else "")
+
+
+def _constant(summary: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[str]:
+    """Say whose test items are all predicted to be of one class."""
+    of_class: dict[str, list[int]] = {}
+    for client, name in row.get("one_class", {}).items():
+        of_class.setdefault(name, []).append(int(client))
+    for name, clients in sorted(of_class.items()):
+        count = sum(summary["num_examples"][str(c)] for c in clients)
+        is_all = len(clients) == row["num_clients"]
+        whose = "" if is_all else f" of {name_clients(clients)}"
+        yield f"all {count} predictions{whose} are class {name!r}"
 
 
 def _cautions(summary: dict[str, Any]) -> list[str]:

@@ -15,16 +15,19 @@ import numpy as np
 
 import datasets
 
+from ..agreement import name_classes
 from ..config import RunSettings
 from ..data import SPLITS, GraphPartition, GraphSet
 from ..errors import ConfigError
 from ..node_config import PLUGINS, POLICY
 from ..resolve import Resolved
 from ..results.dry_run import REPORT
+from ..wording import shortened
 from .findings import OK, PROBLEM, Finding
 from .trial import run_one
 
 _FEW = 10  # test items, below which a score says nothing
+_FEW_OF_CLASS = 5  # and of one class
 _PLAIN = "fedavg"  # stands in for a method that one client cannot run alone
 
 
@@ -109,12 +112,31 @@ def _own(settings: RunSettings, folder: Path, cache_dir: str) -> RunSettings:
 def _splits(partition: GraphPartition, held_out: float) -> Finding:
     sizes = {split: len(partition.positions(split)) for split in SPLITS}
     found = ", ".join(f"{n} to {_USE[split]}" for split, n in sizes.items())
+    if counts := _test_classes(partition):
+        told = [f"{n} of {name!r}" for name, n in counts.items()]
+        found += f" ({shortened(', '.join(told))})"
     if sizes["test"] < _FEW or not all(sizes.values()):
         cure = f"add items: fewer than {_FEW} test items say nothing of a model"
-        if held_out < 1:
-            cure += f"; or agree with all sites on a held-out above {held_out:g}"
-        return Finding(what="splits", state=PROBLEM, found=found, cure=cure)
-    return Finding(what="splits", state=OK, found=found)
+    elif counts and min(counts.values()) < _FEW_OF_CLASS:
+        cure = (
+            f"add items of such a class: fewer than {_FEW_OF_CLASS} in the test set say"
+            " nothing of how well it is found, whatever the score of all"
+        )
+    else:
+        return Finding(what="splits", state=OK, found=found)
+    if held_out < 1:
+        cure += f"; or agree with all sites on a held-out above {held_out:g}"
+    return Finding(what="splits", state=PROBLEM, found=found, cure=cure)
+
+
+def _test_classes(partition: GraphPartition) -> dict[str, int]:
+    """Count test items by class, the rarest first; empty if there are no classes."""
+    graphs = partition.graphs
+    if graphs.has_tasks:
+        return {}
+    counts = np.bincount(graphs.y[partition.test], minlength=graphs.num_classes)
+    named = zip(name_classes(graphs.classes, graphs.num_classes), counts, strict=True)
+    return {name: int(n) for name, n in sorted(named, key=lambda pair: pair[1])}
 
 
 _USE = {"train": "train", "val": "validate", "test": "test"}

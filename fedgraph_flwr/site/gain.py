@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,14 @@ from scipy.optimize import brentq
 from scipy.special import stdtrit
 from scipy.stats import norm
 
+from clients.tasks.ranking import ranking
+
 from ..errors import DataError
+from ..tasks import AVERAGE_PRECISION
 from ..trained.predictions import MEASURES, Predictions
 
 LEVEL = 0.95
+Outputs: TypeAlias = NDArray[np.float32]
 NUM_DRAWS = 2000
 _FEWEST = 10  # items; fewer cannot be resampled in a way that means something
 
@@ -34,6 +39,8 @@ class Gain:
     num_items : int
     how : str
         How the interval was made.
+    accuracy : tuple of float
+        Of both models, federated first, if average precision decides; else empty.
     """
 
     metric: str
@@ -43,6 +50,7 @@ class Gain:
     high: float
     num_items: int
     how: str
+    accuracy: tuple[float, ...] = ()
 
     @property
     def value(self) -> float:
@@ -61,6 +69,8 @@ class Gain:
 def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
     """Compare two models on one site's test items, item by item.
 
+    The score is that by which the federated run chose its rounds.
+
     Parameters
     ----------
     federated, alone : Predictions
@@ -78,13 +88,17 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
         raise DataError("the two models were not measured on the same items")
     if not np.array_equal(labels, other, equal_nan=labels.dtype.kind == "f"):
         raise DataError("the two models were measured on items with other labels")
-    scores = federated.score(), alone.score()
-    if scores[0] is None or scores[1] is None or any(map(math.isnan, scores)):  # type: ignore[arg-type]
+    metric, beside = federated.metric, tuple[float, ...]()
+    scores = [s for p in (federated, alone) if (s := p.score()) is not None]
+    if federated.rarest and len(labels):
+        metric, beside, measure = AVERAGE_PRECISION, tuple(scores), _measure(federated)
+        scores = [measure(p.outputs, labels) for p in (federated, alone)]
+    if len(scores) < 2 or any(map(math.isnan, scores)):
         raise DataError(
             "the test items of this site allow no score: none has a label, or all"
             " labels are of one class"
         )
-    if federated.metric == "accuracy":
+    if metric == "accuracy":
         right = [p.outputs.argmax(1) == labels for p in (federated, alone)]
         won, lost = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
         low, high = paired_interval(won, lost, len(labels))
@@ -93,13 +107,14 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
         low, high = _resampled(federated, alone, labels, seed)
         how = f"{NUM_DRAWS} paired resamples of the items, at least Student's t"
     return Gain(
-        metric=federated.metric,
+        metric=metric,
         federated=scores[0],
         alone=scores[1],
         low=low,
         high=high,
         num_items=len(labels),
         how=how,
+        accuracy=beside,
     )
 
 
@@ -149,7 +164,7 @@ def _edge(excess: Callable[[float], float], end: float, inside: float) -> float:
 
 
 def _resampled(
-    federated: Predictions, alone: Predictions, labels: NDArray[np.float32], seed: int
+    federated: Predictions, alone: Predictions, labels: NDArray[Any], seed: int
 ) -> tuple[float, float]:
     """Interval of the gain over items drawn again, the same for both models.
 
@@ -157,19 +172,19 @@ def _resampled(
     speak for one of two equal models. So the interval is at least that of Student's t,
     with as many values as items tell.
     """
-    count = _num_telling(federated.metric, labels)
+    metric = AVERAGE_PRECISION if federated.rarest else federated.metric
+    count, measure = _num_telling(metric, labels), _measure(federated)
     if len(labels) < _FEWEST or count < 2:
         raise DataError(
             f"this site has {len(labels)} test items, of which {count} tell of the gain"
-            f" in {federated.metric}; an interval needs at least {_FEWEST} items, and 2"
-            " that tell"
+            f" in {metric}; an interval needs at least {_FEWEST} items, and 2 that tell"
         )
-    rng, measure = np.random.default_rng(seed), MEASURES[federated.metric]
+    rng = np.random.default_rng(seed)
     sign = -1 if federated.metric == "mae" else 1
 
     def gain(at: NDArray[np.int64]) -> float:
         ours, theirs = (measure(p.outputs[at], labels[at]) for p in (federated, alone))
-        return sign * (ours.mean - theirs.mean)
+        return sign * (ours - theirs)
 
     size = len(labels)
     drawn = np.array([gain(rng.integers(0, size, size)) for _ in range(NUM_DRAWS)])
@@ -178,11 +193,26 @@ def _resampled(
     spread = float(drawn.std(ddof=1)) * math.sqrt(count / (count - 1))
     half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * spread
     seen = gain(np.arange(size))
-    return min(float(low), seen - half), max(float(high), seen + half)
+    low, high = min(float(low), seen - half), max(float(high), seen + half)
+    return (low, high) if metric == "mae" else (max(low, -1.0), min(high, 1.0))
 
 
-def _num_telling(metric: str, labels: NDArray[np.float32]) -> int:
-    """Count items with a label; for ROC-AUC, with the rarer label of some task."""
+def _measure(found: Predictions) -> Callable[[Outputs, NDArray[Any]], float]:
+    """Return the score of outputs and labels that decides; NaN if there is none."""
+    if found.rarest:
+        number = found.sought
+        return lambda o, y: ranking(o, y, number).get(AVERAGE_PRECISION, math.nan)
+    return lambda o, y: MEASURES[found.metric](o, y).mean
+
+
+def _num_telling(metric: str, labels: NDArray[Any]) -> int:
+    """Count items with a label; for ROC-AUC, with the rarer label of some task.
+
+    Of classes, the items of the smallest that some have.
+    """
+    if labels.ndim == 1:
+        sizes = np.bincount(labels)
+        return int(min(n for n in sizes if n))
     known = ~np.isnan(labels)
     if metric == "mae":
         return int(known.any(axis=1).sum())

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import ConfigError
@@ -40,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--client", type=int, metavar="ID",
         help="with --test: whose test items, if several clients have the model",
     )  # fmt: skip
+    parser.add_argument(
+        "--threshold", type=float, metavar="P",
+        help="predict the rarer of two classes, or yes, from this probability on"
+        " (default: 0.5)",
+    )  # fmt: skip
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
     parser.add_argument("--cache-dir", default="", help="folder for converted data")
 
@@ -55,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("give the FOLDER of the items to predict, or --test")
     else:
         found = model.predict_folder(args.folder)
+    if args.threshold is not None:
+        found = replace(found, threshold=args.threshold)
     found.write(args.out)
     (_tell_json if args.json else _tell)(found, model.name, args.out)
     return 1 if found.unfit else 0
@@ -68,10 +77,40 @@ def _tell(found: Predictions, model: str, out: Path) -> None:
         print(f"test {found.metric} of {len(found.names)} items: {told}")
         for target, of_one in found.by_target().items():
             print(f"test {found.metric} of {target}: {of_one!r}")
+    for words in _ranking(found):
+        print(words)
     for name, why in found.unfit[:_SHOWN]:
         print(f"not predicted: {found.column} {name}: {why}")
     if len(found.unfit) > _SHOWN:
         print(f"not predicted: {len(found.unfit) - _SHOWN} more; see {out}")
+
+
+def _ranking(found: Predictions) -> Iterator[str]:
+    """Say how to find a rare class, where predictions alone do not show it."""
+    if not found.is_of_classes or not len(found.names):
+        return
+    if found.rarest and found.labels is not None and len(found.labels):
+        score = found.average_precision()
+        told = "none, labels are of one class" if math.isnan(score) else f"{score:.4f}"
+        yield f"test average precision of {len(found.names)} items: {told}"
+    sought = found.labels_of[found.sought]
+    if found.threshold is not None:
+        yes = found.predicted == found.sought
+        words = f"{yes.sum()} item(s) with p({sought}) >= {found.threshold:g}"
+        if found.labels is not None:
+            is_it = found.labels == found.sought
+            words += (
+                f", among them {(yes & is_it).sum()} of the {is_it.sum()} labelled so"
+            )
+        yield words
+    elif found.rarest or len(set(found.predicted.tolist())) == 1:
+        constant = found.labels_of[found.predicted[0]]
+        if (found.predicted == found.predicted[0]).all():
+            yield f"all {len(found.names)} predictions are class {constant!r}"
+        yield (
+            f"to find class {sought!r}, sort the file by p({sought}), largest first"
+            + (", or give --threshold" if len(found.labels_of) == 2 else "")
+        )
 
 
 def _tell_json(found: Predictions, model: str, out: Path) -> None:

@@ -75,6 +75,8 @@ class About:
     lineage : list of mapping
         What the run began from, and that before, newest first.
     versions : mapping
+    rarest : str
+        Class so rare that average precision chose rounds; "" if the metric did.
     """
 
     experiment: str
@@ -91,6 +93,7 @@ class About:
     scores: Mapping[str, Any] = field(default_factory=dict)
     lineage: list[Mapping[str, Any]] = field(default_factory=list)
     versions: Mapping[str, str] = field(default_factory=dict)
+    rarest: str = ""
 
 
 def _is_name(name: object) -> bool:
@@ -127,6 +130,7 @@ _CHECKS: Mapping[str, Callable[[About], bool]] = {
     "outputs": lambda a: isinstance(a.outputs, list) and all(map(_is_name, a.outputs)),
     "columns": lambda a: _is_name(a.columns),
     "architecture": lambda a: isinstance(a.architecture, dict | None),
+    "rarest": lambda a: a.rarest in ("", *a.outputs),
     "why_not": lambda a: _is_name(a.why_not),
     "models": lambda a: _are_models(a.models),
     "lineage": lambda a: (
@@ -198,6 +202,7 @@ def read_about(path: Path) -> About:
             _check(path, SCHEMA)
             schema = (path / SCHEMA).read_text(encoding="utf-8")
         values["schema"] = schema
+        values.setdefault("rarest", "")  # an older folder does not say
         about = About(**{f.name: values[f.name] for f in fields(About)})
         if odd := [name for name, is_fit in _CHECKS.items() if not is_fit(about)]:
             raise ValueError(f"it has a wrong value of {', '.join(odd)}")

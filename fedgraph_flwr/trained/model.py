@@ -189,6 +189,7 @@ class TrainedModel:
             kind=about.kind,
             metric=about.metric,
             labels_of=list(about.outputs),
+            rarest=about.rarest,
             **more,
         )
 

@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.tasks.multitask_scores import mean_absolute_error, roc_auc
+from clients.tasks.ranking import ranking
 
+from ..errors import ConfigError
 from ..files import write_csv
+from ..tasks import AVERAGE_PRECISION
 from .folder import EMBEDDING
 
 _NUMBERS = ("regression", EMBEDDING)  # kinds whose outputs are told as they are
@@ -39,6 +42,11 @@ class Predictions:
         Classes, (num_items,), or labels of tasks, (num_items, num_outputs).
     unfit : list of (str, str)
         Items that cannot be predicted, and why.
+    rarest : str
+        See ``About``.
+    threshold : float, optional
+        Probability from which yes, or :attr:`sought` of two classes, is predicted;
+        else one half.
     """
 
     outputs: NDArray[np.float32]
@@ -49,6 +57,49 @@ class Predictions:
     labels_of: list[str]
     labels: NDArray[Any] | None = None
     unfit: list[tuple[str, str]] = field(default_factory=list)
+    rarest: str = ""
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.threshold is None:
+            return
+        if self.kind in _NUMBERS or (self.is_of_classes and len(self.labels_of) != 2):
+            raise ConfigError(
+                "--threshold is for two classes, or labels yes and no, but this model"
+                f" has {len(self.labels_of)} outputs of kind {self.kind!r}; leave it"
+                " out, and rank items by the columns of the file"
+            )
+        if not 0 < self.threshold < 1:
+            raise ConfigError(
+                "--threshold must be a probability > 0 and < 1, got"
+                f" {self.threshold:g}; choose one from the column"
+                f" p({self.labels_of[self.sought]}) of the file"
+            )
+
+    @property
+    def is_of_classes(self) -> bool:
+        """Whether each item is predicted to be of one class."""
+        return self.kind in ("classes", "nodes")
+
+    @property
+    def sought(self) -> int:
+        """Number of the rarest class; where it is not known, of the second."""
+        return self.labels_of.index(self.rarest) if self.rarest else 1
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """Number of each item's class."""
+        found = self.outputs.argmax(1)
+        if self.threshold is not None:
+            is_sought = self.probabilities[:, self.sought] >= self.threshold
+            found = np.where(is_sought, self.sought, 1 - self.sought)
+        return np.asarray(found, np.int64)
+
+    def average_precision(self) -> float:
+        """Of the rarest of two classes, or mean over classes; NaN if there is none."""
+        assert self.labels is not None
+        found = ranking(self.outputs, self.labels, self.sought)
+        return found.get(AVERAGE_PRECISION, np.nan)
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
@@ -98,30 +149,30 @@ class Predictions:
         return [self.column, *predicted, *labels, "problem"]
 
     def _label_columns(self) -> list[str]:
-        is_one = self.kind in ("classes", "nodes")
-        return ["label"] if is_one else [f"label({t})" for t in self.labels_of]
+        return (
+            ["label"] if self.is_of_classes else [f"label({t})" for t in self.labels_of]
+        )
 
     def rows(self) -> list[list[str]]:
         """One row for each item; those that are unfit come last and say why."""
         found = [
-            [name, *self._predicted(p, logits), *self._labelled(at), ""]
-            for at, (name, p, logits) in enumerate(
-                zip(self.names, self.probabilities, self.outputs, strict=True)
+            [name, *self._predicted(p, number), *self._labelled(at), ""]
+            for at, (name, p, number) in enumerate(
+                zip(self.names, self.probabilities, self.predicted, strict=True)
             )
         ]
         empty = [""] * (len(self.header()) - 2)
         return found + [[name, *empty, why] for name, why in self.unfit]
 
-    def _predicted(
-        self, p: NDArray[np.float64], logits: NDArray[np.float32]
-    ) -> list[str]:
+    def _predicted(self, p: NDArray[np.float64], number: int) -> list[str]:
         told = [repr(float(v)) for v in p]
         if self.kind in _NUMBERS:
             return told
         if self.kind == "binary":
-            yes = [str(int(v >= _CUT)) for v in p]
+            cut = _CUT if self.threshold is None else self.threshold
+            yes = [str(int(v >= cut)) for v in p]
             return [word for pair in zip(yes, told, strict=True) for word in pair]
-        return [self.labels_of[int(logits.argmax())], *told]
+        return [self.labels_of[number], *told]
 
     def _labelled(self, at: int) -> list[str]:
         if self.labels is None:

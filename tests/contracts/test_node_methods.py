@@ -105,7 +105,7 @@ def test_the_table_names_the_headline_and_over_whom_a_round_was_chosen(
 
     whole = words(on_nodes("fedavg"))
     assert whole.count("(headline)") == 1
-    assert "ties: the earliest (headline) " in whole  # best_val, not final
+    assert "ties: the lower validation loss (headline) " in whole  # best_val, not final
     assert "chosen over" not in whole
     assert "mean over" not in whole
 

@@ -1,4 +1,4 @@
-"""Macro-F1 and ROC-AUC of classifiers against scikit-learn."""
+"""Scores of classifiers beside accuracy, against scikit-learn."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from scipy.special import softmax
 from sklearn import metrics
 
 from clients.tasks.class_scores import class_scores, f1_and_auc
+from clients.tasks.ranking import ranking
 from fedgraph_flwr.embedding_scores import class_f1
 
 
@@ -78,6 +79,44 @@ def test_confident_predictions_are_ranked_and_not_tied():
 
 def test_what_is_not_finite_has_no_roc_auc():
     assert set(scored(np.array([[np.nan, 0.0], [0.0, 1.0]]), [0, 1])) == {"macro-f1"}
+
+
+@pytest.mark.parametrize("num_classes", [2, 5])
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=20, deadline=None)
+def test_average_precision_is_scikit_learns(num_classes, seed):
+    rng = np.random.default_rng(seed)
+    logits = np.repeat(rng.normal(size=(10, num_classes)), 3, axis=0)  # with ties
+    y = rng.integers(num_classes - (num_classes > 2), size=30)  # of five one has no row
+    y[:num_classes] = np.arange(num_classes) % (num_classes - (num_classes > 2))
+    shares = softmax(logits, axis=1)
+    of_class = [
+        metrics.average_precision_score(y == k, shares[:, k]) for k in np.unique(y)
+    ]
+    for rarest in (0, 1):
+        expected = of_class[rarest] if num_classes == 2 else np.mean(of_class)
+        found = ranking(logits, y, rarest)
+        assert found == pytest.approx({"average-precision": expected})
+
+
+def test_of_labels_of_one_class_nothing_can_be_ranked():
+    for logits, y in ((np.eye(2), [1, 1]), (np.zeros((2, 1)), [0, 0])):
+        assert ranking(logits, np.array(y), 1) == {}
+    assert ranking(np.array([[np.inf, 0.0], [0.0, 1.0]]), np.array([0, 1]), 1) == {}
+
+
+def test_a_constant_prediction_is_named_beside_what_it_reaches():
+    partition = toys.make_partition(num_graphs=40)
+    held_out, y = partition.held_out, partition.graphs.y
+    commonest = np.bincount(y[partition.train]).argmax()
+    logits = np.tile([0.0, 1.0], (len(held_out), 1))
+    found = class_scores(partition, "p", logits, np.zeros(len(held_out))).metrics
+    share = (y[partition.test] == commonest).mean()
+    assert found["eval/test/p/accuracy-of-commonest"] == share
+    assert found["eval/test/p/one-class"] == 1.0
+    logits[-1] = [1.0, 0.0]
+    found = class_scores(partition, "p", logits, np.zeros(len(held_out))).metrics
+    assert "eval/test/p/one-class" not in found
 
 
 def test_a_data_set_of_one_class_has_no_roc_auc():

@@ -1,0 +1,235 @@
+"""A rare class: what chooses rounds, and what a run, a site and a report say of it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import re
+from collections import defaultdict
+from statistics import fmean
+
+import numpy as np
+import pytest
+import toys
+
+import datasets
+from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.results.table import summary_table
+from fedgraph_flwr.site import check_data
+from fedgraph_flwr.site.__main__ import main
+from fedgraph_flwr.trained import load_model
+from fedgraph_flwr.wire import TRAIN_COUNT
+from simulations import compare
+from simulations.inline import run_inline
+from strategies.report import Rarest
+
+
+def nodes(folder, classes, seed):
+    """Write a graph whose nodes have these classes, which a column tells by half."""
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(classes)
+    rows = [[f"n{i}", f"{rng.normal() + len(k):.3f}", k] for i, k in enumerate(y)]
+    edges = [[f"n{a}", f"n{b}"] for a, b in rng.integers(len(y), size=(len(y), 2))]
+    write(folder / "nodes.csv", [["node", "x", "label"], *rows])
+    write(folder / "edges.csv", [["source", "target"], *edges])
+
+
+def graphs(folder, classes, seed):
+    """Write paths of three nodes that have these classes."""
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(classes)
+    of = [[f"g{i}", str(n)] for i in range(len(y)) for n in range(3)]
+    rows = [[*r, f"{rng.normal() + len(y[int(r[0][1:])]):.3f}"] for r in of]
+    edges = [[g, n, str(int(n) + 1)] for g, n in of if n != "2"]
+    kinds = [[f"g{i}", k] for i, k in enumerate(y)]
+    write(folder / "graphs.csv", [["graph", "kind"], *kinds])
+    write(folder / "nodes.csv", [["graph", "node", "x"], *rows])
+    write(folder / "edges.csv", [["graph", "source", "target"], *edges])
+
+
+def write(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+FEW = ["no"] * 95 + ["fraud"] * 5
+KINDS = {  # writer, classes at each site, rarest, mean over how many clients
+    "nodes": (nodes, [FEW, FEW], "fraud", 2),
+    "the first of two": (nodes, [["a"] * 6 + ["bb"] * 94] * 2, "a", 2),
+    "three classes": (nodes, [["a"] * 60 + ["bb"] * 55 + ["ccc"] * 5] * 2, "ccc", 2),
+    "whole graphs": (graphs, [["no"] * 92 + ["fraud"] * 8] * 2, "fraud", 2),
+    "a site without any": (nodes, [FEW, ["no"] * 100], "fraud", 1),
+    "nobody validates by it": (nodes, [["no"] * 99 + ["fraud"]] * 2, "fraud", 0),
+    "not rare": (nodes, [["no"] * 80 + ["fraud"] * 20] * 2, "", 2),
+}
+
+
+@pytest.fixture
+def start(tmp_path, task_identity):
+    def run(make, sites, node_configs=None, **config):
+        for site, classes in enumerate(sites):
+            make(tmp_path / f"data/{site}", classes, site)
+        schema = tmp_path / "data" / "schema.toml"
+        words = ["schema", str(tmp_path / "data" / "0"), "--out", str(schema)]
+        if not schema.exists():
+            assert main([*words, "--min-count", "1"]) == 0
+        places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results", "cache")}
+        places["data-dir"] = str(tmp_path / "data")
+        own = {"dataset": "graphs-csv", "csv-label-kind": "classes"}
+        own = own if make is graphs else {"dataset": "graph-csv"}
+        path = run_inline(
+            {**toys.TINY, **places, **own, "method": "fedavg", "num-clients": 2,
+             "num-server-rounds": 6, "patience": 0, "min-rounds": 0, "held-out": 0.2,
+             "shared-group": "all", "learning-rate": 0.1, **config},
+            node_configs=node_configs,
+        )  # fmt: skip
+        return toys.Run(path, {})
+
+    return run
+
+
+def chosen(run, metric):
+    """Round of the best mean, of equals that of the lowest loss, from rounds.csv."""
+    found = defaultdict(list)
+    for r in toys.csv_rows(run.path / "rounds.csv"):
+        if (r["split"], r["point"]) == ("val", "post_aggregation") and r[
+            "round"
+        ] != "0":
+            found[r["metric"], int(r["round"])].append(float(r["value"]))
+    means = {key: fmean(values) for key, values in found.items()}
+    rounds = range(1, 7)
+    return max(rounds, key=lambda t: (means.get((metric, t), 0), -means["loss", t]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_average_precision_chooses_where_a_class_is_rare(start, kind):
+    make, sites, rarest, count = KINDS[kind]
+    run = start(make, sites)
+    summary, best = run.summary, run.summary["best_val"]
+    told = summary["rarest_class"]
+    assert told["chooses_by_precision"] == bool(rarest)
+    table = " ".join(summary_table(summary).split())
+    share = max(map(sites[0].count, sites[0])) / len(sites[0])
+    assert re.search(r"predicts the commonest class: [01]\.\d{4}", table)
+    assert best["also"]["accuracy-of-commonest"] == pytest.approx(share, abs=0.06)
+    assert best["round"] == chosen(run, "average-precision" if rarest else "accuracy")
+    if not rarest:
+        assert best["protocol"].startswith("round with the best mean validation accur")
+        return
+    assert told["class"] == rarest
+    assert told["share"] < 0.1
+    if count == 0:
+        assert "lowest mean validation loss, as no client has" in best["protocol"]
+        return
+    assert f"average precision (class {rarest!r} has" in best["protocol"]
+    assert best["num_clients_chosen_by"] == count
+    assert ("a client has no such score if" in best["protocol"]) == (count < 2)
+    page = (run.path / "report.html").read_text()
+    assert "predicts the commonest class" in page
+    assert "average precision" in page
+    assert "average-precision" in (run.path / "metrics.prom").read_text()
+
+
+def test_a_run_says_that_all_predictions_are_of_one_class(start, capsys):
+    run = start(nodes, [FEW, FEW], **{"learning-rate": 0.0})
+    name = next(iter(run.summary["final"]["one_class"].values()))
+    assert f"final: all 20 predictions are class {name!r}" in summary_table(run.summary)
+    assert compare.main([str(run.path), "--markdown"]) == 0
+    told = capsys.readouterr().out
+    assert "test predictions are all of one class in 1 of 1 run(s)" in told
+    assert re.search(
+        r"\| average precision \| macro-F1 \| .*\| commonest class \|", told
+    )
+
+
+def test_a_resume_chooses_as_the_run_that_never_stopped(start):
+    whole = start(nodes, [FEW, FEW])
+    part = start(nodes, [FEW, FEW], **{"num-server-rounds": 3})
+    resumed = start(nodes, [FEW, FEW], resume=str(part.path))
+    assert resumed.summary["best_val"] == whole.summary["best_val"]
+    assert resumed.summary["rarest_class"] == whole.summary["rarest_class"]
+
+
+def test_early_stopping_goes_by_the_same_score(start):
+    config = {"learning-rate": 0.0, "patience": 2}
+    still = start(nodes, [FEW, FEW], **config)
+    assert still.summary["rounds"] == 4  # round 3, measured in 4, is equal in all to 1
+    learns = start(nodes, [FEW, FEW], **{**config, "learning-rate": 0.01})
+    seen = [chosen(learns, "average-precision"), learns.summary["rounds"]]
+    assert seen[1] == min(6, seen[0] + 3)
+
+
+def test_a_site_that_keeps_scores_tells_no_counts(start, tmp_path):
+    policy = toys.policy(tmp_path, scores=False)
+    own = [
+        {"clients": str(c), "data-path": str(tmp_path / "data"),
+         "state-dir": str(tmp_path / f"s{c}"), **policy}
+        for c in range(2)
+    ]  # fmt: skip
+    run = start(nodes, [FEW, FEW], own)
+    assert run.summary["rarest_class"] is None
+    assert TRAIN_COUNT not in (run.path / "roll-call.json").read_text()
+    noise = {"privacy.update-clip": 1.0, "privacy.update-noise": 1.0}
+    noisy = start(nodes, [FEW, FEW], **noise)
+    words = "accuracy (no site tells its classes)"
+    assert words in noisy.summary["best_val"]["protocol"]
+
+
+def test_papers_data_sets_keep_accuracy():
+    for name, partition, expected in (
+        ("Cora", "louvain", True),
+        ("PROTEINS", "files", False),
+        ("graph-csv", "files", False),
+        ("tu:Letter-med", "iid", False),
+    ):
+        settings = toys.run_settings(dataset=name, partition=partition)
+        assert datasets.is_published(settings) == expected, name
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([(9, 0, 1), (), (9, 0, 1)], Rarest(2, 0.1)),
+        ([(5, 5)], Rarest(1, 0.5)),
+        ([()], None),
+        ([(5, 0)], None),  # nobody can learn a class without a label
+        ([(1, 2), (1, 2, 3)], None),
+    ],
+)
+def test_the_rarest_class_is_that_of_all_clients_who_tell(told, expected):
+    found = Rarest.of(toys.info(c, train_counts=k) for c, k in enumerate(told))
+    assert found == expected
+    assert found is None or not found.is_rare
+
+
+@pytest.mark.parametrize(("count", "state"), [(4, "problem"), (5, "ok")])
+def test_check_counts_test_items_by_class(count, state):
+    partition = toys.make_partition(num_graphs=400)
+    y = np.zeros(400, int)
+    y[partition.test[:count]] = 1
+    graphs = dataclasses.replace(partition.graphs, y=y)
+    finding = check_data._splits(toys.renewed(partition, graphs=graphs), 0.2)
+    assert finding.state == state
+    assert f"({count} of '1', {len(partition.test) - count} of '0')" in finding.found
+
+
+def test_a_threshold_predicts_the_rarer_of_two_classes(start, tmp_path, capsys):
+    run = start(nodes, [FEW, FEW], **{"learning-rate": 0.0})
+    model = tmp_path / "state" / run.path.name / "client-0" / "model"
+    site = tmp_path / "data" / "0"
+    (site / "schema.toml").write_bytes((tmp_path / "data/schema.toml").read_bytes())
+    out = tmp_path / "p.csv"
+    command = ["predict", str(model), str(site), "--test", "--out", str(out)]
+    assert main(command) == 0
+    assert "sort the file by p(fraud), largest first" in capsys.readouterr().out
+    p = sorted((float(r["p(fraud)"]) for r in toys.csv_rows(out)), reverse=True)
+    assert main([*command, "--threshold", repr(p[2])]) == 0
+    rows = toys.csv_rows(out)
+    assert sum(r["prediction"] == "fraud" for r in rows) == sum(v >= p[2] for v in p)
+    assert main([*command, "--threshold", "1"]) == 2
+    assert "must be a probability > 0 and < 1" in capsys.readouterr().err
+    found = load_model(model).predict_test(site)
+    assert found.rarest == "fraud"
+    with pytest.raises(ConfigError, match="is for two classes, or labels yes and no"):
+        dataclasses.replace(found, labels_of=["a", "b", "c"], threshold=0.5)
