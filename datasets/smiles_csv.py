@@ -21,7 +21,7 @@ from fedgraph_flwr.files import sha256_of
 from .cache import cache_root, open_or_build
 from .molecules import SMILES_CSV, Molecules, fingerprint, list_all, warn_left_out
 from .raw import hint_of_near
-from .schema import SPLIT
+from .schema import ALL, SPLIT
 from .smiles_csv_table import CsvFormat, CsvMolecules, build_from_csv
 from .splits import need_graphs
 from .table import unchanged
@@ -115,7 +115,8 @@ def load_client_file(settings: RunSettings, client_id: int) -> Molecules:
     _check_same_tasks(files, sets)
     own = client_id if is_folder else 0
     columns = sets[own].tasks, sets[own].numbering, sets[own].unused
-    _tell_columns(files[own], *map(tuple, columns))
+    is_guess = not settings.csv_label_columns.strip()
+    _tell_columns(files[own], *map(tuple, columns), is_guess=is_guess)
     if bad := sets[own].bad:
         count = len(bad) + len(sets[own])
         told = f"{len(bad)} of {count} rows of {files[own]} cannot be used"
@@ -156,7 +157,12 @@ def _files(data_dir: str) -> tuple[list[Path], bool]:
 
 @cache
 def _tell_columns(
-    path: Path, labels: tuple[str, ...], ids: tuple[str, ...], unused: tuple[str, ...]
+    path: Path,
+    labels: tuple[str, ...],
+    ids: tuple[str, ...],
+    unused: tuple[str, ...],
+    *,
+    is_guess: bool,
 ) -> None:
     """Log once per process which columns of a file are labels, and which are not.
 
@@ -174,6 +180,15 @@ def _tell_columns(
             SPLIT in map(str.lower, unused)
         )
         log.warning("%s: not used: column(s) %s%s", path, ", ".join(unused), drawn)
+    if is_guess and len(labels) > 1:
+        log.warning(
+            "%s: columns %s hold numbers, nothing says which are labels, and all are"
+            " predicted; name those that are in csv-label-columns (%r takes all of"
+            " them)",
+            path,
+            ", ".join(map(repr, labels)),
+            ALL,
+        )
     log.info("%s: labels are columns %s", path, ", ".join(labels))
 
 

@@ -37,7 +37,8 @@ class CsvFormat:
     smiles_column : str
     label_columns : str
         Names separated by commas; "*" takes every other column that holds numbers (see
-        ``_holds_numbers``) and does not number the rows, and "" the only one.
+        ``_holds_numbers``) and does not number the rows, and so does "", with a warning
+        if there are several.
     bad_rows : str
         What to do with rows whose SMILES or number of cells is wrong: "skip" or
         "refuse".
@@ -250,14 +251,6 @@ def _label_columns(
             " csv-label-columns",
             public=f"{path.name} has no column of numbers beside SMILES; name the label"
             " columns in csv-label-columns",
-        )
-    if len(found) > 1 and not names:
-        which = ", ".join(repr(header[at]) for at in found)
-        cure = f"name those that are in csv-label-columns ({ALL!r} takes all of them)"
-        raise DataError(
-            f"{path}, line 1: columns {which} hold numbers, and nothing says which are"
-            f" labels; {cure}",
-            public=f"{path.name} has several columns of numbers; {cure}",
         )
     return found, ids
 

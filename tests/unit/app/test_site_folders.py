@@ -118,7 +118,7 @@ def test_without_keys_of_its_own_a_site_takes_its_default_folders(site):
 @pytest.mark.parametrize(
     ("path", "config", "told"),
     [
-        ("ward-7/table.csv", {}, "table.csv has several columns of numbers; name"),
+        ("ward-7/table.csv", {}, "table.csv, line 2"),
         ("ward-7/table.csv", {"csv-smiles-column": "Smile"}, "no column 'Smile'"),
         (
             "ward-7/table.csv",

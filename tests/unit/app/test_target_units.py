@@ -77,10 +77,11 @@ def start(tmp_path, name, method="fedavg", make=molecules, scale="", **made):
     """Run a method on two sites; ``scale`` is that of target a: (shift, scale)."""
     data = tmp_path / name / "data"
     make(data, **made)
-    own = {"dataset": "smiles-csv"}
+    own = {"dataset": "smiles-csv", "csv-label-columns": "a,b"}
     if make is tables:
         own = {"dataset": "graphs-csv"}
-        schema, _ = infer_schema(data / "site-0", kind="regression", statistics=False)
+        how = {"targets": ["a", "b"], "kind": "regression", "statistics": False}
+        schema, _ = infer_schema(data / "site-0", **how)
         write_schema(schema, data / "schema.toml")
     if scale:
         own["csv-label-scale"] = "a={}:{}".format(*scale)

@@ -59,6 +59,25 @@ def chains(first, count=20, header="smiles,toxic,active"):
 
 
 @pytest.mark.parametrize(
+    ("name", "first", "kind"),
+    [
+        ("MolWt", "16.04", "regression"),
+        ("year", "2019", "regression"),
+        ("fold", "0", "binary"),
+        ("sex", "1", "binary"),
+    ],
+)
+def test_no_column_is_predicted_without_a_word(load, caplog, name, first, kind):
+    files = {"a.csv": f"smiles,toxic,{name}\nC,1,{first}\nCC,0,1\nCO,1,1\n"}
+    told = rf"columns 'toxic', '{name}' hold numbers, nothing says which are labels"
+    for columns, is_warned in (("", True), ("*", False), ("toxic", False)):
+        _tell_columns.cache_clear()
+        caplog.clear()
+        load(files, csv_label_columns=columns, csv_label_kind=kind)
+        assert bool(re.search(told, caplog.text)) is is_warned
+
+
+@pytest.mark.parametrize(
     ("name", "ids", "taken"),
     [
         ("key", "1,2,5", False),  # whole numbers that ascend
@@ -266,19 +285,6 @@ def test_the_log_and_an_error_name_the_first_five_bad_rows(load, caplog, bad_row
             {},
             r"column 'id'.* got '1597'; if that column holds no labels, name those that"
             r" do in csv-label-columns; .*'regression'",
-        ),
-        *(  # none of them is predicted without a word
-            (
-                f"smiles,toxic,{name}\nC,1,{first}\nCC,0,1\nCO,1,1\n",
-                {"csv_label_columns": "", "csv_label_kind": kind},
-                rf"columns 'toxic', '{name}' hold numbers, and nothing says",
-            )
-            for name, first, kind in [
-                ("MolWt", "16.04", "regression"),
-                ("year", "2019", "regression"),
-                ("fold", "0", "binary"),
-                ("sex", "1", "binary"),
-            ]
         ),
         (
             "smiles,v\nC,1\nCC,inf\n",
