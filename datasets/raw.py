@@ -138,8 +138,7 @@ def download(
                     raise DataError(
                         f"no data-dir is set and {what} cannot be downloaded from"
                         f" {address} ({error}); not in {target} either; {cure}"
-                        + _TRUST
-                        * ("CERTIFICATE" in str(error))
+                        f"{_TRUST if 'CERTIFICATE' in str(error) else ''}"
                     ) from error
                 if pin not in _pins():
                     told += _known(cache / KNOWN, address, digest, what)

@@ -71,16 +71,17 @@ def outweighing(weights: Mapping[int, float], sites: Mapping[int, str]) -> str:
     together if it has a name.
     """
     shares: dict[str, float] = {}
+    total = sum(weights.values()) or 1.0
     for client, weight in sorted(weights.items()):
         who = f"site {sites[client]}" if sites.get(client) else f"client {client}"
-        shares[who] = shares.get(who, 0.0) + weight / (sum(weights.values()) or 1.0)
+        shares[who] = shares.get(who, 0.0) + weight / total
     who = max(shares, key=lambda s: shares[s], default="")
     if len(shares) < 2 or shares[who] <= (0.9 if len(shares) == 2 else 0.5):
         return ""
     return (
-        f"{who} has {shares[who]:.1%} of the weight in averages, by the numbers of"
-        " training examples that clients told at roll call: its model replaces those of"
-        ' the others. If that is not wanted, set weighting="uniform" in the run config'
+        f"{who} has {shares[who]:.1%} of the weight in averages, by what it told of its"
+        " data: its model replaces those of the others. Ask whether that is true; where"
+        ' numbers of training examples are the weights, weighting="uniform" levels them'
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from logging import WARNING
 from typing import Any
 
 import numpy as np
+from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -14,7 +16,7 @@ from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.overriding import wrong_return
 from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
-from .averaging import check_same_layout
+from .averaging import check_same_layout, outweighing
 from .base import AbstractGraphStrategy
 from .cores import on_all_cores
 from .replies import Layout, layout_of
@@ -101,6 +103,8 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
     NaN where a client was absent.
     """
 
+    outweighing = ""  # by the weights of the last round
+
     @override
     def initialise(self, arrays: NamedArrays) -> None:
         """Give everybody the common start."""
@@ -148,6 +152,11 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
         models = [select(SHARED, p.arrays) for p in replies.values()]
         averages, own, in_all = self.average(server_round, replies, models)
         self.personal |= dict(zip(replies, averages, strict=True))
+        weights = dict(zip(replies, in_all.tolist(), strict=True))
+        words = outweighing(weights, self.sites)
+        if words and not self.outweighing:
+            log(WARNING, "round %d: %s", server_round, words)
+        self.outweighing = words
         for row, client in enumerate(replies):
             measured = {"self_weight": own[row], "weight_in_all": in_all[row]}
             self.report.evaluations += [

@@ -12,7 +12,7 @@ import toys
 from oracles import fedgta as oracle
 from toys_fedgkd import ON_NODES, ROUND, make
 
-from clients.fedgta import label_moments, smoothing_confidence
+from clients.fedgta import FedGTAClient, label_moments, smoothing_confidence
 from clients.protocols import TellsClasses
 from fedgraph_flwr.errors import ConfigError, PolicyError
 from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS
@@ -237,3 +237,17 @@ def test_a_site_must_agree_to_tell_its_classes():
     OPEN.check_run(resolved)
     with pytest.raises(PolicyError, match=r"\(statistics\) does not allow .*'fedgta'"):
         Policy().check_run(resolved)
+
+
+def test_a_client_that_claims_to_be_sure_of_all_is_named(run, monkeypatch):
+    """By that it makes up every other client's average."""
+    alike = {"fedgta.epsilon": -1.0, "num-server-rounds": 1}
+    assert run("fedgta", **alike).summary["outweighing"] == ""
+    confidence = FedGTAClient._confidence
+
+    def claimed(self):
+        return confidence(self) * (1e6 if self.job.client_id == 1 else 1.0)
+
+    monkeypatch.setattr(FedGTAClient, "_confidence", claimed)
+    found = run("fedgta", **alike).summary["outweighing"]
+    assert found.startswith("client 1 has 100.0% of the weight in averages")
