@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +19,13 @@ from fedgraph_flwr.files import write_text
 from fedgraph_flwr.plugins import is_plugin
 from fedgraph_flwr.resolve import defaults, fits
 from fedgraph_flwr.rules import Value
+from fedgraph_flwr.tasks import OF_COMMONEST
 
 from ..markup import Sheet, consoles
 from ..tables import file
 from ..tables.differences import TIE
 from ..tables.report import NONE, Report, by_row, make_report, subtract, told
-from ..tables.results import HELD_OUT, ON_ALL, Result
+from ..tables.results import HELD_OUT, ON_ALL, RULES, Result
 from ..tables.studies import OWN_START, Study, StudyTable
 from .leaderboard import read_page, suite_part, write_page
 from .output import write_all
@@ -49,6 +50,7 @@ from .verdict import (
     sentence,
 )
 
+MAJORITY = "majority"
 Found = dict[str, dict[str, list[Result]]]  # data set -> method -> results
 
 
@@ -167,6 +169,25 @@ def collect(suite: Suite, chosen: Sequence[Trial], known: Known) -> Found:
         keys = [(trial.row, *p) for p in suite.pairs]
         results = [replace(known[k], row=trial.method) for k in keys if k in known]
         found[trial.data][trial.method] = results
+    for rows in found.values():
+        rows[MAJORITY] = majority(r for of in rows.values() for r in of)
+    return found
+
+
+def majority(results: Iterable[Result]) -> list[Result]:
+    """Score the constant prediction: what each pair's runs say of it.
+
+    Of classes it is each client's commonest among its training labels. A constant ranks
+    nothing, so that its ROC-AUC is 0.5.
+    """
+    found = []
+    for r in {r.key[1:]: r for r in results}.values():
+        constant = {rule: f"{rule}:{r.metric}{OF_COMMONEST}" for rule in RULES}
+        scores = {k: r.scores[m] for k, m in constant.items() if m in r.scores}
+        if r.metric == "roc-auc":
+            scores = {rule: 0.5 for rule in RULES if rule in r.scores}
+        row = replace(r, row=MAJORITY, rounds=0, wall_s=0.0, inert="", clients={})
+        found.append(replace(row, scores=scores))
     return found
 
 
@@ -208,7 +229,8 @@ def make_reports(
 ) -> tuple[list[Report], list[Duel], Ranks | None]:
     """Word the verdict, the ranks and a table for each data set."""
     candidates = [m.name for m in methods if m.role == "candidate"]
-    opponents = {**{m.name: m.name for m in methods}, START: OWN_START}
+    opponents = {m.name: m.name for m in methods}
+    opponents |= {MAJORITY: MAJORITY, START: OWN_START}
     duels = [
         Duel(
             candidate=c,
@@ -243,7 +265,9 @@ def make_reports(
             {
                 m: v
                 for m, v in of.items()
-                if (m, d) not in lacking and not inert_words(found[d][m])
+                if m != MAJORITY
+                and (m, d) not in lacking
+                and not inert_words(found[d][m])
             }
         )
         for d, of in scores.items()
@@ -264,6 +288,7 @@ def _verdict_report(
     ranking: Ranks | None,
 ) -> Report:
     roles = ", ".join(f"{m.name} ({m.role})" for m in methods)
+    roles += f", {MAJORITY} (control, trains nothing)"
     open_claims = sum(d.word not in (EQUAL, INERT) for d in duels)
     parts: list[Sheet | str] = [
         sentence(m.name, duels, _num_missing(m, methods, suite, lacking))

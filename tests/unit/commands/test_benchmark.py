@@ -194,6 +194,44 @@ def test_a_method_that_did_nothing_of_its_own_is_not_judged(
     assert ("fedavg never split (1 of 6 runs)." in notes) == (idle == 1)
 
 
+@pytest.mark.parametrize(
+    ("metric", "scores", "floor"),
+    [
+        ("accuracy", {"best_val:accuracy-of-commonest": 0.85}, 0.85),
+        ("roc-auc", {"final": 0.7}, 0.5),
+    ],
+)
+def test_a_constant_prediction_stands_beside_every_method(
+    tmp_path: Path, metric: str, scores: dict[str, float], floor: float
+) -> None:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY.replace("[[1, 1], [2, 2]]", str([[s, s] for s in SEEDS])))
+    suite = load_suite(str(path))
+    methods = benchmark.participants(suite, "fedavg")
+    chosen = list(trials(suite, methods))[:1]
+    known = {
+        (chosen[0].row, s, s): Result(
+            row=chosen[0].row,
+            dataset="planted",
+            seed=s,
+            split_seed=s,
+            split_hash=str(s),
+            rounds=1,
+            metric=metric,
+            scores={**scores, "best_val": 0.9 + 0.01 * s},
+        )
+        for s in SEEDS
+    }
+    found = benchmark.collect(suite, chosen, known)
+    reports, (duel,), _ = benchmark.make_reports(suite, methods, chosen, found)
+    assert (duel.opponent, duel.word) == ("majority", "better")
+    expected = [100 * (0.9 + 0.01 * s - floor) for s in SEEDS]
+    assert duel.difference.values == pytest.approx(expected)
+    sheet = next(p for p in reports[-1].parts if isinstance(p, Sheet))
+    assert ["majority", "5", "0", f"{floor:.4f} ± 0.0000"] == sheet.cells[1][:4]
+    assert "majority (control, trains nothing)" in str(reports[0].parts)
+
+
 def test_data_that_a_method_cannot_learn_from_are_left_out() -> None:
     suite = load_suite("smoke")
     only_graphs = benchmark.participants(suite, "moon")
