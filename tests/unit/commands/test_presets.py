@@ -66,7 +66,7 @@ def nodes(dataset: str) -> dict:
     }
 
 
-GCFL_DATA = r"(nci1|proteins|imdb-binary|molecules|biochem|mix|synthetic)"
+GCFL_DATA = r"(nci1|proteins|imdb-binary|molecules|biochem|mix|synthetic|letter-low)"
 PAPERS = "cora|citeseer|photo|computers"  # data of FedGKD's tables
 HETEROPHILOUS = "actor|chameleon|squirrel"
 ON_NODES = rf"-({PAPERS}|{HETEROPHILOUS})-\d+"
@@ -100,6 +100,8 @@ PUBLISHED: list[tuple[str, dict[str, Value]]] = [
         (rf"{method}-{GCFL_DATA}(-.*)?", {"method": method})
         for method in ("local", "fedavg", "fedprox")
     ),
+    (r".*-letter-low", {"dataset": "tu:Letter-low", "learning-rate": 0.005}),
+    (r"fedavg-letter-low", {"shared-group": "convs"}),
     (r"fedavg-all-.*", {"method": "fedavg", "shared-group": "all"}),
     (rf"fedprox-{GCFL_DATA}", {"fedprox.mu": 0.01}),
     (r"local-(nci1|proteins|imdb-binary)-paper", {"local.epochs": 50}),
@@ -335,7 +337,7 @@ def test_the_families_have_all_their_members() -> None:
         for family, pattern in families.items()
     }
     assert found == {
-        "GCFL": 5 * 7 + 8 + 3,  # three of FedAvg with all tensors
+        "GCFL": 5 * 7 + 8 + 3 + 3,  # FedAvg with all tensors; Letter-low
         "FCLG": 14 * 4 * 2 - 4,  # one client has no IID split
         "FGCL": (3 + 3 * 4 + 4) * 4 * 5,
         "FedGKD": (14 * 4 + 12 * 3) * 3,  # no GCFL on heterophilous graphs
