@@ -135,9 +135,9 @@ def _scores(
         if so_far.by_task and read_at is not None and strategy.clients:
             names = strategy.clients[min(strategy.clients)].tasks
             row["by_task"] = so_far.by_task_at(read_at, names)
-            for client, number in row.get("one_class", {}).items():
-                info = strategy.clients[int(client)]
-                row["one_class"][client] = class_names(info)[number]
+        for client, number in row.get("one_class", {}).items():
+            info = strategy.clients[int(client)]
+            row["one_class"][client] = class_names(info)[number]
         if so_far.by and row.get("num_clients_chosen_by", expected) < expected:
             row["protocol"] += (
                 "; a client has no such score if its validation labels are of one class"

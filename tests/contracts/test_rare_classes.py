@@ -133,7 +133,8 @@ def test_average_precision_chooses_where_a_class_is_rare(start, kind):
 
 def test_a_run_says_that_all_predictions_are_of_one_class(start, capsys):
     run = start(nodes, [FEW, FEW], **{"learning-rate": 0.0})
-    name = next(iter(run.summary["final"]["one_class"].values()))
+    (name,) = {*run.summary["final"]["one_class"].values()}
+    assert name in ("no", "fraud")
     assert f"final: all 20 predictions are class {name!r}" in summary_table(run.summary)
     assert compare.main([str(run.path), "--markdown"]) == 0
     told = capsys.readouterr().out
