@@ -17,6 +17,7 @@ from .catalog import (
     is_published,
     is_users,
     label_kind,
+    list_unread,
     reads_files,
     tells_class_sizes,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "is_users",
     "label_kind",
     "list_bad_rows",
+    "list_unread",
     "load_diffusion",
     "load_new",
     "load_partition",

@@ -26,6 +26,23 @@ FILES = "files"
 ONE_WAY = ("datasets", "files", "planted", "quantity-skew")
 # partitions by which a client has more or fewer graphs, as classes are large or small
 _BY_CLASS = ("dirichlet-labels", "dominance", "iid-classwise")
+# keys that few data sets or partitions read
+_CSV_KEYS = {
+    SMILES_CSV: (
+        "csv-smiles-column",
+        "csv-label-columns",
+        "csv-label-kind",
+        "csv-bad-rows",
+    ),
+    GRAPHS_CSV: ("csv-label-kind", "csv-bad-rows"),
+    GRAPH_CSV: ("csv-bad-rows",),
+}
+_PARTITION_KEYS = {
+    "dominance": "dominance",
+    "dirichlet-labels": "dirichlet-alpha",
+    "dirichlet-quantity": "dirichlet-alpha",
+    "quantity-skew": "dirichlet-alpha",
+}
 TU_PREFIX = "tu:"
 _TU_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ANY_TU_CURE = (
@@ -315,6 +332,21 @@ def is_users(settings: RunSettings) -> bool:
     """Whether the data are a user's own, not published or generated ones of ours."""
     info = find_dataset(settings.dataset)
     return info.name == SMILES_CSV or has_schema(settings) or info.own is not None
+
+
+def list_unread(settings: RunSettings) -> list[str]:
+    """Name run-config keys that mean nothing for this data set and partition."""
+    others = "batch-size", "data-dir", "dirichlet-alpha", "dominance"
+    of_data = (*_CSV_KEYS[SMILES_CSV], *others)
+    read = [
+        *_CSV_KEYS.get(settings.dataset, ()),
+        _PARTITION_KEYS.get(settings.partition),
+    ]
+    if settings.dataset not in (SYNTHETIC, PLANTED):
+        read.append("data-dir")
+    if label_kind(settings) != "nodes":  # an epoch on one graph is one step
+        read.append("batch-size")
+    return [key for key in of_data if key not in read]
 
 
 def is_downloaded(settings: RunSettings) -> bool:

@@ -148,8 +148,8 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
         )
     if data.left_out:
         warn_once(
-            f"{folder}: {' and '.join(data.left_out)} are left out, as rows do not fit"
-            " or name what is elsewhere"
+            f"{folder}: left out, as rows do not fit or name what is elsewhere:"
+            f" {', '.join(data.left_out)}"
         )
     if data.not_used:
         warn_once(f"{folder}: not used: {', '.join(data.not_used)}")

@@ -26,7 +26,7 @@ from .schema import DROP, GRAPHS_CSV, KEYS, SPLIT, Schema
 from .table import Table, Tables, unchanged
 from .tables import find_tables
 
-_VERSION = 5  # part of every fingerprint: raise it when tables are read otherwise
+_VERSION = 6  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
 
 

@@ -206,10 +206,11 @@ def check_settings(settings: RunSettings) -> None:
     """
     info = find_dataset(settings.dataset)
     _check_fit(info, settings)
-    if settings.task_masks != ALL_TASKS and label_kind(settings) == "classes":
+    has_classes = label_kind(settings) in ("classes", "nodes")
+    if settings.task_masks != ALL_TASKS and has_classes:
         raise ConfigError(
-            f"task-masks must be {ALL_TASKS!r} where graphs have one class, as in"
-            f" dataset {settings.dataset!r}, got {settings.task_masks!r}; set"
+            f"task-masks must be {ALL_TASKS!r} where graphs or nodes have one class, as"
+            f" in dataset {settings.dataset!r}, got {settings.task_masks!r}; set"
             " task-masks in the run config, or dataset to one with several labels"
         )
     check_noise(settings, label_kind(settings))

@@ -182,6 +182,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
                 name,
                 (settings, privacy, task, params, *((plugin,) if plugin else ())),
             ),
+            *_unread_by_data(run_config, settings),
             *params.doubts(settings.num_server_rounds),
         ),
     )
@@ -265,6 +266,25 @@ def _unread(
         f"{key} is set to {run_config[key]!r}, but method {method!r} does not read it"
         for key, default in defaults().items()
         if key not in known and run_config.get(key, default) != default
+    )
+
+
+def _unread_by_data(
+    run_config: Mapping[str, Any], settings: RunSettings
+) -> tuple[str, ...]:
+    """Say which keys on data are set that mean nothing for the run's data.
+
+    A config without "auto" is written out by :meth:`Resolved.to_config`, with all keys.
+    """
+    fields = RunSettings.config_fields()
+    automatic = (key for key, f in fields.items() if f.metadata["rule"].auto)
+    if all(run_config[key] != AUTO for key in automatic):
+        return ()
+    return tuple(
+        f"{key} is set to {run_config[key]!r}, but dataset {settings.dataset!r} with"
+        f" partition {settings.partition!r} does not read it"
+        for key in datasets.list_unread(settings)
+        if run_config[key] != fields[key].default
     )
 
 

@@ -192,6 +192,34 @@ def test_keys_of_another_method_are_named(run, logged):
 
 
 @pytest.mark.parametrize(
+    ("dataset", "read", "unread"),
+    [
+        ("graph-csv", {"csv-bad-rows": "refuse"}, {"csv-label-kind": "binary"}),
+        ("graphs-csv", {"csv-label-kind": "classes"}, {"csv-label-columns": "a"}),
+        ("smiles-csv", {"csv-smiles-column": "s"}, {"dirichlet-alpha": 0.5}),
+        ("BACE", {"dirichlet-alpha": 0.1}, {"csv-label-kind": "regression"}),
+        ("tu:PTC_FM", {"data-dir": "/d"}, {"dominance": 0.9}),
+        (
+            "PROTEINS",
+            {"partition": "dominance", "dominance": 0.9},
+            {"dirichlet-alpha": 1.0},
+        ),
+        ("Cora", {"partition": "louvain"}, {"csv-bad-rows": "refuse"}),
+        ("planted", {"split-seed": 1}, {"data-dir": "/d"}),
+        ("graph-csv", {"held-out": 0.4}, {"batch-size": 64}),
+    ],
+)
+def test_keys_that_mean_nothing_for_the_data_are_named(dataset, read, unread):
+    config = {**defaults(), "method": "fedavg", "dataset": dataset, **read}
+    assert resolve(config).doubts == ()
+    ((key, value),) = unread.items()
+    resolved = resolve({**config, **unread})
+    (words,) = resolved.doubts
+    assert words.startswith(f"{key} is set to {value!r}, but dataset {dataset!r} with")
+    assert resolve({**defaults(), **resolved.to_config()}).doubts == ()  # written out
+
+
+@pytest.mark.parametrize(
     ("folder", "words"),
     [
         ("", "was not set when this SuperLink was started"),

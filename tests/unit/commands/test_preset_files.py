@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -252,3 +253,11 @@ def test_the_command_lists_names_and_descriptions(capsys) -> None:
     ]
     assert all("NCI1" in line for line in lines)
     assert main(["no such preset"]) == 1
+
+
+def test_the_page_on_own_data_lists_its_presets() -> None:
+    root = Path(__file__).resolve().parents[3]
+    page = (root / "docs/own-data.md").read_text(encoding="utf-8")
+    listed = re.findall(r"`([a-z-]+-csv)`", page)
+    own = {name for name in list_presets() if name.endswith("-csv")}
+    assert own == set(listed) - {"graphs-csv", "graph-csv", "smiles-csv"}

@@ -105,7 +105,7 @@ def test_the_share_is_logged_and_told_to_the_coordinator(tmp_path, caplog):
     )  # fmt: skip
     told = tell_data(load_partition(settings, 0), tells_labels=False)
     assert told["left-out"] == "10 % of edges"
-    assert f"{folder}: 10 % of edges are left out" in caplog.text
+    assert f"{folder}: left out, as rows do not fit or name what is " in caplog.text
 
 
 TWINS = [
