@@ -7,6 +7,7 @@ import pytest
 from datasets.own_data import build
 from datasets.schema_infer import infer_schema
 from datasets.smiles_csv_table import CsvFormat, build_from_csv
+from examples.fold_edges import fold
 from simulations.example_data import BAD_SITE, BANKS, LABS, SITES, main
 
 
@@ -57,3 +58,11 @@ def test_nothing_is_written_over(folder, capsys):
     assert main([str(folder)]) == 2
     assert "is not empty; name a new folder" in capsys.readouterr().err
     assert main([str(folder / "graphs" / "north" / "nodes.csv" / "x")]) == 2
+
+
+def test_amounts_of_edges_are_folded_into_columns_of_nodes(tmp_path):
+    nodes, edges = "graph,node\ng,a\ng,b\nh,a\n", "graph,source,target,eur\n"
+    (tmp_path / "nodes.csv").write_text(nodes)
+    (tmp_path / "edges.csv").write_text(f"{edges}g,a,b,10\ng,a,b,5.5\n")
+    found = [list(row.values())[2:] for row in fold(tmp_path, "eur")]
+    assert found == [[2, 15.5, 10, 0, 0, 0], [0, 0, 0, 2, 15.5, 10], [0] * 6]
