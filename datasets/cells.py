@@ -58,6 +58,8 @@ def alike(name: str) -> Decimal | str:
     Forms of Unicode, capitals, white space, dashes, letters without a picture, and
     those of other scripts make no difference; nor do 7, 7.0 and 007.
     """
+    if name.isascii() and name.isprintable() and name[:1].isalpha():  # of most ids
+        return " ".join(name.casefold().split())
     text = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
     kinds = ((c, unicodedata.category(c)) for c in text)
     text = "".join("-" if k == "Pd" else c for c, k in kinds if k not in ("Cf", "Cc"))
@@ -71,6 +73,19 @@ def alike(name: str) -> Decimal | str:
 def by_look(names: Iterable[str]) -> dict[Decimal | str, str]:
     """Return names by what those share that look the same."""
     return {alike(name): name for name in names}
+
+
+def same_look(what: str, names: Iterable[str]) -> list[str]:
+    """Tell how many different names look like another one, and the first two."""
+    first: dict[Decimal | str, str] = {}
+    pairs = [(a, b) for b in names if (a := first.setdefault(alike(b), b)) != b]
+    if not pairs:
+        return []
+    one, other = pairs[0]
+    return [
+        f"{len(pairs)} name(s) of {what} look like another's, such as {one!a} and"
+        f" {other!a}; if they mean the same, write them alike"
+    ]
 
 
 def twin(cell: str, looks: Mapping[Decimal | str, str]) -> str:

@@ -20,6 +20,7 @@ from fedgraph_flwr.data import GraphSet, IntArray
 from fedgraph_flwr.errors import DataError
 
 from .cache import CACHE_FORMAT, cache_root, checksum, open_or_build
+from .cells import same_look
 from .encode import Problems, count_rows, first_few, too_many
 from .own_graphs import LeftOut, RawGraphs, read_graph, read_graphs
 from .schema import DROP, GRAPHS_CSV, KEYS, SPLIT, Schema
@@ -211,7 +212,10 @@ def build(
         has_split=raw.has_split,
         dropped=raw.dropped,
         left_out=[text for share in raw.left_out if (text := str(share))],
-        doubts=problems.doubts(),
+        doubts=[
+            *problems.doubts(),
+            *same_look("graphs" if is_whole else "nodes", raw.names),
+        ],
     )
     return made, raw.names, [(p.name, str(p)) for p in problems.found]
 

@@ -136,3 +136,17 @@ def test_an_id_that_looks_like_one_that_is_there_is_shown(
     folder = own_files.write(tmp_path, graphs, nodes, edges)
     (_, text), *_ = read(folder)[2]
     assert f"({here!a} looks alike, {there!a} is not it)" in text
+
+
+@pytest.mark.parametrize(("one", "other"), TWINS)
+def test_two_nodes_whose_names_look_alike_are_told(tmp_path, one, other):
+    text = "node,age,label\n"
+    for name in (one, "b", other, "d"):
+        text += f"{name},1,ok\n"
+    edges = f"source,target\n{one},b\n{other},d\n"
+    data, names, _ = read(own_files.write_graph(tmp_path, text, edges))
+    assert len(names) == 4
+    (told,) = [doubt for doubt in data.doubts if "look like" in doubt]
+    assert (
+        f"1 name(s) of nodes look like another's, such as {one!a} and {other!a}" in told
+    )
