@@ -132,16 +132,17 @@ def download(
                 places[target] = work / target.name
                 try:
                     fetch(address, work / "came")
-                    digest = sha256_of(work / "came")
+                    if pin not in _pins():
+                        told += _known(cache / KNOWN, address, work / "came", what)
                     unpack(work / "came", places[target])
+                except DataError:
+                    raise
                 except Exception as error:  # many kinds: network, HTTP, zip
                     raise DataError(
                         f"no data-dir is set and {what} cannot be downloaded from"
                         f" {address} ({error}); not in {target} either; {cure}"
                         f"{_TRUST if 'CERTIFICATE' in str(error) else ''}"
                     ) from error
-                if pin not in _pins():
-                    told += _known(cache / KNOWN, address, digest, what)
             if missing and pin in _pins():
                 _check_pin(pin, places.values(), what)
             for target in missing:
@@ -154,8 +155,9 @@ def download(
         raise unusable(entry.parent, error) from error
 
 
-def _known(known: Path, address: str, digest: str, what: str) -> str:
+def _known(known: Path, address: str, came: Path, what: str) -> str:
     """Compare a download with the first one; return the line to remember it by."""
+    digest = sha256_of(came)
     for line in known.read_text().splitlines() if known.is_file() else []:
         first, _, of = line.partition("  ")
         if of == address and first != digest:

@@ -60,6 +60,7 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "name": view.path.name,
         "status": view.status,
         "error": summary.get("error"),
+        "outweighing": summary.get("outweighing"),
         "headline": _headline(view),
         "facts": _facts(view),
         "scores": line_chart(

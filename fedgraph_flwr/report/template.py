@@ -114,7 +114,7 @@ PAGE = """
 <p class="status {{ "good" if r.status == "completed" else "bad" }}">{{ r.status|plain }}</p>
 {%- if r.status == "unfinished" %}<p>This run goes on, or was killed. It is shown as far as it came.</p>{% endif %}
 {%- if r.status != "completed" %}<p>To go on after a stop, start it again with resume set to its results folder.</p>{% endif %}
-{%- if r.error %}<p class="bad">{{ r.error|plain }}</p>{% endif %}
+{%- for words in (r.error, r.outweighing) if words %}<p class="bad">{{ words|plain }}</p>{% endfor %}
 {%- if r.headline %}<p class="value">{{ r.headline.value }}</p>
 <p>{{ r.headline.what|plain }}</p><p class="dim">{{ r.headline.protocol|plain }}</p>
 <p class="dim">{{ r.headline.spread }}</p>

@@ -183,6 +183,11 @@ def test_the_command_draws_what_a_folder_has(folder, capsys):
 def test_the_command_refuses_a_folder_without_runs(tmp_path, capsys):
     assert figures.main([str(tmp_path / "none")]) == 2
     assert "is no results folder and holds none" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text("{}")  # it has begun, and not ended
+    assert figures.main([str(tmp_path)]) == 2
+    assert f'if it was killed, start it again with resume="{tmp_path}"' in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_broken_file_draws_nothing(folder):

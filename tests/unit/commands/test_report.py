@@ -175,6 +175,7 @@ def test_an_unfinished_run_is_shown_as_far_as_it_came(copy, tmp_path):
         file.write("9,0,te")  # killed while it wrote
     page = page_of(copy, out=tmp_path / "r.html")
     assert "was killed" in page.words
+    assert "To go on after a stop, start it again with resume" in page.words
     assert "3 of 3" in page.words
 
 
@@ -183,7 +184,16 @@ def test_a_run_without_a_score_is_shown(copy, tmp_path):
         (copy / name).unlink()
     nothing = {**final_of(copy), "mean": None, "std": None, "min": None, "max": None}
     change(copy, status="failed", error="stopped", rules=["final"], final=nothing)
-    assert "has no score" in page_of(copy, out=tmp_path / "r.html").words
+    words = page_of(copy, out=tmp_path / "r.html").words
+    assert "has no score" in words
+    assert "To go on after a stop, start it again with resume" in words
+
+
+def test_whoever_makes_up_most_of_averages_is_named(copy, tmp_path):
+    change(copy, outweighing="site north has 98.0% of the weight")
+    page = page_of(copy, out=tmp_path / "r.html")
+    assert "site north has 98.0% of the weight" in page.words
+    assert "To go on" not in page.words
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def test_it_ends_with_the_run(copy, monkeypatch, capsys):
     assert looks == [0.5]
     told = capsys.readouterr().out
     assert "too few" in told
+    assert f'to go on: resume="{copy}"' in told.replace("\n", "")
     assert told.endswith("\n")  # a shell's prompt, or a file's next line, comes after
 
 
