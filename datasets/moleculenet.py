@@ -149,7 +149,7 @@ def _download(name: str, cache: Path) -> Path:
     download(
         {target: MoleculeNet.url.format(published)},
         what=f"MoleculeNet set {name!r}",
-        pin=f"moleculenet/{raw.key}",
+        pin=raw.key,
         cache=cache,
         entry=target,
         cure=_cure(raw),

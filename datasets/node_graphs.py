@@ -326,7 +326,7 @@ def _download(name: str, cache: Path) -> Path:
         download(
             {target: source.url(target.name) for target in targets},
             what=name,
-            pin=f"{source.folder}/{name}",
+            pin=name,
             cache=cache,
             entry=raw.parent,
             cure=set_data_dir(below),

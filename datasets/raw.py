@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from fedgraph_flwr.files import sha256_of
 
 from .cache import checksum, locked, scratch_folder, unusable
 from .fetch import fetch
+from .pinned import PINNED
 
 DATA_ENV = "FEDGRAPH_DATA"
 KNOWN = "downloads.sha256"  # in the cache: what first downloads brought
@@ -105,8 +104,8 @@ def download(
     what : str
         Name of the data set in messages.
     pin : str
-        Its key in ``pinned.toml``. If it has none, what comes must be what came the
-        first time, which the cache remembers.
+        Its key in ``PINNED``. If it has none, what comes must be what came the first
+        time, which the cache remembers.
     cache : Path
     entry : Path
         Path of the lock; the same for all processes that need these targets.
@@ -132,7 +131,7 @@ def download(
                 places[target] = work / target.name
                 try:
                     fetch(address, work / "came")
-                    if pin not in _pins():
+                    if pin not in PINNED:
                         told += _known(cache / KNOWN, address, work / "came", what)
                     unpack(work / "came", places[target])
                 except DataError:
@@ -143,7 +142,7 @@ def download(
                         f" {address} ({error}); not in {target} either; {cure}"
                         f"{_TRUST if 'CERTIFICATE' in str(error) else ''}"
                     ) from error
-            if missing and pin in _pins():
+            if missing and pin in PINNED:
                 _check_pin(pin, places.values(), what)
             for target in missing:
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -175,18 +174,13 @@ def _check_pin(pin: str, places: Iterable[Path], what: str) -> None:
     """Refuse files that are not the publisher's."""
     files = [f for p in places for f in (p.iterdir() if p.is_dir() else [p])]
     got = checksum(f for f in files if "readme" not in f.name.lower())
-    if got != _pins()[pin]:
+    if got != PINNED[pin]:
         raise DataError(
             f"{what} is not taken: its files have the checksum {got}, and those of its"
-            f" publisher {_pins()[pin]} (datasets/pinned.toml); nothing is kept. Try"
+            f" publisher {PINNED[pin]} (datasets/pinned.py); nothing is kept. Try"
             f" from another network, or, if you trust other files, set data-dir (or"
             f" {DATA_ENV}) to a folder with them"
         )
-
-
-@functools.cache
-def _pins() -> Mapping[str, str]:
-    return tomllib.loads(Path(__file__).with_name("pinned.toml").read_text())
 
 
 def hint_of_near(path: Path) -> str:

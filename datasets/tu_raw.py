@@ -247,7 +247,7 @@ def download_raw(name: str, cache: Path) -> Path:
     download(
         {target: f"{TUDataset.url}/{name}.zip"},
         what=f"TU data set {name!r}",
-        pin=f"tudataset/{name}",
+        pin=name,
         cache=cache,
         entry=target.parent,
         cure=_cure(name),
