@@ -93,6 +93,9 @@ def run(args: argparse.Namespace) -> int:
         for path, name in ((args.against, args.model), (args.out, ""))
     ]
     _tell(compare(*predicted, seed=seed), as_json=args.json)
+    errors, errors_alone = (p.by_target() for p in predicted)
+    for target, error in errors.items() if not args.json else ():
+        print(f"{target}: alone {errors_alone[target]:.4f}, federated {error:.4f}")
     return 0
 
 

@@ -127,8 +127,8 @@ class Predictions:
         return MEASURES[self.metric](self.outputs, self.labels).mean
 
     def by_target(self) -> dict[str, float]:
-        """Score of each of several targets, whose units may differ."""
-        if self.labels is None or self.metric == "accuracy" or len(self.labels_of) < 2:
+        """Score of each of several numbers, whose units may differ."""
+        if self.labels is None or self.kind != "regression" or len(self.labels_of) < 2:
             return {}
         found = MEASURES[self.metric](self.outputs, self.labels).per_task
         return dict(zip(self.labels_of, found.tolist(), strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import logging
 import re
 import shutil
@@ -18,6 +19,8 @@ from datasets.schema import write_schema
 from datasets.schema_infer import infer_schema
 from fedgraph_flwr import loaded
 from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.likeness import TELLS, Statistics
+from fedgraph_flwr.results.likeness import unlike_targets
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.trained import load_model
 from simulations.inline import run_inline
@@ -210,3 +213,32 @@ def test_scales_that_mean_nothing_are_refused(tmp_path, dataset, changes, match)
         **changes}  # fmt: skip
     with pytest.raises((ConfigError, DataError), match=match):
         run_inline(config)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({0: ([2.5], [1.0]), 1: ([2500.0], [1000.0])}, ["values of a", "over clients"]),
+        ({0: ([2.5], [1.0]), 1: ([2.0], [1.2])}, []),
+        ({0: ([25.0], [8.0]), 1: ([298.0], [8.0])}, ["values of a", "over clients"]),
+        ({0: ([2500.0], [1000.0]), 1: None}, ["over clients a has mean 2.5e.03"]),
+        ({0: ([2.5], []), 1: ([float("nan")], [1.0])}, []),  # whatever a site sends
+        ({0: ([0.0], [0.0]), 1: ([1e100], [-1e100])}, ["values of a", "over clients"]),
+    ],
+)
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_the_server_compares_what_sites_tell(told, words, is_scaled):
+    nothing = dict.fromkeys(Statistics.__dataclass_fields__, 0.0)
+    clients = {}
+    for c, pair in told.items():
+        text = ""
+        if pair is not None:
+            means = {"counts": [], "target_mean": pair[0], "target_std": pair[1]}
+            sizes = {"num_graphs": 0, "num_nodes": 0}
+            text = json.dumps({**nothing, **sizes, **means})
+        clients[c] = toys.info(c, tasks=("a",), told={TELLS: text})
+    found = unlike_targets(clients, is_scaled=is_scaled)
+    expected = [w for w in words if not (is_scaled and "over clients" in w)]
+    assert len(found) == len(expected)
+    for line, word in zip(found, expected, strict=True):
+        assert re.search(word, line)
