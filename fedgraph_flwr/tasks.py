@@ -320,7 +320,7 @@ MULTI_TASK_CLASSIFICATION = replace(
     metric="roc-auc",
     larger_is_better=True,
     labels=("binary",),
-    also=(),
+    also=(AVERAGE_PRECISION,),
     regression=MULTI_TASK_REGRESSION,
 )
 NODE_CLASSIFICATION = Task(

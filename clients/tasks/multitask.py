@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.tasks import NO_SCORE, OF_MEAN, MultiTaskSettings
+from fedgraph_flwr.tasks import AVERAGE_PRECISION, NO_SCORE, OF_MEAN, MultiTaskSettings
 from fedgraph_flwr.wire import Parcel, count_key, evaluation_key
 
 from ..base import GraphClient, Metrics
@@ -26,6 +26,7 @@ from ..losses.multitask import Loss, masked_bce, masked_l1, masked_mse
 from .multitask_scores import (
     Array,
     TaskScores,
+    average_precision,
     mean_absolute_error,
     roc_auc,
     root_mean_squared_error,
@@ -155,7 +156,10 @@ class MultiTaskClient(GraphClient[P]):
                 "rmse": root_mean_squared_error(*pair),
                 "mae": mean_absolute_error(*pair),
             }
-        return {"roc-auc": roc_auc(*pair)}
+        return {
+            "roc-auc": roc_auc(*pair),
+            AVERAGE_PRECISION: average_precision(*pair),
+        }
 
     def _means(self, name: str, by_task: TaskScores) -> dict[str, float]:
         """Means over all tasks, over the client's own, and over the others, if any."""

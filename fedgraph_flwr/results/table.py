@@ -19,7 +19,7 @@ _WIDTH = 80
 _MOST_CLUSTERS, _MOST_LETTERS = 10, 300
 # Times larger, from which units may differ: few test labels of a client tell little.
 _FAR_TARGETS, _FAR_CLIENTS = 10, 100
-BESIDE = {  # accuracy
+BESIDE = {  # the headline's score
     AVERAGE_PRECISION: "average precision",
     "macro-f1": "macro-F1",
     "roc-auc": "ROC-AUC",
@@ -196,15 +196,12 @@ def _by_target(metric: str, errors: ByTarget, of_mean: ByTarget) -> list[str]:
 
 
 def class_lines(summary: Mapping[str, Any]) -> list[str]:
-    """For classes: scores beside accuracy, and what needs no model to be reached."""
-    if f"accuracy{OF_COMMONEST}" not in {
-        name for rule in summary["rules"] for name in summary[rule].get("also", {})
-    }:
-        return []
+    """Say the scores beside the headline's, and what needs no model to be reached."""
+    names = beside(summary)
     lines = [
-        f"{rule}: {', '.join(_counted(summary[rule], name) for name in BESIDE)}"
+        f"{rule}: {', '.join(_counted(summary[rule], name) for name in names)}"
         for rule in summary["rules"]
-        if "also" in summary[rule]
+        if names and "also" in summary[rule]
     ]
     head = summary[summary["rules"][0]]
     floor = head.get("also", {}).get(f"accuracy{OF_COMMONEST}")
@@ -218,8 +215,14 @@ def class_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def beside(summary: Mapping[str, Any]) -> list[str]:
+    """Names of ``BESIDE`` that some rule of a run states."""
+    rows = [summary[rule].get("also") or {} for rule in summary.get("rules") or []]
+    return [name for name in BESIDE if any(name in row for row in rows)]
+
+
 def _counted(row: Mapping[str, Any], name: str) -> str:
-    """Mean of a score beside accuracy; over how many clients, if some have none."""
+    """Mean of a score; over how many clients, if some have none."""
     score, known = row["also"].get(name), row["also_per_client"].get(name, {})
     among = f" ({len(known)} of {row['num_clients']} clients)"
     text = f"{BESIDE[name]} {score_text(score)}"

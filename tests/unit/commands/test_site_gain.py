@@ -66,7 +66,9 @@ def test_it_covers_the_truth_in_about_95_of_100_sites(p_won, p_lost):
 
 
 def predictions(outputs, labels, metric="accuracy") -> Predictions:
-    outputs = np.asarray(outputs, np.float32)
+    outputs, rarest = np.asarray(outputs, np.float32), ""
+    if metric == "average-precision":  # of two classes, b is rare
+        outputs, metric, rarest = np.stack([0 * outputs, outputs], 1), "accuracy", "b"
     return Predictions(
         outputs=outputs,
         names=[str(i) for i in range(len(outputs))],
@@ -75,6 +77,7 @@ def predictions(outputs, labels, metric="accuracy") -> Predictions:
         metric=metric,
         labels_of=["a", "b"][: outputs.shape[1]],
         labels=np.asarray(labels),
+        rarest=rarest,
     )
 
 
@@ -148,13 +151,31 @@ def verdicts(draw, metric, repeats=200):
     [
         (lambda rng: rng.permutation(np.arange(100) < 3)[:, None] * 1.0, "roc-auc"),
         (lambda rng: rng.normal(size=(10, 1)), "mae"),
+        (lambda rng: rng.permutation(np.arange(150) < 15) * 1, "average-precision"),
     ],
-    ids=["3 of 100 positive", "10 numbers"],
+    ids=["3 of 100 positive", "10 numbers", "15 of 150 rare"],
 )
 def test_equal_models_are_told_apart_at_few_sites(draw, metric, monkeypatch):
     monkeypatch.setattr(gain, "NUM_DRAWS", 200)
     told = verdicts(draw, metric)
     assert told.count("cannot tell") >= 0.93 * len(told)
+
+
+def test_of_a_rare_class_the_better_ranking_wins_though_accuracies_are_equal():
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.arange(300) < 20) * 1
+    noise = rng.normal(size=300)
+    better, worse = 3.0 * labels - 9 + noise, noise - 9  # never above one half
+    models = [predictions(m, labels, "average-precision") for m in (better, worse)]
+    gain = compare(*models, seed=0)
+    assert gain.metric == "average-precision"
+    assert gain.accuracy == (280 / 300, 280 / 300)
+    assert gain.verdict == "join"
+    assert -1 <= gain.low < gain.value < gain.high <= 1
+    assert compare(*models[::-1], seed=0).verdict == "do not join"
+    none = predictions(better, 0 * labels, "average-precision")
+    with pytest.raises(DataError, match="all labels are of one class"):
+        compare(none, none, seed=0)
 
 
 def test_a_single_item_of_a_class_is_no_ground_for_a_verdict():
