@@ -25,7 +25,13 @@ from .diffusion import load_diffusion
 from .encode import count_rows
 from .molecules import LEFT_OUT, SMILES_CSV
 from .new_items import NewItems, load_new
-from .own_clients import count_clients, list_bad_rows, name_items, read_schema_text
+from .own_clients import (
+    count_clients,
+    list_bad_rows,
+    list_doubts,
+    name_items,
+    read_schema_text,
+)
 from .partition import check_hosted, check_settings, load_partition
 from .raw import describe_source
 from .schema_read import read_schema
@@ -53,6 +59,7 @@ __all__ = [
     "is_users",
     "label_kind",
     "list_bad_rows",
+    "list_doubts",
     "list_unread",
     "load_diffusion",
     "load_new",

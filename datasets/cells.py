@@ -22,7 +22,7 @@ _WORDS = (
 _MARKS = frozenset(_WORDS.split("|"))
 TRUTH = {"true": 1.0, "false": 0.0}
 _NUMERAL = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
-_LIMITS = "<>=~≤≥≈"
+LIMITS = "<>=~≤≥≈"
 _CODES = (
     r"(?:EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|CZK|HUF|RUB|BRL|MXN|ZAR|TRY"
     r"|kr|Kč|zł|Ft|S?Fr|Rs)\.?"
@@ -137,7 +137,7 @@ def readings(cell: str) -> tuple[str, ...]:
     Thousands, currencies, per cents, a decimal comma and signs of limits are read. A
     cell that means no number has none; "3,633" and "5 %" have two.
     """
-    text = unicodedata.normalize("NFKC", cell).strip().lstrip(_LIMITS + " ")
+    text = unicodedata.normalize("NFKC", cell).strip().lstrip(LIMITS + " ")
     text = text.translate(str.maketrans("−–—’‘`´", "---''''"))
     text = "".join(str(unicodedata.decimal(c, c)) for c in text)
     share = {"%": -2, "‰": -3}.get(text[-1:], 0)
@@ -178,6 +178,13 @@ def read_day(cell: str) -> float:
     return (moment.replace(tzinfo=moment.tzinfo or UTC) - _DAY_0) / timedelta(days=1)
 
 
+def is_compact_day(value: float) -> bool:
+    """Whether a number is a date written without marks, as 20240131."""
+    text = f"{value:.0f}"
+    day = read_day(f"{text[:4]}-{text[4:6]}-{text[6:]}")
+    return 1.9e7 < value < 2.1e7 and value == int(value) and math.isfinite(day)
+
+
 def form_of(cell: str) -> str:
     """Return what a cell that is no number looks like.
 
@@ -188,6 +195,6 @@ def form_of(cell: str) -> str:
         return "date"
     if _DATED.fullmatch(cell):
         return "day"
-    if cell[0] in _LIMITS or not readings(cell):
+    if cell[0] in LIMITS or not readings(cell):
         return ""
     return "points" if re.search(r"\d\.\d{3}[.,]", cell) else "number"

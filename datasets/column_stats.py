@@ -124,7 +124,7 @@ class Unknown:
             (codes, "numbers, far from all others (empty them if they mean not known)"),
         )
         return [
-            f"{what}: {n} of {self.rows} cells ({n / self.rows:.0%}) are {cell}, and"
+            f"{what}: {n} of {self.rows} cells ({n / self.rows:.1%}) are {cell}, and"
             f" count as {text}"
             for found, text in kinds
             for cell, n in found.items()

@@ -16,6 +16,7 @@ from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError
 
 from .cells import (
+    LIMITS,
     TRUTH,
     as_whole,
     by_look,
@@ -274,7 +275,7 @@ def _fill_numbers(
 
 def meaning(cell: str) -> str:
     """Say which numbers a cell may mean that is none as it is written; or ""."""
-    found = [text for text in readings(cell) if text != cell]
+    found = [text for text in readings(cell) if text != cell and cell[0] not in LIMITS]
     return f", which may mean {' or '.join(found)}" if found else ""
 
 

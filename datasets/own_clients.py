@@ -19,7 +19,7 @@ from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wording import shortened
 
 from .encode import ROLES, count_rows
-from .molecules import SMILES_CSV, list_all, warn_left_out, warn_once
+from .molecules import LEFT_OUT, SMILES_CSV, list_all, warn_left_out, warn_once
 from .node_clients import TEST, TRAIN, VAL, draw_roles
 from .own_data import OwnData, load_folder
 from .raw import hint_of_near
@@ -156,7 +156,7 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
     if data.dropped:
         warn_once(f"{folder}: dropped from its edges: {', '.join(data.dropped)}")
     for doubt in data.doubts:
-        warn_once(f"{folder}: {doubt}")
+        warn_once(f"{folder}: {doubt}", about=LEFT_OUT)
     return folder, data
 
 
@@ -185,6 +185,13 @@ def list_bad_rows(settings: RunSettings, client_id: int) -> list[str]:
     if settings.dataset not in OWN_TABLES:
         return []
     return list(load_own(settings, client_id)[1].bad)
+
+
+def list_doubts(settings: RunSettings, client_id: int) -> list[str]:
+    """Columns of own tables with cells that may stand for "not known"."""
+    if settings.dataset not in OWN_TABLES:
+        return []
+    return list(load_own(settings, client_id)[1].doubts)
 
 
 def name_items(

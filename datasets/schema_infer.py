@@ -18,7 +18,7 @@ from pathlib import Path
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.wording import shortened
 
-from .cells import alike, as_whole, by_value
+from .cells import alike, as_whole, by_value, is_compact_day
 from .column_stats import MIN_COUNT, Unknown
 from .encode import meaning, need_columns
 from .schema import (
@@ -223,7 +223,7 @@ def _choose_targets(
             f"{table.files[0]}: column {odd[0]!r} must hold {must} to be predicted as"
             f" {kind}; leave it out with --targets, or choose another --kind"
         )
-    if kind == "regression":
+    if kind != "classes":
         for column in names:
             notes += _doubts(table, column, found[column])
     return kind, tuple(names)
@@ -369,6 +369,11 @@ def _doubts(table: Table, column: str, one: Profile) -> list[str]:
     what = table.of(column)
     days = Unknown(rows=one.unknown.rows, numbers=one.days)
     more = days.notes(what, one.enough, shown=_date) if one.is_date else []
+    if len(one.numbers.ends) > 2 and all(map(is_compact_day, one.numbers.ends)):
+        more.append(
+            f"{what}: numbers look like days, and 20240131 is far from 20240201; write"
+            " 2024-01-31, and make the schema again"
+        )
     return one.unknown.notes(what, one.enough) + more
 
 

@@ -68,23 +68,27 @@ def describe(
 def left_out(
     resolved: Resolved, folder: Path, client: int, cache_dir: str
 ) -> list[Finding]:
-    """Name all rows of own tables that cannot be used; nothing if all can.
+    """Name all rows of own tables that cannot be used, and cells that are not known.
 
-    They are a problem if the run refuses them (``csv-bad-rows``).
+    Such rows are a problem if the run refuses them (``csv-bad-rows``).
     """
-    bad = datasets.list_bad_rows(_own(resolved.settings, folder, cache_dir), client)
+    settings = _own(resolved.settings, folder, cache_dir)
+    notes = datasets.list_doubts(settings, client)
+    doubts = [Finding(what="cells", state=OK, found=f"note: {text}") for text in notes]
+    bad = datasets.list_bad_rows(settings, client)
     if not bad:
-        return []
+        return doubts
     count = datasets.count_rows(bad)
     found = [f"{count} cannot be used, their graphs or nodes are left out:", *bad]
     is_refused = resolved.settings.csv_bad_rows == "refuse"
     return [
+        *doubts,
         Finding(
             what="rows",
             state=PROBLEM if is_refused else OK,
             found="\n".join(found),
             cure="correct them, or agree with all sites on csv-bad-rows 'skip'",
-        )
+        ),
     ]
 
 

@@ -381,6 +381,12 @@ def test_rows_left_out_and_doubts_of_the_run_are_findings(tmp_path, capsys):
         [*words, "--run-config", run_config.replace("=2 h", "=21 h")], capsys
     )
     assert "run" not in found
+    assert "cells" not in found
+    nodes = west / "nodes.csv"
+    nodes.write_text(nodes.read_text().replace(",warm,", ",NA,"))
+    _, found = check(words, capsys)
+    assert found["rows"]["found"].startswith("1 cannot be used")
+    assert "warmth of nodes.csv: 1 of 922 cells (0.1%)" in found["cells"]["found"]
 
 
 @pytest.mark.parametrize(

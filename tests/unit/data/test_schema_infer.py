@@ -252,7 +252,7 @@ def test_marks_of_what_is_not_known_are_told_and_are_no_class(tmp_path, mark):
     assert [f.kind for f in schema.features] == ["number", "category"]
     assert schema.features[1].categories == ("x", "y")
     for column in ("label", "kind"):
-        told = f"{column} of nodes.csv: 20 of 60 cells (33%) are {mark!r}, and count"
+        told = f"{column} of nodes.csv: 20 of 60 cells (33.3%) are {mark!r}, and count"
         assert any(note.startswith(told) for note in notes)
     data, *_ = build(folder, schema, bad_rows="refuse")
     assert ((data.y < 0) == [i % 3 == 0 for i in range(60)]).all()
@@ -263,6 +263,13 @@ def test_marks_of_what_is_not_known_are_told_and_are_no_class(tmp_path, mark):
     data, *_ = build(folder, known, bad_rows="refuse")
     assert (data.y >= 0).all()
     assert len(data.doubts) == 2
+
+
+def test_days_without_marks_are_told(tmp_path):
+    days = {"age": lambda i: f"2024{i % 9 + 1:02d}{i % 7 + 10}"}
+    schema, notes = infer_schema(site(tmp_path, **days))
+    assert schema.features[0].kind == "number"
+    assert any("age of nodes.csv: numbers look like days" in note for note in notes)
 
 
 def test_sodium_is_known_and_a_mark_is_a_class_only_if_there_is_no_second(tmp_path):
