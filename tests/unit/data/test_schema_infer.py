@@ -266,7 +266,7 @@ def test_marks_of_what_is_not_known_are_told_and_are_no_class(tmp_path, mark):
 
 
 def test_days_without_marks_are_told(tmp_path):
-    days = {"age": lambda i: f"2024{i % 9 + 1:02d}{i % 7 + 10}"}
+    days = {"age": lambda i: f"2024{i % 9 + 1:02d}11"}
     schema, notes = infer_schema(site(tmp_path, **days))
     assert schema.features[0].kind == "number"
     assert any("age of nodes.csv: numbers look like days" in note for note in notes)
