@@ -333,7 +333,8 @@ def encode_classes(
         cell = cells[row]
         if may_miss and is_missing(cell):
             continue
-        what = f"{cell!r} is none of" if cell else "is empty, and not one of"
+        why = "counts as not known, and " * is_missing(cell) + "is none of"
+        what = f"{cell!r} {why}" if cell else "is empty, and not one of"
         flaws.append(
             (
                 row,

@@ -182,6 +182,8 @@ def _choose_targets(
                 continue
             if text := _unreadable(table, column, one):
                 left.append(text)
+            elif one.is_date:
+                left.append(f"{column} of {table.name} is not a target: dates")
             elif one.is_id and column not in table.categorical:
                 notes.append(
                     f"{column} of {table.name} is not a target: whole numbers that all"

@@ -1,8 +1,11 @@
-"""What a cell's text may mean: names that look alike."""
+"""What a cell's text may mean: names that look alike, numbers with marks."""
 
 import pytest
 
-from datasets.cells import alike, by_look, twin
+from datasets.cells import alike, by_look, readings, twin
+from datasets.encode import encode_classes, encode_features, meaning
+from datasets.schema import CATEGORY, Feature, Schema
+from datasets.table import Block
 
 
 @pytest.mark.parametrize(
@@ -26,3 +29,56 @@ def test_names_that_look_alike_share_one_key(one, other, same):
     told = f" ({one!a} looks alike, {other!a} is not it)" if same else ""
     assert twin(other, looks) == told
     assert not twin(one, looks)
+
+
+@pytest.mark.parametrize(
+    ("cell", "numbers"),
+    [
+        ("3,633", "3633 3.633"),
+        ("0,633", "0.633"),
+        ("1.234.567,8", "1234567.8"),
+        ("\u20b91,23,456.78", "123456.78"),
+        ("CHF 1\u2019000.\u2013", "1000"),
+        ("-\u20ac 3,50", "-3.50"),
+        ("(1 234)", "-1234"),
+        ("12,5 %", "12.5 0.125"),
+        ("A1", ""),
+        ("30 mg", ""),
+        ("18-65", ""),
+        ("1,2,3", ""),
+    ],
+)
+def test_numbers_that_a_cell_may_mean(cell, numbers):
+    assert list(readings(cell)) == numbers.split()
+    assert not meaning(f"<{cell}")  # a limit means no number
+
+
+@pytest.mark.parametrize(
+    ("names", "cells", "codes"),
+    [
+        (("0", "1"), ["1.0", "True", "false", "1.00", ""], [1, 1, 0, -1, -1]),
+        (("False", "True"), ["1", "TRUE", "0.0", "2"], [1, 1, 0, -1]),
+        (("0", "1", "2"), ["2.0", "True"], [2, -1]),
+        (("1.1", "1.2"), ["1.10", "1.2"], [-1, 1]),
+        (("1", "1.0"), ["1", "1.0", "01"], [0, 1, -1]),
+        (("a", "1"), ["1.0"], [-1]),
+    ],
+)
+def test_a_class_may_be_spelled_as_another_program_does(names, cells, codes):
+    schema = Schema(
+        dataset="graph-csv",
+        target_kind="classes",
+        targets=("label",),
+        classes=names,
+        features=(Feature(column="k", kind=CATEGORY, categories=names, other=True),),
+    )
+    block = Block(range(len(cells)), {"label": cells, "k": cells})
+    assert encode_classes(schema, "label", block, may_miss=True)[0].tolist() == codes
+    told = encode_features(schema, block)[0].tolist()  # which has no place for ""
+    other = [
+        len(names) if code < 0 and cell else max(code, 0)
+        for code, cell in zip(codes, cells, strict=True)
+    ]
+    assert told == other
+    marks = Block(range(1), {"k": ["NA"]})
+    assert encode_features(schema, marks)[0].tolist() == [len(names)]

@@ -89,6 +89,11 @@ TABLES = {
         r"graphs.csv, line 1: the column 'graph;label' has ';'",
         "separated by commas",
     ),
+    "a line for a spreadsheet": (
+        {"graphs": "sep=,\n" + G},
+        r"graphs.csv, line 1: is 'sep=,'",
+        "delete it",
+    ),
     "tabs": (
         {"edges": E.replace(",", "\t")},
         r"edges.csv, line 1: .*has '\\t' in its name",
@@ -106,7 +111,7 @@ TABLES = {
     ),
     "not UTF-8": (
         {"graphs": G.encode() + b"\xff,no\n"},
-        r"graphs.csv, line \d+: cannot be read as CSV",
+        r"graphs.csv, line 5: cannot be read as CSV",
         "UTF-8",
     ),
     "UTF-16": (
@@ -598,6 +603,14 @@ def test_lines_are_counted_past_empty_ones_and_cells_of_several(
     (folder / "graphs.csv").write_text(text, newline="")
     with pytest.raises(FedGraphError, match=match):
         build(folder, read_schema(folder / "schema.toml"), bad_rows="refuse")
+
+
+def test_a_long_cell_of_a_column_that_is_not_used_is_read(tmp_path):
+    head, *rows = E.splitlines()
+    text = "\n".join([f"{head},note", *(f"{row},{'x' * 140_000}" for row in rows)])
+    folder = own_files.write(tmp_path, edges=text + "\n")
+    data, *_ = build(folder, read_schema(folder / "schema.toml"), bad_rows="refuse")
+    assert data.edge_index.shape[1] > 0
 
 
 def test_tables_of_another_schema_are_given_up(tmp_path):

@@ -1,5 +1,6 @@
 """A schema from one site's tables: what it decides, and what it never tells."""
 
+import math
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -180,7 +181,7 @@ def test_numbers_with_marks_are_told_and_are_neither_categories_nor_wrong(
 ):
     """They became categories or free text; the advice made 3,633 to 3.633."""
     quoted = {"age": lambda i: f'"{value(i)}"'}
-    schema, notes = infer_schema(site(tmp_path / "a", **quoted), min_count=1)
+    schema, notes = infer_schema(site(tmp_path / "a", **quoted), min_count=2)
     assert [f.column for f in schema.features] == ["kind"]
     (note,) = [note for note in notes if note.startswith("age of nodes: ")]
     assert told in note
@@ -231,7 +232,15 @@ def test_dates_whose_month_nobody_knows_are_told_and_not_guessed(tmp_path, value
     schema, notes = infer_schema(site(tmp_path, age=value), min_count=1)
     assert [f.column for f in schema.features] == ["kind"]
     assert any("01/02/2024 may be in January or February" in note for note in notes)
-    iso, _ = infer_schema(site(tmp_path / "iso", age=lambda i: f"2024-01-{i % 28 + 1}"))
+    days = {
+        "yday": lambda i: f"2024-01-{i % 5 + 1}",
+        "age": lambda i: f"2024-01-{i % 28 + 1}",
+    }
+    iso, notes = infer_schema(site(tmp_path / "iso", **days))
+    assert (iso.targets, "day of graphs.csv is not a target: dates" in notes) == (
+        ("label",),
+        True,
+    )
     with pytest.raises(DataError, match="must be a date such as 2024-01-31"):
         build(tmp_path, iso, bad_rows="refuse")
 
@@ -291,6 +300,7 @@ def test_sodium_is_known_and_a_mark_is_a_class_only_if_there_is_no_second(tmp_pa
         (lambda i: 9999 if i % 4 == 0 else i / 7, "9999"),
         (lambda i: [-99, -98][i % 2] if i % 3 == 0 else i / 7, "-99 -98"),
         (lambda i: -1 if i % 4 == 0 else 1000 + 70 * i, "-1"),
+        (lambda i: [-999, 9999][i % 2] if i % 4 < 2 else 100 + i, "-999 9999"),
         (lambda i: [0, 1, 9][i % 3], "9"),
         (lambda i: -500 if i % 4 == 0 else 20 + i / 9, "-500"),
         (
@@ -312,8 +322,23 @@ def test_a_number_far_from_all_others_that_many_rows_share_is_told(
     assert len(told) == len(codes)
     assert all(f"%) are {c}, and" in note for c, note in zip(codes, told, strict=True))
     data, *_ = build(tmp_path, schema)
-    if schema.features[0].kind == "number" and len(codes) < 2:  # 10 rows of each
+    if schema.features[0].kind == "number" and "-98" not in codes:  # fewer than 10
         assert len(data.doubts) == len(codes)
+
+
+def test_targets_that_may_not_be_known_are_told(tmp_path):
+    answers = {"ylabel": lambda i: -999 if i % 2 else i / 7}
+    schema, notes = infer_schema(site(tmp_path / "a", **answers))
+    told = "label of graphs.csv: 10 of 20 cells (50.0%) are -999, and count as numbers"
+    assert schema.target_kind == "regression"
+    assert any(note.startswith(told) for note in notes)
+    assert any(d.startswith(told) for d in build(tmp_path / "a", schema)[0].doubts)
+    answers = {"ylabel": lambda i: ["TRUE", "FALSE", "NA"][i % 3]}
+    schema, notes = infer_schema(site(tmp_path / "b", **answers))
+    assert schema.target_kind == "binary"
+    assert any("are 'NA', and count as not known" in note for note in notes)
+    y = build(tmp_path / "b", schema, bad_rows="refuse")[0].y[:3, 0]
+    assert (y[0], y[1], math.isnan(y[2])) == (1, 0, True)
 
 
 @pytest.mark.parametrize("value", [4711, "x", "2024-01-07", "True", 1])
@@ -327,7 +352,16 @@ def test_a_column_with_one_value_is_left_out(tmp_path, value, is_there):
     assert ("age" in to_toml(schema)) is may_tell
 
 
-def test_csv_and_parquet_files_of_one_table_give_one_schema_and_one_encoding(tmp_path):
+@pytest.mark.parametrize(
+    ("label", "classes"),
+    [
+        (lambda i: None if i % 5 == 0 else float(i % 2), ("0", "1")),
+        (lambda i: i % 2 == 1, ("False", "True")),
+    ],
+)
+def test_csv_and_parquet_files_of_one_table_give_one_schema_and_one_encoding(
+    tmp_path, label, classes
+):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     count, rng = 60, numpy_rng(0, "x")
     days = [datetime(2024, 1, 1 + i % 28, i % 24, tzinfo=UTC) for i in range(count)]
@@ -340,7 +374,7 @@ def test_csv_and_parquet_files_of_one_table_give_one_schema_and_one_encoding(tmp
         "time": days,
         "kind": pa.array(["xy"[i % 2] for i in range(count)]).dictionary_encode(),
         "noise": rng.normal(size=count).round(3).tolist(),
-        "label": [None if i % 5 == 0 else float(i % 2) for i in range(count)],
+        "label": [label(i) for i in range(count)],
     }
     cells = [
         [str(v) for v in getattr(c, "to_pylist", lambda c=c: c)()]
@@ -359,13 +393,13 @@ def test_csv_and_parquet_files_of_one_table_give_one_schema_and_one_encoding(tmp
     (parquet / "edges.csv").write_text("source,target\n")
     schema, _ = infer_schema(csv)
     assert to_toml(schema) == to_toml(infer_schema(parquet)[0])
-    assert schema.classes == ("0", "1")
+    assert schema.classes == classes
     kinds = ["number"] * 3 + ["date"] * 2 + ["category", "number"]
     assert [f.kind for f in schema.features] == kinds
     one, two = (build(f, schema, bad_rows="refuse")[0] for f in (csv, parquet))
     assert (one.x == two.x).all()
     assert (one.y == two.y).all()
-    assert set(one.y) == {-1, 0, 1}
+    assert set(one.y) >= {0, 1}
 
 
 @pytest.mark.parametrize(
