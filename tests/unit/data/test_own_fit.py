@@ -9,8 +9,9 @@ import toys
 from datasets import load_partition
 from datasets.own_data import build
 from datasets.schema_read import read_schema
-from fedgraph_flwr.agreement import tell_data
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.introduction import introduce
+from fedgraph_flwr.resolve import defaults, resolve
 
 N = 60
 SCHEMAS = {"graphs": own_files.SCHEMA, "graph": own_files.NODE_SCHEMA}
@@ -97,15 +98,18 @@ def test_a_row_that_is_outside_does_not_spoil_its_graph(tmp_path):
         read(spoilt(tmp_path, "edges name unknown nodes", 1.0, drop))
 
 
-def test_the_share_is_logged_and_told_to_the_coordinator(tmp_path, caplog):
+@pytest.mark.parametrize("noise", [False, True])
+def test_the_share_is_logged_and_told_unless_edges_are_hidden(tmp_path, caplog, noise):
     folder = spoilt(tmp_path / "own", "edges name unknown nodes", 0.1)
-    settings = toys.run_settings(
-        dataset="graph-csv", partition="auto", num_clients=1, features="auto",
-        data_dir=str(folder), cache_dir=str(tmp_path), csv_label_kind="auto",
-    )  # fmt: skip
-    told = tell_data(load_partition(settings, 0), tells_labels=False)
-    assert told["left-out"] == "10 % of edges"
+    config = {"method": "fedavg", "dataset": "graph-csv", "data-dir": str(folder)}
+    config |= {"cache-dir": str(tmp_path)}
+    config |= {"privacy.update-clip": 1.0, "privacy.update-noise": 1.0} if noise else {}
+    run = resolve({**defaults(), **config})
+    partition = load_partition(run.settings, 0)
     assert f"{folder}: left out, as rows do not fit or name what is " in caplog.text
+    store = toys.ClientStore(tmp_path, "an-experiment", client_id=0)
+    facts = introduce(run, partition, store, with_classes=False, is_own=True).facts
+    assert facts.get("told/left-out") == (None if noise else "10 % of edges")
 
 
 TWINS = [
