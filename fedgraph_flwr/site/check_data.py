@@ -58,6 +58,8 @@ def describe(
         f" {graphs.num_features} features,"
         f" {graphs.num_classes} {'targets' if graphs.has_tasks else 'classes'}"
     )
+    if partition.left_out:
+        found += f"; left out: {partition.left_out}"
     findings = [
         Finding(what="data", state=OK, found=found),
         _splits(partition, held_out),

@@ -409,6 +409,7 @@ def test_a_schema_alone_says_how_the_data_are_read(tmp_path, capsys, kind, row):
     code, found = check(words, capsys)
     assert (code, found["rows"]["state"]) == (1, PROBLEM)
     assert "is not in nodes.csv" in found["rows"]["found"]
+    assert "; left out: " in found["data"]["found"]
 
 
 def test_a_site_that_is_ready_passes(site, tmp_path, capsys):
