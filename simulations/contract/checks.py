@@ -103,7 +103,7 @@ def same_seed_same_bytes(lab: Lab, case: str) -> str | None:
     cure = (
         "; draw from the generator that loss() is given, or from one made by"
         " fedgraph_flwr.seeding.derive_seed(seed, client, round, purpose); new layers"
-        " of a model: as examples/sage.py does"
+        " of a model: in `with seeded(spec):`, as examples/sage.py does"
     )
     if _differ(first, again):
         why = f"it draws from the global generator of {which}{cure}" if which else (
