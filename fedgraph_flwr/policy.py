@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ import datasets
 from clients.protocols import Opens, TellsClasses
 
 from .config import Settings
-from .data import GraphPartition
+from .data import GraphPartition, GraphSet
 from .errors import ConfigError, FedGraphError, PolicyError, unknown_name
 from .methods.gcfl import GCFLParams
 from .methods.spreadgnn import SpreadGNNParams
@@ -40,10 +40,6 @@ from .registry import METHODS
 from .resolve import Resolved, resolve
 from .rules import Rule, flag, integer, number, setting, shown
 from .toml_files import read_toml
-
-if TYPE_CHECKING:
-    from clients.base import GraphClient
-    from clients.job import ModelSpec
 
 _MOST_BYTES = 2**40
 # Keys of a run config that say how long a client computes in a round.
@@ -245,35 +241,25 @@ class Policy(Settings):
                 " min-examples of its site's policy; run without that client",
             )
 
-        if not self.model_bytes_max:
-            return
-        graphs = partition.graphs
-        size = _model_bytes(
-            resolved.method.client,
-            resolved.spec(
-                num_features=graphs.num_features, num_classes=graphs.num_classes
-            ),
-        )
+        size = _model_bytes(resolved, partition.graphs) if self.model_bytes_max else 0
         if size > self.model_bytes_max:
-            raise _forbidden(
-                f"a model of {size} bytes",
-                "model-bytes-max",
-                f"make it smaller (hidden-dim, num-layers): {self.model_bytes_max} are"
-                " allowed",
-            )
+            cure = f"make it at most {self.model_bytes_max} (hidden-dim, num-layers)"
+            raise _forbidden(f"a model of {size} bytes", "model-bytes-max", cure)
 
 
-def _model_bytes(client: type[GraphClient[Any]], spec: ModelSpec[Any]) -> int:
+def _model_bytes(resolved: Resolved, graphs: GraphSet) -> int:
     """Bytes of a model's tensors, which take no memory here if that can be avoided."""
     import torch
 
     from clients.base import start_of
 
+    widths = graphs.num_features, graphs.num_classes
+    spec = resolved.spec(num_features=widths[0], num_classes=widths[1])
     try:
         with torch.device("meta"):
-            return start_of(client, spec).nbytes
+            return start_of(resolved.method.client, spec).nbytes
     except Exception:  # it draws numbers elsewhere, as a plug-in's model may
-        return start_of(client, spec).nbytes
+        return start_of(resolved.method.client, spec).nbytes
 
 
 def _num_labelled(partition: GraphPartition) -> int:

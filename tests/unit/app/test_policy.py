@@ -249,14 +249,16 @@ def test_a_model_larger_than_the_policy_allows_is_refused_at_roll_call(run, tmp_
     with pytest.raises(DataError) as caught:
         run("fedavg", node_configs=[node], **large)
     assert "policy (model-bytes-max) does not allow a model of 2" in str(caught.value)
-    assert "make it smaller (hidden-dim, num-layers): 1000000 are" in str(caught.value)
+    assert "make it at most 1000000 (hidden-dim, num-layers)" in str(caught.value)
 
 
 def test_a_models_size_is_that_of_its_tensors_and_takes_no_memory():
     for method in toys.CASES:
         run = toys.resolved(method)
-        spec = run.spec(num_features=5, num_classes=3)
-        expected = start_of(run.method.client, spec).nbytes
+        graphs = toys.make_partition(0).graphs
+        widths = graphs.num_features, graphs.num_classes
+        spec = run.spec(num_features=widths[0], num_classes=widths[1])
         with torch.device("meta"):  # a model that cannot be made there is made here
             start_of(run.method.client, spec)
-        assert _model_bytes(run.method.client, spec) == expected
+        expected = start_of(run.method.client, spec).nbytes
+        assert _model_bytes(run, graphs) == expected
