@@ -27,22 +27,13 @@ ONE_WAY = ("datasets", "files", "planted", "quantity-skew")
 # partitions by which a client has more or fewer graphs, as classes are large or small
 _BY_CLASS = ("dirichlet-labels", "dominance", "iid-classwise")
 # keys that few data sets or partitions read
+_OF_CSV = ("bad-rows", "label-kind", "label-columns", "smiles-column")
 _CSV_KEYS = {
-    SMILES_CSV: (
-        "csv-smiles-column",
-        "csv-label-columns",
-        "csv-label-kind",
-        "csv-bad-rows",
-    ),
-    GRAPHS_CSV: ("csv-label-kind", "csv-bad-rows"),
     GRAPH_CSV: ("csv-bad-rows",),
+    GRAPHS_CSV: ("csv-bad-rows", "csv-label-kind"),
+    SMILES_CSV: tuple(f"csv-{key}" for key in _OF_CSV),
 }
-_PARTITION_KEYS = {
-    "dominance": "dominance",
-    "dirichlet-labels": "dirichlet-alpha",
-    "dirichlet-quantity": "dirichlet-alpha",
-    "quantity-skew": "dirichlet-alpha",
-}
+_BY_ALPHA = ("dirichlet-labels", "dirichlet-quantity", "quantity-skew")
 TU_PREFIX = "tu:"
 _TU_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ANY_TU_CURE = (
@@ -336,17 +327,15 @@ def is_users(settings: RunSettings) -> bool:
 
 def list_unread(settings: RunSettings) -> list[str]:
     """Name run-config keys that mean nothing for this data set and partition."""
-    others = "batch-size", "data-dir", "dirichlet-alpha", "dominance"
-    of_data = (*_CSV_KEYS[SMILES_CSV], *others)
-    read = [
-        *_CSV_KEYS.get(settings.dataset, ()),
-        _PARTITION_KEYS.get(settings.partition),
-    ]
-    if settings.dataset not in (SYNTHETIC, PLANTED):
-        read.append("data-dir")
-    if label_kind(settings) != "nodes":  # an epoch on one graph is one step
-        read.append("batch-size")
-    return [key for key in of_data if key not in read]
+    of_csv, kind = _CSV_KEYS.get(settings.dataset, ()), label_kind(settings)
+    is_unread = {
+        **{key: key not in of_csv for key in _CSV_KEYS[SMILES_CSV]},
+        "batch-size": kind == "nodes",  # an epoch on one graph is one step
+        "data-dir": settings.dataset in (SYNTHETIC, PLANTED),
+        "dirichlet-alpha": settings.partition not in _BY_ALPHA,
+        "dominance": settings.partition != "dominance",
+    }
+    return [key for key, holds in is_unread.items() if holds]
 
 
 def is_downloaded(settings: RunSettings) -> bool:

@@ -46,20 +46,18 @@ class RawGraphs:
 
 
 class LeftOut(NamedTuple):
-    """How many rows a table has, how many of them are used, or meant to be outside."""
+    """How many rows a table has, how many do not fit, how many are meant to be outside.
+
+    Edges of a node that does not fit are lost with it.
+    """
 
     what: str
     rows: int
-    used: int
+    lost: int
     outside: int = 0
 
-    @property
-    def lost(self) -> int:
-        """Rows that do not fit, and edges of nodes that do not."""
-        return self.rows - self.used - self.outside
-
     def __str__(self) -> str:
-        return share_of(self.rows - self.used, self.rows, self.what)
+        return share_of(self.lost + self.outside, self.rows, self.what)
 
 
 def read_graphs(
@@ -133,7 +131,10 @@ def read_graph(
         )
     usable = ~units.is_bad
     ends = edges.ends[:, edges.fits]
-    ends = ends[:, usable[ends].all(axis=0)]
+    has_ends = usable[ends].all(axis=0)
+    lost = edges.is_bad.copy()
+    lost[np.flatnonzero(edges.fits)[~has_ends]] = True
+    ends = ends[:, has_ends]
     number = np.cumsum(usable) - 1
     pairs = _both_ways(number[ends], int(usable.sum()))
     return RawGraphs(
@@ -148,8 +149,8 @@ def read_graph(
         has_split=units.has_split,
         dropped=_dropped(number[ends], pairs.shape[1] // 2),
         left_out=[
-            LeftOut("nodes", count, int(usable.sum())),
-            LeftOut("edges", len(edges.fits), ends.shape[1], edges.num_outside),
+            LeftOut("nodes", count, int(units.is_bad.sum())),
+            LeftOut("edges", len(lost), int(lost.sum()), edges.num_outside),
         ],
     )
 
@@ -185,9 +186,14 @@ def _joined(
         has_split=units.has_split,
         dropped=_dropped(ends, pairs.shape[1] // 2),
         left_out=[
-            LeftOut("graphs", len(keep), len(kept)),
-            LeftOut("nodes", len(mine), nodes.num_fit, nodes.num_outside),
-            LeftOut("edges", len(edges.fits), edges.num_fit, edges.num_outside),
+            LeftOut("graphs", len(keep), len(keep) - len(kept)),
+            LeftOut("nodes", len(mine), int(nodes.is_bad.sum()), nodes.num_outside),
+            LeftOut(
+                "edges",
+                len(edges.fits),
+                int(edges.is_bad.sum()),
+                edges.num_outside,
+            ),
         ],
     )
 

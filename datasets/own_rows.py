@@ -52,11 +52,6 @@ class Nodes:
     is_bad: NDArray[np.bool_]
 
     @property
-    def num_fit(self) -> int:
-        """How many rows fit."""
-        return int(((self.graph >= 0) & ~self.is_bad).sum())
-
-    @property
     def num_outside(self) -> int:
         """How many rows name a graph that is elsewhere, and are meant to."""
         return int(((self.graph < 0) & ~self.is_bad).sum())
@@ -74,11 +69,6 @@ class Edges:
     def fits(self) -> NDArray[np.bool_]:
         """Rows of which both ends are known."""
         return np.asarray((self.ends >= 0).all(axis=0))
-
-    @property
-    def num_fit(self) -> int:
-        """How many rows fit."""
-        return int(self.fits.sum())
 
     @property
     def num_outside(self) -> int:
