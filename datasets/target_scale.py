@@ -105,8 +105,8 @@ def scaled(partition: GraphPartition, settings: RunSettings) -> GraphPartition:
             "are its values in the units of the other sites? Else correct the scale"
             if partition.scales
             else "models learn such numbers badly, and the larger ones alone: scale"
-            f' them, as by {KEY}="{suggest(found)}"; scores and predictions keep the'
-            " units of the files"
+            f' them alike at all sites, as by {KEY}="{suggest(found)}"; scores and'
+            " predictions keep the units of the files"
         )
         warn_once(
             f"client {partition.client_id}: {'scaled ' * bool(partition.scales)}targets"
@@ -133,5 +133,6 @@ def suggest(found: Mapping[str, Scale]) -> str:
     words = []
     for task, (mean, spread) in found.items():
         place = 1 - math.floor(math.log10(spread)) if spread else 15
-        words.append(f"{task}={round(mean, place):.15g}:{spread or 1.0:.2g}")
+        rounded = float(f"{spread or 1.0:.2g}")
+        words.append(f"{task}={round(mean, place):.15g}:{rounded:.15g}")
     return ",".join(words)
