@@ -120,6 +120,7 @@ def _tell_json(found: Predictions, model: str, out: Path) -> None:
         "out": str(out),
         "items": len(found.names),
         "metric": found.metric,
+        "notes": [*_ranking(found)],
         "score": None if score is None or math.isnan(score) else score,
         "by_target": {
             t: None if math.isnan(v) else v for t, v in found.by_target().items()

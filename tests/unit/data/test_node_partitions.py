@@ -152,6 +152,31 @@ def test_roles_have_the_papers_shares():
     assert not np.array_equal(roles, draw_roles(2485, held_out=0.7, seed=1235))
 
 
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=6),
+    held_out=st.sampled_from([0.1, 0.2, 0.7]),
+    seed=st.integers(0, 99),
+)
+@settings_of(max_examples=60, deadline=None)
+def test_roles_by_class_are_as_many_and_each_class_has_its_share(sizes, held_out, seed):
+    y = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    try:
+        plain = draw_roles(len(y), held_out=held_out, seed=seed)
+    except DataError:
+        reject()
+    roles = draw_roles(len(y), held_out=held_out, seed=seed, y=y)
+    counts = np.bincount(roles, minlength=3)
+    np.testing.assert_array_equal(counts, np.bincount(plain, minlength=3))
+    assert np.array_equal(roles, draw_roles(len(y), held_out=held_out, seed=seed, y=y))
+    if counts.min() < 2 * len(sizes) or held_out > 0.5:
+        return
+    for k, size in enumerate(sizes):
+        of_class = np.bincount(roles[y == k], minlength=3)
+        assert of_class[TRAIN] >= 1
+        assert size < 3 or of_class.min() >= 1
+        assert (np.abs(of_class - size * counts / len(y)) < len(sizes)).all()
+
+
 @pytest.mark.parametrize("num_nodes", [1, 2])
 def test_too_few_nodes_for_three_roles_are_refused(num_nodes):
     with pytest.raises(DataError, match=r"nodes with held-out 0.7 leave .* to train"):
