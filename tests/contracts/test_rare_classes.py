@@ -7,21 +7,26 @@ import dataclasses
 import re
 from collections import defaultdict
 from statistics import fmean
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import toys
 
 import datasets
+from fedgraph_flwr import server_app
 from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.results.record import RunRecord
+from fedgraph_flwr.results.selection import PRECISION
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.site import check_data
 from fedgraph_flwr.site.__main__ import main
+from fedgraph_flwr.tasks import NODE_CLASSIFICATION
 from fedgraph_flwr.trained import load_model
 from fedgraph_flwr.wire import TRAIN_COUNT
 from simulations import compare
 from simulations.inline import run_inline
-from strategies.report import Rarest
+from strategies.report import Evaluation, Rarest
 
 
 def nodes(folder, classes, seed):
@@ -152,13 +157,22 @@ def test_a_resume_chooses_as_the_run_that_never_stopped(start):
     assert resumed.summary["rarest_class"] == whole.summary["rarest_class"]
 
 
-def test_early_stopping_goes_by_the_same_score(start):
-    config = {"learning-rate": 0.0, "patience": 2}
-    still = start(nodes, [FEW, FEW], **config)
-    assert still.summary["rounds"] == 4  # round 3, measured in 4, is equal in all to 1
-    learns = start(nodes, [FEW, FEW], **{**config, "learning-rate": 0.01})
-    seen = [chosen(learns, "average-precision"), learns.summary["rounds"]]
-    assert seen[1] == min(6, seen[0] + 3)
+@pytest.mark.parametrize(("by", "due"), [(PRECISION, True), ("", False)])
+def test_early_stopping_goes_by_the_same_score(by, due):
+    settings = toys.run_settings(patience=2, min_rounds=0)
+    so_far = RunRecord(NODE_CLASSIFICATION)
+    so_far.by = by
+    resolved = SimpleNamespace(settings=settings)
+    stop = server_app._stopper(SimpleNamespace(resolved=resolved, so_far=so_far))
+    told = []
+    for t in (1, 2, 3):  # accuracy rises, and ranking gets worse
+        values = {"accuracy": t / 10, "average-precision": 1 / t, "loss": 1 / t}
+        at = {"server_round": t, "client": 0, "split": "val", "num_examples": 9}
+        point = {"point": "post_aggregation", **at}
+        told.append(
+            stop(Evaluation(metric=m, value=v, **point) for m, v in values.items())
+        )
+    assert told == [False, False, due]
 
 
 def test_a_site_that_keeps_scores_tells_no_counts(start, tmp_path):
