@@ -366,8 +366,8 @@ def encode_targets(
                     row,
                     column,
                     f"a target must be {must}, or empty where it is missing, got"
-                    f" {cells[row]!r}; correct it, or correct kind of [target]"
-                    f" {_AT_ALL}",
+                    f" {cells[row]!r}{meaning(cells[row])}; correct it, or correct kind"
+                    f" of [target] {_AT_ALL}",
                 )
             )
             y[row, at] = np.nan

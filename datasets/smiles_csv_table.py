@@ -15,7 +15,7 @@ from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError
 
 from .cells import is_empty, is_missing, readings
-from .encode import first_few, read_numbers, too_many
+from .encode import first_few, meaning, read_numbers, too_many
 from .molecules import BadRow, MoleculeBuilder, Molecules, list_all
 from .schema import ALL
 from .table import SAVE, no_column, no_csv, odd_header
@@ -311,9 +311,9 @@ def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
         return value
     must = f"a label must be {allowed}, or empty where it is missing"
     raise DataError(
-        f"{path}, line {line}, column {column!r}: {must}, got {cell!r}; if that column"
-        " holds no labels, name those that do in csv-label-columns; else correct it"
-        + then,
+        f"{path}, line {line}, column {column!r}: {must}, got {cell!r}{meaning(text)};"
+        " if that column holds no labels, name those that do in csv-label-columns; else"
+        f" correct it{then}",
         public=f"{path.name}, line {line}: {must}; name the columns with labels in"
         f" csv-label-columns, or correct the file{then}",
     )
