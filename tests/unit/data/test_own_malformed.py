@@ -286,7 +286,7 @@ TARGETS = {
     "binary": ("0.5", r"a target must be 0 or 1, or empty .*got '0.5'"),
     "regression": (
         '"3,633"',
-        r"must be a finite number, or empty .*got '3,633', which may mean 3633 or 3.633",
+        r"a target must be a finite number, .*got '3,633', which may mean 3633 or 3.6",
     ),
 }
 _NUMBER = '\n[[feature]]\ncolumn = "age"\nkind = "number"\n'
