@@ -52,7 +52,8 @@ class DataSet:
         Whether ``load`` reads from ``settings.data_dir`` (``data-dir``, at a site its
         ``data-path``, or FEDGRAPH_DATA), without which it must not be called at a site.
     settings : mapping
-        Recommended values of other shared settings, by run-config key.
+        Recommended values of other shared settings that may be "auto", by run-config
+        key.
 
     Raises
     ------
@@ -80,6 +81,12 @@ class DataSet:
             if key not in known:
                 cure = "Correct settings of the DataSet."
                 raise ConfigError(unknown_name("run-config key", key, known, cure))
+            if not known[key].metadata["rule"].auto:
+                raise ConfigError(
+                    f"settings of a DataSet cannot set {key}, whose default is"
+                    f" {known[key].default!r} and not 'auto': runs would not read it;"
+                    " set it in the run config"
+                )
 
 
 def plugged_client(own: DataSet, settings: RunSettings, client: int) -> GraphPartition:

@@ -28,5 +28,5 @@ DATA = DataSet(
     load=load,
     num_classes=2,
     num_clients=10,
-    settings={"held-out": 0.9, "shared-group": "all", "learning-rate": 0.01},
+    settings={"held-out": 0.9, "shared-group": "all"},
 )

@@ -397,7 +397,7 @@ def test_each_setting_changes_what_is_learned(tmp_path, change):
 
 
 def test_a_run_without_a_round_of_the_clients_own_is_doubted():
-    longer = {**STAGES, "num-server-rounds": 3}
+    longer = {**STAGES, "num-server-rounds": 3, "batch-size": "auto"}
     assert toys.resolved("adafgl", **longer).doubts == ()
     (told,) = toys.resolved("adafgl", **{**longer, "num-server-rounds": 2}).doubts
     assert "no client trains on its own" in told

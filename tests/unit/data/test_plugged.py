@@ -169,6 +169,10 @@ def test_graphs_are_joined_with_sorted_edges_each_once():
             DATA.replace("of_nodes={nodes}", "settings={{'seeds': 3}}"),
             "mean 'seed'",
         ),
+        (
+            DATA.replace("of_nodes={nodes}", "settings={{'learning-rate': 0.1}}"),
+            "cannot set learning-rate, whose default is 0.001 and not 'auto'",
+        ),
     ],
 )
 def test_a_faulty_data_set_is_refused(write_plugin, source, words):
