@@ -244,7 +244,7 @@ def _inert(run: Run) -> str:
     row = METHODS.get(run.method)
     is_unsplit = run.summary.get("num_clusters") == 1
     unsplit = row.strategy.UNSPLIT if row and is_unsplit else ""
-    return str(run.summary.get("inert", unsplit))
+    return str(run.summary.get("inert", unsplit) or "")
 
 
 def _beside(run: Run) -> list[tuple[str, str]]:
