@@ -20,8 +20,8 @@ _RULE = (
     "Each part is a suite, made by a command from kept rows. What the words mean:"
     " [benchmark](benchmark.md). A row is submitted as a change to this repository. It"
     " needs the module of the method in `examples/`, all pairs of the suite with"
-    " `--keep`, and the same bytes when we run it again. A part without a row `majority`"
-    " is older than that row."
+    " `--keep`, and the same bytes when we run it again. A part without a row"
+    " `majority` is older than that row."
 )
 
 
