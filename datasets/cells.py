@@ -23,6 +23,8 @@ _MARKS = frozenset(_WORDS.split("|"))
 TRUTH = {"true": 1.0, "false": 0.0}
 _NUMERAL = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
 LIMITS = "<>=~≤≥≈"
+_ROUGHLY = re.compile(r"\D{0,6}\d[\d.,'’`´\s_]*(?:[eE][-+−]?\d+)?\D{0,6}")  # a number
+_LONG = 40  # letters; numbers and dates have fewer
 _CODES = (
     r"(?:EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|CZK|HUF|RUB|BRL|MXN|ZAR|TRY"
     r"|kr|Kč|zł|Ft|S?Fr|Rs)\.?"
@@ -191,10 +193,12 @@ def form_of(cell: str) -> str:
     "date" can be read; "day" is a date or time in another form; "number" is meant as
     one; "points" is one with points between thousands; "" is any other text.
     """
+    if len(cell) > _LONG or not re.search(r"\d", cell):
+        return ""
     if math.isfinite(read_day(cell)):
         return "date"
     if _DATED.fullmatch(cell):
         return "day"
-    if cell[0] in LIMITS or not readings(cell):
+    if cell[0] in LIMITS or not _ROUGHLY.fullmatch(cell) or not readings(cell):
         return ""
     return "points" if re.search(r"\d\.\d{3}[.,]", cell) else "number"
