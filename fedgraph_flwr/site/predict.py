@@ -87,8 +87,9 @@ def _tell(found: Predictions, model: str, out: Path) -> None:
 
 def _ranking(found: Predictions) -> Iterator[str]:
     """Say how to find a rare class, where predictions alone do not show it."""
-    if not found.is_of_classes or not len(found.names):
+    if not found.is_of_classes or len(found.labels_of) < 2 or not found.names:
         return
+    is_pair = len(found.labels_of) == 2
     if found.rarest and found.labels is not None and len(found.labels):
         score = found.average_precision()
         told = "none, labels are of one class" if math.isnan(score) else f"{score:.4f}"
@@ -103,14 +104,14 @@ def _ranking(found: Predictions) -> Iterator[str]:
                 f", among them {(yes & is_it).sum()} of the {is_it.sum()} labelled so"
             )
         yield words
-    elif found.rarest or len(set(found.predicted.tolist())) == 1:
+        return
+    is_one = (found.predicted == found.predicted[0]).all()
+    if is_one:
         constant = found.labels_of[found.predicted[0]]
-        if (found.predicted == found.predicted[0]).all():
-            yield f"all {len(found.names)} predictions are class {constant!r}"
-        yield (
-            f"to find class {sought!r}, sort the file by p({sought}), largest first"
-            + (", or give --threshold" if len(found.labels_of) == 2 else "")
-        )
+        yield f"all {len(found.names)} predictions are class {constant!r}"
+    if found.rarest or (is_one and is_pair):
+        words = ", or give --threshold" if is_pair else ""
+        yield f"to find class {sought!r}, sort by p({sought}), largest first{words}"
 
 
 def _tell_json(found: Predictions, model: str, out: Path) -> None:

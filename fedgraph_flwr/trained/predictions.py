@@ -72,8 +72,7 @@ class Predictions:
         if not 0 < self.threshold < 1:
             raise ConfigError(
                 "--threshold must be a probability > 0 and < 1, got"
-                f" {self.threshold:g}; choose one from the column"
-                f" p({self.labels_of[self.sought]}) of the file"
+                f" {self.threshold:g}; choose one from a column p(...) of the file"
             )
 
     @property

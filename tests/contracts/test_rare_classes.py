@@ -237,7 +237,7 @@ def test_a_threshold_predicts_the_rarer_of_two_classes(start, tmp_path, capsys):
     out = tmp_path / "p.csv"
     command = ["predict", str(model), str(site), "--test", "--out", str(out)]
     assert main(command) == 0
-    assert "sort the file by p(fraud), largest first" in capsys.readouterr().out
+    assert "sort by p(fraud), largest first" in capsys.readouterr().out
     p = sorted((float(r["p(fraud)"]) for r in toys.csv_rows(out)), reverse=True)
     assert main([*command, "--threshold", repr(p[2])]) == 0
     rows = toys.csv_rows(out)
@@ -245,6 +245,9 @@ def test_a_threshold_predicts_the_rarer_of_two_classes(start, tmp_path, capsys):
     assert main([*command, "--threshold", "1"]) == 2
     assert "must be a probability > 0 and < 1" in capsys.readouterr().err
     found = load_model(model).predict_test(site)
+    one = dataclasses.replace(found, kind="binary", labels_of=["a"], rarest="")
+    with pytest.raises(ConfigError, match="must be a probability"):
+        dataclasses.replace(one, threshold=1.5)
     assert found.rarest == "fraud"
     with pytest.raises(ConfigError, match="is for two classes, or labels yes and no"):
         dataclasses.replace(found, labels_of=["a", "b", "c"], threshold=0.5)
