@@ -31,6 +31,7 @@ from .own_clients import (
     list_doubts,
     name_items,
     read_schema_text,
+    use_schema,
 )
 from .partition import check_hosted, check_settings, load_partition
 from .raw import describe_source
@@ -70,4 +71,5 @@ __all__ = [
     "reads_files",
     "target_scales",
     "tells_class_sizes",
+    "use_schema",
 ]

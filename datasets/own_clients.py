@@ -18,6 +18,7 @@ from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wording import shortened
 
+from .catalog import find_dataset
 from .encode import ROLES, count_rows
 from .molecules import LEFT_OUT, SMILES_CSV, list_all, warn_left_out, warn_once
 from .node_clients import TEST, TRAIN, VAL, draw_roles
@@ -30,6 +31,7 @@ from .splits import need_graphs, split_client
 from .tables import find_tables, holds_tables, wanted_tables
 
 OWN_TABLES = (GRAPHS_CSV, GRAPH_CSV)
+_elsewhere: dict[str, Path] = {}  # schema of a data-dir that has none
 
 
 def client_folder(data_dir: str, client_id: int, num_clients: int) -> Path:
@@ -67,9 +69,14 @@ def _folders(data_dir: str) -> tuple[list[Path], bool]:
         )
     path = Path(data_dir).expanduser()
     if not path.is_dir():
+        what = f"there is no folder {path}{hint_of_near(path)}"
+        if path.is_file():
+            what = (
+                f"{path} is a file: molecules (smiles-csv) have no schema, own tables"
+            )
+            what += " and their schema lie in a folder"
         raise DataError(
-            f"there is no folder {path}{hint_of_near(path)}; correct data-dir (on"
-            " a site: data-path of --node-config)",
+            f"{what}; correct data-dir (on a site: data-path of --node-config)",
             public="data-path of this site names no folder",
         )
     folders = sorted(p for p in path.iterdir() if p.is_dir() and p.name[0] not in "._")
@@ -102,22 +109,35 @@ def count_clients(path: Path) -> int:
         return 1
 
 
-def check_hosted_folder(settings: RunSettings, hosted: Sequence[int]) -> None:
-    """Refuse to give one folder to several clients of a node.
+def check_hosted_data(settings: RunSettings, hosted: Sequence[int]) -> None:
+    """Refuse to give one client's own data to several clients of a node.
 
     Raises
     ------
     ConfigError
     """
-    if settings.dataset not in OWN_TABLES or len(hosted) < 2:
+    if len(hosted) < 2:
         return
-    if _folders(settings.data_dir)[1]:
+    is_file = Path(settings.data_dir).expanduser().is_file()
+    if (settings.dataset == SMILES_CSV and is_file) or (
+        settings.dataset in OWN_TABLES and _folders(settings.data_dir)[1]
+    ):
         raise ConfigError(
-            f"{settings.data_dir!r} holds the graphs of one client, but this node hosts"
+            f"{settings.data_dir!r} holds the data of one client, but this node hosts"
             f" clients {', '.join(map(str, hosted))}, which would all train on them;"
             " give the node one of them (clients of --node-config), or a folder with a"
-            " folder for each client (data-path)"
+            " folder or CSV file for each client (data-path)"
         )
+
+
+def use_schema(data_dir: str, path: Path) -> None:
+    """Have a folder without a schema read by one elsewhere, in this process."""
+    _elsewhere[data_dir] = path
+
+
+def _schema_path(settings: RunSettings) -> Path:
+    own = Path(settings.data_dir).expanduser() / SCHEMA_FILE
+    return own if own.is_file() else _elsewhere.get(settings.data_dir, own)
 
 
 def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
@@ -131,7 +151,7 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
         As ``client_folder``, ``read_schema`` and ``load_folder``.
     """
     folder = client_folder(settings.data_dir, client_id, settings.num_clients)
-    path = Path(settings.data_dir).expanduser() / SCHEMA_FILE
+    path = _schema_path(settings)
     schema = read_schema(path)
     _check_schema(schema, settings, path)
     data = load_folder(
@@ -142,22 +162,38 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
     )
     if data.bad:
         warn_left_out(
-            f"{count_rows(data.bad)} row(s) of {folder} do not fit the schema; their"
-            " graphs or nodes are left out",
+            f"{count_rows(data.bad)} row(s) of {folder} do not fit the schema; they are"
+            " left out, with graphs or nodes that they name",
             data.bad,
         )
-    if data.left_out:
-        warn_once(
-            f"{folder}: left out, as rows do not fit or name what is elsewhere:"
-            f" {', '.join(data.left_out)}"
-        )
-    if data.not_used:
-        warn_once(f"{folder}: not used: {', '.join(data.not_used)}")
-    if data.dropped:
-        warn_once(f"{folder}: dropped from its edges: {', '.join(data.dropped)}")
+    for words, found in (
+        ("left out, as rows do not fit or name what is elsewhere", data.left_out),
+        ("not used", data.not_used),
+        ("dropped from its edges", data.dropped),
+    ):
+        if found:
+            warn_once(f"{folder}: {words}: {', '.join(found)}")
     for doubt in data.doubts:
         warn_once(f"{folder}: {doubt}", about=LEFT_OUT)
+    if data.has_split:
+        _tell_unread(settings, folder)
     return folder, data
+
+
+def _tell_unread(settings: RunSettings, folder: Path) -> None:
+    """Warn of a column of splits that is not read, or of keys that it replaces."""
+    if settings.dataset == GRAPHS_CSV and not settings.held_out:
+        warn_once(
+            f"{folder}: column split is not used, as held-out is 0: all graphs train"
+        )
+        return
+    usual = find_dataset(settings.dataset).automatic["held-out"]
+    default = RunSettings.defaults()["split-seed"]
+    values = ("held-out", settings.held_out, usual), (
+        "split-seed", settings.split_seed, default,
+    )  # fmt: skip
+    if keys := [f"{key} {value:g}" for key, value, then in values if value != then]:
+        warn_once(f"{folder}: column split decides; {' and '.join(keys)} is not read")
 
 
 def read_schema_text(settings: RunSettings) -> str:
@@ -165,9 +201,9 @@ def read_schema_text(settings: RunSettings) -> str:
 
     A server of sites has none: it sees no data.
     """
-    path = Path(settings.data_dir).expanduser() / SCHEMA_FILE
     if settings.dataset not in OWN_TABLES or not settings.data_dir:
         return ""
+    path = _schema_path(settings)
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
@@ -188,7 +224,9 @@ def list_bad_rows(settings: RunSettings, client_id: int) -> list[str]:
 
 
 def list_doubts(settings: RunSettings, client_id: int) -> list[str]:
-    """Columns of own tables with cells that may stand for "not known"."""
+    """Columns of own data with cells that may mean something else."""
+    if settings.dataset == SMILES_CSV:
+        return list(load_client_file(settings, client_id).doubts)
     if settings.dataset not in OWN_TABLES:
         return []
     return list(load_own(settings, client_id)[1].doubts)
@@ -254,11 +292,6 @@ def own_graphs_client(settings: RunSettings, client_id: int) -> GraphPartition:
     if data.has_split and settings.held_out > 0:
         parts = _given_split(data, folder, client_id)
     else:
-        if data.has_split:
-            warn_once(
-                f"{folder}: column split is not used, as held-out is 0: all graphs"
-                " train"
-            )
         parts = split_client(
             np.arange(count), y, seed=settings.split_seed, held_out=settings.held_out
         )

@@ -27,7 +27,7 @@ from .schema import DROP, GRAPHS_CSV, KEYS, SPLIT, Schema
 from .table import Table, Tables, unchanged
 from .tables import find_tables
 
-_VERSION = 6  # part of every fingerprint: raise it when tables are read otherwise
+_VERSION = 7  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
 
 
@@ -215,6 +215,7 @@ def build(
         doubts=[
             *problems.doubts(),
             *same_look("graphs" if is_whole else "nodes", raw.names),
+            *raw.notes,
         ],
     )
     return made, raw.names, [(p.name, str(p)) for p in problems.found]

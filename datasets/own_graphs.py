@@ -43,6 +43,7 @@ class RawGraphs:
     has_split: bool
     dropped: list[str]
     left_out: list[LeftOut]
+    notes: list[str]
 
 
 class LeftOut(NamedTuple):
@@ -89,7 +90,7 @@ def read_graphs(
             units.names[at],
         )
         bad[at] = True
-    return _joined(units, nodes, edges, ~bad)
+    return _joined(units, nodes, edges, ~bad & ~units.is_open)
 
 
 def read_graph(
@@ -152,6 +153,7 @@ def read_graph(
             LeftOut("nodes", count, int(units.is_bad.sum())),
             LeftOut("edges", len(lost), int(lost.sum()), edges.num_outside),
         ],
+        notes=units.notes + edges.notes,
     )
 
 
@@ -174,6 +176,9 @@ def _joined(
     per_graph = np.bincount(graph[pairs[0]], minlength=int(keep.sum()))
     within = pairs - node_ptr[graph[pairs[0]]]
     kept = np.flatnonzero(keep)
+    num_open = int(units.is_open.sum())
+    lone = int(((per_graph == 0) & (np.diff(node_ptr) > 1)).sum())
+    told = f"{lone} of {len(kept)} graphs have several nodes and no edge"
     return RawGraphs(
         x=np.ascontiguousarray(nodes.x[rows]),
         edge_index=within.astype(np.int32),
@@ -186,7 +191,8 @@ def _joined(
         has_split=units.has_split,
         dropped=_dropped(ends, pairs.shape[1] // 2),
         left_out=[
-            LeftOut("graphs", len(keep), len(keep) - len(kept)),
+            LeftOut("graphs", len(keep), len(keep) - len(kept) - num_open),
+            LeftOut("graphs for want of a label", len(keep), 0, num_open),
             LeftOut("nodes", len(mine), int(nodes.is_bad.sum()), nodes.num_outside),
             LeftOut(
                 "edges",
@@ -195,6 +201,7 @@ def _joined(
                 edges.num_outside,
             ),
         ],
+        notes=[*units.notes, *edges.notes, *([told] if 0 < lone < len(kept) else [])],
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.data import IntArray
 
-from .cells import by_look, is_missing, twin
+from .cells import alike, by_look, is_missing, twin
 from .encode import (
     NO_ROLE,
     Flaw,
@@ -27,10 +29,17 @@ from .encode import (
 from .schema import SPLIT, Schema
 from .table import Block, Table, Tables
 
+_SAYS_HOW = re.compile(
+    r"(relation|operator|qualifier|modifier|censor\w*|units?)$", re.I
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
-    """Rows of graphs, or of the nodes of one graph: what has a target and a split."""
+    """Rows of graphs, or of the nodes of one graph: what has a target and a split.
+
+    ``is_open``: graphs that fit, but have no class.
+    """
 
     names: list[str]
     lines: IntArray
@@ -39,6 +48,8 @@ class Units:
     role: NDArray[np.int8]
     has_split: bool
     is_bad: NDArray[np.bool_]
+    is_open: NDArray[np.bool_]
+    notes: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +70,15 @@ class Nodes:
 
 @dataclass(frozen=True, kw_only=True)
 class Edges:
-    """Rows of edges: graph, and both ends as rows of nodes; -1 if unknown."""
+    """Rows of edges: graph, and both ends as rows of nodes; -1 if unknown.
+
+    ``notes`` tell how names of what is elsewhere are written.
+    """
 
     graph: IntArray
     ends: IntArray
     is_bad: NDArray[np.bool_]
+    notes: list[str]
 
     @property
     def fits(self) -> NDArray[np.bool_]:
@@ -74,6 +89,18 @@ class Edges:
     def num_outside(self) -> int:
         """How many rows name what is elsewhere, and are meant to."""
         return int((~self.fits & ~self.is_bad).sum())
+
+
+def tell_mixed(columns: Mapping[str, Collection[str]]) -> list[str]:
+    """Warn of columns, by their different cells, that say how numbers are meant."""
+    found = {n: sorted({*cells} - {""}) for n, cells in columns.items()}
+    return [
+        f"column {name} is not used and holds {', '.join(map(repr, cells[:3]))}:"
+        " numbers in several units, or limits as in >10, are learnt as if they were"
+        " alike; write them in one unit, and leave out rows with limits"
+        for name, cells in found.items()
+        if len(cells) > 1 and _SAYS_HOW.search(name)
+    ]
 
 
 def first_rows(names: Sequence[str]) -> dict[str, int]:
@@ -97,12 +124,16 @@ def read_units(
     need_columns(table, [key, *(f.column for f in schema.features if is_node)])
     need_columns(table, schema.targets if needs_targets else ())
     has_split = needs_targets and SPLIT in table.columns
+    used = {*schema.targets, *(f.column for f in schema.features if is_node)}
+    mixed = {c: set[str]() for c in table.columns if c not in used}
     first: dict[str, int] = {}
     names: list[str] = []
     bad: list[int] = []
     parts: list[tuple[Any, ...]] = []
     for block in table.blocks():
         count = len(block.lines)
+        for column in filter(_SAYS_HOW.search, mixed):
+            mixed[column].update(block.cells[column])
         x: NDArray[Any] = np.zeros((count, 0), np.float32)
         y = _no_answers(schema, count)
         flaws: list[Flaw] = []
@@ -111,7 +142,7 @@ def read_units(
         if is_node:
             x, flaws = encode_features(schema, block)
         if needs_targets:
-            y, found = _targets(schema, block, is_node=is_node)
+            y, found = _targets(schema, block)
             flaws += found
         role = np.full(count, NO_ROLE, np.int8)
         if has_split:
@@ -120,16 +151,15 @@ def read_units(
         if has_split and is_node:
             flaws += _without_label(block.cells[schema.targets[0]], y, role)
         at = len(names)
+        flaws += _nameless(key, block)
         for row, name in enumerate(block.cells[key]):
-            before = first.setdefault(name, at + row)
-            if not name:
-                flaws.append((row, key, "is empty; give it a name of its own"))
-            elif before != at + row:
+            if (before := first.setdefault(name, at + row)) != at + row and name:
                 bad.append(before)
                 text = f"{key} {name!r} is there twice; rename or delete one of them"
                 flaws.append((row, key, text))
         names += block.cells[key]
-        bad += [at + row for row in _note(table, key, block, flaws, problems)]
+        named = block.cells[key]
+        bad += [at + row for row in _note(table, named, block, flaws, problems)]
         parts.append((np.array(block.lines, np.int64), x, y, role))
     if not parts:
         none = _no_answers(schema, 0)
@@ -147,6 +177,9 @@ def read_units(
         role=role,
         has_split=has_split,
         is_bad=is_bad,
+        is_open=(y < 0 if schema.classes and needs_targets and not is_node else is_bad)
+        & ~is_bad,
+        notes=tell_mixed(mixed),
     )
 
 
@@ -156,12 +189,19 @@ def _no_answers(schema: Schema, count: int) -> NDArray[Any]:
     return np.full((count, len(schema.targets)), np.nan, np.float32)
 
 
-def _targets(
-    schema: Schema, block: Block, *, is_node: bool
-) -> tuple[NDArray[Any], list[Flaw]]:
+def _targets(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Flaw]]:
     if schema.classes:
-        return encode_classes(schema, schema.targets[0], block, may_miss=is_node)
+        return encode_classes(schema, schema.targets[0], block, may_miss=True)
     return encode_targets(schema, block)
+
+
+def _nameless(key: str, block: Block) -> list[Flaw]:
+    """Find rows whose graph or node has no name, but a mark of what is not known."""
+    return [
+        (row, key, f"is {_quoted(name)}; give it a name of its own")
+        for row, name in enumerate(block.cells[key])
+        if not name.isdigit() and is_missing(name)
+    ]
 
 
 def _without_label(
@@ -175,14 +215,21 @@ def _without_label(
     ]
 
 
+def _quoted(name: str) -> str:
+    return f"{name!r}, which is no name" if name else "empty"
+
+
 def _note(
-    table: Table, key: str, block: Block, flaws: Sequence[Flaw], problems: Problems
+    table: Table,
+    names: Sequence[str],
+    block: Block,
+    flaws: Sequence[Flaw],
+    problems: Problems,
 ) -> list[int]:
     """List flaws as problems, in the order of rows; return the rows.
 
-    ``key`` is the column that names what is left out; "" for an edge alone.
+    ``names`` are those of what is left out, of each row; empty for edges alone.
     """
-    names = block.cells.get(key)
     for row, column, text in sorted(flaws):
         name = names[row] if names else ""
         problems.add(table.at(block.lines[row], column), text, name)
@@ -202,22 +249,17 @@ def read_nodes(
     need_columns(table, ["graph", "node", *(f.column for f in schema.features)])
     x = np.zeros((0, sum(f.width for f in schema.features)), np.float32)
     parts: list[tuple[Any, ...]] = []
-    strangers = _Strangers("graph", graph_of, graphs.name, drop=schema.drops_outside)
+    known = _Names("graph", graph_of, graphs.name, drop=schema.drops_outside)
     for block in table.blocks():
         problems.see(schema, table, block, "features")
         x, flaws = encode_features(schema, block)
-        graph = _numbers(graph_of, block.cells["graph"])
+        graph, named, found = known.graphs(block)
         name = np.array(
             [name_of.setdefault(n, len(name_of)) for n in block.cells["node"]], np.int64
         )
-        flaws += strangers.flaws("graph", block, graph < 0)
-        flaws += [
-            (row, "node", "is empty; give it a name of its own")
-            for row, cell in enumerate(block.cells["node"])
-            if not cell
-        ]
+        flaws += found + _nameless("node", block)
         is_bad = np.zeros(len(block.lines), np.bool_)
-        is_bad[_note(table, "graph", block, flaws, problems)] = True
+        is_bad[_note(table, named, block, flaws, problems)] = True
         parts.append((graph, name, np.array(block.lines, np.int64), x, is_bad))
     if not parts:
         none = np.zeros(0, np.int64)
@@ -243,21 +285,39 @@ def _numbers(number_of: Mapping[str, int], names: Sequence[str]) -> IntArray:
     return np.fromiter(map(number_of.get, names, repeat(-1)), np.int64, len(names))
 
 
-class _Strangers:
-    """Finds rows that name a graph or node which another table does not have.
+class _Names:
+    """Names of graphs or nodes, for rows of other tables that name them.
 
-    With ``drop`` that is no flaw, unless the name looks like one that is there.
+    With ``drop`` a name that is not there is no flaw, unless it looks like one that is.
     """
 
     def __init__(
-        self, what: str, names: Iterable[str], place: str, *, drop: bool
+        self, what: str, number_of: Mapping[str, int], place: str, *, drop: bool
     ) -> None:
-        self._what, self._names, self._place = what, names, place
+        self._what, self._number_of, self._place = what, number_of, place
         self._drop = drop
+        self._odd: Counter[str] = Counter()
 
     @cached_property
     def _looks(self) -> Mapping[Any, str]:
-        return by_look(self._names)
+        return by_look(self._number_of)
+
+    @cached_property
+    def _forms(self) -> set[str]:
+        return set(map(_form, self._number_of))
+
+    def graphs(self, block: Block) -> tuple[IntArray, list[str], list[Flaw]]:
+        """Return the number and the name of each row's graph; -1 if it is elsewhere.
+
+        A row that spells a graph otherwise is a flaw of that graph, which lacks it.
+        """
+        names = list(block.cells["graph"])
+        number = _numbers(self._number_of, names)
+        flaws = self.flaws("graph", block, number < 0)
+        for row, _, _ in flaws:
+            names[row] = self._looks.get(alike(names[row]), names[row])
+            number[row] = self._number_of.get(names[row], -1)
+        return number, names, flaws
 
     def flaws(
         self, column: str, block: Block, is_stranger: NDArray[np.bool_]
@@ -266,10 +326,28 @@ class _Strangers:
         cells, found = block.cells[column], []
         for row in np.flatnonzero(is_stranger).tolist():
             like = twin(cells[row], self._looks)
-            if like or not (self._drop and cells[row]):
+            if like or not self._drop or is_missing(cells[row]):
                 text = f"{self._what} {cells[row]!r} is not in {self._place}{like}"
                 found.append((row, column, f"{text}; add it there, or delete this row"))
+            elif _form(cells[row]) not in self._forms:
+                self._odd[cells[row]] += 1
         return found
+
+    def notes(self) -> list[str]:
+        """Name what is elsewhere and is written as no name here."""
+        if not self._odd:
+            return []
+        few = ", ".join(map(repr, sorted(self._odd)[:3]))
+        return [
+            f"{self._odd.total()} end(s) of edges count as outside and are written as"
+            f" no {self._what} of {self._place}, such as {few}; if they are there,"
+            " write them alike"
+        ]
+
+
+def _form(name: str) -> str:
+    """Return the marks in a name."""
+    return re.sub(r"\w+", "a", name)
 
 
 def read_edges(
@@ -293,17 +371,17 @@ def read_edges(
     order = np.argsort(key, kind="stable")
     key = key[order]
     where = f"{tables.nodes.name}{' with this graph' * bool(owner)}"
-    strangers = _Strangers("node", name_of, where, drop=drop)
+    known = _Names("node", name_of, where, drop=drop)
     graphs_name = tables.graphs.name if tables.graphs else ""
-    strange_graphs = _Strangers("graph", graph_of, graphs_name, drop=drop)
+    known_graphs = _Names("graph", graph_of, graphs_name, drop=drop)
     parts: list[tuple[IntArray, IntArray, NDArray[np.bool_]]] = []
     for block in table.blocks():
         count = len(block.lines)
         graph = np.zeros(count, np.int64)
         flaws: list[Flaw] = []
+        named: list[str] = []
         if owner:
-            graph = _numbers(graph_of, block.cells[owner])
-            flaws = strange_graphs.flaws(owner, block, graph < 0)
+            graph, named, flaws = known_graphs.graphs(block)
         ends = np.full((2, count), -1, np.int64)
         for end, column in enumerate(("source", "target")):
             name = _numbers(name_of, block.cells[column])
@@ -312,9 +390,9 @@ def read_edges(
             inside = (wanted >= 0) & (place < len(key))
             inside[inside] = key[place[inside]] == wanted[inside]
             ends[end, inside] = order[place[inside]]
-            flaws += strangers.flaws(column, block, (graph >= 0) & ~inside)
+            flaws += known.flaws(column, block, (graph >= 0) & ~inside)
         is_bad = np.zeros(count, np.bool_)
-        is_bad[_note(table, owner, block, flaws, problems)] = True
+        is_bad[_note(table, named, block, flaws, problems)] = True
         parts.append((graph, ends, is_bad))
     none = np.zeros(0, np.int64)
     graphs, pairs, bads = zip(
@@ -324,4 +402,5 @@ def read_edges(
         graph=np.concatenate(graphs),
         ends=np.concatenate(pairs, axis=1),
         is_bad=np.concatenate(bads),
+        notes=known.notes() + known_graphs.notes(),
     )

@@ -32,10 +32,10 @@ from .molecules import SMILES_CSV
 from .node_clients import node_client, planted_client
 from .node_partitions import PARTITIONERS as NODE_PARTITIONERS
 from .node_partitions import check_overlap
-from .own_clients import check_hosted_folder, own_graph_client, own_graphs_client
+from .own_clients import check_hosted_data, own_graph_client, own_graphs_client
 from .plugged import plugged_client
 from .schema import GRAPH_CSV, GRAPHS_CSV
-from .smiles_csv import check_csv_settings, check_hosted_file
+from .smiles_csv import check_csv_settings
 from .split_noise import add_noise, check_noise
 from .table import needing_permission
 from .target_scale import check_scales, scaled
@@ -227,8 +227,7 @@ def check_hosted(settings: RunSettings, hosted: Sequence[int]) -> None:
     ------
     ConfigError
     """
-    check_hosted_file(settings, hosted)
-    check_hosted_folder(settings, hosted)
+    check_hosted_data(settings, hosted)
     if settings.partition != FILES or not has_own_graphs(settings) or len(hosted) < 2:
         return
     if len({_folder_of_client(settings, c) for c in hosted}) < len(hosted):

@@ -19,7 +19,14 @@ from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.files import sha256_of
 
 from .cache import cache_root, open_or_build
-from .molecules import SMILES_CSV, Molecules, fingerprint, list_all, warn_left_out
+from .molecules import (
+    LEFT_OUT,
+    SMILES_CSV,
+    fingerprint,
+    list_all,
+    warn_left_out,
+    warn_once,
+)
 from .raw import hint_of_near
 from .schema import ALL, SPLIT
 from .smiles_csv_table import CsvFormat, CsvMolecules, build_from_csv
@@ -28,7 +35,7 @@ from .table import unchanged
 
 log = logging.getLogger("flwr.fedgraph")
 
-_TABLE = 7  # part of every fingerprint: raise it when a file is read otherwise
+_TABLE = 8  # part of every fingerprint: raise it when a file is read otherwise
 
 
 def check_csv_settings(settings: RunSettings) -> None:
@@ -54,31 +61,13 @@ def check_csv_settings(settings: RunSettings) -> None:
         )
 
 
-def check_hosted_file(settings: RunSettings, hosted: Sequence[int]) -> None:
-    """Refuse to give one file to several clients of a node.
-
-    Raises
-    ------
-    ConfigError
-        The data are a file, and the node hosts more clients than one.
-    """
-    is_file = Path(settings.data_dir).expanduser().is_file()
-    if settings.dataset == SMILES_CSV and is_file and len(hosted) > 1:
-        raise ConfigError(
-            f"{settings.data_dir!r} is one file, the whole data of one client, but this"
-            f" node hosts clients {', '.join(map(str, hosted))}, which would all train"
-            " on it; give the node one of them (clients of --node-config), or a folder"
-            " with a CSV file for each client (data-path)"
-        )
-
-
 def client_file(settings: RunSettings, client_id: int) -> Path:
     """Return the file that :func:`load_client_file` reads for a client."""
     files, is_folder = _files(settings.data_dir)
     return files[client_id if is_folder else 0]
 
 
-def load_client_file(settings: RunSettings, client_id: int) -> Molecules:
+def load_client_file(settings: RunSettings, client_id: int) -> CsvMolecules:
     """Load the molecules of one client.
 
     Parameters
@@ -91,7 +80,7 @@ def load_client_file(settings: RunSettings, client_id: int) -> Molecules:
 
     Returns
     -------
-    Molecules
+    CsvMolecules
         Memory-mapped; molecules are in the order of the file.
 
     Raises
@@ -121,6 +110,8 @@ def load_client_file(settings: RunSettings, client_id: int) -> Molecules:
         count = len(bad) + len(sets[own])
         told = f"{len(bad)} of {count} rows of {files[own]} cannot be used"
         warn_left_out(told, list_all(bad, "line"))
+    for doubt in sets[own].doubts:
+        warn_once(f"{files[own]}: {doubt}", about=LEFT_OUT)
     _check_client(sets[own], client_id, files[own])
     if len(sets) == settings.num_clients:  # else others, elsewhere, may have labels
         _check_every_task(sets, settings.data_dir)
@@ -180,11 +171,11 @@ def _tell_columns(
             SPLIT in map(str.lower, unused)
         )
         log.warning("%s: not used: column(s) %s%s", path, ", ".join(unused), drawn)
-    if is_guess and len(labels) > 1:
+    if is_guess and (len(labels) > 1 or unused):
         log.warning(
-            "%s: columns %s hold numbers, nothing says which are labels, and all are"
-            " predicted; name those that are in csv-label-columns (%r takes all of"
-            " them)",
+            "%s: column(s) %s hold numbers, nothing says which are labels, and all are"
+            " predicted; name the label columns, also one that is not used now, in"
+            " csv-label-columns (%r takes these)",
             path,
             ", ".join(map(repr, labels)),
             ALL,
@@ -192,7 +183,7 @@ def _tell_columns(
     log.info("%s: labels are columns %s", path, ", ".join(labels))
 
 
-def _check_same_tasks(files: Sequence[Path], sets: Sequence[Molecules]) -> None:
+def _check_same_tasks(files: Sequence[Path], sets: Sequence[CsvMolecules]) -> None:
     for path, found in zip(files, sets, strict=True):
         if found.tasks != sets[0].tasks:
             raise DataError(
@@ -204,7 +195,7 @@ def _check_same_tasks(files: Sequence[Path], sets: Sequence[Molecules]) -> None:
             )
 
 
-def _check_every_task(sets: Sequence[Molecules], place: str) -> None:
+def _check_every_task(sets: Sequence[CsvMolecules], place: str) -> None:
     empty = [
         task
         for at, task in enumerate(sets[0].tasks)
@@ -219,7 +210,7 @@ def _check_every_task(sets: Sequence[Molecules], place: str) -> None:
         )
 
 
-def _check_client(molecules: Molecules, client_id: int, path: Path) -> None:
+def _check_client(molecules: CsvMolecules, client_id: int, path: Path) -> None:
     need_graphs(len(molecules), client_id, "molecule", path)
     missing = np.isnan(molecules.y)
     if missing.all():

@@ -14,9 +14,11 @@ import numpy as np
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.errors import DataError
 
-from .cells import is_empty, is_missing, readings
+from .cells import TRUTH, is_missing, readings
+from .column_stats import MIN_COUNT, Unknown
 from .encode import first_few, meaning, read_numbers, too_many
 from .molecules import BadRow, MoleculeBuilder, Molecules, list_all
+from .own_rows import tell_mixed
 from .schema import ALL
 from .table import SAVE, no_column, no_csv, odd_header
 
@@ -72,10 +74,13 @@ class CsvMolecules(Molecules):
         Columns that count rows, and so were not taken for labels.
     unused : list of str
         Further columns, of which nothing is made.
+    doubts : list of str
+        Columns with cells that may mean something else, and their share.
     """
 
     numbering: list[str]
     unused: list[str]
+    doubts: list[str]
 
 
 def build_from_csv(
@@ -93,8 +98,8 @@ def build_from_csv(
     name : str
         Data set name of the result.
     path : Path
-        UTF-8; the first line names the columns. Empty cells and "nan" are missing
-        labels; empty lines are passed over.
+        UTF-8; the first line names the columns. Empty cells and marks such as NA are
+        missing labels; empty lines are passed over.
     form : CsvFormat
     raw_sha256 : str
         Handed on.
@@ -156,10 +161,19 @@ def build_from_csv(
         bad=bad,
     )
     used = {smiles_at, *labels_at, *ids}
+    unused = [at for at, name in enumerate(header) if name and at not in used]
+    whole = [cells for _, cells in records if len(cells) == len(header)]
+    doubts = []
+    for at in labels_at:
+        texts, found = [cells[at].strip() for cells in whole], Unknown()
+        found.add(texts, read_numbers(texts, truth=form.kind == "binary"))
+        doubts += found.notes(header[at], MIN_COUNT)
     return CsvMolecules(
         **vars(made),
         numbering=[header[at] for at in ids],
-        unused=[name for at, name in enumerate(header) if name and at not in used],
+        unused=[header[at] for at in unused],
+        doubts=doubts
+        + tell_mixed({header[at]: {cells[at] for cells in whole} for at in unused}),
     )
 
 
@@ -239,7 +253,7 @@ def _label_columns(
     found = [
         at
         for at in range(len(header))
-        if at != smiles_at and _holds_numbers(at, records)
+        if at != smiles_at and _holds_numbers(at, records, form.kind)
     ]
     ids = [at for at in found if _is_id(header[at], at, records)]
     found = [at for at in found if at not in ids]
@@ -276,16 +290,18 @@ def _is_called_id(name: str) -> bool:
     return name.lower() == _INDEX or words[-1].lower() in _ID_WORDS
 
 
-def _holds_numbers(at: int, records: Sequence[Record]) -> bool:
+def _holds_numbers(at: int, records: Sequence[Record], kind: str) -> bool:
     """Whether the first cell of a column, or half of its cells, are meant as numbers.
 
     Empty cells do not count. Cells such as "0,5" and ">10" are meant so, too, and are
-    refused by their lines as labels.
+    refused by their lines as labels. True and False are numbers if labels are binary.
     """
     cells = [c for _, row in records if at < len(row) and (c := row[at].strip())]
     known = [cell for cell in cells if not is_missing(cell)]
+    if kind == "binary":
+        known = ["1" if cell.lower() in TRUTH else cell for cell in known]
     many = 2 * sum(map(_is_meant_as_number, known)) >= len(known) > 0
-    return bool(cells) and (_is_meant_as_number(cells[0]) or many)
+    return bool(known) and (_is_meant_as_number(known[0]) or many)
 
 
 def _is_meant_as_number(cell: str) -> bool:
@@ -299,7 +315,7 @@ def _is_meant_as_number(cell: str) -> bool:
 def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
     """Value of a label; NaN if it is missing."""
     text = cell.strip()
-    value = float(read_numbers([text])[0])
+    value = float(read_numbers([text], truth=kind == "binary")[0])
     if kind == "binary":
         allowed, is_allowed = "0 or 1", value in (0, 1)
         then = "; or set csv-label-kind to 'regression' where labels are any numbers"
@@ -307,7 +323,7 @@ def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
         with np.errstate(over="ignore"):  # as float32, which models learn
             is_allowed = bool(np.isfinite(np.float32(value)))
         allowed, then = "a finite number", ""
-    if is_allowed or is_empty(text):
+    if is_allowed or is_missing(text):
         return value
     must = f"a label must be {allowed}, or empty where it is missing"
     raise DataError(

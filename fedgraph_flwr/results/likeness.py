@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..likeness import MOST_TARGETS, TELLS, Statistics
 
 STATISTICS = "statistics.csv"
 _LISTS = {"counts": "count", "target_mean": "mean", "target_std": "std"}
+_APART = 3.0  # spreads, from which units may differ
 _NUMBERS = [f.name for f in fields(Statistics) if f.name not in _LISTS]
 
 
@@ -70,13 +71,21 @@ def unlike_targets(clients: Mapping[int, ClientInfo], *, is_scaled: bool) -> lis
             continue
         low = min(sizes, key=lambda c: sizes[c])
         high = max(sizes, key=lambda c: sizes[c])
-        if sizes[high] > FAR * sizes[low]:
-            lines.append(
-                f"values of {task} are about {sizes[high]:.2g} at client {high} and"
-                f" {sizes[low]:.2g} at client {low}: if these are different units,"
-                " write one at all sites"
-            )
         weights, means, stds = zip(*known.values(), strict=True)
+        odd, apart = max(_apart(known), key=lambda pair: pair[1])
+        found = ""
+        if sizes[high] > FAR * sizes[low]:
+            found = f"are about {sizes[high]:.2g} at client {high} and"
+            found += f" {sizes[low]:.2g} at client {low}"
+        elif apart > _APART:
+            found = (
+                f"of client {odd} have mean {known[odd][1]:.3g}, far from the others'"
+            )
+        if found:
+            lines.append(
+                f"values of {task} {found}: if units, scales or signs differ, write one"
+                " at all sites"
+            )
         mean = float(np.average(means, weights=weights))
         around = np.square(np.subtract(means, mean)) + np.square(stds)
         pooled[task] = mean, math.sqrt(float(np.average(around, weights=weights)))
@@ -86,6 +95,26 @@ def unlike_targets(clients: Mapping[int, ClientInfo], *, is_scaled: bool) -> lis
             f' {KEY}="{suggest(pooled)}"'
         )
     return lines
+
+
+def _apart(
+    known: Mapping[int, tuple[int, float, float]],
+) -> Iterator[tuple[int, float]]:
+    """Yield each client, and how many spreads its mean lies from the others' mean.
+
+    Means of unlike sign, both further from 0 than their spread, lie infinitely far.
+    """
+    for client, (_, mean, std) in known.items():
+        rest = [row for other, row in known.items() if other != client]
+        if not rest:
+            yield client, 0.0
+            continue
+        weights, means, stds = np.array(rest).T
+        center = float(np.average(means, weights=weights))
+        spread = math.sqrt(float(np.average(np.square(stds), weights=weights)))
+        gap = abs(mean - center)
+        is_turned = mean * center < 0 and abs(mean) > std and abs(center) > spread
+        yield client, math.inf if is_turned else 2 * gap / (std + spread or 1e-300)
 
 
 def statistics_table(rows: Sequence[Sequence[str]]) -> str:

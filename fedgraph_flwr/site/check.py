@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--schema", type=Path, metavar="FILE",
-        help="the schema.toml that all sites share; must be that of FOLDER",
+        help="the schema.toml that all sites share, and a copy of which FOLDER has",
     )  # fmt: skip
     add_run_config(parser)
     parser.add_argument(
@@ -242,18 +242,20 @@ def _allowed(
 
 def _schema(args: argparse.Namespace, folder: Path) -> list[Finding]:
     """Whether the site's schema is the shared one."""
-    if args.schema is None:
+    if args.schema is None or folder.is_file():
         return []
+    own, cure = folder / "schema.toml", f"cp {args.schema} {folder / 'schema.toml'}"
 
     def see() -> list[Finding]:
-        shared, own = (
-            datasets.read_schema(path) for path in (args.schema, folder / "schema.toml")
-        )
-        if shared.sha256 != own.sha256:
-            found = f"{folder / 'schema.toml'} differs from {args.schema}"
-            cure = f"cp {args.schema} {folder / 'schema.toml'}"
+        shared = datasets.read_schema(args.schema)
+        if not own.exists():
+            datasets.use_schema(str(folder.expanduser().absolute()), args.schema)
+            found = f"a run needs {own}; here the data are read by {args.schema}"
             return [Finding(what="schema", state=PROBLEM, found=found, cure=cure)]
-        told = f"{folder / 'schema.toml'} is the shared one ({shared.sha256[:12]})"
+        if shared.sha256 != datasets.read_schema(own).sha256:
+            found = f"{own} differs from {args.schema}"
+            return [Finding(what="schema", state=PROBLEM, found=found, cure=cure)]
+        told = f"{own} is the shared one ({shared.sha256[:12]})"
         return [Finding(what="schema", state=OK, found=told)]
 
-    return look("schema", see, f"cp {args.schema} {folder / 'schema.toml'}")
+    return look("schema", see, cure)

@@ -221,6 +221,10 @@ def test_scales_that_mean_nothing_are_refused(tmp_path, dataset, changes, match)
         ({0: ([2.5], [1.0]), 1: ([2500.0], [1000.0])}, ["values of a", "over clients"]),
         ({0: ([2.5], [1.0]), 1: ([2.0], [1.2])}, []),
         ({0: ([25.0], [8.0]), 1: ([298.0], [8.0])}, ["values of a", "over clients"]),
+        ({0: ([60.0], [30.0]), 1: ([333.0], [30.0])}, ["of client", "over clients"]),
+        ({0: ([6.0], [1.0]), 1: ([13.8], [2.3]), 2: ([6.1], [1.0])}, ["of client 1 "]),
+        ({0: ([2.4], [1.2]), 1: ([-2.3], [1.2])}, ["signs differ"]),
+        ({0: ([0.4], [1.2]), 1: ([-0.5], [1.2])}, []),
         ({0: ([2500.0], [1000.0]), 1: None}, ["over clients a has mean 2.5e.03"]),
         ({0: ([2.5], []), 1: ([float("nan")], [1.0])}, []),  # whatever a site sends
         ({0: ([0.0], [0.0]), 1: ([1e100], [-1e100])}, ["values of a", "over clients"]),

@@ -25,7 +25,6 @@ KINDS = {
     "edges name unknown graphs": ("graphs", "edges", 0, lambda c: f"x{c}"),
     "edges name other graphs' nodes": ("graphs", "edges", 2, lambda _: "99"),
     "graphs have no nodes": ("graphs", "graphs", 0, lambda c: f"0{c}1"),
-    "graphs have no class": ("graphs", "graphs", 1, lambda _: ""),
     "an id is empty": ("graph", "edges", 0, lambda _: ""),
 }
 OUTSIDE = {name for name in KINDS if name.startswith(("edges name", "nodes name"))}
@@ -110,6 +109,73 @@ def test_the_share_is_logged_and_told_unless_edges_are_hidden(tmp_path, caplog, 
     store = toys.ClientStore(tmp_path, "an-experiment", client_id=0)
     facts = introduce(run, partition, store, with_classes=False, is_own=True).facts
     assert facts.get("told/left-out") == (None if noise else "10 % of edges")
+
+
+@pytest.mark.parametrize("refuse", [False, True])
+@pytest.mark.parametrize("cell", ["", "NA"])
+def test_graphs_without_a_class_are_left_out_and_are_no_misfits(tmp_path, cell, refuse):
+    KINDS["no class"] = ("graphs", "graphs", 1, lambda _: cell)
+    folder = spoilt(tmp_path, "no class", 0.4)
+    del KINDS["no class"]
+    schema = read_schema(folder / "schema.toml")
+    data, names, unfit = build(folder, schema, bad_rows="refuse" if refuse else "skip")
+    assert (len(names), unfit) == (36, [])
+    assert data.left_out == ["40 % of graphs for want of a label"]
+
+
+@pytest.mark.parametrize(("table", "at"), [("edges", 0), ("nodes", 0)])
+def test_a_graph_that_some_rows_spell_otherwise_is_left_out(tmp_path, table, at):
+    """It stayed, without these edges: a model learned that they are missing."""
+    KINDS["spelling"] = ("graphs", table, at, lambda c: f"{c}.0")
+    data, names, unfit = read(spoilt(tmp_path, "spelling", 0.2))
+    del KINDS["spelling"]
+    assert names == [f"{i}" for i in range(12, N)]
+    assert {name for name, _ in unfit} == {f"{i}" for i in range(12)}
+    assert "20 % of graphs" in data.left_out
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2])
+def test_graphs_without_edges_are_counted(tmp_path, share):
+    folder = spoilt(tmp_path, "edges name unknown graphs", 0)
+    edges = (folder / "edges.csv").read_text().splitlines()
+    kept = edges[: len(edges) - round(share * N)]
+    (folder / "edges.csv").write_text("\n".join(kept) + "\n")
+    told = ["12 of 60 graphs have several nodes and no edge"] if share else []
+    assert [d for d in read(folder)[0].doubts if "no edge" in d] == told
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("'007", "outside"), ("{7}", "outside"), ("1,2E+11", "outside"), ("77", ""),
+     ("NA", "'NA' is not in"), ("", "'' is not in")],
+)  # fmt: skip
+def test_names_elsewhere_that_are_written_otherwise_are_shown(tmp_path, name, told):
+    drop = 'outside = "drop"\n'
+    KINDS["outside"] = ("graph", "edges", 0, lambda _: f'"{name}"')
+    data, _, unfit = read(spoilt(tmp_path, "outside", 0.2, drop))
+    del KINDS["outside"]
+    assert data.left_out == ["20 % of edges"]
+    assert (told in " ".join([*data.doubts, *(why for _, why in unfit)])) is True
+    assert bool(data.doubts) is (told == "outside")
+
+
+@pytest.mark.parametrize("kind", ["graph", "graphs"])
+@pytest.mark.parametrize("key", ["held-out", "split-seed"])
+def test_keys_beside_a_column_of_splits_are_named(tmp_path, caplog, kind, key):
+    KINDS["split"] = (kind, "edges", 0, str)
+    folder = spoilt(tmp_path / "own", "split", 0)
+    del KINDS["split"]
+    path = folder / ("nodes.csv" if kind == "graph" else "graphs.csv")
+    roles = ["split", *(["train", "val", "test"] * N)]
+    rows = zip(path.read_text().splitlines(), roles, strict=False)
+    path.write_text("".join(f"{row},{role}\n" for row, role in rows))
+    config = {"method": "fedavg", "dataset": f"{kind}-csv", "data-dir": str(folder)}
+    config |= {"cache-dir": str(tmp_path)}
+    load_partition(resolve({**defaults(), **config}).settings, 0)
+    assert "column split" not in caplog.text
+    value = {"held-out": 0.4, "split-seed": 9}[key]
+    load_partition(resolve({**defaults(), **config, key: value}).settings, 0)
+    assert f"column split decides; {key} {value} is not read" in caplog.text
 
 
 TWINS = [

@@ -154,10 +154,10 @@ TABLES = {
         r"graphs.csv, line 3, column 'label': 'Yes' is none of .*'no', 'yes'",
         "correct it, or list it in the schema",
     ),
-    "no class": (
-        {"graphs": G.replace("yes", "")},
-        r"graphs.csv, line 3, column 'label': is empty",
-        "correct it",
+    "node named by a mark": (
+        {"nodes": N + "g2,NULL,1,x\n"},
+        r"nodes.csv, line 8, column 'node': is 'NULL', which is no name",
+        "give it a name",
     ),
     "unknown split": (
         {"graphs": "graph,label,split\ng1,no,train\ng2,yes,valid\ng3,no,test\n"},

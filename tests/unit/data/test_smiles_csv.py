@@ -69,7 +69,7 @@ def chains(first, count=20, header="smiles,toxic,active"):
 )
 def test_no_column_is_predicted_without_a_word(load, caplog, name, first, kind):
     files = {"a.csv": f"smiles,toxic,{name}\nC,1,{first}\nCC,0,1\nCO,1,1\n"}
-    told = rf"columns 'toxic', '{name}' hold numbers, nothing says which are labels"
+    told = rf"column\(s\) 'toxic', '{name}' hold numbers, nothing says which are labels"
     for columns, is_warned in (("", True), ("*", False), ("toxic", False)):
         _tell_columns.cache_clear()
         caplog.clear()
@@ -120,10 +120,49 @@ def test_columns_are_told_again_where_the_cache_knows_the_file(load, caplog):
     assert caplog.text.count("labels are columns y") == 2
 
 
+# Cells of a column y, labels' kind, labels, and what is told of them.
+CELLS = {
+    "codes": (["5.1", "6.2", "7.3", "-1"], "regression", [5.1, 6.2, 7.3, -1], "are -1"),
+    "marks": (["1.5", "NA", "unknown", "-2.5"], "regression", [1.5, None, None, -2.5],
+              "are 'NA', and count as not known"),
+    "first": (["NA", "1.5", "2.5", "3.5"], "regression", [None, 1.5, 2.5, 3.5], "'NA'"),
+    "truth": (["True", "FALSE", "", "true"], "binary", [1, 0, None, 1], "labels are"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_what_is_not_known_and_truth_values_are_read_as_in_tables(load, caplog, name):
+    cells, kind, wanted, told = CELLS[name]
+    rows = "".join(f"{'C' * (1 + r // 4)},{cells[r % 4]}\n" for r in range(40))
+    found = load({"a.csv": "smiles,y\n" + rows}, csv_label_kind=kind)
+    got = [None if np.isnan(v) else v for v in found.y[:4, 0].tolist()]
+    assert got == pytest.approx(wanted)
+    assert told in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "told"),
+    [
+        ("standard_units", "nM,uM", "holds 'nM', 'uM': numbers in several units"),
+        ("standard_relation", "=,>", "holds '=', '>': numbers in several units"),
+        ("standard_units", "nM,nM", None),
+        ("activity", "yes,no", "column(s) 'MolWt' hold numbers, nothing says which"),
+    ],
+)
+def test_unused_columns_are_named_with_their_risk(load, caplog, column, cells, told):
+    pair = cells.split(",")
+    rows = "".join(f"{'C' * (1 + r)},{pair[r % 2]},{r}.5\n" for r in range(9))
+    load(
+        {"a.csv": f"smiles,{column},MolWt\n" + rows},
+        csv_label_kind="regression",
+        csv_label_columns="" if column == "activity" else "MolWt",
+    )
+    assert told in caplog.text if told else "several units" not in caplog.text
+
+
 @pytest.mark.parametrize(
     "cells",
     [
-        ("NA", "-1.5", "2.5"),
         (">10", "2.5", "<0.1"),
         ("0,5", "1,5", "-1,0"),  # of a spreadsheet with decimal commas
     ],
