@@ -212,7 +212,7 @@ def test_one_folder_for_two_clients_is_refused(start, tmp_path):
     own, _ = sites_of(tmp_path, "classes")
     sites = [{"clients": "0,1", "data-path": str(own[0])}]
     with pytest.raises(
-        FedGraphError, match=r"holds the graphs of one client, but|0 and 1"
+        FedGraphError, match=r"holds the data of one client, but|0 and 1"
     ):
         start("fedavg", "classes", sites)
 

@@ -401,9 +401,16 @@ def test_a_schema_alone_says_how_the_data_are_read(tmp_path, capsys, kind, row):
     assert main(["check", str(own), "--node-config", 'clients="7"']) in (0, 1)
     folders = sum(p.is_dir() for p in own.iterdir())
     assert capsys.readouterr().out.count(" data: ") == folders
-    shutil.copy(schema, site)
     words = [str(site), "--schema", str(schema)]
+    found = check(words, capsys)[1]
+    assert (found["schema"]["state"], found["data"]["state"]) == (PROBLEM, OK)
+    assert found["schema"]["cure"] == f"cp {schema} {site / 'schema.toml'}"
+    assert "training" in found or found["splits"]["state"] == PROBLEM
+    shutil.copy(schema, site)
     assert check(words, capsys)[1]["data"]["state"] == OK
+    molecules = ["check", str(site / "nodes.csv"), *words[1:]]
+    assert main(molecules) == 1
+    assert "molecules (smiles-csv) have no schema" in capsys.readouterr().out
     with (site / "edges.csv").open("a") as edges:
         edges.write(row + "\n")
     code, found = check(words, capsys)
