@@ -117,7 +117,7 @@ def test_sites_must_have_the_same_tasks(start, tmp_path):
 def test_one_file_is_one_clients_at_a_site_too(start, tmp_path):
     own = write(tmp_path / "site" / "own.csv", seed=0)
     with pytest.raises(
-        FedGraphError, match=r"own.csv.* holds the data of one client.* hosts clients 0, 1"
+        FedGraphError, match=r"own.csv.* of one client.* hosts clients 0, 1"
     ):
         start("twice", [{"clients": "0,1", "data-path": own}])
 
