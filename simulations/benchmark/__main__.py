@@ -41,6 +41,7 @@ from .suite import FOLDER, Suite, SuiteMethod, Trial, load_suite, trials
 from .verdict import (
     EQUAL,
     INERT,
+    MAJORITY,
     START,
     Duel,
     Ranks,
@@ -50,7 +51,6 @@ from .verdict import (
     sentence,
 )
 
-MAJORITY = "majority"
 Found = dict[str, dict[str, list[Result]]]  # data set -> method -> results
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..tables.differences import ENOUGH_PAIRS, TIE, Difference
 from ..tables.results import Result
 
-START = "untrained"
+START, MAJORITY = "untrained", "majority"
 BETTER, WORSE, OPEN, EQUAL = "better", "worse", "not separated", "no difference"
 INERT = "no verdict"
 
@@ -60,13 +60,14 @@ def judge(difference: Difference, interval: str) -> str:
 def sentence(candidate: str, duels: Sequence[Duel], missing: int = 0) -> str:
     """Say in one sentence what the intervals show of a candidate.
 
-    Its own model before training is named, but is no opponent that it has to beat.
+    What is not trained is named, but is no opponent that a candidate has to beat.
     ``missing`` is the number of comparisons that could not be made.
     """
     mine = [d for d in duels if d.candidate == candidate]
     if not mine:
         return f"{candidate} was compared with nothing."
-    against = [d for d in mine if d.opponent != START] or mine
+    against = [d for d in mine if d.opponent not in (START, MAJORITY)]
+    against = against or mine
     words = Counter(d.word for d in against)
     total = len(against) + missing
     if words[INERT] == len(against):

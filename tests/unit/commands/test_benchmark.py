@@ -25,7 +25,15 @@ from simulations.benchmark.leaderboard import read_page, suite_part, write_page
 from simulations.benchmark.output import html, latex, tex, write_all
 from simulations.benchmark.runs import kept_path, known_results, same_code
 from simulations.benchmark.suite import FOLDER, load_suite, trials
-from simulations.benchmark.verdict import Duel, Ranks, judge, ranks, sentence
+from simulations.benchmark.verdict import (
+    MAJORITY,
+    START,
+    Duel,
+    Ranks,
+    judge,
+    ranks,
+    sentence,
+)
 from simulations.markup import Sheet
 from simulations.tables.differences import Difference
 from simulations.tables.file import read
@@ -105,6 +113,8 @@ def test_a_sentence_says_where_a_method_is_better_and_where_not() -> None:
     assert "better than every opponent" in sentence("a", duels[:1])
     assert "no difference to any opponent" in sentence("a", duels[1:])
     assert "exactly 0 in each of 5 pairs" in sentence("a", duels[1:])
+    trivial = [replace(duels[0], opponent=name) for name in (START, MAJORITY)]
+    assert "no difference to any opponent" in sentence("a", duels[1:] + trivial)
 
 
 def test_what_is_missing_has_no_verdict_and_is_not_claimed(tmp_path: Path) -> None:
