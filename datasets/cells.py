@@ -5,33 +5,25 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 
 # Cyrillic and Greek letters that look like Latin ones, and these.
 _TWINS = str.maketrans("авекмнорстухіјѕαβεηικνορτυχ", "abekmhopctyxijsabehikvoptyx")
-_WORDS = (
-    "na|n/a|n.a.|n.a|n/d|n.d.|nan|-nan|null|none|nil|unknown|unk|missing|undefined"
-    "|undetermined|unspecified|unlabeled|unlabelled|not available|not known|no data"
-    "|not applicable|not specified|not reported|not recorded|unbekannt|keine angabe"
-    "|k.a.|inconnu|desconocido|sconosciuto|tbd|nat|\\n|?|??|-|--|---|–|—|.|..|..."
-    "|value!|ref!|div/0!|num!|name?|1.#qnan|1.#ind|-1.#ind|0000-00-00"
-    "|0000-00-00 00:00:00"
+_NOT_KNOWN = re.compile(  # without punctuation and blanks
+    r"na|nana|nan(?:ind)?|null|nat|nd|missing|blank|1(?:qnan|ind)|(?:un|not?)"
+    r"(?:known|labell?ed|determined|specified|defined|classified|assigned|available"
+    r"|provided|reported|recorded|applicable|data|answer|value)"
 )
-_MARKS = frozenset(_WORDS.split("|"))
+_NO_TEXT = re.compile(r"[-–—.?…'/\\]+|\\N|<?None>?|0000-00-00.*")
 TRUTH = {"true": 1.0, "false": 0.0}
 _NUMERAL = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
 LIMITS = "<>=~≤≥≈"
-_ROUGHLY = re.compile(r"\D{0,6}\d[\d.,'’`´\s_]*(?:[eE][-+−]?\d+)?\D{0,6}")  # a number
-_LONG = 40  # letters; numbers and dates have fewer
-_CODES = (
-    r"(?:EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|CZK|HUF|RUB|BRL|MXN|ZAR|TRY"
-    r"|kr|Kč|zł|Ft|S?Fr|Rs)\.?"
-)
+_CODES = r"(?:EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|CZK|kr|Kč|S?Fr|Rs)\.?"
 _CURRENCY = re.compile(
-    r"[A-Z]{0,2}[$€£¥¢₩₽₹₪₫₴₦₱₺฿₡₲₵₸₿]"
-    rf"|^{_CODES}(?= ?[-+(]?[\d.,])|(?<=[\d.,)-]) ?{_CODES}$"
+    rf"^(?:{_CODES}|[A-Z]{{1,3}}(?=¤))(?=[ ¤]?[-+(]?[\d.,])|¤"
+    rf"|(?<=[\d.,)-]) ?{_CODES}$"
 )
 _POINT, _COMMA = (  # by the mark before the decimals
     re.compile(
@@ -41,16 +33,6 @@ _POINT, _COMMA = (  # by the mark before the decimals
     for mark, other in (".,", ",.")
 )
 _DAY = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?:[Tt ] *(\S+?) ?([-+]\S+)?)?")
-_TIME = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?"
-_MONTH = r"(?:jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])[a-zä]*\.?"
-_CLOCK = rf"{_TIME}(?: ?[ap]\.?m\.?)?(?: ?(?:[a-z]{{1,4}}|[-+]\d\d:?\d\d))?"
-_DATED = re.compile(
-    rf"[12]\d{{3}}([-/.])\d{{1,2}}\1\d{{1,2}}(?:\D.*)?|[12]\d{{3}}-W?\d\d(?:-.*)?"
-    rf"|(?:\d{{1,2}}([-/.])\d{{1,2}}\2(?:\d\d|[12]\d{{3}})"
-    rf"|\d{{1,2}}\.?[- ]?{_MONTH}[- ,]*(?:\d\d|\d{{4}})|{_MONTH} ?\d{{1,2}},? \d{{4}}"
-    rf"|{_MONTH}[- ]\d{{4}})(?:[T ,]+{_CLOCK})?|{_CLOCK}",
-    re.IGNORECASE,
-)
 _DAY_0 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -104,22 +86,23 @@ def is_empty(cell: str) -> bool:
 def is_missing(cell: str) -> bool:
     """Whether a cell holds no value: nothing, or a mark such as NA, null or unknown.
 
-    "Na" is none: it is sodium.
+    "Na" is none: it is sodium. Nor is "none", as of none, mild, severe; programs write
+    None.
     """
-    if is_empty(cell):
+    if is_empty(cell) or _NO_TEXT.fullmatch(cell):
         return True
-    text = cell.lower().strip("()<>[]{}#").replace("_", " ")
-    return text in _MARKS and cell != "Na"
+    text = re.sub(r"[\W_]", "", cell).lower()
+    return cell != "Na" and _NOT_KNOWN.fullmatch(text) is not None
 
 
 def as_whole(cell: str) -> str:
-    """Return a truth value as 0 or 1, and 1.0 as 1; other texts as they are.
+    """Return a truth value as 0 or 1, and 1.0 or 1.00 as 1; other texts as they are.
 
     Columns of whole numbers become 1.0 in many programs if a cell is empty.
     """
     if cell.lower() in TRUTH:
         return f"{TRUTH[cell.lower()]:.0f}"
-    return cell[:-2] if cell.endswith(".0") and _NUMERAL.fullmatch(cell) else cell
+    return re.sub(r"\.0+$", "", cell) if _NUMERAL.fullmatch(cell) else cell
 
 
 def by_value(names: Iterable[str]) -> dict[str, str]:
@@ -143,6 +126,7 @@ def readings(cell: str) -> tuple[str, ...]:
     text = text.translate(str.maketrans("−–—’‘`´", "---''''"))
     text = "".join(str(unicodedata.decimal(c, c)) for c in text)
     share = {"%": -2, "‰": -3}.get(text[-1:], 0)
+    text = "".join("¤" if unicodedata.category(c) == "Sc" else c for c in text)
     text = _CURRENCY.sub("", text.rstrip("%‰ "))
     text = re.sub(r"[.,]-+$", "", text.strip())  # as in "5.-"
     sign = "-" if text[:1] in ("-", "(") or text[-1:] == "-" else ""
@@ -187,18 +171,35 @@ def is_compact_day(value: float) -> bool:
     return 1.9e7 < value < 2.1e7 and value == int(value) and math.isfinite(day)
 
 
-def form_of(cell: str) -> str:
-    """Return what a cell that is no number looks like.
+def shape(cell: str) -> str:
+    """Return a cell without what differs between numbers, dates or codes of one form.
 
-    "date" can be read; "day" is a date or time in another form; "number" is meant as
-    one; "points" is one with points between thousands; "" is any other text.
+    Digits become 0, letters a. Letters with digits behind them, as in A12 or shop_7,
+    are a name, and stay.
     """
-    if len(cell) > _LONG or not re.search(r"\d", cell):
-        return ""
-    if math.isfinite(read_day(cell)):
-        return "date"
-    if _DATED.fullmatch(cell):
-        return "day"
-    if cell[0] in LIMITS or not _ROUGHLY.fullmatch(cell) or not readings(cell):
-        return ""
-    return "points" if re.search(r"\d\.\d{3}[.,]", cell) else "number"
+    if re.fullmatch(r"[^\W\d]+\d[\d.]*", cell):
+        return cell
+    return re.sub(r"[^\W\d_]+", "a", re.sub(r"\d[\d.,\s]*", "0", cell))
+
+
+def odd_one(names: Sequence[str]) -> str:
+    """Return the only one of three names or more that is written otherwise; or "".
+
+    That is the only text beside numbers, or the only one with other capitals, blanks or
+    marks. Numbers themselves are looked at by ``Numbers.codes``.
+    """
+    forms = [
+        "0"
+        if _NUMERAL.fullmatch(name)
+        else (
+            name.islower(),
+            name.isupper(),
+            " " in name,
+            name.replace(" ", "").isalpha(),
+        )
+        for name in names
+    ]
+    odd = [
+        name for name, form in zip(names, forms, strict=True) if forms.count(form) == 1
+    ]
+    return odd[0] if len(odd) == 1 and len(set(forms)) == 2 < len(forms) else ""

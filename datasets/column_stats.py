@@ -13,6 +13,7 @@ from .cells import is_empty, is_missing
 
 MIN_COUNT = 10  # graphs or nodes, for a category to be named
 _ENDS = 8  # different values that are counted at each end
+_MOST_CODES = 3  # as of 97, 98, 99
 
 
 @dataclass
@@ -56,26 +57,34 @@ class Numbers:
         return math.sqrt(self.squares / self.count) if self.count else 0.0
 
     def codes(self, enough: int) -> dict[float, int]:
-        """Count values far from all others, each of which ``enough`` rows share.
+        """Count values apart from all others, each of which ``enough`` rows share.
 
-        Far is 3 standard deviations of the others, and 1.5 of numbers such as -1, 999
-        or 88. One of these is far, too, if it is the only negative number.
+        Of few whole numbers, these are outside of the longest run without a gap, which
+        -1 does not begin. Else they are up to three at either end, two standard
+        deviations of the others away, or the only negative ones.
         """
-        found: dict[float, int] = {}
+        is_short = self.is_integer and len(self.ends) < 2 * _ENDS
+        found = self._beside_run() if is_short else {}
         for is_high in (False, True, False):
             ends = sorted(self.ends.items(), reverse=is_high)
-            for at in range(1, min(_ENDS, len(ends) - 1)):
+            for at in range(1, min(_MOST_CODES + 1, len(ends) - 1)):
                 (value, times), (then, _), (last, _) = ends[at - 1 : at + 2]
-                taken, is_code = found | dict(ends[:at]), _is_code(value)
-                if times < max(enough, 2) or len(ends) - len(taken) < 3 - is_code:
+                gap, taken = abs(then - value), found | dict(ends[:at])
+                if times < max(enough, 2) or len(ends) - len(taken) < 2:
                     break
-                far = abs(then - value) / (self._spread(taken) or 1e-300)
-                if is_code and value < 0 <= then:
-                    far = math.inf
-                step = abs(last - then)
-                if far >= 3 - 1.5 * is_code and abs(then - value) > 2 * step:
+                is_far = gap >= 2 * self._spread(taken) or value < 0 <= then
+                if is_far and gap > 2 * abs(last - then):
                     found = taken
-        return found
+        return {v: n for v, n in found.items() if n >= max(enough, 2)}
+
+    def _beside_run(self) -> dict[float, int]:
+        """Return values that are not in the longest run of whole numbers."""
+        runs: dict[float, list[float]] = {}
+        for at, value in enumerate(sorted(self.ends)):
+            runs.setdefault(value - at if value != -1 else math.inf, []).append(value)
+        run = max(runs.values(), key=len, default=[])
+        is_run = len(run) > 1 and 2 * len(run) >= len(self.ends)
+        return {v: n for v, n in self.ends.items() if is_run and v not in run}
 
     def _spread(self, without: dict[float, int]) -> float:
         """Return the standard deviation of all but some values."""
@@ -84,11 +93,6 @@ class Numbers:
         away = sum(gap * n for gap, n in gaps)
         squares = self.squares - sum(gap * gap * n for gap, n in gaps)
         return math.sqrt(max(squares - away * away / count, 0.0) / count)
-
-
-def _is_code(value: float) -> bool:
-    digits = set(f"{abs(value):.12g}".replace(".", ""))
-    return digits in ({"9"}, {"8"}) or value in (-1, -32768, -(2**31), 2**31 - 1)
 
 
 @dataclass

@@ -36,6 +36,8 @@ NO_ROLE = -1
 SHOWN = 5  # problems that an error names
 _MOST_PROBLEMS = 10_000
 MOST_NUMBERS = 2**31  # of encoded features of a table: 8 GiB
+_MUCH_OTHER = 1 / 3
+_FAR, _WIDE, _NARROW = 5, 10, 1e-3  # spreads of the site that made the schema
 _FEW = 5  # names that a message lists
 _AT_ALL = "in the schema of all sites"
 _values, _looks = lru_cache(by_value), lru_cache(by_look)  # names are many
@@ -194,6 +196,42 @@ def encode_features(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Fl
     return x, flaws
 
 
+def far_columns(schema: Schema, table: Table, x: NDArray[Any]) -> list[str]:
+    """Name columns of encoded features that are far from the schema's own site's."""
+    notes, at = [], 0
+    for feature in schema.features:
+        what, first = table.of(feature.column), at
+        at += feature.width
+        if feature.kind == CATEGORY:
+            place = len(feature.categories)
+            other = (
+                x == place
+                if x.ndim == 1
+                else x[:, first + place]
+                if feature.other
+                else ()
+            )
+            share = float(np.mean(other)) if feature.other and len(x) else 0.0
+            if share > _MUCH_OTHER:
+                notes.append(
+                    f"{what}: {share:.0%} of rows count as other, whose names the"
+                    f" schema lacks; list them {_AT_ALL}, or spell them as it does"
+                )
+            continue
+        values = x[:, first].astype(np.float64)
+        if feature.missing == INDICATOR:
+            values = values[x[:, first + 1] == 0]
+        mean, spread = (values.mean(), values.std()) if len(values) else (0.0, 1.0)
+        if abs(mean) > _FAR or spread > _WIDE or 0 < spread < _NARROW:
+            notes.append(
+                f"{what}: encoded by the schema, numbers have mean {mean:.3g} and"
+                f" spread {spread:.3g}, and not about 0 and 1: another unit or scale"
+                " than at the site that made the schema, or a column without shift and"
+                f" scale; correct the table, or shift and scale {_AT_ALL}"
+            )
+    return notes
+
+
 def is_one_hot(schema: Schema) -> bool:
     """Whether the features of each node are one 1 among zeros."""
     return len(schema.features) == 1 and schema.features[0].kind == CATEGORY
@@ -207,21 +245,16 @@ def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
         cell = cells[row]
         if is_missing(cell) and feature.missing == INDICATOR:
             codes[row] = feature.width - 1
-        elif feature.other and not is_empty(cell):
+            continue
+        like = _like(cell, feature.categories)
+        if feature.other and not (like or is_empty(cell)):
             codes[row] = len(feature.categories)
         elif is_missing(cell):
             flaws.append((row, feature.column, _missing_text(cell)))
         else:
-            known = _some(feature.categories)
-            flaws.append(
-                (
-                    row,
-                    feature.column,
-                    f"{cell!r} is none of the schema's categories"
-                    f" ({known}){_like(cell, feature.categories)}; correct it, or list"
-                    f" it or set other = true {_AT_ALL}",
-                )
-            )
+            what = f"{cell!r} is none of the schema's categories"
+            what += f" ({_some(feature.categories)}){like}; correct it, or list it"
+            flaws.append((row, feature.column, f"{what} or set other = true {_AT_ALL}"))
     return codes
 
 
@@ -304,12 +337,10 @@ def is_plain(text: str) -> bool:
 
 
 def _number(cell: str) -> float:
-    if is_missing(cell):
-        return math.nan
     try:
         return float(cell) if is_plain(cell) else math.inf
     except ValueError:
-        return math.inf
+        return math.nan if is_missing(cell) else math.inf
 
 
 def _missing_text(cell: str) -> str:
@@ -335,14 +366,9 @@ def encode_classes(
             continue
         why = "counts as not known, and " * is_missing(cell) + "is none of"
         what = f"{cell!r} {why}" if cell else "is empty, and not one of"
-        flaws.append(
-            (
-                row,
-                column,
-                f"{what} the schema's classes ({_some(schema.classes)})"
-                f"{_like(cell, schema.classes)}; correct it, or list it {_AT_ALL}",
-            )
-        )
+        what += f" the schema's classes ({_some(schema.classes)})"
+        what += f"{_like(cell, schema.classes)}; correct it, or list it {_AT_ALL}"
+        flaws.append((row, column, what))
     return codes, flaws
 
 
@@ -360,16 +386,10 @@ def encode_targets(
             y[:, at] = values
         fits = np.isin(values, (0, 1)) if is_binary else np.isfinite(y[:, at])
         for row in np.flatnonzero(~fits & ~np.isnan(values)).tolist():
-            must = "0 or 1" if is_binary else "a finite number"
-            flaws.append(
-                (
-                    row,
-                    column,
-                    f"a target must be {must}, or empty where it is missing, got"
-                    f" {cells[row]!r}{meaning(cells[row])}; correct it, or correct kind"
-                    f" of [target] {_AT_ALL}",
-                )
-            )
+            must = f"a target must be {'0 or 1' if is_binary else 'a finite number'},"
+            must += f" or empty where it is missing, got {cells[row]!r}"
+            must += f"{meaning(cells[row])}; correct it, or correct kind of [target]"
+            flaws.append((row, column, f"{must} {_AT_ALL}"))
             y[row, at] = np.nan
     return y, flaws
 
@@ -383,13 +403,7 @@ def encode_roles(
     flaws: list[Flaw] = []
     for row in np.flatnonzero(roles < 0).tolist():
         if not (may_miss and is_missing(cells[row])):
-            empty = ", or empty" if may_miss else ""
-            flaws.append(
-                (
-                    row,
-                    column,
-                    f"must be train, val or test{empty}, got {cells[row]!r}; correct"
-                    " it, or delete the column to have a split drawn",
-                )
-            )
+            must = f"must be train, val or test{', or empty' * may_miss}, got"
+            must += f" {cells[row]!r}; correct it, or delete the column to have a split"
+            flaws.append((row, column, f"{must} drawn"))
     return roles, flaws

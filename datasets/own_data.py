@@ -21,13 +21,13 @@ from fedgraph_flwr.errors import DataError
 
 from .cache import CACHE_FORMAT, cache_root, checksum, open_or_build
 from .cells import same_look
-from .encode import Problems, count_rows, first_few, too_many
+from .encode import Problems, count_rows, far_columns, first_few, too_many
 from .own_graphs import LeftOut, RawGraphs, read_graph, read_graphs
 from .schema import DROP, GRAPHS_CSV, KEYS, SPLIT, Schema
 from .table import Table, Tables, unchanged
 from .tables import find_tables
 
-_VERSION = 7  # part of every fingerprint: raise it when tables are read otherwise
+_VERSION = 8  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
 
 
@@ -214,6 +214,7 @@ def build(
         left_out=[text for share in raw.left_out if (text := str(share))],
         doubts=[
             *problems.doubts(),
+            *far_columns(schema, tables.nodes, raw.x),
             *same_look("graphs" if is_whole else "nodes", raw.names),
             *raw.notes,
         ],

@@ -10,15 +10,14 @@ largest values, rare categories, identifiers and texts never do.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
-from decimal import Decimal
 from pathlib import Path
 
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.wording import shortened
 
-from .cells import alike, as_whole, by_value, is_compact_day
+from .cells import as_whole, by_value, is_compact_day, odd_one, same_look
 from .column_stats import MIN_COUNT, Unknown
 from .encode import meaning, need_columns
 from .schema import (
@@ -44,8 +43,14 @@ from .table import Table
 from .tables import find_tables, holds_tables, is_one_graph, wanted_tables
 
 DEFAULT_DEGREE = 16
+_SHOWN = 20  # names of a column, with their shares
+_MOST_ODD = 12  # categories that look like numbers or dates in another form
 _MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
 _DAY_0, _LAST_DAY = date(1970, 1, 1).toordinal(), date.max.toordinal()
+_CORRECT = (
+    ", and such a row does not fit: correct the cell (an empty one is a missing value)"
+    " and make the schema again, or make the column a category in the schema"
+)
 _YEARS_FROM_2020 = (18_262.0, 365.25)  # shift and scale of dates without statistics
 
 
@@ -129,9 +134,7 @@ def infer_schema(
     )
     named = {f"{names[0]} of {table.name}": classes}
     named |= {f"{f.column} of nodes": f.categories for f in features}
-    notes += [
-        text for what, known in named.items() for text in _look_alike(what, known)
-    ]
+    notes += [text for what, known in named.items() for text in same_look(what, known)]
     if not features:
         notes.append(
             f"nodes have no usable feature: one-hot degrees up to {DEFAULT_DEGREE}"
@@ -180,8 +183,8 @@ def _choose_targets(
         for column, one in found.items():
             if column == SPLIT:
                 continue
-            if text := _unreadable(table, column, one):
-                left.append(text)
+            if is_left_out(one):
+                left.append(f"{_unreadable(table, column, one)}: not a target")
             elif one.is_date:
                 left.append(f"{column} of {table.name} is not a target: dates")
             elif one.is_id and column not in table.categorical:
@@ -205,7 +208,6 @@ def _choose_targets(
             f"{table.files[0]}, line 1: has no column to predict beside 'graph'; add"
             f" one, or name it with --targets{'; '.join(['', *left])}"
         )
-    numbers = [c for c in names if found[c].is_number]
     if kind == "auto":
         kind = _kind(table, names, found)
         notes.append(f"{', '.join(names)} of {table.name}: {kind} (else: --kind)")
@@ -215,30 +217,34 @@ def _choose_targets(
             " together as one kind: classes need one column, binary and regression"
             " need numbers; choose with --targets and --kind"
         )
-    odd = [c for c in names if c not in numbers or kind == "binary"]
-    odd = [c for c in odd if c not in numbers or not found[c].is_flag]
-    if kind != "classes" and odd:
-        must = "0 or 1" if kind == "binary" else "numbers"
+    if kind == "classes":
+        return kind, tuple(names)
+    is_binary = kind == "binary"
+    odd = [
+        c for c in names if not (found[c].is_flag if is_binary else found[c].is_number)
+    ]
+    if odd:
+        must = "0 or 1" if is_binary else "numbers"
         if found[odd[0]].num_odd:
             must += f" (not {_first(table, odd[0], found[odd[0]])})"
         raise DataError(
             f"{table.files[0]}: column {odd[0]!r} must hold {must} to be predicted as"
             f" {kind}; leave it out with --targets, or choose another --kind"
         )
-    if kind != "classes":
-        for column in names:
-            notes += _doubts(table, column, found[column])
+    for column in names:
+        notes += _doubts(table, column, found[column])
     return kind, tuple(names)
 
 
 def _kind(table: Table, names: Sequence[str], found: Mapping[str, Profile]) -> str:
     first = found[names[0]]
     if len(names) == 1:
-        if names[0] in table.categorical or not first.is_number:
+        few = len(first.distinct()) <= _MOST_CLASSES and first.holders is not None
+        is_number = first.is_number or (first.is_mostly_number and not few)
+        if names[0] in table.categorical or not is_number:
             return "classes"
         if first.is_flag and first.num_missing:
             return "binary"
-        few = len(first.distinct()) <= _MOST_CLASSES and first.holders is not None
         return "classes" if first.numbers.is_integer and few else "regression"
     if all(found[c].is_flag for c in names):
         return "binary"
@@ -250,24 +256,21 @@ def _kind(table: Table, names: Sequence[str], found: Mapping[str, Profile]) -> s
 def _classes(
     table: Table, one: Profile, column: str, owner: str, notes: list[str]
 ) -> tuple[str, ...]:
-    classes = [name for name in one.frequent() if is_name(name)]
-    left = len(one.distinct()) - len(classes)
-    notes += _doubts(table, column, one)
+    classes, what = _frequent(one), f"{column} of {table.name}"
+    notes += _doubts(table, column, one, classes)
+    notes += [_unreadable(table, column, one)] * one.is_written_oddly
     marks = [c for c, n in one.unknown.marks.items() if is_name(c) and n >= one.enough]
     if len(classes) < 2 <= len(classes) + len(marks):  # else nothing can be learned
         classes += sorted(marks)
         notes.append(
-            f"{column} of {table.name}: {', '.join(map(repr, marks))} must serve as"
-            " class(es), for there are too few others; if that means not known, empty"
-            " these cells and label more"
+            f"{what}: {', '.join(map(repr, marks))} must serve as class(es), for there"
+            " are too few others; if that means not known, empty the cells, label more"
         )
-    if problem := _unreadable(table, column, one):
-        notes.append(problem)
-    if left:
+    notes += _shares(f"{what}: classes", classes, one)
+    if left := len(set(one.distinct()) - set(classes)):
         notes.append(
-            f"{column} of {table.name}: {left} class(es) that fewer than {one.enough}"
-            f" {owner}s have are not named; add them to classes by hand if all sites"
-            " may know them"
+            f"{what}: {left} class(es) that fewer than {one.enough} {owner}s have are"
+            " not named; add them to classes by hand if all sites may know them"
         )
     if len(classes) < 2:
         cure = "label more nodes, or "
@@ -285,17 +288,24 @@ def _classes(
     return tuple(map(as_whole, classes) if is_number else classes)  # 1, not 1.0
 
 
-def _look_alike(what: str, names: Sequence[str]) -> list[str]:
-    """Tell names that are one number, or that look the same."""
-    found: dict[Decimal | str, list[str]] = {}
-    for name in names:
-        found.setdefault(alike(name), []).append(name)
-    return [
-        f"{what}: {' and '.join(map(ascii, same))} are different names; if they mean"
-        " the same, write them alike and make the schema again"
-        for same in found.values()
-        if len(same) > 1
-    ]
+def _frequent(one: Profile) -> list[str]:
+    """List names that enough graphs or nodes have; "-" is one beside "+"."""
+    names = [name for name in one.frequent() if is_name(name)]
+    return names + ["-"] * ("+" in names and one.unknown.marks["-"] >= one.enough)
+
+
+def _shares(what: str, names: Sequence[str], one: Profile) -> list[str]:
+    """Say how many rows have each name, and which one is written otherwise."""
+    counts = {name: one.num_rows(name) for name in names}
+    counts["none of these"] = one.unknown.rows - sum(counts.values())
+    shares = [f"{n} ({c / one.unknown.rows:.1%})" for n, c in counts.items() if c]
+    notes = [f"{what} {', '.join(shares[:_SHOWN])}{', ...' * (len(shares) > _SHOWN)}"]
+    if odd := odd_one(names):
+        notes.append(
+            f"{what}: {odd!r} is written otherwise than the others; if it means not"
+            " known, empty these cells and make the schema again"
+        )
+    return notes
 
 
 def _feature(
@@ -307,26 +317,30 @@ def _feature(
     if not one.count or not is_name(column):
         notes.append(f"{what} is not used: it is empty, or has an odd name")
         return None
-    notes += _doubts(table, column, one)
     is_category = column in table.categorical
+    names = _frequent(one)
+    is_named = is_category or not (one.is_mostly_number or one.is_date)
+    notes += _doubts(table, column, one, names if is_named else ())
     may_tell = one.is_flag or not (one.is_number or one.is_date)  # if it is there
-    if one.is_constant and not (one.num_missing and may_tell):
+    is_constant = len(one.distinct()) == 1 if is_category else one.is_constant
+    if is_constant and not (one.num_missing and may_tell):
         rest = ", or none" * bool(one.num_missing)
         notes.append(
-            f"{what} is not used: it has one value in all rows{rest} (else: add a"
-            " [[feature]] by hand)"
+            f"{what} is not used: it has one value in all rows{rest}, but for rounding"
+            f" or fewer than {one.enough} rows (else: add a [[feature]] by hand)"
         )
         return None
     if one.is_date and not is_category:
         if few := one.count - one.days.count:
-            notes.append(
-                f"{what}: {few} of {one.count} cells are no dates such as 2024-01-31;"
-                " their rows do not fit: correct the cells and make the schema again"
-            )
+            notes.append(f"{what}: {few} of {one.count} cells are no dates{_CORRECT}")
         return _number(column, one, missing, statistics=statistics, notes=notes)
-    if not is_category and (problem := _unreadable(table, column, one)):
-        notes.append(f"{problem}; until then the column is not used")
-        return None
+    if not is_category and one.is_written_oddly:
+        is_out = is_left_out(one)
+        then = "not used (as a category: add a [[feature]] by hand)"
+        then = f"; until then the column is {then if is_out else 'a category'}"
+        notes.append(_unreadable(table, column, one) + then)
+        if is_out:
+            return None
     if one.is_mostly_number and not is_category:
         if one.is_id:
             notes.append(
@@ -336,25 +350,17 @@ def _feature(
             return None
         if not one.is_number:
             notes.append(
-                f"{_odd_cells(table, column, one)}; the column is taken as a number,"
-                " and such a row does not fit: correct the cell (an empty one is a"
-                " missing value) and make the schema again, or make the column a"
-                " category in the schema"
+                f"{_odd_cells(table, column, one)}; the column is taken as a"
+                f" number{_CORRECT}"
             )
         return _number(column, one, missing, statistics=statistics, notes=notes)
-    if 2 * one.num_odd <= one.count and not (is_category or one.has_codes):
-        notes.append(
-            f"{_odd_cells(table, column, one)}; these are too many for a column of"
-            " numbers: if they stand for missing values, empty them and make the schema"
-            " again"
-        )
-    names = [name for name in one.frequent() if is_name(name)]
     if one.holders is None or not names:
         notes.append(
             f"{column} of nodes is not used: free text, or names of single rows"
         )
         return None
-    rare = len(one.distinct()) - len(names)
+    notes += _shares(f"{what}: categories", names, one)
+    rare = len(set(one.distinct()) - set(names))
     if rare:
         notes.append(
             f"{column} of nodes: {rare} rare categories are not named, and count as"
@@ -369,8 +375,10 @@ def _feature(
     )
 
 
-def _doubts(table: Table, column: str, one: Profile) -> list[str]:
-    """Name cells that may stand for "not known"; of dates, too."""
+def _doubts(
+    table: Table, column: str, one: Profile, listed: Collection[str] = ()
+) -> list[str]:
+    """Name cells that may stand for "not known"; of dates, too; and other readings."""
     what = table.of(column)
     days = Unknown(rows=one.unknown.rows, numbers=one.days)
     more = days.notes(what, one.enough, shown=_date) if one.is_date else []
@@ -379,35 +387,35 @@ def _doubts(table: Table, column: str, one: Profile) -> list[str]:
             f"{what}: numbers look like days, and 20240131 is far from 20240201; write"
             " 2024-01-31, and make the schema again"
         )
-    return one.unknown.notes(what, one.enough) + more
+    if one.thousands and not one.num_odd:
+        more.append(
+            f"{what}: {one.thousands} cells are as 1.234, which may mean 1234 or 1.234,"
+            " and all others are whole and below 1000; they are read as 1.234: if a"
+            " point parts thousands, leave it out in all rows"
+        )
+    return one.unknown.notes(what, one.enough, listed=listed) + more
+
+
+def is_left_out(one: Profile) -> bool:
+    """Whether so many cells are no category, but numbers or dates that are not read."""
+    many = one.holders is None or len(one.holders) > _MOST_ODD
+    return one.is_written_oddly and many
 
 
 def _unreadable(table: Table, column: str, one: Profile) -> str:
     """Say that numbers or dates cannot be read as they are written, and the cure."""
-    if one.is_dated and not one.is_date:
-        place = _first(table, column, one, "day")
-        return (
-            f"{column} of {_rows(table)}: cells look like dates or times (the first:"
-            f" {place}); as 01/02/2024 may be in January or February, write dates as"
-            " 2024-01-31 or 2024-01-31T12:00, and times of day as numbers, and make the"
-            " schema again"
-        )
-    if one.is_meant and not one.is_mostly_number:
-        form = "points" if one.forms["points"] else "number"
-        points = "; others that have such points are read wrong, as 1.234 for 1234"
-        return (
-            f"{_odd_cells(table, column, one, form)}; if these are numbers, write a"
-            " point in place of the comma before decimals and nothing between thousands"
-            " or around numbers, in all rows and at all sites"
-            f"{points * (form == 'points')}, and make the schema again"
-        )
-    return ""
+    return (
+        f"{_odd_cells(table, column, one)}; if numbers or dates are meant, write a"
+        " point in place of the comma before decimals and nothing between thousands or"
+        " around numbers, dates as 2024-01-31 or 2024-01-31T12:00 (01/02/2024 may be in"
+        " January or February), in all rows and at all sites, and make the schema again"
+    )
 
 
-def _odd_cells(table: Table, column: str, one: Profile, form: str = "odd") -> str:
+def _odd_cells(table: Table, column: str, one: Profile) -> str:
     """Say how many cells are no numbers, and which is the first."""
     found = f"{column} of {_rows(table)}: {one.num_odd} of {one.count} cells"
-    place = _first(table, column, one, form)
+    place = _first(table, column, one)
     if one.num_odd == 1:
         return f"{found} is no number ({place})"
     return f"{found} are no numbers (the first: {place})"
@@ -417,8 +425,8 @@ def _rows(table: Table) -> str:
     return "nodes" if "node" in table.columns else "graphs"
 
 
-def _first(table: Table, column: str, one: Profile, form: str = "odd") -> str:
-    line, cell = one.firsts[form]
+def _first(table: Table, column: str, one: Profile) -> str:
+    line, cell = one.first
     return f"{table.at(line, column)}: {shortened(repr(cell))}{meaning(cell)}"
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from .cells import form_of, read_day
+from .cells import read_day, shape
 from .column_stats import MIN_COUNT, Numbers, Unknown
 from .encode import read_numbers
 
 _MOST_DISTINCT = 1000  # categories of one column, before it counts as text
 _ODD = 10  # cells of a column of numbers, of which one may be no number
+_NOISE = 1e-7  # of a mean, as a spread: numbers of 32 bits have it
+_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(?:\.\d{3})*|0")
 
 
 @dataclass
@@ -23,22 +26,25 @@ class Profile:
 
     ``holders`` says of each different cell in how many graphs or nodes it stands, up to
     ``enough``; None once there are too many different cells. ``num_odd`` cells are
-    neither missing nor finite numbers; ``forms`` counts what these look like, and
-    ``firsts`` has the line and text of the first of each form, and of all by "odd".
-    ``owners`` are those of cells that are numbers or dates.
+    neither missing nor finite numbers; ``first`` has the line and text of one of them.
+    ``rows`` counts rows of each cell of ``holders``. ``owners`` are those of cells that
+    are numbers or dates. ``thousands`` counts cells such as 1.234, if all others are
+    whole and below 1000; else it is None.
     """
 
     enough: int
     count: int = 0
     num_missing: int = 0
     num_odd: int = 0
-    forms: Counter[str] = field(default_factory=Counter)
-    firsts: dict[str, tuple[int, str]] = field(default_factory=dict)
+    first: tuple[int, str] = (0, "")
+    thousands: int | None = 0
+    rows: Counter[str] = field(default_factory=Counter)
     all_differ: bool = True
     unknown: Unknown = field(default_factory=Unknown)
     days: Numbers = field(default_factory=Numbers)
     owners: set[str] = field(default_factory=set)
     holders: dict[str, set[str]] | None = field(default_factory=dict)
+    _some: list[str] = field(default_factory=list)  # once there are too many
     _seen: set[str] = field(default_factory=set)
 
     def add(
@@ -53,14 +59,16 @@ class Profile:
         self.num_missing += int((~present).sum())
         self.count += int(present.sum())
         rows = np.flatnonzero(finite).tolist()
-        form = {cell: form_of(cell) for cell in {cells[row] for row in odd}}
-        for row in odd:
-            kind = form[cells[row]]
-            self.forms[kind] += 1
-            self.firsts.setdefault("odd", (lines[row], cells[row]))
-            self.firsts.setdefault(kind, (lines[row], cells[row]))
-        dated = [row for row in odd if form[cells[row]] == "date"]
-        self.days.add(np.array([read_day(cells[row]) for row in dated]))
+        if odd and not self.first[0]:
+            self.first = lines[odd[0]], cells[odd[0]]
+        day = {cell: read_day(cell) for cell in {cells[row] for row in odd}}
+        dated = [row for row in odd if math.isfinite(day[cells[row]])]
+        self.days.add(np.array([day[cells[row]] for row in dated]))
+        if self.thousands is not None:
+            there = [cells[row] for row in np.flatnonzero(present).tolist()]
+            self.thousands += sum("." in cell for cell in there)
+            if not all(map(_THOUSANDS.fullmatch, there)):
+                self.thousands = None
         if len(self.owners) < self.enough:
             self.owners.update(owners[row] for row in (*rows, *dated))
         if self.all_differ:
@@ -72,11 +80,12 @@ class Profile:
         if self.holders is None:
             return
         for row in np.flatnonzero(present).tolist():
+            self.rows[cells[row]] += 1
             known = self.holders.setdefault(cells[row], set())
             if len(known) < self.enough:
                 known.add(owners[row])
         if len(self.holders) > _MOST_DISTINCT:
-            self.holders = None
+            self._some, self.holders = list(self.holders), None
 
     @property
     def numbers(self) -> Numbers:
@@ -92,36 +101,48 @@ class Profile:
     def is_mostly_number(self) -> bool:
         """Whether so many are that the others look like mistakes."""
         few = _ODD * self.num_odd <= self.count and not self.has_codes
-        return self.is_flag or (few and not self.forms["points"])
+        return self.is_flag or (few and not (self.thousands and self.num_odd))
 
     @property
-    def is_meant(self) -> bool:
-        """Whether it would be numbers if all were written with a point alone."""
-        meant = self.forms["number"] + self.forms["points"]
-        return meant > 0 and self._are_most(self.numbers.count + meant)
+    def is_written_oddly(self) -> bool:
+        """Whether numbers or dates seem meant, written in a form that is not read.
+
+        Nearly all different cells hold digits, and few forms are left without these; or
+        half of the cells are numbers, and the others no category.
+        """
+        if self.is_mostly_number or self.is_date:
+            return False
+        names = self._some or list(self.holders or ())
+        forms = [shape(name) for name in names if re.search(r"\d", name)]
+        is_most = _ODD * len(forms) >= (_ODD - 1) * len(names) > 0
+        is_one_form = is_most and len(set(forms)) <= max(1, len(forms) // 4)
+        return is_one_form or (2 * self.num_odd <= self.count and not self.has_codes)
 
     @property
     def is_date(self) -> bool:
         """Whether nearly all are dates that can be read."""
         return self._are_most(self.days.count)
 
-    @property
-    def is_dated(self) -> bool:
-        """Whether nearly all are dates or times, in whatever form."""
-        return self._are_most(self.days.count + self.forms["day"])
-
     def _are_most(self, count: int) -> bool:
         return self.count > 0 and _ODD * (self.count - count) <= self.count
 
     @property
     def is_constant(self) -> bool:
-        """Whether all cells that are not missing have one value."""
+        """Whether all cells that are not missing have one value.
+
+        Numbers do so, too, that differ by rounding, or in fewer than ``enough`` graphs
+        or nodes.
+        """
         if self.holders is not None and len(self.holders) == 1:
             return True
-        return any(
-            one.count == self.count > 0 and len(one.ends) == 1
-            for one in (self.numbers, self.days)
-        )
+        if self.is_flag or not (self.is_mostly_number or self.is_date):
+            return False
+        one = self.days if self.is_date else self.numbers
+        noise = 0.0 if self.is_date or one.is_integer else _NOISE * abs(one.mean)
+        owners = dict(self.holders or {"": set[str]()})
+        first = owners.pop(max(owners, key=self.rows.__getitem__))
+        are_few = len(set[str]().union(*owners.values())) < self.enough <= len(first)
+        return one.std <= noise or are_few
 
     @property
     def has_codes(self) -> bool:
@@ -146,6 +167,10 @@ class Profile:
         """Whether all values are 0 or 1, or truth values."""
         values = read_numbers(self.distinct(), truth=True)
         return bool(len(values)) and bool(np.isin(values, (0, 1)).all())
+
+    def num_rows(self, cell: str) -> int:
+        """Count the rows with a cell, which may be a mark of what is not known."""
+        return self.rows[cell] or self.unknown.marks[cell]
 
     def distinct(self) -> list[str]:
         """List different cells, in order; all of them only if there are not many."""

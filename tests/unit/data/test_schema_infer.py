@@ -146,13 +146,7 @@ def test_numbers_whose_mean_is_none_are_not_scaled(tmp_path):
     assert "age of nodes is not scaled: its numbers are too large" in notes
 
 
-def test_a_column_with_many_texts_is_none_of_numbers_and_is_told(tmp_path):
-    """Also of values that are whole and all differ: an id with a gap is an id."""
-    folder = site(tmp_path, age=lambda i: "high" if i % 8 == 7 else 40 + i / 10)
-    schema, notes = infer_schema(folder)
-    assert [feature.column for feature in schema.features] == ["kind"]
-    told = "age of nodes: 5 of 40 cells are no numbers (the first: nodes.csv, line 9,"
-    assert any(note.startswith(told) for note in notes)
+def test_an_id_with_a_gap_is_an_id(tmp_path):
     folder = site(tmp_path / "ids", age=lambda i: "high" if i in (3, 5) else 7 * i)
     schema, notes = infer_schema(folder)
     assert [feature.column for feature in schema.features] == ["kind"]
@@ -165,31 +159,57 @@ def test_a_column_with_many_texts_is_none_of_numbers_and_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (lambda i: f"{36 + i // 20},5", "'36,5', which may mean 36.5"),  # seen often
+        (lambda i: f"{36 + i},5", "'36,5', which may mean 36.5"),  # seen often
         (lambda i: f"1.{100 + i},25", "'1.100,25', which may mean 1100.25"),
         (lambda i: f"{36 + i},5" if i % 3 else 40, "'37,5', which may mean 37.5"),
-        (lambda i: f"3,{633 + i // 20}", "'3,633', which may mean 3633 or 3.633"),
+        (lambda i: f"3,{633 + i}", "'3,633', which may mean 3633 or 3.633"),
         (lambda i: f"3\u202f{633 + i}", "which may mean 3633"),
         (lambda i: f"3'{633 + i}.50", "which may mean 3633.50"),
-        (lambda i: f"{i // 20} %", "'0 %', which may mean 0"),
+        (lambda i: f"{i} %", "'0 %', which may mean 0"),
         (lambda i: f"${i + 5}", "'$5', which may mean 5"),
-        (lambda i: "1.234.567" if i == 7 else i / 7, "as 1.234 for 1234"),
+        (lambda i: f"1.000.{100 + i}" if i % 2 else 100 + i, "1000101"),
+        (lambda i: f"{i / 2} kg", "'0.0 kg')"),
+        (lambda i: f"1.2{i}D+03", "'1.20D+03')"),
+        (lambda i: f"10 \u00b1 {i}", "'10 \xb1 0')"),
+        (lambda i: f"~{i}", "'~0')"),
+        (lambda i: f"{i % 12 + 1:02d}/{i % 9 + 1:02d}/2024", "'01/01/2024')"),
+        (lambda i: f"{i % 28 + 1}.1.24" if i % 3 else "2024-01-05", "'2024-01-05')"),
+        (lambda i: f"{i} {['mars', 'avril'][i % 2]} 2024", "'0 mars 2024')"),
+        (lambda i: f"{i % 24}:30", "'0:30')"),
+        (lambda i: f"P{i}D", "'P0D')"),
+        (lambda i: "high" if i % 8 == 7 else 40 + i / 10, "'high')"),
     ],
 )
-def test_numbers_with_marks_are_told_and_are_neither_categories_nor_wrong(
+def test_what_is_written_as_no_number_or_date_is_told_and_is_no_category(
     tmp_path, value, told
 ):
     """They became categories or free text; the advice made 3,633 to 3.633."""
     quoted = {"age": lambda i: f'"{value(i)}"'}
-    schema, notes = infer_schema(site(tmp_path / "a", **quoted), min_count=2)
+    schema, notes = infer_schema(site(tmp_path / "a", **quoted), min_count=1)
     assert [f.column for f in schema.features] == ["kind"]
     (note,) = [note for note in notes if note.startswith("age of nodes: ")]
     assert told in note
     assert "nothing between thousands" in note
-    assert "until then the column is not used" in note
+    assert "01/02/2024 may be in January or February" in note
+    assert "the column is not used (as a category: add a [[feature]] by" in note
     target = site(tmp_path / "b", ylabel=quoted["age"])
     with pytest.raises(DataError, match=r"to predict.*nothing between thousands"):
         infer_schema(target, min_count=1)
+    few = {"age": lambda i: f'"{value(i % 12)}"'}  # EC numbers, rates
+    schema, notes = infer_schema(site(tmp_path / "c", **few), min_count=1)
+    if told != "which may mean 3633":  # which is no name
+        assert [f.kind for f in schema.features] == ["category"] * 2
+        assert any(n.endswith("until then the column is a category") for n in notes)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [lambda i: f"A{i % 20}", lambda i: f"shop_{i % 20}", lambda i: "abcd"[i % 4] * 3],
+)
+def test_names_with_numbers_are_categories(tmp_path, value):
+    schema, notes = infer_schema(site(tmp_path, age=value), min_count=1)
+    assert [f.kind for f in schema.features] == ["category"] * 2
+    assert not any("nothing between thousands" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -219,19 +239,8 @@ def test_numbers_and_dates_far_from_0_are_centred(tmp_path, value):
     assert age.kind == "number" or abs(x).max() < 40  # years from 2020
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        lambda i: f"{i % 12 + 1:02d}/{i % 9 + 1:02d}/2024",
-        lambda i: f"{i % 28 + 1}.1.24" if i % 2 else "2024-01-05",
-        lambda i: f"{i % 28 + 1} Jan 2024 10:30",
-        lambda i: f"{i % 24}:30",
-    ],
-)
-def test_dates_whose_month_nobody_knows_are_told_and_not_guessed(tmp_path, value):
-    schema, notes = infer_schema(site(tmp_path, age=value), min_count=1)
-    assert [f.column for f in schema.features] == ["kind"]
-    assert any("01/02/2024 may be in January or February" in note for note in notes)
+def test_dates_are_no_targets_and_other_forms_do_not_fit_them(tmp_path):
+    other = site(tmp_path, age=lambda i: f"{i % 12 + 1:02d}/01/2024")
     days = {
         "yday": lambda i: f"2024-01-{i % 5 + 1}",
         "age": lambda i: f"2024-01-{i % 28 + 1}",
@@ -242,11 +251,15 @@ def test_dates_whose_month_nobody_knows_are_told_and_not_guessed(tmp_path, value
         True,
     )
     with pytest.raises(DataError, match="must be a date such as 2024-01-31"):
-        build(tmp_path, iso, bad_rows="refuse")
+        build(other, iso, bad_rows="refuse")
 
 
 @pytest.mark.parametrize(
-    "mark", ["NA", "NULL", "unknown", "?", "(null)", "#N/A", "\\N"]
+    "mark",
+    [
+        *("NA", "NULL", "unknown", "?", "(null)", "#N/A", "\\N", "ND", "N\\A", "'--"),
+        *("#N/A N/A", "-1.#QNAN", "(blank)", "None", "Not Determined", "no answer"),
+    ],
 )
 def test_marks_of_what_is_not_known_are_told_and_are_no_class(tmp_path, mark):
     rows = [
@@ -286,11 +299,49 @@ def test_sodium_is_known_and_a_mark_is_a_class_only_if_there_is_no_second(tmp_pa
         site(tmp_path / "a", kind=lambda i: ["Na", "K"][i // 2 % 2])
     )
     assert schema.features[1].categories == ("K", "Na")
-    names = {"ylabel": lambda i: ["none", "mild"][i % 2]}
+    names = {
+        "ylabel": lambda i: ["none", "mild"][i % 2],
+        "kind": lambda i: "+-."[i % 3],
+    }
     schema, notes = infer_schema(site(tmp_path / "b", **names))
     assert schema.classes == ("mild", "none")
-    told = "label of graphs.csv: 'none' must serve as class(es)"
+    assert "label of graphs.csv: classes mild (50.0%), none (50.0%)" in notes
+    assert schema.features[1].categories == ("+", "-")
+    told = "kind of nodes: categories + (35.0%), - (32.5%), none of these (32.5%)"
+    assert told in notes
+    build(tmp_path / "b", schema, bad_rows="refuse")
+    marks = {"ylabel": lambda i: ["unknown", "ok"][i % 2]}
+    schema, notes = infer_schema(site(tmp_path / "c", **marks))
+    assert schema.classes == ("ok", "unknown")
+    told = "label of graphs.csv: 'unknown' must serve as class(es)"
     assert any(note.startswith(told) for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("names", "odd"),
+    [
+        (["0", "1", "DK"], "DK"),
+        (["Yes", "No", "DK"], "DK"),
+        (["ok", "bad", "not yet"], "not yet"),
+        (["a", "b", "b?"], "b?"),
+        (["ok", "bad"], ""),
+        (["ok", "bad", "ill"], ""),
+        (["C", "N", "Na", "Cl"], ""),
+    ],
+)
+def test_a_name_that_is_written_otherwise_is_told_and_all_with_their_shares(
+    tmp_path, names, odd
+):
+    count = len(names)
+    values = {"ylabel": lambda i: names[i % count], "kind": lambda i: names[i % count]}
+    _, notes = infer_schema(site(tmp_path, **values), min_count=1)
+    told = [note for note in notes if "is written otherwise than the others" in note]
+    assert len(told) == 2 * bool(odd)
+    assert all(f": {odd!r} is" in note for note in told)
+    shares = [
+        note for note in notes if note.startswith("label of graphs.csv: classes ")
+    ]
+    assert f"{names[0]} ({-(-20 // count) / 20:.1%})" in shares[1]
 
 
 @pytest.mark.parametrize(
@@ -307,7 +358,14 @@ def test_sodium_is_known_and_a_mark_is_a_class_only_if_there_is_no_second(tmp_pa
             lambda i: "9999-12-31" if i % 4 == 0 else f"2024-01-{i % 28 + 1}",
             "9999-12-31",
         ),
-        (lambda i: [-1, 0, 1][i % 3], ""),
+        (lambda i: [-1, 0, 1][i % 3], "-1"),
+        (lambda i: [-1, 0, 1, 2][i % 4], "-1"),
+        (lambda i: [0, 1, 255][i % 3], "255"),
+        (lambda i: [0, 1, 3][i % 3], "3"),
+        (lambda i: [1, 2, 3, 4, 5, 8, 9][i % 7], "8 9"),
+        (lambda i: [-1, 1][i % 2], ""),
+        (lambda i: [5, 10, 15, 20][i % 4], ""),
+        (lambda i: [60, 70, 80, 90, 95, 97, 98, 99][i % 8], ""),
         (lambda i: i % 9 + 1, ""),
         (lambda i: 10.0 ** (i / 4), ""),
         (lambda i: 0 if i % 2 else 10 + i, ""),
@@ -322,7 +380,9 @@ def test_a_number_far_from_all_others_that_many_rows_share_is_told(
     assert len(told) == len(codes)
     assert all(f"%) are {c}, and" in note for c, note in zip(codes, told, strict=True))
     data, *_ = build(tmp_path, schema)
-    if schema.features[0].kind == "number" and "-98" not in codes:  # fewer than 10
+    if schema.features[0].kind == "number" and not {"-98", "8"} & {
+        *codes
+    }:  # fewer than 10
         assert len(data.doubts) == len(codes)
 
 
@@ -350,6 +410,51 @@ def test_a_column_with_one_value_is_left_out(tmp_path, value, is_there):
     may_tell = is_there == 2 and value in ("x", "True", 1)
     assert told is not may_tell
     assert ("age" in to_toml(schema)) is may_tell
+
+
+@pytest.mark.parametrize(
+    ("values", "is_constant"),
+    [
+        (lambda i: "0.9999999999999999" if i % 2 else "1.0", True),
+        (lambda i: 1e9 + 0.5 + (i % 20) * 1e-3, True),
+        (lambda i: 4712 if i == 7 else 4711, True),
+        (lambda i: "2024-01-08" if i == 7 else "2024-01-07", True),
+        (lambda i: i % 10 if i < 18 else 4711, True),  # of nine graphs
+        (lambda i: i % 10 if i < 20 else 4711, False),
+        (lambda i: 1_700_000_000 + i % 20, False),
+        (lambda i: 1 if i == 7 else 0, False),  # needs no scaling
+    ],
+)
+def test_a_spread_of_rounding_or_of_few_rows_is_none(tmp_path, values, is_constant):
+    """The other site's 0.7 became 1e16, and its code 98230 became 1,317,169."""
+    schema, notes = infer_schema(site(tmp_path, age=values))
+    assert ("age" not in [f.column for f in schema.features]) is is_constant
+    assert any("it has one value in all rows" in note for note in notes) is is_constant
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"age": lambda i: 100 * (40 + i / 10)}, "age of nodes.csv: encoded by the"),
+        ({"age": lambda i: 273 + 40 + i / 10}, "age of nodes.csv: encoded by the"),
+        ({"age": lambda i: 42 + i / 1e5}, "age of nodes.csv: encoded by the"),
+        ({"age": lambda i: 42 + 30 * (-1) ** i}, "age of nodes.csv: encoded by the"),
+        ({"kind": lambda i: "Z" if i % 3 else "x"}, "kind of nodes.csv: 65% of rows"),
+        ({"kind": lambda i: "Z" if i % 3 == 1 else "x"}, ""),
+        ({"age": lambda i: 44 + i / 10}, ""),
+    ],
+)
+def test_another_scale_or_spelling_than_the_schema_knows_is_told(
+    tmp_path, columns, told
+):
+    mine = {"kind": lambda i: "rare" if i < 3 else "x"}
+    schema, _ = infer_schema(site(tmp_path / "a", **mine))
+    assert not build(tmp_path / "a", schema, bad_rows="refuse")[0].doubts
+    doubts = build(site(tmp_path / "b", **(mine | columns)), schema)[0].doubts
+    assert [d.startswith(told) for d in doubts] == [True] * bool(told)
+    twins = {"kind": lambda i: "X" if i == 7 else "x"}  # is no other
+    with pytest.raises(DataError, match=r"line 9, .*'X' is none .*'x' looks alike"):
+        build(site(tmp_path / "c", **twins), schema, bad_rows="refuse")
 
 
 @pytest.mark.parametrize(
@@ -438,10 +543,10 @@ def test_the_answer_is_no_feature_of_nodes(tmp_path):
 def test_names_that_look_alike_are_told(tmp_path, column, one, other):
     names = {column: lambda i: [one, other][i // 2 % 2]}
     _, notes = infer_schema(site(tmp_path, **names))
-    told = f"{one!a} and {other!a} are different names; if"
+    told = f"look like another's, such as {one!a} and {other!a}; if"
     assert sum(told in note for note in notes) == 1
     _, notes = infer_schema(site(tmp_path / "other"))
-    assert not any("different names" in note for note in notes)
+    assert not any("look like another's" in note for note in notes)
 
 
 @pytest.mark.parametrize(
