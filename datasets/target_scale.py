@@ -19,6 +19,7 @@ from fedgraph_flwr.rules import shown
 from fedgraph_flwr.wording import shortened
 
 from .catalog import is_users, label_kind
+from .column_stats import MIN_COUNT, Numbers
 from .molecules import warn_once
 
 KEY = "csv-label-scale"
@@ -98,6 +99,9 @@ def scaled(partition: GraphPartition, settings: RunSettings) -> GraphPartition:
     found: dict[str, Scale] = {}
     for task, column in zip(partition.tasks, y.T, strict=True):
         known = column[~np.isnan(column)]
+        numbers = Numbers()
+        numbers.add(known)
+        known = known[~np.isin(known, list(numbers.codes(MIN_COUNT)))]  # as -999
         if len(known) >= _FEWEST:
             found[task] = float(known.mean()), float(known.std())
     if words := describe_far(found):

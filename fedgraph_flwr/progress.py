@@ -92,7 +92,7 @@ def progress_line(
     if (by := folder.so_far.by) and not math.isnan(
         chosen := folder.so_far.mean_score("val" + by, measured)
     ):
-        parts.append(f"average precision val {chosen:.3f}")
+        parts.append(f"{folder.so_far.chosen_by()} val {chosen:.3f}")
     losses = [e.value for e in report.evaluations if (e.split, e.metric) == _LOSS]
     if losses:
         parts.append(f"training loss {fmean(losses):.3f}")

@@ -199,7 +199,8 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
     check_same_data(settings, clients)
     if not is_resumed and resolved.method.task.has_classes:
         _find_rarest(resolved, strategy)
-    folder.so_far.by = PRECISION if strategy.by_precision else ""
+    by_loss = LOSS if settings.csv_label_scale else ""  # which has no units
+    folder.so_far.by = PRECISION if strategy.by_precision else by_loss
     check_same_plugins(resolved.plugin, clients)
     if settings.tell_statistics:
         rows = statistics_rows(clients)
@@ -292,7 +293,7 @@ def _stopper(folder: RunFolder) -> Stopper:
             if (e.split, e.point) != ("val", "post_aggregation"):
                 continue
             if e.metric in ("loss", so_far.chosen_by()):
-                is_loss = e.metric == "loss"
+                is_loss = e.metric != so_far.chosen_by()
                 rule.add(e.server_round, e.client, e.value, is_loss=is_loss)
         return rule.is_due()
 

@@ -48,7 +48,7 @@ class RunRecord:
             for split in task.splits
             for s in (split, *(split + m for m in _CHOOSING.values() if split == "val"))
         }
-        self.by = ""  # or PRECISION, by which rounds are chosen then
+        self.by = ""  # or PRECISION or LOSS, by which rounds are chosen then
         self.one_class: dict[str, Table] = {prefix: {} for prefix in _TABLES.values()}
         self.unscored: dict[tuple[str, int], Table] = {}
         self.by_ownership: dict[tuple[str, str], Table] = {}
@@ -132,7 +132,8 @@ class RunRecord:
 
     def chosen_by(self) -> str:
         """Metric of the validation items by which rounds are chosen."""
-        return AVERAGE_PRECISION if self.by else self.task.metric
+        names = {table: metric for metric, table in _CHOOSING.items()}
+        return names.get(self.by, self.task.metric)
 
     def mean_score(self, split: str, server_round: int) -> float:
         """Unweighted client mean after aggregation; NaN if nothing was measured."""

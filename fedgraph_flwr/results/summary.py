@@ -138,7 +138,8 @@ def _scores(
         for client, number in row.get("one_class", {}).items():
             info = strategy.clients[int(client)]
             row["one_class"][client] = class_names(info)[number]
-        if so_far.by and row.get("num_clients_chosen_by", expected) < expected:
+        few = row.get("num_clients_chosen_by", expected) < expected
+        if few and so_far.by == selection.PRECISION:
             row["protocol"] += (
                 "; a client has no such score if its validation labels are of one class"
             )
@@ -176,6 +177,8 @@ def _rarest(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
 def _choosing(strategy: AbstractGraphStrategy, so_far: RunRecord) -> str:
     """Name the score by which rounds are chosen."""
     rarest, metric = _rarest(strategy), so_far.task.metric
+    if so_far.by == selection.LOSS:
+        return "loss, in which targets are scaled"
     if rarest is None or not so_far.by:
         is_known = any(i.train_counts for i in strategy.clients.values())
         is_hidden = so_far.task.has_classes and not is_known

@@ -157,11 +157,14 @@ def _errors(summary: dict[str, Any]) -> list[str]:
     by_task = headline.get("by_task", {})
     errors, of_mean = by_task.get(metric, {}), by_task.get(metric + OF_MEAN, {})
     if errors.keys() == of_mean.keys() and errors:
-        lines += _by_target(metric, errors, of_mean)
+        chooses = not summary["config"].get("csv-label-scale")
+        lines += _by_target(metric, errors, of_mean, chooses=chooses)
     return lines
 
 
-def _by_target(metric: str, errors: ByTarget, of_mean: ByTarget) -> list[str]:
+def _by_target(
+    metric: str, errors: ByTarget, of_mean: ByTarget, *, chooses: bool
+) -> list[str]:
     """Set each target beside its own mean; say what averages hide."""
     lines, worse = [], []
     means = {target: fmean(values.values()) for target, values in of_mean.items()}
@@ -180,8 +183,8 @@ def _by_target(metric: str, errors: ByTarget, of_mean: ByTarget) -> list[str]:
     largest = max(means, key=lambda t: means[t])
     if means[largest] > _FAR_TARGETS * min(means.values()):
         lines.append(
-            f"{metric} averages targets of unlike units, and {largest} weighs most, in"
-            " choosing a round, too: read it by target"
+            f"{metric} averages targets of unlike units, and {largest} weighs most"
+            f"{', in choosing a round, too' * chooses}: read it by target"
         )
     for target, values in of_mean.items():
         if not (ordered := sorted((v, c) for c, v in values.items() if v)):

@@ -20,6 +20,7 @@ from ..tasks import AVERAGE_PRECISION
 from ..trained.predictions import MEASURES, Predictions
 
 LEVEL = 0.95
+SCALED = "mae in spreads of csv-label-scale"
 Outputs: TypeAlias = NDArray[np.float32]
 NUM_DRAWS = 2000
 _FEWEST = 10  # items; fewer cannot be resampled in a way that means something
@@ -55,7 +56,7 @@ class Gain:
     @property
     def value(self) -> float:
         """Gain, also of an error > 0 where the federated model is better."""
-        sign = -1 if self.metric == "mae" else 1
+        sign = -1 if self.metric in ("mae", SCALED) else 1
         return sign * (self.federated - self.alone)
 
     @property
@@ -92,6 +93,9 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
     scores = [s for p in (federated, alone) if (s := p.score()) is not None]
     if federated.rarest and len(labels):
         metric, beside, measure = AVERAGE_PRECISION, tuple(scores), _measure(federated)
+        scores = [measure(p.outputs, labels) for p in (federated, alone)]
+    elif federated.spreads and len(labels):
+        metric, measure = SCALED, _measure(federated)
         scores = [measure(p.outputs, labels) for p in (federated, alone)]
     if len(scores) < 2 or any(map(math.isnan, scores)):
         raise DataError(
@@ -202,7 +206,8 @@ def _measure(found: Predictions) -> Callable[[Outputs, NDArray[Any]], float]:
     if found.rarest:
         number = found.sought
         return lambda o, y: ranking(o, y, number).get(AVERAGE_PRECISION, math.nan)
-    return lambda o, y: MEASURES[found.metric](o, y).mean
+    by = np.array(found.spreads or 1.0)
+    return lambda o, y: MEASURES[found.metric](o / by, y / by).mean
 
 
 def _num_telling(metric: str, labels: NDArray[Any]) -> int:

@@ -182,7 +182,9 @@ class TrainedModel:
         self, outputs: NDArray[Any], names: list[str], column: str, **more: Any
     ) -> Predictions:
         about = self.about
+        scales = datasets.target_scales(self.settings, list(about.outputs))
         return Predictions(
+            spreads=tuple(spread for _, spread in scales),
             outputs=outputs,
             names=names,
             column=column,

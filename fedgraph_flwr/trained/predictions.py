@@ -44,6 +44,8 @@ class Predictions:
         Items that cannot be predicted, and why.
     rarest : str
         See ``About``.
+    spreads : tuple of float
+        By which a model learns each of several numbers; empty: as they are.
     threshold : float, optional
         Probability from which yes, or :attr:`sought` of two classes, is predicted;
         else one half.
@@ -59,6 +61,7 @@ class Predictions:
     unfit: list[tuple[str, str]] = field(default_factory=list)
     rarest: str = ""
     threshold: float | None = None
+    spreads: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.threshold is None:

@@ -22,7 +22,9 @@ from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.likeness import TELLS, Statistics
 from fedgraph_flwr.results.likeness import unlike_targets
 from fedgraph_flwr.results.table import summary_table
+from fedgraph_flwr.site.gain import compare
 from fedgraph_flwr.trained import load_model
+from fedgraph_flwr.trained.predictions import Predictions
 from simulations.inline import run_inline
 
 CHAINS = [
@@ -140,6 +142,31 @@ def test_units_change_no_weight_and_come_back(tmp_path, method, make):
         told.append(new.outputs.astype(float))
     assert np.allclose(told[1][:, 0], told[0][:, 0] * times + plus, rtol=1e-5)
     assert np.allclose(told[1][:, 1], told[0][:, 1], rtol=1e-5)
+
+
+def test_no_target_chooses_a_round_by_its_unit(tmp_path):
+    """Nor does one say whether to join: each weighs by its scale."""
+    times, plus = UNITS
+    runs = [
+        start(tmp_path, "plain", scale=(0.0, 1.0)),
+        start(tmp_path, "far", scale=(plus, times), sites=((times, plus),) * 2),
+    ]
+    rows = [run.summary["best_val"] for run in runs]
+    assert rows[0]["validation"] == pytest.approx(rows[1]["validation"], rel=1e-4)
+    assert rows[0]["round"] == rows[1]["round"]
+    assert "loss, in which targets are scaled" in rows[1]["protocol"]
+    labels = np.array([[1.0, 1e6], [2.0, 3e6]] * 9, np.float32)
+    off, near = labels + np.float32([1, 1e5]), labels + np.float32([0.1, 2e5])
+    found = [
+        Predictions(outputs=outputs, names=[*map(str, range(18))], column="row",
+            kind="regression", metric="mae", labels_of=["a", "b"], labels=labels,
+            spreads=(1.0, 1e6))
+        for outputs in (near, off)
+    ]  # fmt: skip
+    gain = compare(*found, seed=0)
+    assert (gain.verdict, gain.federated) == ("join", pytest.approx(0.15, rel=1e-3))
+    plain = compare(*(replace(p, spreads=()) for p in found), seed=0)
+    assert plain.verdict == "do not join"
 
 
 def test_new_spellings_are_predicted_alike_and_old_models_are_refused(tmp_path):
