@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
+from fedgraph_flwr.data import GraphPartition, IntArray
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wording import shortened
@@ -40,13 +41,6 @@ def client_folder(data_dir: str, client_id: int, num_clients: int) -> Path:
     That is ``data_dir`` itself if it holds tables, else number ``client_id`` of the
     folders in it, sorted by name as text; those that begin with "." or "_" do not
     count.
-
-    Raises
-    ------
-    ConfigError
-        ``data_dir`` is empty, or has another number of folders than clients.
-    DataError
-        It is no folder, or has no folder in it.
     """
     folders, is_single = _folders(data_dir)
     if is_single:
@@ -110,12 +104,7 @@ def count_clients(path: Path) -> int:
 
 
 def check_hosted_data(settings: RunSettings, hosted: Sequence[int]) -> None:
-    """Refuse to give one client's own data to several clients of a node.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse to give one client's own data to several clients of a node."""
     if len(hosted) < 2:
         return
     is_file = Path(settings.data_dir).expanduser().is_file()
@@ -141,15 +130,7 @@ def _schema_path(settings: RunSettings) -> Path:
 
 
 def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
-    """Load the tables of one client by the schema beside them, or beside its folder.
-
-    Raises
-    ------
-    ConfigError
-        The schema is for another data set or kind of target than the run.
-    DataError
-        As ``client_folder``, ``read_schema`` and ``load_folder``.
-    """
+    """Load the tables of one client by the schema beside them, or beside its folder."""
     folder = client_folder(settings.data_dir, client_id, settings.num_clients)
     path = _schema_path(settings)
     schema = read_schema(path)
@@ -208,13 +189,7 @@ def read_schema_text(settings: RunSettings) -> str:
 
 
 def list_bad_rows(settings: RunSettings, client_id: int) -> list[str]:
-    """Rows of a client's tables that are left out, and why; empty for other data.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As :func:`load_own`, or :func:`~datasets.smiles_csv.load_client_file`.
-    """
+    """Rows of a client's tables that are left out, and why; empty for other data."""
     if settings.dataset == SMILES_CSV:
         name = client_file(settings, client_id).name
         return list_all(load_client_file(settings, client_id).bad, f"{name}, line")
@@ -237,16 +212,7 @@ def name_items(
 ) -> tuple[str, list[str]]:
     """Name graphs or nodes of a client by their rows, from 0, in its data.
 
-    Returns
-    -------
-    column : str
-        What a name is: "graph" or "node" of own tables, else "row".
-    names : list of str
-
-    Raises
-    ------
-    ConfigError, DataError
-        As :func:`client_folder` and :func:`~datasets.tables.find_tables`.
+    Returns what a name is, too: "graph" or "node" of own tables, else "row".
     """
     if settings.dataset not in OWN_TABLES:
         return "row", [str(row) for row in rows]
@@ -274,11 +240,7 @@ def _check_schema(schema: Schema, settings: RunSettings, path: Path) -> None:
 
 
 def own_graphs_client(settings: RunSettings, client_id: int) -> GraphPartition:
-    """Whole graphs of one client.
-
-    A column ``split`` says which graphs train, validate and test. Without it the split
-    depends on labels, the number of graphs and the split seed only.
-    """
+    """Whole graphs of one client, split by column ``split`` or by the split seed."""
     folder, data = load_own(settings, client_id)
     count = len(data.row)
     need_graphs(count, client_id, "graph", folder)
@@ -316,11 +278,8 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
             what=f"labelled nodes of client {client_id} in {folder}",
             y=np.array(data.y)[labelled],
         )
-        parts = (
-            labelled[roles == TRAIN],
-            labelled[roles == VAL],
-            labelled[roles == TEST],
-        )
+        train, val, test = (labelled[roles == role] for role in (TRAIN, VAL, TEST))
+        parts = train, val, test
     return _partition(data, client_id, parts)
 
 
@@ -347,10 +306,12 @@ def _partition(
     source: str = "",
 ) -> GraphPartition:
     train, val, test = parts
-    graphs = _copied(data.graphs())
+    graphs = data.graphs()  # tensors must not share memory with the cache
+    arrays = ("x", "edge_index", "node_ptr", "edge_ptr", "y")
+    copies: dict[str, Any] = {name: np.array(getattr(graphs, name)) for name in arrays}
     return GraphPartition(
         client_id=client_id,
-        graphs=graphs,
+        graphs=replace(graphs, **copies),
         graph_ids=np.array(data.row),
         train=train,
         val=val,
@@ -358,16 +319,4 @@ def _partition(
         tasks=tuple(data.tasks),
         source=source,
         left_out=", ".join(data.left_out),
-    )
-
-
-def _copied(graphs: GraphSet) -> GraphSet:
-    """Copy memory-mapped arrays: tensors must not share memory with the cache."""
-    return replace(
-        graphs,
-        x=np.array(graphs.x),
-        edge_index=np.array(graphs.edge_index),
-        node_ptr=np.array(graphs.node_ptr),
-        edge_ptr=np.array(graphs.edge_ptr),
-        y=np.array(graphs.y),
     )

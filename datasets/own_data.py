@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,14 @@ _SHORT = 12  # digits of a hash
 
 @dataclass(frozen=True, kw_only=True)
 class OwnData:
-    """The graphs of one folder, as cached.
+    """The graphs of one folder, as cached; further fields are those of ``GraphSet``.
 
     Parameters
     ----------
-    name, x, edge_index, node_ptr, edge_ptr, y, num_features, num_classes, columns
-    unused, classes, raw_sha256
-        As in :class:`~fedgraph_flwr.data.GraphSet`. Of one graph ``y`` has the class of
-        each node, -1 where it is missing. ``unused`` names no column.
+    y
+        Of one graph it has the class of each node, -1 where it is missing.
+    unused : str
+        Names no column.
     tasks : list of str
         Names of the columns of ``y``; empty if graphs or nodes have a class.
     row : int64 array, shape (num_graphs,) or (num_nodes,)
@@ -49,16 +49,9 @@ class OwnData:
         0 train, 1 val, 2 test, -1 where the table says nothing.
     bad : list of str
         Rows that were left out: file, line, column, what is wrong, cure.
-    not_used : list of str
-        Columns and files that are not used, by name.
-    has_split : bool
-        Whether the table has a column of splits.
-    dropped : list of str
-        Kinds of rows of edges that make no edge, and how many there are.
-    left_out : list of str
-        Which shares of the tables are left out, e.g. "4.6 % of edges".
-    doubts : list of str
-        Columns with cells that may stand for "not known", and their share.
+    not_used, dropped, left_out, doubts : list of str
+        Columns and files; kinds of rows of edges that make no edge; shares of the
+        tables, e.g. "4.6 % of edges"; cells and names that may mean something else.
     """
 
     name: str
@@ -85,21 +78,9 @@ class OwnData:
 
     def graphs(self) -> GraphSet:
         """All of them, arrays as they are."""
-        return GraphSet(
-            name=self.name,
-            x=self.x,
-            edge_index=self.edge_index,
-            node_ptr=self.node_ptr,
-            edge_ptr=self.edge_ptr,
-            y=self.y,
-            num_features=self.num_features,
-            num_classes=self.num_classes,
-            is_undirected=True,
-            raw_sha256=self.raw_sha256,
-            columns=self.columns,
-            unused=self.unused,
-            classes=list(self.classes),
-        )
+        names = [f.name for f in fields(GraphSet) if f.name != "is_undirected"]
+        found = {name: getattr(self, name) for name in names}
+        return GraphSet(**found, is_undirected=True)
 
 
 def load_folder(
@@ -107,21 +88,8 @@ def load_folder(
 ) -> OwnData:
     """Load one folder through the cache, which knows it by its content.
 
-    Parameters
-    ----------
-    folder : Path
-        As for :func:`~datasets.tables.find_tables`.
-    schema : Schema
-    bad_rows : str
-        "skip" leaves out graphs, nodes and edges of rows that do not fit, and logs each
-        row; "refuse" raises.
-    cache_dir : str
-        "" means FEDGRAPH_CACHE, and without it the user's cache.
-
-    Returns
-    -------
-    OwnData
-        Memory-mapped.
+    ``bad_rows`` "skip" leaves out graphs, nodes and edges of rows that do not fit;
+    "refuse" raises. Arrays are memory-mapped.
 
     Raises
     ------
@@ -156,17 +124,13 @@ def build(
     needs_targets: bool = True,
     raw_sha256: str = "",
 ) -> tuple[OwnData, list[str], list[tuple[str, str]]]:
-    """Read one folder without the cache.
+    """Read one folder without the cache, as :func:`load_folder`.
 
     Parameters
     ----------
-    folder, schema, bad_rows
-        As for :func:`load_folder`.
     needs_targets : bool
         False reads no target and no split, for data whose answers are not known: ``y``
         is -1, or NaN.
-    raw_sha256 : str
-        Handed on.
 
     Returns
     -------
@@ -175,11 +139,6 @@ def build(
         Name of each graph or node in the tables.
     unfit : list of (str, str)
         Name of the graph or node that each entry of ``bad`` leaves out, and the entry.
-
-    Raises
-    ------
-    DataError
-        As :func:`load_folder`.
     """
     problems = Problems()
     is_whole = schema.dataset == GRAPHS_CSV

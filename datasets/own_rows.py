@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -130,7 +130,7 @@ def read_units(
     names: list[str] = []
     bad: list[int] = []
     parts: list[tuple[Any, ...]] = []
-    for block in table.blocks():
+    for block in _blocks(table):
         count = len(block.lines)
         for column in filter(_SAYS_HOW.search, mixed):
             mixed[column].update(block.cells[column])
@@ -161,11 +161,6 @@ def read_units(
         named = block.cells[key]
         bad += [at + row for row in _note(table, named, block, flaws, problems)]
         parts.append((np.array(block.lines, np.int64), x, y, role))
-    if not parts:
-        none = _no_answers(schema, 0)
-        width = sum(f.width for f in schema.features)
-        x = np.zeros((0, width), np.float32)
-        parts = [(np.zeros(0, np.int64), x, none, np.zeros(0, np.int8))]
     lines, x, y, role = (np.concatenate(part) for part in zip(*parts, strict=True))
     is_bad = np.zeros(len(names), np.bool_)
     is_bad[bad] = True
@@ -219,6 +214,12 @@ def _quoted(name: str) -> str:
     return f"{name!r}, which is no name" if name else "empty"
 
 
+def _blocks(table: Table) -> Iterator[Block]:
+    """Begin with a block of no row, so that there is one."""
+    yield Block([], {column: [] for column in table.columns})
+    yield from table.blocks()
+
+
 def _note(
     table: Table,
     names: Sequence[str],
@@ -247,10 +248,9 @@ def read_nodes(
     table, graphs = tables.nodes, tables.graphs
     assert graphs is not None
     need_columns(table, ["graph", "node", *(f.column for f in schema.features)])
-    x = np.zeros((0, sum(f.width for f in schema.features)), np.float32)
     parts: list[tuple[Any, ...]] = []
     known = _Names("graph", graph_of, graphs.name, drop=schema.drops_outside)
-    for block in table.blocks():
+    for block in _blocks(table):
         problems.see(schema, table, block, "features")
         x, flaws = encode_features(schema, block)
         graph, named, found = known.graphs(block)
@@ -261,9 +261,6 @@ def read_nodes(
         is_bad = np.zeros(len(block.lines), np.bool_)
         is_bad[_note(table, named, block, flaws, problems)] = True
         parts.append((graph, name, np.array(block.lines, np.int64), x, is_bad))
-    if not parts:
-        none = np.zeros(0, np.int64)
-        parts = [(none, none, none, x, np.zeros(0, np.bool_))]
     graph, name, lines, x, is_bad = (
         np.concatenate(part) for part in zip(*parts, strict=True)
     )
@@ -375,7 +372,7 @@ def read_edges(
     graphs_name = tables.graphs.name if tables.graphs else ""
     known_graphs = _Names("graph", graph_of, graphs_name, drop=drop)
     parts: list[tuple[IntArray, IntArray, NDArray[np.bool_]]] = []
-    for block in table.blocks():
+    for block in _blocks(table):
         count = len(block.lines)
         graph = np.zeros(count, np.int64)
         flaws: list[Flaw] = []
@@ -394,10 +391,7 @@ def read_edges(
         is_bad = np.zeros(count, np.bool_)
         is_bad[_note(table, named, block, flaws, problems)] = True
         parts.append((graph, ends, is_bad))
-    none = np.zeros(0, np.int64)
-    graphs, pairs, bads = zip(
-        *(parts or [(none, none.reshape(2, 0), none.astype(np.bool_))]), strict=True
-    )
+    graphs, pairs, bads = zip(*parts, strict=True)
     return Edges(
         graph=np.concatenate(graphs),
         ends=np.concatenate(pairs, axis=1),

@@ -39,14 +39,7 @@ _TABLE = 8  # part of every fingerprint: raise it when a file is read otherwise
 
 
 def check_csv_settings(settings: RunSettings) -> None:
-    """Refuse a run config that gives one file to several clients, or has classes.
-
-    Raises
-    ------
-    ConfigError
-        Its ``data_dir`` is a CSV file, and there are more clients than one; or labels
-        are to be classes.
-    """
+    """Refuse a run config that gives one file to several clients, or has classes."""
     if settings.csv_label_kind == "classes":
         raise ConfigError(
             f"csv-label-kind of dataset {SMILES_CSV!r} must be 'binary' or"
@@ -68,29 +61,18 @@ def client_file(settings: RunSettings, client_id: int) -> Path:
 
 
 def load_client_file(settings: RunSettings, client_id: int) -> CsvMolecules:
-    """Load the molecules of one client.
+    """Load the molecules of one client, memory-mapped, in the order of the file.
 
-    Parameters
-    ----------
-    settings : RunSettings
-        ``data_dir``, ``num_clients``, ``cache_dir`` and the ``csv_`` settings are
-        read. Where ``data_dir`` is a file, that is the client's; where it is a folder,
-        the client's is number ``client_id`` of its ``.csv`` files, sorted by name.
-    client_id : int
-
-    Returns
-    -------
-    CsvMolecules
-        Memory-mapped; molecules are in the order of the file.
+    ``data_dir`` is the client's file, or a folder whose ``.csv`` files, sorted by name,
+    are those of the clients.
 
     Raises
     ------
     ConfigError
         No ``data_dir``, or a folder with another number of files than clients.
     DataError
-        A file is missing or wrong, files of a folder have different label columns, a
-        task has no label in any of them, or the client has fewer than 3 molecules or
-        no label at all.
+        A file is wrong, files have different label columns, a task has no label in any
+        of them, or the client has fewer than 3 molecules or no label.
     """
     files, is_folder = _files(settings.data_dir)
     if is_folder and len(files) != settings.num_clients:
@@ -160,25 +142,21 @@ def _tell_columns(
     It is told of cached files too: who starts a later run may be somebody else.
     """
     if ids:
+        named = ", ".join(name or "without a name" for name in ids)
         log.warning(
-            "%s: column(s) %s count rows and are not taken for labels; if they are,"
-            " name the label columns in csv-label-columns",
-            path,
-            ", ".join(name or "without a name" for name in ids),
+            f"{path}: column(s) {named} count rows and are not taken for labels; if"
+            " they are, name the label columns in csv-label-columns"
         )
     if unused:
         drawn = "; the split is drawn by split-seed and held-out" * (
             SPLIT in map(str.lower, unused)
         )
-        log.warning("%s: not used: column(s) %s%s", path, ", ".join(unused), drawn)
+        log.warning(f"{path}: not used: column(s) {', '.join(unused)}{drawn}")
     if is_guess and (len(labels) > 1 or unused):
         log.warning(
-            "%s: column(s) %s hold numbers, nothing says which are labels, and all are"
-            " predicted; name the label columns, also one that is not used now, in"
-            " csv-label-columns (%r takes these)",
-            path,
-            ", ".join(map(repr, labels)),
-            ALL,
+            f"{path}: column(s) {', '.join(map(repr, labels))} hold numbers, nothing"
+            " says which are labels, and all are predicted; name the label columns,"
+            f" also unused ones, in csv-label-columns ({ALL!r} takes these)"
         )
     log.info("%s: labels are columns %s", path, ", ".join(labels))
 
@@ -186,22 +164,18 @@ def _tell_columns(
 def _check_same_tasks(files: Sequence[Path], sets: Sequence[CsvMolecules]) -> None:
     for path, found in zip(files, sets, strict=True):
         if found.tasks != sets[0].tasks:
+            cure = "name those that all have in csv-label-columns"
             raise DataError(
                 f"{path.name} has the label columns {found.tasks}, but {files[0].name}"
-                f" has {sets[0].tasks}; name the columns that all have in"
-                " csv-label-columns",
+                f" has {sets[0].tasks}; {cure}",
                 public=f"{path.name} and {files[0].name} have different label columns;"
-                " name those that all have in csv-label-columns",
+                f" {cure}",
             )
 
 
 def _check_every_task(sets: Sequence[CsvMolecules], place: str) -> None:
-    empty = [
-        task
-        for at, task in enumerate(sets[0].tasks)
-        if all(np.isnan(found.y[:, at]).all() for found in sets)
-    ]
-    if empty:
+    missing = np.all([np.isnan(found.y).all(axis=0) for found in sets], axis=0)
+    if empty := [t for t, no in zip(sets[0].tasks, missing, strict=True) if no]:
         raise DataError(
             f"no molecule in {place} has a label in column(s) {', '.join(empty)};"
             " leave them out of csv-label-columns",
@@ -226,16 +200,7 @@ def _check_client(molecules: CsvMolecules, client_id: int, path: Path) -> None:
 
 
 def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> CsvMolecules:
-    """Load one file through the cache.
-
-    Files are told apart by their content: unlike published sets, two of the same name
-    and size, even of the same time, may well be different ones.
-
-    Raises
-    ------
-    DataError
-        As :func:`build_from_csv`, or if the file cannot be read, or changes meanwhile.
-    """
+    """Load one file through the cache, which knows it by its content."""
     try:
         digest = sha256_of(path)
     except OSError as error:

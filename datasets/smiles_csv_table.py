@@ -32,20 +32,10 @@ Record = tuple[int, list[str]]  # line number in the file, cells
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a file is to be read.
+    """How a file is to be read: the settings ``csv-smiles-column`` and so on.
 
-    Parameters
-    ----------
-    smiles_column : str
-    label_columns : str
-        Names separated by commas; "*" takes every other column that holds numbers (see
-        ``_holds_numbers``) and does not number the rows, and so does "", with a warning
-        if there are several.
-    bad_rows : str
-        What to do with rows whose SMILES or number of cells is wrong: "skip" or
-        "refuse".
-    kind : str
-        "binary" allows the labels 0 and 1 only, "regression" any number.
+    ``label_columns`` "" or "*" takes every other column that holds numbers (see
+    ``_holds_numbers``) and does not number the rows.
     """
 
     smiles_column: str
@@ -68,14 +58,8 @@ class CsvFormat:
 class CsvMolecules(Molecules):
     """Molecules of a CSV file, as cached.
 
-    Parameters
-    ----------
-    numbering : list of str
-        Columns that count rows, and so were not taken for labels.
-    unused : list of str
-        Further columns, of which nothing is made.
-    doubts : list of str
-        Columns with cells that may mean something else, and their share.
+    ``numbering`` are columns that count rows, ``unused`` further ones that are no
+    labels; ``doubts`` name cells that may mean something else, and their share.
     """
 
     numbering: list[str]
@@ -91,24 +75,9 @@ def build_from_csv(
     raw_sha256: str,
     as_written: bool = False,
 ) -> CsvMolecules:
-    """Read and convert one file.
+    """Read and convert one file, for a set called ``name``.
 
-    Parameters
-    ----------
-    name : str
-        Data set name of the result.
-    path : Path
-        UTF-8; the first line names the columns. Empty cells and marks such as NA are
-        missing labels; empty lines are passed over.
-    form : CsvFormat
-    raw_sha256 : str
-        Handed on.
-    as_written : bool
-        See :class:`~datasets.molecules.MoleculeBuilder`.
-
-    Returns
-    -------
-    CsvMolecules
+    Empty cells and marks such as NA are missing labels; empty lines are passed over.
 
     Raises
     ------
@@ -178,14 +147,7 @@ def build_from_csv(
 
 
 def read_table(path: Path) -> tuple[list[str], list[Record]]:
-    """Read column names, and the other lines that are not empty.
-
-    Raises
-    ------
-    DataError
-        The file is no CSV, is empty, has cells that no comma separates, or two columns
-        of one name.
-    """
+    """Read column names, and the other lines that are not empty."""
     line = 1
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
@@ -216,13 +178,7 @@ def read_table(path: Path) -> tuple[list[str], list[Record]]:
 
 
 def find_column(name: str, header: Sequence[str], key: str, path: Path) -> int:
-    """Find a column by its name, which the run-config key ``key`` gave.
-
-    Raises
-    ------
-    DataError
-        There is none of that name.
-    """
+    """Find a column by its name, which the run-config key ``key`` gave."""
     if name in header:
         return header.index(name)
     cure = f"correct {key} in the run config"
@@ -242,13 +198,9 @@ def _label_columns(
     if names not in ([], [ALL]):
         found = [find_column(n, header, "csv-label-columns", path) for n in names]
         if smiles_at in found or len(set(found)) < len(found):
-            raise DataError(
-                f"csv-label-columns must name each label column once and not the SMILES"
-                f" column {header[smiles_at]!r}, got {form.label_columns!r}; correct it"
-                " in the run config",
-                public="csv-label-columns must name each label column once and not the"
-                " SMILES column; correct it in the run config",
-            )
+            must = "csv-label-columns must name each label column once and not the"
+            must += " SMILES column; correct it in the run config"
+            raise DataError(f"{must} (got {form.label_columns!r})", public=must)
         return found, []
     found = [
         at
@@ -258,13 +210,12 @@ def _label_columns(
     ids = [at for at in found if _is_id(header[at], at, records)]
     found = [at for at in found if at not in ids]
     if not found and records:
+        cure = "name the label columns in csv-label-columns"
         raise DataError(
             f"{path} has no column of numbers beside {header[smiles_at]!r}"
             f"{', apart from those that count rows' * bool(ids)}; columns found:"
-            f" {', '.join(map(repr, header))}; name the label columns in"
-            " csv-label-columns",
-            public=f"{path.name} has no column of numbers beside SMILES; name the label"
-            " columns in csv-label-columns",
+            f" {', '.join(map(repr, header))}; {cure}",
+            public=f"{path.name} has no column of numbers beside SMILES; {cure}",
         )
     return found, ids
 

@@ -28,12 +28,7 @@ _FEWEST = 3  # labels, to tell a spread from
 
 
 def check_scales(settings: RunSettings) -> None:
-    """Refuse scales of targets that are wrong, or of labels that are no numbers.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse scales of targets that are wrong, or of labels that are no numbers."""
     if _read(settings.csv_label_scale) and label_kind(settings) != "regression":
         raise ConfigError(
             f"{KEY} scales numbers to predict, but labels of dataset"
@@ -43,13 +38,7 @@ def check_scales(settings: RunSettings) -> None:
 
 
 def target_scales(settings: RunSettings, tasks: Sequence[str]) -> tuple[Scale, ...]:
-    """Mean and spread of each task as the run says; empty if it says none.
-
-    Raises
-    ------
-    ConfigError
-        The run names a column that is no task.
-    """
+    """Mean and spread of each task as the run says; empty if it says none."""
     given = _read(settings.csv_label_scale)
     if unknown := [name for name in given if name not in tasks]:
         raise ConfigError(
@@ -83,13 +72,7 @@ def _read(text: str) -> dict[str, Scale]:
 
 
 def scaled(partition: GraphPartition, settings: RunSettings) -> GraphPartition:
-    """Add the run's scales to a client's data; warn if targets are far from 1.
-
-    Raises
-    ------
-    ConfigError
-        As :func:`target_scales`.
-    """
+    """Add the run's scales to a client's data; warn if targets are far from 1."""
     if label_kind(settings) != "regression":
         return partition
     partition = replace(partition, scales=target_scales(settings, partition.tasks))

@@ -35,19 +35,9 @@ _ADD_EDGE = (
 
 @dataclass(frozen=True, kw_only=True)
 class RawTables:
-    """What the raw files hold.
+    """What the raw files hold: graphs ascending, and nodes, from 0; edges as listed.
 
-    Parameters
-    ----------
-    graph_of_node : int64 array, shape (num_nodes,)
-        Graph of each node, ascending, from 0.
-    edges : int64 array, shape (num_lines, 2)
-        Nodes, from 0, as listed: with loops and repeats.
-    graph_labels : int64 array, shape (num_graphs,)
-    labels : int64 array, shape (num_nodes, num_columns)
-        Of nodes; no column without the file.
-    attributes : float32 array, shape (num_nodes, num_columns)
-        Of nodes; no column without the file.
+    ``labels`` and ``attributes`` of nodes have no column without the file.
     """
 
     graph_of_node: IntArray
@@ -64,13 +54,7 @@ class RawTables:
 
 
 def count_lines(path: Path, where: str) -> int:
-    """Count the lines of a raw file.
-
-    Raises
-    ------
-    DataError
-        The file is empty or cut off.
-    """
+    """Count the lines of a raw file; refuse one that is empty or cut off."""
     told, last, num_lines = path.name, b"", 0
     with path.open("rb") as handle:
         while block := handle.read(_BLOCK):
@@ -89,13 +73,7 @@ def count_lines(path: Path, where: str) -> int:
 def read_table(
     path: Path, dtype: type, *, columns: int | None, where: str
 ) -> NDArray[Any]:
-    """Read one raw file of comma-separated numbers, shape (num_lines, num_columns).
-
-    Raises
-    ------
-    DataError
-        Naming file and place, if the file is empty, cut off or not numeric.
-    """
+    """Read one raw file of comma-separated numbers, shape (num_lines, num_columns)."""
     told, num_lines = path.name, count_lines(path, where)
     try:
         with warnings.catch_warnings():
@@ -146,15 +124,9 @@ def _first_odd(path: Path, number: type) -> str:
 
 
 class RawFiles:
-    """The raw files of one set, which are checked against each other.
+    """The raw files of one set by kind, which are checked against each other.
 
-    Parameters
-    ----------
-    name : str
-    files : mapping
-        Raw files by kind, at least those of ``REQUIRED``.
-    origin : Path
-        Folder or archive to name in messages.
+    ``origin`` is the folder or archive that messages name.
     """
 
     def __init__(self, name: str, files: Mapping[str, Path], *, origin: Path) -> None:
@@ -184,13 +156,7 @@ class RawFiles:
         return read_table(given, dtype, columns=columns, where=where)
 
     def structure(self) -> tuple[IntArray, IntArray]:
-        """Read the graph of each node, and the ends of edges, both from 1.
-
-        Raises
-        ------
-        DataError
-            Naming the file, the line and what is wrong.
-        """
+        """Read the graph of each node, and the ends of edges, both from 1."""
         graph: IntArray = self.read("graph_indicator")[:, 0]
         _check_numbering(graph, self.bad)
         wanted = {
@@ -213,22 +179,7 @@ class RawFiles:
 
 
 def read_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawTables:
-    """Read the raw files, and check them against each other.
-
-    Parameters
-    ----------
-    name, files, origin
-        As for :class:`RawFiles`.
-
-    Returns
-    -------
-    RawTables
-
-    Raises
-    ------
-    DataError
-        Naming the file, the line and what is wrong.
-    """
+    """Read the raw files, and check them against each other; see :class:`RawFiles`."""
     raw = RawFiles(name, files, origin=origin)
     graph, edges = raw.structure()
     labels, num_nodes = raw.read("graph_labels")[:, 0], len(graph)
@@ -274,23 +225,17 @@ def _check_numbering(graph: IntArray, bad: Callable[..., DataError]) -> None:
 def _check_edges(
     graph: IntArray, edges: IntArray, bad: Callable[..., DataError]
 ) -> None:
-    num_nodes = len(graph)
-    wrong = np.flatnonzero(((edges < 1) | (edges > num_nodes)).any(axis=1))
-    if len(wrong):
-        raise bad(
-            "A",
-            f"line {wrong[0] + 1} has edge {edges[wrong[0]].tolist()}, but"
-            f" graph_indicator has nodes 1..{num_nodes}",
-            int(wrong[0]) + 1,
-        )
+    def refuse(is_wrong: NDArray[np.bool_], what: str) -> None:
+        if len(wrong := np.flatnonzero(is_wrong)):
+            at = int(wrong[0])
+            told = f"line {at + 1} has edge {edges[at].tolist()}, {what}"
+            raise bad("A", told, at + 1)
+
+    outside = (edges < 1) | (edges > len(graph))
+    refuse(
+        outside[:, 0] | outside[:, 1], f"but graph_indicator has nodes 1..{len(graph)}"
+    )
     across = graph[edges[:, 0] - 1] != graph[edges[:, 1] - 1]
-    wrong = np.flatnonzero(across)
-    if len(wrong):
-        raise bad(
-            "A",
-            f"line {wrong[0] + 1} has edge {edges[wrong[0]].tolist()}, which joins"
-            " two graphs of graph_indicator",
-            int(wrong[0]) + 1,
-        )
+    refuse(across, "which joins two graphs of graph_indicator")
     if (edges[:, 0] == edges[:, 1]).all():
         raise bad("A", "there are no edges but self-loops", cure=_ADD_EDGE)

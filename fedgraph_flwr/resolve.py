@@ -179,10 +179,9 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         doubts=(
             *_unread(
                 run_config,
-                name,
+                settings,
                 (settings, privacy, task, params, *((plugin,) if plugin else ())),
             ),
-            *_unread_by_data(run_config, settings),
             *params.doubts(settings.num_server_rounds),
         ),
     )
@@ -258,33 +257,24 @@ def _with_plugins(
 
 
 def _unread(
-    run_config: Mapping[str, Any], method: str, read: Iterable[Settings]
+    run_config: Mapping[str, Any], settings: RunSettings, read: Iterable[Settings]
 ) -> tuple[str, ...]:
-    """Say which keys are set that neither the method nor its task reads."""
-    known = {key for table in read for key in table.config_fields()}
-    return tuple(
-        f"{key} is set to {run_config[key]!r}, but method {method!r} does not read it"
-        for key, default in defaults().items()
-        if key not in known and run_config.get(key, default) != default
-    )
+    """Say which keys are set that the method, its task or the data do not read.
 
-
-def _unread_by_data(
-    run_config: Mapping[str, Any], settings: RunSettings
-) -> tuple[str, ...]:
-    """Say which keys on data are set that mean nothing for the run's data.
-
-    A config without "auto" is written out by :meth:`Resolved.to_config`, with all keys.
+    A config without "auto" is written out by :meth:`Resolved.to_config`, with all keys:
+    there nothing is said of the data.
     """
+    known = {key for table in read for key in table.config_fields()}
+    usual = defaults()
+    who = {key: f"method {settings.method!r}" for key in usual if key not in known}
     fields = RunSettings.config_fields()
-    automatic = (key for key, f in fields.items() if f.metadata["rule"].auto)
-    if all(run_config[key] != AUTO for key in automatic):
-        return ()
+    if any(run_config[k] == AUTO for k, f in fields.items() if f.metadata["rule"].auto):
+        data = f"dataset {settings.dataset!r} with partition {settings.partition!r}"
+        who |= dict.fromkeys(datasets.list_unread(settings), data)
     return tuple(
-        f"{key} is set to {run_config[key]!r}, but dataset {settings.dataset!r} with"
-        f" partition {settings.partition!r} does not read it"
-        for key in datasets.list_unread(settings)
-        if run_config[key] != fields[key].default
+        f"{key} is set to {run_config[key]!r}, but {what} does not read it"
+        for key, what in who.items()
+        if run_config.get(key, usual[key]) != usual[key]
     )
 
 
