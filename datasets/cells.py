@@ -19,18 +19,12 @@ _NOT_KNOWN = re.compile(  # without punctuation and blanks
 _NO_TEXT = re.compile(r"[-–—.?…'/\\]+|\\N|<?None>?|0000-00-00.*")
 TRUTH = {"true": 1.0, "false": 0.0}
 _NUMERAL = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
+_LETTER = re.compile(r"[^\W\d_]+")
 LIMITS = "<>=~≤≥≈"
 _CODES = r"(?:EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|CZK|kr|Kč|S?Fr|Rs)\.?"
 _CURRENCY = re.compile(
     rf"^(?:{_CODES}|[A-Z]{{1,3}}(?=¤))(?=[ ¤]?[-+(]?[\d.,])|¤"
     rf"|(?<=[\d.,)-]) ?{_CODES}$"
-)
-_POINT, _COMMA = (  # by the mark before the decimals
-    re.compile(
-        rf"(?:([1-9]\d{{0,2}}([ '_{other}])(?:\d{{2,3}}\2)*\d{{3}})|(\d*))"
-        rf"((?:[{mark}]\d*)?(?:[eE][-+]?\d{{1,3}})?)"
-    )
-    for mark, other in (".,", ",.")
 )
 _DAY = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?:[Tt ] *(\S+?) ?([-+]\S+)?)?")
 _DAY_0 = datetime(1970, 1, 1, tzinfo=UTC)
@@ -132,12 +126,14 @@ def readings(cell: str) -> tuple[str, ...]:
     sign = "-" if text[:1] in ("-", "(") or text[-1:] == "-" else ""
     text = text.strip("-() ").removeprefix("+")
     found: dict[Decimal, str] = {}
-    for form in (_POINT, _COMMA):
-        match = form.fullmatch(text)
-        if match is None or not re.match(r"[.,]?\d", text):
+    for mark, other in (".,", ",."):  # the mark before decimals
+        group = rf"[1-9]\d{{0,2}}([ '_{other}])(?:\d{{2,3}}\2)*\d{{3}}"
+        rest = rf"((?:[{mark}]\d*)?(?:[eE][-+]?\d{{1,3}})?)"
+        match = re.fullmatch(rf"(?=[.,]?\d)({group}|\d*){rest}", text)
+        if match is None:
             continue
-        whole = re.sub(r"\D", "", match[1] or match[3] or "")
-        number = f"{sign}{whole or 0}{match[4].replace(',', '.')}"
+        whole = re.sub(r"\D", "", match[1])
+        number = f"{sign}{whole or 0}{match[3].replace(',', '.')}"
         found.setdefault(Decimal(number), number)
         if share:
             part = Decimal(number).scaleb(share)
@@ -179,7 +175,7 @@ def shape(cell: str) -> str:
     """
     if re.fullmatch(r"[^\W\d]+\d[\d.]*", cell):
         return cell
-    return re.sub(r"[^\W\d_]+", "a", re.sub(r"\d[\d.,\s]*", "0", cell))
+    return _LETTER.sub("a", re.sub(r"\d[\d.,\s]*", "0", cell))
 
 
 def odd_one(names: Sequence[str]) -> str:
@@ -189,17 +185,8 @@ def odd_one(names: Sequence[str]) -> str:
     marks. Numbers themselves are looked at by ``Numbers.codes``.
     """
     forms = [
-        "0"
-        if _NUMERAL.fullmatch(name)
-        else (
-            name.islower(),
-            name.isupper(),
-            " " in name,
-            name.replace(" ", "").isalpha(),
-        )
-        for name in names
+        () if _NUMERAL.fullmatch(n) else (n.islower(), n.isupper(), _LETTER.sub("", n))
+        for n in names
     ]
-    odd = [
-        name for name, form in zip(names, forms, strict=True) if forms.count(form) == 1
-    ]
+    odd = [n for n, form in zip(names, forms, strict=True) if forms.count(form) == 1]
     return odd[0] if len(odd) == 1 and len(set(forms)) == 2 < len(forms) else ""

@@ -41,9 +41,7 @@ _FAR, _WIDE, _NARROW = 5, 10, 1e-3  # spreads of the site that made the schema
 _FEW = 5  # names that a message lists
 _AT_ALL = "in the schema of all sites"
 _values, _looks = lru_cache(by_value), lru_cache(by_look)  # names are many
-Flaw = tuple[
-    int, str, str
-]  # row of the block, column, what is wrong and how to mend it
+Flaw = tuple[int, str, str]  # row of the block, column, what is wrong, and its cure
 
 
 @dataclass(frozen=True)
@@ -91,10 +89,12 @@ class Problems:
         ``whose`` are the cells: "features", "targets", or both.
         """
         found: dict[str, tuple[Sequence[str], bool]] = {}  # names, whether numbers
-        for f in schema.features if "features" in whose else ():
-            found[f.column] = f.categories, f.kind == NUMBER
-        for column in schema.targets if "targets" in whose else ():
-            found[column] = schema.classes, not schema.classes
+        if "features" in whose:
+            found |= {
+                f.column: (f.categories, f.kind == NUMBER) for f in schema.features
+            }
+        if "targets" in whose:
+            found |= dict.fromkeys(schema.targets, (schema.classes, not schema.classes))
         for column, (names, is_number) in found.items():
             what, cells = table.of(column), block.cells[column]
             one, _ = self.unknown.setdefault(what, (Unknown(), names))
@@ -203,19 +203,12 @@ def far_columns(schema: Schema, table: Table, x: NDArray[Any]) -> list[str]:
         what, first = table.of(feature.column), at
         at += feature.width
         if feature.kind == CATEGORY:
-            place = len(feature.categories)
-            other = (
-                x == place
-                if x.ndim == 1
-                else x[:, first + place]
-                if feature.other
-                else ()
-            )
-            share = float(np.mean(other)) if feature.other and len(x) else 0.0
-            if share > _MUCH_OTHER:
+            at_other = first + len(feature.categories)
+            other = x == at_other if x.ndim == 1 else x[:, min(at_other, at - 1)]
+            if feature.other and len(x) and np.mean(other) > _MUCH_OTHER:
                 notes.append(
-                    f"{what}: {share:.0%} of rows count as other, whose names the"
-                    f" schema lacks; list them {_AT_ALL}, or spell them as it does"
+                    f"{what}: {np.mean(other):.0%} of rows count as other, whose names"
+                    f" the schema lacks; list them {_AT_ALL}, or spell them as it does"
                 )
             continue
         values = x[:, first].astype(np.float64)

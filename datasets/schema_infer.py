@@ -44,9 +44,9 @@ from .tables import find_tables, holds_tables, is_one_graph, wanted_tables
 
 DEFAULT_DEGREE = 16
 _SHOWN = 20  # names of a column, with their shares
-_MOST_ODD = 12  # categories that look like numbers or dates in another form
 _MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
 _DAY_0, _LAST_DAY = date(1970, 1, 1).toordinal(), date.max.toordinal()
+_BY_HAND = " (else: add a [[feature]] by hand)"
 _CORRECT = (
     ", and such a row does not fit: correct the cell (an empty one is a missing value)"
     " and make the schema again, or make the column a category in the schema"
@@ -122,19 +122,17 @@ def infer_schema(
     classes: tuple[str, ...] = ()
     if target_kind == "classes":
         classes = _classes(table, found[names[0]], names[0], owner, notes)
-    features = tuple(
-        feature
+    made = [
+        _feature(tables.nodes, column, one, statistics=statistics, notes=notes)
         for column, one in nodes.items()
         if column not in (SPLIT, *names)
-        and (
-            feature := _feature(
-                tables.nodes, column, one, statistics=statistics, notes=notes
-            )
-        )
-    )
-    named = {f"{names[0]} of {table.name}": classes}
-    named |= {f"{f.column} of nodes": f.categories for f in features}
-    notes += [text for what, known in named.items() for text in same_look(what, known)]
+    ]
+    features = tuple(feature for feature in made if feature)
+    alike = {f"{f.column} of nodes": nodes[f.column] for f in features if f.categories}
+    if classes:
+        alike[f"{names[0]} of {table.name}"] = found[names[0]]
+    for what, one in alike.items():
+        notes += same_look(what, one.distinct())
     if not features:
         notes.append(
             f"nodes have no usable feature: one-hot degrees up to {DEFAULT_DEGREE}"
@@ -183,7 +181,7 @@ def _choose_targets(
         for column, one in found.items():
             if column == SPLIT:
                 continue
-            if is_left_out(one):
+            if one.is_left_out:
                 left.append(f"{_unreadable(table, column, one)}: not a target")
             elif one.is_date:
                 left.append(f"{column} of {table.name} is not a target: dates")
@@ -220,10 +218,8 @@ def _choose_targets(
     if kind == "classes":
         return kind, tuple(names)
     is_binary = kind == "binary"
-    odd = [
-        c for c in names if not (found[c].is_flag if is_binary else found[c].is_number)
-    ]
-    if odd:
+    fits = {c: found[c].is_flag if is_binary else found[c].is_number for c in names}
+    if odd := [column for column, is_fit in fits.items() if not is_fit]:
         must = "0 or 1" if is_binary else "numbers"
         if found[odd[0]].num_odd:
             must += f" (not {_first(table, odd[0], found[odd[0]])})"
@@ -296,7 +292,7 @@ def _frequent(one: Profile) -> list[str]:
 
 def _shares(what: str, names: Sequence[str], one: Profile) -> list[str]:
     """Say how many rows have each name, and which one is written otherwise."""
-    counts = {name: one.num_rows(name) for name in names}
+    counts = {name: one.rows[name] for name in names}
     counts["none of these"] = one.unknown.rows - sum(counts.values())
     shares = [f"{n} ({c / one.unknown.rows:.1%})" for n, c in counts.items() if c]
     notes = [f"{what} {', '.join(shares[:_SHOWN])}{', ...' * (len(shares) > _SHOWN)}"]
@@ -325,47 +321,35 @@ def _feature(
     is_constant = len(one.distinct()) == 1 if is_category else one.is_constant
     if is_constant and not (one.num_missing and may_tell):
         rest = ", or none" * bool(one.num_missing)
-        notes.append(
-            f"{what} is not used: it has one value in all rows{rest}, but for rounding"
-            f" or fewer than {one.enough} rows (else: add a [[feature]] by hand)"
-        )
+        why = f"it has one value in all rows{rest}, but for rounding or fewer than"
+        notes.append(f"{what} is not used: {why} {one.enough} rows{_BY_HAND}")
         return None
     if one.is_date and not is_category:
         if few := one.count - one.days.count:
             notes.append(f"{what}: {few} of {one.count} cells are no dates{_CORRECT}")
         return _number(column, one, missing, statistics=statistics, notes=notes)
     if not is_category and one.is_written_oddly:
-        is_out = is_left_out(one)
         then = "not used (as a category: add a [[feature]] by hand)"
-        then = f"; until then the column is {then if is_out else 'a category'}"
+        then = f"; until then the column is {then if one.is_left_out else 'a category'}"
         notes.append(_unreadable(table, column, one) + then)
-        if is_out:
+        if one.is_left_out:
             return None
     if one.is_mostly_number and not is_category:
         if one.is_id:
-            notes.append(
-                f"{what} is not used: whole numbers that all differ look"
-                " like an id (else: add a [[feature]] by hand)"
-            )
+            why = "whole numbers that all differ look like an id"
+            notes.append(f"{what} is not used: {why}{_BY_HAND}")
             return None
         if not one.is_number:
-            notes.append(
-                f"{_odd_cells(table, column, one)}; the column is taken as a"
-                f" number{_CORRECT}"
-            )
+            taken = f"; the column is taken as a number{_CORRECT}"
+            notes.append(_odd_cells(table, column, one) + taken)
         return _number(column, one, missing, statistics=statistics, notes=notes)
     if one.holders is None or not names:
-        notes.append(
-            f"{column} of nodes is not used: free text, or names of single rows"
-        )
+        notes.append(f"{what} is not used: free text, or names of single rows")
         return None
     notes += _shares(f"{what}: categories", names, one)
-    rare = len(set(one.distinct()) - set(names))
-    if rare:
-        notes.append(
-            f"{column} of nodes: {rare} rare categories are not named, and count as"
-            " other"
-        )
+    if rare := len(set(one.distinct()) - set(names)):
+        told = f"{rare} rare categories are not named, and count as other"
+        notes.append(f"{what}: {told}")
     return Feature(
         column=column,
         kind=CATEGORY,
@@ -387,19 +371,12 @@ def _doubts(
             f"{what}: numbers look like days, and 20240131 is far from 20240201; write"
             " 2024-01-31, and make the schema again"
         )
-    if one.thousands and not one.num_odd:
+    if one.is_grouped:
         more.append(
-            f"{what}: {one.thousands} cells are as 1.234, which may mean 1234 or 1.234,"
-            " and all others are whole and below 1000; they are read as 1.234: if a"
-            " point parts thousands, leave it out in all rows"
+            f"{what}: all cells are as 1.234, which may mean 1234 or 1.234, or whole"
+            " and below 1000; if a point parts thousands, leave it out in all rows"
         )
     return one.unknown.notes(what, one.enough, listed=listed) + more
-
-
-def is_left_out(one: Profile) -> bool:
-    """Whether so many cells are no category, but numbers or dates that are not read."""
-    many = one.holders is None or len(one.holders) > _MOST_ODD
-    return one.is_written_oddly and many
 
 
 def _unreadable(table: Table, column: str, one: Profile) -> str:
@@ -414,15 +391,8 @@ def _unreadable(table: Table, column: str, one: Profile) -> str:
 
 def _odd_cells(table: Table, column: str, one: Profile) -> str:
     """Say how many cells are no numbers, and which is the first."""
-    found = f"{column} of {_rows(table)}: {one.num_odd} of {one.count} cells"
-    place = _first(table, column, one)
-    if one.num_odd == 1:
-        return f"{found} is no number ({place})"
-    return f"{found} are no numbers (the first: {place})"
-
-
-def _rows(table: Table) -> str:
-    return "nodes" if "node" in table.columns else "graphs"
+    count = f"{table.of(column)}: {one.num_odd} of {one.count} cells"
+    return f"{count} are no numbers (the first: {_first(table, column, one)})"
 
 
 def _first(table: Table, column: str, one: Profile) -> str:
@@ -435,18 +405,19 @@ def _number(
 ) -> Feature:
     numbers, kind = (one.days, DATE) if one.is_date else (one.numbers, NUMBER)
     shift, scale = _YEARS_FROM_2020 if kind == DATE else (0.0, 1.0)
-    what = f"{column} of nodes"
-    why = ""
-    if one.is_flag:
-        pass  # 0 and 1 need no scaling
-    elif not statistics:
-        why = f"{what} is not scaled (--no-statistics)"
+    what, std = f"{column} of nodes", float(f"{numbers.std:.2g}")
+    if not statistics:
+        why = " (--no-statistics)"
     elif len(one.owners) < one.enough:
-        why = f"{what} is not scaled: a mean of so few would tell of them"
-    elif not math.isfinite(numbers.mean + (scale := float(f"{numbers.std:.2g}"))):
-        why, scale = f"{what} is not scaled: its numbers are too large", 1.0
+        why = ": a mean of so few would tell of them"
     else:
-        scale = scale or 1.0
+        is_finite = math.isfinite(numbers.mean + std)
+        why = "" if is_finite else ": its numbers are too large"
+    if why and not one.is_flag:  # 0 and 1 need no scaling
+        stands_in = "; years from 2020 stand in" * (kind == DATE)
+        notes.append(f"{what} is not scaled{why}{stands_in}")
+    elif not one.is_flag:
+        scale = std or 1.0
         shift = _rounded(numbers.mean, scale)
         mean = _date(shift) if kind == DATE else f"{shift:.15g}"
         days = " days; a time without a zone counts as UTC" * (kind == DATE)
@@ -454,8 +425,6 @@ def _number(
             f"{what}: the schema tells its mean, about {mean}, and its standard"
             f" deviation, about {scale:g}{days}"
         )
-    if why:
-        notes.append(f"{why}; years from 2020 stand in" if kind == DATE else why)
     return Feature(column=column, kind=kind, shift=shift, scale=scale, missing=missing)
 
 

@@ -17,6 +17,7 @@ from .encode import read_numbers
 _MOST_DISTINCT = 1000  # categories of one column, before it counts as text
 _ODD = 10  # cells of a column of numbers, of which one may be no number
 _NOISE = 1e-7  # of a mean, as a spread: numbers of 32 bits have it
+_MOST_ODD = 12  # categories that look like numbers or dates in another form
 _THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(?:\.\d{3})*|0")
 
 
@@ -28,8 +29,7 @@ class Profile:
     ``enough``; None once there are too many different cells. ``num_odd`` cells are
     neither missing nor finite numbers; ``first`` has the line and text of one of them.
     ``rows`` counts rows of each cell of ``holders``. ``owners`` are those of cells that
-    are numbers or dates. ``thousands`` counts cells such as 1.234, if all others are
-    whole and below 1000; else it is None.
+    are numbers or dates.
     """
 
     enough: int
@@ -37,7 +37,6 @@ class Profile:
     num_missing: int = 0
     num_odd: int = 0
     first: tuple[int, str] = (0, "")
-    thousands: int | None = 0
     rows: Counter[str] = field(default_factory=Counter)
     all_differ: bool = True
     unknown: Unknown = field(default_factory=Unknown)
@@ -64,11 +63,6 @@ class Profile:
         day = {cell: read_day(cell) for cell in {cells[row] for row in odd}}
         dated = [row for row in odd if math.isfinite(day[cells[row]])]
         self.days.add(np.array([day[cells[row]] for row in dated]))
-        if self.thousands is not None:
-            there = [cells[row] for row in np.flatnonzero(present).tolist()]
-            self.thousands += sum("." in cell for cell in there)
-            if not all(map(_THOUSANDS.fullmatch, there)):
-                self.thousands = None
         if len(self.owners) < self.enough:
             self.owners.update(owners[row] for row in (*rows, *dated))
         if self.all_differ:
@@ -79,8 +73,8 @@ class Profile:
                 self._seen.clear()
         if self.holders is None:
             return
+        self.rows.update(cells)
         for row in np.flatnonzero(present).tolist():
-            self.rows[cells[row]] += 1
             known = self.holders.setdefault(cells[row], set())
             if len(known) < self.enough:
                 known.add(owners[row])
@@ -101,7 +95,24 @@ class Profile:
     def is_mostly_number(self) -> bool:
         """Whether so many are that the others look like mistakes."""
         few = _ODD * self.num_odd <= self.count and not self.has_codes
-        return self.is_flag or (few and not (self.thousands and self.num_odd))
+        return self.is_flag or (few and not (self.num_odd and self.is_grouped))
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether 1.234 may mean 1234: so are all, or whole numbers below 1000."""
+        names = self._names
+        are_so = any("." in name for name in names)
+        return are_so and all(map(_THOUSANDS.fullmatch, names))
+
+    @property
+    def _names(self) -> list[str]:
+        """Different cells, or the first of too many."""
+        return self._some or list(self.holders or ())
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether so many are written oddly that they are no category."""
+        return self.is_written_oddly and len(self._names) > _MOST_ODD
 
     @property
     def is_written_oddly(self) -> bool:
@@ -112,19 +123,15 @@ class Profile:
         """
         if self.is_mostly_number or self.is_date:
             return False
-        names = self._some or list(self.holders or ())
-        forms = [shape(name) for name in names if re.search(r"\d", name)]
-        is_most = _ODD * len(forms) >= (_ODD - 1) * len(names) > 0
+        forms = [shape(name) for name in self._names if re.search(r"\d", name)]
+        is_most = _ODD * len(forms) >= (_ODD - 1) * len(self._names) > 0
         is_one_form = is_most and len(set(forms)) <= max(1, len(forms) // 4)
         return is_one_form or (2 * self.num_odd <= self.count and not self.has_codes)
 
     @property
     def is_date(self) -> bool:
         """Whether nearly all are dates that can be read."""
-        return self._are_most(self.days.count)
-
-    def _are_most(self, count: int) -> bool:
-        return self.count > 0 and _ODD * (self.count - count) <= self.count
+        return 0 < _ODD * self.count <= (_ODD * self.days.count) + self.count
 
     @property
     def is_constant(self) -> bool:
@@ -154,23 +161,14 @@ class Profile:
     @property
     def is_id(self) -> bool:
         """Whether it looks like row numbers: whole numbers, all different."""
-        return (
-            self.is_mostly_number
-            and self.numbers.count > 0
-            and self.numbers.is_integer
-            and self.all_differ
-            and self.count >= MIN_COUNT
-        )
+        is_whole = self.is_mostly_number and self.numbers.is_integer
+        return is_whole and self.all_differ and self.numbers.count >= MIN_COUNT
 
     @property
     def is_flag(self) -> bool:
         """Whether all values are 0 or 1, or truth values."""
         values = read_numbers(self.distinct(), truth=True)
         return bool(len(values)) and bool(np.isin(values, (0, 1)).all())
-
-    def num_rows(self, cell: str) -> int:
-        """Count the rows with a cell, which may be a mark of what is not known."""
-        return self.rows[cell] or self.unknown.marks[cell]
 
     def distinct(self) -> list[str]:
         """List different cells, in order; all of them only if there are not many."""

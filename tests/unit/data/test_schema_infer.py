@@ -110,15 +110,15 @@ def test_a_column_of_numbers_stays_one_whatever_stands_in_few_cells(tmp_path, od
     assert (age.kind, age.missing) == ("number", "refuse")
     assert (age.shift, age.scale) == (kept.features[0].shift, kept.features[0].scale)
     place = f"nodes.csv, line 9, column 'age': '{odd}'"
-    told = f"age of nodes: 1 of 40 cells is no number ({place}); the column is taken"
+    told = f"age of nodes.csv: 1 of 40 cells are no numbers (the first: {place}); the"
     assert any(note.startswith(told) for note in notes)
     assert odd not in to_toml(schema)
     with pytest.raises(DataError, match=f"line 9, column 'age': must .* got '{odd}'"):
         build(folder, schema, bad_rows="refuse")
 
 
-def test_a_table_of_nodes_is_called_so_in_any_layout(tmp_path):
-    """In TU's the column was said to be of NAME_graph_indicator."""
+def test_a_column_is_said_to_be_of_its_file_in_any_layout(tmp_path):
+    """In TU's it was said to be of NAME_graph_indicator."""
     files = {
         "graph_indicator": [i // 2 + 1 for i in range(40)],
         "graph_labels": [i % 2 for i in range(20)],
@@ -128,7 +128,7 @@ def test_a_table_of_nodes_is_called_so_in_any_layout(tmp_path):
     for name, lines in files.items():
         (tmp_path / f"W_{name}.txt").write_text("\n".join(map(str, lines)) + "\n")
     _, notes = infer_schema(tmp_path)
-    told = "node_attribute of nodes: 1 of 40 cells is no number (W_node_attributes.txt"
+    told = "node_attribute of W_node_attributes.txt: 1 of 40 cells are no numbers"
     assert any(note.startswith(told) for note in notes)
 
 
@@ -187,7 +187,7 @@ def test_what_is_written_as_no_number_or_date_is_told_and_is_no_category(
     quoted = {"age": lambda i: f'"{value(i)}"'}
     schema, notes = infer_schema(site(tmp_path / "a", **quoted), min_count=1)
     assert [f.column for f in schema.features] == ["kind"]
-    (note,) = [note for note in notes if note.startswith("age of nodes: ")]
+    (note,) = [note for note in notes if "cells are no numbers" in note]
     assert told in note
     assert "nothing between thousands" in note
     assert "01/02/2024 may be in January or February" in note
