@@ -247,7 +247,8 @@ def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
         else:
             what = f"{cell!r} is none of the schema's categories"
             what += f" ({_some(feature.categories)}){like}; correct it, or list it"
-            flaws.append((row, feature.column, f"{what} or set other = true {_AT_ALL}"))
+            what += " or set other = true" * (not feature.other)
+            flaws.append((row, feature.column, f"{what} {_AT_ALL}"))
     return codes
 
 
