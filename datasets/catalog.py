@@ -49,25 +49,14 @@ MIX = (*BIOCHEM, "COLLAB", "IMDB-BINARY", "IMDB-MULTI")
 class DatasetInfo:
     """A data set that a run can be set to.
 
-    Parameters
-    ----------
-    name : str
-    members : tuple of str
-        Data sets it consists of; client ``i`` of a group holds ``members[i]``.
-    automatic : mapping
-        Recommended value by run-config key, for keys written ``"auto"``, where the
-        method's paper has no other.
-    fixed : mapping
-        The same for keys that the data decide, whatever the method.
-    kind : str
-        What is known of a graph: its class among several ("classes"), or a label for
-        each of one or more tasks, 0 or 1 ("binary") or any number ("regression"), or
-        the class of each of its nodes ("nodes"). "" where the run config says; see
-        :func:`label_kind`.
-    features : tuple of str
-        What the setting of that name may be.
-    own : DataSet, optional
-        What a plug-in says of it.
+    Client ``i`` of a group holds ``members[i]``. ``automatic`` has the recommended
+    value of keys written ``"auto"``, where the method's paper has no other; ``fixed``
+    those that the data decide, whatever the method. ``features`` is what the setting of
+    that name may be, ``own`` what a plug-in says.
+
+    ``kind`` is what is known of a graph: its class among several ("classes"), or a
+    label for each of one or more tasks, 0 or 1 ("binary") or any number ("regression"),
+    or the class of each of its nodes ("nodes"); "" where the run config says.
     """
 
     name: str

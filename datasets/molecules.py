@@ -46,30 +46,18 @@ BadRow = tuple[int, str]  # its number, and why it cannot be used
 
 @dataclass(frozen=True, kw_only=True)
 class Molecules:
-    """A set of molecules, as cached.
+    """A set of molecules, as cached; edges and pointers are as in ``GraphSet``.
 
     Parameters
     ----------
-    name : str
-        Data set name.
     kinds : float32 array, shape (num_kinds, 133)
-        Features of the different atoms.
-    atom : int array, shape (num_nodes,)
-        Row of ``kinds`` of each node.
-    edge_index, node_ptr, edge_ptr
-        As in :class:`~fedgraph_flwr.data.GraphSet`.
+        Features of the different atoms; ``atom`` has the row of each node.
     y : float32 array, shape (num_graphs, num_tasks)
-        Labels, NaN where missing.
+        Labels, NaN where missing; ``tasks`` are the names of its columns.
     row : int64 array, shape (num_graphs,)
         Row of each molecule in its file, from 0, the header not counted.
-    tasks : list of str
-        Names of the columns of ``y``.
-    raw_sha256 : str
-        Checksum of the file it was read from.
     bad_row : int64 array, shape (num_bad,)
-        Rows that were left out, numbered as whoever reads the file says.
-    bad_reason : list of str
-        Why, one by one.
+        Rows that were left out, numbered as whoever reads the file says, and why.
     """
 
     name: str
@@ -94,19 +82,9 @@ class Molecules:
         return len(self.y)
 
     def take(self, ids: IntArray, features: str = "atoms") -> GraphSet:
-        """Copy out the molecules ``ids``, in that order, with their features.
+        """Copy out the molecules ``ids``, in that order; x is float32.
 
-        Parameters
-        ----------
-        ids : int array
-            Positions, repeats allowed.
-        features : str
-            A key of ``atoms.FEATURES``.
-
-        Returns
-        -------
-        GraphSet
-            Its ``x`` is float32, its ``num_classes`` the number of tasks.
+        ``features`` is a key of ``atoms.FEATURES``.
         """
         graphs = GraphSet(
             name=self.name,
@@ -126,15 +104,10 @@ class Molecules:
 
 
 class MoleculeBuilder:
-    """Collects molecules one by one.
+    """Collects molecules one by one; ``bad`` lists rows that could not be added.
 
-    ``bad`` lists what could not be added, by the row numbers given.
-
-    Parameters
-    ----------
-    as_written : bool
-        Atoms and chirality follow the order in which a SMILES is written, as in
-        published sets; else every spelling of a molecule gives the same graph.
+    With ``as_written`` atoms and chirality follow the order in which a SMILES is
+    written, as in published sets; else every spelling gives the same graph.
     """
 
     def __init__(self, *, as_written: bool = False) -> None:
@@ -148,13 +121,7 @@ class MoleculeBuilder:
         self._num_edges = array("q")
 
     def add(self, smiles: str, row: int) -> int:
-        """Add a molecule, or note why not.
-
-        Returns
-        -------
-        int
-            Number of its atoms; 0 where it was not added.
-        """
+        """Add a molecule, or note why not; return the number of its atoms, or 0."""
         try:
             mol = parse_smiles(smiles)
         except ValueError as error:

@@ -64,10 +64,7 @@ class LeftOut(NamedTuple):
 def read_graphs(
     tables: Tables, schema: Schema, problems: Problems, *, needs_targets: bool
 ) -> RawGraphs:
-    """Read whole graphs. A graph with a row that does not fit is left out.
-
-    Edges count in both directions and once; an edge from a node to itself is dropped.
-    """
+    """Read whole graphs. A graph with a row that does not fit is left out."""
     assert tables.graphs is not None
     units = read_units(
         tables.graphs, "graph", schema, problems, needs_targets=needs_targets
@@ -98,13 +95,7 @@ def read_graph(
 ) -> RawGraphs:
     """Read one graph whose nodes are classified.
 
-    A node whose row does not fit is left out with its edges; so is an edge whose row
-    does not fit.
-
-    Raises
-    ------
-    DataError
-        No row of edges fits.
+    A node whose row does not fit is left out with its edges.
     """
     units = read_units(
         tables.nodes, "node", schema, problems, needs_targets=needs_targets
@@ -195,10 +186,7 @@ def _joined(
             LeftOut("graphs for want of a label", len(keep), 0, num_open),
             LeftOut("nodes", len(mine), int(nodes.is_bad.sum()), nodes.num_outside),
             LeftOut(
-                "edges",
-                len(edges.fits),
-                int(edges.is_bad.sum()),
-                edges.num_outside,
+                "edges", len(edges.fits), int(edges.is_bad.sum()), edges.num_outside
             ),
         ],
         notes=[*units.notes, *edges.notes, *([told] if 0 < lone < len(kept) else [])],

@@ -193,7 +193,7 @@ def _targets(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Flaw]]:
 def _nameless(key: str, block: Block) -> list[Flaw]:
     """Find rows whose graph or node has no name, but a mark of what is not known."""
     return [
-        (row, key, f"is {_quoted(name)}; give it a name of its own")
+        (row, key, f"is {repr(name) if name else 'empty'}; give it a name of its own")
         for row, name in enumerate(block.cells[key])
         if not name.isdigit() and is_missing(name)
     ]
@@ -208,10 +208,6 @@ def _without_label(
         for row in np.flatnonzero((y < 0) & (role != NO_ROLE)).tolist()
         if is_missing(labels[row])
     ]
-
-
-def _quoted(name: str) -> str:
-    return f"{name!r}, which is no name" if name else "empty"
 
 
 def _blocks(table: Table) -> Iterator[Block]:
@@ -357,10 +353,7 @@ def read_edges(
     *,
     drop: bool,
 ) -> Edges:
-    """Read edges and find the nodes that they join.
-
-    With ``drop`` an end or a graph that is in no other table is no flaw.
-    """
+    """Read edges and find the nodes that they join; ``drop`` is as for ``_Names``."""
     owner = "" if tables.graphs is None else "graph"
     need_columns(table, ["graph"] * bool(owner) + ["source", "target"])
     width = max(len(name_of), int(nodes.name.max(initial=-1)) + 1, 1)

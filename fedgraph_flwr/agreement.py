@@ -58,12 +58,7 @@ def tell_plugins(plugin: PluginSettings | None) -> dict[str, str]:
 def check_same_plugins(
     plugin: PluginSettings | None, clients: Mapping[int, ClientInfo]
 ) -> None:
-    """Refuse clients whose plug-ins have another source than the server's.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse clients whose plug-ins have another source than the server's."""
     for name, ours in tell_plugins(plugin).items():
         for client, info in sorted(clients.items()):
             if (theirs := info.told.get(name, "")) != ours:
@@ -100,12 +95,9 @@ def _sha256(text: str) -> str:
 def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) -> None:
     """Refuse clients that understand different things by the data set of a run.
 
-    Raises
-    ------
-    ConfigError
-        One data set is shared out, and clients read different files; graphs are to be
-        each client's own, and two clients have the same; classes have different names,
-        or columns that enter one common model are not the same.
+    One data set is shared out, and clients read different files; graphs are to be each
+    client's own, and two clients have the same; classes have different names, or
+    columns that enter one common model are not the same.
     """
     own = datasets.has_own_graphs(settings)
     files = {c: i.raw_sha256[:_SHORT] for c, i in clients.items()}
