@@ -193,7 +193,7 @@ def _targets(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Flaw]]:
 def _nameless(key: str, block: Block) -> list[Flaw]:
     """Find rows whose graph or node has no name, but a mark of what is not known."""
     return [
-        (row, key, f"is {repr(name) if name else 'empty'}; give it a name of its own")
+        (row, key, f"{f'is {name!r}, no name' if name else 'is empty'}; give it a name")
         for row, name in enumerate(block.cells[key])
         if not name.isdigit() and is_missing(name)
     ]

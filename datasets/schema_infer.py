@@ -272,12 +272,9 @@ def _classes(
         cure = "label more nodes, or "
         if owner == "graph":
             cure = "name another column with --targets, use --kind regression, or "
-        odd = ""
-        if 0 < 2 * one.num_odd < one.count:
-            odd = f" ({_first(table, column, one)} is no number)"
         raise DataError(
             f"{table.files[0]}: column {column!r} has {len(classes)} class(es) that at"
-            f" least {one.enough} {owner}s have, and two are needed{odd}; {cure}lower"
+            f" least {one.enough} {owner}s have, and two are needed; {cure}lower"
             " --min-count if the names of rare classes identify nobody"
         )
     is_number = by_value(classes) and not any(map(str.isalpha, classes))

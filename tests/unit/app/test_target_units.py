@@ -14,12 +14,14 @@ import pytest
 import toys
 from matrix import mostly_slow
 
+from datasets import load_partition
 from datasets.molecules import warn_once
 from datasets.schema import write_schema
 from datasets.schema_infer import infer_schema
 from fedgraph_flwr import loaded
 from fedgraph_flwr.errors import ConfigError, DataError
 from fedgraph_flwr.likeness import TELLS, Statistics
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.likeness import unlike_targets
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.site.gain import compare
@@ -142,6 +144,19 @@ def test_units_change_no_weight_and_come_back(tmp_path, method, make):
         told.append(new.outputs.astype(float))
     assert np.allclose(told[1][:, 0], told[0][:, 0] * times + plus, rtol=1e-5)
     assert np.allclose(told[1][:, 1], told[0][:, 1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("code", ["", "-999"])
+def test_no_scale_is_suggested_by_codes_of_what_is_not_known(tmp_path, caplog, code):
+    rows = [[CHAINS[k % 24], code if k % 3 == 0 else f"{k}"] for k in range(60)]
+    write(tmp_path / "a.csv", ["smiles", "a"], rows)
+    config = {**defaults(), "method": "fedavg", "dataset": "smiles-csv",
+        "csv-label-kind": "regression", "data-dir": str(tmp_path / "a.csv"),
+        "csv-label-columns": "a", "cache-dir": str(tmp_path)}  # fmt: skip
+    load_partition(resolve(config).settings, 0)
+    (mean,) = re.findall(r"csv-label-scale=.a=(\d+)", caplog.text)
+    assert 25 < int(mean) < 36
+    assert ("are -999" in caplog.text) is bool(code)
 
 
 def test_no_target_chooses_a_round_by_its_unit(tmp_path):

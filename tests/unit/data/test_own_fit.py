@@ -1,5 +1,6 @@
 """Rows of own tables that do not fit: which share is refused, what is told of it."""
 
+import re
 import unicodedata
 
 import own_files
@@ -8,6 +9,7 @@ import toys
 
 from datasets import load_partition
 from datasets.own_data import build
+from datasets.schema_infer import infer_schema
 from datasets.schema_read import read_schema
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.introduction import introduce
@@ -157,6 +159,30 @@ def test_names_elsewhere_that_are_written_otherwise_are_shown(tmp_path, name, to
     assert data.left_out == ["20 % of edges"]
     assert (told in " ".join([*data.doubts, *(why for _, why in unfit)])) is True
     assert any("count as outside" in d for d in data.doubts) is (told == "outside")
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "is_told"),
+    [("unit", "nM,uM", True), ("unit", "nM,nM", False), ("colour", "a,b", False)],
+)
+def test_unused_columns_of_several_units_are_named(tmp_path, column, cells, is_told):
+    folder = spoilt(tmp_path, "edges name unknown graphs", 0)
+    path, pair = folder / "graphs.csv", cells.split(",")
+    first, *rows = path.read_text().splitlines()
+    rows = [f"{row},{pair[k % 2]}" for k, row in enumerate(rows)]
+    path.write_text("\n".join([f"{first},{column}", *rows]) + "\n")
+    assert any("several units" in doubt for doubt in read(folder)[0].doubts) is is_told
+
+
+@pytest.mark.parametrize("cell", ["1,050", "<5", "low"])
+@pytest.mark.parametrize("every", [3, 12])
+def test_a_target_of_numbers_with_odd_cells_names_the_first(tmp_path, cell, every):
+    """It had "0 classes"."""
+    folder = spoilt(tmp_path, "edges name unknown graphs", 0)
+    rows = [f'{k},"{cell}"' if k % every == 0 else f"{k},{k / 7:.3f}" for k in range(N)]
+    (folder / "graphs.csv").write_text("\n".join(["graph,y", *rows]) + "\n")
+    with pytest.raises(DataError, match=rf"line 2, column 'y': '{re.escape(cell)}'"):
+        infer_schema(folder)
 
 
 @pytest.mark.parametrize("kind", ["graph", "graphs"])

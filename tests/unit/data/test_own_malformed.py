@@ -156,7 +156,7 @@ TABLES = {
     ),
     "node named by a mark": (
         {"nodes": N + "g2,NULL,1,x\n"},
-        r"nodes.csv, line 8, column 'node': is 'NULL'; give",
+        r"nodes.csv, line 8, column 'node': is 'NULL', no name; give",
         "give it a name",
     ),
     "unknown split": (
