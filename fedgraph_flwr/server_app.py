@@ -199,8 +199,8 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
     check_same_data(settings, clients)
     if not is_resumed and resolved.method.task.has_classes:
         _find_rarest(resolved, strategy)
-    by_loss = LOSS if settings.csv_label_scale else ""  # which has no units
-    folder.so_far.by = PRECISION if strategy.by_precision else by_loss
+    rarest, by_loss = strategy.rarest, LOSS if settings.csv_label_scale else ""
+    folder.so_far.by = PRECISION if rarest and rarest.chooses else by_loss
     check_same_plugins(resolved.plugin, clients)
     if settings.tell_statistics:
         rows = statistics_rows(clients)
@@ -232,19 +232,17 @@ def _find_rarest(resolved: Resolved, strategy: AbstractGraphStrategy) -> None:
     if len(datasets.find_dataset(resolved.settings.dataset).members) > 1:
         return  # other classes at each client
     clients = [strategy.clients[c] for c in strategy.trainers()]
-    strategy.rarest = rarest = Rarest.of(clients)
-    is_published = datasets.is_published(resolved.settings)
-    if rarest is None or not rarest.is_rare or is_published:
-        return
-    strategy.by_precision = True
-    log(
-        INFO,
-        "class %r has %.1f %% of the training labels, less than %.0f %%: rounds are"
-        " chosen by average precision",
-        class_names(clients[0])[rarest.number],
-        100 * rarest.share,
-        100 * RARE,
-    )
+    may_choose = not datasets.is_published(resolved.settings)
+    strategy.rarest = found = Rarest.of(clients, may_choose=may_choose)
+    if found is not None and found.chooses:
+        log(
+            INFO,
+            "class %r has %.1f %% of the training labels, less than %.0f %%: average"
+            " precision tells rounds and models apart, not accuracy",
+            class_names(clients[0])[found.number],
+            100 * found.share,
+            100 * RARE,
+        )
 
 
 def _tell_statistics(path: Path, rows: Sequence[Sequence[str]]) -> None:

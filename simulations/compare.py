@@ -23,7 +23,12 @@ from fedgraph_flwr.results.reader import blaming
 from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.results.table import BESIDE
 from fedgraph_flwr.rules import Value
-from fedgraph_flwr.tasks import AVERAGE_PRECISION, GRAPH_EMBEDDING, OF_COMMONEST
+from fedgraph_flwr.tasks import (
+    AVERAGE_PRECISION,
+    GRAPH_EMBEDDING,
+    OF_COMMONEST,
+    OF_MEAN,
+)
 
 from .markup import consoles, markdown, print_terminal, tell_unused
 from .tables.embedding import START
@@ -44,6 +49,11 @@ from .tables.studies import OWN_START, Study, StudyTable, Target, load_study
 # Studies whose columns and targets such runs take over.
 MODELS = {GRAPH_EMBEDDING.name: "fclg"}
 MODEL = "gcfl"
+_ALSO = {
+    **BESIDE,
+    f"accuracy{OF_COMMONEST}": "commonest class",
+    f"mae{OF_MEAN}": "predicted mean",
+}
 
 
 @command
@@ -137,22 +147,27 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
         differences=tuple(differences),
         notes=tuple(_notes(group, rule, model)),
     )
-    beside = {**BESIDE, f"accuracy{OF_COMMONEST}": "commonest class"}
-    also = {heading: f"{rule}:{m}" for m, heading in beside.items() if is_headline}
+    also = {heading: f"{rule}:{m}" for m, heading in _ALSO.items() if is_headline}
     precision = BESIDE[AVERAGE_PRECISION]
-    is_rare = is_headline and any(
-        (run.summary.get("rarest_class") or {}).get("chooses_by_precision")
-        for run in group.runs
-    )
     study = replace(
         model,
         rule=rule,
         paper=model.paper if targets else "",
         columns={**model.columns, **also, HELD_OUT: HELD_OUT, ON_ALL: ON_ALL},
-        also={precision: also[precision]} if is_rare else {},
+        also={precision: also[precision]} if is_headline and _rare(group) else {},
         targets=targets,
     )
     return make_report(study, table, by_row(results))
+
+
+def _rare(group: Group) -> list[str]:
+    """Rows of which average precision chooses rounds, as a class is rare."""
+    told = {
+        k: [r.summary.get("rarest_class") for r in of] for k, of in group.rows.items()
+    }
+    return [
+        k for k, of in told.items() if any(r and r["chooses_by_precision"] for r in of)
+    ]
 
 
 def _target(model: Study, run: Run) -> Target | None:
@@ -201,6 +216,10 @@ def _notes(group: Group, rule: str, model: Study) -> list[str]:
         notes.append(f"rows differ in {key}: {words}.")
     if baseline(group, "local") is None and model.name == MODEL:
         notes.append("no self-train run (method local): no gains.")
+    rare = _rare(group) if rule.startswith("best_val") else []
+    if 0 < len(rare) < len(group.rows):
+        words = "average precision chooses rounds of {}, accuracy those of other rows."
+        notes.append(words.format(", ".join(rare)))
     for label, runs in group.rows.items():
         read = [run.summary.get(rule) or {} for run in runs]
         constant = sum(

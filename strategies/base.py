@@ -123,7 +123,6 @@ class AbstractGraphStrategy(Strategy):
         self.compute_s: dict[int, float] = {}  # seconds of each client's last reply
         self.scores_elsewhere = False  # clients do, on the test sets of all
         self.rarest: Rarest | None = None  # class, where it is known
-        self.by_precision = False  # rounds are chosen by average precision
         self.stacked = 0  # most clients of a process that trained as one
         self.round = Round(self, Phase.TRAINING, 0, began_at=0.0)
         self._began_at = 0.0
@@ -189,7 +188,7 @@ class AbstractGraphStrategy(Strategy):
             everyone = {c: i.identity for c, i in self.clients.items()}
             facts[DATA_OF_ALL] = hash_federation(everyone)
         if self.rarest is not None:
-            facts |= {RAREST: self.rarest.number, BY_PRECISION: self.by_precision}
+            facts |= {RAREST: self.rarest.number, BY_PRECISION: self.rarest.chooses}
         return facts | with_prefix(SPENT, self.spent.get(client, {}))
 
     def remarks(self) -> dict[str, Any]:
@@ -381,8 +380,7 @@ class AbstractGraphStrategy(Strategy):
             "clients": {str(c): i.to_json() for c, i in sorted(self.clients.items())},
             "last_rounds": {str(c): r for c, r in sorted(self.last_rounds.items())},
             "spent": {str(c): s for c, s in sorted(self.spent.items())},
-            "rarest": self.rarest and [self.rarest.number, self.rarest.share],
-            "by_precision": self.by_precision,
+            "rarest": self.rarest and vars(self.rarest),
         }
 
     def restore_frame(self, facts: Mapping[str, Any]) -> None:
@@ -395,8 +393,7 @@ class AbstractGraphStrategy(Strategy):
         self.directory.expect(known)
         self.last_rounds = {int(c): int(r) for c, r in facts["last_rounds"].items()}
         self.spent = {int(c): dict(s) for c, s in facts["spent"].items()}
-        self.rarest = Rarest(*facts["rarest"]) if facts["rarest"] else None
-        self.by_precision = bool(facts["by_precision"])
+        self.rarest = Rarest(**facts["rarest"]) if facts["rarest"] else None
 
     # Parts of a round ------------------------------------------------------------
 

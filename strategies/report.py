@@ -105,19 +105,15 @@ class Rarest:
     """The class of fewest training labels over all clients that tell them.
 
     ``share`` is its part of all these labels. A class that nobody trains on cannot be
-    learned, and does not count.
+    learned, and does not count. ``chooses``: average precision chooses rounds.
     """
 
     number: int
     share: float
-
-    @property
-    def is_rare(self) -> bool:
-        """Whether accuracy says little: "never this class" is right nearly always."""
-        return self.share < RARE
+    chooses: bool = False
 
     @classmethod
-    def of(cls, clients: Iterable[ClientInfo]) -> Rarest | None:
+    def of(cls, clients: Iterable[ClientInfo], *, may_choose: bool) -> Rarest | None:
         """Find it; None if nobody tells counts, or classes are not the same for all."""
         told = [i.train_counts for i in clients if i.train_counts]
         if not told or len({len(counts) for counts in told}) > 1:
@@ -128,7 +124,8 @@ class Rarest:
             return None
         # Of equals the last: of two classes, "yes" is commonly the second.
         count, number = min(known, key=lambda pair: (pair[0], -pair[1]))
-        return cls(number, count / sum(total))
+        share = count / sum(total)
+        return cls(number, share, may_choose and share < RARE)
 
 
 @dataclass(kw_only=True)

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.data import GraphPartition, IntArray
 from fedgraph_flwr.embedding_scores import class_f1
-from fedgraph_flwr.tasks import OF_COMMONEST, ONE_CLASS
+from fedgraph_flwr.tasks import AVERAGE_PRECISION, OF_COMMONEST, ONE_CLASS
 from fedgraph_flwr.wire import Parcel, count_key, evaluation_key
 
-from .multitask_scores import auc, roc_auc
-from .ranking import against_rest, log_odds, ranking
+from .multitask_scores import average_precision, of_classes, roc_auc
 
 Floats = NDArray[np.floating[Any]]
 
@@ -24,7 +23,7 @@ def class_scores(
     point: str,
     logits: Floats,
     losses: Floats,
-    rarest: object = 1,
+    rarest: object = None,
 ) -> Parcel:
     """Score predictions for the validation, then the test rows, as metrics of a reply.
 
@@ -37,7 +36,7 @@ def class_scores(
     losses : float array, shape (num_val + num_test,)
         Of each row.
     rarest : int
-        Of two classes the rarer, as the server says; anything else stands for 1.
+        Class whose average precision counts, of two; anything else stands for both.
 
     Returns
     -------
@@ -56,13 +55,17 @@ def class_scores(
         found[count_key(split)] = len(y)
         if not len(y):
             continue
-        own = evaluation_key(split, point, "")
-        found[own + "accuracy"] = float((logits[rows].argmax(1) == y).mean())
-        found[own + "loss"] = float(losses[rows].astype(np.float64).mean())
-        beside = ranking(logits[rows], y, 0 if rarest == 0 else 1)
+        mine = logits[rows]
+        beside = {
+            "accuracy": float((mine.argmax(1) == y).mean()),
+            "loss": float(losses[rows].astype(np.float64).mean()),
+            AVERAGE_PRECISION: of_classes(average_precision, mine, y, rarest),
+        }
         if split == "test":
-            beside |= f1_and_auc(logits[rows], y) | _floor(partition, logits[rows], y)
-        found |= {own + name: value for name, value in beside.items()}
+            beside |= {**f1_and_auc(mine, y), **_floor(partition, mine, y)}
+        for name, value in beside.items():
+            if name == "loss" or not math.isnan(value):
+                found[evaluation_key(split, point, name)] = value
     return Parcel(metrics=found)
 
 
@@ -71,11 +74,9 @@ def _floor(partition: GraphPartition, logits: Floats, y: IntArray) -> dict[str, 
     found: dict[str, float] = {}
     known = partition.graphs.y[partition.train]
     if len(known := known[known >= 0]):
-        found[f"accuracy{OF_COMMONEST}"] = float(
-            (y == np.bincount(known).argmax()).mean()
-        )
-    predicted = logits.argmax(1)
-    if (predicted == predicted[0]).all():
+        commonest = np.bincount(known).argmax()
+        found[f"accuracy{OF_COMMONEST}"] = float((y == commonest).mean())
+    if len(predicted := np.unique(logits.argmax(1))) == 1:
         found[ONE_CLASS] = float(predicted[0])
     return found
 
@@ -89,22 +90,8 @@ def f1_and_auc(logits: Floats, y: IntArray) -> dict[str, float]:
         ``macro-f1``: mean F1 over the classes that occur among the labels or the
         predictions, as ``sklearn.metrics.f1_score(average="macro")``; a class that is
         predicted and has no row counts 0. ``roc-auc``: mean over classes of one against
-        the rest, as ``sklearn.metrics.roc_auc_score(multi_class="ovr")``. That function
-        refuses a test set without rows of some class; here the mean is over classes
-        that some rows have and some have not. With two classes it is the usual
-        ROC-AUC. Without any such class, or with logits that are not finite, it is left
-        out.
+        the rest, as ``sklearn.metrics.roc_auc_score(multi_class="ovr")``, which refuses
+        a test set without rows of some class; see :func:`of_classes`.
     """
-    num_classes = logits.shape[1]
-    f1 = class_f1(y, logits.argmax(1), num_classes)
-    known = ~np.isnan(f1)
-    found = {"macro-f1": float(np.where(known, f1, 0).sum() / known.sum())}
-    wide = logits.astype(np.float64)
-    if num_classes == 1 or not np.isfinite(wide).all():
-        return found
-    if num_classes == 2:  # the areas of both are the same
-        odds = wide[:, 1] - wide[:, 0]
-        area = auc(odds, y == 1) if np.isfinite(odds).all() else math.nan
-    else:
-        area = roc_auc(log_odds(wide), against_rest(wide, y)).mean
-    return found if math.isnan(area) else {**found, "roc-auc": area}
+    f1 = np.nanmean(class_f1(y, logits.argmax(1), logits.shape[1]))
+    return {"macro-f1": float(f1), "roc-auc": of_classes(roc_auc, logits, y, 1)}

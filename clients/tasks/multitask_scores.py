@@ -1,6 +1,6 @@
-"""Scores of several tasks per graph; some labels are missing.
+"""Scores of several tasks per graph, some without a label, and of several classes.
 
-Labels are a matrix (num_graphs, num_tasks) of floats, NaN where not observed.
+Labels of tasks are floats, (num_graphs, num_tasks), NaN where not observed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError
 
 from ..losses.multitask import check_shapes
@@ -60,6 +61,29 @@ def roc_auc(scores: Array, y: Array) -> TaskScores:
 def average_precision(scores: Array, y: Array) -> TaskScores:
     """Average precision of yes per task; skipped as in :func:`roc_auc`."""
     return _per_task(scores, y, precision)
+
+
+def of_classes(
+    score: Callable[[Array, Array], TaskScores],
+    logits: Array,
+    y: IntArray,
+    sought: object = None,
+) -> float:
+    """Mean over classes of a score of one class against the rest.
+
+    Of two classes it is that of ``sought``, if this is one of them. Classes that no
+    row has, or all rows have, are left out. NaN without any other, or if logits are not
+    finite.
+    """
+    wide = logits.astype(np.float64)
+    num_classes = wide.shape[1]
+    if num_classes == 1 or not np.isfinite(wide).all():
+        return math.nan
+    is_class = (y[:, None] == np.arange(num_classes)).astype(np.float64)
+    found = score(_log_odds(wide), is_class)
+    if num_classes == 2 and sought in (0, 1):
+        return float(found.per_task[sought])
+    return found.mean
 
 
 def mean_absolute_error(predicted: Array, y: Array) -> TaskScores:
@@ -117,6 +141,16 @@ def precision(scores: Array, y: NDArray[Any]) -> float:
         return math.nan
     share = found / (np.flatnonzero(last) + 1)
     return float((np.diff(found, prepend=0) * share).sum() / found[-1])
+
+
+def _log_odds(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log-odds of each class against the rest; probabilities near 1 would tie."""
+    nothing = np.full((len(logits), 1), -np.inf)
+    below = np.logaddexp.accumulate(logits[:, :-1], axis=1)
+    above = np.logaddexp.accumulate(logits[:, :0:-1], axis=1)[:, ::-1]
+    others = np.logaddexp(np.hstack([nothing, below]), np.hstack([above, nothing]))
+    odds: NDArray[np.float64] = logits - others
+    return odds
 
 
 def _mean_ranks(values: Array) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from ..results.provenance import DIRTY
 from ..results.reader import GainUnit, Series, last_clusters, split_rounds
-from ..results.table import BESIDE, beside, class_lines
+from ..results.table import class_lines
 from ..tasks import POOLED
 from ..wording import name_clients, score_text, visible
 from .charts import MOST_BARS, Line, bar_chart, cluster_chart, colour, line_chart
@@ -82,8 +82,7 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "gain": _gain(view),
         "is_alone": view.summary.get("method") == "local",
         "rules": _rules(summary),
-        "beside": [BESIDE[name] for name in beside(summary)],
-        "class_lines": class_lines(summary) if summary.get("rules") else [],
+        "class_lines": class_lines(summary),
         "clients": _clients(view)[:_MOST_ROWS],
         "bytes": _bytes(view),
         "bytes_chart": _bytes_chart(view),
@@ -216,7 +215,6 @@ def _rules(summary: Mapping[str, Any]) -> list[list[str]]:
     for rule in summary.get("rules") or []:
         row = summary[rule]
         cells = [score_text(row[k]) for k in ("mean", "std", "min", "max")]
-        cells += [score_text((row.get("also") or {}).get(m)) for m in beside(summary)]
         rows.append([rule, *cells, row["protocol"]])
     return rows
 

@@ -139,7 +139,7 @@ PAGE = """
 {%- else %}<p class="dim">No completed run of method local with the same data, split and seed is in
  this report.</p>{% endif %}</section>{% endif %}
 <section id="{{ r.id }}-clients"><h3>Results</h3>
-{{ table("by rule", ["rule", "mean", "std", "lowest", "highest"] + r.beside + ["protocol"], r.rules, range(1, 5 + r.beside|length)) }}
+{{ table("by rule", ["rule", "mean", "std", "lowest", "highest", "protocol"], r.rules, range(1, 5)) }}
 {%- for line in r.class_lines %}<p>{{ line|plain }}</p>{% endfor %}
 {%- if r.clients %}<details><summary>Each client</summary>
 {{ table("clients, the first " ~ r.more_rows ~ " at most",

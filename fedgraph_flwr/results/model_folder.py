@@ -69,7 +69,8 @@ def keep_models(
         schema=datasets.read_schema_text(resolved.settings),
         lineage=summary["lineage"],
         versions=summary["versions"],
-        rarest=rarest["class"] if rarest.get("chooses_by_precision") else "",
+        rarest=rarest.get("class", ""),
+        by_precision=rarest.get("chooses_by_precision", False),
     )
     write_folder(path, models, about)
 
@@ -103,9 +104,10 @@ def keep_own_model(client: GraphClient[Any], reply: Parcel, *, rounds: int) -> N
     config = {k: v for table in tables for k, v in table.to_config().items()}
     point = "post_aggregation"
     scores = {
-        f"{split} {job.learning.metric}": reply.metrics[key]
+        f"{split} {metric}": reply.metrics[key]
         for split in job.learning.splits
-        if (key := evaluation_key(split, point, job.learning.metric)) in reply.metrics
+        for metric in (job.learning.metric, *job.learning.also)
+        if (key := evaluation_key(split, point, metric)) in reply.metrics
     }
     about = About(
         experiment=job.store.experiment,
@@ -121,7 +123,8 @@ def keep_own_model(client: GraphClient[Any], reply: Parcel, *, rounds: int) -> N
         scores=scores,
         schema=datasets.read_schema_text(job.settings),
         versions=versions(),
-        rarest=outputs[int(facts[RAREST])] if facts.get(BY_PRECISION) else "",
+        rarest=outputs[int(facts[RAREST])] if RAREST in facts else "",
+        by_precision=bool(facts.get(BY_PRECISION)),
     )
     write_folder(job.store.folder / FOLDER, {name: tensors}, about)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -202,7 +203,7 @@ class RunRecord:
     def _also(self, tables: Mapping[str, Table], server_round: int) -> dict[str, Any]:
         found = {m: table.get(server_round) for m, table in tables.items()}
         return {
-            "also": {m: float(np.mean([*v.values()])) for m, v in found.items() if v},
+            "also": {m: fmean(v.values()) for m, v in found.items() if v},
             "also_per_client": {
                 m: {str(c): v[c] for c in sorted(v)} for m, v in found.items() if v
             },

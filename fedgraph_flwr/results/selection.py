@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,20 +74,17 @@ def best_val(
     ``validation`` is the score that won, which ``score`` names; see :func:`choose`.
     """
     chosen = choose(val, losses, larger_is_better=larger_is_better, first=first)
-    found = {**_read(test, chosen, protocol), "validation": chosen.score}
-    if protocol == "best_val":
-        found["protocol"] = f"round with the best mean validation {score}; ties: " + (
-            "the lower validation loss"
-            if losses
-            else "the earliest, as no loss is known"
-        )
+    words = PROTOCOLS[protocol]
     if losses and not val:
-        found["protocol"] = (
-            f"round with the lowest mean validation loss, as no client has a {score}"
-        )
+        words = "round with the lowest mean validation loss, as no client has any "
+        words += score
+    elif protocol == "best_val":
+        tie = "lower validation loss" if losses else "earliest, as no loss is known"
+        words = f"round with the best mean validation {score}; ties: the {tie}"
     if first > 1:
-        found["protocol"] += f"; of the rounds from {first} on"
-    return found
+        words += f"; of the rounds from {first} on"
+    found = _read(test, chosen, protocol)
+    return {**found, "protocol": words, "validation": chosen.score}
 
 
 @dataclass(frozen=True)
@@ -274,27 +271,19 @@ def read(
     validation choose no round before ``first``, and by ``score``, in ``val`` + ``by``.
     """
     table = tables[split]
-    rules: dict[str, Callable[[], dict[str, Any]]] = {
-        "final": lambda: final(table, last_round),
-        "best_val": lambda: best_val(
-            tables["val" + by],
-            table,
-            losses=tables.get("val" + LOSS),
+    if rule in ("best_val", "best_val_trained"):
+        prefix = TRAINED if rule == "best_val_trained" else ""
+        return best_val(
+            tables[f"{prefix}val{by}"],
+            tables[prefix + split],
+            rule,
+            losses=tables.get(f"{prefix}val{LOSS}"),
             larger_is_better=larger_is_better,
             first=first,
             score=score,
-        ),
-        "best_val_trained": lambda: best_val(
-            tables[TRAINED + "val" + by],
-            tables[TRAINED + split],
-            "best_val_trained",
-            losses=tables.get(TRAINED + "val" + LOSS),
-            larger_is_better=larger_is_better,
-            first=first,
-            score=score,
-        ),
-        "best_snapshot": lambda: best_snapshot(table, snapshots, last_round),
-        "best_test": lambda: best_test(table, larger_is_better=larger_is_better),
-        "best_labelled": lambda: best_labelled(table),
-    }
-    return rules[rule]()
+        )
+    if rule == "best_snapshot":
+        return best_snapshot(table, snapshots, last_round)
+    if rule == "best_test":
+        return best_test(table, larger_is_better=larger_is_better)
+    return best_labelled(table) if rule == "best_labelled" else final(table, last_round)

@@ -114,6 +114,7 @@ def _scores(
     # before the last trained.
     measured = so_far.tables[task.headline]
     last = so_far.last_round if is_complete else max(measured, default=0)
+    by, score = _choosing(strategy, so_far)
     by_rule = {
         rule: selection.read(
             rule,
@@ -123,8 +124,8 @@ def _scores(
             last_round=last,
             larger_is_better=task.larger_is_better,
             first=strategy.first_choice,
-            by=so_far.by,
-            score=_choosing(strategy, so_far),
+            by=by,
+            score=score,
         )
         for rule in task.rules_for(settings)
     }
@@ -139,9 +140,10 @@ def _scores(
             info = strategy.clients[int(client)]
             row["one_class"][client] = class_names(info)[number]
         few = row.get("num_clients_chosen_by", expected) < expected
-        if few and so_far.by == selection.PRECISION:
+        if few and by == selection.PRECISION:
             row["protocol"] += (
-                "; a client has no such score if its validation labels are of one class"
+                "; a client has no such score if its validation labels are of one"
+                " class, or its site keeps scores"
             )
         if rule == "final" and last < so_far.last_round:
             row["protocol"] = f"model of round {last}, the last that was measured"
@@ -170,23 +172,24 @@ def _rarest(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
     if (found := strategy.rarest) is None:
         return None
     name = class_names(strategy.clients[min(strategy.clients)])[found.number]
-    chooses = strategy.by_precision
-    return {"class": name, "share": found.share, "chooses_by_precision": chooses}
+    return {"class": name, "share": found.share, "chooses_by_precision": found.chooses}
 
 
-def _choosing(strategy: AbstractGraphStrategy, so_far: RunRecord) -> str:
-    """Name the score by which rounds are chosen."""
+def _choosing(strategy: AbstractGraphStrategy, so_far: RunRecord) -> tuple[str, str]:
+    """Tell which tables choose rounds, ``PRECISION`` or "", and name their score."""
     rarest, metric = _rarest(strategy), so_far.task.metric
     if so_far.by == selection.LOSS:
-        return "loss, in which targets are scaled"
-    if rarest is None or not so_far.by:
-        is_known = any(i.train_counts for i in strategy.clients.values())
-        is_hidden = so_far.task.has_classes and not is_known
-        return f"{metric} (no site tells its classes)" if is_hidden else metric
-    return (
-        f"average precision (class {rarest['class']!r} has"
-        f" {rarest['share']:.1%} of the training labels)"
-    )
+        return so_far.by, "loss, in which targets are scaled"
+    tables = [so_far.tables.get("val" + name) for name in (so_far.by, selection.LOSS)]
+    if rarest and so_far.by and any(tables):
+        words = f"class {rarest['class']!r} has {rarest['share']:.1%} of the training"
+        return so_far.by, f"average precision ({words} labels)"
+    is_known = any(i.train_counts for i in strategy.clients.values())
+    if so_far.by:
+        metric += " (no client tells its average precision)"
+    elif so_far.task.has_classes and not is_known:
+        metric += " (no site tells its classes)"
+    return "", metric
 
 
 def _clusters(so_far: RunRecord, clients: Mapping[int, ClientInfo]) -> dict[str, Any]:

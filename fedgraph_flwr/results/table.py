@@ -200,28 +200,22 @@ def _by_target(
 
 def class_lines(summary: Mapping[str, Any]) -> list[str]:
     """Say the scores beside the headline's, and what needs no model to be reached."""
-    names = beside(summary)
+    rows: dict[str, Any] = {rule: summary[rule] for rule in summary.get("rules") or []}
+    stated = {name for row in rows.values() for name in row.get("also") or {}}
+    names = [name for name in BESIDE if name in stated]
     lines = [
-        f"{rule}: {', '.join(_counted(summary[rule], name) for name in names)}"
-        for rule in summary["rules"]
-        if names and "also" in summary[rule]
+        f"{rule}: {', '.join(_counted(row, name) for name in names)}"
+        for rule, row in rows.items()
+        if names and "also" in row
     ]
-    head = summary[summary["rules"][0]]
-    floor = head.get("also", {}).get(f"accuracy{OF_COMMONEST}")
-    if floor is not None and head["mean"] is not None:
-        words = (
-            "" if head["mean"] > floor else f"; {summary['rules'][0]} is not above it"
-        )
-        lines.append(f"predicts the commonest class: {score_text(floor)}{words}")
-    for rule in summary["rules"]:
-        lines += [f"{rule}: {words}" for words in _constant(summary, summary[rule])]
+    for rule, head in list(rows.items())[:1]:
+        floor = (head.get("also") or {}).get(f"accuracy{OF_COMMONEST}")
+        if floor is not None and head["mean"] is not None:
+            words = "" if head["mean"] > floor else f"; {rule} is not above it"
+            lines.append(f"predicts the commonest class: {score_text(floor)}{words}")
+    for rule, row in rows.items():
+        lines += [f"{rule}: {words}" for words in _constant(summary, row)]
     return lines
-
-
-def beside(summary: Mapping[str, Any]) -> list[str]:
-    """Names of ``BESIDE`` that some rule of a run states."""
-    rows = [summary[rule].get("also") or {} for rule in summary.get("rules") or []]
-    return [name for name in BESIDE if any(name in row for row in rows)]
 
 
 def _counted(row: Mapping[str, Any], name: str) -> str:

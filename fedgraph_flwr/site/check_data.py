@@ -62,7 +62,7 @@ def describe(
         found += f"; left out: {partition.left_out}"
     findings = [
         Finding(what="data", state=OK, found=found),
-        _splits(partition, held_out),
+        _splits(partition, held_out, label_kind),
     ]
     return findings if is_nodes else [*findings, _duplicates(partition)]
 
@@ -115,10 +115,12 @@ def _own(settings: RunSettings, folder: Path, cache_dir: str) -> RunSettings:
     return replace(settings, data_dir=place, cache_dir=cache_dir, csv_bad_rows="skip")
 
 
-def _splits(partition: GraphPartition, held_out: float) -> Finding:
+def _splits(
+    partition: GraphPartition, held_out: float, label_kind: str = "classes"
+) -> Finding:
     sizes = {split: len(partition.positions(split)) for split in SPLITS}
     found = ", ".join(f"{n} to {_USE[split]}" for split, n in sizes.items())
-    if counts := _test_classes(partition):
+    if counts := _test_classes(partition, label_kind):
         told = [f"{n} of {name!r}" for name, n in counts.items()]
         found += f" ({shortened(', '.join(told))})"
     if sizes["test"] < _FEW or not all(sizes.values()):
@@ -135,14 +137,22 @@ def _splits(partition: GraphPartition, held_out: float) -> Finding:
     return Finding(what="splits", state=PROBLEM, found=found, cure=cure)
 
 
-def _test_classes(partition: GraphPartition) -> dict[str, int]:
-    """Count test items by class, the rarest first; empty if there are no classes."""
+def _test_classes(partition: GraphPartition, label_kind: str) -> dict[str, int]:
+    """Count test items by class, the rarest first; of numbers to predict none."""
     graphs = partition.graphs
-    if graphs.has_tasks:
+    if label_kind == "regression":
         return {}
-    counts = np.bincount(graphs.y[partition.test], minlength=graphs.num_classes)
-    named = zip(name_classes(graphs.classes, graphs.num_classes), counts, strict=True)
-    return {name: int(n) for name, n in sorted(named, key=lambda pair: pair[1])}
+    y = graphs.y[partition.test]
+    if graphs.has_tasks:
+        words = {
+            f"{partition.tasks[t]}: {word}": np.sum(y[:, t] == value)
+            for t in partition.owned_tasks
+            for value, word in enumerate(("no", "yes"))
+        }
+    else:
+        names = name_classes(graphs.classes, graphs.num_classes)
+        words = dict(zip(names, np.bincount(y, minlength=len(names)), strict=True))
+    return {k: int(n) for k, n in sorted(words.items(), key=lambda pair: pair[1])}
 
 
 _USE = {"train": "train", "val": "validate", "test": "test"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,10 @@ from scipy.optimize import brentq
 from scipy.special import stdtrit
 from scipy.stats import norm
 
-from clients.tasks.ranking import ranking
-
 from ..errors import DataError
-from ..tasks import AVERAGE_PRECISION
-from ..trained.predictions import MEASURES, Predictions
+from ..trained.predictions import SCALED, Predictions
 
 LEVEL = 0.95
-SCALED = "mae in spreads of csv-label-scale"
-Outputs: TypeAlias = NDArray[np.float32]
 NUM_DRAWS = 2000
 _FEWEST = 10  # items; fewer cannot be resampled in a way that means something
 
@@ -89,21 +84,18 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
         raise DataError("the two models were not measured on the same items")
     if not np.array_equal(labels, other, equal_nan=labels.dtype.kind == "f"):
         raise DataError("the two models were measured on items with other labels")
-    metric, beside = federated.metric, tuple[float, ...]()
-    scores = [s for p in (federated, alone) if (s := p.score()) is not None]
-    if federated.rarest and len(labels):
-        metric, beside, measure = AVERAGE_PRECISION, tuple(scores), _measure(federated)
-        scores = [measure(p.outputs, labels) for p in (federated, alone)]
-    elif federated.spreads and len(labels):
-        metric, measure = SCALED, _measure(federated)
-        scores = [measure(p.outputs, labels) for p in (federated, alone)]
-    if len(scores) < 2 or any(map(math.isnan, scores)):
+    metric, models = federated.decides, (federated, alone)
+    scores = [
+        federated.measure(metric, p.outputs, labels) if len(labels) else math.nan
+        for p in models
+    ]
+    if any(map(math.isnan, scores)):
         raise DataError(
             "the test items of this site allow no score: none has a label, or all"
             " labels are of one class"
         )
     if metric == "accuracy":
-        right = [p.outputs.argmax(1) == labels for p in (federated, alone)]
+        right = [p.outputs.argmax(1) == labels for p in models]
         won, lost = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
         low, high = paired_interval(won, lost, len(labels))
         how = f"score interval of paired shares (Tango 1998): {won} won, {lost} lost"
@@ -118,7 +110,7 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
         high=high,
         num_items=len(labels),
         how=how,
-        accuracy=beside,
+        accuracy=tuple(p.score() or 0.0 for p in models if federated.by_precision),
     )
 
 
@@ -176,18 +168,21 @@ def _resampled(
     speak for one of two equal models. So the interval is at least that of Student's t,
     with as many values as items tell.
     """
-    metric = AVERAGE_PRECISION if federated.rarest else federated.metric
-    count, measure = _num_telling(metric, labels), _measure(federated)
+    metric = federated.decides
+    count = _num_telling(metric, labels)
     if len(labels) < _FEWEST or count < 2:
         raise DataError(
             f"this site has {len(labels)} test items, of which {count} tell of the gain"
             f" in {metric}; an interval needs at least {_FEWEST} items, and 2 that tell"
         )
     rng = np.random.default_rng(seed)
-    sign = -1 if federated.metric == "mae" else 1
+    sign = -1 if metric in ("mae", SCALED) else 1
 
     def gain(at: NDArray[np.int64]) -> float:
-        ours, theirs = (measure(p.outputs[at], labels[at]) for p in (federated, alone))
+        ours, theirs = (
+            federated.measure(metric, p.outputs[at], labels[at])
+            for p in (federated, alone)
+        )
         return sign * (ours - theirs)
 
     size = len(labels)
@@ -198,16 +193,7 @@ def _resampled(
     half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * spread
     seen = gain(np.arange(size))
     low, high = min(float(low), seen - half), max(float(high), seen + half)
-    return (low, high) if metric == "mae" else (max(low, -1.0), min(high, 1.0))
-
-
-def _measure(found: Predictions) -> Callable[[Outputs, NDArray[Any]], float]:
-    """Return the score of outputs and labels that decides; NaN if there is none."""
-    if found.rarest:
-        number = found.sought
-        return lambda o, y: ranking(o, y, number).get(AVERAGE_PRECISION, math.nan)
-    by = np.array(found.spreads or 1.0)
-    return lambda o, y: MEASURES[found.metric](o / by, y / by).mean
+    return (low, high) if sign < 0 else (max(low, -1.0), min(high, 1.0))
 
 
 def _num_telling(metric: str, labels: NDArray[Any]) -> int:
@@ -219,7 +205,7 @@ def _num_telling(metric: str, labels: NDArray[Any]) -> int:
         sizes = np.bincount(labels)
         return int(min(n for n in sizes if n))
     known = ~np.isnan(labels)
-    if metric == "mae":
+    if metric in ("mae", SCALED):
         return int(known.any(axis=1).sum())
     ones, zeros = (labels == 1).sum(axis=0), (labels == 0).sum(axis=0)
     is_rarer = (labels == np.where(ones <= zeros, 1, 0)) & (ones > 0) & (zeros > 0)

@@ -87,31 +87,36 @@ def _tell(found: Predictions, model: str, out: Path) -> None:
 
 def _ranking(found: Predictions) -> Iterator[str]:
     """Say how to find a rare class, where predictions alone do not show it."""
-    if not found.is_of_classes or len(found.labels_of) < 2 or not found.names:
+    count, names, labels = len(found.names), found.labels_of, found.labels
+    is_binary = found.kind == "binary"
+    if not count or not (is_binary or (found.is_of_classes and len(names) > 1)):
         return
-    is_pair = len(found.labels_of) == 2
-    if found.rarest and found.labels is not None and len(found.labels):
-        score = found.average_precision()
+    if found.by_precision and labels is not None:
+        score = found.measure(found.decides, found.outputs, labels)
         told = "none, labels are of one class" if math.isnan(score) else f"{score:.4f}"
-        yield f"test average precision of {len(found.names)} items: {told}"
-    sought = found.labels_of[found.sought]
-    if found.threshold is not None:
-        yes = found.predicted == found.sought
-        words = f"{yes.sum()} item(s) with p({sought}) >= {found.threshold:g}"
-        if found.labels is not None:
-            is_it = found.labels == found.sought
-            words += (
-                f", among them {(yes & is_it).sum()} of the {is_it.sum()} labelled so"
-            )
-        yield words
-        return
-    is_one = (found.predicted == found.predicted[0]).all()
-    if is_one:
-        constant = found.labels_of[found.predicted[0]]
-        yield f"all {len(found.names)} predictions are class {constant!r}"
-    if found.rarest or (is_one and is_pair):
-        words = ", or give --threshold" if is_pair else ""
-        yield f"to find class {sought!r}, sort by p({sought}), largest first{words}"
+        yield f"test average precision of {count} items: {told}"
+    can_cut = is_binary or len(names) == 2
+    for k, name in enumerate(names):
+        if not is_binary and k != found.sought:
+            continue
+        at, number = ((..., k), 1) if is_binary else (..., k)
+        ours = found.predicted[at]
+        if found.threshold is not None:
+            words, yes = "", ours == number
+            if labels is not None:
+                is_it = labels[at] == number
+                both = (yes & is_it).sum()
+                words = f", among them {both} of the {is_it.sum()} labelled so"
+            yield f"{yes.sum()} item(s) with p({name}) >= {found.threshold:g}{words}"
+            continue
+        if is_one := (ours == ours[0]).all():
+            told = f"class {names[ours[0]]!r}"
+            told = f"{('no', 'yes')[ours[0]]} to {name!r}" if is_binary else told
+            yield f"all {count} predictions are {told}"
+        if found.by_precision or (is_one and can_cut):
+            words = ", or give --threshold" if can_cut else ""
+            what = "" if is_binary else "class "
+            yield f"to find {what}{name!r}, sort by p({name}), largest first{words}"
 
 
 def _tell_json(found: Predictions, model: str, out: Path) -> None:

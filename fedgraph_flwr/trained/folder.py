@@ -76,7 +76,9 @@ class About:
         What the run began from, and that before, newest first.
     versions : mapping
     rarest : str
-        Class so rare that average precision chose rounds; "" if the metric did.
+        Class of fewest training labels; "" if that is not known.
+    by_precision : bool
+        It is so rare that average precision, and not the metric, chose rounds.
     """
 
     experiment: str
@@ -94,6 +96,7 @@ class About:
     lineage: list[Mapping[str, Any]] = field(default_factory=list)
     versions: Mapping[str, str] = field(default_factory=dict)
     rarest: str = ""
+    by_precision: bool = False
 
 
 def _is_name(name: object) -> bool:
@@ -131,6 +134,7 @@ _CHECKS: Mapping[str, Callable[[About], bool]] = {
     "columns": lambda a: _is_name(a.columns),
     "architecture": lambda a: isinstance(a.architecture, dict | None),
     "rarest": lambda a: a.rarest in ("", *a.outputs),
+    "by_precision": lambda a: type(a.by_precision) is bool,
     "why_not": lambda a: _is_name(a.why_not),
     "models": lambda a: _are_models(a.models),
     "lineage": lambda a: (
@@ -202,7 +206,7 @@ def read_about(path: Path) -> About:
             _check(path, SCHEMA)
             schema = (path / SCHEMA).read_text(encoding="utf-8")
         values["schema"] = schema
-        values.setdefault("rarest", "")  # an older folder does not say
+        values = {"rarest": "", "by_precision": False, **values}  # an older one's
         about = About(**{f.name: values[f.name] for f in fields(About)})
         if odd := [name for name, is_fit in _CHECKS.items() if not is_fit(about)]:
             raise ValueError(f"it has a wrong value of {', '.join(odd)}")

@@ -192,6 +192,7 @@ class TrainedModel:
             metric=about.metric,
             labels_of=list(about.outputs),
             rarest=about.rarest,
+            by_precision=about.by_precision,
             **more,
         )
 

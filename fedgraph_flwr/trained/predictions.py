@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.tasks.multitask_scores import mean_absolute_error, roc_auc
-from clients.tasks.ranking import ranking
+from clients.tasks.multitask_scores import (
+    average_precision,
+    mean_absolute_error,
+    of_classes,
+    roc_auc,
+)
 
 from ..errors import ConfigError
 from ..files import write_csv
@@ -19,6 +23,7 @@ from .folder import EMBEDDING
 
 _NUMBERS = ("regression", EMBEDDING)  # kinds whose outputs are told as they are
 MEASURES = {"roc-auc": roc_auc, "mae": mean_absolute_error}  # of labels of tasks
+SCALED = "mae in spreads of csv-label-scale"
 _CUT = 0.5  # probability from which yes is predicted
 
 
@@ -42,7 +47,7 @@ class Predictions:
         Classes, (num_items,), or labels of tasks, (num_items, num_outputs).
     unfit : list of (str, str)
         Items that cannot be predicted, and why.
-    rarest : str
+    rarest, by_precision : str, bool
         See ``About``.
     spreads : tuple of float
         By which a model learns each of several numbers; empty: as they are.
@@ -60,6 +65,7 @@ class Predictions:
     labels: NDArray[Any] | None = None
     unfit: list[tuple[str, str]] = field(default_factory=list)
     rarest: str = ""
+    by_precision: bool = False
     threshold: float | None = None
     spreads: tuple[float, ...] = ()
 
@@ -90,18 +96,15 @@ class Predictions:
 
     @property
     def predicted(self) -> NDArray[np.int64]:
-        """Number of each item's class."""
-        found = self.outputs.argmax(1)
-        if self.threshold is not None:
+        """Number of each item's class; of labels yes and no, 1 or 0 for each."""
+        if self.kind == "binary":
+            found = self.probabilities >= (self.threshold or _CUT)
+        elif self.threshold is None:
+            found = self.outputs.argmax(1)
+        else:
             is_sought = self.probabilities[:, self.sought] >= self.threshold
             found = np.where(is_sought, self.sought, 1 - self.sought)
         return np.asarray(found, np.int64)
-
-    def average_precision(self) -> float:
-        """Of the rarest of two classes, or mean over classes; NaN if there is none."""
-        assert self.labels is not None
-        found = ranking(self.outputs, self.labels, self.sought)
-        return found.get(AVERAGE_PRECISION, np.nan)
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
@@ -124,9 +127,27 @@ class Predictions:
         """
         if self.labels is None or not len(self.labels):
             return None
-        if self.metric == "accuracy":
-            return float((self.outputs.argmax(1) == self.labels).mean())
-        return MEASURES[self.metric](self.outputs, self.labels).mean
+        return self.measure(self.metric, self.outputs, self.labels)
+
+    @property
+    def decides(self) -> str:
+        """Score by which the run chose its rounds."""
+        if self.spreads:
+            return SCALED
+        return AVERAGE_PRECISION if self.by_precision else self.metric
+
+    def measure(
+        self, metric: str, outputs: NDArray[np.float32], labels: NDArray[Any]
+    ) -> float:
+        """Score outputs of some items, e.g. of another model; NaN if that is none."""
+        if metric == "accuracy":
+            return float((outputs.argmax(1) == labels).mean())
+        if metric == AVERAGE_PRECISION:
+            return of_classes(average_precision, outputs, labels, self.sought)
+        if metric == SCALED:
+            by = np.array(self.spreads)
+            return mean_absolute_error(outputs / by, labels / by).mean
+        return MEASURES[metric](outputs, labels).mean
 
     def by_target(self) -> dict[str, float]:
         """Score of each of several numbers, whose units may differ."""
@@ -158,23 +179,22 @@ class Predictions:
     def rows(self) -> list[list[str]]:
         """One row for each item; those that are unfit come last and say why."""
         found = [
-            [name, *self._predicted(p, number), *self._labelled(at), ""]
-            for at, (name, p, number) in enumerate(
+            [name, *self._predicted(p, found), *self._labelled(at), ""]
+            for at, (name, p, found) in enumerate(
                 zip(self.names, self.probabilities, self.predicted, strict=True)
             )
         ]
         empty = [""] * (len(self.header()) - 2)
         return found + [[name, *empty, why] for name, why in self.unfit]
 
-    def _predicted(self, p: NDArray[np.float64], number: int) -> list[str]:
+    def _predicted(self, p: NDArray[np.float64], found: Any) -> list[str]:
         told = [repr(float(v)) for v in p]
         if self.kind in _NUMBERS:
             return told
         if self.kind == "binary":
-            cut = _CUT if self.threshold is None else self.threshold
-            yes = [str(int(v >= cut)) for v in p]
+            yes = map(str, found)
             return [word for pair in zip(yes, told, strict=True) for word in pair]
-        return [self.labels_of[number], *told]
+        return [self.labels_of[found], *told]
 
     def _labelled(self, at: int) -> list[str]:
         if self.labels is None:

@@ -14,16 +14,18 @@ import pytest
 import toys
 
 import datasets
+from clients.stacking import stack
+from clients.tasks import class_scores, node_classifier
 from fedgraph_flwr import server_app
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.results.record import RunRecord
-from fedgraph_flwr.results.selection import PRECISION
+from fedgraph_flwr.results.selection import PRECISION, summarize
 from fedgraph_flwr.results.table import summary_table
-from fedgraph_flwr.site import check_data
+from fedgraph_flwr.site import check_data, predict
 from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.tasks import NODE_CLASSIFICATION
 from fedgraph_flwr.trained import load_model
-from fedgraph_flwr.wire import TRAIN_COUNT
+from fedgraph_flwr.wire import TRAIN_COUNT, Parcel
 from simulations import compare
 from simulations.inline import run_inline
 from strategies.report import Evaluation, Rarest
@@ -149,6 +151,43 @@ def test_a_run_says_that_all_predictions_are_of_one_class(start, capsys):
     )
 
 
+def test_a_mean_equals_that_of_a_constant_to_the_last_digit():
+    values = [0.5, 0.775, 0.575, 0.95, 0.35, 0.825, 0.225]
+    assert float(np.mean(values)) < fmean(values)  # numpy rounds each sum
+    record = RunRecord(NODE_CLASSIFICATION)
+    names = "accuracy", "accuracy-of-commonest"
+    record.reread(
+        ("1", str(c), "test", "post_aggregation", name, str(v), "")
+        for c, v in enumerate(values)
+        for name in names
+    )
+    mean = summarize(record.tables["test"][1], "final")["mean"]
+    assert record.also_at(1, "final")["also"][names[1]] == mean
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (("accuracy",), "validation accuracy (no client tells its average precision)"),
+        (("accuracy", "loss"), "validation loss, as no client has any average prec"),
+    ],
+)
+def test_a_client_with_scores_of_its_own_has_a_chosen_round(
+    start, monkeypatch, sent, words
+):
+    def scores(*arguments):
+        found = class_scores.class_scores(*arguments).metrics
+        names = (*sent, "val", "test")  # the last ones count what was scored
+        kept = {k: v for k, v in found.items() if k.rpartition("/")[2] in names}
+        return Parcel(metrics=kept)
+
+    monkeypatch.setattr(node_classifier, "class_scores", scores)
+    monkeypatch.setattr(stack, "class_scores", scores)
+    best = start(nodes, [FEW, FEW]).summary["best_val"]
+    assert words in best["protocol"]
+    assert best["mean"] is not None
+
+
 def test_a_resume_chooses_as_the_run_that_never_stopped(start):
     whole = start(nodes, [FEW, FEW])
     part = start(nodes, [FEW, FEW], **{"num-server-rounds": 3})
@@ -213,41 +252,55 @@ def test_papers_data_sets_keep_accuracy():
     ],
 )
 def test_the_rarest_class_is_that_of_all_clients_who_tell(told, expected):
-    found = Rarest.of(toys.info(c, train_counts=k) for c, k in enumerate(told))
-    assert found == expected
-    assert found is None or not found.is_rare
+    infos = [toys.info(c, train_counts=k) for c, k in enumerate(told)]
+    assert Rarest.of(infos, may_choose=True) == expected
 
 
+@pytest.mark.parametrize("kind", ["classes", "binary"])
 @pytest.mark.parametrize(("count", "state"), [(4, "problem"), (5, "ok")])
-def test_check_counts_test_items_by_class(count, state):
+def test_check_counts_test_items_by_class(count, state, kind):
     partition = toys.make_partition(num_graphs=400)
     y = np.zeros(400, int)
     y[partition.test[:count]] = 1
-    graphs = dataclasses.replace(partition.graphs, y=y)
-    finding = check_data._splits(toys.renewed(partition, graphs=graphs), 0.2)
+    graphs, names = dataclasses.replace(partition.graphs, y=y), ("0", "1")
+    partition = toys.renewed(partition, graphs=graphs)
+    if kind == "binary":
+        graphs = dataclasses.replace(graphs, y=y[:, None].astype(np.float32))
+        partition = toys.renewed(partition, graphs=graphs, tasks=("a",))
+        names = "a: no", "a: yes"
+    finding = check_data._splits(partition, 0.2, kind)
     assert finding.state == state
-    assert f"({count} of '1', {len(partition.test) - count} of '0')" in finding.found
+    rest = len(partition.test) - count
+    assert f"({count} of {names[1]!r}, {rest} of {names[0]!r})" in finding.found
 
 
-def test_a_threshold_predicts_the_rarer_of_two_classes(start, tmp_path, capsys):
-    run = start(nodes, [FEW, FEW], **{"learning-rate": 0.0})
+@pytest.mark.parametrize("rare", ["fraud", "bad"])  # the second, the first by name
+def test_a_threshold_predicts_the_rarer_of_two_classes(start, tmp_path, capsys, rare):
+    classes = {"fraud": FEW, "bad": ["bad"] * 20 + ["good"] * 80}[rare]
+    run = start(nodes, [classes] * 2, **{"learning-rate": 0.0})
     model = tmp_path / "state" / run.path.name / "client-0" / "model"
     site = tmp_path / "data" / "0"
     (site / "schema.toml").write_bytes((tmp_path / "data/schema.toml").read_bytes())
     out = tmp_path / "p.csv"
     command = ["predict", str(model), str(site), "--test", "--out", str(out)]
     assert main(command) == 0
-    assert "sort by p(fraud), largest first" in capsys.readouterr().out
-    p = sorted((float(r["p(fraud)"]) for r in toys.csv_rows(out)), reverse=True)
+    assert f"sort by p({rare}), largest first" in capsys.readouterr().out
+    p = sorted((float(r[f"p({rare})"]) for r in toys.csv_rows(out)), reverse=True)
     assert main([*command, "--threshold", repr(p[2])]) == 0
     rows = toys.csv_rows(out)
-    assert sum(r["prediction"] == "fraud" for r in rows) == sum(v >= p[2] for v in p)
+    assert sum(r["prediction"] == rare for r in rows) == sum(v >= p[2] for v in p)
     assert main([*command, "--threshold", "1"]) == 2
     assert "must be a probability > 0 and < 1" in capsys.readouterr().err
     found = load_model(model).predict_test(site)
     one = dataclasses.replace(found, kind="binary", labels_of=["a"], rarest="")
     with pytest.raises(ConfigError, match="must be a probability"):
         dataclasses.replace(one, threshold=1.5)
-    assert found.rarest == "fraud"
+    assert (found.rarest, found.by_precision) == (rare, rare == "fraud")
+    yes_no = dataclasses.replace(one, outputs=found.outputs[:, :1] * 0 - 9, labels=None)
+    words = [*predict._ranking(yes_no)]
+    assert words[0] == f"all {len(found.names)} predictions are no to 'a'"
+    assert "sort by p(a), largest first, or give --threshold" in words[1]
+    (words,) = predict._ranking(dataclasses.replace(yes_no, threshold=1e-9))
+    assert words == f"{len(found.names)} item(s) with p(a) >= 1e-09"
     with pytest.raises(ConfigError, match="is for two classes, or labels yes and no"):
         dataclasses.replace(found, labels_of=["a", "b", "c"], threshold=0.5)

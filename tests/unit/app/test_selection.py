@@ -126,7 +126,7 @@ def test_of_equal_rounds_the_lowest_loss_is_chosen(scores, losses, expected):
     assert choose(*of_all).round == expected
     words = best_val(of_all[0], TEST, losses=of_all[1], score="x")["protocol"]
     assert ("lower validation loss" in words) == bool(scores and losses)
-    assert ("no client has a x" in words) == (not scores)
+    assert ("no client has any x" in words) == (not scores)
     rule = EarlyStopping({}, patience=1, min_rounds=0)
     for table, is_loss in zip(of_all, (False, True), strict=True):
         for server_round, values in table.items():

@@ -78,6 +78,7 @@ def predictions(outputs, labels, metric="accuracy") -> Predictions:
         labels_of=["a", "b"][: outputs.shape[1]],
         labels=np.asarray(labels),
         rarest=rarest,
+        by_precision=bool(rarest),
     )
 
 
