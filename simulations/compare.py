@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,12 +86,11 @@ def show(runs: Sequence[Run], options: argparse.Namespace, out: Console) -> list
             out.out(markdown(report.title, report.parts), end="\n\n")
         else:
             print_terminal(report.title, report.parts, out)
-    drawn = []
-    if options.figure is not None:
-        drawn += draw_gains(groups, options.figure, rule=options.rule, metric=metric)
-    if options.losses is not None:
-        drawn += draw_curves(groups, options.losses)
-    return drawn
+    figure, losses = options.figure, options.losses
+    drawn = (
+        draw_gains(groups, figure, rule=options.rule, metric=metric) if figure else []
+    )
+    return drawn + (draw_curves(groups, losses) if losses else [])
 
 
 def usable_runs(found: Found, metric: str = "") -> tuple[list[Run], list[str]]:
@@ -253,29 +252,14 @@ def draw_gains(
     FedGraphError
         No group has self-train and another method on a common seed.
     """
-    drawn = []
-    for group, name in _files(groups, out):
-        local = baseline(group, "local")
-        others = {
-            label: [run.path for run in runs]
-            for label, runs in group.rows.items()
-            if label != local
-        }
-        self_trained = [run.path for run in group.rows[local]] if local else []
-        path = draw_gain(
-            others,
-            self_trained,
-            name,
-            rule=rule or group.headline,
-            metric=metric,
-        )
-        drawn += [path] if path else []
-    if not drawn:
-        raise FedGraphError(
-            f"{out} was not drawn: no method shares a seed with a self-train run"
-            " (method local); add its results folder"
-        )
-    return drawn
+
+    def draw(group: Group, name: Path) -> Path | None:
+        others, by = _paths(group), rule or group.headline
+        alone = others.pop(baseline(group, "local") or "", [])
+        return draw_gain(others, alone, name, rule=by, metric=metric)
+
+    why = "no method shares a seed with a self-train run (method local); add its"
+    return _draw(groups, out, draw, f"{why} results folder")
 
 
 def draw_curves(groups: Sequence[Group], out: Path) -> list[Path]:
@@ -291,17 +275,27 @@ def draw_curves(groups: Sequence[Group], out: Path) -> list[Path]:
     FedGraphError
         No run states test losses of two rounds.
     """
-    drawn = []
-    for group, name in _files(groups, out):
-        rows = {label: [run.path for run in of] for label, of in group.rows.items()}
-        path = draw_losses(rows, name)
-        drawn += [path] if path else []
+    why = (
+        "no run states test losses of two rounds in its rounds.csv, as those of graphs"
+        " and nodes with classes do; add one"
+    )
+    return _draw(groups, out, lambda g, name: draw_losses(_paths(g), name), why)
+
+
+def _draw(
+    groups: Sequence[Group],
+    out: Path,
+    draw: Callable[[Group, Path], Path | None],
+    why_not: str,
+) -> list[Path]:
+    drawn = [path for g, name in _files(groups, out) if (path := draw(g, name))]
     if not drawn:
-        raise FedGraphError(
-            f"{out} was not drawn: no run states test losses of two rounds in its"
-            " rounds.csv, as those of graphs and nodes with classes do; add one"
-        )
+        raise FedGraphError(f"{out} was not drawn: {why_not}")
     return drawn
+
+
+def _paths(group: Group) -> dict[str, list[Path]]:
+    return {label: [run.path for run in runs] for label, runs in group.rows.items()}
 
 
 def _files(groups: Sequence[Group], out: Path) -> Iterator[tuple[Group, Path]]:
@@ -319,46 +313,27 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m simulations.compare",
         description="Compare runs: one table per data set, paired by seed.",
     )
-    parser.add_argument(
-        "folders",
-        metavar="DIR",
-        nargs="+",
-        type=Path,
-        help="a run's folder, or any folder above runs",
-    )
-    parser.add_argument(
-        "--rule",
-        choices=RULES,
+    add = parser.add_argument
+    where = "a run's folder, or any folder above runs"
+    add("folders", metavar="DIR", nargs="+", type=Path, help=where)
+    add(
+        "--rule", choices=RULES,
         help="round at which gains and differences are read (default: the headline of"
         " the task, best_val for nodes and final for others)",
-    )
-    parser.add_argument(
-        "--metric",
-        choices=METRICS,
-        default="",
+    )  # fmt: skip
+    add(
+        "--metric", choices=METRICS, default="",
         help="what is compared (default: the headline of the task); rounds are chosen"
-        " by the headline all the same",
-    )
-    parser.add_argument(
-        "--markdown", action="store_true", help="print GitHub tables for docs/"
-    )
-    parser.add_argument(
-        "--figure",
-        type=Path,
-        metavar="PNG",
-        help="draw the gain over self-train per client",
-    )
-    parser.add_argument(
-        "--losses",
-        type=Path,
-        metavar="PNG",
-        help="draw the test loss over rounds, mean and std over clients",
-    )
-    parser.add_argument(
-        "--apart",
-        action="store_true",
-        help="one table of each split and metric in which runs of a data set differ",
-    )
+        " as without it",
+    )  # fmt: skip
+    add("--markdown", action="store_true", help="print GitHub tables for docs/")
+    for name, words in (
+        ("--figure", "draw the gain over self-train per client"),
+        ("--losses", "draw the test loss over rounds, mean and std over clients"),
+    ):
+        add(name, type=Path, metavar="PNG", help=words)
+    apart = "one table of each split and metric in which runs of a data set differ"
+    add("--apart", action="store_true", help=apart)
     return parser
 
 

@@ -246,43 +246,34 @@ def _bytes(view: RunView) -> list[list[str]]:
 
 
 def _bytes_chart(view: RunView) -> Markup:
-    lines = [
-        Line(
-            label=direction,
-            points=[
-                (t, sizes.get(direction, 0) / _MEGABYTE)
-                for t, sizes in sorted(view.bytes_at.items())
-            ],
-            style=colour(k),
-        )
-        for k, direction in enumerate(("up", "down"))
-    ]
-    return line_chart(
-        lines, name="megabytes per round", y_label="MB per round", from_zero=True
-    )
+    labels = "up", "down"
+    at = {
+        t: [of.get(d, 0) / _MEGABYTE for d in labels] for t, of in view.bytes_at.items()
+    }
+    return _pair_chart(at, labels, "megabytes per round", "MB per round")
 
 
 def _time_chart(view: RunView) -> Markup:
-    rounds = sorted(view.seconds.items())
+    labels = "wall time", "computing, all clients"
+    return _pair_chart(view.seconds, labels, "seconds per round", "s")
+
+
+def _pair_chart(
+    at: Mapping[int, Sequence[float]], labels: Sequence[str], name: str, y_label: str
+) -> Markup:
     lines = [
-        Line(label=label, points=[(t, s[k]) for t, s in rounds], style=colour(k))
-        for k, label in enumerate(("wall time", "computing, all clients"))
+        Line(label=words, points=[(t, at[t][k]) for t in sorted(at)], style=colour(k))
+        for k, words in enumerate(labels)
     ]
-    return line_chart(lines, name="seconds per round", y_label="s", from_zero=True)
+    return line_chart(lines, name=name, y_label=y_label, from_zero=True)
 
 
 def _times(view: RunView) -> list[tuple[str, str]]:
-    wall = sum(w for w, _ in view.seconds.values())
-    found = [
-        ("wall time", f"{wall:.1f} s"),
-        (
-            "computing of all clients",
-            f"{sum(c for _, c in view.seconds.values()):.1f} s",
-        ),
-    ]
+    wall, computing = (sum(s[k] for s in view.seconds.values()) for k in (0, 1))
+    found = [("wall time", wall), ("computing of all clients", computing)]
     if "overhead_s" in view.summary:
-        found.append(("no client was computing", f"{view.summary['overhead_s']:.1f} s"))
-    return found
+        found.append(("no client was computing", view.summary["overhead_s"]))
+    return [(words, f"{seconds:.1f} s") for words, seconds in found]
 
 
 def _is_repeatable(summary: Mapping[str, Any]) -> bool:

@@ -59,46 +59,31 @@ def metrics_text(
     about = {**run, "method": s.method, "dataset": s.dataset}
     about["experiment"] = folder.experiment
     moved = [({**run, "direction": d}, so_far.bytes[d]) for d in ("up", "down")]
+
+    def family(name: str, words: str, value: float, kind: str = "gauge") -> _Family:
+        return _Family(name, kind, words, [(run, value)])
+
+    states = "0 while the run goes on, 1 completed, 2 failed"
+    written = "Unix time at which this file was written"
+    lost, lost_now = (
+        "Clients that failed, over all rounds",
+        "Clients that failed in the",
+    )
     families = [
         _Family("run_info", "gauge", "Always 1, with names as labels", [(about, 1)]),
-        _Family(
-            "run_status",
-            "gauge",
-            "0 while the run goes on, 1 completed, 2 failed",
-            [(run, status)],
-        ),
-        _Family("round", "gauge", "Last completed round", [(run, so_far.last_round)]),
-        _Family("rounds", "gauge", "Rounds planned", [(run, s.num_server_rounds)]),
-        _Family(
-            "updated_timestamp_seconds",
-            "gauge",
-            "Unix time at which this file was written",
-            [(run, round(time.time(), 3))],
-        ),
-        _Family("clients", "gauge", "Clients of the run", [(run, s.num_clients)]),
+        family("run_status", states, status),
+        family("round", "Last completed round", so_far.last_round),
+        family("rounds", "Rounds planned", s.num_server_rounds),
+        family("updated_timestamp_seconds", written, round(time.time(), 3)),
+        family("clients", "Clients of the run", s.num_clients),
         _Family("bytes_total", "counter", "Bytes of messages", moved),
-        _Family(
-            "failures_total",
-            "counter",
-            "Clients that failed, over all rounds",
-            [(run, len(so_far.failures))],
-        ),
+        family("failures_total", lost, len(so_far.failures), "counter"),
         _Family("score", "gauge", "Last mean over clients", _scores(folder, run)),
     ]
     if report is not None:
         families += [
-            _Family(
-                "round_seconds",
-                "gauge",
-                "Wall time of the last round",
-                [(run, report.wall_s)],
-            ),
-            _Family(
-                "round_failures",
-                "gauge",
-                "Clients that failed in the last round",
-                [(run, len(report.failures))],
-            ),
+            family("round_seconds", "Wall time of the last round", report.wall_s),
+            family("round_failures", f"{lost_now} last round", len(report.failures)),
             *_of_sites(folder, strategy, report, run),
         ]
     return "".join(map(_written, families))
