@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -85,10 +85,8 @@ def line_chart(
     for line in lines:
         placed = [(at_x(x), at_y(y)) for x, y in _thinned(line.points)]
         if len(placed) == 1:  # a path of one point is invisible
-            placed = [
-                (placed[0][0] - 2, placed[0][1]),
-                (placed[0][0] + 2, placed[0][1]),
-            ]
+            ((x, y),) = placed
+            placed = [(x - 2, y), (x + 2, y)]
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in placed)
         parts.append(
             Markup('<path class="line {}" d="M{}"><title>{}</title></path>').format(
@@ -130,23 +128,10 @@ def cluster_chart(partitions: Mapping[int, Partition], *, name: str) -> Markup:
                 continue
             places = list(span)
             x = _LEFT + places[0] * width
-            words = (
-                f"client {client}: cluster {cluster}, rounds {rounds[places[0]]} to"
-                f" {rounds[places[-1]]}"
-            )
-            parts.append(
-                Markup(
-                    '<rect class="cell {}" x="{:.1f}" y="{}" width="{:.1f}"'
-                    ' height="{}"><title>{}</title></rect>'
-                ).format(
-                    colour(cluster),
-                    x,
-                    y + 1,
-                    len(places) * width,
-                    row_height - 2,
-                    words,
-                )
-            )
+            first, last_one = rounds[places[0]], rounds[places[-1]]
+            words = f"client {client}: cluster {cluster}, rounds {first} to {last_one}"
+            box = x, y + 1, len(places) * width, row_height - 2
+            parts.append(_box(f"cell {colour(cluster)}", box, words))
             if len(places) * width > 14:
                 parts.append(_text(x + 4, y + 12, str(cluster), "start", "inside"))
     bottom = _TOP + len(clients) * row_height
@@ -181,12 +166,8 @@ def bar_chart(
         words = told(value)
         style = "gain" if value > 0 else "loss"
         x = middle if value > 0 else middle - length
-        parts.append(
-            Markup(
-                '<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}">'
-                "<title>client {}: {} {}</title></rect>"
-            ).format(style, x, y + 2, length, row_height - 4, client, words, unit)
-        )
+        box = x, y + 2, length, row_height - 4
+        parts.append(_box(style, box, f"client {client}: {words} {unit}"))
         end = middle + length + 5 if value > 0 else middle - length - 5
         parts.append(_text(end, y + 13, words, "start" if value > 0 else "end"))
         parts.append(_text(_LEFT - 6, y + 13, str(client), "end"))
@@ -200,6 +181,14 @@ def _svg(parts: Sequence[Markup], *, name: str, height: float) -> Markup:
         _WIDTH, height, name
     )
     return head + Markup("").join(parts) + Markup("</svg>")
+
+
+def _box(style: str, box: tuple[float, int, float, int], words: str) -> Markup:
+    """Draw a rectangle (x, y, width, height), which says ``words`` to a pointer."""
+    return Markup(
+        '<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}">'
+        "<title>{}</title></rect>"
+    ).format(style, *box, words)
 
 
 def _text(
@@ -225,14 +214,8 @@ def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= span / 5)
     step = max(1.0, round(step)) if whole else step
     first = math.floor(low / step)
-    return list(_upto(first, step, high))
-
-
-def _upto(first: int, step: float, high: float) -> Iterator[float]:
-    for i in itertools.count(first):
-        yield i * step
-        if i * step >= high - step * 1e-9:
-            return
+    last = next(i for i in itertools.count(first) if i * step >= high - step * 1e-9)
+    return [i * step for i in range(first, last + 1)]
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:

@@ -91,15 +91,21 @@ def pair(ours: Sequence[Result], theirs: Sequence[Result], measure: str) -> Diff
     others = {r.key[1:]: r for r in theirs}
     values, split_seeds, gains = [], [], []
     for r in sorted(ours, key=lambda r: r.key):
-        other = others.get(r.key[1:])
-        if other is None:
+        if (other := others.get(r.key[1:])) is None:
             continue
-        clients = _subtract_clients(r, other, measure)
-        value = _subtract(r, other, measure) if clients is None else _mean(clients)
+        a, b = r.clients.get(measure), other.clients.get(measure)
+        clients = {}
+        if a is not None and b is not None:
+            clients = {c: a[c] - b[c] for c in sorted(a.keys() & b.keys())}
+            value = statistics.fmean(clients.values()) if clients else None
+        elif measure in r.scores and measure in other.scores:
+            value = r.scores[measure] - other.scores[measure]
+        else:
+            continue
         if value is not None:
             values.append(100 * value)
             split_seeds.append(r.split_seed)
-            gains.append((-1 if r.is_error else 1, clients or {}))
+            gains.append((-1 if r.is_error else 1, clients))
     return Difference(tuple(values), tuple(split_seeds), _mean_gains(gains))
 
 
@@ -120,31 +126,9 @@ def from_start(results: Sequence[Result], measure: str) -> Difference | None:
     )
 
 
-def _subtract(one: Result, other: Result, measure: str) -> float | None:
-    if measure not in one.scores or measure not in other.scores:
-        return None
-    return one.scores[measure] - other.scores[measure]
-
-
-def _subtract_clients(
-    one: Result, other: Result, measure: str
-) -> dict[int, float] | None:
-    """Subtract client by client; None if one side does not know its clients."""
-    a, b = one.clients.get(measure), other.clients.get(measure)
-    if a is None or b is None:
-        return None
-    return {client: a[client] - b[client] for client in sorted(a.keys() & b.keys())}
-
-
-def _mean(of_clients: Mapping[int, float]) -> float | None:
-    return statistics.fmean(of_clients.values()) if of_clients else None
-
-
 def _mean_gains(pairs: Sequence[tuple[int, Mapping[int, float]]]) -> tuple[float, ...]:
     """Mean over pairs for each client that all pairs have."""
     if not pairs:
         return ()
     common = sorted(set.intersection(*(set(of) for _, of in pairs)))
-    return tuple(
-        100 * statistics.fmean(sign * of[c] for sign, of in pairs) for c in common
-    )
+    return tuple(100 * statistics.fmean(s * of[c] for s, of in pairs) for c in common)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TypeAlias
 from fedgraph_flwr.errors import FedGraphError
 
 from .naming import as_text, plain_settings, short_names, with_settings
+from .results import hash_data
 from .runs import Run, same_data
 
 BASELINES = ("local", "fedavg", "fedprox")
@@ -71,15 +71,9 @@ def group_runs(runs: Iterable[Run], *, apart: bool = False) -> list[Group]:
         if len(places) > 1 and not apart:
             raise FedGraphError(_mixed_splits(dataset, places))
     return [
-        Group(
-            dataset=dataset,
-            split=split,
-            rows=label_rows(of_place),
-            data=data,
-            metric=metric,
-        )
-        for dataset, places in by_dataset.items()
-        for (split, data, metric), of_place in places.items()
+        Group(dataset=name, split=split, rows=label_rows(of), data=data, metric=metric)
+        for name, places in by_dataset.items()
+        for (split, data, metric), of in places.items()
     ]
 
 
@@ -113,8 +107,7 @@ def _by_data(runs: Sequence[Run]) -> dict[str, list[Run]]:
         return {"": list(runs)}
     found: dict[str, list[Run]] = {}
     for run in runs:
-        known = hashlib.sha256(json.dumps(run.data).encode()).hexdigest()[:12]
-        found.setdefault(known if run.data else "not known", []).append(run)
+        found.setdefault(hash_data(run.data, 1) or "not known", []).append(run)
     return found
 
 

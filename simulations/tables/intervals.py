@@ -10,20 +10,6 @@ from functools import partial
 CONFIDENCE = 0.95
 
 
-def t_interval(
-    values: Sequence[float], splits: Sequence[int]
-) -> tuple[float, float] | None:
-    """95 % interval of the mean by Student's t; None with fewer than two trials."""
-    return _student(trials(values, splits), shared=0.0)
-
-
-def split_t_interval(
-    values: Sequence[float], splits: Sequence[int]
-) -> tuple[float, float] | None:
-    """By Student's t over the means of splits; None with fewer than two splits."""
-    return _student(split_means(values, splits), shared=0.0)
-
-
 def trials(values: Sequence[float], splits: Sequence[int]) -> Sequence[float]:
     """Means of splits, or the values of a single split.
 
@@ -41,36 +27,38 @@ def split_means(values: Sequence[float], splits: Sequence[int]) -> list[float]:
     ]
 
 
-def corrected_t_interval(
-    values: Sequence[float], splits: Sequence[int], *, test_to_train: float
+def interval(
+    values: Sequence[float],
+    splits: Sequence[int],
+    *,
+    by_split: bool = True,
+    test_to_train: float = 0.0,
 ) -> tuple[float, float] | None:
-    """By Student's t over the means of different splits of one data set.
+    """95 % interval of the mean by Student's t; None with fewer than two values.
 
-    Such splits share training and test data, so that their means are correlated and
-    the variance of the mean exceeds s^2 / n. It is taken as s^2 (1/n + test/train),
-    after Nadeau and Bengio, *Inference for the Generalization Error*, Machine Learning
-    52, 2003. None with fewer than two splits.
+    The values are means of splits, or else :func:`trials`. Different splits of one data
+    set share training and test data, so that their means are correlated and the
+    variance of the mean exceeds s^2 / n. It is taken as s^2 (1/n + test/train), after
+    Nadeau and Bengio, *Inference for the Generalization Error*, Machine Learning 52,
+    2003.
     """
-    return _student(split_means(values, splits), shared=test_to_train)
-
-
-def _student(values: Sequence[float], *, shared: float) -> tuple[float, float] | None:
-    n = len(values)
+    used = (split_means if by_split else trials)(values, splits)
+    n = len(used)
     if n < 2:
         return None
     from scipy.special import stdtrit
 
     quantile = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-    half = quantile * statistics.stdev(values) * math.sqrt(1 / n + shared)
-    mean = statistics.fmean(values)
+    half = quantile * statistics.stdev(used) * math.sqrt(1 / n + test_to_train)
+    mean = statistics.fmean(used)
     return mean - half, mean + half
 
 
 INTERVALS: Mapping[
     str, Callable[[Sequence[float], Sequence[int]], tuple[float, float] | None]
 ] = {
-    "t": t_interval,
-    "split-t": split_t_interval,
-    "corrected-t": partial(corrected_t_interval, test_to_train=10 / 80),
-    "corrected-t-nodes": partial(corrected_t_interval, test_to_train=35 / 30),
+    "t": partial(interval, by_split=False),
+    "split-t": interval,
+    "corrected-t": partial(interval, test_to_train=10 / 80),
+    "corrected-t-nodes": partial(interval, test_to_train=35 / 30),
 }

@@ -194,11 +194,8 @@ def at_metric(result: Result, metric: str) -> Result:
             " these, or run it again with this version"
         )
     kept = {k: v for k, v in result.scores.items() if k in ("clusters", "ARI")}
-    clients = {
-        measure.removesuffix(tail): of
-        for measure, of in result.clients.items()
-        if measure.endswith(tail)
-    }
+    of_metric = {k: of for k, of in result.clients.items() if k.endswith(tail)}
+    clients = {k.removesuffix(tail): of for k, of in of_metric.items()}
     return replace(result, metric=metric, scores={**found, **kept}, clients=clients)
 
 
