@@ -18,7 +18,7 @@ MOST_BARS = 60  # clients of a chart that has a row for each
 _MOST_MARKS = 600  # values of one line; more cannot be told apart
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Line:
     """One line of a chart: (x, y) ascending in x, and the class of its colour."""
 

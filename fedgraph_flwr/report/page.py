@@ -150,7 +150,7 @@ def _score_lines(series: Series, clusters: Sequence[Sequence[int]]) -> list[Line
     """Draw clients thin, clusters in colours, the mean thick and last."""
     several = len(series) > 1
     lines = [
-        Line(label=f"client {c}", points=sorted(series[c].items()), style="client")
+        Line(f"client {c}", sorted(series[c].items()), "client")
         for c in [*series][:_MOST_LINES]
         if several
     ]
@@ -158,13 +158,9 @@ def _score_lines(series: Series, clusters: Sequence[Sequence[int]]) -> list[Line
         present = [c for c in members if c in series]
         if present:
             label = f"cluster {k}: {name_clients(present)}"
-            points = mean_line(series, present)
-            lines.append(Line(label=label, points=points, style=colour(k)))
+            lines.append(Line(label, mean_line(series, present), colour(k)))
     label = "mean over clients" if several else "score"
-    return [
-        *lines,
-        Line(label=label, points=mean_line(series, list(series)), style="mean"),
-    ]
+    return [*lines, Line(label, mean_line(series, list(series)), "mean")]
 
 
 def _legend(lines: Sequence[Line]) -> list[tuple[str, str]]:
@@ -199,15 +195,10 @@ def _gain(view: RunView) -> dict[str, Any] | None:
     )
     if len(scaled) > MOST_BARS:
         words += f" The chart has the {MOST_BARS // 2} highest and lowest."
-    name = "gain of each client over training alone"
-    return {
-        "words": words,
-        "partner": view.gain.partner,
-        "rule": view.gain.rule,
-        "chart": bar_chart(
-            scaled, name=name, unit=f"gain in {unit.name}", told=unit.told
-        ),
-    }
+    name, of = "gain of each client over training alone", f"gain in {unit.name}"
+    chart = bar_chart(scaled, name=name, unit=of, told=unit.told)
+    found = {"partner": view.gain.partner, "rule": view.gain.rule}
+    return {**found, "words": words, "chart": chart}
 
 
 def _rules(summary: Mapping[str, Any]) -> list[list[str]]:
@@ -222,16 +213,12 @@ def _rules(summary: Mapping[str, Any]) -> list[list[str]]:
 def _clients(view: RunView) -> list[list[str]]:
     """Client, its site, examples and score by each rule."""
     summary = view.summary
-    rules = summary.get("rules") or []
+    of_rules = [summary[rule]["per_client"] for rule in summary.get("rules") or []]
     site_of = {c: s for s, of in (summary.get("sites") or {}).items() for c in of}
     sizes = summary.get("num_examples") or {}
     return [
-        [
-            str(c),
-            site_of.get(c, ""),
-            str(sizes.get(str(c), "")),
-            *(score_text(summary[rule]["per_client"].get(str(c))) for rule in rules),
-        ]
+        [str(c), site_of.get(c, ""), str(sizes[str(c)])]
+        + [score_text(of.get(str(c))) for of in of_rules]
         for c in sorted(map(int, sizes))
     ]
 
@@ -262,7 +249,7 @@ def _pair_chart(
     at: Mapping[int, Sequence[float]], labels: Sequence[str], name: str, y_label: str
 ) -> Markup:
     lines = [
-        Line(label=words, points=[(t, at[t][k]) for t in sorted(at)], style=colour(k))
+        Line(words, [(t, at[t][k]) for t in sorted(at)], colour(k))
         for k, words in enumerate(labels)
     ]
     return line_chart(lines, name=name, y_label=y_label, from_zero=True)
@@ -305,35 +292,22 @@ def _together(views: Sequence[RunView]) -> dict[str, Any] | None:
         return None
     rows = []
     for i, view in enumerate(views, start=1):
-        head = _headline(view)
-        rows.append(
-            {
-                "id": f"run{i}",
-                "title": view.title,
-                "cells": [
-                    view.status,
-                    head["value"] if head else "-",
-                    head["protocol"].partition(":")[0] if head else "-",
-                    *(value for _, value in _facts(view)[:2]),
-                    f"{_moved(view, 'up'):.1f}",
-                    f"{_moved(view, 'down'):.1f}",
-                    f"{sum(w for w, _ in view.seconds.values()):.1f}",
-                ],
-            }
-        )
+        head = _headline(view) or {"value": "-", "protocol": "-"}
+        moved = (_moved(view, direction) for direction in ("up", "down"))
+        numbers = *moved, sum(w for w, _ in view.seconds.values())
+        cells = [view.status, head["value"], head["protocol"].partition(":")[0]]
+        cells += [value for _, value in _facts(view)[:2]]
+        cells += [f"{number:.1f}" for number in numbers]
+        rows.append({"id": f"run{i}", "title": view.title, "cells": cells})
     charts = []
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for i, view in enumerate(views):
+    groups: dict[tuple[str, str, str], list[tuple[int, RunView]]] = {}
+    for i, view in enumerate(views, start=1):
         key = view.fact("dataset"), view.split, view.metric
-        groups.setdefault(key, []).append(i)
+        groups.setdefault(key, []).append((i, view))
     for (dataset, split, metric), members in groups.items():
         lines = [
-            Line(
-                label=f"run {i + 1}: {views[i].title}",
-                points=mean_line(views[i].scores, list(views[i].scores)),
-                style=colour(k),
-            )
-            for k, i in enumerate(members)
+            Line(f"run {i}: {v.title}", mean_line(v.scores, list(v.scores)), colour(k))
+            for k, (i, v) in enumerate(members)
         ]
         name = f"{dataset}: mean {split} {metric} over rounds"
         chart = line_chart(lines, name=name, y_label=f"mean {split} {metric}")

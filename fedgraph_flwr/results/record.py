@@ -64,9 +64,8 @@ class RunRecord:
     def add(self, report: RoundReport) -> list[dict[str, Any]]:
         """Add one round, complete or not; return its failures."""
         for e in report.evaluations:
-            self._remember(
-                e.split, e.point, e.metric, e.server_round, e.client, e.value
-            )
+            where = e.split, e.point, e.metric
+            self._remember(where, e.server_round, e.client, e.value)
         self._add_bytes(report.ledger)
         self.times["wall_s"] += report.wall_s
         self.times["client_compute_s"] += report.client_compute_s
@@ -96,7 +95,8 @@ class RunRecord:
     def reread(self, rows: Iterable[Sequence[str]]) -> None:
         """Add scores that an earlier process wrote to ``rounds.csv``."""
         for number, client, split, point, metric, value, _ in rows:
-            self._remember(split, point, metric, int(number), int(client), float(value))
+            where = split, point, metric
+            self._remember(where, int(number), int(client), float(value))
 
     def to_json(self) -> dict[str, Any]:
         """Everything but scores and failures, which have files of their own.
@@ -149,9 +149,8 @@ class RunRecord:
         items are all predicted to be one.
         """
         prefix = TRAINED if rule == "best_val_trained" else ""
-        found = self._also(
-            {m: self.also[prefix + m] for m in self.task.also}, server_round
-        )
+        tables = {m: self.also[prefix + m] for m in self.task.also}
+        found = self._also(tables, server_round)
         if constant := self.one_class[prefix].get(server_round):
             found["one_class"] = {str(c): int(constant[c]) for c in sorted(constant)}
         return found
@@ -218,20 +217,13 @@ class RunRecord:
         found: dict[str, dict[str, float]] = {}
         for (point, whose), table in sorted(self.by_ownership.items()):
             if values := table.get(last):
-                found.setdefault(point, {})[whose] = float(np.mean([*values.values()]))
+                found.setdefault(point, {})[whose] = fmean(values.values())
         return found if any("unseen" in means for means in found.values()) else None
 
     def _remember(
-        self,
-        split: str,
-        point: str,
-        metric: str,
-        server_round: int,
-        client: int,
-        value: float,
+        self, where: tuple[str, str, str], server_round: int, client: int, value: float
     ) -> None:
-        table = self._table(split, point, metric)
-        if table is not None:
+        if (table := self._table(*where)) is not None:
             table.setdefault(server_round, {})[client] = value
 
     def _add_bytes(self, ledger: Iterable[LedgerEntry]) -> None:

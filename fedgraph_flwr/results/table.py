@@ -58,9 +58,8 @@ def summary_table(summary: dict[str, Any]) -> str:
     if inert := summary.get("inert"):
         out.print(f"{summary['method']} did nothing of its own: it {inert}")
     for entry in summary.get("clusters_held_up", []):
-        names, missing = (
-            name_clients([*map(int, entry[key])]) for key in ("cluster", "missing")
-        )
+        pair = (entry[key] for key in ("cluster", "missing"))
+        names, missing = (name_clients([*map(int, of)]) for of in pair)
         out.print(f"the cluster of {names} could not split without {missing}")
     if (seen := summary["own_and_unseen"]) is not None:
         out.print(_own_and_unseen(summary["metric"], seen))

@@ -215,15 +215,13 @@ def one_round(
 def _costs(
     report: Mapping[str, Any], client: int, mbit: float, note: str
 ) -> list[Finding]:
-    own = report["clients"][str(client)]
+    own, planned = report["clients"][str(client)], report["planned_rounds"]
     down, up = own.get("bytes_down", 0), own.get("bytes_up", 0)
-    seconds = 8 * (down + up) / (mbit * 1e6)
     epochs = f"one round of training takes {own['seconds']:.2f} s here{note}"
     line = (
         f"{down / 1000:.1f} kB in and {up / 1000:.1f} kB out per round,"
-        f" {seconds:.2f} s at {mbit:g} Mbit/s;"
-        f" {report['planned_rounds']} rounds move"
-        f" {(down + up) * report['planned_rounds'] / 1e6:.1f} MB"
+        f" {8 * (down + up) / (mbit * 1e6):.2f} s at {mbit:g} Mbit/s; {planned} rounds"
+        f" move {(down + up) * planned / 1e6:.1f} MB"
     )
     return [
         Finding(what="training", state=OK, found=epochs),

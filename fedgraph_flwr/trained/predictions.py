@@ -158,23 +158,18 @@ class Predictions:
 
     def header(self) -> list[str]:
         """Names of the columns."""
+        names = self.labels_of
         if self.kind == "regression":
-            predicted = [f"prediction({t})" for t in self.labels_of]
+            predicted = [f"prediction({t})" for t in names]
         elif self.kind == EMBEDDING:
-            predicted = list(self.labels_of)
+            predicted = list(names)
         elif self.kind == "binary":
-            predicted = [
-                f"{what}({t})" for t in self.labels_of for what in ("prediction", "p")
-            ]
+            predicted = [f"{what}({t})" for t in names for what in ("prediction", "p")]
         else:
-            predicted = ["prediction", *(f"p({c})" for c in self.labels_of)]
-        labels = [] if self.labels is None else self._label_columns()
-        return [self.column, *predicted, *labels, "problem"]
-
-    def _label_columns(self) -> list[str]:
-        return (
-            ["label"] if self.is_of_classes else [f"label({t})" for t in self.labels_of]
-        )
+            predicted = ["prediction", *(f"p({c})" for c in names)]
+        labels = ["label"] if self.is_of_classes else [f"label({t})" for t in names]
+        known = [] if self.labels is None else labels
+        return [self.column, *predicted, *known, "problem"]
 
     def rows(self) -> list[list[str]]:
         """One row for each item; those that are unfit come last and say why."""

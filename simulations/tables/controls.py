@@ -116,11 +116,11 @@ def _untrained(r: Result) -> Result:
 def scores_of(name: str, features: str, seed: int) -> Mapping[str, Mapping[str, float]]:
     """Score the rows that need the data; the split and its order do not matter."""
     graphs = load_graphs(name, features)
-    found: dict[str, Mapping[str, float]] = {"one-class": one_class_scores(graphs.y)}
+    y, count = graphs.y, graphs.num_classes
+    found: dict[str, Mapping[str, float]] = {"one-class": one_class_scores(y)}
     for kind, x in trivial_features(graphs).items():
-        found[kind] = all_scores(
-            x, graphs.y, num_classes=graphs.num_classes, seed=seed, headline=TRANSFORM
-        ) | probe_scores(x, graphs.y, seed=seed)
+        scores = all_scores(x, y, num_classes=count, seed=seed, headline=TRANSFORM)
+        found[kind] = scores | probe_scores(x, y, seed=seed)
     return found
 
 

@@ -64,8 +64,7 @@ def draw_study(study: Study, found: Rows, folder: Path) -> list[Path]:
 def _entries(study: Study, panel: StudyTable, found: Rows) -> list[Entry]:
     """Differences of a panel that have a pair, with their labels."""
     entries = []
-    labels = zip(panel.differences, panel.labels, strict=True)
-    for (a, b), label in labels:
+    for (a, b), label in zip(panel.differences, panel.labels, strict=True):
         difference = subtract(a, b, study.rule, found)
         if difference is not None and difference.num_pairs:
             word = common_verdict(study, a, b, found)
