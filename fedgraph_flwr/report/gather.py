@@ -150,18 +150,16 @@ def _with_gain(view: RunView, views: Sequence[RunView]) -> RunView:
     if view.summary.get("method") == "local" or not view.rule:
         return view
     same = ("dataset", "split_hash", "seed", "metric", "tasks")
+    wanted = {k: view.summary.get(k) for k in same}
+    wanted |= {"method": "local", "status": "completed"}
     partners = [
         other
         for other in views
-        if other.summary.get("method") == "local"
-        and other.status == "completed"
-        and all(other.summary.get(k) == view.summary.get(k) for k in same)
+        if all(other.summary.get(k) == value for k, value in wanted.items())
     ]
     if not partners:
         return view
     partner = max(partners, key=lambda v: str(v.summary.get("finished_utc", "")))
     gains = client_gains(view.summary, partner.summary, view.rule)
-    if not gains:
-        return view
     found = Gain(partner=partner.path.name, rule=view.rule, per_client=gains)
-    return replace(view, gain=found)
+    return replace(view, gain=found) if gains else view

@@ -228,9 +228,8 @@ def best_snapshot(
     best = dict(test.get(last_round, {}))
     for server_round, members in snapshots:
         before = test.get(server_round - 1, {})
-        for client in members:
-            if client in before:
-                best[client] = max(best.get(client, 0.0), before[client])
+        for client in before.keys() & set(members):
+            best[client] = max(best.get(client, 0.0), before[client])
     return summarize(best, "best_snapshot")
 
 

@@ -16,12 +16,7 @@ from ..wire import NamedArrays
 from ..wording import clients_by_site
 from . import selection
 from .network import network_facts
-from .provenance import (
-    class_table,
-    hash_weights,
-    partition_distance,
-    split_hash,
-)
+from .provenance import class_table, hash_weights, partition_distance, split_hash
 
 if TYPE_CHECKING:
     from .folder import RunFolder
@@ -234,14 +229,11 @@ def _tasks(
 
 def _spent(strategy: AbstractGraphStrategy, features: str) -> dict[str, Any] | None:
     """Say what clients have spent of their privacy; None if nothing is protected."""
-    words = describe(strategy.spent, features=features)
-    per_client = {str(c): s for c, s in sorted(strategy.spent.items()) if s}
-    edges = {
-        graph: total.to_json() for graph, total in edge_totals(strategy.spent).items()
-    }
-    if not words:
+    if not (words := describe(strategy.spent, features=features)):
         return None
-    return {"says": words, "edge_epsilon_per": edges, "per_client": per_client}
+    per_client = {str(c): s for c, s in sorted(strategy.spent.items()) if s}
+    totals = {g: total.to_json() for g, total in edge_totals(strategy.spent).items()}
+    return {"says": words, "edge_epsilon_per": totals, "per_client": per_client}
 
 
 def _rand_index(
@@ -252,8 +244,5 @@ def _rand_index(
         return None
     from sklearn.metrics import adjusted_rand_score  # here: it takes a second
 
-    found = {c: k for k, members in enumerate(clusters) for c in members}
-    order = sorted(found)
-    return float(
-        adjusted_rand_score([planted[c] for c in order], [found[c] for c in order])
-    )
+    pairs = [(planted[c], k) for k, members in enumerate(clusters) for c in members]
+    return float(adjusted_rand_score(*zip(*pairs, strict=True)))

@@ -268,12 +268,10 @@ def describe_unscored(summary: dict[str, Any]) -> list[str]:
 
 def _own_and_unseen(metric: str, seen: dict[str, dict[str, float]]) -> str:
     names = {"post_training": "trained", "post_aggregation": "then mixed or averaged"}
-    parts = [
-        f"{words}: own tasks {seen[point].get('own', math.nan):.4f}, others"
-        f" {seen[point].get('unseen', math.nan):.4f}"
-        for point, words in names.items()
-        if point in seen
-    ]
+    parts = []
+    for point in (p for p in names if p in seen):
+        own, other = (seen[point].get(k, math.nan) for k in ("own", "unseen"))
+        parts.append(f"{names[point]}: own tasks {own:.4f}, others {other:.4f}")
     return f"{metric} {'; '.join(parts)}"
 
 

@@ -185,10 +185,8 @@ def _tell(gain: Gain, *, as_json: bool) -> None:
         told = {**asdict(gain), "gain": gain.value, "verdict": gain.verdict}
         print(json.dumps({**told, "level": LEVEL}))
         return
-    beside = ""
-    if gain.accuracy:
-        beside = "\n(a class is rare; accuracy: alone {1:.4f}, federated {0:.4f})"
-        beside = beside.format(*gain.accuracy)
+    beside = "\n(a class is rare; accuracy: alone {1:.4f}, federated {0:.4f})"
+    beside = beside.format(*gain.accuracy) if gain.accuracy else ""
     print(
         f"{gain.metric} on {gain.num_items} test items of this site: alone"
         f" {gain.alone:.4f}, federated {gain.federated:.4f}{beside}\n"

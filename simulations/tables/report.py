@@ -120,18 +120,16 @@ def _row_cells(
     target = study.targets.get(row)
     published = {m for t in study.targets.values() for m in t.scores}
     headings = {measure: heading for heading, measure in columns.items()}
-    return [
-        ("row", row),
-        *((heading, _cell(study, m, results)) for heading, m in columns.items()),
-        *(
-            (
-                "paper" if len(published) == 1 else f"paper {headings[measure]}",
-                _paper(target.scores.get(measure) if target else None),
-            )
-            for measure in columns.values()
-            if measure in published
-        ),
+    ours = [(heading, _cell(study, m, results)) for heading, m in columns.items()]
+    papers = [
+        (
+            "paper" if len(published) == 1 else f"paper {headings[m]}",
+            _paper(target.scores.get(m) if target else None),
+        )
+        for m in columns.values()
+        if m in published
     ]
+    return [("row", row), *ours, *papers]
 
 
 def _cell(study: Study, measure: str, results: Sequence[Result]) -> str:
@@ -185,18 +183,16 @@ def _difference_cells(study: Study, a: str, b: str, found: Rows) -> Cells:
     target = study.targets.get(a)
     least, count = (target.gain if target and is_over_local else None) or (None, None)
     gains = difference.gains if is_over_local else ()
+    also = (
+        (f"{heading} points [95 %]", _told(subtract(a, b, m, found), study.interval))
+        for heading, m in study.also.items()
+    )
     return [
         ("difference", f"{a} - {b}"),
         ("pairs", str(difference.num_pairs)),
         ("points [95 %]", _told(difference, study.interval)),
         ("by split", " ".join(f"{m:+.1f}" for m in difference.by_split()) or NONE),
-        *(
-            (
-                f"{heading} points [95 %]",
-                _told(subtract(a, b, measure, found), study.interval),
-            )
-            for heading, measure in study.also.items()
-        ),
+        *also,
         ("verdict", common_verdict(study, a, b, found) if study.verdicts else NONE),
         ("smallest gain", f"{min(gains) / 100:+.4f}" if gains else NONE),
         ("paper's smallest", NONE if least is None else f"{least:+.4f}"),
@@ -294,15 +290,12 @@ def _notes(study: Study, rows: Rows) -> list[str]:
                     f"{row}, {rule}: clients {missing} are missing in at least one"
                     " run and left out."
                 )
-    if any(r.is_error for results in rows.values() for r in results):
+    if errors := [r for of in rows.values() for r in of if r.is_error]:
         notes.append(
             "scores are errors; a point is 0.01 of their unit, and a negative"
             " difference is an improvement."
         )
-    small = [r for of in rows.values() for r in of if r.is_error]
-    if any(
-        0 < s < LEAST_ERROR for r in small for m, s in r.scores.items() if m in RULES
-    ):
+    if any(0 < r.scores.get(m, 0) < LEAST_ERROR for r in errors for m in RULES):
         notes.append(
             f"some errors are below {LEAST_ERROR:g}, of which these tables show few"
             " digits or none, and differences below 1e-6 count as ties: give the"

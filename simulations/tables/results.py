@@ -135,39 +135,36 @@ def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Result, list[str]
         The embeddings of the last round were not measured on all graphs, or files are
         not as a run writes them.
     """
-    with blaming(run.path):
-        return _from_run(run, row, per_client=per_client)
-
-
-def _from_run(run: Run, row: str, *, per_client: bool) -> tuple[Result, list[str]]:
     s = run.summary
-    scores, partial = _scores(run), list[str]()
-    if s.get("task") == GRAPH_EMBEDDING.name:
-        scores.pop(START, None)  # round 0 counts only if all graphs were evaluated
-        more, partial = embedding_scores(run)
-        scores |= more
-    spent = ((s.get("privacy") or {}).get("per_client") or {}).values()
-    commit = str(s.get("git_commit") or "")
-    clients = {rule: run.per_client(rule) for rule in RULES}
-    clients |= {f"{rule}:{m}": run.per_client(rule, m) for rule, m in _beside(run)}
-    result = Result(
-        row=row,
-        dataset=run.dataset,
-        seed=run.seed,
-        split_seed=int(s["split_seed"]),
-        split_hash=str(s["split_hash"])[:12],
-        rounds=int(s.get("rounds") or 0),
-        metric=str(s.get("metric") or ""),
-        edge_epsilon=max((float(c.get("edge-epsilon", 0)) for c in spent), default=0.0),
-        weights=str(s.get("weights_sha256") or "")[:12],
-        commit=commit[:12] + "+" * commit.endswith(DIRTY),
-        wall_s=round(float(s.get("wall_s") or 0.0), 1),
-        data=hash_data(run.data, int(s["num_clients"])),
-        inert=_inert(run),
-        scores=scores,
-        clients={k: v for k, v in clients.items() if per_client and v},
-    )
-    return result, partial
+    with blaming(run.path):
+        scores, partial = _scores(run), list[str]()
+        if s.get("task") == GRAPH_EMBEDDING.name:
+            scores.pop(START, None)  # round 0 counts only if all graphs were evaluated
+            more, partial = embedding_scores(run)
+            scores |= more
+        spent = ((s.get("privacy") or {}).get("per_client") or {}).values()
+        epsilons = [float(c.get("edge-epsilon", 0)) for c in spent]
+        commit = str(s.get("git_commit") or "")
+        clients = {rule: run.per_client(rule) for rule in RULES}
+        clients |= {f"{rule}:{m}": run.per_client(rule, m) for rule, m in _beside(run)}
+        result = Result(
+            row=row,
+            dataset=run.dataset,
+            seed=run.seed,
+            split_seed=int(s["split_seed"]),
+            split_hash=str(s["split_hash"])[:12],
+            rounds=int(s.get("rounds") or 0),
+            metric=str(s.get("metric") or ""),
+            edge_epsilon=max(epsilons, default=0.0),
+            weights=str(s.get("weights_sha256") or "")[:12],
+            commit=commit[:12] + "+" * commit.endswith(DIRTY),
+            wall_s=round(float(s.get("wall_s") or 0.0), 1),
+            data=hash_data(run.data, int(s["num_clients"])),
+            inert=_inert(run),
+            scores=scores,
+            clients={k: v for k, v in clients.items() if per_client and v},
+        )
+        return result, partial
 
 
 def at_metric(result: Result, metric: str) -> Result:
