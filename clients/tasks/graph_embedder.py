@@ -89,29 +89,17 @@ class EmbeddingClient(GraphClient[P]):
         """Cluster the client's own graphs, and probe embeddings if that is due."""
         task, last = self._task(), self.job.settings.num_server_rounds
         graphs, received = self.data.partition.graphs, self.round.number - 1
-        if len(graphs) < graphs.num_classes:
-            log(
-                WARNING,
-                "client %d has %d graphs of %d classes: too few to cluster, not scored",
-                self.job.client_id,
-                len(graphs),
-                graphs.num_classes,
-            )
+        count, y, seed = graphs.num_classes, graphs.y, self.job.settings.seed
+        if len(graphs) < count:
+            words = "client %d has %d graphs of %d classes: too few to cluster"
+            log(WARNING, f"{words}, not scored", self.job.client_id, len(graphs), count)
             return {}
-        seed = self.job.settings.seed
-        found = all_scores(
-            embeddings,
-            graphs.y,
-            num_classes=graphs.num_classes,
-            seed=seed,
-            headline=task.transform,
-        )
+        how = {"num_classes": count, "seed": seed}
+        found = all_scores(embeddings, y, **how, headline=task.transform)
         if task.probe and received in (0, last):
-            found |= probe_scores(embeddings, graphs.y, seed=seed)
-        return {
-            count_key("all"): len(graphs),
-            **{evaluation_key("all", point, k): value for k, value in found.items()},
-        }
+            found |= probe_scores(embeddings, y, seed=seed)
+        scores = {evaluation_key("all", point, k): v for k, v in found.items()}
+        return {count_key("all"): len(graphs), **scores}
 
     @override
     def assess(self, parcel: Parcel, header: Header) -> Parcel:

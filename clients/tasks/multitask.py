@@ -111,10 +111,7 @@ class MultiTaskClient(GraphClient[P]):
         labels = partition.graphs.y[partition.held_out]
         loss = self.loss_function()
         metrics: Metrics = {}
-        for split, rows in (
-            ("val", slice(0, num_val)),
-            ("test", slice(num_val, len(labels))),
-        ):
+        for split, rows in (("val", slice(num_val)), ("test", slice(num_val, None))):
             at = evaluation_key(split, point, "")
             measured = self._scored(predicted[rows], labels[rows])
             for name, by_task in measured.items():
@@ -150,16 +147,10 @@ class MultiTaskClient(GraphClient[P]):
         )
 
     def _scored(self, predicted: Array, y: Array) -> dict[str, TaskScores]:
-        pair = predicted, y
-        if self.is_regression:
-            return {
-                "rmse": root_mean_squared_error(*pair),
-                "mae": mean_absolute_error(*pair),
-            }
-        return {
-            "roc-auc": roc_auc(*pair),
-            AVERAGE_PRECISION: average_precision(*pair),
-        }
+        errors = {"rmse": root_mean_squared_error, "mae": mean_absolute_error}
+        ranks = {"roc-auc": roc_auc, AVERAGE_PRECISION: average_precision}
+        chosen = errors if self.is_regression else ranks
+        return {name: score(predicted, y) for name, score in chosen.items()}
 
     def _means(self, name: str, by_task: TaskScores) -> dict[str, float]:
         """Means over all tasks, over the client's own, and over the others, if any."""

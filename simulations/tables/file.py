@@ -67,16 +67,11 @@ def write(path: Path, results: Iterable[Result]) -> None:
         for result in ordered:
             scores = (result.scores.get(measure) for measure in measures)
             clients = (result.clients.get(measure, {}) for measure in of_clients)
-            writer.writerow(
-                [
-                    *(getattr(result, name) for name in _FIELDS),
-                    *("" if v is None else f"{v:.{DIGITS}f}" for v in scores),
-                    *(
-                        " ".join(f"{c}={v:.{DIGITS}f}" for c, v in of.items())
-                        for of in clients
-                    ),
-                ]
-            )
+            row = [getattr(result, name) for name in _FIELDS]
+            row += ["" if v is None else f"{v:.{DIGITS}f}" for v in scores]
+            for of in clients:
+                row.append(" ".join(f"{c}={v:.{DIGITS}f}" for c, v in of.items()))
+            writer.writerow(row)
 
 
 def merge(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
@@ -116,16 +111,15 @@ def _result(row: Mapping[str, str]) -> Result:
     if None in row or None in row.values():
         raise ValueError("a line has more or fewer cells than the heading")
     fields = {name: kind(row[name]) for name, kind in _FIELDS.items()}
-    rest = {k: v for k, v in row.items() if k not in _FIELDS and v not in ("", "nan")}
-    return Result(
-        **fields,
-        scores={k: float(v) for k, v in rest.items() if not k.endswith(_PER_CLIENT)},
-        clients={
-            k.removesuffix(_PER_CLIENT): _clients(v)
-            for k, v in rest.items()
-            if k.endswith(_PER_CLIENT)
-        },
-    )
+    scores, clients = dict[str, float](), dict[str, dict[int, float]]()
+    for name, cell in row.items():
+        if name in _FIELDS or cell in ("", "nan"):
+            continue
+        if name.endswith(_PER_CLIENT):
+            clients[name.removesuffix(_PER_CLIENT)] = _clients(cell)
+        else:
+            scores[name] = float(cell)
+    return Result(**fields, scores=scores, clients=clients)
 
 
 def _clients(cell: str) -> dict[int, float]:

@@ -177,15 +177,12 @@ def _curve(entry: dict[str, Any]) -> Curve:
 def _target(value: Any, rule: str) -> Target:
     by_measure = dict(value) if isinstance(value, dict) else {rule: value}
     least, count = by_measure.pop("least-gain", None), by_measure.pop("not-worse", None)
-    return Target(
-        scores={
-            measure: (float(v[0]), float(v[1]))
-            if isinstance(v, list)
-            else (float(v), None)
-            for measure, v in by_measure.items()
-        },
-        gain=None if least is None else (float(least), int(count)),
-    )
+    scores = {
+        measure: (float(v[0]), float(v[1])) if isinstance(v, list) else (float(v), None)
+        for measure, v in by_measure.items()
+    }
+    gain = None if least is None else (float(least), int(count))
+    return Target(scores=scores, gain=gain)
 
 
 def _expanded(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
