@@ -27,7 +27,8 @@ from .findings import OK, PROBLEM, Finding
 from .trial import run_one
 
 _FEW = 10  # test items, below which a score says nothing
-_FEW_OF_CLASS = 5  # and of one class
+# And of one class; of many labels, of which most are rare, each has some.
+_FEW_OF_CLASS = {"classes": 5, "nodes": 5, "binary": 1}
 _PLAIN = "fedavg"  # stands in for a method that one client cannot run alone
 
 
@@ -125,10 +126,10 @@ def _splits(
         found += f" ({shortened(', '.join(told))})"
     if sizes["test"] < _FEW or not all(sizes.values()):
         cure = f"add items: fewer than {_FEW} test items say nothing of a model"
-    elif counts and min(counts.values()) < _FEW_OF_CLASS:
+    elif counts and min(counts.values()) < (least := _FEW_OF_CLASS[label_kind]):
         cure = (
-            f"add items of such a class: fewer than {_FEW_OF_CLASS} in the test set say"
-            " nothing of how well it is found, whatever the score of all"
+            f"add items of such a class: fewer than {least} in the test set say nothing"
+            " of how well it is found, whatever the score of all"
         )
     else:
         return Finding(what="splits", state=OK, found=found)

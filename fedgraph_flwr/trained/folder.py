@@ -133,7 +133,7 @@ _CHECKS: Mapping[str, Callable[[About], bool]] = {
     "outputs": lambda a: isinstance(a.outputs, list) and all(map(_is_name, a.outputs)),
     "columns": lambda a: _is_name(a.columns),
     "architecture": lambda a: isinstance(a.architecture, dict | None),
-    "rarest": lambda a: a.rarest in ("", *a.outputs),
+    "rarest": lambda a: _is_name(a.rarest),
     "by_precision": lambda a: type(a.by_precision) is bool,
     "why_not": lambda a: _is_name(a.why_not),
     "models": lambda a: _are_models(a.models),

@@ -92,7 +92,8 @@ class Predictions:
     @property
     def sought(self) -> int:
         """Number of the rarest class; where it is not known, of the second."""
-        return self.labels_of.index(self.rarest) if self.rarest else 1
+        names = self.labels_of
+        return names.index(self.rarest) if self.rarest in names else 1
 
     @property
     def predicted(self) -> NDArray[np.int64]:

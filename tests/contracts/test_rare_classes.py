@@ -256,9 +256,16 @@ def test_the_rarest_class_is_that_of_all_clients_who_tell(told, expected):
     assert Rarest.of(infos, may_choose=True) == expected
 
 
-@pytest.mark.parametrize("kind", ["classes", "binary"])
-@pytest.mark.parametrize(("count", "state"), [(4, "problem"), (5, "ok")])
-def test_check_counts_test_items_by_class(count, state, kind):
+@pytest.mark.parametrize(
+    ("kind", "count", "state"),
+    [
+        ("classes", 4, "problem"),
+        ("classes", 5, "ok"),
+        ("binary", 0, "problem"),
+        ("binary", 1, "ok"),
+    ],
+)
+def test_check_counts_test_items_by_class(kind, count, state):
     partition = toys.make_partition(num_graphs=400)
     y = np.zeros(400, int)
     y[partition.test[:count]] = 1
