@@ -428,7 +428,9 @@ def test_a_site_that_is_ready_passes(site, tmp_path, capsys):
     words = ["--run-config", f'method="fedavg" {CONFIG}', "--node-config", node]
     code, found = check(words, capsys)
     assert code == 0, found
-    assert found["splits"]["found"] == "20 to train, 10 to validate, 10 to test"
+    assert found["splits"]["found"] == (
+        "20 to train, 10 to validate, 10 to test (2 of 'amine: no', 8 of 'amine: yes')"
+    )
     assert "0 of 40 graphs" in found["duplicates"]["found"]
     assert "kB in and" in found["line"]["found"]
     assert found["SuperLink"]["state"] == "not asked"
