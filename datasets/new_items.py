@@ -14,7 +14,7 @@ from fedgraph_flwr.errors import ConfigError, DataError
 
 from .catalog import find_dataset, has_own_graphs, has_schema
 from .encode import first_few
-from .molecules import SMILES_CSV, MoleculeBuilder
+from .molecules import SMILES_CSV, MoleculeBuilder, warn_once
 from .own_data import build
 from .schema import GRAPHS_CSV, SCHEMA_FILE
 from .schema_read import read_schema
@@ -98,6 +98,8 @@ def _tables(settings: RunSettings, path: Path, schema: str) -> NewItems:
     made, names, unfit = build(
         path, read, bad_rows=settings.csv_bad_rows, needs_targets=False
     )
+    for doubt in made.doubts:
+        warn_once(f"{path}: {doubt}")
     column = "graph" if read.dataset == GRAPHS_CSV else "node"
     return NewItems(graphs=made.graphs(), names=names, column=column, unfit=unfit)
 

@@ -8,11 +8,13 @@ from decimal import Decimal
 import own_files
 import pytest
 
+from datasets.new_items import load_new
 from datasets.own_data import build
 from datasets.schema import to_toml
 from datasets.schema_infer import infer_schema
 from datasets.schema_read import read_schema
 from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.site.__main__ import main
 
@@ -174,7 +176,7 @@ def test_an_id_with_a_gap_is_an_id(tmp_path):
         (lambda i: f"~{i}", "'~0')"),
         (lambda i: f"{i % 12 + 1:02d}/{i % 9 + 1:02d}/2024", "'01/01/2024')"),
         (lambda i: f"{i % 28 + 1}.1.24" if i % 3 else "2024-01-05", "'2024-01-05')"),
-        (lambda i: f"{i} {['mars', 'avril'][i % 2]} 2024", "'0 mars 2024')"),
+        (lambda i: f"{i} {'abcdefghij'[i % 10]}ai 2024", "'0 aai 2024')"),
         (lambda i: f"{i % 24}:30", "'0:30')"),
         (lambda i: f"P{i}D", "'P0D')"),
         (lambda i: "high" if i % 8 == 7 else 40 + i / 10, "'high')"),
@@ -285,6 +287,24 @@ def test_marks_of_what_is_not_known_are_told_and_are_no_class(tmp_path, mark):
     data, *_ = build(folder, known, bad_rows="refuse")
     assert (data.y >= 0).all()
     assert len(data.doubts) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (lambda i: f"1.{230 + i}" if i % 3 else 7 * i + 1, "number"),
+        (lambda i: f"1.{230 + i}.567" if i == 7 else f"2.{100 + i}", ""),
+        (lambda i: f"1.{23 + i}" if i % 3 else 7 * i, None),
+        (lambda i: f"0.{230 + i}" if i % 3 else 7 * i, None),
+        (lambda i: i % 20, None),
+        (lambda i: f"1.{230 + i}" if i % 3 else 1000 * i, None),
+    ],
+)
+def test_points_that_may_part_thousands_are_told(tmp_path, value, kind):
+    schema, notes = infer_schema(site(tmp_path, age=value))
+    told = any("1.234, which may mean 1234 or 1.234" in note for note in notes)
+    assert told is (kind is not None)
+    assert ("age" not in [f.column for f in schema.features]) is (kind == "")
 
 
 def test_days_without_marks_are_told(tmp_path):
@@ -445,13 +465,16 @@ def test_a_spread_of_rounding_or_of_few_rows_is_none(tmp_path, values, is_consta
     ],
 )
 def test_another_scale_or_spelling_than_the_schema_knows_is_told(
-    tmp_path, columns, told
+    tmp_path, caplog, columns, told
 ):
     mine = {"kind": lambda i: "rare" if i < 3 else "x"}
     schema, _ = infer_schema(site(tmp_path / "a", **mine))
     assert not build(tmp_path / "a", schema, bad_rows="refuse")[0].doubts
     doubts = build(site(tmp_path / "b", **(mine | columns)), schema)[0].doubts
     assert [d.startswith(told) for d in doubts] == [True] * bool(told)
+    own = {**defaults(), "method": "fedavg", "dataset": "graphs-csv"}
+    load_new(resolve(own).settings, tmp_path / "b", [], schema=to_toml(schema))
+    assert all(doubt in caplog.text for doubt in doubts)  # of what is predicted, too
     twins = {"kind": lambda i: "X" if i == 7 else "x"}  # is no other
     with pytest.raises(DataError, match=r"line 9, .*'X' is none .*'x' looks alike"):
         build(site(tmp_path / "c", **twins), schema, bad_rows="refuse")
