@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from ..results.provenance import DIRTY
 from ..results.reader import GainUnit, Series, last_clusters, split_rounds
-from ..results.table import class_lines
+from ..results.table import describe_unscored, score_lines
 from ..tasks import POOLED
 from ..wording import name_clients, score_text, visible
 from .charts import MOST_BARS, Line, bar_chart, cluster_chart, colour, line_chart
@@ -82,7 +82,7 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "gain": _gain(view),
         "is_alone": view.summary.get("method") == "local",
         "rules": _rules(summary),
-        "class_lines": class_lines(summary),
+        "class_lines": [*score_lines(summary), *describe_unscored(summary)],
         "clients": _clients(view)[:_MOST_ROWS],
         "bytes": _bytes(view),
         "bytes_chart": _bytes_chart(view),

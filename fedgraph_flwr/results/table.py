@@ -48,7 +48,7 @@ def summary_table(summary: dict[str, Any]) -> str:
     out.print(table)
     for rule in summary["rules"]:
         out.print(f"{rule}: {_selected_by(summary, rule)}")
-    lines = [*_beside(summary), *_errors(summary), *class_lines(summary)]
+    lines = [*_beside(summary), *score_lines(summary)]
     lines += [*_cautions(summary), *filter(None, [summary.get("outweighing")])]
     for line in lines:
         out.print(line)
@@ -130,9 +130,9 @@ def _beside(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _errors(summary: dict[str, Any]) -> list[str]:
+def _errors(summary: Mapping[str, Any]) -> list[str]:
     """For regression: the other error, and errors of predicting the means."""
-    if summary["larger_is_better"]:
+    if summary.get("larger_is_better", True):
         return []
     lines = []
     for rule in summary["rules"]:
@@ -197,6 +197,11 @@ def _by_target(
     return lines
 
 
+def score_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Say what stands beside the headline's score, and what needs no model."""
+    return [*_errors(summary), *class_lines(summary)] if summary.get("rules") else []
+
+
 def class_lines(summary: Mapping[str, Any]) -> list[str]:
     """Say the scores beside the headline's, and what needs no model to be reached."""
     rows: dict[str, Any] = {rule: summary[rule] for rule in summary.get("rules") or []}
@@ -249,9 +254,9 @@ def _cautions(summary: dict[str, Any]) -> list[str]:
     return []
 
 
-def describe_unscored(summary: dict[str, Any]) -> list[str]:
+def describe_unscored(summary: Mapping[str, Any]) -> list[str]:
     """Say, for each split, which tasks have no score; nothing if all have one."""
-    everyone = list(range(summary["num_clients"]))
+    everyone = list(range(summary.get("num_clients", 0)))
     lines = []
     for split, tasks in summary.get("tasks_without_score", {}).items():
         names = [

@@ -214,20 +214,26 @@ def test_early_stopping_goes_by_the_same_score(by, due):
     assert told == [False, False, due]
 
 
-def test_a_site_that_keeps_scores_tells_no_counts(start, tmp_path):
-    policy = toys.policy(tmp_path, scores=False)
+def test_a_site_that_keeps_scores_tells_no_counts(start, tmp_path, capsys):
+    policy, first = toys.policy(tmp_path, scores=False), KINDS["the first of two"][1]
     own = [
         {"clients": str(c), "data-path": str(tmp_path / "data"),
          "state-dir": str(tmp_path / f"s{c}"), **policy}
         for c in range(2)
     ]  # fmt: skip
-    run = start(nodes, [FEW, FEW], own)
+    run = start(nodes, first, own)
     assert run.summary["rarest_class"] is None
     assert TRAIN_COUNT not in (run.path / "roll-call.json").read_text()
     noise = {"privacy.update-clip": 1.0, "privacy.update-noise": 1.0}
-    noisy = start(nodes, [FEW, FEW], **noise)
+    noisy, plain = start(nodes, first, **noise), start(nodes, first)
     words = "accuracy (no site tells its classes)"
     assert words in noisy.summary["best_val"]["protocol"]
+    # A constant has 0.94 if the commoner class counts, and 0.5 if both do.
+    assert noisy.summary["final"]["also"]["average-precision"] < 0.9
+    capsys.readouterr()
+    assert compare.main([str(noisy.path), str(plain.path), "--markdown"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "average precision chooses rounds of fedavg, accuracy those of" in words
 
 
 def test_papers_data_sets_keep_accuracy():
