@@ -187,7 +187,9 @@ def test_a_message_without_a_roll_call_tells_no_more(site, kind, content):
     node = {"clients": "0,1", "data-path": str(own / "own.csv"), "state-dir": str(own)}
     config = {**defaults(), **SMALL, "num-clients": 2}
     context = Context(1, 0, node, RecordDict(), config)
-    with pytest.raises(FedGraphError, match=r"ConfigError: .* one file, the") as caught:
+    with pytest.raises(
+        FedGraphError, match="ConfigError: .* of one client, but"
+    ) as caught:
         app(Message(content, 1, kind), context)
     assert str(site) not in str(caught.value)
     assert caught.value.__suppress_context__

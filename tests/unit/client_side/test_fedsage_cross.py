@@ -275,7 +275,9 @@ def test_the_exchange_carries_the_declared_bytes_and_is_in_the_ledger(run, cross
         assert rows < int(row[4]) < rows + 1000
         more = sizes[0][row[1]] - sizes[1][row[1]]
         assert 2 * rows < more < 2 * rows + 500
-    assert table(finished, without=("0", "1")) == table(own, without=("0", "1"))
+    later, others = (table(x, without=("0", "1")) for x in (finished, own))
+    sent = [[r for r in rows if r[3] == "arrays"] for rows in (later, others)]
+    assert sent[0] == sent[1]  # metrics say more if a model predicts one class
     for direction, key in (("up", "bytes_up"), ("down", "bytes_down")):
         total = sum(int(r[4]) for r in table(finished) if r[2] == direction)
         assert finished.summary[key] == total

@@ -204,9 +204,10 @@ def test_rows_stand_beside_the_paper(
     ]
     # 10, 20, 20: mean 50/3, std sqrt(100/3), 4.302653 standard errors of 10/3
     points = "+16.67 [+2.32, +31.01]"
+    half, probe = "+8.33 [+1.16, +15.50]", "+10.00 [+10.00, +10.00]"
     verdict = "not shown (n=3 < 5)"
     assert cells_of(out, "fclg-proteins - own round 0")[1:] == [
-        *("3", points, verdict, points, verdict, "-"),
+        *("3", points, points, half, half, points, points, probe, verdict, "-"),
     ]
     other = cells_of(out, "fclg-proteins - infograph-fedavg-proteins")
     assert other[1:3] == ["3", "-2.00 [-4.48, +0.48]"]
