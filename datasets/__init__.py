@@ -33,12 +33,14 @@ from .own_clients import (
     read_schema_text,
     use_schema,
 )
+from .own_rows import ADD_IT
 from .partition import check_hosted, check_settings, load_partition
 from .raw import describe_source
 from .schema_read import read_schema
 from .target_scale import target_scales
 
 __all__ = [
+    "ADD_IT",
     "DATASETS",
     "LEFT_OUT",
     "SMILES_CSV",

@@ -29,6 +29,7 @@ from .encode import (
 from .schema import SPLIT, Schema
 from .table import Block, Table, Tables
 
+ADD_IT = "; add it there, or delete this row"  # cure of a row that names a stranger
 _SAYS_HOW = re.compile(
     r"(relation|operator|qualifier|modifier|censor\w*|units?)$", re.I
 )
@@ -321,7 +322,7 @@ class _Names:
             like = twin(cells[row], self._looks)
             if like or not self._drop or is_missing(cells[row]):
                 text = f"{self._what} {cells[row]!r} is not in {self._place}{like}"
-                found.append((row, column, f"{text}; add it there, or delete this row"))
+                found.append((row, column, text + ADD_IT))
             elif _form(cells[row]) not in self._forms:
                 self._odd[cells[row]] += 1
         return found

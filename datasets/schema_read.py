@@ -33,6 +33,8 @@ from .schema import (
     is_name,
 )
 
+_OF_FILE = ("format", "dataset", "degree", "outside")  # keys above the first section
+
 
 def read_schema(path: Path) -> Schema:
     """Read and check a schema file.
@@ -63,9 +65,21 @@ class _Reader:
 
     def schema(self, content: Mapping[str, Any]) -> Schema:
         top = _Table(self, "the file", "", 0, content)
+        for section, heading in (("target", "[target]"), ("feature", "[[feature]]")):
+            tables = content.get(section)
+            tables = tables if isinstance(tables, list) else [tables]
+            for n, table in enumerate(tables, 1):
+                for key in _OF_FILE if isinstance(table, dict) else ():
+                    if key in table:
+                        raise self.refuse(
+                            self.line_of(heading, n, key),
+                            f"{heading} {n}" if section == "feature" else heading,
+                            f"{key} is a key of the file, not of a section; move this"
+                            " line above the first section, that is [target]",
+                        )
         if "format" in content and content["format"] != FORMAT:
             raise top.wrong("format", f"{FORMAT}, the one that this version reads")
-        top.allow("format", "dataset", "degree", "outside", "target", "feature")
+        top.allow(*_OF_FILE, "target", "feature")
         top.need("format", lambda v: v == FORMAT and type(v) is int, str(FORMAT))
         sets = (GRAPHS_CSV, GRAPH_CSV)
         dataset = top.need(

@@ -102,7 +102,7 @@ def _by_schema(args: argparse.Namespace) -> Resolved | None:
     try:
         schema = datasets.read_schema(args.schema or args.folder / "schema.toml")
     except FedGraphError:
-        return None  # if --schema names it, a finding says so
+        return None  # if it is there, a finding says so
     config = {
         "method": "fedavg",
         "dataset": schema.dataset,
@@ -180,7 +180,7 @@ def _data(
             return [Finding(what="data", state=PROBLEM, found=words, cure=cure)]
         cure = '--schema FILE, or --run-config \'method="..." dataset="..."\''
         found = _schema(args, args.folder) if args.folder else []
-        return found + _skipped("data", cure)
+        return found or _skipped("data", cure)
     given = args.folder or node.get("data-path")
     if given is None and datasets.reads_files(resolved.settings):
         return _skipped("data", "FOLDER")
@@ -190,7 +190,7 @@ def _data(
         hosted = hosted_clients(node, count) if "clients" in node else [0]
     except ConfigError:
         return []  # node-config has said so
-    found = _schema(args, folder)
+    found = _schema(args, folder) if given else []
     kind, held_out = datasets.label_kind(resolved.settings), resolved.settings.held_out
 
     def see(client: int) -> list[Finding]:
@@ -241,9 +241,20 @@ def _allowed(
 
 
 def _schema(args: argparse.Namespace, folder: Path) -> list[Finding]:
-    """Whether the site's schema is the shared one."""
-    if args.schema is None or folder.is_file():
+    """Whether the site's schemas can be read, and its own is the shared one."""
+
+    def read(path: Path) -> list[Finding]:
+        datasets.read_schema(path)
         return []
+
+    broken = [
+        finding
+        for pattern in ("schema.toml", "[!._]*/schema.toml")
+        for path in sorted(folder.glob(pattern))
+        for finding in look("schema", partial(read, path), "correct it")
+    ]
+    if broken or args.schema is None or folder.is_file():
+        return broken
     own, cure = folder / "schema.toml", f"cp {args.schema} {folder / 'schema.toml'}"
 
     def see() -> list[Finding]:

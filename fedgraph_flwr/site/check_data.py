@@ -29,6 +29,7 @@ from .trial import run_one
 _FEW = 10  # test items, below which a score says nothing
 # And of one class; of many labels, of which most are rare, each has some.
 _FEW_OF_CLASS = {"classes": 5, "nodes": 5, "binary": 1}
+_SHOWN = 5  # of rows that name nodes or graphs which are in no table
 _PLAIN = "fedavg"  # stands in for a method that one client cannot run alone
 
 
@@ -82,7 +83,18 @@ def left_out(
     if not bad:
         return doubts
     count = datasets.count_rows(bad)
-    found = [f"{count} cannot be used, their graphs or nodes are left out:", *bad]
+    found = [f"{count} cannot be used, their graphs or nodes are left out:"]
+    strangers = [text for text in bad if text.endswith(datasets.ADD_IT)]
+    if len(strangers) > 1:
+        bad = [text for text in bad if not text.endswith(datasets.ADD_IT)]
+        bad += [text.removesuffix(datasets.ADD_IT) for text in strangers[:_SHOWN]]
+        rest = len(strangers) - _SHOWN
+        bad.append(
+            f"{f'and {rest} more like these; ' if rest > 0 else ''}add them there, or"
+            " delete these rows; if they are accounts (or other nodes) of other sites,"
+            ' set outside = "drop" above [target] in schema.toml at all sites'
+        )
+    found += bad
     is_refused = resolved.settings.csv_bad_rows == "refuse"
     return [
         *doubts,

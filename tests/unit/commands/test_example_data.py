@@ -7,7 +7,7 @@ import pytest
 from datasets.own_data import build
 from datasets.schema_infer import infer_schema
 from datasets.smiles_csv_table import CsvFormat, build_from_csv
-from examples.fold_edges import fold
+from examples import fold_edges
 from simulations.example_data import BAD_SITE, BANKS, LABS, SITES, main
 
 
@@ -64,5 +64,28 @@ def test_amounts_of_edges_are_folded_into_columns_of_nodes(tmp_path):
     nodes, edges = "graph,node\ng,a\ng,b\nh,a\n", "graph,source,target,eur\n"
     (tmp_path / "nodes.csv").write_text(nodes)
     (tmp_path / "edges.csv").write_text(f"{edges}g,a,b,10\ng,a,b,5.5\n")
-    found = [list(row.values())[2:] for row in fold(tmp_path, "eur")]
+    found = [list(row.values())[2:] for row in fold_edges.fold(tmp_path, "eur")]
     assert found == [[2, 15.5, 10, 0, 0, 0], [0, 0, 0, 2, 15.5, 10], [0] * 6]
+
+
+@pytest.mark.parametrize(
+    ("out", "cell", "column", "words"),
+    [
+        ("nodes.csv", "1", "eur", "nodes.csv is there already"),
+        ("new.csv", '"1,503.59"', "eur", "line 2, column 'eur': must be a finite num"),
+        ("new.csv", "", "eur", "edges.csv, line 2, column 'eur': must be a finite"),
+        ("new.csv", "1_0", "eur", "got '1_0'; correct it"),
+        ("new.csv", "1", "usd", "line 1: has no column 'usd'"),
+        ("new.csv", "1", "eur", ""),
+    ],
+)
+def test_folding_writes_over_nothing(tmp_path, capsys, out, cell, column, words):
+    (tmp_path / "nodes.csv").write_text("node\na\n-b\n")
+    (tmp_path / "edges.csv").write_text(f"source,target,eur\na,-b,{cell}\n")
+    given = [str(tmp_path), column, "--out", str(tmp_path / out)]
+    assert fold_edges.main(given) == (2 if words else 0)
+    assert words in capsys.readouterr().err
+    assert (tmp_path / "nodes.csv").read_text() == "node\na\n-b\n"
+    assert (tmp_path / "new.csv").exists() == (not words)
+    if not words:
+        assert (tmp_path / out).read_text().splitlines()[2] == "-b,0,0,0.0,1,1.0,1.0"

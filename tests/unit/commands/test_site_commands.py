@@ -417,6 +417,19 @@ def test_a_schema_alone_says_how_the_data_are_read(tmp_path, capsys, kind, row):
     assert (code, found["rows"]["state"]) == (1, PROBLEM)
     assert "is not in nodes.csv" in found["rows"]["found"]
     assert "; left out: " in found["data"]["found"]
+    with (site / "edges.csv").open("a") as edges:
+        edges.writelines(row.replace("-1,", f"-{n},") + "\n" for n in range(1, 8))
+    told = check(words, capsys)[1]["rows"]["found"]
+    assert told.count("is not in nodes.csv") == 5
+    assert told.count("delete these rows; if they are accounts") == 1
+    assert "and 3 more like these; add them there" in told
+    assert 'outside = "drop" above [target]' in told
+    for broken in ("format = 2", "[", 'outside = "dorp"\n' + schema.read_text(), ""):
+        for place in (site, own):  # of this site, or of one of several
+            (site / "schema.toml").write_text(broken)
+            assert main(["check", str(place)]) == 1
+            told = capsys.readouterr().out
+            assert f"problem    schema: {site / 'schema.toml'}" in told
 
 
 def test_a_site_that_is_ready_passes(site, tmp_path, capsys):

@@ -298,6 +298,18 @@ SCHEMAS = {
     "later format": (S.replace("= 1", "= 2", 1), r"line 1: .*format must be 1,.*2", ""),
     "true format": (S.replace("= 1", "= true", 1), r"format must be 1, got True", ""),
     "unknown key": ("extra = 1\n" + S, r"line 1: .*unknown key 'extra'", "delete it"),
+    "a key of the file below all": (
+        S + 'outside = "drop"\n',
+        r"line 21: \[\[feature\]\] 2: outside is a key of the file",
+        r"above the first section",
+    ),
+    "a key of the file in a section": (
+        S.replace('dataset = "graphs-csv"\n', "").replace(
+            "[target]", '[target]\ndataset = "graphs-csv"'
+        ),
+        r"line 4: \[target\]: dataset is a key of the file",
+        "above the first section",
+    ),
     "no dataset": (
         S.replace('dataset = "graphs-csv"', ""),
         r"line 1: the file: dataset must be 'graphs-csv' or 'graph-csv', got nothing",
