@@ -28,7 +28,7 @@ from ..trained import load_model
 from ..trained.folder import PLACES, read_about
 from ..trained.model import check_plugin
 from .check_data import read
-from .gain import LEVEL, Gain, compare
+from .gain import LEVEL, Gain, compare, rare_items
 from .trial import add_run_config, keep, read_run_config, run_one
 
 # Shared settings in which training alone may differ from the run.
@@ -152,12 +152,17 @@ def _train(config: dict[str, Any], client: int, args: argparse.Namespace) -> Non
     own = {"cache-dir": args.cache_dir, PLUGINS: ",".join(named_in(alone).values())}
     with run_one(alone, args.folder, client, own) as trial:
         keep(trial.model, args.out)
-    about = read_about(args.out)
+    about, model = read_about(args.out), load_model(args.out, cache_dir=args.cache_dir)
+    found = model.predict_test(args.folder, client=client)
+    rare = rare_items(found)
     if not args.json:
         scores = ", ".join(f"{k} {v:.4f}" for k, v in about.scores.items())
+        scores += f" on {len(found.names)} test items ({rare})" if rare else ""
         print(f"trained alone for {about.rounds} rounds: {scores}; kept in {args.out}")
     elif not args.against:
-        print(json.dumps({"rounds": about.rounds, "scores": about.scores}))
+        print(
+            json.dumps({"rounds": about.rounds, "scores": about.scores, "rare": rare})
+        )
 
 
 def _check_protocol(config: dict[str, Any], out: Path) -> None:
@@ -185,13 +190,18 @@ def _tell(gain: Gain, *, as_json: bool) -> None:
         told = {**asdict(gain), "gain": gain.value, "verdict": gain.verdict}
         print(json.dumps({**told, "level": LEVEL}))
         return
+    rare = f" ({gain.rare})" if gain.rare else ""
     beside = "\n(a class is rare; accuracy: alone {1:.4f}, federated {0:.4f})"
     beside = beside.format(*gain.accuracy) if gain.accuracy else ""
+    interval = f"no interval: {gain.how}"
+    if gain.low is not None:
+        interval = (
+            f"{LEVEL:.0%} interval {gain.low:+.4f} to {gain.high:+.4f} ({gain.how})"
+        )
     print(
-        f"{gain.metric} on {gain.num_items} test items of this site: alone"
+        f"{gain.metric} on {gain.num_items} test items of this site{rare}: alone"
         f" {gain.alone:.4f}, federated {gain.federated:.4f}{beside}\n"
-        f"gain {gain.value:+.4f}, {LEVEL:.0%} interval {gain.low:+.4f} to"
-        f" {gain.high:+.4f} ({gain.how})\n"
+        f"gain {gain.value:+.4f}, {interval}\n"
         f"verdict: {gain.verdict}\n"
         "The interval is for new items like these, and for these two models; another"
         " split or another seed of training is not in it."

@@ -30,11 +30,14 @@ class Gain:
     metric : str
     federated, alone : float
         Scores on the same items.
-    low, high : float
-        Interval of the gain, which is > 0 where the federated model is better.
+    low, high : float, optional
+        Interval of the gain, which is > 0 where the federated model is better. None if
+        no resample moves the gain, so that there is no interval.
     num_items : int
     how : str
-        How the interval was made.
+        How the interval was made, or why there is none.
+    rare : str
+        See :func:`rare_items`.
     accuracy : tuple of float
         Of both models, federated first, if average precision decides; else empty.
     """
@@ -42,10 +45,11 @@ class Gain:
     metric: str
     federated: float
     alone: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     num_items: int
     how: str
+    rare: str
     accuracy: tuple[float, ...] = ()
 
     @property
@@ -57,9 +61,9 @@ class Gain:
     @property
     def verdict(self) -> str:
         """Say "join", "do not join" or "cannot tell"."""
-        if self.low > 0:
-            return "join"
-        return "do not join" if self.high < 0 else "cannot tell"
+        if self.low is None or self.high is None or self.low <= 0 <= self.high:
+            return "cannot tell"
+        return "join" if self.low > 0 else "do not join"
 
 
 def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
@@ -94,6 +98,7 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
             "the test items of this site allow no score: none has a label, or all"
             " labels are of one class"
         )
+    rare, low, high = rare_items(federated), None, None
     if metric == "accuracy":
         right = [p.outputs.argmax(1) == labels for p in models]
         won, lost = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
@@ -102,6 +107,13 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
     else:
         low, high = _resampled(federated, alone, labels, seed)
         how = f"{NUM_DRAWS} paired resamples of the items, at least Student's t"
+        if low == high:
+            how = "no resample of these items moves the gain"
+            if scores[0] == scores[1]:
+                does = "score" if metric in ("mae", SCALED) else "rank"
+                how = f"both models {does} these items alike"
+            how += f" ({rare})" if rare else ""
+            low = high = None
     return Gain(
         metric=metric,
         federated=scores[0],
@@ -110,8 +122,23 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
         high=high,
         num_items=len(labels),
         how=how,
+        rare=rare,
         accuracy=tuple(p.score() or 0.0 for p in models if federated.by_precision),
     )
+
+
+def rare_items(found: Predictions) -> str:
+    """Count the items of the rarest class, or label: "2 of class 'yes'"; or ""."""
+    names, labels = found.labels_of, found.labels
+    if labels is None or found.kind not in ("classes", "nodes", "binary"):
+        return ""
+    if found.is_of_classes:
+        sizes = np.bincount(labels, minlength=len(names))
+        rarest = found.sought if found.rarest in names else int(sizes.argmin())
+        return f"{sizes[rarest]} of class {names[rarest]!r}"
+    sizes = np.array([(labels == 0).sum(axis=0), (labels == 1).sum(axis=0)])
+    label, task = np.unravel_index(sizes.argmin(), sizes.shape)
+    return f"{sizes[label, task]} of '{names[task]}: {('no', 'yes')[label]}'"
 
 
 def paired_interval(won: int, lost: int, count: int) -> tuple[float, float]:
@@ -188,6 +215,8 @@ def _resampled(
     size = len(labels)
     drawn = np.array([gain(rng.integers(0, size, size)) for _ in range(NUM_DRAWS)])
     drawn = drawn[~np.isnan(drawn)]
+    if not np.ptp(drawn):
+        return float(drawn[0]), float(drawn[0])
     low, high = np.percentile(drawn, [100 * (1 - LEVEL) / 2, 100 * (1 + LEVEL) / 2])
     spread = float(drawn.std(ddof=1)) * math.sqrt(count / (count - 1))
     half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * spread

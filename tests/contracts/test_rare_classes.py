@@ -287,6 +287,22 @@ def test_check_counts_test_items_by_class(kind, count, state):
     assert f"({count} of {names[1]!r}, {rest} of {names[0]!r})" in finding.found
 
 
+@pytest.mark.parametrize(("classes", "rare"), [(FEW, "fraud"), (["a", "b"] * 50, "")])
+def test_a_baseline_counts_its_rare_test_items(tmp_path, capsys, classes, rare):
+    site = tmp_path / "site"
+    nodes(site, classes, 0)
+    schema = ["schema", str(site), "--out", f"{site}/schema.toml", "--min-count", "1"]
+    assert main(schema) == 0
+    config = 'method="fedavg" dataset="graph-csv" num-server-rounds=1 held-out=0.2'
+    given = ["--run-config", config, "--out", str(tmp_path / "alone")]
+    assert main(["baseline", str(site), *given, "--cache-dir", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    words = r" on \d+ test items \([1-9]\d* of class '(fraud|a|b)'\)"
+    assert re.search(r"test accuracy \d\.\d{4}.*" + words, told)
+    assert re.search(r"test average-precision \d\.\d{4}", told)
+    assert (f"of class {rare!r}" in told) == bool(rare)
+
+
 @pytest.mark.parametrize("rare", ["fraud", "bad"])  # the second, the first by name
 def test_a_threshold_predicts_the_rarer_of_two_classes(start, tmp_path, capsys, rare):
     classes = {"fraud": FEW, "bad": ["bad"] * 20 + ["good"] * 80}[rare]

@@ -179,6 +179,25 @@ def test_of_a_rare_class_the_better_ranking_wins_though_accuracies_are_equal():
         compare(none, none, seed=0)
 
 
+@pytest.mark.parametrize(
+    ("metric", "second", "words"),
+    [
+        ("average-precision", 2.0, "both models rank these items alike (2 of class 'b"),
+        ("roc-auc", 2.0, "both models rank these items alike (2 of 'a: yes')"),
+        ("roc-auc", -1.0, "no resample of these items moves the gain (2 of 'a: yes')"),
+        ("mae", 1.0, "both models score these items alike"),
+    ],
+)
+def test_an_interval_that_no_resample_widens_is_none(metric, second, words):
+    labels = (np.arange(20) < 2) * 1
+    labels = labels if metric == "average-precision" else labels[:, None] * 1.0
+    found = compare(
+        *(predictions(labels * by, labels, metric) for by in (1.0, second)), seed=0
+    )
+    assert (found.low, found.high, found.verdict) == (None, None, "cannot tell")
+    assert found.how.startswith(words)
+
+
 def test_a_single_item_of_a_class_is_no_ground_for_a_verdict():
     labels = (np.arange(20) < 1)[:, None].astype(float)
     one = predictions(labels, labels, "roc-auc")
