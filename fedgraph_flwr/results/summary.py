@@ -12,6 +12,7 @@ from strategies.report import ClientInfo
 from ..agreement import class_names, describe_features, describe_left_out
 from ..disclosure import full_reason
 from ..privacy import describe, edge_totals
+from ..tasks import OF_COMMONEST
 from ..wire import NamedArrays
 from ..wording import clients_by_site
 from . import selection
@@ -128,6 +129,7 @@ def _scores(
         read_at = row.get("round", last if rule == "final" else None)
         if task.also and read_at is not None:
             row |= so_far.also_at(read_at, rule)
+            row |= _rare_items(strategy, row)
         if so_far.by_task and read_at is not None and strategy.clients:
             names = strategy.clients[min(strategy.clients)].tasks
             row["by_task"] = so_far.by_task_at(read_at, names)
@@ -168,6 +170,20 @@ def _rarest(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
         return None
     name = class_names(strategy.clients[min(strategy.clients)])[found.number]
     return {"class": name, "share": found.share, "chooses_by_precision": found.chooses}
+
+
+def _rare_items(
+    strategy: AbstractGraphStrategy, row: Mapping[str, Any]
+) -> dict[str, dict[str, int]]:
+    """Count test items of the rarest of two classes, for each client that tells."""
+    floors = row["also_per_client"].get(f"accuracy{OF_COMMONEST}", {})
+    found, number = {}, strategy.rarest.number if strategy.rarest else -1
+    for client, floor in floors.items() if strategy.rarest else ():
+        info = strategy.clients.get(int(client))
+        if info and len(counts := info.train_counts) == 2:  # what floor is the share of
+            share = floor if counts.index(max(counts)) == number else 1 - floor
+            found[client] = round(share * info.num_test)
+    return {"rare_test_items": found} if found else {}
 
 
 def _choosing(strategy: AbstractGraphStrategy, so_far: RunRecord) -> tuple[str, str]:

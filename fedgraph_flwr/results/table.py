@@ -213,6 +213,13 @@ def class_lines(summary: Mapping[str, Any]) -> list[str]:
         if names and "also" in row
     ]
     for rule, head in list(rows.items())[:1]:
+        if items := [*head.get("rare_test_items", {}).values()]:
+            *first, last = map(str, items)
+            told = f"{', '.join(first)} and {last}" if first else last
+            if len(items) > _MOST_CLUSTERS:
+                told = f"{min(items)} to {max(items)} at a client"
+            name = summary["rarest_class"]["class"]
+            lines.append(f"test items of class {name!r}, by client: {told}")
         floor = (head.get("also") or {}).get(f"accuracy{OF_COMMONEST}")
         if floor is not None and head["mean"] is not None:
             words = "" if head["mean"] > floor else f"; {rule} is not above it"

@@ -121,6 +121,12 @@ def test_average_precision_chooses_where_a_class_is_rare(start, kind):
     assert re.search(r"predicts the commonest class: [01]\.\d{4}", table)
     assert best["also"]["accuracy-of-commonest"] == pytest.approx(share, abs=0.06)
     assert best["round"] == chosen(run, "average-precision" if rarest else "accuracy")
+    if len(set(sites[0])) == 2:
+        items = [s.count(told["class"]) // 10 for s in sites]
+        counts = re.search(
+            r"test items of class '\w+', by client: (\d+) and (\d+)", table
+        )
+        assert [*map(int, counts.groups())] == pytest.approx(items, abs=1)
     if not rarest:
         assert best["protocol"].startswith("round with the best mean validation accur")
         return
