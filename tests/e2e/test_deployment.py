@@ -143,7 +143,8 @@ def test_a_superlink_that_stalls_leaves_a_failed_run_that_goes_on(
         metrics = (folder / "metrics.prom").read_text()
         assert f'fedgraph_run_status{{run="{run_id}"}} 2' in metrics
         again = started.submit({**config, **results, "resume": str(folder)})
-        assert started.wait(again, limit_s=400) == "finished:completed"
+        ended = started.wait(again, limit_s=400)
+        assert ended == "finished:completed", started.log(again)
     check_same_run(folder, inline)
 
 

@@ -94,7 +94,6 @@ def test_the_bundle_carries_what_apps_run_and_nothing_else(copy: Path) -> None:
         for p in (copy / package).rglob("*.py")
         if not p.is_relative_to(copy / "fedgraph_flwr" / "site")
     }
-    needed.add("datasets/pinned.toml")  # checksums of downloads
     assert names == {"pyproject.toml", "LICENSE", ".info/CONTENT", *needed}
     assert len(needed) > 100
     assert bundle.stat().st_size < 2 * 2**20
