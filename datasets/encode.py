@@ -28,7 +28,7 @@ from .cells import (
     twin,
 )
 from .column_stats import MIN_COUNT, Unknown
-from .schema import CATEGORY, DATE, INDICATOR, NUMBER, Feature, Schema
+from .schema import CATEGORY, DATE, DROP, INDICATOR, NUMBER, Feature, Schema
 from .table import Block, Table, no_column
 
 ROLES = {"train": 0, "val": 1, "test": 2}
@@ -79,7 +79,8 @@ class Problems:
             raise DataError(
                 f"more than {_MOST_PROBLEMS} rows do not fit the schema:"
                 f" {first_few(self.found)}; use the schema that these tables were made"
-                " for, or correct the tables, or see 'outside' in docs/own-data.md",
+                " for, or correct the tables, or, if rows name accounts of other sites,"
+                f' set outside = "{DROP}" above [target] in the schema of all sites',
                 public=f"more than {_MOST_PROBLEMS} rows do not fit the schema",
             )
 
@@ -110,9 +111,11 @@ class Problems:
 
 
 def first_few(problems: Sequence[object]) -> str:
-    """Name the first few problems, and say how many more there are."""
-    more = len(problems) - SHOWN
-    named = "; ".join(map(str, problems[:SHOWN]))
+    """Name the first few problems, equal cures once, and how many more there are."""
+    more, texts = len(problems) - SHOWN, [*map(str, problems[:SHOWN])]
+    cures = [text.rpartition("; ")[2] for text in texts]
+    after = zip(texts, cures, [*cures[1:], ""], strict=False)
+    named = "; ".join(t.removesuffix(f"; {c}") if c == n else t for t, c, n in after)
     return named + (f"; and {more} more" if more > 0 else "")
 
 

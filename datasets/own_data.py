@@ -251,8 +251,8 @@ def _check_shares(folder: Path, shares: Sequence[LeftOut], problems: Problems) -
                 " than a third, as rows do not fit"
             )
             cure = (
-                "correct the tables, or the schema of all sites (if rows are to name"
-                f" what is in no table here: outside = {DROP!r})"
+                "correct the tables, or the schema of all sites (if rows name"
+                f' accounts of other sites: outside = "{DROP}" above [target])'
             )
             own = [p for p in problems.found if p.where.startswith(share.what)]
             raise DataError(
