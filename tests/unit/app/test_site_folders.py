@@ -188,7 +188,7 @@ def test_a_message_without_a_roll_call_tells_no_more(site, kind, content):
     config = {**defaults(), **SMALL, "num-clients": 2}
     context = Context(1, 0, node, RecordDict(), config)
     with pytest.raises(
-        FedGraphError, match="ConfigError: .* of one client, but"
+        FedGraphError, match=r"ConfigError: .* of one client, but"
     ) as caught:
         app(Message(content, 1, kind), context)
     assert str(site) not in str(caught.value)
