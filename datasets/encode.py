@@ -38,6 +38,7 @@ _MOST_PROBLEMS = 10_000
 MOST_NUMBERS = 2**31  # of encoded features of a table: 8 GiB
 _MUCH_OTHER = 1 / 3
 _FAR, _WIDE, _NARROW = 5, 10, 1e-3  # spreads of the site that made the schema
+_CROWDED = 0.05  # of the spread; it is 2.6 of normal numbers
 _FEW = 5  # names that a message lists
 _AT_ALL = "in the schema of all sites"
 _values, _looks = lru_cache(by_value), lru_cache(by_look)  # names are many
@@ -224,6 +225,14 @@ def far_columns(schema: Schema, table: Table, x: NDArray[Any]) -> list[str]:
                 f" spread {spread:.3g}, and not about 0 and 1: another unit or scale"
                 " than at the site that made the schema, or a column without shift and"
                 f" scale; correct the table, or shift and scale {_AT_ALL}"
+            )
+            continue
+        low, high = np.quantile(values, (0.1, 0.9)) if len(values) else (0.0, 0.0)
+        if 0 < high - low < _CROWDED * spread:
+            notes.append(
+                f"{what}: a few numbers are so far from the others that eight of ten"
+                f" lie within {(high - low) / spread:.2g} standard deviations, where"
+                " models hardly tell them apart; correct them, or write logarithms"
             )
     return notes
 

@@ -459,6 +459,7 @@ def test_a_spread_of_rounding_or_of_few_rows_is_none(tmp_path, values, is_consta
         ({"age": lambda i: 273 + 40 + i / 10}, "age of nodes.csv: encoded by the"),
         ({"age": lambda i: 42 + i / 1e5}, "age of nodes.csv: encoded by the"),
         ({"age": lambda i: 42 + 30 * (-1) ** i}, "age of nodes.csv: encoded by the"),
+        ({"age": lambda i: 42 + i / 1000 + 40 * (i == 3)}, "age of nodes.csv: a few"),
         ({"kind": lambda i: "Z" if i % 3 else "x"}, "kind of nodes.csv: 65% of rows"),
         ({"kind": lambda i: "Z" if i % 3 == 1 else "x"}, ""),
         ({"age": lambda i: 44 + i / 10}, ""),
