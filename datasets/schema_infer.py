@@ -293,7 +293,7 @@ def _shares(what: str, names: Sequence[str], one: Profile) -> list[str]:
     counts["none of these"] = one.unknown.rows - sum(counts.values())
     shares = [f"{n} ({c / one.unknown.rows:.1%})" for n, c in counts.items() if c]
     notes = [f"{what} {', '.join(shares[:_SHOWN])}{', ...' * (len(shares) > _SHOWN)}"]
-    if odd := odd_one(names):
+    if (odd := odd_one(names)) and not same_look(what, names):
         notes.append(
             f"{what}: {odd!r} is written otherwise than the others; if it means not"
             " known, empty these cells and make the schema again"
