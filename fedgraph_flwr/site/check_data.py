@@ -27,7 +27,7 @@ from .findings import OK, PROBLEM, Finding
 from .trial import run_one
 
 _FEW = 10  # test items, below which a score says nothing
-# And of one class; of many labels, of which most are rare, each has some.
+# And of a class with less than a third; of many labels, mostly rare, each has some.
 _FEW_OF_CLASS = {"classes": 5, "nodes": 5, "binary": 1}
 _SHOWN = 5  # of rows that name nodes or graphs which are in no table
 _PLAIN = "fedavg"  # stands in for a method that one client cannot run alone
@@ -133,12 +133,13 @@ def _splits(
 ) -> Finding:
     sizes = {split: len(partition.positions(split)) for split in SPLITS}
     found = ", ".join(f"{n} to {_USE[split]}" for split, n in sizes.items())
+    least = _FEW_OF_CLASS.get(label_kind, 0)
     if counts := _test_classes(partition, label_kind):
         told = [f"{n} of {name!r}" for name, n in counts.items()]
         found += f" ({shortened(', '.join(told))})"
     if sizes["test"] < _FEW or not all(sizes.values()):
         cure = f"add items: fewer than {_FEW} test items say nothing of a model"
-    elif counts and min(counts.values()) < (least := _FEW_OF_CLASS[label_kind]):
+    elif min(counts.values(), default=least) < min(least, sizes["test"] / 3):
         cure = (
             f"add items of such a class: fewer than {least} in the test set say nothing"
             " of how well it is found, whatever the score of all"
