@@ -1,0 +1,1 @@
+"""What every part of the application stands on; it imports no other part."""
