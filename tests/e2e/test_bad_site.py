@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from federation import Federation, environment
 from flwr.app import Context, Message, RecordDict
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
@@ -25,7 +26,6 @@ from fedgraph_flwr.client_app import app
 from fedgraph_flwr.resolve import defaults
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
-from simulations.processes import Federation, environment
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 BAD = 2  # client

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import toys
+from federation import Federation, environment, free_ports, parent
 
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
@@ -21,7 +22,6 @@ from fedgraph_flwr.site import supernode
 from fedgraph_flwr.site.__main__ import main
 from simulations.flower import pids
 from simulations.inline import run_inline
-from simulations.processes import Federation, environment, free_ports, parent
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 RUN: dict[str, Value] = {

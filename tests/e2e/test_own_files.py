@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from e2e.test_deployment import deploy
+from federation import Federation, environment
 
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
 from simulations.drill.targets import write_molecules
 from simulations.fingerprint import fingerprints
-from simulations.processes import Federation, environment
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 CLIENTS, LOST = range(4), 2

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from federation import free_ports, kill
 from flwr.cli.utils import (
     collect_files,
     filter_paths_for_publish,
@@ -23,7 +24,6 @@ from fedgraph_flwr.files import project_root
 from fedgraph_flwr.results.reader import load_summary
 from simulations import flower
 from simulations.inline import run_inline
-from simulations.processes import free_ports, kill
 from simulations.publish import NAME, publish
 
 ROOT = project_root()

@@ -25,12 +25,12 @@ from deployment_files import (
     superlink_command,
     variables,
 )
+from federation import Federation, environment
 from typing_extensions import override
 
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
 from simulations import flower
-from simulations.processes import Federation, environment
 
 pytestmark = [
     pytest.mark.deploy,

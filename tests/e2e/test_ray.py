@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from federation import environment, free_ports, kill
 
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
 from simulations import flower
 from simulations.inline import run_inline
-from simulations.processes import environment, free_ports, kill
 from simulations.run import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from federation import environment, free_ports, kill
 
 from fedgraph_flwr.results.reader import load_summary
 from simulations import flower
 from simulations.actors import machines
 from simulations.inline import run_inline
-from simulations.processes import environment, free_ports, kill
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 RUN = {

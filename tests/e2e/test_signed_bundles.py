@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from federation import Federation, environment
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.install import install_from_fab
 from flwr.supercore.fab import Fab
@@ -21,7 +22,6 @@ from flwr.supernode import start_client_internal
 from typing_extensions import override
 
 from simulations.bundled import bundled_files
-from simulations.processes import Federation, environment
 
 pytestmark = [
     pytest.mark.deploy,

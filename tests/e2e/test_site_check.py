@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from deployment_files import EXAMPLES, superlink_command
+from federation import Federation, environment, free_ports
 from typing_extensions import override
 
 from fedgraph_flwr.results.reader import load_summary
@@ -17,7 +18,6 @@ from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.site.findings import OK, PROBLEM
 from simulations.flower import pids
 from simulations.inline import run_inline
-from simulations.processes import Federation, environment, free_ports
 
 pytestmark = [
     pytest.mark.deploy,
