@@ -11,15 +11,13 @@ import argparse
 import sys
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
-from scipy import sparse
 
 from datasets import find_dataset, load_partition
 from datasets.node_graphs import load_node_graph
@@ -29,15 +27,13 @@ from fedgraph_flwr.data import GraphSet
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.resolve import defaults, resolve
 
-from .heterogeneity.walks import divergences
+from .graph_measures import adjacency, clustering, divergences
 
 TARGETS = Path(__file__).with_name("targets_nodes.toml")
-_COLUMNS = ("nodes", "edges", "clustering", "heterogeneity")
 console = Console(highlight=False)
 
 
-@dataclass(frozen=True)
-class ClientStatistics:
+class ClientStatistics(NamedTuple):
     """Statistics of one client's graph; ``label_counts`` by class."""
 
     num_nodes: int
@@ -51,28 +47,9 @@ def measure(graph: GraphSet) -> ClientStatistics:
     return ClientStatistics(
         num_nodes=graph.num_nodes,
         num_edges=graph.edge_index.shape[1],
-        clustering=average_clustering(graph),
+        clustering=clustering(adjacency(graph.num_nodes, graph.edge_index)),
         label_counts=np.bincount(graph.y, minlength=graph.num_classes),
     )
-
-
-def average_clustering(graph: GraphSet) -> float:
-    """Mean over nodes of the share of pairs of neighbours that are joined.
-
-    0 for nodes with fewer than two neighbours, as in networkx.
-    """
-    num_nodes = graph.num_nodes
-    ones = np.ones(graph.edge_index.shape[1])
-    shape = (num_nodes, num_nodes)
-    return clustering(sparse.csr_array((ones, tuple(graph.edge_index)), shape=shape))
-
-
-def clustering(adjacency: sparse.csr_array) -> float:
-    """As :func:`average_clustering`, of a symmetric matrix of 0 and 1."""
-    closed = (adjacency @ adjacency).multiply(adjacency).sum(axis=1)  # twice triangles
-    degree = adjacency.sum(axis=1)
-    pairs = degree * (degree - 1)
-    return float(np.divide(closed, pairs, where=pairs > 0, out=0 * pairs).mean())
 
 
 def heterogeneity(label_counts: Sequence[NDArray[np.int64]]) -> float:
@@ -98,64 +75,52 @@ def client_statistics(settings: RunSettings) -> list[ClientStatistics]:
 
 def means(found: Sequence[ClientStatistics]) -> tuple[float, float, float, float]:
     """Mean nodes, edges and clustering over clients, and their heterogeneity."""
-    return (
-        float(np.mean([s.num_nodes for s in found])),
-        float(np.mean([s.num_edges for s in found])),
-        float(np.mean([s.clustering for s in found])),
-        heterogeneity([s.label_counts for s in found]),
-    )
+    nodes, edges, coefficient = np.mean([s[:3] for s in found], axis=0).tolist()
+    return nodes, edges, coefficient, heterogeneity([s.label_counts for s in found])
 
 
 def printed(dataset: str, partition: str, num_clients: int) -> list[float] | None:
     """Find the paper's numbers for such clients; None if there are none."""
-    content: dict[str, Any] = tomllib.loads(TARGETS.read_text())
-    table = content["metis" if partition == "metis" else "overlap"]
-    if partition == "louvain":
-        return None
+    tables: dict[str, Any] = tomllib.loads(TARGETS.read_text())
+    tables["louvain"] = {}
+    table = tables[partition if partition in ("metis", "louvain") else "overlap"]
     found: list[float] | None = table.get(dataset, {}).get(str(num_clients))
     return found
 
 
-def _settings(dataset: str, partition: str, num_clients: int, seed: int) -> RunSettings:
-    config = {
-        "method": "fedavg",
-        "dataset": dataset,
-        "partition": partition,
-        "num-clients": num_clients,
-        "split-seed": seed,
-    }
-    return resolve({**defaults(), **config}).settings
-
-
-def _row(name: str, numbers: Sequence[float]) -> list[str]:
-    formats = ("{:.0f}", "{:.1f}", "{:.3f}", "{:.3f}")
-    return [name, *(f.format(x) for f, x in zip(formats, numbers, strict=False))]
-
-
 def _report(dataset: str, arguments: argparse.Namespace) -> Table:
-    table = Table(title=f"{dataset}, partition {arguments.partition}")
-    for column in ("clients", *_COLUMNS):
-        table.add_column(column)
-    if find_dataset(dataset).automatic["partition"] != "planted":
-        whole = measure(load_node_graph(dataset, "raw"))
-        numbers = whole.num_nodes, whole.num_edges, whole.clustering
-        table.add_row(*_row("whole graph", numbers))
-        paper = tomllib.loads(TARGETS.read_text())["whole"][dataset]
-        table.add_row(*_row("  paper, table 3", paper))
-    for num_clients in arguments.clients:
-        settings = _settings(
-            dataset, arguments.partition, num_clients, arguments.split_seed
+    info = find_dataset(dataset)
+    if info.kind != "nodes":
+        raise ConfigError(
+            f"dataset {dataset!r} has no graph whose nodes are classified; name"
+            " one that has, e.g. Cora"
         )
-        found = client_statistics(settings)
-        table.add_row(*_row(f"{num_clients} (mean)", means(found)))
-        if paper := printed(dataset, arguments.partition, num_clients):
-            which = 4 if arguments.partition == "metis" else 5
-            table.add_row(*_row(f"  paper, table {which}", paper))
+    partition = arguments.partition
+    if partition == "auto":
+        partition = str(info.automatic["partition"])
+    table = Table(title=f"{dataset}, partition {partition}")
+    for column in ("clients", "nodes", "edges", "clustering", "heterogeneity"):
+        table.add_column(column)
+
+    def add(name: str, numbers: Sequence[Any]) -> None:
+        formats = ("{:.0f}", "{:.1f}", "{:.3f}", "{:.3f}")
+        cells = (f.format(x) for f, x in zip(formats, numbers, strict=False))
+        table.add_row(name, *cells)
+
+    if info.automatic["partition"] != "planted":
+        add("whole graph", measure(load_node_graph(dataset, "raw"))[:3])
+        add("  paper, table 3", tomllib.loads(TARGETS.read_text())["whole"][dataset])
+    for num_clients in arguments.clients:
+        config = {"method": "fedavg", "dataset": dataset, "partition": partition}
+        config |= {"num-clients": num_clients, "split-seed": arguments.split_seed}
+        found = client_statistics(resolve({**defaults(), **config}).settings)
+        add(f"{num_clients} (mean)", means(found))
+        if paper := printed(dataset, partition, num_clients):
+            add(f"  paper, table {4 if partition == 'metis' else 5}", paper)
         for client, one in enumerate(found if arguments.each else []):
-            numbers = one.num_nodes, one.num_edges, one.clustering
             rest = sum(s.label_counts for s in found) - one.label_counts
             apart = heterogeneity([one.label_counts, rest])
-            table.add_row(*_row(f"  client {client}", (*numbers, apart)))
+            add(f"  client {client}", (*one[:3], apart))
     return table
 
 
@@ -182,16 +147,7 @@ def main(argv: list[str] | None = None) -> int:
     )  # fmt: skip
     arguments = parser.parse_args(argv)
     for dataset in arguments.datasets:
-        info = find_dataset(dataset)
-        if info.kind != "nodes":
-            raise ConfigError(
-                f"dataset {dataset!r} has no graph whose nodes are classified; name"
-                " one that has, e.g. Cora"
-            )
-        given = argparse.Namespace(**vars(arguments))
-        if given.partition == "auto":
-            given.partition = info.automatic["partition"]
-        console.print(_report(dataset, given))
+        console.print(_report(dataset, arguments))
     return 0
 
 

@@ -23,7 +23,7 @@ from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.results.reader import blaming, read_matrices, read_summary
 
-from .heterogeneity.walks import divergences
+from .graph_measures import divergences
 
 console = Console(highlight=False)
 

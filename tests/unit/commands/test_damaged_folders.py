@@ -28,6 +28,7 @@ from simulations import (
     compare,
     figures,
     fingerprint,
+    heterogeneity,
     relatedness,
     replay,
     report,
@@ -38,7 +39,6 @@ from simulations import (
 from simulations.benchmark import runs
 from simulations.benchmark.leaderboard import read_page
 from simulations.fuzz.mutations import of_file
-from simulations.heterogeneity import __main__ as heterogeneity
 from simulations.inline import run_inline
 
 SUMMARY, CONFIG, ROUNDS = "summary.json", "config.json", "rounds.csv"

@@ -12,20 +12,18 @@ import pytest
 import toys
 from oracles import anonymous_walks as oracle
 
-from simulations.heterogeneity import __main__ as heterogeneity
-from simulations.heterogeneity.groups import chance_p, overall, pair_table
-from simulations.heterogeneity.random_graphs import (
+from simulations import graph_measures, heterogeneity
+from simulations.graph_measures import (
     adjacency,
-    compare,
-    properties,
-    random_adjacency,
-)
-from simulations.heterogeneity.walks import (
     anonymous_walks,
+    compare,
     divergences,
     feature_distributions,
+    properties,
+    random_adjacency,
     walk_distributions,
 )
+from simulations.heterogeneity import contrast, pair_table
 
 GRAPHS = toys.random_graphs(12, seed=5)
 TRIANGLE = np.array([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
@@ -82,12 +80,10 @@ def test_one_way_edges_loops_and_dead_ends_agree_with_enumeration():
     np.testing.assert_allclose(shares[0], expected, rtol=1e-12)
 
 
-def test_blocks_do_not_matter(monkeypatch):
-    whole, _ = walks(GRAPHS, 4)
-    monkeypatch.setattr("simulations.heterogeneity.walks._BLOCK", 20)
-    np.testing.assert_array_equal(walks(GRAPHS, 4)[0], whole)
+def test_divergences_agree_with_their_definition():
+    shares, _ = walks(GRAPHS, 4)
     np.testing.assert_allclose(
-        divergences(whole, whole), slow_divergences(whole), rtol=1e-9, atol=1e-12
+        divergences(shares, shares), slow_divergences(shares), rtol=1e-9, atol=1e-12
     )
 
 
@@ -173,7 +169,7 @@ def test_properties_without_edges_are_unknown_or_0():
 def test_paths_of_a_large_graph_start_at_drawn_nodes(monkeypatch):
     ring = np.stack([np.arange(9), (np.arange(9) + 1) % 9])
     whole = properties(adjacency(9, ring), rng())
-    monkeypatch.setattr("simulations.heterogeneity.random_graphs.MAX_SOURCES", 2)
+    monkeypatch.setattr(graph_measures, "MAX_SOURCES", 2)
     np.testing.assert_allclose(properties(adjacency(9, ring), rng()), whole)
 
 
@@ -219,31 +215,35 @@ APART = np.array(
 
 def test_pairs_are_averaged_by_group_without_the_diagonal():
     table = pair_table(APART, np.array([0, 0, 1, 1]))
-    np.testing.assert_array_equal(table.count, [[1, 3], [3, 1]])
-    np.testing.assert_allclose(table.mean, [[1, 6], [6, 3]])
-    np.testing.assert_allclose(table.std, [[0, np.std([4, 6, 8])]] * 1 + [
-        [np.std([4, 6, 8]), 0]
-    ])  # fmt: skip
-    assert overall(APART, np.array([0, 0, 1, 1])) == (2.0, 6.0)
+    assert {key: spread.pairs for key, spread in table.items()} == {
+        (0, 0): 1, (0, 1): 3, (1, 1): 1
+    }  # fmt: skip
+    assert [spread.mean for spread in table.values()] == [1, 6, 3]
+    assert [s.std for s in table.values()] == [0, np.std([4, 6, 8]), 0]
     alone = pair_table(APART, np.array([0, 0, 0, 1]))
-    assert alone.count[1, 1] == 0
-    assert math.isnan(alone.mean[1, 1])
+    assert alone[1, 1].pairs == 0
+    assert math.isnan(alone[1, 1].mean)
+    means = contrast(APART, np.array([0, 0, 1, 1]), np.arange(4), shuffles=9, rng=rng())
+    assert means[:3] == (2.0, 6.0, 22 / 5)
 
 
 def test_groups_that_are_alike_are_no_chance_and_mixed_ones_are():
     spot = np.concatenate([rng().normal(0, 1, 8), rng().normal(9, 1, 8)])
     apart = np.abs(spot[:, None] - spot)
     groups, graphs = np.repeat([0, 1], 8), np.arange(16)
-    assert chance_p(apart, groups, graphs, shuffles=99, rng=rng()) == 0.01
-    assert chance_p(apart, graphs % 2, graphs, shuffles=99, rng=rng()) > 0.2
+
+    def p(alike, units=graphs, shuffles=99):
+        return contrast(apart, alike, units, shuffles=shuffles, rng=rng())[3]
+
+    assert p(groups) == 0.01
+    assert p(graphs % 2) > 0.2
     # Four clients in two clusters have three partitions: p cannot be small.
-    clients = np.repeat(np.arange(4), 4)
-    assert 0.2 < chance_p(apart, groups, clients, shuffles=199, rng=rng()) < 0.5
-    assert math.isnan(chance_p(apart, 0 * groups, graphs, shuffles=9, rng=rng()))
+    assert 0.2 < p(groups, np.repeat(np.arange(4), 4), 199) < 0.5
+    assert math.isnan(p(0 * groups))
 
 
 def test_structure_is_a_distance_and_clients_move_as_one(monkeypatch):
-    options = heterogeneity._parser().parse_args([*QUICK, "--set", "dataset=PROTEINS"])
+    options = heterogeneity._options([*QUICK, "--set", "dataset=PROTEINS"])
     monkeypatch.setattr(heterogeneity, "load_partition", toys.federation)
     options.set.append(("num-clients", 4))
     groups = heterogeneity.load_groups(options)
@@ -251,9 +251,9 @@ def test_structure_is_a_distance_and_clients_move_as_one(monkeypatch):
 
     def spy(apart, alike, units, **rest):
         seen.append((apart, units))
-        return chance_p(apart, alike, units, **rest)
+        return contrast(apart, alike, units, **rest)
 
-    monkeypatch.setattr(heterogeneity, "chance_p", spy)
+    monkeypatch.setattr(heterogeneity, "contrast", spy)
     heterogeneity.analyse(groups, [[0, 1], [2, 3]], options)
     (structure, units), _ = seen
     shares = np.concatenate([walks(group.graphs, 3)[0] for group in groups])

@@ -1,0 +1,506 @@
+"""How much graphs differ, within and between data sets, clients and clusters.
+
+``python -m simulations.heterogeneity COX2 ENZYMES`` compares data sets, ``--set
+dataset=PROTEINS --set num-clients=10`` the clients of a run config, ``--run FOLDER``
+the clusters that a run found. It is the analysis of Xie et al. 2021 (arXiv:2106.13423),
+tables 1 and 2 and figure 3; docs/heterogeneity.md explains the numbers. Exits with 2 if
+something cannot be loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from datasets import load_partition
+from fedgraph_flwr.command import command
+from fedgraph_flwr.data import GraphSet, IntArray
+from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.figures.style import GREY, PALETTE, bare, save
+from fedgraph_flwr.files import write_csv
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.reader import blaming, read_config, read_partitions
+from fedgraph_flwr.rules import Value
+from fedgraph_flwr.seeding import numpy_rng
+
+from .graph_measures import (
+    Comparison,
+    FloatArray,
+    compare,
+    divergences,
+    feature_distributions,
+    walk_distributions,
+)
+from .markup import Sheet, consoles, print_terminal
+from .run import add_settings
+
+_MAX_GRAPHS = 5000  # differences of all pairs are held at once
+_MAX_PRINTED = 15  # pairs of groups; the CSV file has all
+_NUMBERS = (  # options: name, least, most, default, help
+    ("graphs", 1, _MAX_GRAPHS, 100, "drawn per group"),
+    ("walk-length", 1, 7, 5, "steps; 7 have 4140 anonymous walks"),
+    ("exact-up-to", 0, 2_000_000, 200_000, "graphs with more get --walks drawn ones"),
+    ("walks", 1, 1_000_000, 20_000, "drawn per graph"),
+    ("bins", 2, 1000, 20, "of cosines over [-1, 1]"),
+    ("copies", 0, 1000, 5, "random graphs beside each graph; 0 leaves them out"),
+    ("shuffles", 1, 100_000, 999, "for significance"),
+    ("seed", 0, 2**31 - 1, 0, "of everything drawn here"),
+)
+
+
+class Group(NamedTuple):
+    """Graphs that are compared together: a sample of a data set or of a client."""
+
+    name: str
+    graphs: GraphSet
+    num_graphs: int
+
+
+class Spread(NamedTuple):
+    """Mean and standard deviation over pairs of graphs with a known difference."""
+
+    mean: float
+    std: float
+    pairs: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} ± {self.std:.4f}" if self.pairs else "-"
+
+    def cells(self) -> list[str]:
+        """Write it for a CSV file."""
+        return [_full(self.mean), _full(self.std), str(self.pairs)]
+
+
+PairTable = dict[tuple[int, int], Spread]  # by two groups, the smaller number first
+
+
+class Measure(NamedTuple):
+    """One kind of difference between graphs, structure or features.
+
+    Pairs of graphs are averaged by ``groups`` and by ``clusters``, if there are any.
+    ``within``, ``between`` and ``p`` are about clusters if there are any, else about
+    groups; ``everyone`` is the mean over all pairs of graphs.
+    """
+
+    groups: PairTable
+    clusters: PairTable
+    within: float
+    between: float
+    everyone: float
+    p: float
+
+
+class Analysis(NamedTuple):
+    """What the command found; ``exact`` counts each group's graphs with exact walks."""
+
+    groups: Sequence[Group]
+    exact: Sequence[int]
+    beside_random: Sequence[tuple[str, Comparison]]
+    clusters: Sequence[Sequence[int]]
+    measures: Mapping[str, Measure]
+
+
+def load_groups(options: argparse.Namespace) -> list[Group]:
+    """Load the groups that the command line asks for, and draw graphs of each.
+
+    Raises
+    ------
+    FedGraphError
+        Contradicting options, an unknown data set or run, unreadable data, or a graph
+        without nodes.
+    """
+    given, names = dict(options.set), list(dict.fromkeys(options.datasets))
+    if names and (fixed := {"dataset", "num-clients"} & set(given)):
+        raise ConfigError(
+            f"--set {min(fixed)} names clients, but data sets {options.datasets} are"
+            " given, each as a whole; leave out the one or the other"
+        )
+    if names and options.run:
+        raise ConfigError("give either names of data sets or --run, not both")
+    if not (names or options.run or given):
+        raise ConfigError(
+            "nothing to compare; give names of data sets, e.g. COX2 ENZYMES, or a"
+            " federation, e.g. --set dataset=PROTEINS --set num-clients=10, or --run"
+        )
+    config: dict[str, Value] = {**defaults(), "method": "fedavg"}
+    if options.run:
+        config |= read_config(options.run)
+        config |= {"resume": ""} if "resume" in config else {}
+    config |= given
+    wholes = [{"dataset": name, "num-clients": 1} for name in names]
+    found = []
+    for whole in wholes or [{}]:
+        settings = resolve({**config, **whole}).settings
+        for client in range(settings.num_clients):
+            graphs = load_partition(settings, client).graphs
+            name = settings.dataset if whole else f"client {client}"
+            if not whole and graphs.name != settings.dataset:
+                name += f" {graphs.name}"
+            if not np.diff(graphs.node_ptr).all():
+                raise DataError(
+                    f"{name} has a graph without nodes, in which no walk can start;"
+                    " remove that graph"
+                )
+            rng = numpy_rng(options.seed, "heterogeneity", name, "graphs")
+            ids = np.arange(len(graphs))
+            if len(graphs) > options.graphs:
+                ids = np.sort(rng.choice(len(graphs), options.graphs, replace=False))
+            found.append(Group(name, graphs.take(ids), len(graphs)))
+    return found
+
+
+def find_clusters(folder: Path | None, num_groups: int) -> list[list[int]]:
+    """Clusters after the last round of a run; empty without a run.
+
+    Raises
+    ------
+    DataError
+        The run has no clusters, or they name clients that it does not have.
+    """
+    if folder is None:
+        return []
+    with blaming(folder):
+        rounds = read_partitions(folder)
+        newest = rounds[max(rounds)] if rounds else []
+        last = [sorted(map(int, members)) for members in newest if members]
+    if not last:
+        raise DataError(
+            f"{folder} has no clusters.json with a round in it; give a run of a method"
+            " that clusters clients, or its settings by --set"
+        )
+    named = [client for members in last for client in members]
+    if sorted(set(named)) != sorted(named) or not set(named) <= set(range(num_groups)):
+        raise DataError(
+            f"clusters.json of {folder} names clients {sorted(named)}, allowed are"
+            f" 0 to {num_groups - 1}, each once; give a folder that nobody edited"
+        )
+    return last
+
+
+def pair_table(apart: FloatArray, groups: IntArray) -> PairTable:
+    """Average differences over pairs of graphs, by their groups.
+
+    Parameters
+    ----------
+    apart : float array, shape (n, n)
+        Symmetric; NaN if unknown. The diagonal is not read.
+    groups : int array, shape (n,)
+        Group of each graph, every number of ``range(num_groups)`` at least once.
+    """
+    table = {}
+    for a, b in combinations_with_replacement(range(int(groups.max()) + 1), 2):
+        values = apart[np.ix_(groups == a, groups == b)]
+        if a == b:
+            values = values[np.triu_indices(len(values), 1)]
+        values = values[np.isfinite(values)]
+        table[a, b] = Spread(_mean(values), _mean(values, np.std), values.size)
+    return table
+
+
+def _mean(values: FloatArray, average: Callable[..., Any] = np.mean) -> float:
+    return float(average(values)) if values.size else float("nan")
+
+
+def contrast(
+    apart: FloatArray,
+    groups: IntArray,
+    units: IntArray,
+    *,
+    shuffles: int,
+    rng: np.random.Generator,
+) -> tuple[float, float, float, float]:
+    """Mean over pairs within groups, between them and in all, and its significance.
+
+    Parameters
+    ----------
+    apart, groups
+        See :func:`pair_table`.
+    units : int array, shape (n,)
+        Graphs of one number are of one group, and stay together when ``rng`` shuffles
+        groups: clients, if groups are clusters; else all numbers differ.
+
+    Returns
+    -------
+    within, between, everyone, p : float
+        p is (1 + shuffles with a mean within groups at most as large) / (1 + shuffles).
+        NaN without such pairs; so is p with one group.
+    """
+    known = np.isfinite(apart) & ~np.eye(len(apart), dtype=bool)
+    same = groups[:, None] == groups
+    means = [_mean(apart[known & w]) for w in (same, ~same, np.True_)]
+    if not np.isfinite(means).all():
+        return means[0], means[1], means[2], float("nan")
+    _, first, unit = np.unique(units, return_index=True, return_inverse=True)
+    together = np.eye(len(first))[unit]  # (n, num_units)
+    total = together.T @ np.where(known, apart, 0.0) @ together
+    count = together.T @ known @ together
+
+    def within(group_of_unit: IntArray) -> float:
+        same = group_of_unit[:, None] == group_of_unit
+        pairs = float(count[same].sum())
+        return float(total[same].sum()) / pairs if pairs else np.inf
+
+    labels = groups[first]
+    ours = within(labels) * (1 + 1e-12)  # an equal sum may be rounded otherwise
+    as_low = sum(within(rng.permutation(labels)) <= ours for _ in range(shuffles))
+    return means[0], means[1], means[2], (1 + as_low) / (1 + shuffles)
+
+
+def analyse(
+    groups: Sequence[Group],
+    clusters: Sequence[Sequence[int]],
+    options: argparse.Namespace,
+) -> Analysis:
+    """Compare graphs within and between groups, and with random graphs.
+
+    ``clusters`` has numbers of groups, each at most once; it is empty if nothing is
+    clustered. ``options`` are those of the command line.
+
+    Raises
+    ------
+    ConfigError
+        Too many graphs for all pairs.
+    """
+    sizes = [len(group.graphs) for group in groups]
+    if sum(sizes) > _MAX_GRAPHS:
+        raise ConfigError(
+            f"{sum(sizes)} graphs of {len(groups)} groups are too many to compare all"
+            f" pairs (at most {_MAX_GRAPHS}); set --graphs to"
+            f" {_MAX_GRAPHS // len(groups)} or less"
+        )
+
+    def rng(*purpose: str) -> np.random.Generator:
+        return numpy_rng(options.seed, "heterogeneity", *purpose)
+
+    found = [
+        walk_distributions(
+            group.graphs,
+            length=options.walk_length,
+            exact_up_to=options.exact_up_to,
+            num_samples=options.walks,
+            rng=rng(group.name, "walks"),
+        )
+        for group in groups
+    ]
+    walks = np.concatenate([shares for shares, _ in found])
+    walks = walks[:, walks.any(axis=0)]
+    features = np.concatenate(
+        [feature_distributions(g.graphs, bins=options.bins) for g in groups]
+    )
+    apart = {
+        "structure": np.sqrt(divergences(walks, walks)),
+        "features": divergences(features, features),
+    }
+    group_of = np.repeat(np.arange(len(groups)), sizes)
+    alike, units = group_of, np.arange(len(group_of))
+    if clusters:
+        cluster_of = np.full(len(groups), -1)
+        for k, members in enumerate(clusters):
+            cluster_of[list(members)] = k
+        alike, units = cluster_of[group_of], group_of
+    kept = alike >= 0
+    alike, units = alike[kept], units[kept]
+    measures = {}
+    for name, whole in apart.items():
+        part, shuffled = whole[np.ix_(kept, kept)], rng("shuffle", name)
+        measures[name] = Measure(
+            pair_table(whole, group_of),
+            pair_table(part, alike) if clusters else {},
+            *contrast(part, alike, units, shuffles=options.shuffles, rng=shuffled),
+        )
+    return Analysis(
+        groups=groups,
+        exact=[int(is_exact.sum()) for _, is_exact in found],
+        beside_random=[
+            (g.name, c)
+            for g in (groups if options.copies else ())
+            for c in compare(g.graphs, copies=options.copies, rng=rng(g.name, "random"))
+        ],
+        clusters=[sorted(cluster) for cluster in clusters],
+        measures=measures,
+    )
+
+
+Row = tuple[list[str], list[Spread]]  # two names, and a spread of each measure
+
+
+def _rows(found: Analysis) -> tuple[list[Row], list[Row]]:
+    """Rows of pairs of groups, and of clusters."""
+    names, measures = [g.name for g in found.groups], found.measures.values()
+    pairs = [
+        ([names[a], names[b]], [m.groups[a, b] for m in measures])
+        for a, b in combinations_with_replacement(range(len(names)), 2)
+    ]
+    clusters = [
+        ([str(k), " ".join(map(str, members))], [m.clusters[k, k] for m in measures])
+        for k, members in enumerate(found.clusters)
+    ]
+    return pairs, clusters
+
+
+def sheets(found: Analysis) -> Iterable[Sheet | str]:
+    """Tables and sentences for the terminal, each at most 80 columns wide."""
+    pairs, clusters = _rows(found)
+    own = [spreads for (a, b), spreads in pairs if a == b]
+    within: list[list[Any]] = [
+        [g.name, g.num_graphs, len(g.graphs), exact, *spreads]
+        for g, exact, spreads in zip(found.groups, found.exact, own, strict=True)
+    ]
+    yield _sheet(["within", "graphs", "drawn", "exact", *found.measures], within, 1)
+    between = [[a, b, *spreads] for (a, b), spreads in pairs if a != b]
+    if len(between) > _MAX_PRINTED:
+        yield f"{len(between)} pairs of groups are in pairs.csv of --out, not here."
+    elif between:
+        yield _sheet(["between", "and", *found.measures], between)
+    if clusters:
+        rows = [[*names, *spreads] for names, spreads in clusters]
+        yield _sheet(["within cluster", "clients", *found.measures], rows)
+    what, moved = ("clusters", "clients") if clusters else ("groups", "graphs")
+    for name, m in found.measures.items():
+        if not math.isfinite(m.everyone):
+            continue  # no two graphs can be compared
+        line = f"{name}: mean {_number(m.within)} within {what}"
+        if math.isfinite(m.between):
+            line += f", {_number(m.between)} between them, {_number(m.everyone)} in all"
+        if math.isfinite(m.p):
+            line += f"; p = {m.p:.3f} against {what} of {moved} drawn at random"
+        yield line + "."
+    if found.beside_random:
+        beside: list[list[Any]] = [
+            [name, c.name, _number(c.real), _number(c.random), _p(c.p), c.num_graphs]
+            for name, c in found.beside_random
+        ]
+        yield _sheet(["group", "property", "real", "random", "p", "n"], beside)
+        yield (
+            "Each graph is compared with random graphs of as many nodes and edges."
+            " p: paired t-test, two-sided, over n graphs."
+        )
+
+
+def _sheet(headings: Sequence[str], rows: Sequence[list[Any]], texts: int = 2) -> Sheet:
+    is_text = [k < texts for k in range(len(headings))]
+    return Sheet(
+        headings=headings, is_text=is_text, cells=[[*map(str, r)] for r in rows]
+    )
+
+
+def write(found: Analysis, folder: Path) -> list[Path]:
+    """Write ``pairs.csv``, ``clusters.csv``, ``random.csv`` and the figure.
+
+    Raises
+    ------
+    StorageError
+        A file cannot be written.
+    """
+    columns = [f"{m}_{f}" for m in found.measures for f in ("mean", "std", "pairs")]
+    files: dict[str, list[list[str]]] = {}
+    heads = (
+        ("pairs.csv", "group", "other_group"),
+        ("clusters.csv", "cluster", "clients"),
+    )
+    for (file, *head), rows in zip(heads, _rows(found), strict=True):
+        cells = [[*names, *(c for s in of for c in s.cells())] for names, of in rows]
+        files |= {file: [[*head, *columns], *cells]} if rows else {}
+    if found.beside_random:
+        cells = [
+            [name, c.name, *map(_full, (c.real, c.random, c.p)), str(c.num_graphs)]
+            for name, c in found.beside_random
+        ]
+        head = ["group", "property", "real", "random", "p", "graphs"]
+        files["random.csv"] = [head, *cells]
+    for file, lines in files.items():
+        write_csv(folder / file, lines)
+    return [*(folder / file for file in files), draw(found, folder)]
+
+
+def draw(found: Analysis, folder: Path) -> Path:
+    """Draw ``heterogeneity.png``: matrices of groups, or bars of clusters."""
+    from matplotlib.figure import Figure
+
+    names = [group.name for group in found.groups]
+    count = len(found.clusters or names)
+    side = (1.6 + 0.3 * count) if found.clusters else (2.2 + 0.35 * count)
+    size = 2 * max(side, 3.0), max(side, 2.6)
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    panels = zip(figure.subplots(1, 2), found.measures.items(), PALETTE, strict=False)
+    for axes, (title, measure), colour in panels:
+        axes.set_title(f"heterogeneity of {title}", fontsize=10)
+        if found.clusters:
+            heights = [measure.clusters[k, k].mean for k in range(count)]
+            axes.bar([*map(str, range(count))], heights, color=colour)
+            axes.axhline(
+                measure.everyone, color=GREY, linestyle="--", label="all clients"
+            )
+            axes.set_xlabel("cluster")
+            axes.legend(frameon=False, fontsize=8.5)
+            bare(axes)
+            continue
+        mean = np.empty((count, count))
+        for (a, b), spread in measure.groups.items():
+            mean[a, b] = mean[b, a] = spread.mean
+        image = axes.imshow(mean, cmap="viridis", vmin=0.0)
+        figure.colorbar(image, ax=axes, shrink=0.8)
+        axes.set_xticks(range(count), names, rotation=90, fontsize=8)
+        axes.set_yticks(range(count), names, fontsize=8)
+        middle = np.nan_to_num(mean).max() / 2
+        for (a, b), value in np.ndenumerate(mean if count <= 10 else mean[:0]):
+            ink = "black" if value > middle else "white"
+            axes.text(b, a, _number(value, 2), ha="center", va="center", color=ink)
+    return save(figure, folder / "heterogeneity.png")
+
+
+def _full(value: float) -> str:
+    return f"{value:.6g}" if math.isfinite(value) else ""
+
+
+def _p(value: float) -> str:
+    return "<0.0001" if value < 1e-4 else _number(value)
+
+
+def _number(value: float, digits: int = 4) -> str:
+    return f"{value:.{digits}f}" if math.isfinite(value) else "-"
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.heterogeneity",
+        description="How much graphs differ within and between data sets, clients and"
+        " clusters. Data of all clients are read on this machine.",
+    )
+    add = parser.add_argument
+    add("datasets", nargs="*", metavar="DATASET", help="compared as wholes: COX2 NCI1")
+    add_settings(parser)
+    add("--run", type=Path, metavar="FOLDER", help="results folder: compare clusters")
+    add("--out", type=Path, metavar="FOLDER", help="write tables and the figure here")
+    for name, _, _, default, words in _NUMBERS:
+        add(f"--{name}", type=int, default=default, help=words)
+    options = parser.parse_args(argv)
+    for name, low, high, _, _ in _NUMBERS:
+        value = getattr(options, name.replace("-", "_"))
+        if not low <= value <= high:
+            parser.error(f"argument --{name}: must be in {low}..{high}, got {value}")
+    return options
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; see the module."""
+    options = _options(argv)
+    out, _ = consoles()
+    groups = load_groups(options)
+    found = analyse(groups, find_clusters(options.run, len(groups)), options)
+    print_terminal("Heterogeneity of graphs", sheets(found), out)
+    for path in write(found, options.out) if options.out else ():
+        out.out(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""How much graphs differ, within and between groups."""
