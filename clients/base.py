@@ -19,9 +19,8 @@ from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.errors import ConfigError, DataError, WireError
+from fedgraph_flwr.errors import ConfigError, DataError, WireError, wrong_return
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.overriding import wrong_return
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import (
     KEEP_FROM,

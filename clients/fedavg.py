@@ -1,23 +1,20 @@
-"""Client side of FedAvg's relatives: FedProx, self-train and FedSage.
+"""Client side of FedAvg's relatives: FedProx and self-train.
 
 FedAvg itself (McMahan et al. 2017, Algorithm 1) is the client of a task as it is. What
 FedProx and self-train add to it is the same for every task: mixins, which
-``registry.py`` joins with the tasks' clients.
+the registry joins with the tasks' clients.
 """
 
 from __future__ import annotations
-
-from typing import final
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.methods.fedavg import FedAvgParams, FedProxParams, LocalParams
+from fedgraph_flwr.methods.fedavg import FedProxParams, LocalParams
 
 from .marks import done_by_stacks
 from .mixins import Pulled, SelfTrain
-from .tasks.node_classifier import NodeClassifierClient
 
 _EPOCHS = "self-train/epochs"
 
@@ -59,10 +56,3 @@ class LimitedSelfTrain(SelfTrain[LocalParams]):
         if not self.params.epochs:
             return kept
         return {**kept, _EPOCHS: torch.tensor(self._num_done() + self.num_epochs())}
-
-
-@final
-class FedSageClient(NodeClassifierClient[FedAvgParams]):
-    """FedAvg of a GraphSAGE (FedGKD, Sec. B.2); no neighbours are generated."""
-
-    FORM = "graphsage"

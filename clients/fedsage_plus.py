@@ -17,6 +17,7 @@ from flwr.common.logger import log
 from torch import Tensor
 from typing_extensions import override
 
+from fedgraph_flwr.config import Settings
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
@@ -39,6 +40,13 @@ from .models.node_gnn import NodeGNN
 from .tasks.node_classifier import NodeClassifierClient
 
 _FEATURES, _OWNER = "mended/features", "mended/owner"
+
+
+@final
+class FedSageClient(NodeClassifierClient[Settings]):
+    """FedAvg of a GraphSAGE (FedGKD, Sec. B.2); no neighbours are generated."""
+
+    FORM = "graphsage"
 
 
 @final

@@ -14,8 +14,8 @@ from strategies.fedavg import FedAvg
 from strategies.personal import AbstractPersonalStrategy
 
 from .config import Settings
+from .method import PLAIN, Method, on_every_task
 from .methods.fedavg import SHARED
-from .registry import PLAIN, Method, on_every_task
 from .rules import choice, flag, integer, number
 from .tasks import (
     GRAPH_CLASSIFICATION,

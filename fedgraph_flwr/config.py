@@ -3,7 +3,7 @@
 Keys are kebab-case in TOML and snake_case in Python; this module is the one place
 that translates. Each field declares a :class:`Rule`, which checks a value, words the
 error and supplies bad values to the tests. The text ``"auto"`` stands, where a rule
-allows it, for the value that the data set recommends (see ``registry.py``).
+allows it, for the value that the data set recommends (see ``resolve.py``).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Settings:
 
     @classmethod
     def key(cls, name: str) -> str:
-        """Run-config key of the field ``name``, e.g. ``gcfl.seq-length``."""
+        """Run-config key of the field ``name``, e.g. ``privacy.edge-epsilon``."""
         kebab = name.replace("_", "-")
         return f"{cls.TABLE}.{kebab}" if cls.TABLE else kebab
 

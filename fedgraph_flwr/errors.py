@@ -99,3 +99,22 @@ def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
         listed = f"Known: {', '.join(sorted(known))}"
     told = repr(got) if len(got) <= _LONGEST else f"{got[:_LONGEST]!r}... (cut short)"
     return f"unknown {what} {told}.{hint} {cure} {listed}."
+
+
+def wrong_return(owner: type, name: str, wanted: str, got: object) -> RunFailedError:
+    """Make the error about what a method of a plug-in returns.
+
+    Parameters
+    ----------
+    owner : type
+        The plug-in's class.
+    name : str
+        Of the method.
+    wanted : str
+        What it must return, in words.
+    got : object
+    """
+    return RunFailedError(
+        f"{name}() of {owner.__name__} must return {wanted}, got a"
+        f" {type(got).__name__}; mend it"
+    )

@@ -14,7 +14,7 @@ from .config import AUTO, RunSettings, Settings, build, check_tables
 from .errors import ConfigError
 from .plugins import PluginSettings
 from .privacy import PrivacySettings, check_privacy, private_features
-from .registry import METHODS, MethodOnTask, find_method
+from .registry import METHODS, MethodOnTask, find_method, on_data
 from .retired import METHODS as RETIRED_METHODS
 from .rules import Value
 from .tasks import TASKS, TaskSettings
@@ -38,9 +38,12 @@ if not hasattr(datasets, "load_partition"):
 
 
 def tables() -> list[type[Settings]]:
-    """Every configuration table, shared settings first, then tasks', then methods'."""
+    """Every configuration table, shared settings first, then tasks', then methods'.
+
+    Parameters of a method without a ``TABLE`` are in ``plugin.params``.
+    """
     of_tasks = (task.settings for task in TASKS)
-    of_methods = (method.params for method in METHODS.values())
+    of_methods = (m.params for m in METHODS.values() if m.params.TABLE)
     own = dict.fromkeys((*of_tasks, *of_methods))
     return [RunSettings, PrivacySettings, PluginSettings, *own]
 
@@ -60,7 +63,7 @@ class Resolved:
     def method(self) -> MethodOnTask:
         """The method, on the run's data and task."""
         kind = datasets.label_kind(self.settings)
-        return find_method(self.settings.method).on(kind, self.settings.task)
+        return on_data(find_method(self.settings.method), kind, self.settings.task)
 
     def site(
         self,
@@ -203,7 +206,7 @@ def _method_on_data(
     kind = info.kind or (
         given if given != AUTO else str(info.automatic["csv-label-kind"])
     )
-    return row.on(kind, str(run_config.get("task", AUTO))), info, kind
+    return on_data(row, kind, str(run_config.get("task", AUTO))), info, kind
 
 
 def _check_together(
@@ -247,13 +250,13 @@ def _with_plugins(
     """Build a method's parameters, and the settings of plug-ins if the run has any."""
     given = build(PluginSettings, run_config, {})
     plugin = plugins.check_pins(given, run_config)
+    if table.config_fields() and table not in tables():
+        params = plugins.build_params(table, given.params, automatic)
+        return params, replace(plugin, params=plugins.write_params(params))
     names = plugins.named_in(run_config)
-    if table in tables():
-        if "method" in names:  # and has no parameters of its own
-            plugins.build_params(Settings, given.params, {})
-        return build(table, run_config, automatic), plugin if names else None
-    params = plugins.build_params(table, given.params, automatic)
-    return params, replace(plugin, params=plugins.write_params(params))
+    if "method" in names:  # and has no parameters of its own
+        plugins.build_params(Settings, given.params, {})
+    return build(table, run_config, automatic), plugin if names else None
 
 
 def _unread(

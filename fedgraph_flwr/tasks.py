@@ -1,6 +1,6 @@
 """What is learned, how it is measured, and at which round a result is read.
 
-A method has a client for each task that it can do (``registry.METHODS``). If labels are
+A method has a client for each task that it can do (``Method.clients``). If labels are
 numbers instead of yes or no, the task's ``regression`` stands in for it.
 """
 

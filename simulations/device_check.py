@@ -28,7 +28,7 @@ from datasets.molecules import SMILES_CSV
 from fedgraph_flwr.command import command
 from fedgraph_flwr.device import choose_device
 from fedgraph_flwr.methods.gcfl import GCFLParams
-from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.registry import METHODS, on_data
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
@@ -98,7 +98,7 @@ def check(
 ) -> tuple[float, float, float]:
     """Largest difference to the CPU, and seconds per round on CPU and device."""
     kind = _kind(data)
-    chosen = METHODS[method].on(kind)
+    chosen = on_data(METHODS[method], kind)
     overrides: dict[str, Value] = {
         "num-server-rounds": rounds,
         "local-epochs": 2,
@@ -121,7 +121,7 @@ def _kind(data: Mapping[str, Value]) -> str:
 
 def _fits(method: str, data: Mapping[str, Value]) -> bool:
     kind = _kind(data)
-    return METHODS[method].on(kind).task.fits(kind)
+    return on_data(METHODS[method], kind).task.fits(kind)
 
 
 @command

@@ -2,8 +2,9 @@
 
 The tables of settings in the code are the source. Flower refuses keys that have no
 default in ``pyproject.toml``, and readers look for them in ``docs/configuration.md``:
-this command writes the defaults there, and key, default and allowed values here. What a
-key means is written by hand; a new key has an empty meaning at first.
+this command writes the defaults there, and key, default and allowed values here; and
+into ``docs/methods.md`` the methods of each task. The last cell of a row is written by
+hand; it is empty at first.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping
 
 from fedgraph_flwr.command import command
 from fedgraph_flwr.files import project_root
+from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import tables
+from fedgraph_flwr.tasks import TASKS
 
 _ROW = re.compile(r"^\| `([^`]+)` \| .* \|$")
 
@@ -44,31 +48,46 @@ def new_pyproject(text: str) -> str:
 
 def new_page(text: str) -> str:
     """Put keys, defaults and allowed values into the text of the page of keys."""
-    lines = text.splitlines(keepends=True)
-    found = [i for i, line in enumerate(lines) if _ROW.match(line)]
-    first = next(i for i in found if lines[i].startswith("| `method` |"))
-    last = next(i for i in range(first, len(lines)) if not lines[i].startswith("|"))
-    meanings = {
-        match[1]: line.rstrip().rsplit(" | ", 1)[1].removesuffix(" |")
-        for line in lines[first:last]
-        if (match := _ROW.match(line))
-    }
-    rows = [
-        f"| `{key}` | `{json.dumps(f.default)}` | {f.metadata['rule'].describe()} |"
-        f" {meanings.get(key, '')} |\n"
+    rows = {
+        key: f"`{json.dumps(f.default)}` | {f.metadata['rule'].describe()}"
         for table in tables()
         for key, f in table.config_fields().items()
-    ]
-    return "".join([*lines[:first], *rows, *lines[last:]])
+    }
+    return _with_rows(text, rows)
+
+
+def new_methods(text: str) -> str:
+    """Put into the text of the page of methods which of them each task has."""
+    rows = {
+        task.key: ", ".join(f"`{name}`" for name in names)
+        for task in TASKS
+        if (names := [n for n, m in METHODS.items() if task in m.clients])
+    }
+    return _with_rows(text, rows)
+
+
+def _with_rows(text: str, rows: Mapping[str, str]) -> str:
+    """Write a table's rows but for their last cell, which is written by hand."""
+    lines = text.splitlines(keepends=True)
+    found = [m[1] if (m := _ROW.match(line)) else "" for line in lines]
+    first = found.index(next(iter(rows)))
+    last = next(i for i in range(first, len(lines)) if not lines[i].startswith("|"))
+    by_hand = {
+        key: line.rstrip().rsplit(" | ", 1)[1].removesuffix(" |")
+        for key, line in zip(found[first:last], lines[first:last], strict=True)
+    }
+    made = [f"| `{k}` | {row} | {by_hand.get(k, '')} |\n" for k, row in rows.items()]
+    return "".join([*lines[:first], *made, *lines[last:]])
 
 
 @command
 def main() -> int:
-    """Write both files."""
+    """Write the files."""
     root = project_root()
     for path, new in (
         (root / "pyproject.toml", new_pyproject),
         (root / "docs" / "configuration.md", new_page),
+        (root / "docs" / "methods.md", new_methods),
     ):
         before = path.read_text(encoding="utf-8")
         after = new(before)

@@ -21,9 +21,8 @@ from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.data import hash_federation
-from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.errors import RunFailedError, wrong_return
 from fedgraph_flwr.lives import Lives
-from fedgraph_flwr.overriding import wrong_return
 from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.wire import (
     BY_PRECISION,

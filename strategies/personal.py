@@ -12,8 +12,8 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from fedgraph_flwr.errors import wrong_return
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.overriding import wrong_return
 from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
 from .averaging import check_same_layout, outweighing

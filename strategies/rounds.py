@@ -13,9 +13,8 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.errors import RunFailedError, wrong_return
 from fedgraph_flwr.lives import EARLIER_RUNS
-from fedgraph_flwr.overriding import wrong_return
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import (
     COMPUTE_S,

@@ -16,7 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Settings
+from ..method import Method
 from ..rules import MOST_STEP, MOST_STEPS, choice, integer, number
+from ..tasks import NODE_CLASSIFICATION
 
 MOST_NODES = 8192  # of one client: its pairs are held as dense matrices
 
@@ -79,3 +81,10 @@ class AdaFGLParams(Settings):
             " chosen by validation; set num-server-rounds above"
             f" {self.federated_rounds}, or adafgl.federated-rounds lower",
         )
+
+
+METHOD = Method(
+    params=AdaFGLParams,
+    strategy="strategies.adafgl:AdaFGL",
+    clients={NODE_CLASSIFICATION: "clients.adafgl:AdaFGLClient"},
+)

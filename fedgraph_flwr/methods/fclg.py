@@ -26,7 +26,9 @@ from typing import ClassVar
 
 from ..config import Settings
 from ..data import DIFFUSION_KINDS, DiffusionSpec
+from ..method import Method
 from ..rules import Value, choice, flag, number
+from ..tasks import GRAPH_EMBEDDING
 
 MOON_TEMPERATURE = 0.5  # as in methods/moon.py
 # Shared settings of every row of the paper, K, E, T and the split (Sec. 5).
@@ -125,3 +127,19 @@ class MVGRLParams(InfoMaxParams):
         "hidden-dim": 512,
         "num-layers": 4,
     }
+
+
+METHODS = {
+    "fclg": Method(
+        params=FCLGParams,
+        clients={GRAPH_EMBEDDING: "clients.fclg:FCLGClient"},
+    ),
+    "infograph": Method(
+        params=InfoGraphParams,
+        clients={GRAPH_EMBEDDING: "clients.infomax:InfoGraphClient"},
+    ),
+    "mvgrl": Method(
+        params=MVGRLParams,
+        clients={GRAPH_EMBEDDING: "clients.infomax:MVGRLClient"},
+    ),
+}

@@ -15,14 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Settings
+from ..method import Method, on_every_task
 from ..rules import MOST_STEPS, integer, number
+from ..tasks import GRAPH_EMBEDDING
+from .fclg import FCLGParams
 
 SHARED = "shared/"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedAvgParams(Settings):
-    """FedAvg has no parameters of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,3 +52,20 @@ class LocalParams(Settings):
     TABLE = "local"
 
     epochs: int = integer(0, 0, MOST_STEPS)
+
+
+METHODS = {
+    "local": Method(
+        params=LocalParams,
+        strategy="strategies.fedavg:Local",
+        clients={
+            **on_every_task("clients.fedavg:LimitedSelfTrain"),
+            GRAPH_EMBEDDING: ("clients.mixins:SelfTrain", "clients.fclg:FCLGClient"),
+        },
+        params_of={GRAPH_EMBEDDING: FCLGParams},
+    ),
+    "fedavg": Method(),
+    "fedprox": Method(
+        params=FedProxParams, clients=on_every_task("clients.fedavg:Proximal")
+    ),
+}

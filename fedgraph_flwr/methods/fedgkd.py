@@ -21,7 +21,9 @@ from dataclasses import dataclass
 
 from ..config import Settings
 from ..errors import ConfigError
+from ..method import Method
 from ..rules import MOST_STEP, choice, flag, integer, number
+from ..tasks import NODE_CLASSIFICATION
 from .fedpub import FEATURES_BESIDE
 
 EXTRA = "fedgkd/"
@@ -118,3 +120,10 @@ class FedGKDParams(Settings):
     def learns_labels(self) -> bool:
         """Whether distilled labels move: gradient matching leaves them as they are."""
         return self.update_labels and self.distillation == "dynamic"
+
+
+METHOD = Method(
+    params=FedGKDParams,
+    strategy="strategies.fedgkd:FedGKD",
+    clients={NODE_CLASSIFICATION: "clients.fedgkd:FedGKDClient"},
+)

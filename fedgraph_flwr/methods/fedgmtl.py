@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..config import Settings
+from ..method import Method
 from ..rules import Value, choice, number
+from ..tasks import MULTI_TASK_CLASSIFICATION
 
 OMEGA = "task_covariance"  # its name among the shared tensors
 
@@ -43,3 +45,10 @@ class FedGMTLParams(Settings):
 
     task_reg: float = number(1e-4, 0)
     omega_every: str = choice("epoch", "epoch", "step")
+
+
+METHOD = Method(
+    params=FedGMTLParams,
+    strategy="strategies.fedgmtl:FedGMTL",
+    clients={MULTI_TASK_CLASSIFICATION: "clients.fedgmtl:FedGMTLClient"},
+)

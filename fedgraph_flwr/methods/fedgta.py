@@ -18,7 +18,9 @@ from dataclasses import dataclass
 
 from ..config import Settings
 from ..errors import ConfigError
+from ..method import Method
 from ..rules import choice, flag, integer, number
+from ..tasks import NODE_CLASSIFICATION
 from .fedpub import FEATURES_BESIDE
 
 MOMENTS = "fedgta/moments"
@@ -83,3 +85,10 @@ class FedGTAParams(Settings):
     def beside_updates(self) -> str:
         """Name the moments."""
         return FEATURES_BESIDE.format(self.TABLE)
+
+
+METHOD = Method(
+    params=FedGTAParams,
+    strategy="strategies.fedgta:FedGTA",
+    clients={NODE_CLASSIFICATION: "clients.fedgta:FedGTAClient"},
+)

@@ -15,7 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Settings
+from ..method import Method
 from ..rules import number
+from ..tasks import NODE_CLASSIFICATION
 
 EMBEDDING = "fedpub/embedding"
 # Of methods whose clients also send features that their model computes.
@@ -45,3 +47,10 @@ class FedPubParams(Settings):
     def beside_updates(self) -> str:
         """Name the embedding."""
         return FEATURES_BESIDE.format(self.TABLE)
+
+
+METHOD = Method(
+    params=FedPubParams,
+    strategy="strategies.fedpub:FedPub",
+    clients={NODE_CLASSIFICATION: "clients.fedpub:FedPubClient"},
+)

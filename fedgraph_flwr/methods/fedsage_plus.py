@@ -19,7 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Settings
+from ..method import Method
 from ..rules import MOST_STEP, flag, integer, number
+from ..tasks import NODE_CLASSIFICATION
 
 ROWS = "cross/rows"
 ROWS_OF = ROWS + "/"  # and a client
@@ -64,3 +66,15 @@ class FedSagePlusParams(Settings):
             " which noise on updates does not protect; set one to 0 or the other to"
             " false"
         )
+
+
+METHODS = {
+    "fedsage": Method(
+        clients={NODE_CLASSIFICATION: "clients.fedsage_plus:FedSageClient"}
+    ),
+    "fedsage+": Method(
+        params=FedSagePlusParams,
+        strategy="strategies.fedsage_plus:FedSagePlus",
+        clients={NODE_CLASSIFICATION: "clients.fedsage_plus:FedSagePlusClient"},
+    ),
+}

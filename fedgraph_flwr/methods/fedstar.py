@@ -14,7 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Settings
+from ..method import Method
 from ..rules import integer
+from ..tasks import NODE_CLASSIFICATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,3 +31,9 @@ class FedStarParams(Settings):
 
     walk_length: int = integer(16, 1, 1000)
     max_degree: int = integer(16, 1, 10_000)
+
+
+METHOD = Method(
+    params=FedStarParams,
+    clients={NODE_CLASSIFICATION: "clients.fedstar:FedStarClient"},
+)

@@ -23,8 +23,10 @@ from typing import ClassVar
 
 from ..config import Settings
 from ..errors import ConfigError
+from ..method import Method
 from ..privacy import NON_NEGATIVE_POSTS, PrivacySettings
 from ..rules import Value, choice, integer, number
+from ..tasks import MULTI_TASK_CLASSIFICATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,3 +101,9 @@ class FGCLParams(Settings):
                 f" fgcl.encoder 'gat', which takes no edge weights < 0, got {post!r};"
                 " set it to one of these, or fgcl.encoder to another"
             )
+
+
+METHOD = Method(
+    params=FGCLParams,
+    clients={MULTI_TASK_CLASSIFICATION: "clients.fgcl:FGCLClient"},
+)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..config import Settings
+from ..method import Method, on_every_task
 from ..rules import MOST_ROUNDS, Value, choice, flag, integer, number
 
 DELTA = "delta/"
@@ -120,3 +121,14 @@ class GCFLParams(Settings):
             " gradients, which noise on updates does not protect; leave seq-source"
             " 'update-norm', or set update-clip to 0"
         )
+
+
+METHODS = {
+    name: Method(
+        params=GCFLParams,
+        strategy="strategies.gcfl:GCFL",
+        clients=on_every_task("clients.gcfl:SendsUpdate"),
+        options={"use_dtw": use_dtw},
+    )
+    for name, use_dtw in (("gcfl", False), ("gcfl+", True))
+}

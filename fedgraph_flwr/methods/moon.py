@@ -14,7 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Settings
+from ..method import Method
 from ..rules import number
+from ..tasks import GRAPH_CLASSIFICATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,3 +30,9 @@ class MoonParams(Settings):
 
     mu: float = number(1.0, 0)
     temperature: float = number(0.5, 0, low_open=True)
+
+
+METHOD = Method(
+    params=MoonParams,
+    clients={GRAPH_CLASSIFICATION: "clients.moon:MoonClient"},
+)

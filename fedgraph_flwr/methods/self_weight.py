@@ -15,7 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Settings
+from ..method import Method
 from ..rules import number
+from ..tasks import NODE_CLASSIFICATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,3 +33,10 @@ class SelfWeightParams(Settings):
 
     a: float = number(0.5, 0, 1)
     proximal_lambda: float = number(0.0, 0)
+
+
+METHOD = Method(
+    params=SelfWeightParams,
+    strategy="strategies.self_weight:SelfWeight",
+    clients={NODE_CLASSIFICATION: "clients.self_weight:SelfWeightClient"},
+)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..config import Settings
+from ..method import Method
 from ..peers import mixing, topology
 from ..rules import (
     MOST_CLIENTS,
@@ -35,6 +36,7 @@ from ..rules import (
     number,
     path,
 )
+from ..tasks import MULTI_TASK_CLASSIFICATION
 
 ALL = "all"
 FROM, TO = "from/", "to/"
@@ -102,3 +104,10 @@ class SpreadGNNParams(Settings):
             " cover; set it to 0, and spreadgnn.seal to true to keep them from the"
             " relay"
         )
+
+
+METHOD = Method(
+    params=SpreadGNNParams,
+    strategy="strategies.spreadgnn:SpreadGNN",
+    clients={MULTI_TASK_CLASSIFICATION: "clients.spreadgnn:SpreadGNNClient"},
+)

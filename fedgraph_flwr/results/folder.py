@@ -20,7 +20,7 @@ from strategies.base import AbstractGraphStrategy
 from strategies.replies import is_model
 from strategies.report import Evaluation, LedgerEntry, RoundReport
 
-from ..errors import ConfigError, DataError, StorageError
+from ..errors import ConfigError, DataError, StorageError, wrong_return
 from ..files import (
     from_home,
     is_there,
@@ -32,7 +32,6 @@ from ..files import (
     write_text,
 )
 from ..lives import Lives
-from ..overriding import wrong_return
 from ..resolve import Resolved
 from ..wire import NamedArrays
 from .checkpoints import (

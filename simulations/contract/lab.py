@@ -22,7 +22,7 @@ import datasets
 from clients.base import start_of
 from fedgraph_flwr import loaded
 from fedgraph_flwr.node_config import is_site
-from fedgraph_flwr.registry import MethodOnTask, find_method
+from fedgraph_flwr.registry import MethodOnTask, find_method, on_data
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import LEDGER, ROUNDS, load_summary
 from fedgraph_flwr.rules import Value
@@ -92,7 +92,7 @@ def row(case: str) -> MethodOnTask:
     method, _, key = case.partition(" ")
     found = find_method(method)
     task = next(t for t in found.clients if key in ("", t.key))
-    return found.on(task.labels[0], task.key)
+    return on_data(found, task.labels[0], task.key)
 
 
 def own(case: str) -> dict[str, Value]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedgraph_flwr.errors import ConfigError, unknown_name
-from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.registry import METHODS, load_class
 from fedgraph_flwr.rules import Value
 from strategies.relay import Relay
 
@@ -115,7 +115,9 @@ class Target:
     @property
     def never_goes_back(self) -> bool:
         """Whether clients refuse to, and so what fails once may fail for good."""
-        return issubclass(METHODS[str(self.overrides["method"])].strategy, Relay)
+        return issubclass(
+            load_class(METHODS[str(self.overrides["method"])].strategy), Relay
+        )
 
     def config(self, folder: Path) -> dict[str, Value]:
         """Run-config keys of a run that keeps its files in ``folder``."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.registry import METHODS, load_class
 from fedgraph_flwr.results.provenance import DIRTY
 from fedgraph_flwr.results.reader import ROUNDS, blaming, read_rows
 from fedgraph_flwr.results.selection import PROTOCOLS
@@ -237,7 +237,7 @@ def _inert(run: Run) -> str:
     """Read why a run was inert, of an older one from its number of clusters."""
     row = METHODS.get(run.method)
     is_unsplit = run.summary.get("num_clusters") == 1
-    unsplit = row.strategy.UNSPLIT if row and is_unsplit else ""
+    unsplit = load_class(row.strategy).UNSPLIT if row and is_unsplit else ""
     return str(run.summary.get("inert", unsplit) or "")
 
 

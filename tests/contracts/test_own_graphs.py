@@ -7,7 +7,7 @@ from matrix import mostly_slow
 from fedgraph_flwr import loaded, server_app
 from fedgraph_flwr.errors import ConfigError, FedGraphError
 from fedgraph_flwr.files import project_root
-from fedgraph_flwr.registry import METHODS
+from fedgraph_flwr.registry import METHODS, on_data
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.tasks import LABEL_KINDS
@@ -34,7 +34,7 @@ def cases():
         (method, kind)
         for method, row in METHODS.items()
         for kind in LABEL_KINDS
-        if row.on(kind).task.fits(kind)
+        if on_data(row, kind).task.fits(kind)
     ]
 
 

@@ -11,6 +11,7 @@ from flwr.common.config import parse_config_args
 from fedgraph_flwr.node_config import KEYS
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve, tables
+from simulations import settings
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -54,6 +55,11 @@ def test_exactly_the_keys_of_a_site_are_documented():
     table = page.split("## Keys of a SuperNode")[1].split("\n## ")[0]
     first = re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)
     assert {key for cell in first for key in re.findall("`([^`]+)`", cell)} == set(KEYS)
+
+
+def test_the_methods_of_each_task_are_documented():
+    page = (DOCS / "methods.md").read_text()
+    assert settings.new_methods(page) == page
 
 
 @pytest.mark.parametrize("method", METHODS)

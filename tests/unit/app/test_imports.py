@@ -18,7 +18,7 @@ HEAVY = {
     "sympy",
     "torch_geometric",
 }
-LOAD = "from fedgraph_flwr.registry import METHODS, load_client as load\n"
+LOAD = "from fedgraph_flwr.registry import METHODS, load_class as load\n"
 
 
 def imported(code):

@@ -8,8 +8,8 @@ from torch import nn
 
 from clients.tasks.graph_classifier import GraphClassifierClient
 from fedgraph_flwr import loaded, server_app
+from fedgraph_flwr.config import Settings
 from fedgraph_flwr.errors import ConfigError, FedGraphError
-from fedgraph_flwr.methods.fedavg import FedAvgParams
 from fedgraph_flwr.registry import METHODS, Method
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results import provenance
@@ -48,7 +48,7 @@ class ToyClient(GraphClassifierClient):
 def start(tmp_path, monkeypatch, task_identity):
     """Run the toy method: ``start(node_configs, **overrides)``; returns its summary."""
     toy = Method(
-        params=FedAvgParams, strategy=FedAvg, clients={TASK: f"{__name__}:ToyClient"}
+        params=Settings, strategy=FedAvg, clients={TASK: f"{__name__}:ToyClient"}
     )
     monkeypatch.setitem(METHODS, "toy", toy)
     monkeypatch.setattr(server_app, "draw_all", lambda _: None)

@@ -6,29 +6,8 @@ import json
 from textwrap import dedent
 
 import pytest
-import toys
 
-from fedgraph_flwr.errors import ConfigError, RunFailedError
-from fedgraph_flwr.resolve import defaults, resolve
-
-METHOD = toys.PLUGIN
-
-
-def refused(words, method="fgx:METHOD"):
-    with pytest.raises(ConfigError, match=words):
-        resolve({**defaults(), **toys.TINY, "method": method})
-
-
-SIGNATURES = [
-    ("FedAvg", "step(self, replies)", r"\(self, server_round, replies\); write it so"),
-    ("FedAvg", "weight(self)", r"weight\(\) of S takes \(self\), but is called as"),
-    ("FedAvg", "restore(self, arrays)", r"is called as \(self, arrays, facts\)"),
-    ("FedAvg", "__init__(self)", r"is called as \(self, settings, params, \*, exp"),
-    ("AbstractPersonalStrategy", "personalise(self, r)", r"\(self, server_round, rep"),
-    ("GraphClassifierClient", "loss(self, batch)", r"\(self, batch, generator\)"),
-    ("GraphClassifierClient", "begin_epoch(self)", r"called as \(self, epoch\)"),
-    ("GraphClassifierClient", "build_model(cls, spec)", "write @classmethod above it"),
-]
+from fedgraph_flwr.errors import RunFailedError
 
 
 def overriding(base, body):
@@ -36,34 +15,6 @@ def overriding(base, body):
     part = "clients={GRAPH_CLASSIFICATION: S}" if "Client" in base else "strategy=S"
     head = f"from fedgraph_flwr.api import *\nclass S({base}):\n    def {body}\n"
     return f"{head}METHOD = Method({part})\n"
-
-
-@pytest.mark.parametrize(("base", "begin", "words"), SIGNATURES)
-def test_a_method_that_cannot_be_called_as_ours_is_refused_before_the_run(
-    write_plugin, base, begin, words
-):
-    """A bare TypeError ended the run, or the resume of one that had completed."""
-    write_plugin("plugins/fgx.py", overriding(base, f"{begin}: pass"))
-    refused(words)
-
-
-def test_options_and_how_a_strategy_is_made_must_go_together(write_plugin, lab):
-    write_plugin("plugins/fgx.py", METHOD.replace("()", "(options={'k': 1})"))
-    refused(r"__init__\(\) of AbstractGraphStrategy .*, k\); .* or correct options")
-    write_plugin("plugins/fgy.py", METHOD.replace("()", "(options='k')"))
-    refused("options of a method must be a mapping", "fgy:METHOD")
-    source = """
-        from fedgraph_flwr.api import *
-        class S(FedAvg):
-            def __init__(self, *args, k, **kwargs):
-                {}
-        METHOD = Method(strategy=S, options={{"k": 1}})
-        """
-    write_plugin("plugins/fgz.py", source.format("self.k = k"))
-    with pytest.raises(ConfigError, match=r"must call super\(\).__init__"):
-        lab.run("fgz:METHOD")
-    write_plugin("plugins/fga.py", source.format("super().__init__(*args, **kwargs)"))
-    lab.run("fga:METHOD")
 
 
 def test_an_error_in_a_plug_in_is_told_with_its_line(write_plugin, lab):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -17,7 +21,6 @@ from fedgraph_flwr import plugins
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.config import Settings
 from fedgraph_flwr.errors import ConfigError, RunFailedError
-from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.wire import Parcel, pack, select, unpack
 from strategies.fedavg import FedAvg
@@ -48,6 +51,29 @@ def test_the_examples_give_what_they_say(once):
     for file in (plugins._ROOT / "examples").glob("*.py"):
         text = file.read_text()
         assert len(text.splitlines()) <= 41 or "__main__" in text, file.name
+
+
+@pytest.mark.slow  # a process that loads torch
+def test_a_plug_in_that_moves_into_the_folder_of_methods_is_a_built_in(tmp_path):
+    """With no other edit, and to the byte; it reads ``plugin.params`` as before."""
+    methods, results = tmp_path / "methods", tmp_path / "results"
+    methods.mkdir()
+    shutil.copy(plugins._ROOT / "examples" / "pulled.py", methods)
+    given = ["num-server-rounds=2", "num-clients=2", "plugin.params=mu = 0.5"]
+    code = f"""
+        import sys
+        import fedgraph_flwr.methods
+        fedgraph_flwr.methods.__path__.append({str(methods)!r})
+        from simulations.run import main
+        for method in ("pulled", "examples.pulled:METHOD"):
+            sys.argv = ["run", method, "--engine", "inline", "--results",
+                        {str(results)!r}, *{[w for g in given for w in ("--set", g)]}]
+            assert main() == 0
+        """
+    subprocess.run([sys.executable, "-c", dedent(code)], cwd=plugins._ROOT, check=True)
+    found = [json.loads(s.read_text()) for s in results.glob("*/summary.json")]
+    assert {s["method"] for s in found} == {"pulled", "examples.pulled:METHOD"}
+    assert len({s["weights_sha256"] for s in found}) == 1
 
 
 def test_a_method_begins_with_arrays_in_the_order_of_their_names(lab, monkeypatch):
@@ -99,7 +125,7 @@ def test_a_run_says_which_source_it_had_and_what_its_parameters_were(once):
 
 def test_a_module_of_the_bundle_wins_over_an_installed_one(write_plugin, tmp_path):
     write_plugin("plugins/json.py")
-    assert resolve(config("json:METHOD")).method.strategy is METHODS["fedavg"].strategy
+    assert resolve(config("json:METHOD")).method.strategy is FedAvg
     assert plugins.origin("json") == tmp_path / "plugins" / "json.py"
 
 
@@ -142,8 +168,11 @@ def test_what_is_no_name_of_a_plug_in(write_plugin, name):
         ("1 / 0", "cannot be imported: ZeroDivisionError"),
         ("METHOD = 3", "must be a Method of module 'fgx', but it is a int"),
         (METHOD.replace("METHOD", "OTHER"), "it has none; what it has: OTHER"),
-        (METHOD.replace("()", "(strategy=3)"), "strategy of a method must be a class"),
-        (METHOD.replace("()", "(clients={})"), "with one at least, got {}"),
+        (
+            METHOD.replace("()", "(strategy=3)"),
+            "strategy of method fgx:METHOD must be a class",
+        ),
+        (METHOD.replace("()", "(clients={})"), "to classes, got {}"),
         (
             METHOD.replace("()", "(strategy=AbstractGraphStrategy)"),
             "AbstractGraphStrategy lacks initialise, models, outgoing, restore, state",
@@ -152,7 +181,10 @@ def test_what_is_no_name_of_a_plug_in(write_plugin, name):
             METHOD.replace("()", "(clients={GRAPH_CLASSIFICATION: GraphClient})"),
             "client of task 'graph-classification' .*GraphClient lacks loss, scores",
         ),
-        (METHOD.replace("()", "(clients={'graphs': GraphClient})"), "tasks as keys"),
+        (
+            METHOD.replace("()", "(clients={'graphs': GraphClient})"),
+            "mapping from tasks, e.g.",
+        ),
         (METHOD.replace("()", "(params=dict)"), "derived from Settings, got <class"),
         (
             "from fedgraph_flwr.api import *\nclass P(Settings):\n"

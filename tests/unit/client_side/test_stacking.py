@@ -31,7 +31,7 @@ from clients.tasks.node_classifier import NodeClassifierClient
 from fedgraph_flwr import together
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.registry import METHODS, joined, load_client
+from fedgraph_flwr.registry import METHODS, load_class
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION, NODE_CLASSIFICATION
 from fedgraph_flwr.wire import Parcel, with_prefix
 
@@ -247,7 +247,7 @@ def test_which_methods_can():
         f"{name} {task.key}"
         for name, method in METHODS.items()
         for task, client in method.clients.items()
-        if stack_of(load_client(client))
+        if stack_of(load_class(client))
     }
     on_graphs = {f"{name} {GRAPH_CLASSIFICATION.key}" for name in ON_GRAPHS}
     plain = {*ON_GRAPHS, "self-weight"}
@@ -274,7 +274,7 @@ def test_a_loss_of_ones_own_is_never_left_out():
 
     assert stack_of(GraphClassifierClient)
     assert stack_of(Smooth) is None
-    assert stack_of(joined(Proximal, Smooth)) is None
+    assert stack_of(load_class((Proximal, Smooth))) is None
 
     class Wrapped(GraphClassifierClient):
         @functools.wraps(GraphClassifierClient.loss)
@@ -303,7 +303,7 @@ class Behind(GraphClassifierClient, Proximal):
     """Its loss is that of the task: nothing pulls."""
 
 
-class Lets(joined(Proximal, GraphClassifierClient)):
+class Lets(load_class((Proximal, GraphClassifierClient))):
     """Nothing pulls any more."""
 
     loss = GraphClassifierClient.loss

@@ -8,8 +8,8 @@ import toys
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
+from fedgraph_flwr.config import Settings
 from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.methods.fedavg import FedAvgParams
 from fedgraph_flwr.wire import Parcel
 from strategies import base
 from strategies.averaging import (
@@ -144,7 +144,7 @@ def test_weights_that_do_not_fit(weights):
 )
 def test_who_has_nothing_to_train_on_weighs_nothing_by_samples(sizes, weighting, mean):
     strategy = FedAvg(
-        toys.run_settings(weighting=weighting), FedAvgParams(), experiment="x"
+        toys.run_settings(weighting=weighting), Settings(), experiment="x"
     )
     strategy.clients = {c: toys.info(c, num_train=n) for c, n in enumerate(sizes)}
     strategy.initialise({"w": np.float32([1])})
@@ -156,7 +156,7 @@ def test_who_has_nothing_to_train_on_weighs_nothing_by_samples(sizes, weighting,
 def test_a_model_of_many_clients_is_looked_at_once(monkeypatch):
     looked = []
     monkeypatch.setattr(base, "find_bad_array", lambda model, **_: looked.append(model))
-    strategy = FedAvg(toys.run_settings(), FedAvgParams(), experiment="x")
+    strategy = FedAvg(toys.run_settings(), Settings(), experiment="x")
     one, other = {"w": np.ones(1)}, {"w": np.ones(1)}
     monkeypatch.setattr(strategy, "models", lambda: {"a": one, "b": other, "c": one})
     strategy._check_models(1, strategy.models(), "mend it")
