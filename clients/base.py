@@ -41,7 +41,6 @@ from .adam import Optimizer
 from .classic import Header
 from .graphs.batching import ClientData
 from .job import Job, ModelSpec, P
-from .marks import done_by_stacks
 from .models.forms import Architecture
 from .noisy_updates import NoisyUpdates
 from .optimizer import make_optimizer, optimizer_tensors
@@ -64,7 +63,6 @@ class GraphClient(NoisyUpdates[P]):
     MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
     DATA: ClassVar[type[ClientData]] = ClientData
 
-    @done_by_stacks
     def __init__(self, job: Job[P]) -> None:
         self.job, self.params, self.data = job, job.params, job.data
         start = self._start_of_model()
@@ -73,7 +71,6 @@ class GraphClient(NoisyUpdates[P]):
             self.model.to(job.device)
         self.round = Round()  # of the message that is answered
 
-    @done_by_stacks
     @override
     def _start_of_model(self) -> Start:
         """Make the model before round 1; copy it if it is kept."""
@@ -83,7 +80,6 @@ class GraphClient(NoisyUpdates[P]):
 
     # What a task fills in --------------------------------------------------------
 
-    @done_by_stacks
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
         """Model before round 1; it depends on ``spec`` alone, as a process may keep it.
@@ -94,7 +90,6 @@ class GraphClient(NoisyUpdates[P]):
         made: nn.Module = cls.architecture(spec).build(spec.common_generator())
         return made
 
-    @done_by_stacks
     @classmethod
     def architecture(cls, spec: ModelSpec[P]) -> Architecture:  # noqa: ARG003
         """Model without its tensors, for predictions outside of a run.
@@ -151,7 +146,6 @@ class GraphClient(NoisyUpdates[P]):
 
     # Where papers differ ---------------------------------------------------------
 
-    @done_by_stacks
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:
         """Make the reply after training: the trained shared tensors.
 
@@ -168,7 +162,6 @@ class GraphClient(NoisyUpdates[P]):
         shared = set(self.shared_keys)
         return [n for n in self.tensors() if n not in shared]
 
-    @done_by_stacks
     def optimizer(self) -> Optimizer:
         """Make the optimiser of this round, of all parameters."""
         parameters = self.model.parameters()
@@ -178,24 +171,19 @@ class GraphClient(NoisyUpdates[P]):
         """Local epochs in this round."""
         return self.job.settings.local_epochs
 
-    @done_by_stacks
     def trained_on(self) -> IntArray:
         """Positions of the graphs to train on, ascending: all training graphs."""
         return self.data.partition.train
 
-    @done_by_stacks
     def begin_epoch(self, epoch: int) -> None:
         """Do what must be done before local epoch ``epoch``, counted from 0."""
 
-    @done_by_stacks
     def end_step(self) -> None:
         """Do what must be done after each step of the optimiser."""
 
-    @done_by_stacks
     def end_epoch(self, epoch: int) -> None:
         """Do what must be done after local epoch ``epoch``."""
 
-    @done_by_stacks
     def extra_state(self) -> dict[str, Tensor]:
         """Further tensors to keep; the next round finds them in ``stored``."""
         return {}
@@ -223,7 +211,6 @@ class GraphClient(NoisyUpdates[P]):
 
     # Answering a message ---------------------------------------------------------
 
-    @done_by_stacks
     @override
     def train(self, parcel: Parcel, header: Header) -> Parcel:
         """Evaluate the received model, train it, evaluate again, store, reply.
@@ -253,7 +240,6 @@ class GraphClient(NoisyUpdates[P]):
         optimizer = self.optimizer()
         return self.finish(optimizer, self.practise(optimizer), header)
 
-    @done_by_stacks
     def practise(self, optimizer: Optimizer) -> Parcel:
         """Evaluate the model, train it, evaluate it again; return scores and loss."""
         received, loss = self._measure_if_due("post_aggregation"), Parcel()
@@ -261,7 +247,6 @@ class GraphClient(NoisyUpdates[P]):
             loss = self._train(optimizer)
         return join(received, loss, self._measure_if_due("post_training"))
 
-    @done_by_stacks
     def finish(self, optimizer: Optimizer, practised: Parcel, header: Header) -> Parcel:
         """Make the reply of a trained client, and store its state."""
         before = None
@@ -305,7 +290,6 @@ class GraphClient(NoisyUpdates[P]):
 
     # Steps of a round ------------------------------------------------------------
 
-    @done_by_stacks
     def begin(self, parcel: Parcel, header: Header) -> Round:
         """Read a message, and set the model to its state at the start of the round.
 
@@ -356,7 +340,6 @@ class GraphClient(NoisyUpdates[P]):
             fresh_start=fresh_start,
         )
 
-    @done_by_stacks
     @torch.no_grad()
     def _set(
         self, shared: NamedArrays, stored: Mapping[str, Tensor]
@@ -375,7 +358,6 @@ class GraphClient(NoisyUpdates[P]):
                 named[name].copy_(stored[name])
         return received
 
-    @done_by_stacks
     def _train(self, optimizer: Optimizer) -> Parcel:
         """Train, if there is anything to do; return the loss of the last epoch."""
         num_epochs = self.num_epochs()
@@ -389,7 +371,6 @@ class GraphClient(NoisyUpdates[P]):
             self.run_epochs(optimizer, num_epochs, order=order, noise=noise)
         )
 
-    @done_by_stacks
     def generators(
         self, device: torch.device
     ) -> tuple[torch.Generator, torch.Generator]:
@@ -399,7 +380,6 @@ class GraphClient(NoisyUpdates[P]):
         noise = torch.Generator(device).manual_seed(derive_seed(*stream, "dropout"))
         return order, noise
 
-    @done_by_stacks
     def run_epochs(
         self,
         optimizer: Optimizer,
@@ -434,18 +414,15 @@ class GraphClient(NoisyUpdates[P]):
             end_epoch=self.end_epoch,
         )
 
-    @done_by_stacks
     def is_due(self, point: str) -> bool:
         """Whether ``evaluate-every`` picks the model at a point, or it is the last."""
         settings, is_trained = self.job.settings, point == "post_training"
         after = self.round.number if is_trained else self.round.number - 1
         return settings.is_measured(after)
 
-    @done_by_stacks
     def _measure_if_due(self, point: str) -> Parcel:
         return self._measure(point) if self.is_due(point) else self.sizes()
 
-    @done_by_stacks
     def _measure(self, point: str) -> Parcel:
         set_training(self.model, False)
         found = Parcel()
@@ -455,12 +432,10 @@ class GraphClient(NoisyUpdates[P]):
                 raise wrong_return(type(self), "scores", "a Parcel", found)
         return join(self.sizes(), found)
 
-    @done_by_stacks
     def sizes(self) -> Parcel:
         """Metric of the number of training graphs."""
         return Parcel(metrics={count_key("train"): len(self.data.partition.train)})
 
-    @done_by_stacks
     def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """Tensors from which the next round goes on."""
         extra = self.extra_state()
@@ -475,7 +450,6 @@ class GraphClient(NoisyUpdates[P]):
             tensors |= optimizer_tensors(optimizer)
         return tensors
 
-    @done_by_stacks
     @override
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers of the model by name."""
@@ -489,7 +463,6 @@ class GraphClient(NoisyUpdates[P]):
         """Tensors of the client's model folder: the model, and what else it needs."""
         return self.tensors()
 
-    @done_by_stacks
     def _detached(self, names: list[str]) -> dict[str, Tensor]:
         named = self.tensors()
         return {n: named[n].detach() for n in names}

@@ -13,7 +13,6 @@ from typing_extensions import override
 
 from fedgraph_flwr.methods.fedavg import FedProxParams, LocalParams
 
-from .marks import done_by_stacks
 from .mixins import Pulled, SelfTrain
 
 _EPOCHS = "self-train/epochs"
@@ -48,7 +47,6 @@ class LimitedSelfTrain(SelfTrain[LocalParams]):
         """Epochs of the rounds that this client has done, which may not be all."""
         return int(self.round.stored.get(_EPOCHS, 0))
 
-    @done_by_stacks
     @override
     def extra_state(self) -> dict[str, Tensor]:
         """Count epochs, if they are limited."""

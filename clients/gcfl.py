@@ -12,7 +12,6 @@ from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, GCFLParams
 from fedgraph_flwr.wire import Parcel, with_prefix
 
 from .base import GraphClient, Metrics
-from .marks import done_by_stacks
 from .tensors import to_arrays
 from .training import gradient_norm
 
@@ -20,7 +19,6 @@ from .training import gradient_norm
 class SendsUpdate(GraphClient[GCFLParams]):
     """Mixin: sends Delta = theta_trained - theta_received of the shared tensors."""
 
-    @done_by_stacks
     @override
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:
         """Send the update, and the gradient's norm if GCFL+ compares those."""

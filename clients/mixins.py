@@ -16,7 +16,6 @@ from .base import GraphClient
 from .graphs.batching import Batch
 from .job import Job, P
 from .losses.terms import model_contrast, pull
-from .marks import done_by_stacks
 
 _PREVIOUS = "previous/"
 
@@ -26,7 +25,6 @@ class SelfTrain(GraphClient[P]):
 
     SENDS_UPDATES = False
 
-    @done_by_stacks
     @override
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:
         return Parcel()
@@ -39,7 +37,6 @@ class SelfTrain(GraphClient[P]):
 class Pulled(GraphClient[P]):
     """Mixin: a pull towards the tensors that were received in this round."""
 
-    @done_by_stacks
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Loss of the task + weight ||w - w_received||^2 over the shared tensors."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -86,53 +86,6 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
     for k, parameter in enumerate(parameters):
         moments = {what: part[k].view_as(parameter) for what, part in parts.items()}
         optimizer.state[parameter] = {"step": steps[k], **moments}
-
-
-def num_steps(optimizer: Optimizer) -> int:
-    """Say how many steps an optimiser has made."""
-    return max((int(state["step"]) for state in optimizer.state.values()), default=0)
-
-
-def join_optimizers(
-    optimizers: Sequence[Optimizer], stacked: Iterable[Tensor], settings: RunSettings
-) -> Optimizer:
-    """Make one optimiser of stacked parameters from those of each row.
-
-    All have made equally many steps, and have parameters in the order of ``stacked``.
-
-    Raises
-    ------
-    ValueError
-        Some have made a step, and others none.
-    """
-    parameters = list(stacked)
-    made = make_optimizer(parameters, settings, {})
-    rows = list(zip(*map(_parameters, optimizers), strict=True))
-    for parameter, own in zip(parameters, rows, strict=True):
-        states = [o.state.get(p) for o, p in zip(optimizers, own, strict=True)]
-        known = [s for s in states if s]
-        if 0 < len(known) < len(states):
-            raise ValueError("some of the optimisers have made a step, others none")
-        if known:
-            made.state[parameter] = {
-                name: torch.stack([s[name] for s in known]).to(parameter.device)
-                for name in known[0]
-                if name != "step"
-            } | {"step": known[0]["step"].to(parameter.device)}
-    return made
-
-
-def part_optimizer(joined: Optimizer, optimizers: Sequence[Optimizer]) -> None:
-    """Give each row's optimiser its rows of a stack's moments, on the host."""
-    rows = list(zip(*map(_parameters, optimizers), strict=True))
-    for parameter, own in zip(_parameters(joined), rows, strict=True):
-        if not (state := joined.state.get(parameter)):
-            continue
-        step = state["step"].cpu()  # nobody counts on from it but from what is stored
-        parts = {k: v.cpu().unbind() for k, v in state.items() if k != "step"}
-        for k, (optimizer, row) in enumerate(zip(optimizers, own, strict=True)):
-            kept = {name: part[k] for name, part in parts.items()}
-            optimizer.state[row] = {"step": step, **kept}
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:

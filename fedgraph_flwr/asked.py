@@ -37,7 +37,6 @@ from .privacy import METRIC as PRIVACY
 from .resolve import Resolved
 from .results.model_folder import keep_own_model
 from .rules import MOST_ROUNDS
-from .together import Trained, portions, train_ahead, trains_stacked
 from .wire import (
     COMPUTE_S,
     DATA_OF_ALL,
@@ -76,12 +75,12 @@ class Asked:
         self._lives = Lives.from_text(context.run_id, header.get(EARLIER_RUNS, ""))
         self._parcels, self._header, self._action = parcels, header, action
         self._is_own = is_site(context.node_config)
-        self._ahead: dict[int, Trained] = {}
         self._stores: dict[int, ClientStore] = {}
 
     def replies(self) -> dict[int, Parcel]:
         """Answer for each client whose state is on the disk; others have failed."""
-        replies = self._replies()
+        # A state may still be on its way to the disk.
+        replies = answer_all(sorted(self._parcels), self._parcels, self._answer)
         timed = {
             c: (p.metrics[STARTED_AT], p.metrics[COMPUTE_S]) for c, p in replies.items()
         }
@@ -96,18 +95,6 @@ class Asked:
             raise FailedAfterDrawing(drawn) from error
         return reply
 
-    def _replies(self) -> dict[int, Parcel]:
-        """Answer for each client, whose state may still be on its way to the disk."""
-        ids, resolved = sorted(self._parcels), self._resolved
-        if self._action is not train_one or not trains_stacked(resolved):
-            return answer_all(ids, self._parcels, self._answer)
-        replies: dict[int, Parcel] = {}
-        for some in portions(ids, resolved):
-            self._ahead = train_ahead(some, self._begin)
-            spent = {c: (t.began, t.seconds) for c, t in self._ahead.items()}
-            replies |= answer_all(some, self._parcels, self._answer, spent)
-        return replies
-
     @cached_property  # once per message; what is refused is refused to every client
     def _experiment(self) -> str:
         root, config = state_root(self._resolved), self._resolved.to_config()
@@ -120,7 +107,7 @@ class Asked:
         bind_config(root, experiment, config)
         return experiment
 
-    def _ready(self, client_id: int, *, is_stacked: bool) -> GraphClient[Any]:
+    def _ready(self, client_id: int) -> GraphClient[Any]:
         parcel, resolved = self._parcels[client_id], self._resolved
         check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND))
         root = state_root(resolved)
@@ -148,29 +135,14 @@ class Asked:
             visit().before[client_id], visit().spent[client_id] = spent(), spent
         node = self._context.node_config
         try:
-            return _make_client(
-                resolved, client_id, store, site, node, is_stacked=is_stacked
-            )
+            return _make_client(resolved, client_id, store, site, node)
         except Exception as error:  # noisy graphs may have been drawn for it
             raise FailedAfterDrawing(spent()) from error
 
-    def _begin(self, client_id: int) -> GraphClient[Any]:
-        client = self._ready(client_id, is_stacked=True)
-        _check_may_train(client)
-        client.round = client.begin(self._parcels[client_id], self._header)
-        return client
-
     def _answer(self, client_id: int, parcel: Parcel) -> Parcel:
-        trained, header = self._ahead.pop(client_id, None), self._header
-        if trained is None:
-            client = self._ready(client_id, is_stacked=False)
-        else:
-            client = trained.client
+        client = self._ready(client_id)
         try:
-            if trained is None:
-                reply = self._action(client, parcel, header)
-            else:
-                reply = client.finish(trained.optimizer, trained.practised, header)
+            reply = self._action(client, parcel, self._header)
             if self._action is assess_one:
                 device = client.job.device
                 reply = score_elsewhere(
@@ -216,19 +188,13 @@ def _make_client(
     store: ClientStore,
     site: PrivateSite,
     node: NodeConfig,
-    *,
-    is_stacked: bool,
 ) -> GraphClient[Any]:
-    """Make a client; the model of one that is to be stacked lies on the host."""
-    import torch
-
     device = choose_device(resolved.settings.device)
     takes_weights = resolved.params.TAKES_WEIGHTS
     is_private = resolved.privacy.edge_epsilon > 0 and not takes_weights
     data = load_data(resolved, client_id, device, site if is_private else None)
-    job = resolved.job(data, store, site, torch.device("cpu") if is_stacked else device)
     job = replace(
-        job,
+        resolved.job(data, store, site, device),
         starts=kept_starts,
         may_restart=_may_restart(node),
         trusted=trusted_peers(node),
@@ -244,18 +210,13 @@ def state_root(resolved: Resolved) -> Path:
 
 def train_one(client: GraphClient[Any], parcel: Parcel, header: Header) -> Parcel:
     """Train a client, unless the run holds it out from training."""
-    _check_may_train(client)
-    return client.train(parcel, header)
-
-
-def _check_may_train(client: GraphClient[Any]) -> None:
-    """Refuse if the run's configuration holds this client out from training."""
     if client.job.client_id in client.job.settings.never_train:
         raise WireError(
             f"client {client.job.client_id} is asked to train, but held-out-clients of"
             " the run config holds it out; both ends must run the same version of"
             " fedgraph_flwr"
         )
+    return client.train(parcel, header)
 
 
 def open_one(client: GraphClient[Any], _: Parcel, __: Header) -> Parcel:

@@ -43,7 +43,6 @@ from .node_config import (
 from .policy import agree_at
 from .resolve import Resolved
 from .terminal import log_failure
-from .together import trains_stacked
 from .watch import watch
 from .wire import (
     EXPERIMENT,
@@ -82,7 +81,6 @@ def query(message: Message, context: Context) -> Message:
         experiment = str(unpack(message.content)[1].get(EXPERIMENT, ""))
         root, config = state_root(resolved), resolved.to_config()
         device = choose_device(resolved.settings.device)
-        trains_stacked(resolved)  # or it refuses
         bind_run(root, context.run_id, experiment, config)
         bind_config(root, experiment, config)
     except Exception as error:  # reported to the server, which names the node

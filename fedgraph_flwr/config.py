@@ -297,7 +297,6 @@ class RunSettings(Settings):
 
     tracker: str = choice("none", "none", "tensorboard", "wandb", "trackio", "mlflow")
     device: str = text("auto")
-    stacked: str = choice("auto", "auto", "on", "off")
     torch_threads: int = integer(1, 1, 1024)
     min_fit_replies: float = number(1.0, 0, 1, low_open=True)
     late_after_s: float = number(0.0, 0)

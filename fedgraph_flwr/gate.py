@@ -44,7 +44,6 @@ from .wire import (
     RAW_HASH,
     SITE,
     SPLIT_HASH,
-    STACKED,
     TIMING,
     TOLD,
     TRAIN_COUNT,
@@ -66,7 +65,7 @@ _COUNT = f"{COUNT}(?:train|val|test|all)"  # of what was scored
 _LABELS = f"{TRAIN_COUNT}[0-9]+"
 _SCORES = re.compile(f"{_EVAL}|{GRAD_NORM}|{_COUNT}|{_LABELS}")
 _METRICS = re.compile(
-    f"{_EVAL}|{GRAD_NORM}|{_COUNT}|{FRESH_START}|{STACKED}|group|{'|'.join(TIMING)}"
+    f"{_EVAL}|{GRAD_NORM}|{_COUNT}|{FRESH_START}|group|{'|'.join(TIMING)}"
     f"|num-(?:train|val|test|features|classes)|{NUM_EXAMPLES}"
     f"|{CLASS_COUNT}[0-9]+|{_LABELS}|{PRIVACY}[a-z-]+|(?:{SILENT}|{UNUSABLE})[0-9]+"
 )

@@ -33,6 +33,7 @@ KEYS: Mapping[str, str] = {
     "spreadgnn.regression-loss": "set multitask.regression-loss",
     "fedpub.penalties": _ONE,
     "fedpub.proximal-weight": "delete it; it weighed a penalty that was off",
+    "stacked": "delete it; clients train one by one",
     "task-owners": "delete it; 'overlapping' gives a task to two clients",
 }
 _POLICY = "write `{}` into the file that node-config policy names (docs/policy.md)"

@@ -60,7 +60,6 @@ SPENT = "spent/"  # and a name: privacy that the client has told it had spent
 FRESH_START = (
     "fresh-start"  # the client lost its state, after this round, and began anew
 )
-STACKED = "stacked"  # metric: how many clients were trained as one with this one
 SITE = "site-name"  # what a site's operator calls it, told at roll call
 OPENING = "opening"  # kind of query: clients give what others need before round 1
 AUDIT_HEAD = "audit-head"  # in a site's header: hash of its log's last line

@@ -122,7 +122,6 @@ class AbstractGraphStrategy(Strategy):
         self.compute_s: dict[int, float] = {}  # seconds of each client's last reply
         self.scores_elsewhere = False  # clients do, on the test sets of all
         self.rarest: Rarest | None = None  # class, where it is known
-        self.stacked = 0  # most clients of a process that trained as one
         self.round = Round(self, Phase.TRAINING, 0, began_at=0.0)
         self._began_at = 0.0
         self._clock_s = 0.0  # Unix time when the round began, less monotonic time

@@ -44,7 +44,6 @@ from fedgraph_flwr.wire import (
     EVAL,
     FRESH_START,
     NUM_EXAMPLES,
-    STACKED,
     TIMING,
     WEIGHTS_HASH,
     NamedArrays,
@@ -126,7 +125,7 @@ class Expected:
 
     ``due`` are the points at which it evaluates its model; ``on_all`` says whether it
     also scores its model on the test sets of all clients; of ``neighbours`` it may say
-    that their mail is missing or of no use; ``together`` are clients in this exchange.
+    that their mail is missing or of no use.
     """
 
     info: ClientInfo
@@ -135,7 +134,6 @@ class Expected:
     due: Collection[str]
     on_all: bool
     neighbours: Collection[int]
-    together: int
 
 
 def read_reply(content: RecordDict, asked: Collection[int]) -> dict[int, Parcel]:
@@ -379,8 +377,6 @@ def _wrong_metric(name: str, value: float, expected: Expected) -> str:
     is_of_peer = complaint and int(complaint["of"]) in expected.neighbours
     if (name == FRESH_START or is_of_peer) and expected.phase is not Phase.OPENING:
         bounds = (0.0, _MOST_ROUNDS)
-    elif name == STACKED and is_training:
-        bounds = (2.0, float(expected.together))
     elif name in TIMING or (name == GRAD_NORM and is_training):
         bounds = (0.0, 1e12 if name != GRAD_NORM else _LARGEST)
     elif match := _EVAL.fullmatch(name):

@@ -24,7 +24,6 @@ from fedgraph_flwr.wire import (
     MAX_REASON,
     OPENING,
     SERVER_ROUND,
-    STACKED,
     NamedArrays,
     Parcel,
     Scalar,
@@ -172,8 +171,6 @@ class Round:
         seconds = {c: p.metrics[COMPUTE_S] for c, p in good.items()}
         if self.phase is not Phase.CLOSING:  # which is no measure of a round
             strategy.compute_s |= seconds
-        together = [int(p.metrics.get(STACKED, 0)) for p in good.values()]
-        strategy.stacked = max([strategy.stacked, *together])
         report.client_compute_s = sum(seconds.values())
         report.busy_s = busy_seconds(good.values(), self._began_at, strategy.now())
         for client, parcel in good.items():
@@ -301,7 +298,6 @@ class Round:
             due=self._due(),
             on_all=is_closing and strategy.scores_elsewhere,
             neighbours=strategy.neighbours(client),
-            together=len(self._addressed),
         )
 
     def _due(self) -> list[str]:

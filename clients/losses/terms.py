@@ -32,14 +32,6 @@ def pull(
     return weight * torch.stack([m.square().sum() for m in moved]).sum()
 
 
-def pull_each(
-    named: Mapping[str, Tensor], received: Mapping[str, Tensor], weights: Tensor
-) -> Tensor:
-    """:func:`pull` of each of several models: tensors of shape (C, ...) give (C,)."""
-    moved = [named[n] - w for n, w in received.items() if named[n].requires_grad]
-    return weights * torch.stack([m.square().flatten(1).sum(1) for m in moved]).sum(0)
-
-
 def model_contrast(
     ours: Tensor, towards: Tensor, away: Tensor, temperature: float
 ) -> Tensor:

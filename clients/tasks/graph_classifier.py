@@ -12,7 +12,6 @@ from fedgraph_flwr.wire import RAREST, Parcel
 from ..base import GraphClient
 from ..graphs.batching import Batch
 from ..job import ModelSpec, P
-from ..marks import done_by_stacks
 from ..models.forms import Architecture
 from ..models.gin import GIN
 from ..training import evaluate
@@ -24,7 +23,6 @@ class GraphClassifierClient(GraphClient[P]):
 
     model: GIN
 
-    @done_by_stacks
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> GIN:
@@ -39,19 +37,16 @@ class GraphClassifierClient(GraphClient[P]):
         made: GIN = spec.architecture("gin").build(spec.common_generator(), private)
         return made
 
-    @done_by_stacks
     @override
     @classmethod
     def architecture(cls, spec: ModelSpec[P]) -> Architecture:
         return spec.architecture("gin")
 
-    @done_by_stacks
     @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy of the batch."""
         return nn.functional.cross_entropy(self.model(batch, generator), batch.y)
 
-    @done_by_stacks
     @override
     def scores(self, point: str) -> Parcel:
         """Score predictions of validation and test graphs by :func:`class_scores`."""

@@ -15,7 +15,6 @@ from ..base import GraphClient
 from ..graphs.batching import ClientData
 from ..graphs.whole_graph import NodeData, WholeGraph
 from ..job import ModelSpec, P
-from ..marks import done_by_stacks
 from ..models.forms import Architecture
 from ..models.node_gnn import NodeGNN
 from .class_scores import class_scores
@@ -33,31 +32,26 @@ class NodeClassifierClient(GraphClient[P]):
     data: NodeData
     model: NodeGNN
 
-    @done_by_stacks
     @override
     @classmethod
     def architecture(cls, spec: ModelSpec[P]) -> Architecture:
         return spec.architecture(cls.FORM)
 
     @property
-    @done_by_stacks
     def graph(self) -> WholeGraph:
         """The client's graph."""
         return self.data.whole
 
-    @done_by_stacks
     def logits(self, generator: torch.Generator | None) -> Tensor:
         """Logits of every node, (num_nodes, num_classes); dropout iff a generator."""
         return self.model(self.graph, generator)  # type: ignore[no-any-return]
 
-    @done_by_stacks
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy over the training nodes of ``batch``, a WholeGraph."""
         logits = self.logits(generator)[batch.train]
         return nn.functional.cross_entropy(logits, batch.y[batch.train])
 
-    @done_by_stacks
     @override
     def run_epochs(
         self,
@@ -80,7 +74,6 @@ class NodeClassifierClient(GraphClient[P]):
             self.end_epoch(epoch)
         return float(last)
 
-    @done_by_stacks
     @override
     @torch.no_grad()
     def scores(self, point: str) -> Parcel:

@@ -71,7 +71,6 @@ def summarise(
         "bytes_up_evaluation": so_far.bytes["evaluation"],
         "wall_s": so_far.times["wall_s"],
         "client_compute_s": so_far.times["client_compute_s"],
-        "stacked": strategy.stacked,
         "overhead_s": so_far.times["wall_s"] - so_far.times["busy_s"],
         "weights_sha256": hash_weights(models, strategy.client_hashes),
         "failures": [_with_site(f, strategy.sites) for f in so_far.failures],

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from clients.base import GraphClient
-from clients.marks import done_by_stacks
 from fedgraph_flwr.wire import SERVER_ROUND
 
 BEFORE, AFTER = "before it began", "after it was stored"
@@ -54,4 +53,4 @@ def let_fail(failures: Failures) -> None:
         return reply
 
     patched: Any = GraphClient
-    patched.begin, patched.finish = done_by_stacks(begins), done_by_stacks(finishes)
+    patched.begin, patched.finish = begins, finishes

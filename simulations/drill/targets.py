@@ -73,13 +73,6 @@ _METHODS: dict[str, dict[str, Value]] = {
         "adafgl.personal-epochs": 2,
         "checkpoint-every": 3,
     },
-    "stacked": {
-        **_GRAPHS,
-        "method": "fedavg",
-        "shared-group": "convs",
-        "stacked": "on",
-        "checkpoint-every": 2,
-    },
     "held-out": {
         **_NODES,
         "method": "fedprox",

@@ -7,7 +7,6 @@ import sys
 
 from fedgraph_flwr.command import command
 
-from .gpu import add_gpu
 from .memory import add_memory
 from .molecules import add_molecules
 from .peers import add_peers
@@ -16,7 +15,6 @@ from .rounds import add_overhead, add_round
 from .scale import add_scale
 from .server import add_server
 from .sites import add_sites
-from .stacked import add_stacked
 from .views import add_views
 
 # In the order of ``--help``.
@@ -27,8 +25,6 @@ _PARTS = (
     add_views,
     add_memory,
     add_sites,
-    add_stacked,
-    add_gpu,
     add_peers,
     add_server,
     add_results,

@@ -14,7 +14,6 @@ import pytest
 import toys
 
 import datasets
-from clients.stacking import stack
 from clients.tasks import class_scores, node_classifier
 from fedgraph_flwr import server_app
 from fedgraph_flwr.errors import ConfigError
@@ -188,7 +187,6 @@ def test_a_client_with_scores_of_its_own_has_a_chosen_round(
         return Parcel(metrics=kept)
 
     monkeypatch.setattr(node_classifier, "class_scores", scores)
-    monkeypatch.setattr(stack, "class_scores", scores)
     best = start(nodes, [FEW, FEW]).summary["best_val"]
     assert words in best["protocol"]
     assert best["mean"] is not None

@@ -9,7 +9,6 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 import toys
 from flwr.app import Context, Message, RecordDict
 
@@ -18,12 +17,11 @@ from clients import fedsage_plus
 from clients.base import GraphClient, start_of
 from clients.fedsage_plus_generator import choose_neighbours
 from clients.tasks.graph_classifier import GraphClassifierClient
-from fedgraph_flwr import client_app, gate, loaded, together
+from fedgraph_flwr import gate, loaded
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.errors import PolicyError, RunFailedError
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.together import trains_stacked
 from fedgraph_flwr.wire import LAST_ROUND, Parcel, pack, unpack, with_prefix
 from fedgraph_flwr.wording import at_most
 
@@ -284,26 +282,6 @@ def test_noise_on_an_update_is_another_with_other_threads(tmp_path):
     assert np.array_equal(one.arrays[name], again.arrays[name])
     assert abs(one.arrays[name] - other.arrays[name]).max() > 1
     assert asker.updates() == 2
-
-
-@pytest.mark.parametrize("is_noisy", [True, False])
-def test_clients_of_a_site_with_noisy_updates_train_one_by_one(
-    tmp_path, monkeypatch, caplog, is_noisy
-):
-    """Last digits of an update depend on the clients beside it, unless it is 0."""
-    config = CLIPPED if is_noisy else {}
-    asker = Asker(tmp_path, stacked="on", **config)
-    _, header = asker.send("query", experiment="e")
-    assert ("error" in header) == is_noisy
-    assert not is_noisy or "a site trains its clients one by one" in header["error"]
-    found = []
-    monkeypatch.setattr(together, "choose_device", lambda _: torch.device("cuda"))
-    monkeypatch.setattr(
-        client_app, "trains_stacked", lambda r: found.append(trains_stacked(r))
-    )
-    asker.config["stacked"] = "auto"
-    asker.send("query", run=2, experiment="f")
-    assert found == [not is_noisy]
 
 
 # The audit log says what it cost ----------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,24 +51,3 @@ def test_a_data_set_is_tried_with_the_methods_that_it_fits(few, capsys):
     asked = ["--device", "cpu", "--rounds", "1", "--dataset", "planted"]
     assert device_check.main(asked) == 0
     assert "need another --dataset: moon" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_every_method_trains_on_an_imitated_gpu():
-    """No operator takes tensors of two devices, nor in stacks: see imitated_gpu.py."""
-    ended = subprocess.run(
-        [
-            sys.executable,
-            TESTS / "imitated_gpu.py",
-            "--rounds",
-            "2",
-            "--tolerance=1e-6",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    told = ended.stdout + ended.stderr
-    assert (ended.returncode, "gpu:0 against cpu" in told) == (0, True), told[-4000:]
-    assert all(name in told for name in METHODS)
-    assert "so one by one" not in told

@@ -10,7 +10,7 @@ import toys
 from clients.spreadgnn import SpreadGNNClient
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import RoundTimes
-from simulations.speed import gpu, memory, molecules, rounds, timing, views
+from simulations.speed import memory, molecules, rounds, timing, views
 from simulations.speed.__main__ import main
 
 
@@ -79,60 +79,11 @@ def test_a_round_is_told_beside_plain_loops(monkeypatch, capsys):
     assert asked == [2, 3, 1]
 
 
-def test_actors_on_a_cpu_get_no_share_of_a_gpu(monkeypatch):
-    asked = []
-
-    def run(_, config, *given):
-        asked.append((config["device"], *given))
-        return 1.0, 1.0, 1
-
-    monkeypatch.setattr(gpu, "in_own_process", run)
-    monkeypatch.setattr(gpu.device_check, "main", lambda _: 0)
-    assert main(["gpu", "--device", "cpu", "--clients", "3", "--shares", "0.5"]) == 0
-    assert asked[-1] == ("cpu", 3, 0)
-
-
 def test_parts_of_the_server_are_timed(capsys):
     assert main(["server", "--clients", "3", "6", "--repeats", "1"]) == 0
     found = cells(capsys.readouterr().out)
     assert [row[0] for row in found] == ["3"] * 7 + ["6"] * 7
     assert all(float(row[2]) >= 0 for row in found)
-
-
-@pytest.mark.slow
-def test_stacks_are_told_beside_clients_one_by_one(capsys):
-    assert main(["stacked", "--set", "no-such-key=1"]) == 2
-    given = ["--dataset", "synthetic", "--clients", "3", "6"]
-    assert main(["stacked", *given, "--rounds", "1", "--repeats", "1"]) == 0
-    _, _, table = capsys.readouterr().out.rpartition("synthetic, fedavg, cpu")
-    found = list(cells(table))
-    assert [row[:2] for row in found] == [
-        [count, what] for count in "36" for what in ("one by one", "stacked")
-    ]
-    one_of_3, stack_of_3, one_of_6, stack_of_6 = (int(row[-1]) for row in found)
-    assert one_of_6 == pytest.approx(2 * one_of_3, rel=0.1)
-    assert stack_of_6 <= 2 * stack_of_3  # two stacks, as there are two sizes
-    assert [bool(row[-2]) for row in found] == [False, True] * 2
-    assert all(0 < int(row[-2].rstrip("%")) <= 100 for row in found[1::2])
-
-
-@pytest.mark.slow
-def test_all_parts_of_the_gpu_command_run_on_a_cpu(monkeypatch, capsys):
-    monkeypatch.setattr(gpu.device_check, "main", lambda argv: len(argv))
-    few = ["--device", "cpu", "--dataset", "synthetic", "--clients", "2"]
-    monkeypatch.setattr(gpu, "_MANY", {"dataset": "synthetic"})
-    assert main(["gpu", *few, "--many", "3", "--shares", "--rounds", "1"]) == 2
-    out = capsys.readouterr().out
-    *rows, crowd = cells(out)
-    assert [row[0] for row in rows] == [
-        "2 clients inline, one by one",
-        "2 clients inline, stacked",
-    ]
-    ratio = float(rows[0][1]) / float(rows[1][1])
-    told = float(out.partition("one by one / stacked: ")[2].partition(",")[0])
-    assert told == pytest.approx(ratio, rel=0.1)
-    assert crowd[0] == "3 clients inline"
-    assert f"3 clients: {crowd[2]} GB" in out
 
 
 def test_overhead_is_the_time_that_no_client_computes(monkeypatch, capsys):
@@ -231,8 +182,3 @@ def test_peak_memory_of_another_process_is_told():
 def test_what_another_process_raises_is_raised_here():
     with pytest.raises(ValueError, match="invalid literal"):
         timing.in_own_process(int, "x")
-
-
-def test_stacks_of_nodes_have_no_bare_loop_and_the_command_says_so(capsys):
-    assert main(["stacked", "--method", "fedavg", "--dataset", "planted"]) == 2
-    assert "is of nodes; choose a data set of graphs" in capsys.readouterr().err

@@ -290,14 +290,6 @@ def test_a_letter_far_longer_than_others_reaches_nobody(run, monkeypatch, seal):
     assert max(down) < 2**20
 
 
-def test_no_more_clients_train_as_one_than_there_are(run, monkeypatch):
-    """The summary had said so of the whole run."""
-    deliver_with(monkeypatch, number("stacked", 4), rounds=(1,))
-    found = run("fedavg", nodes=3, **LENIENT).summary
-    assert found["stacked"] == 0
-    assert [(f["round"], f["client"]) for f in found["failures"]] == [(1, VICTIM)]
-
-
 def test_a_score_that_was_not_due_is_refused(run, monkeypatch):
     """Else it would be all that rounds are compared by: training might end by it."""
     score = number("eval/val/post_aggregation/accuracy", 1.0)
