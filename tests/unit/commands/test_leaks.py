@@ -1,8 +1,7 @@
-"""The privacy audit: right about sound mechanisms, and able to find broken ones."""
+"""Attacks on privacy: right about sound mechanisms, and able to find broken ones."""
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -13,19 +12,22 @@ from clients.privacy import noisy_views
 from clients.privacy.laplace import add_noise
 from clients.privacy.ledger import Ledger
 from fedgraph_flwr.errors import DataError
-from simulations.audit.__main__ import main
-from simulations.audit.attacks import (
+from fedgraph_flwr.resolve import defaults, resolve
+from simulations.leak_game import make_game, play_here, ratios
+from simulations.leaks import (
     Reader,
+    Size,
+    _parser,
+    attack,
+    attack_all,
     best_possible,
     bound,
     clopper_pearson,
     judge,
+    main,
     most_showable,
-    ratios,
     seen_weakening,
 )
-from simulations.audit.game import make_game
-from simulations.audit.rows import attack, play_here
 
 pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
 
@@ -39,11 +41,8 @@ def game(*, method="fgcl", **overrides):
     noise = {"num-clients": 1, "privacy.edge-epsilon": 1.0}
     if method != "fgcl":
         noise |= {"dataset": "MUTAG", "features": "labels"}
-    return make_game(
-        {**toys.tiny(method, **noise), **overrides},
-        num_graphs=1,
-        load=lambda r, _: toys.federation(r.settings, 0),
-    )
+    resolved = resolve({**defaults(), **toys.tiny(method, **noise), **overrides})
+    return make_game(resolved, toys.federation(resolved.settings, 0), 1)
 
 
 def attacked(own=40, victims=120, **overrides):
@@ -51,12 +50,10 @@ def attacked(own=40, victims=120, **overrides):
     privacy = found.resolved.privacy
     return attack(
         lambda trials: play_here(found, trials),
-        name="",
-        view_epsilon=privacy.edge_epsilon,
+        Size(own, victims, LEVEL),
+        "",
+        privacy.edge_epsilon,
         is_rounded=privacy.edge_post == "round",
-        num_own=own,
-        num_victims=victims,
-        level=LEVEL,
     )
 
 
@@ -129,11 +126,9 @@ def test_a_faultless_attack_shows_the_most_that_can_be_shown():
 )
 def test_what_would_be_seen_is_what_the_judge_flags(epsilon, num_views, seen):
     """Against whole audits by Laplace noise that is drawn and scored here."""
-    size = {"num_own": 300, "num_victims": 600, "level": LEVEL}
     claimed = num_views * epsilon
-    views_ = [epsilon] * num_views
-    asked = {"claimed": claimed, "is_rounded": False, **size}
-    assert seen_weakening(views_, **asked) == seen
+    views_, size = [epsilon] * num_views, Size(300, 600, LEVEL)
+    assert seen_weakening(views_, claimed, size, is_rounded=False) == seen
 
     def shown(k, seed):
         both = []
@@ -152,11 +147,14 @@ def test_what_would_be_seen_is_what_the_judge_flags(epsilon, num_views, seen):
 
 @pytest.mark.parametrize("rounded", [False, True])
 def test_nothing_is_seen_where_nothing_can_be_shown(rounded):
-    few = {"num_own": 20, "num_victims": 20, "level": LEVEL, "is_rounded": rounded}
-    assert seen_weakening([10.0], claimed=10.0, **few) == 0
-    assert seen_weakening([1.0], claimed=most_showable(20, LEVEL), **few) == 0
-    many = {**few, "num_own": 400, "num_victims": 800}
-    assert seen_weakening([1.0], claimed=1.0, **many) == 2
+    few, many = Size(20, 20, LEVEL), Size(400, 800, LEVEL)
+
+    def seen(epsilon, claimed, size):
+        return seen_weakening([epsilon], claimed, size, is_rounded=rounded)
+
+    assert seen(10.0, 10.0, few) == 0
+    assert seen(1.0, most_showable(20, LEVEL), few) == 0
+    assert seen(1.0, 1.0, many) == 2
 
 
 def test_a_reader_finds_the_number_and_does_not_score_itself_on_what_it_learned():
@@ -201,12 +199,9 @@ def test_a_client_without_edges_cannot_be_attacked():
         edge_index=partition.graphs.edge_index[:, :0],
         edge_ptr=np.zeros_like(partition.graphs.edge_ptr),
     )
+    found = game()
     with pytest.raises(DataError, match="0 of them with edges"):
-        make_game(
-            toys.tiny("fgcl"),
-            num_graphs=1,
-            load=lambda *_: toys.replace(partition, graphs=bare),
-        )
+        make_game(found.resolved, toys.replace(partition, graphs=bare), 1)
 
 
 @pytest.mark.parametrize("few", [["--own", "3"], ["--processes", "0"]])
@@ -288,18 +283,18 @@ def test_fresh_noise_that_is_not_charged_is_found_by_the_uploads_alone(monkeypat
 
 
 def test_real_molecules_lose_no_more_than_their_noise_allows(data_dir, tmp_path):
-    figures = tmp_path / "figures.json"
     few = ["--own", "80", "--victims", "40", "--processes", "1"]
     data = ["--set", f"data-dir={data_dir}", "--set", f"cache-dir={tmp_path}"]
-    assert main(["--dataset", "BACE", *few, *data, "--json", str(figures)]) == 0
-    clean, *noisy = json.loads(figures.read_text())["rows"]
+    rows, _ = attack_all(_parser().parse_args(["--dataset", "BACE", *few, *data]))
+    clean, *noisy = rows
     # Without noise more is lost than epsilon 1 allows.
-    assert clean["verdicts"]["upload"]["low"] > noisy[1]["bound"]
-    assert [row["view_epsilon"] for row in noisy] == [0.1, 1.0, 10.0] * 2
-    assert [row["claimed"] for row in noisy] == [0.1, 1.0, 10.0, 0.2, 2.0, 20.0]
+    assert clean.verdicts["upload"].low > noisy[1].bound
+    assert [row.view_epsilon for row in noisy] == [0.1, 1.0, 10.0] * 2
+    assert [row.claimed for row in noisy] == [0.1, 1.0, 10.0, 0.2, 2.0, 20.0]
+    assert not any(row.is_broken for row in rows)
     for row in noisy:
-        found = row["verdicts"]["upload"]
-        assert found["low"] <= row["bound"]
-        assert found["epsilon"] <= row["claimed"]
-    strong = [row["verdicts"]["upload"]["advantage"] for row in noisy[2::3]]
+        found = row.verdicts["upload"]
+        assert found.low <= row.bound
+        assert found.epsilon <= row.claimed
+    strong = [row.verdicts["upload"].advantage for row in noisy[2::3]]
     assert min(strong) > 0.8  # the attack is one that can succeed

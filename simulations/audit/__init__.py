@@ -1,1 +1,0 @@
-"""Attack the privacy of edges."""
